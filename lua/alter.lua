@@ -1,0 +1,16 @@
+-- Replaces a topic's definition, if nobody else did meanwhile.
+-- KEYS: 1 rmq_topics
+-- ARGV: 1 topic, 2 the definition that was read, 3 the new one, or '' to delete it
+-- Returns 1, or 0 when the definition is another one by now.
+-- Errors: RMQ_WRONGTYPE
+-- Bound: constant.
+local topics, topic, read, new = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+
+--- include types
+
+local wrong = wrong_type(topics, 'hash')
+if wrong then return wrong end
+if redis.call('HGET', topics, topic) ~= read then return 0 end
+redis.call('HDEL', topics, topic)
+if new ~= '' then redis.call('HSET', topics, topic, new) end
+return 1

@@ -1,0 +1,21 @@
+-- Recalls messages of one slot that nobody has claimed: removes them from store and retry queue.
+-- KEYS: 1 store, 2 retry, 3 stats
+-- ARGV: 1.. contents
+-- Returns how many were removed.
+-- Errors: RMQ_WRONGTYPE
+-- Bound: what the caller sends, 7800 contents a call to Redis.
+local store, retry, stats = KEYS[1], KEYS[2], KEYS[3]
+local CONTENTS_A_CALL = 7800
+
+--- include types
+
+local wrong = wrong_type(store, 'zset', retry, 'zset', stats, 'hash')
+if wrong then return wrong end
+local removed = 0
+for i = 1, #ARGV, CONTENTS_A_CALL do
+  local last = math.min(i + CONTENTS_A_CALL - 1, #ARGV)
+  removed = removed + redis.call('ZREM', store, unpack(ARGV, i, last))
+    + redis.call('ZREM', retry, unpack(ARGV, i, last))
+end
+if removed > 0 then redis.call('HINCRBY', stats, 'cancelled', removed) end
+return removed

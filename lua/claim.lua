@@ -1,0 +1,83 @@
+-- The first phase of delivery: moves due messages of one slot into the PrepareQueue and seals them
+-- as the claim consumer:seq:j; asked again by that name it returns the same messages.
+-- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
+-- ARGV: 1 consumer, 2 run, 3 seq, 4 j, 5 limit (1..2048), 6 lease in ms, 7 dueBefore in ms or '',
+--       8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: ms, by commas
+-- Returns {{moved, fenced 0/1}, {content, first score, ...} in delivery order, {retriesLeft, ...}};
+--   the last is empty for a new claim: there it follows from the score (s <= 16: s - 1, else 11).
+-- Errors: RMQ_SUPERSEDED, RMQ_SETTLED, RMQ_LOST, RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
+-- Bound: limit messages taken, 4096 looked at, 1000 moved from the retry queue, 4096 rolled back.
+local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local claims, first, consumers, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local consumer, run, seq, j = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local limit, lease_ms, due_before = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local epoch, replay_only, descending = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10] == '1'
+local max_retries, backoff = tonumber(ARGV[11]), {}
+for wait in string.gmatch(ARGV[12], '%d+') do backoff[#backoff + 1] = tonumber(wait) end
+
+--- include time
+--- include types
+--- include records
+--- include headers
+--- include giveback
+--- include redeliver
+--- include take
+
+local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset',
+  claims, 'hash', first, 'hash', consumers, 'hash', stats, 'hash')
+if wrong then return wrong end
+local records, by_field = read_records(claims)
+if not records then return by_field end
+local header = read_header(consumers, consumer)
+local refused = superseded(header, run)
+if refused then return refused end
+if seq <= header.settled then
+  return redis.error_reply(string.format('RMQ_SETTLED batch %.0f of consumer %s is settled', seq, consumer))
+end
+
+local now = now_ms()
+local record = by_field[record_field(consumer, seq, j)]
+if not record and (replay_only or seq < header.last_seq
+  or seq == header.last_seq and j <= header.last_j) then
+  return redis.error_reply(string.format('RMQ_LOST claim %s is gone: its lease ran out and its '
+    .. 'messages were given back', record_field(consumer, seq, j)))
+end
+local stored_epoch = tonumber(redis.call('HGET', consumers, '@epoch'))
+if not record and stored_epoch and not epoch then
+  return redis.error_reply('RMQ_EXCLUSIVE the slot of ' .. store .. ' is consumed exclusively')
+end
+
+redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+header.run, header.seen = run, now
+if record then
+  write_header(consumers, header)
+  return redeliver(record)
+end
+
+local moved = due_retries(due_before and math.min(now, due_before) or now)
+moved = moved + reap(records, now, 4096, function(other)
+  return other.consumer == consumer and other.seq == seq
+end)
+local fenced = epoch and (stored_epoch and epoch < stored_epoch) or false
+local held = false
+if epoch then
+  for _, other in ipairs(records) do
+    held = held or other.consumer ~= consumer and held_messages(prepare, other) > 0
+  end
+  if not fenced then redis.call('HSET', consumers, '@epoch', ARGV[8]) end
+end
+
+local claim = {field = record_field(consumer, seq, j), stamp = free_stamp(records, now), run = run,
+  deadline = now + lease_ms, moved = moved}
+local popped = {}
+if not fenced and not held then
+  popped = take_due(claim.stamp, due_before and math.min(now, due_before) or now)
+end
+claim.count = #popped / 2
+if claim.count == 0 then claim.stamp = 0 end
+write_record(claims, claim)
+if claim.count > 0 then write_first_scores(claim.field, popped) end
+header.last_seq, header.last_j = seq, j
+write_header(consumers, header)
+count('claimed', claim.count)
+return {{moved, fenced and 1 or 0}, popped, {}}

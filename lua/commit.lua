@@ -1,0 +1,44 @@
+-- The second phase of delivery: everything a consumer claimed in one slot up to a batch is done.
+-- KEYS: 1 prepare, 2 claims, 3 first, 4 consumers, 5 stats
+-- ARGV: 1 consumer, 2 run, 3 seq
+-- Returns {1 if records remain to be committed by another call, else 0; messages claimed; messages
+--   moved on the way; messages committed}, of the records this call removed.
+-- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
+-- Bound: 8 records, 16384 messages.
+local prepare, claims, first, consumers, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local RECORDS_A_CALL = 8
+
+--- include time
+--- include types
+--- include records
+--- include headers
+
+local wrong = wrong_type(prepare, 'zset', claims, 'hash', first, 'hash', consumers, 'hash', stats, 'hash')
+if wrong then return wrong end
+local records, version = read_records(claims)
+if not records then return version end
+local header = read_header(consumers, consumer)
+local refused = superseded(header, run)
+if refused then return refused end
+
+redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+local removed, more, claimed, moved, committed = 0, 0, 0, 0, 0
+for _, record in ipairs(records) do
+  if record.consumer == consumer and record.seq <= seq then
+    if removed == RECORDS_A_CALL then
+      more = 1
+      break
+    end
+    if record.stamp > 0 then
+      committed = committed + redis.call('ZREMRANGEBYSCORE', prepare, claim_range(record.stamp))
+    end
+    redis.call('HDEL', claims, record.field)
+    redis.call('HDEL', first, record.field)
+    removed, claimed, moved = removed + 1, claimed + record.count, moved + record.moved
+  end
+end
+header.run, header.settled, header.seen = run, math.max(header.settled, seq), now_ms()
+write_header(consumers, header)
+if committed > 0 then redis.call('HINCRBY', stats, 'committed', committed) end
+return {more, claimed, moved, committed}

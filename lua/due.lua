@@ -1,0 +1,37 @@
+-- What a claim of one slot could take now: due in store and retry queue, and expired claims.
+-- KEYS: 1 store, 2 prepare, 3 retry, 4 claims, 5 consumers
+-- ARGV: 1 consumer, 2 dueBefore in ms or '', 3 epoch or '', 4 descending 0/1
+-- Returns {messages, messages held back by another consumer or a higher epoch, now in ms}.
+-- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
+-- Bound: the records of the slot. Reads only.
+local store, prepare, retry, claims, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local consumer, due_before, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local descending = ARGV[4] == '1'
+
+--- include time
+--- include types
+--- include records
+
+local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', claims, 'hash', consumers, 'hash')
+if wrong then return wrong end
+local records, version = read_records(claims)
+if not records then return version end
+local stored_epoch = tonumber(redis.call('HGET', consumers, '@epoch'))
+if stored_epoch and not epoch then
+  return redis.error_reply('RMQ_EXCLUSIVE the slot of ' .. store .. ' is consumed exclusively')
+end
+
+local now = now_ms()
+local until_ms = due_before and math.min(now, due_before) or now
+local count = redis.call('ZCOUNT', store, '-inf', descending and '+inf' or text_of(until_ms))
+  + redis.call('ZCOUNT', retry, '-inf', '(' .. text_of(math.floor(until_ms / 1000) * 1000 + 1000))
+local held = epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
+for _, record in ipairs(records) do
+  if record.deadline <= now then
+    count = count + held_messages(prepare, record)
+  elseif epoch and record.consumer ~= consumer then
+    held = held or held_messages(prepare, record) > 0
+  end
+end
+if held then return {0, count, now} end
+return {count, 0, now}

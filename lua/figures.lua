@@ -1,0 +1,45 @@
+-- Counts of one slot's queues, for people and progress reports.
+-- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims
+-- ARGV: 1 descending 0/1
+-- Returns {now in ms, stored, due, oldest due time in ms or '', prepared, prepared and expired,
+--   earliest deadline in ms or '', waiting for a retry, of these due, earliest retry in ms or '',
+--   dead, earliest death in ms or ''}.
+-- Errors: RMQ_WRONGTYPE, RMQ_VERSION
+-- Bound: the records of the slot. Reads only.
+local store, prepare, retry, dead, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local descending = ARGV[1] == '1'
+
+--- include time
+--- include types
+--- include records
+
+local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset', claims, 'hash')
+if wrong then return wrong end
+local records, version = read_records(claims)
+if not records then return version end
+
+-- The lowest score of a set within bounds, or ''.
+local function lowest(key, low, high)
+  return redis.call('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', 0, 1)[2] or ''
+end
+
+local now = now_ms()
+local until_now = descending and '+inf' or text_of(now)
+local retry_past = '(' .. text_of(math.floor(now / 1000) * 1000 + 1000)
+local oldest = descending and '' or lowest(store, '(16', until_now)
+local earliest_retry = lowest(retry, '-inf', '+inf')
+if earliest_retry ~= '' then
+  earliest_retry = text_of(math.floor(earliest_retry / 1000) * 1000)
+end
+local expired, deadline = 0, nil
+for _, record in ipairs(records) do
+  local held = held_messages(prepare, record)
+  if held > 0 then
+    deadline = math.min(deadline or record.deadline, record.deadline)
+    if record.deadline <= now then expired = expired + held end
+  end
+end
+return {now, redis.call('ZCARD', store), redis.call('ZCOUNT', store, '-inf', until_now), oldest,
+  redis.call('ZCARD', prepare), expired, deadline and text_of(deadline) or '',
+  redis.call('ZCARD', retry), redis.call('ZCOUNT', retry, '-inf', retry_past), earliest_retry,
+  redis.call('ZCARD', dead), lowest(dead, '-inf', '+inf')}

@@ -1,0 +1,40 @@
+-- A record is the text "version stamp run deadlineMs count moved" under the field consumer:seq:j.
+-- Run 0 means that the claim was handed back undelivered (unread.lua). Stamp 0: an empty claim.
+local RECORD_VERSION = 1
+
+local function text_of(number) return string.format('%.0f', number) end
+
+local function record_field(consumer, seq, j) return consumer .. ':' .. seq .. ':' .. j end
+
+local function write_record(claims, record)
+  redis.call('HSET', claims, record.field, table.concat({RECORD_VERSION, text_of(record.stamp),
+    text_of(record.run), text_of(record.deadline), record.count, record.moved}, ' '))
+end
+
+-- All records of a slot, as a list and by field; or nil and an error reply.
+local function read_records(claims)
+  local flat, list, by_field = redis.call('HGETALL', claims), {}, {}
+  for i = 1, #flat, 2 do
+    local version, stamp, run, deadline, count, moved =
+      string.match(flat[i + 1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    local consumer, seq, j = string.match(flat[i], '^(.+):(%d+):(%d+)$')
+    if tonumber(version) ~= RECORD_VERSION or not consumer then
+      return nil, redis.error_reply('RMQ_VERSION the record ' .. flat[i] .. ' in ' .. claims
+        .. ' was written by another version of rmq-spark: ' .. flat[i + 1])
+    end
+    local record = {field = flat[i], consumer = consumer, seq = tonumber(seq), j = tonumber(j),
+      stamp = tonumber(stamp), run = tonumber(run), deadline = tonumber(deadline),
+      count = tonumber(count), moved = tonumber(moved)}
+    list[#list + 1] = record
+    by_field[record.field] = record
+  end
+  return list, by_field
+end
+
+-- The scores of one claim in the PrepareQueue: from its base, inclusive, to its end, exclusive.
+local function claim_range(stamp) return text_of(stamp * 1000), '(' .. text_of(stamp * 1000 + 1000) end
+
+local function held_messages(prepare, record)
+  if record.stamp == 0 then return 0 end
+  return redis.call('ZCOUNT', prepare, claim_range(record.stamp))
+end

@@ -1,0 +1,46 @@
+-- A claim that exists already. For claim.lua alone, which declares what is used here.
+local function by_rank(items, record)
+  local contents, left = {}, {}
+  for i = 1, #items, 2 do
+    local score = tonumber(items[i + 1])
+    local whole = math.floor(score)
+    local rank = (score - whole) * 2048
+    contents[rank], left[rank] = items[i], whole - record.stamp * 1000
+  end
+  return contents, left
+end
+
+-- Takes one retry from each message that has one left: a replay alone never buries a message.
+local function charge(record, contents, left)
+  local rescored = {}
+  for rank, retries in pairs(left) do
+    if retries > 0 then
+      left[rank] = retries - 1
+      rescored[#rescored + 1] = record.stamp * 1000 + left[rank] + rank / 2048
+      rescored[#rescored + 1] = contents[rank]
+    end
+  end
+  if #rescored > 0 then redis.call('ZADD', prepare, 'XX', unpack(rescored)) end
+end
+
+-- Returns the claim as it was sealed, less what was rolled back since, and renews its lease. To a
+-- newer run than it went to before, it is a new delivery; one never delivered (run 0) costs nothing.
+local function redeliver(record)
+  local popped, left_in_order = {}, {}
+  if record.stamp > 0 then
+    local base, past = claim_range(record.stamp)
+    local contents, left = by_rank(
+      redis.call('ZRANGEBYSCORE', prepare, base, past, 'WITHSCORES'), record)
+    if record.run > 0 and record.run < run then charge(record, contents, left) end
+    local scores = cmsgpack.unpack(redis.call('HGET', first, record.field))
+    for rank = 0, record.count - 1 do
+      if contents[rank] then
+        popped[#popped + 1], popped[#popped + 2] = contents[rank], scores[rank + 1]
+        left_in_order[#left_in_order + 1] = left[rank]
+      end
+    end
+  end
+  record.run, record.deadline = run, now + lease_ms
+  write_record(claims, record)
+  return {{record.moved, 0}, popped, left_in_order}
+end

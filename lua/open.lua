@@ -1,0 +1,20 @@
+-- Begins a new run of a consumer: one more than any run known of it.
+-- KEYS: 1 consumer:<id>
+-- ARGV: 1 topic, 2 the highest run in any slot's header
+-- Returns {run, settled seq}.
+-- Errors: RMQ_OTHERTOPIC, RMQ_WRONGTYPE
+-- Bound: constant.
+local key, topic, known_run = KEYS[1], ARGV[1], tonumber(ARGV[2])
+
+--- include types
+
+local wrong = wrong_type(key, 'hash')
+if wrong then return wrong end
+local of = redis.call('HGET', key, 'topic')
+if of and of ~= topic then
+  return redis.error_reply('RMQ_OTHERTOPIC the consumer reads the topic ' .. of .. ', not ' .. topic)
+end
+local run = 1 + math.max(known_run, tonumber(redis.call('HGET', key, 'run') or 0))
+redis.call('HDEL', key, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+redis.call('HSET', key, 'run', string.format('%.0f', run), 'topic', topic)
+return {run, tonumber(redis.call('HGET', key, 'settled') or 0)}

@@ -1,0 +1,17 @@
+-- Ends the leases of all claims that a consumer holds in one slot: its own replay still reads
+-- them, the claim of anybody else gives them back and takes them.
+-- KEYS: 1 claims, 2 consumers
+-- ARGV: 1 consumer, 2 run
+-- Returns how many claims.
+-- Errors: RMQ_SUPERSEDED (the header's run is not the caller's), RMQ_WRONGTYPE, RMQ_VERSION
+-- Bound: the records of the slot.
+local claims, consumers = KEYS[1], KEYS[2]
+local consumer, run, lease_ms = ARGV[1], tonumber(ARGV[2]), 0
+
+--- include time
+--- include types
+--- include records
+--- include headers
+--- include deadlines
+
+return set_deadlines()

@@ -1,0 +1,38 @@
+-- Lists the claims of a batch that an earlier run made in one slot, renews their leases, and bars
+-- all older runs from the slot. Each is then claimed by its name with replayOnly.
+-- KEYS: 1 claims, 2 consumers
+-- ARGV: 1 consumer, 2 run, 3 seqFrom (exclusive), 4 seqTo (inclusive), 5 lease in ms
+-- Returns {seq, j, messages claimed, ...}, in no order.
+-- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
+-- Bound: the records of the slot.
+local claims, consumers = KEYS[1], KEYS[2]
+local consumer, run = ARGV[1], tonumber(ARGV[2])
+local seq_from, seq_to, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+
+--- include time
+--- include types
+--- include records
+--- include headers
+
+local wrong = wrong_type(claims, 'hash', consumers, 'hash')
+if wrong then return wrong end
+local records, version = read_records(claims)
+if not records then return version end
+local header = read_header(consumers, consumer)
+local refused = superseded(header, run)
+if refused then return refused end
+
+redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+local now, listed = now_ms(), {}
+header.run, header.seen = run, now
+write_header(consumers, header)
+for _, record in ipairs(records) do
+  if record.consumer == consumer and record.seq > seq_from and record.seq <= seq_to then
+    record.deadline = now + lease_ms
+    write_record(claims, record)
+    listed[#listed + 1] = record.seq
+    listed[#listed + 1] = record.j
+    listed[#listed + 1] = record.count
+  end
+end
+return listed

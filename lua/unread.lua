@@ -1,0 +1,32 @@
+-- Marks what a run claimed in one slot for one batch as not delivered: the claim could be read, but
+-- not handed out (a content that is no UTF-8 where a STRING was asked for). Its next delivery, or
+-- giving it back, costs no retry.
+-- KEYS: 1 claims, 2 consumers
+-- ARGV: 1 consumer, 2 run, 3 seq
+-- Returns how many claims were marked.
+-- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
+-- Bound: the records of the slot.
+local claims, consumers = KEYS[1], KEYS[2]
+local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local UNDELIVERED = 0
+
+--- include types
+--- include records
+--- include headers
+
+local wrong = wrong_type(claims, 'hash', consumers, 'hash')
+if wrong then return wrong end
+local records, version = read_records(claims)
+if not records then return version end
+local refused = superseded(read_header(consumers, consumer), run)
+if refused then return refused end
+redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+local marked = 0
+for _, record in ipairs(records) do
+  if record.consumer == consumer and record.seq == seq and record.run == run then
+    record.run = UNDELIVERED
+    write_record(claims, record)
+    marked = marked + 1
+  end
+end
+return marked

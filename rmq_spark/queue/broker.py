@@ -1,0 +1,186 @@
+"""A Redis server and the topics on it: made, changed, listed and deleted."""
+
+from typing import Any
+
+from rmq_spark.queue.connection import parse_connection
+from rmq_spark.queue.consumer import Consumer
+from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.errors import InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.queue.queue import Queue
+from rmq_spark.queue.server import PATIENCE_S, Server
+from rmq_spark.queue.topic import (
+    DEFAULT_GROUP,
+    DEFAULT_SLOT_AMOUNT,
+    Keys,
+    TopicDefinition,
+    TopicType,
+    check_key_prefix,
+    check_slot_amount,
+    check_topic_name,
+    consumer_key,
+    parse_topic_type,
+    topics_key,
+)
+
+CHANGEABLE = ("max_retries", "retry_backoff_ms", "exclusive", "paused", "groups")
+DEFAULT_VISIBILITY_TIMEOUT = "60s"
+
+
+class Broker:
+    """The topics of one database. ``key_prefix`` keeps them apart from those of others there."""
+
+    def __init__(self, server: Server, *, key_prefix: str = "") -> None:
+        self.server = server
+        self.key_prefix = check_key_prefix(key_prefix)
+
+    def __repr__(self) -> str:
+        return f"Broker({self.server!r})"
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.server.close()
+
+    # -- topics
+
+    def find(self, name: str) -> TopicDefinition | None:
+        """A topic's definition, or None. Raises InvalidOption for a name no topic can have."""
+        check_topic_name(name)
+        text = self.server.command("HGET", topics_key(self.key_prefix), name)
+        return TopicDefinition.from_json(name, text) if text else None
+
+    def definition(self, name: str) -> TopicDefinition:
+        """A topic's definition. Raises UnknownTopic."""
+        found = self.find(name)
+        if found is None:
+            raise UnknownTopic(
+                f"The topic {name} does not exist on {self.server.address}"
+                f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}. Send to it "
+                "first, with topicType, or create it; a reader never does."
+            )
+        return found
+
+    def topics(self) -> list[TopicDefinition]:
+        """All topics, by name."""
+        pairs = self.server.command("HGETALL", topics_key(self.key_prefix))
+        items = (
+            pairs.items() if isinstance(pairs, dict) else zip(pairs[::2], pairs[1::2], strict=True)
+        )
+        found = [TopicDefinition.from_json(name.decode(), text) for name, text in items]
+        return sorted(found, key=lambda topic: topic.name)
+
+    def define(
+        self,
+        name: str,
+        topic_type: TopicType | str | None = None,
+        slot_amount: int | str | None = None,
+        **settings: Any,
+    ) -> TopicDefinition:
+        """The topic's definition; the first use makes it.
+
+        Type and number of slots may be left out once the topic exists, and must agree if given.
+        ``settings`` (max_retries, retry_backoff_ms, exclusive, groups) count when it is made.
+        Raises TopicMismatch showing both definitions, UnknownTopic when it does not exist and no
+        type says how to make it.
+        """
+        if isinstance(topic_type, str):
+            topic_type = parse_topic_type(topic_type)
+        amount = None if slot_amount is None else check_slot_amount(slot_amount)
+        found = self.find(name)
+        if found is None and topic_type is not None:
+            new = TopicDefinition(name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **settings)
+            self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
+        found = self.definition(name)
+        if (topic_type or found.type, amount or found.slot_amount) != (
+            found.type,
+            found.slot_amount,
+        ):
+            raise TopicMismatch(
+                f"The topic {name} exists as {found.type.value} with slotAmount "
+                f"{found.slot_amount}; asked for was {(topic_type or found.type).value} with "
+                f"slotAmount {amount or found.slot_amount}. Both are fixed for ever: leave them "
+                "out, or choose another topic name."
+            )
+        return found
+
+    def create(
+        self,
+        name: str,
+        topic_type: TopicType | str,
+        slot_amount: int = DEFAULT_SLOT_AMOUNT,
+        **settings: Any,
+    ) -> TopicDefinition:
+        """Makes a topic, or finds it made already with the same type and number of slots."""
+        return self.define(name, topic_type, slot_amount, **settings)
+
+    def alter(self, name: str, **changes: Any) -> TopicDefinition:
+        """Changes max_retries, retry_backoff_ms, exclusive, paused or groups of a topic.
+
+        Senders and consumers see it from their next batch or start on.
+        """
+        unknown = set(changes) - set(CHANGEABLE)
+        if unknown:
+            raise InvalidOption(
+                f"{', '.join(sorted(unknown))} of a topic cannot be changed. "
+                f"Accepted: {', '.join(CHANGEABLE)}."
+            )
+        while True:
+            old = self.definition(name)
+            new = old.changed(**changes)
+            if self._replace(name, old, new.to_json()):
+                break
+        if old.exclusive and not new.exclusive:
+            self._forget_epochs(new)
+        return new
+
+    def delete(self, name: str) -> None:
+        """Deletes a topic with everything in it. Who still sends to it leaves keys behind."""
+        old = self.definition(name)
+        while not self._replace(name, old, ""):
+            old = self.definition(name)
+        for group in old.groups:
+            keys = Keys(name, self.key_prefix, group)
+            for slot in range(old.slot_amount):
+                for consumer in self.server.command("HKEYS", keys.consumers(slot)):
+                    self.server.command("UNLINK", consumer_key(consumer.decode(), self.key_prefix))
+                self.server.command("UNLINK", *keys.all_of(slot))
+
+    def _replace(self, name: str, old: TopicDefinition, new: str) -> bool:
+        key = topics_key(self.key_prefix)
+        return bool(self.server.call("alter", [key], [name, old.to_json(), new]))
+
+    def _forget_epochs(self, topic: TopicDefinition) -> None:
+        for group in topic.groups:
+            keys = Keys(topic.name, self.key_prefix, group)
+            for slot in range(topic.slot_amount):
+                self.server.command("HDEL", keys.consumers(slot), "@epoch")
+
+    # -- queues and consumers
+
+    def queue(self, name: str, *, group: str = DEFAULT_GROUP) -> Queue:
+        """The queue of a topic that exists. Raises UnknownTopic."""
+        return Queue(self.server, self.definition(name), key_prefix=self.key_prefix, group=group)
+
+    def consumer(
+        self,
+        topic: str,
+        name: str,
+        *,
+        group: str = DEFAULT_GROUP,
+        visibility_timeout: str = DEFAULT_VISIBILITY_TIMEOUT,
+    ) -> Consumer:
+        """A consumer of a topic: see Consumer. One process at a time uses a name."""
+        lease_ms = parse_duration_ms("visibility_timeout", visibility_timeout)
+        return Consumer(self.queue(topic, group=group), name, lease_ms=lease_ms)
+
+
+def connect(
+    url: str | None = None, *, key_prefix: str = "", patience_s: float = PATIENCE_S, **options: str
+) -> Broker:
+    """A connection to the queue for plain Python programs.
+
+    url: ``redis://``, ``rediss://`` or ``unix://``; without it RMQ_REDIS_URL, else the local
+    server. options: those behind ``redis.``, such as ``password`` or ``socketTimeout``.
+    patience_s: for how long a broken connection is tried again. Raises InvalidOption, ServerError.
+    """
+    given = {**options, **({"url": url} if url is not None else {})}
+    return Broker(Server(parse_connection(given), patience_s), key_prefix=key_prefix)

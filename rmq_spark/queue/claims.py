@@ -1,0 +1,154 @@
+"""What the first phase returns: claims, and the messages in them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rmq_spark.queue.topic import MOST_RETRIES, TopicType
+
+# Ranks are kept as fractions of 2048 in the PrepareQueue, so a claim holds no more messages.
+MESSAGES_A_CLAIM = 2048
+# The number of a claim within slot and batch is 0 to 15.
+CLAIMS_A_BATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """One claim to make: the j-th of a slot in this batch, of up to ``limit`` messages."""
+
+    slot: int
+    j: int
+    limit: int = MESSAGES_A_CLAIM
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """One message as its consumer sees it.
+
+    due_time_ms and priority are those of the first delivery, None on a retry. delivery_count
+    counts from 1. claim_id names the claim for a rollback.
+    """
+
+    content: bytes
+    topic: str
+    slot: int
+    due_time_ms: int | None
+    priority: int | None
+    delivery_count: int
+    retries_left: int
+    claim_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The messages of one claim, in delivery order, column by column.
+
+    scores: as the store had them, decimal text; one of 16 or less was a number of retries left.
+    retries_left: of each message; where every one is a first delivery, a single number for all.
+    moved: messages that making this claim gave back or took from the retry queue.
+    fenced: a higher epoch owns the slot.
+    """
+
+    topic: str
+    slot: int
+    consumer: str
+    seq: int
+    j: int
+    run: int
+    contents: list[bytes]
+    scores: list[bytes]
+    retries_left: list[int] | int
+    max_retries: int
+    moved: int = 0
+    fenced: bool = False
+
+    @property
+    def claim_id(self) -> str:
+        """consumer:seq:j:run, the name that a rollback gives."""
+        return f"{self.consumer}:{self.seq}:{self.j}:{self.run}"
+
+    def messages(self, topic_type: TopicType) -> Iterator[Delivered]:
+        """The messages one by one."""
+        left = self.retries_left
+        retries = [left] * len(self.contents) if isinstance(left, int) else left
+        for content, text, retries_left in zip(self.contents, self.scores, retries, strict=True):
+            score = int(text)
+            first = score if score > MOST_RETRIES else None
+            yield Delivered(
+                content=content,
+                topic=self.topic,
+                slot=self.slot,
+                due_time_ms=None if topic_type.descending else first,
+                priority=first if topic_type.descending else None,
+                delivery_count=max(1, self.max_retries - retries_left + 1),
+                retries_left=retries_left,
+                claim_id=self.claim_id,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDue:
+    """What a claim of one slot could take, and what another consumer or epoch holds back."""
+
+    slot: int
+    due: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """How far a consumer came in one slot; zeros where it never was."""
+
+    run: int = 0
+    settled: int = 0
+    last_seq: int = 0
+    last_j: int = 0
+    seen_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListedClaim:
+    """A claim that a replay found."""
+
+    slot: int
+    seq: int
+    j: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettledClaims:
+    """What a commit removed: messages claimed, moved on the way, and committed."""
+
+    claimed: int = 0
+    moved: int = 0
+    committed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """One queue: messages in it, how many of them are due, and since when (ms) the oldest is.
+
+    Due means: may be delivered now (store, retry), lease run out (prepare). The DeadQueue's
+    oldest is its first death. oldest_ms is None where nothing is, or the type has no times; in
+    prepare and retry it is the next deadline and the next retry.
+    """
+
+    count: int = 0
+    due: int = 0
+    oldest_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The queues of a topic, and its counters since it was made.
+
+    Counters: accepted, merged, claimed, committed, rolledBack, dead, cancelled. Of everything
+    accepted, merged + committed + cancelled + dead + what the queues but the DeadQueue hold is the
+    whole: a message requeued from the DeadQueue is accepted once more.
+    """
+
+    store: QueueFigures
+    prepare: QueueFigures
+    retry: QueueFigures
+    dead: QueueFigures
+    counters: dict[str, int] = field(default_factory=dict)

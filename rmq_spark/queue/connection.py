@@ -1,0 +1,152 @@
+"""Where Redis is and how it is reached: options to a redis-py client."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.retry import Retry
+
+from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.errors import InvalidOption
+
+URL_VARIABLE = "RMQ_REDIS_URL"
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+CONNECT_TIMEOUT_S = 5.0
+# Longer than the longest script may block Redis; a reply that takes longer is lost.
+SOCKET_TIMEOUT_S = 15.0
+_SCHEMES = ("redis", "rediss", "unix")
+
+
+def _seconds(name: str, text: str) -> float:
+    return parse_duration_ms(name, text) / 1000
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise InvalidOption(f"{name}={text!r} is not accepted. Accepted: true or false.")
+    return text.strip().lower() == "true"
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+def _cert_reqs(name: str, text: str) -> str:
+    if text not in ("required", "optional", "none"):
+        raise InvalidOption(f"{name}={text!r} is not accepted. Accepted: required, optional, none.")
+    return text
+
+
+# Further options of the client: the name behind "redis.", redis-py's own name, and its parser.
+CLIENT_OPTIONS = {
+    "socketTimeout": ("socket_timeout", _seconds),
+    "socketConnectTimeout": ("socket_connect_timeout", _seconds),
+    "socketKeepalive": ("socket_keepalive", _flag),
+    "clientName": ("client_name", _text),
+    "sslCaCerts": ("ssl_ca_certs", _text),
+    "sslCertfile": ("ssl_certfile", _text),
+    "sslKeyfile": ("ssl_keyfile", _text),
+    "sslPassword": ("ssl_password", _text),
+    "sslCertReqs": ("ssl_cert_reqs", _cert_reqs),
+    "sslCheckHostname": ("ssl_check_hostname", _flag),
+}
+CONNECTION_OPTIONS = ("url", "username", "password", "cluster", *CLIENT_OPTIONS)
+
+
+@dataclass(frozen=True, repr=False)
+class ConnectionOptions:
+    """An address and how to log in there. Its repr shows no secret.
+
+    client: further keyword arguments for redis-py, as sorted pairs.
+    """
+
+    url: str
+    username: str | None = None
+    password: str | None = None
+    cluster: bool = False
+    client: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def address(self) -> str:
+        """The address without what it may hold of credentials."""
+        parts = urlsplit(self.url)
+        if parts.scheme == "unix":
+            return f"unix://{parts.path}"
+        port = f":{parts.port}" if parts.port else ""
+        return f"{parts.scheme}://{parts.hostname or '127.0.0.1'}{port}{parts.path}"
+
+    def __repr__(self) -> str:
+        return f"ConnectionOptions({self.address}, cluster={self.cluster})"
+
+
+def parse_connection(options: Mapping[str, str]) -> ConnectionOptions:
+    """Reads the options behind ``redis.`` (``url``, ``password``, ...), names in any case.
+
+    Without an url, the environment variable RMQ_REDIS_URL names it, else the local server's
+    first database is taken. Raises InvalidOption; its message never shows an url.
+    """
+    known = {name.lower(): name for name in CONNECTION_OPTIONS}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        canonical = known.get(name.lower().replace("_", ""))
+        if canonical is None:
+            accepted = ", ".join(f"redis.{option}" for option in CONNECTION_OPTIONS)
+            raise InvalidOption(f"The option redis.{name} is unknown. Accepted: {accepted}.")
+        given[canonical] = value
+    client = {
+        keyword: parse(f"redis.{name}", given[name])
+        for name, (keyword, parse) in CLIENT_OPTIONS.items()
+        if name in given
+    }
+    return ConnectionOptions(
+        url=_checked_url(given.get("url") or os.environ.get(URL_VARIABLE) or DEFAULT_URL),
+        username=given.get("username"),
+        password=given.get("password"),
+        cluster=_flag("redis.cluster", given.get("cluster", "false")),
+        client=tuple(sorted(client.items())),
+    )
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in _SCHEMES and (parts.port is None or parts.port > 0)
+        valid = valid and (parts.scheme != "unix" or bool(parts.path))
+    except ValueError:
+        valid = False
+    if not valid:
+        raise InvalidOption(
+            "redis.url is no address of Redis (it is not shown, it may hold a password). Accepted: "
+            "redis://host:port/database, rediss://host:port/database, unix:///path/of/socket?db=0."
+        )
+    return url
+
+
+def new_client(options: ConnectionOptions) -> Any:
+    """A redis-py client that repeats nothing by itself.
+
+    A script whose reply is lost may have run: only its caller knows whether it may run again.
+    """
+    arguments: dict[str, Any] = {
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_keepalive": True,
+        **dict(options.client),
+    }
+    if options.url.startswith("unix"):
+        del arguments["socket_keepalive"], arguments["socket_connect_timeout"]
+    if options.username is not None:
+        arguments["username"] = options.username
+    if options.password is not None:
+        arguments["password"] = options.password
+    try:
+        client = RedisCluster if options.cluster else redis.Redis
+        return client.from_url(options.url, **arguments)
+    except ValueError as error:
+        raise InvalidOption(f"redis.url is not accepted: {type(error).__name__}") from None

@@ -1,0 +1,21 @@
+"""Durations as options write them: a number and its unit."""
+
+import re
+
+from rmq_spark.queue.errors import InvalidOption
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+ACCEPTED = "a number with its unit, one of ms, s, m, h or d, such as 500ms, 60s or 5m"
+
+
+def parse_duration_ms(name: str, text: str) -> int:
+    """Milliseconds of a duration such as ``60s``; ``name`` is the option it came from.
+
+    Raises InvalidOption when there is no unit, no number, or less than a millisecond.
+    """
+    match = _DURATION.fullmatch(text)
+    unit = _UNITS_MS.get(match.group(2).lower()) if match else None
+    if match is None or unit is None:
+        raise InvalidOption(f"{name}={text!r} is no duration. Accepted: {ACCEPTED}.")
+    return int(float(match.group(1)) * unit)

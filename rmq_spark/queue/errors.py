@@ -1,0 +1,107 @@
+"""Every error that rmq-spark raises on purpose.
+
+::
+
+    RmqError
+    +-- InvalidOption          an option's name or value (also a ValueError)
+    +-- InvalidMessage         a column, a row or a message that cannot be sent (also a ValueError)
+    +-- TopicError
+    |   +-- UnknownTopic       no such topic; a reader never creates one
+    |   +-- TopicMismatch      it exists with another definition
+    +-- ClaimError
+    |   +-- Superseded         a newer run of the same consumer has taken over
+    |   +-- Settled            the batch was committed already
+    |   +-- Lost               the lease ran out and the messages were given back
+    |   +-- ExclusiveSlot      the topic is consumed exclusively, through ZooKeeper
+    |   +-- CheckpointRefused  the checkpoint was restored, copied, or belongs to another topic
+    |   +-- UnreadableContent  a content that is no UTF-8 where STRING was asked for
+    +-- ServerError
+        +-- ServerUnavailable  no connection, or it broke and did not come back
+        +-- ServerRefused      wrong password, user, database or permission
+        +-- ServerUnsuitable   too old, or it evicts keys
+        +-- ServerFull         maxmemory is reached: nothing can be stored
+        +-- WrongKeyType       a key of another type is in the way
+        +-- ScriptFailed       anything else a script answered
+
+No message holds a password; addresses are shown without their credentials.
+"""
+
+
+class RmqError(Exception):
+    """The root of all errors of rmq-spark."""
+
+
+class InvalidOption(RmqError, ValueError):
+    """An option is unknown, or its value is not one of those accepted."""
+
+
+class InvalidMessage(RmqError, ValueError):
+    """A message, row or column cannot be sent; nothing of its batch was."""
+
+
+class TopicError(RmqError):
+    """A topic's definition stands in the way."""
+
+
+class UnknownTopic(TopicError):
+    """The topic was never defined."""
+
+
+class TopicMismatch(TopicError):
+    """The topic exists with another type or number of slots."""
+
+
+class ClaimError(RmqError):
+    """A claim cannot be made, read or settled."""
+
+
+class Superseded(ClaimError):
+    """A newer run of the same consumer has taken over; this one must end."""
+
+
+class Settled(ClaimError):
+    """The batch was committed already; nothing can be claimed for it any more."""
+
+
+class Lost(ClaimError):
+    """The claim existed, but its lease ran out and its messages were given back."""
+
+
+class ExclusiveSlot(ClaimError):
+    """The topic is consumed exclusively; a consumer without an epoch takes nothing."""
+
+
+class CheckpointRefused(ClaimError):
+    """Going on from this checkpoint would commit messages that nobody has read."""
+
+
+class UnreadableContent(ClaimError):
+    """A content is no UTF-8 text, but was asked for as STRING."""
+
+
+class ServerError(RmqError):
+    """Redis did not do what was asked."""
+
+
+class ServerUnavailable(ServerError):
+    """There is no connection to Redis."""
+
+
+class ServerRefused(ServerError):
+    """Redis knows the user not, or does not let it do this."""
+
+
+class ServerUnsuitable(ServerError):
+    """The server would lose messages, or lacks a command that is needed."""
+
+
+class ServerFull(ServerError):
+    """Redis has reached maxmemory: messages can be consumed, not sent."""
+
+
+class WrongKeyType(ServerError):
+    """Another program's key is where the queue keeps its own."""
+
+
+class ScriptFailed(ServerError):
+    """A script answered with an error that has no class of its own."""

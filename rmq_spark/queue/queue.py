@@ -1,0 +1,424 @@
+"""The queue of one topic: one method per script. The only caller of the scripts."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from rmq_spark.queue.claims import (
+    MESSAGES_A_CLAIM,
+    Claim,
+    ClaimRequest,
+    Figures,
+    Header,
+    ListedClaim,
+    QueueFigures,
+    SettledClaims,
+    SlotDue,
+)
+from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
+from rmq_spark.queue.server import Call, Server
+from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, TopicType, consumer_key
+
+_T = TypeVar("_T")
+
+# A send blocks Redis for about 2 us a message; 4096 keep others' calls waiting less than 10 ms.
+MESSAGES_A_SEND = 4096
+# One reply or request of a pipeline is held in memory whole on both sides.
+CALLS_A_PIPELINE = 256
+COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
+# A consumer that was not seen for so long has no checkpoint any more that could come back.
+FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
+
+
+class Queue:
+    """A topic (and one of its consumer groups) on a server.
+
+    slots default to all slots of the topic wherever they may be left out. All methods raise an
+    RmqError for what fails; every one but send, cancel, rollback and requeue may be called again
+    with the same arguments and then changes nothing more.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        definition: TopicDefinition,
+        *,
+        key_prefix: str = "",
+        group: str = DEFAULT_GROUP,
+    ) -> None:
+        if group not in definition.groups:
+            raise InvalidOption(
+                f"group={group!r} is no consumer group of topic {definition.name}. "
+                f"Accepted: {', '.join(repr(known) for known in definition.groups)}."
+            )
+        self.server = server
+        self.definition = definition
+        self.key_prefix = key_prefix
+        self.keys = Keys(definition.name, key_prefix, group)
+        self._backoff = ",".join(str(wait) for wait in definition.retry_backoff_ms)
+        self._descending = int(definition.type.descending)
+
+    def __repr__(self) -> str:
+        return f"Queue({self.definition.name}, {self.server!r})"
+
+    @property
+    def slots(self) -> range:
+        """All slots of the topic."""
+        return range(self.definition.slot_amount)
+
+    # -- the first group: what senders call
+
+    def send(
+        self,
+        messages: Iterable[Message | bytes | str],
+        *,
+        slot_basis: bytes | str | None = None,
+        time_range: int | timedelta | None = None,
+        priority: int | None = None,
+        fixed_time: int | datetime | None = None,
+        past_fixed_time: str = "send",
+    ) -> SendResult:
+        """Sends messages; the keywords give the values that a message has not itself.
+
+        All are checked before the first goes. With past_fixed_time="fail" a fixed time that is not
+        after Redis' time is refused. After a broken connection a message may be sent a second
+        time; it merges with the first unless that one was consumed meanwhile.
+        """
+        if past_fixed_time not in ("send", "fail"):
+            raise InvalidOption(
+                f"past_fixed_time={past_fixed_time!r} is not accepted. Accepted: send, fail."
+            )
+        refuse = past_fixed_time == "fail" and self.definition.type is TopicType.FIXED_TIME
+        defaults = Message(b"", slot_basis, time_range, priority, fixed_time)
+        by_slot = pairs_by_slot(
+            messages,
+            defaults,
+            self.definition,
+            refuse_before_ms=self.now_ms() if refuse else None,
+        )
+        return self.send_pairs(by_slot)
+
+    def send_pairs(self, by_slot: Mapping[int, list[Any]]) -> SendResult:
+        """Sends what is checked already: by slot, score, content, score, content, ...
+
+        The score is the time range of a RangeMerge message, else the score in the store. Every
+        consumer group of the topic gets each message; the counts are those of the first.
+        """
+        values = 2 * MESSAGES_A_SEND
+        calls = [
+            self._send_call(slot, pairs[at : at + values])
+            for slot, pairs in by_slot.items()
+            for at in range(0, len(pairs), values)
+        ]
+        replies = self._pipelines(calls)
+        return SendResult(sum(reply[0] for reply in replies), sum(reply[1] for reply in replies))
+
+    def _send_call(self, slot: int, pairs: list[Any]) -> Call:
+        keys: list[str] = []
+        for group in self.definition.groups:
+            of = Keys(self.keys.topic, self.keys.prefix, group)
+            keys += [of.store(slot), of.retry(slot), of.stats(slot)]
+        merges_first = self.definition.type is TopicType.RANGE_MERGE
+        return Call("send_first" if merges_first else "send_last", keys, pairs)
+
+    def cancel(self, contents: Mapping[int, Sequence[bytes]]) -> int:
+        """Removes contents, by slot, that nobody has claimed yet. Returns how many there were."""
+        calls = [
+            Call(
+                "cancel",
+                [self.keys.store(slot), self.keys.retry(slot), self.keys.stats(slot)],
+                part,
+            )
+            for slot, wanted in contents.items()
+            for part in _chunks(wanted, MESSAGES_A_SEND)
+        ]
+        return sum(self._pipelines(calls))
+
+    def requeue(self, slot: int, contents: Sequence[bytes], score: int) -> int:
+        """Brings contents back from the DeadQueue as first deliveries with this score (> 16).
+
+        Returns how many were there.
+        """
+        keys = [
+            self.keys.store(slot),
+            self.keys.retry(slot),
+            self.keys.dead(slot),
+            self.keys.stats(slot),
+        ]
+        calls = [
+            Call("requeue", keys, [score, *part]) for part in _chunks(contents, MESSAGES_A_CLAIM)
+        ]
+        return sum(self._pipelines(calls))
+
+    # -- the second group: a consumer's two phases
+
+    def headers(self, consumer: str) -> list[Header]:
+        """How far a consumer came, slot by slot. No script: plain reads."""
+        replies = self._plain_pipeline(
+            [("HGET", self.keys.consumers(slot), consumer) for slot in self.slots]
+        )
+        return [Header(*map(int, reply.split())) if reply else Header() for reply in replies]
+
+    def open_run(self, consumer: str, known_run: int) -> tuple[int, int]:
+        """Begins a run of a consumer: its number, and how far the consumer is known to be settled.
+
+        known_run: the highest run in any of its headers. Raises CheckpointRefused when the
+        consumer reads another topic.
+        """
+        key = consumer_key(consumer, self.key_prefix)
+        run, settled = self.server.call("open", [key], [self.definition.name, known_run])
+        return run, settled
+
+    def due(
+        self,
+        slots: Sequence[int],
+        consumer: str,
+        *,
+        due_before_ms: int | None = None,
+        epochs: Mapping[int, int] | None = None,
+    ) -> list[SlotDue]:
+        """What claims of these slots could take now."""
+        calls = [
+            Call(
+                "due",
+                self._keys(slot, "store prepare retry claims consumers"),
+                [consumer, _text(due_before_ms), _text((epochs or {}).get(slot)), self._descending],
+            )
+            for slot in slots
+        ]
+        replies = self._pipelines(calls)
+        return [
+            SlotDue(slot, due, held) for slot, (due, held, _) in zip(slots, replies, strict=True)
+        ]
+
+    def claim(
+        self,
+        requests: Sequence[ClaimRequest],
+        *,
+        consumer: str,
+        run: int,
+        seq: int,
+        lease_ms: int,
+        due_before_ms: int | None = None,
+        epochs: Mapping[int, int] | None = None,
+        replay_only: bool = False,
+    ) -> list[Claim]:
+        """Makes claims, or reads again those that exist: the first phase.
+
+        Raises Superseded, Settled, Lost or ExclusiveSlot.
+        """
+        definition = self.definition
+        calls = [
+            Call(
+                "claim",
+                self._keys(request.slot, "store prepare retry dead claims first consumers stats"),
+                [
+                    *(consumer, run, seq, request.j, request.limit, lease_ms),
+                    *(_text(due_before_ms), _text((epochs or {}).get(request.slot))),
+                    *(int(replay_only), self._descending, definition.max_retries, self._backoff),
+                ],
+            )
+            for request in requests
+        ]
+        replies = self._pipelines(calls)
+        return [
+            _claim_of(definition, consumer, run, seq, request, reply)
+            for request, reply in zip(requests, replies, strict=True)
+        ]
+
+    def replay(
+        self, consumer: str, run: int, seq_from: int, seq_to: int, lease_ms: int
+    ) -> list[ListedClaim]:
+        """Lists the claims of batches seq_from + 1 to seq_to in all slots and bars older runs."""
+        calls = [
+            Call(
+                "replay",
+                self._keys(slot, "claims consumers"),
+                [consumer, run, seq_from, seq_to, lease_ms],
+            )
+            for slot in self.slots
+        ]
+        return [
+            ListedClaim(slot, *flat[at : at + 3])
+            for slot, flat in zip(self.slots, self._pipelines(calls), strict=True)
+            for at in range(0, len(flat), 3)
+        ]
+
+    def commit(self, slots: Iterable[int], consumer: str, run: int, seq: int) -> SettledClaims:
+        """The second phase: everything claimed in these slots up to batch seq is done."""
+        claimed = moved = committed = 0
+        left = list(slots)
+        while left:
+            calls = [
+                Call(
+                    "commit",
+                    self._keys(slot, "prepare claims first consumers stats"),
+                    [consumer, run, seq],
+                )
+                for slot in left
+            ]
+            replies = self._pipelines(calls)
+            claimed += sum(reply[1] for reply in replies)
+            moved += sum(reply[2] for reply in replies)
+            committed += sum(reply[3] for reply in replies)
+            left = [slot for slot, reply in zip(left, replies, strict=True) if reply[0]]
+        return SettledClaims(claimed, moved, committed)
+
+    def settle(self, consumer: str, seq: int) -> None:
+        """Notes beside the consumer's run that everything up to seq is committed."""
+        self.server.call("settle", [consumer_key(consumer, self.key_prefix)], [seq])
+
+    def renew(self, slots: Iterable[int], consumer: str, run: int, lease_ms: int) -> int:
+        """Puts off the deadlines of all claims the consumer holds there. Returns their number."""
+        return self._on_claims("renew", slots, [consumer, run, lease_ms])
+
+    def release(self, slots: Iterable[int], consumer: str, run: int) -> int:
+        """Ends the leases of all claims the consumer holds there: its batch failed."""
+        return self._on_claims("release", slots, [consumer, run])
+
+    def unread(self, slots: Iterable[int], consumer: str, run: int, seq: int) -> int:
+        """Marks what was claimed for a batch as never delivered, so that it costs no retry."""
+        return self._on_claims("unread", slots, [consumer, run, seq])
+
+    def rollback(
+        self, slot: int, claim_id: str, contents: Sequence[bytes], delay_ms: int | None = None
+    ) -> tuple[int, int]:
+        """Rolls back single messages of a claim. Returns rolled back, and left alone.
+
+        claim_id: consumer:seq:j:run. delay_ms: the wait before the next delivery; None takes the
+        topic's backoff. What that claim does not hold any more is left alone.
+        """
+        claim, _, run = claim_id.rpartition(":")
+        if claim.count(":") != 2 or not run.isdecimal():
+            raise InvalidOption(
+                f"claimId={claim_id!r} is none. Accepted: the claimId that came with the message."
+            )
+        fixed = [claim, run, _text(delay_ms), self.definition.max_retries, self._backoff]
+        keys = self._keys(slot, "store prepare retry dead claims first stats")
+        calls = [
+            Call("rollback", keys, [*fixed, *part]) for part in _chunks(contents, MESSAGES_A_CLAIM)
+        ]
+        replies = self._pipelines(calls)
+        return sum(reply[0] for reply in replies), sum(reply[1] for reply in replies)
+
+    # -- the third group: what people call
+
+    def expire(self, slots: Iterable[int] | None = None) -> int:
+        """Gives back all claims whose lease has run out. Returns how many messages."""
+        given_back = 0
+        left = list(self.slots if slots is None else slots)
+        while left:
+            calls = [
+                Call(
+                    "expire",
+                    self._keys(slot, "store prepare retry dead claims first consumers stats"),
+                    [self.definition.max_retries, self._backoff, FORGET_CONSUMERS_MS],
+                )
+                for slot in left
+            ]
+            replies = self._pipelines(calls)
+            given_back += sum(reply[0] for reply in replies)
+            left = [slot for slot, reply in zip(left, replies, strict=True) if reply[2]]
+        return given_back
+
+    def figures(self) -> Figures:
+        """Counts of all queues, and the counters, over all slots."""
+        calls = [
+            Call("figures", self._keys(slot, "store prepare retry dead claims"), [self._descending])
+            for slot in self.slots
+        ]
+        columns = list(zip(*self._pipelines(calls), strict=True))
+        counted = self._plain_pipeline(
+            [("HMGET", self.keys.stats(slot), *COUNTERS) for slot in self.slots]
+        )
+        return Figures(
+            store=QueueFigures(sum(columns[1]), sum(columns[2]), _earliest(columns[3])),
+            prepare=QueueFigures(sum(columns[4]), sum(columns[5]), _earliest(columns[6])),
+            retry=QueueFigures(sum(columns[7]), sum(columns[8]), _earliest(columns[9])),
+            dead=QueueFigures(sum(columns[10]), 0, _earliest(columns[11])),
+            counters={
+                name: sum(int(row[at] or 0) for row in counted) for at, name in enumerate(COUNTERS)
+            },
+        )
+
+    def now_ms(self) -> int:
+        """Redis' time."""
+        seconds, microseconds = self.server.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    # -- below: how scripts are called
+
+    def _keys(self, slot: int, kinds: str) -> list[str]:
+        return [getattr(self.keys, kind)(slot) for kind in kinds.split()]
+
+    def _on_claims(self, script: str, slots: Iterable[int], args: list[Any]) -> int:
+        return sum(
+            self._pipelines(
+                [Call(script, self._keys(slot, "claims consumers"), args) for slot in slots]
+            )
+        )
+
+    def _pipelines(self, calls: Sequence[Call]) -> list[Any]:
+        return _in_parts(calls, self.server.pipeline)
+
+    def _plain_pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return _in_parts(commands, self.server.commands)
+
+
+def _in_parts(calls: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]]) -> list[Any]:
+    replies: list[Any] = []
+    for part in _chunks(calls, CALLS_A_PIPELINE):
+        replies += run(part)
+    return replies
+
+
+def _chunks(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
+    return [values[at : at + size] for at in range(0, len(values), size)]
+
+
+def _text(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _earliest(texts: Iterable[bytes]) -> int | None:
+    return min((int(float(text)) for text in texts if text), default=None)
+
+
+def _claim_of(
+    definition: TopicDefinition,
+    consumer: str,
+    run: int,
+    seq: int,
+    request: ClaimRequest,
+    reply: Sequence[Any],
+) -> Claim:
+    (moved, fenced), popped, retries_left = reply
+    scores = popped[1::2]
+    if not retries_left:
+        retries_left = _retries_left(scores, definition.max_retries)
+    return Claim(
+        topic=definition.name,
+        slot=request.slot,
+        consumer=consumer,
+        seq=seq,
+        j=request.j,
+        run=run,
+        contents=popped[::2],
+        scores=scores,
+        retries_left=retries_left,
+        max_retries=definition.max_retries,
+        moved=moved,
+        fenced=bool(fenced),
+    )
+
+
+def _retries_left(scores: list[bytes], max_retries: int) -> list[int] | int:
+    """Of a new claim: a score of two digits may be a retry, which then has one less left."""
+    if min(map(len, scores), default=3) > 2:
+        return max_retries
+    left = []
+    for score in scores:
+        number = int(score)
+        left.append(number - 1 if number < 17 else max_retries)
+    return left

@@ -1,0 +1,96 @@
+"""The Lua scripts: found, assembled, and prepared for the server's version.
+
+A script lies in ``lua/``; a line ``--- include name`` stands for ``lua/include/name.lua``. A
+checkout's ``lua/`` wins over a copy inside the package, which an editable install may have left
+behind; a zip may carry either.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Protocol, cast
+
+_INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
+
+# Scripts that store new messages must fail on a full server; all others free what they can, so
+# they may run there (flags are known from Redis 7 on; 6.2 goes by each script's first write).
+_STORING = frozenset({"send_first", "send_last"})
+_READING = frozenset({"due", "figures"})
+NAMES = (
+    "alter cancel claim commit due expire figures open release renew replay requeue rollback"
+    " send_first send_last settle unread"
+).split()
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script as a server gets it, and the digest it is called by."""
+
+    name: str
+    text: str
+
+    @property
+    def sha(self) -> str:
+        """The digest that EVALSHA takes."""
+        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+class _Folder(Protocol):
+    """A folder on disk or in a zip."""
+
+    def is_dir(self) -> bool: ...
+
+    def joinpath(self, *names: str) -> Traversable: ...
+
+
+def _lua_folder() -> _Folder:
+    package = resources.files("rmq_spark")
+    candidates: list[_Folder] = []
+    if isinstance(package, Path):
+        if (package.parent / "pyproject.toml").is_file():
+            candidates.append(package.parent / "lua")
+        candidates.append(package / "lua")
+    else:
+        beside = cast(_Folder, getattr(package, "parent", package))
+        candidates += [package.joinpath("lua"), beside.joinpath("lua")]
+    for folder in candidates:
+        if folder.is_dir():
+            return folder
+    raise FileNotFoundError(
+        "The folder lua/ of rmq-spark is missing: neither beside nor inside the package rmq_spark. "
+        "Install the wheel, or add lua/ to the zip."
+    )
+
+
+def assemble(folder: _Folder, name: str) -> str:
+    """The text of a script with its includes in their places."""
+
+    def included(match: re.Match[str]) -> str:
+        file = folder.joinpath("include", f"{match.group(1)}.lua")
+        return file.read_text(encoding="utf-8").rstrip("\n")
+
+    return _INCLUDE.sub(included, folder.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+
+
+def _flags(name: str) -> str:
+    if name in _READING:
+        return "#!lua flags=no-writes\n"
+    return "#!lua\n" if name in _STORING else "#!lua flags=allow-oom\n"
+
+
+def load_scripts(folder: _Folder, knows_flags: bool) -> dict[str, Script]:
+    """All scripts of a folder by name; with flags for a server of version 7 or later."""
+    return {
+        name: Script(name, (_flags(name) if knows_flags else "") + assemble(folder, name))
+        for name in NAMES
+    }
+
+
+@cache
+def scripts_for(knows_flags: bool) -> dict[str, Script]:
+    """The scripts of this installation."""
+    return load_scripts(_lua_folder(), knows_flags)

@@ -1,0 +1,246 @@
+"""Calling scripts on a Redis server: loaded on demand, repeated within bounds, errors typed."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis import exceptions as failures
+
+from rmq_spark.queue import errors
+from rmq_spark.queue.connection import ConnectionOptions, new_client
+from rmq_spark.queue.scripts import Script, scripts_for
+
+_log = logging.getLogger(__name__)
+
+# ZMSCORE and ZADD GT are the newest commands the scripts use.
+OLDEST_VERSION = (6, 2)
+FIRST_WITH_FLAGS = (7, 0)
+# How long a broken connection is tried again, unless a shorter lease asks for less.
+PATIENCE_S = 10.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
+
+_BY_CODE: dict[str, type[errors.RmqError]] = {
+    "RMQ_SUPERSEDED": errors.Superseded,
+    "RMQ_SETTLED": errors.Settled,
+    "RMQ_LOST": errors.Lost,
+    "RMQ_EXCLUSIVE": errors.ExclusiveSlot,
+    "RMQ_WRONGTYPE": errors.WrongKeyType,
+    "RMQ_OTHERTOPIC": errors.CheckpointRefused,
+}
+_REMEDIES = {
+    errors.Superseded: "A newer start of the same query or consumer has taken over. If two queries "
+    "share a checkpoint, give one of them its own.",
+    errors.Lost: "Start the query again: its next run goes on without them. A longer "
+    "visibilityTimeout makes it rarer.",
+    errors.ExclusiveSlot: "Read it with zookeeper.hosts, or switch the topic's exclusive off.",
+    errors.WrongKeyType: "Move that key away, or give the queue a keyPrefix or database of its own.",
+    errors.CheckpointRefused: "Give the query a new checkpointLocation.",
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one script."""
+
+    script: str
+    keys: Sequence[str]
+    args: Sequence[Any]
+
+
+class Server:
+    """A Redis server that runs the queue's scripts. Not to be shared between threads or forks."""
+
+    def __init__(self, options: ConnectionOptions, patience_s: float = PATIENCE_S) -> None:
+        self._options = options
+        self._patience_s = patience_s
+        self.client = new_client(options)
+        info = self._repeated(lambda: self._info())
+        self.version = _version_of(info)
+        self._check(info)
+        self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
+        self._loaded = False
+
+    def __repr__(self) -> str:
+        return f"Server({self.address})"
+
+    @property
+    def address(self) -> str:
+        """Where it is, without credentials."""
+        return self._options.address
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.client.close()
+
+    def command(self, *words: Any) -> Any:
+        """Runs a plain command that may run twice."""
+        return self._repeated(lambda: self.client.execute_command(*words))
+
+    def commands(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Runs plain commands that may run twice in one round trip."""
+
+        def run() -> list[Any]:
+            pipeline = self.client.pipeline(transaction=False)
+            for words in commands:
+                pipeline.execute_command(*words)
+            replies: list[Any] = pipeline.execute()
+            return replies
+
+        result: list[Any] = self._repeated(run)
+        return result
+
+    def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Runs one script. Raises an RmqError for every failure."""
+        return self.pipeline([Call(script, keys, args)])[0]
+
+    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
+        """Runs scripts in one round trip (in a cluster, one a node) and returns their replies.
+
+        After a broken connection all are called again, so each must be one that may run twice.
+        Raises the first error that any of them answered, after all have run.
+        """
+        replies = self._repeated(lambda: self._run(calls))
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, Exception):
+                raise self._typed(reply, call.script) from None
+        return replies
+
+    def _run(self, calls: Sequence[Call]) -> list[Any]:
+        if not self._loaded:
+            self._load()
+        replies = self._send(calls)
+        missing = [
+            at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)
+        ]
+        if missing:
+            self._load()
+            again = self._send([calls[at] for at in missing])
+            for at, reply in zip(missing, again, strict=True):
+                replies[at] = reply
+        for reply in replies:
+            if isinstance(reply, _PASSING):
+                raise reply
+        return replies
+
+    def _send(self, calls: Sequence[Call]) -> list[Any]:
+        pipeline = self.client.pipeline(transaction=False)
+        for call in calls:
+            sha = self._scripts[call.script].sha
+            pipeline.execute_command("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        return replies
+
+    def _load(self) -> None:
+        for script in self._scripts.values():
+            self._load_one(script)
+        self._loaded = True
+
+    def _load_one(self, script: Script) -> None:
+        self.client.script_load(script.text)
+
+    def _repeated(self, run: Callable[[], Any]) -> Any:
+        """Runs it until the connection holds, no longer than the patience."""
+        end, wait = time.monotonic() + self._patience_s, _FIRST_WAIT_S
+        while True:
+            try:
+                return run()
+            except _LASTING as error:
+                raise self._typed(error) from None
+            except _PASSING as error:
+                if time.monotonic() + wait >= end:
+                    raise self._typed(error) from None
+                _log.warning("Redis at %s: %s; trying again", self.address, type(error).__name__)
+                time.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT_S)
+            except redis.RedisError as error:
+                raise self._typed(error) from None
+
+    def _info(self) -> dict[str, Any]:
+        if self._options.cluster:
+            node = self.client.get_random_primary_node()
+            info: dict[str, Any] = self.client.info(target_nodes=node)
+            return info
+        info = self.client.info()
+        return info
+
+    def _check(self, info: dict[str, Any]) -> None:
+        if self.version < OLDEST_VERSION:
+            raise errors.ServerUnsuitable(
+                f"Redis at {self.address} is version {info.get('redis_version')}; needed: 6.2 or "
+                "later, or Valkey."
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise errors.ServerUnsuitable(
+                f"Redis at {self.address} has maxmemory-policy {policy}: it would evict whole "
+                "queues. Set maxmemory-policy noeviction."
+            )
+
+    def _typed(self, error: Exception, script: str = "") -> errors.RmqError:
+        text = str(error)
+        code = text.split(" ", 1)[0]
+        at = f"Redis at {self.address}"
+        if code in _BY_CODE:
+            kind = _BY_CODE[code]
+            remedy = _REMEDIES.get(kind, "")
+            return kind(f"{text.split(' ', 1)[1]}. {remedy}".strip())
+        if isinstance(
+            error, failures.AuthenticationError | failures.AuthenticationWrongNumberOfArgsError
+        ):
+            return errors.ServerRefused(
+                f"{at} refused the user or password. Check redis.username and redis.password."
+            )
+        if isinstance(error, failures.NoPermissionError) or code == "NOPERM":
+            return errors.ServerRefused(f"{at} does not permit this user: {text}")
+        if "NOAUTH" in text or isinstance(error, failures.AuthorizationError):
+            return errors.ServerRefused(f"{at} asks for a password. Set redis.password.")
+        if "DB index is out of range" in text or "invalid DB index" in text:
+            return errors.ServerRefused(f"{at} has no such database: {text}. Check redis.url.")
+        if isinstance(error, failures.OutOfMemoryError) or code == "OOM" or "OOM command" in text:
+            return errors.ServerFull(
+                f"{at} has reached maxmemory: nothing more can be stored until messages are "
+                "consumed or the limit is raised."
+            )
+        if isinstance(error, _PASSING):
+            return errors.ServerUnavailable(
+                f"{at} cannot be reached ({type(error).__name__}: {text}). Check redis.url and "
+                f"that the server runs; it was tried for {self._patience_s:g} s."
+            )
+        return errors.ScriptFailed(f"{at}: {script or 'a command'} failed: {text}")
+
+
+_LASTING = (failures.AuthenticationError, failures.AuthorizationError)
+_PASSING = (
+    failures.ConnectionError,
+    failures.TimeoutError,
+    failures.BusyLoadingError,
+    failures.TryAgainError,
+    failures.ReadOnlyError,
+    failures.ClusterDownError,
+    failures.MasterDownError,
+)
+
+
+def _version_of(info: dict[str, Any]) -> tuple[int, int]:
+    if "valkey_version" in info:  # all of Valkey knows what Redis 7.2 did
+        return (7, 2)
+    major, minor = str(info.get("redis_version", "0.0")).split(".")[:2]
+    return int(major), int(minor)
+
+
+_servers: dict[tuple[int, ConnectionOptions, float], Server] = {}
+
+
+def shared_server(options: ConnectionOptions, patience_s: float = PATIENCE_S) -> Server:
+    """This process's server for these options: Spark reuses worker processes for many tasks.
+
+    The process id is part of the name because connections do not survive a fork.
+    """
+    key = (os.getpid(), options, patience_s)
+    if key not in _servers:
+        _servers[key] = Server(options, patience_s)
+    return _servers[key]

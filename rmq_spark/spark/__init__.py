@@ -1,0 +1,1 @@
+"""The connector: PySpark on top of the queue."""
