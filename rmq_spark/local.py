@@ -78,8 +78,10 @@ class LocalRedis:
         """Starts it, or starts it again on the same port and data, and waits until it answers."""
         settings = [word for name, value in self.settings.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen(  # noqa: S603 - the program we found
-            [self.executable, "--port", str(self.port), "--bind", "127.0.0.1"]
-            + ["--dir", self._folder.name, *settings],
+            [
+                *(self.executable, "--port", str(self.port), "--bind", "127.0.0.1"),
+                *("--dir", self._folder.name, *settings),
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # an interrupt typed by the user is not for the server

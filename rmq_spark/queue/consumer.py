@@ -83,7 +83,8 @@ class Consumer:
     def __init__(self, queue: Queue, name: str, *, lease_ms: int) -> None:
         if not _NAME.fullmatch(name):
             raise InvalidOption(
-                f"The consumer name {name!r} is not accepted. Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
+                f"The consumer name {name!r} is not accepted. "
+                "Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
             )
         self.queue = queue
         self.name = name

@@ -160,6 +160,11 @@ class Queue:
         )
         return [Header(*map(int, reply.split())) if reply else Header() for reply in replies]
 
+    def settled(self, consumer: str) -> int:
+        """The batch up to which a consumer is known to be settled; 0 at first. A plain read."""
+        key = consumer_key(consumer, self.key_prefix)
+        return int(self.server.command("HGET", key, "settled") or 0)
+
     def open_run(self, consumer: str, known_run: int) -> tuple[int, int]:
         """Begins a run of a consumer: its number, and how far the consumer is known to be settled.
 

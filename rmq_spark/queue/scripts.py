@@ -21,9 +21,24 @@ _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 _STORING = frozenset({"send_first", "send_last"})
 _READING = frozenset({"due", "figures"})
 NAMES = (
-    "alter cancel claim commit due expire figures open release renew replay requeue rollback"
-    " send_first send_last settle unread"
-).split()
+    "alter",
+    "cancel",
+    "claim",
+    "commit",
+    "due",
+    "expire",
+    "figures",
+    "open",
+    "release",
+    "renew",
+    "replay",
+    "requeue",
+    "rollback",
+    "send_first",
+    "send_last",
+    "settle",
+    "unread",
+)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import redis
 from redis import exceptions as failures
@@ -37,7 +37,8 @@ _REMEDIES = {
     errors.Lost: "Start the query again: its next run goes on without them. A longer "
     "visibilityTimeout makes it rarer.",
     errors.ExclusiveSlot: "Read it with zookeeper.hosts, or switch the topic's exclusive off.",
-    errors.WrongKeyType: "Move that key away, or give the queue a keyPrefix or database of its own.",
+    errors.WrongKeyType: "Move that key away, or give the queue a keyPrefix "
+    "or database of its own.",
     errors.CheckpointRefused: "Give the query a new checkpointLocation.",
 }
 
@@ -103,7 +104,7 @@ class Server:
         After a broken connection all are called again, so each must be one that may run twice.
         Raises the first error that any of them answered, after all have run.
         """
-        replies = self._repeated(lambda: self._run(calls))
+        replies: list[Any] = self._repeated(lambda: self._run(calls))
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, Exception):
                 raise self._typed(reply, call.script) from None
@@ -162,10 +163,8 @@ class Server:
     def _info(self) -> dict[str, Any]:
         if self._options.cluster:
             node = self.client.get_random_primary_node()
-            info: dict[str, Any] = self.client.info(target_nodes=node)
-            return info
-        info = self.client.info()
-        return info
+            return cast(dict[str, Any], self.client.info(target_nodes=node))
+        return cast(dict[str, Any], self.client.info())
 
     def _check(self, info: dict[str, Any]) -> None:
         if self.version < OLDEST_VERSION:

@@ -1,0 +1,231 @@
+"""One run of one consumer: what the driver's side of the source knows and does.
+
+::
+
+    new --open--> running --stop--> stopped
+                  |  ^
+                  settle, plan, replay: one batch after another
+
+A run is opened by the first call that needs it. From then on its number stands in every slot's
+header, and an older run of the same consumer can claim and commit nothing.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+
+from rmq_spark.queue.broker import Broker
+from rmq_spark.queue.claims import Figures, SettledClaims
+from rmq_spark.queue.errors import CheckpointRefused
+from rmq_spark.queue.queue import Queue
+from rmq_spark.queue.server import Server
+from rmq_spark.spark.lease import LeaseTimer
+from rmq_spark.spark.offsets import Offset
+from rmq_spark.spark.options import SourceOptions
+from rmq_spark.spark.partition_reader import Delivery, RmqPartition
+from rmq_spark.spark.plan import PlannedClaim, allocate, claims_of, share_out
+
+_log = logging.getLogger(__name__)
+
+
+def open_queue(options: SourceOptions) -> Queue:
+    """The queue that a source reads. Raises UnknownTopic, TopicMismatch, ServerError."""
+    server = Server(options.connection, options.patience_s)
+    broker = Broker(server, key_prefix=options.key_prefix)
+    broker.definition(options.topic)  # a reader never creates a topic
+    definition = broker.define(options.topic, options.topic_type, options.slot_amount)
+    return Queue(server, definition, key_prefix=options.key_prefix)
+
+
+class ConsumerRun:
+    """The batches of one run: which are planned, which are settled."""
+
+    def __init__(self, options: SourceOptions, queue: Queue, start: Offset, replays: bool) -> None:
+        """Opens the run.
+
+        start: where the checkpoint stands. replays: whether the first thing asked for is a batch
+        that an earlier run had begun. Raises CheckpointRefused.
+        """
+        self._options = options
+        self.consumer = start.consumer
+        known_run = _checked(queue, start, replays)
+        self._run, _ = queue.open_run(start.consumer, known_run)
+        self._queue = queue
+        self._settled: int | None = None
+        self._planned: dict[int, list[PlannedClaim]] = {}
+        self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}
+        self._own_batch: int | None = None
+        self._ask_again_s = 0.0
+        self._lease = LeaseTimer(options, queue, start.consumer, self._run)
+
+    # -- settling
+
+    def settle(self, seq: int) -> SettledClaims | None:
+        """Commits everything up to a batch, once. None when that was done before."""
+        if self._settled is not None and seq <= self._settled:
+            return None
+        first = self._settled is None
+        slots: Iterable[int] = self._queue.slots if first else sorted(self._lease.slots())
+        settled = self._queue.commit(slots, self.consumer, self._run, seq)
+        self._queue.settle(self.consumer, seq)
+        self._settled = seq
+        self._lease.let_go(seq)
+        return settled
+
+    # -- planning
+
+    def plan(self, start: Offset, limit: int | None, backlog: "Backlog | None") -> Offset:
+        """Settles what is before start and plans the next batch; start itself if nothing is due.
+
+        limit: messages, None for all. backlog: what an AvailableNow query has still to read, None
+        for a query that goes on.
+        """
+        settled = self.settle(start.seq)
+        fruitless = settled is not None and self._own_batch == start.seq and not settled.claimed
+        if backlog is not None:
+            if fruitless and settled is not None and not settled.moved:
+                backlog.end(backlog.left)
+            limit = backlog.bound(limit)
+        elif fruitless:
+            self._wait()
+        if time.monotonic() < self._ask_again_s or limit == 0:
+            return start
+        due = self._due(backlog)
+        quotas = allocate(due, limit, start.seq + 1)
+        if not quotas:
+            if backlog is None:
+                self._wait()
+            else:
+                backlog.end(backlog.held)
+            return start
+        if backlog is not None:
+            backlog.left -= sum(quotas.values())
+        planned = start.next()
+        self._planned = {planned.seq: claims_of(quotas, planned.seq)}
+        self._replayed = {}
+        self._own_batch = planned.seq
+        self._lease.hold(planned.seq, quotas)
+        return planned
+
+    def _wait(self) -> None:
+        self._ask_again_s = time.monotonic() + self._options.poll_interval_ms / 1000
+
+    def _due(self, backlog: "Backlog | None") -> dict[int, int]:
+        self._queue = refreshed(self._queue)
+        if self._queue.definition.paused:
+            return {}
+        before = None if backlog is None else backlog.due_before_ms
+        slots = self._queue.due(self._queue.slots, self.consumer, due_before_ms=before)
+        if backlog is not None:
+            backlog.held = sum(slot.held for slot in slots)
+        return {slot.slot: slot.due for slot in slots}
+
+    # -- handing out
+
+    def partitions(
+        self, start: Offset, end: Offset, backlog: "Backlog | None"
+    ) -> list[RmqPartition]:
+        """The tasks of the batches after start up to end: as planned, or made again (a restart)."""
+        due_before = None if backlog is None else backlog.due_before_ms
+        replay = end.seq not in self._planned
+        claims = self._replay(start.seq, end.seq) if replay else self._planned[end.seq]
+        delivery = Delivery(
+            topic=self._queue.definition,
+            consumer=self.consumer,
+            run=self._run,
+            due_before_ms=due_before,
+            replay_only=replay,
+        )
+        most = self._options.num_partitions or min(8, self._queue.definition.slot_amount)
+        return [RmqPartition(delivery, share) for share in share_out(claims, most)]
+
+    def _replay(self, seq_from: int, seq_to: int) -> list[PlannedClaim]:
+        if (seq_from, seq_to) not in self._replayed:
+            listed = self._queue.replay(
+                self.consumer, self._run, seq_from, seq_to, self._options.lease_ms
+            )
+            self._replayed = {
+                (seq_from, seq_to): [
+                    PlannedClaim(claim.slot, claim.seq, claim.j, max(1, claim.count))
+                    for claim in listed
+                ]
+            }
+            self._lease.hold(seq_to, self._queue.slots)
+        return self._replayed[seq_from, seq_to]
+
+    # -- the end
+
+    def stop(self, release: bool) -> None:
+        """Renews no more; ``release`` gives what is in work to whoever comes first."""
+        slots = sorted(self._lease.slots())
+        self._lease.end()
+        if release and slots:
+            # The signal that ends us may have cut off a reply: a fresh connection is clean.
+            server = Server(self._options.connection, patience_s=1.0)
+            queue = Queue(server, self._queue.definition, key_prefix=self._queue.key_prefix)
+            queue.release(slots, self.consumer, self._run)
+            server.close()
+
+
+class Backlog:
+    """What an AvailableNow query reads: what was due when it began.
+
+    left: messages it may still plan. held: messages that others held back at the last look.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self._topic = queue.definition.name
+        self.due_before_ms = queue.now_ms()
+        slots = queue.due(queue.slots, "", due_before_ms=self.due_before_ms)
+        self.left = sum(slot.due for slot in slots)
+        self.held = sum(slot.held for slot in slots)
+        if queue.definition.paused:
+            _log.warning("rmq: topic %s is paused: nothing is read", self._topic)
+
+    def bound(self, limit: int | None) -> int:
+        """The limit of the next batch."""
+        return self.left if limit is None else min(limit, self.left)
+
+    def end(self, kept_by_others: int) -> None:
+        """Nothing more is read; what was due but cannot be had is named in a warning."""
+        if kept_by_others:
+            _log.warning(
+                "rmq: topic %s: ends with %d due messages unread, others hold them",
+                self._topic,
+                kept_by_others,
+            )
+        self.left = 0
+
+
+def refreshed(queue: Queue) -> Queue:
+    """The same queue with the topic's definition as it is now."""
+    broker = Broker(queue.server, key_prefix=queue.key_prefix)
+    definition = broker.definition(queue.definition.name)
+    return Queue(queue.server, definition, key_prefix=queue.key_prefix)
+
+
+def backlog_figures(figures: Figures) -> dict[str, int | None]:
+    """What every progress report shows of a topic."""
+    return {
+        "due": figures.store.due,
+        "delayed": figures.store.count - figures.store.due,
+        "prepared": figures.prepare.count,
+        "retry": figures.retry.count,
+        "dead": figures.dead.count,
+        "oldestDueMs": figures.store.oldest_ms,
+    }
+
+
+def _checked(queue: Queue, start: Offset, replays: bool) -> int:
+    """The highest run known of a consumer. Raises CheckpointRefused for a stale checkpoint."""
+    headers = queue.headers(start.consumer)
+    settled = max(queue.settled(start.consumer), max(header.settled for header in headers))
+    claimed = max(header.last_seq for header in headers)
+    if start.seq < settled or (not replays and start.seq < claimed):
+        raise CheckpointRefused(
+            f"The checkpoint stands at batch {start.seq} of topic {start.topic}, but its consumer "
+            f"has claimed batch {claimed} and settled batch {settled}: it was restored or copied. "
+            "Going on would commit messages that nobody has read. Start with a new "
+            "checkpointLocation; what is in flight comes back when its lease runs out."
+        )
+    return max(header.run for header in headers)

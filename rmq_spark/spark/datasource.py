@@ -1,0 +1,76 @@
+"""The data source ``rmq``: what Spark finds under that name."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.spark.options import parse_sink_options, parse_source_options
+from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_source_schema
+from rmq_spark.spark.stream_reader import RmqStreamReader
+from rmq_spark.spark.writers import RmqStreamWriter, RmqWriter
+
+
+class RmqDataSource(DataSource):
+    """Messages as rows: ``format("rmq")``."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
+
+    def __repr__(self) -> str:
+        return "RmqDataSource()"
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "rmq"
+
+    def schema(self) -> StructType:
+        """The columns of the source. Raises InvalidOption."""
+        parse_source_options(self.options)
+        return SOURCE_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read is refused: it could not tell whether its messages were processed."""
+        parse_source_options(self.options)
+        raise InvalidOption(
+            "spark.read cannot consume messages: nothing would tell when they are done. Use "
+            'spark.readStream.format("rmq") with .trigger(availableNow=True) for a scheduled job.'
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The consuming side. Raises InvalidOption."""
+        options = parse_source_options(self.options)
+        return RmqStreamReader(options, check_source_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The sending side of ``df.write``. Raises InvalidOption, InvalidMessage, ServerError."""
+        _refuse_overwrite(overwrite, 'mode("append")')
+        return RmqWriter(parse_sink_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """The sending side of ``df.writeStream``. Raises as writer does."""
+        _refuse_overwrite(overwrite, 'outputMode("append")')
+        return RmqStreamWriter(parse_sink_options(self.options), schema)
+
+
+def _refuse_overwrite(overwrite: bool, remedy: str) -> None:
+    if overwrite:
+        raise InvalidOption(f"A queue cannot be overwritten. Accepted: {remedy}.")
+
+
+def register(spark: SparkSession | None = None) -> None:
+    """Makes the format known to a session (the active one if None).
+
+    Needed only where rmq_spark is not installed but came as a zip with --py-files.
+    """
+    session = spark or SparkSession.active()
+    session.dataSource.register(RmqDataSource)

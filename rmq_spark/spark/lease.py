@@ -1,0 +1,81 @@
+"""Keeps the leases of claims in work alive from a thread of the driver's reader process."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+
+from rmq_spark.queue.errors import ClaimError, RmqError
+from rmq_spark.queue.queue import Queue
+from rmq_spark.queue.server import Server
+from rmq_spark.spark.options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+
+class LeaseTimer:
+    """Renews, every third of the lease, what one run holds: while its batch is in work, and while
+    a finished batch waits for the next trigger, which alone can tell that it is done.
+
+    A batch older than maxProcessingTime is renewed no more. The thread ends by itself when a newer
+    run has taken over.
+    """
+
+    def __init__(self, options: SourceOptions, queue: Queue, consumer: str, run: int) -> None:
+        self._options = options
+        self._consumer = consumer
+        self._run = run
+        self._batches: dict[int, tuple[frozenset[int], float]] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        # A connection of its own: the reader's may be in the middle of a reply.
+        self._queue = queue
+        self._thread: threading.Thread | None = None
+
+    def hold(self, seq: int, slots: Iterable[int]) -> None:
+        """Renews a batch's slots from now on."""
+        with self._lock:
+            self._batches[seq] = (frozenset(slots), time.monotonic())
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._renew_until_ended, daemon=True)
+            self._thread.start()
+
+    def let_go(self, seq: int) -> None:
+        """Renews batches up to this one no more: they are committed."""
+        with self._lock:
+            self._batches = {n: held for n, held in self._batches.items() if n > seq}
+
+    def slots(self) -> set[int]:
+        """The slots of all batches that are held."""
+        with self._lock:
+            return set().union(*(slots for slots, _ in self._batches.values()))
+
+    def end(self) -> None:
+        """Stops renewing; a call under way ends first, as far as it does so soon."""
+        self._ended.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def _renew_until_ended(self) -> None:
+        server: Server | None = None
+        while not self._ended.wait(self._options.lease_ms / 3000):
+            slots = self._due_slots()
+            if not slots:
+                continue
+            try:
+                server = server or Server(self._options.connection, self._options.patience_s)
+                queue = Queue(server, self._queue.definition, key_prefix=self._queue.key_prefix)
+                queue.renew(sorted(slots), self._consumer, self._run, self._options.lease_ms)
+            except ClaimError as error:
+                _log.warning("rmq: leases of %s are renewed no more: %s", self._consumer, error)
+                break
+            except RmqError as error:
+                _log.warning("rmq: could not renew the leases of %s: %s", self._consumer, error)
+        if server is not None:
+            server.close()
+
+    def _due_slots(self) -> set[int]:
+        longest = self._options.max_processing_ms
+        since = -float("inf") if longest is None else time.monotonic() - longest / 1000
+        with self._lock:
+            return set().union(*(held for held, at in self._batches.values() if at >= since))

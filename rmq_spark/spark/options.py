@@ -1,0 +1,263 @@
+"""Every option of the source and the sink: its name, default, unit and check. Parsed once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from rmq_spark.queue.connection import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
+from rmq_spark.queue.durations import ACCEPTED as ACCEPTED_DURATION
+from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.messages import LONGEST_TIME_RANGE_MS
+from rmq_spark.queue.server import PATIENCE_S
+from rmq_spark.queue.topic import (
+    DEFAULT_SLOT_AMOUNT,
+    HIGHEST_SCORE,
+    LOWEST_SCORE,
+    TopicType,
+    check_key_prefix,
+    check_slot_amount,
+    check_topic_name,
+    parse_topic_type,
+)
+
+DEFAULT_MAX_RECORDS = 500_000
+DEFAULT_MOST_PARTITIONS = 8
+SHORTEST_LEASE_MS = 1_000
+REDIS = "redis."
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as the documentation lists it."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+_CONNECTION = (
+    Option("redis.url", "RMQ_REDIS_URL, else redis://127.0.0.1:6379/0", "where Redis is"),
+    Option("redis.username", "", "user"),
+    Option("redis.password", "", "password"),
+    Option("redis.cluster", "false", "whether it is a Redis Cluster"),
+    *(
+        Option(f"{REDIS}{name}", "", "passed to the client")
+        for name in CONNECTION_OPTIONS
+        if name not in ("url", "username", "password", "cluster")
+    ),
+    Option("keyPrefix", "", "stands before every key; ends in a colon"),
+)
+_TOPIC = (
+    Option("topicType", "", "RangeMerge, Priority or FixedTime; defines a new topic"),
+    Option("slotAmount", str(DEFAULT_SLOT_AMOUNT), "slots of a new topic: a power of two to 65536"),
+)
+SINK_OPTIONS = (
+    Option("topic", "", "the topic to send to, unless a column names it"),
+    *_TOPIC,
+    Option("slotBasis", "the content", "the slotBasis of all rows that have none"),
+    Option("timeRange", "", "ms, or a duration: the timeRange of all rows that have none"),
+    Option("priority", "", "the priority of all rows that have none"),
+    Option("fixedTime", "", "ms since 1970 or ISO 8601 with a zone, for all rows that have none"),
+    Option("pastFixedTime", "send", "send or fail: what happens to a fixedTime not after now"),
+    *_CONNECTION,
+)
+SOURCE_OPTIONS = (
+    Option("topic", "", "the topic to read; it must exist"),
+    *_TOPIC,
+    Option("maxRecordsPerTrigger", str(DEFAULT_MAX_RECORDS), "messages in a batch, 0: no limit"),
+    Option("numPartitions", f"the smaller of slotAmount and {DEFAULT_MOST_PARTITIONS}", "tasks"),
+    Option("visibilityTimeout", "60s", "how long a claim outlives its query, from 1s"),
+    Option("maxProcessingTime", "no limit", "after this a batch in work is let go"),
+    Option("pollInterval", "100ms", "while nothing is due, Redis is not asked more often"),
+    *_CONNECTION,
+)
+# What Spark itself puts among the options of a source or sink.
+SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a streaming read was asked for."""
+
+    connection: ConnectionOptions
+    key_prefix: str
+    topic: str
+    topic_type: TopicType | None
+    slot_amount: int | None
+    max_records: int
+    num_partitions: int | None
+    lease_ms: int
+    max_processing_ms: int | None
+    poll_interval_ms: int
+
+    @property
+    def patience_s(self) -> float:
+        """How long a broken connection is tried again: shorter than the lease."""
+        return min(PATIENCE_S, self.lease_ms / 2000)
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a write was asked for. Values for rows that have none themselves may be None."""
+
+    connection: ConnectionOptions
+    key_prefix: str
+    topic: str | None
+    topic_type: TopicType | None
+    slot_amount: int | None
+    slot_basis: bytes | None
+    time_range_ms: int | None
+    priority: int | None
+    fixed_time_ms: int | None
+    fail_past: bool
+
+
+def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
+    """Checks the options of a read. Raises InvalidOption."""
+    options = _Given(given, SOURCE_OPTIONS, "reading")
+    if "queue" in options:
+        raise InvalidOption(
+            "The option queue, for reading queues as tables, is not available yet. Leave it out: "
+            "spark.readStream.format('rmq') reads the messages that are due."
+        )
+    options.refuse_unknown()
+    topic = options.get("topic")
+    if topic is None:
+        raise InvalidOption("The option topic is missing. Accepted: the name of a topic to read.")
+    lease_ms = options.duration("visibilityTimeout", 60_000)
+    if lease_ms < SHORTEST_LEASE_MS:
+        raise InvalidOption(
+            f"visibilityTimeout={options.get('visibilityTimeout')!r} is too short. "
+            "Accepted: from 1s."
+        )
+    max_processing = options.get("maxProcessingTime")
+    partitions = options.get("numPartitions")
+    return SourceOptions(
+        connection=options.connection(),
+        key_prefix=options.key_prefix(),
+        topic=check_topic_name(topic),
+        topic_type=options.topic_type(),
+        slot_amount=options.slot_amount(),
+        max_records=options.whole("maxRecordsPerTrigger", 0, DEFAULT_MAX_RECORDS),
+        num_partitions=None if partitions is None else options.whole("numPartitions", 1, 1),
+        lease_ms=lease_ms,
+        max_processing_ms=(
+            None if max_processing is None else options.positive_duration("maxProcessingTime", 1)
+        ),
+        poll_interval_ms=options.positive_duration("pollInterval", 100),
+    )
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Checks the options of a write. Raises InvalidOption."""
+    options = _Given(given, SINK_OPTIONS, "writing")
+    options.refuse_unknown()
+    topic = options.get("topic")
+    basis = options.get("slotBasis")
+    past = options.get("pastFixedTime") or "send"
+    if past not in ("send", "fail"):
+        raise InvalidOption(f"pastFixedTime={past!r} is not accepted. Accepted: send, fail.")
+    return SinkOptions(
+        connection=options.connection(),
+        key_prefix=options.key_prefix(),
+        topic=None if topic is None else check_topic_name(topic),
+        topic_type=options.topic_type(),
+        slot_amount=options.slot_amount(),
+        slot_basis=None if basis is None else basis.encode(),
+        time_range_ms=options.time_range(),
+        priority=options.optional_whole("priority", LOWEST_SCORE, HIGHEST_SCORE),
+        fixed_time_ms=options.fixed_time(),
+        fail_past=past == "fail",
+    )
+
+
+class _Given:
+    """The options as Spark hands them over: names in lower case, values as text."""
+
+    def __init__(
+        self, given: Mapping[str, str], accepted: tuple[Option, ...], purpose: str
+    ) -> None:
+        self._values = {name.lower(): value for name, value in given.items()}
+        self._accepted = accepted
+        self._purpose = purpose
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def get(self, name: str) -> str | None:
+        return self._values.get(name.lower())
+
+    def refuse_unknown(self) -> None:
+        known = {option.name.lower() for option in self._accepted} | SPARKS_OWN
+        # redis-py writes some of its names with underscores; connection() reads both.
+        unknown = sorted(n for n in self._values if n not in known and not n.startswith(REDIS))
+        if unknown:
+            raise InvalidOption(
+                f"Unknown option for {self._purpose} rmq: {', '.join(unknown)}. "
+                f"Accepted: {', '.join(option.name for option in self._accepted)}."
+            )
+
+    def connection(self) -> ConnectionOptions:
+        behind = {
+            name.removeprefix(REDIS): value
+            for name, value in self._values.items()
+            if name.startswith(REDIS)
+        }
+        return parse_connection(behind)
+
+    def key_prefix(self) -> str:
+        return check_key_prefix(self.get("keyPrefix") or "")
+
+    def topic_type(self) -> TopicType | None:
+        text = self.get("topicType")
+        return None if text is None else parse_topic_type(text)
+
+    def slot_amount(self) -> int | None:
+        text = self.get("slotAmount")
+        return None if text is None else check_slot_amount(text)
+
+    def optional_whole(self, name: str, lowest: int, highest: int) -> int | None:
+        text = self.get(name)
+        if text is None:
+            return None
+        if not text.strip().lstrip("-").isdecimal() or not lowest <= int(text) <= highest:
+            raise InvalidOption(
+                f"{name}={text!r} is not accepted. Accepted: a whole number, {lowest} to {highest}."
+            )
+        return int(text)
+
+    def whole(self, name: str, lowest: int, default: int) -> int:
+        value = self.optional_whole(name, lowest, 2**31 - 1)
+        return default if value is None else value
+
+    def duration(self, name: str, default_ms: int) -> int:
+        text = self.get(name)
+        return default_ms if text is None else parse_duration_ms(name, text)
+
+    def positive_duration(self, name: str, default_ms: int) -> int:
+        value = self.duration(name, default_ms)
+        if value < 1:
+            raise InvalidOption(f"{name}={self.get(name)!r} is 0. Accepted: {ACCEPTED_DURATION}.")
+        return value
+
+    def time_range(self) -> int | None:
+        text = self.get("timeRange")
+        if text is None or text.strip().lstrip("-").isdecimal():
+            return self.optional_whole("timeRange", 1, LONGEST_TIME_RANGE_MS)
+        return self.positive_duration("timeRange", 1)
+
+    def fixed_time(self) -> int | None:
+        text = self.get("fixedTime")
+        if text is None or text.strip().lstrip("-").isdecimal():
+            return self.optional_whole("fixedTime", 0, HIGHEST_SCORE)
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise InvalidOption(
+                f"fixedTime={text!r} is not accepted. Accepted: ms since 1970, or ISO 8601 with a "
+                "zone such as 2030-01-01T08:00:00+01:00."
+            )
+        return int(moment.timestamp() * 1000)

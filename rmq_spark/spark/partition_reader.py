@@ -1,0 +1,203 @@
+"""What a task does: make the claims it was given, and hand their messages on as Arrow batches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from rmq_spark.queue.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest
+from rmq_spark.queue.errors import UnreadableContent
+from rmq_spark.queue.queue import Queue
+from rmq_spark.queue.server import shared_server
+from rmq_spark.queue.topic import MOST_RETRIES, TopicDefinition
+from rmq_spark.spark.options import SourceOptions
+from rmq_spark.spark.plan import PlannedClaim
+
+# One round trip brings so many messages at most, or so many bytes once their size is known.
+MESSAGES_A_READ = 8 * MESSAGES_A_CLAIM
+BYTES_A_READ = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """To whom a batch goes, and under which terms: the same for all of its partitions."""
+
+    topic: TopicDefinition
+    consumer: str
+    run: int
+    due_before_ms: int | None = None
+    replay_only: bool = False
+
+
+class RmqPartition(InputPartition):
+    """The claims that one task makes, in order."""
+
+    def __init__(self, delivery: Delivery, claims: list[PlannedClaim]) -> None:
+        self.delivery = delivery
+        self.claims = claims
+
+    def __repr__(self) -> str:
+        slots = sorted({claim.slot for claim in self.claims})
+        return f"RmqPartition({self.delivery.topic.name}, slots {slots})"
+
+
+def read_partition(
+    options: SourceOptions, schema: StructType, partition: RmqPartition
+) -> Iterator[pa.RecordBatch]:
+    """Makes the claims and yields their messages; read again, it yields the same.
+
+    Raises Superseded, Settled, Lost, UnreadableContent, ServerError.
+    """
+    delivery = partition.delivery
+    server = shared_server(options.connection, options.patience_s)
+    queue = Queue(server, delivery.topic, key_prefix=options.key_prefix)
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    messages_a_read, left = MESSAGES_A_READ, partition.claims
+    while left:
+        part = _first_of(left, messages_a_read)
+        left = left[len(part) :]
+        claims = _claim(queue, options, delivery, part)
+        taken = sum(len(claim.contents) for claim in claims)
+        if not taken:
+            continue
+        size = sum(sum(map(len, claim.contents)) for claim in claims)
+        messages_a_read = min(MESSAGES_A_READ, max(1, BYTES_A_READ * taken // max(size, 1)))
+        try:
+            yield from _batches(delivery.topic, arrow_schema, claims, size)
+        except pa.ArrowInvalid:
+            _refuse_unreadable(queue, delivery, part[0].seq, claims)
+            raise
+
+
+def _first_of(claims: list[PlannedClaim], messages: int) -> list[PlannedClaim]:
+    """The first claims of one batch of up to so many messages, but at least one claim."""
+    size = 0
+    for at, claim in enumerate(claims):
+        size += claim.limit
+        if at and (size > messages or claim.seq != claims[0].seq):
+            return claims[:at]
+    return claims
+
+
+def _claim(
+    queue: Queue, options: SourceOptions, delivery: Delivery, part: Sequence[PlannedClaim]
+) -> list[Claim]:
+    return queue.claim(
+        [ClaimRequest(claim.slot, claim.j, claim.limit) for claim in part],
+        consumer=delivery.consumer,
+        run=delivery.run,
+        seq=part[0].seq,
+        lease_ms=options.lease_ms,
+        due_before_ms=delivery.due_before_ms,
+        replay_only=delivery.replay_only,
+    )
+
+
+def _batches(
+    topic: TopicDefinition, schema: pa.Schema, claims: list[Claim], size: int
+) -> Iterator[pa.RecordBatch]:
+    """One Arrow batch of all claims; claim by claim when a batch would hold too many bytes."""
+    if size > BYTES_A_READ and len(claims) > 1:
+        for claim in claims:
+            yield from _batches(topic, schema, [claim], sum(map(len, claim.contents)))
+        return
+    columns = _Columns(topic, [claim for claim in claims if claim.contents])
+    if columns.rows:
+        batch = pa.RecordBatch.from_arrays([columns.build(f) for f in schema], schema=schema)
+        # Arrow addresses 2 GiB of text in a column, and Spark copies a batch whole.
+        rows = max(1, columns.rows * BYTES_A_READ // max(size, BYTES_A_READ))
+        for at in range(0, columns.rows, rows):
+            yield batch.slice(at, rows)
+
+
+class _Columns:
+    """The columns of the source, built from claims as they are asked for."""
+
+    def __init__(self, topic: TopicDefinition, claims: list[Claim]) -> None:
+        self._topic = topic
+        self._claims = claims
+        self._counts = [len(claim.contents) for claim in claims]
+        self.rows = sum(self._counts)
+
+    def build(self, field: pa.Field) -> pa.Array:
+        builders = {
+            "content": lambda: self._content(field.type),
+            "topic": lambda: pa.repeat(self._topic.name, self.rows),
+            "slot": lambda: self._repeated([claim.slot for claim in self._claims], np.int32),
+            "duetime": lambda: self._due_time(field.type),
+            "priority": self._priority,
+            "deliverycount": self._delivery_count,
+            "retriesleft": self._retries_left,
+            "claimid": self._claim_id,
+        }
+        return builders[field.name.lower()]()
+
+    def _content(self, of_type: pa.DataType) -> pa.Array:
+        contents: list[bytes] = []
+        for claim in self._claims:
+            contents += claim.contents
+        return pa.array(contents, pa.binary()).cast(of_type)
+
+    def _repeated(self, values: Sequence[int], of_type: Any) -> pa.Array:
+        return pa.array(np.repeat(np.array(values, of_type), self._counts))
+
+    def _first_scores(self) -> Any:
+        texts: list[bytes] = []
+        for claim in self._claims:
+            texts += claim.scores
+        scores = pa.array(texts, pa.binary()).cast(pa.string()).cast(pa.int64())
+        scores = scores.to_numpy(zero_copy_only=False)
+        return scores, scores <= MOST_RETRIES
+
+    def _due_time(self, of_type: pa.DataType) -> pa.Array:
+        if self._topic.type.descending:
+            return pa.nulls(self.rows, of_type)
+        scores, retried = self._first_scores()
+        return pa.array(scores * 1000, pa.int64(), mask=retried).cast(of_type)
+
+    def _priority(self) -> pa.Array:
+        if not self._topic.type.descending:
+            return pa.nulls(self.rows, pa.int64())
+        scores, retried = self._first_scores()
+        return pa.array(scores, pa.int64(), mask=retried)
+
+    def _retries(self) -> Any:
+        parts = [
+            np.full(count, claim.retries_left, np.int32)
+            if isinstance(claim.retries_left, int)
+            else np.array(claim.retries_left, np.int32)
+            for claim, count in zip(self._claims, self._counts, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    def _retries_left(self) -> pa.Array:
+        return pa.array(self._retries())
+
+    def _delivery_count(self) -> pa.Array:
+        return pa.array(
+            np.maximum(1, self._topic.max_retries + 1 - self._retries()).astype(np.int32)
+        )
+
+    def _claim_id(self) -> pa.Array:
+        names = pa.array([claim.claim_id for claim in self._claims], pa.string())
+        return names.take(pa.array(np.repeat(np.arange(len(self._claims)), self._counts)))
+
+
+def _refuse_unreadable(queue: Queue, delivery: Delivery, seq: int, claims: list[Claim]) -> None:
+    """Raises UnreadableContent for a content that is no UTF-8; its claim costs no retry."""
+    for claim in claims:
+        for content in claim.contents:
+            try:
+                content.decode()
+            except UnicodeDecodeError as error:
+                queue.unread(queue.slots, delivery.consumer, delivery.run, seq)
+                raise UnreadableContent(
+                    f"Topic {claim.topic}, slot {claim.slot}: a content is no UTF-8 text (byte "
+                    f"{error.start} of {len(content)}), but the column content is a STRING. Read "
+                    'it with .schema("content BINARY, ..."). No retry was charged.'
+                ) from None

@@ -1,0 +1,173 @@
+"""The columns of a DataFrame that is sent: where they are, and whether each value is right."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from rmq_spark.queue.errors import InvalidMessage
+from rmq_spark.queue.messages import ACCEPTED_VALUES, LONGEST_TIME_RANGE_MS
+from rmq_spark.queue.topic import HIGHEST_SCORE, LOWEST_SCORE, TopicDefinition, TopicType
+
+_TEXT = (StringType, BinaryType)
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+# By column: the Spark types accepted, and how they are named to the user.
+COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "content": (_TEXT, "STRING or BINARY"),
+    "slotBasis": (_TEXT, "STRING or BINARY"),
+    "timeRange": ((*_WHOLE, DayTimeIntervalType), "INT or BIGINT (ms), or INTERVAL DAY TO SECOND"),
+    "priority": (_WHOLE, "INT or BIGINT"),
+    "fixedTime": ((*_WHOLE, TimestampType), "TIMESTAMP, or BIGINT (ms since 1970)"),
+    "topic": ((StringType,), "STRING"),
+}
+_BOUNDS = {
+    TopicType.RANGE_MERGE: (1, LONGEST_TIME_RANGE_MS),
+    TopicType.PRIORITY: (LOWEST_SCORE, HIGHEST_SCORE),
+    TopicType.FIXED_TIME: (0, HIGHEST_SCORE),
+}
+
+
+def locate_columns(schema: StructType) -> dict[str, int]:
+    """The position of each column that is there, by its proper name.
+
+    Raises InvalidMessage for a column that is none of ours, is there twice, has another type, or
+    when there is no content.
+    """
+    proper = {name.lower(): name for name in COLUMNS}
+    found: dict[str, int] = {}
+    for at, field in enumerate(schema.fields):
+        name = proper.get(field.name.lower())
+        if name is None:
+            raise InvalidMessage(
+                f"Unknown column {field.name} for writing rmq. Accepted: {', '.join(COLUMNS)}. "
+                "Drop it, or make it part of content."
+            )
+        types, accepted = COLUMNS[name]
+        if not isinstance(field.dataType, types):
+            raise InvalidMessage(
+                f"The column {name} is {field.dataType.simpleString().upper()}. "
+                f"Accepted: {accepted}. Cast it."
+            )
+        if name in found:
+            raise InvalidMessage(f"The column {name} is there twice. Accepted: once.")
+        found[name] = at
+    if "content" not in found:
+        raise InvalidMessage(
+            f"The column content is missing; there are {', '.join(schema.fieldNames())}. "
+            "Accepted: a STRING or BINARY column named content."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one Arrow batch, column by column, as Arrow arrays."""
+
+    columns: dict[str, pa.Array]
+    length: int
+
+    @staticmethod
+    def of(batch: pa.RecordBatch, places: dict[str, int]) -> "Rows":
+        """Names the columns of a batch."""
+        return Rows({name: batch.column(at) for name, at in places.items()}, batch.num_rows)
+
+    def only(self, indices: Any) -> "Rows":
+        """The rows at these indices."""
+        wanted = pa.array(indices)
+        return Rows({name: c.take(wanted) for name, c in self.columns.items()}, len(wanted))
+
+    def contents(self) -> Any:
+        """All contents as an object array of bytes. Raises InvalidMessage for a null."""
+        column = self.columns["content"]
+        if column.null_count:
+            raise self.refused("content", _first(pc.is_null(column)), "STRING or BINARY, not null")
+        return _bytes_of(column)
+
+    def bases(self, contents: Any, default: bytes | None) -> Any:
+        """What the slot of each row follows from: slotBasis, else the default, else the content."""
+        fallback = contents if default is None else np.full(self.length, default, object)
+        if "slotBasis" not in self.columns:
+            return fallback
+        column = self.columns["slotBasis"]
+        bases = _bytes_of(column)
+        if column.null_count:
+            missing = pc.is_null(column).to_numpy(zero_copy_only=False)
+            bases = np.where(missing, fallback, bases)
+        return bases
+
+    def scores(self, topic: TopicDefinition, default: int | None, not_before_ms: int | None) -> Any:
+        """The number that a topic's type needs of each row, as an int64 array.
+
+        default: for rows without one. not_before_ms: a fixed time must be after this. Raises
+        InvalidMessage naming the first row that is not accepted.
+        """
+        name = topic.type.value_name
+        accepted = f"{ACCEPTED_VALUES[topic.type]}; the topic {topic.name} is {topic.type.value}"
+        if name in self.columns:
+            values = _milliseconds(self.columns[name])
+            if default is not None:
+                values = values.fill_null(default)
+        else:
+            values = pa.array(np.full(self.length, -1 if default is None else default, np.int64))
+            if default is None:
+                raise InvalidMessage(
+                    f"There is neither a column nor an option {name}. Accepted: {accepted}. "
+                    "Nothing was sent."
+                )
+        lowest, highest = _BOUNDS[topic.type]
+        right = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
+        if values.null_count or not pc.all(right).as_py():
+            raise self.refused(name, _first(pc.invert(right.fill_null(False))), accepted)
+        scores = values.to_numpy(zero_copy_only=False)
+        if not_before_ms is not None and topic.type is TopicType.FIXED_TIME:
+            past = scores <= not_before_ms
+            if past.any():
+                after = f"a time after now ({not_before_ms}), as pastFixedTime is fail"
+                raise self.refused(name, int(past.argmax()), after)
+        # A time below 17 ms after 1970 would be taken for a retry count.
+        return np.maximum(scores, LOWEST_SCORE) if topic.type is TopicType.FIXED_TIME else scores
+
+    def refused(self, name: str, row: int, accepted: str) -> InvalidMessage:
+        """The error for one row."""
+        value = self.columns[name][row].as_py() if name in self.columns else None
+        content = self.columns["content"][row].as_py()
+        return InvalidMessage(
+            f"Row {row} of its batch (content {_short(content)}): {name} is {_short(value)}. "
+            f"Accepted: {accepted}. Nothing of this batch was sent."
+        )
+
+
+def _bytes_of(column: pa.Array) -> Any:
+    return column.cast(pa.binary()).to_numpy(zero_copy_only=False)
+
+
+def _milliseconds(column: pa.Array) -> pa.Array:
+    """Whole numbers as they are; times and intervals, which Arrow has in microseconds, in ms."""
+    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
+        micros = column.cast(pa.int64())
+        # Arrow divides towards zero; a negative value is refused in any case, -1 us included.
+        return pc.if_else(pc.less(micros, 0), -1, pc.divide(micros, 1000))
+    return column.cast(pa.int64())
+
+
+def _first(flags: pa.Array) -> int:
+    return int(pc.index(flags, True).as_py())
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
