@@ -1,0 +1,27 @@
+# The whole interface of a checkout. Every target makes .venv itself when it is missing or stale.
+# PYTHON=... and JAVA_HOME say which Python (3.11 or later) and Java (17 or later) to take.
+
+export PYTHON
+export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
+# Another Spark or another program's paths, set in the user's shell, are not for us.
+unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options
+	@.ci/environment java
+	@.venv/bin/python jobs/demo.py $(ARGS)
+
+test: ## run the tests; ARGS="-k name" picks some
+	@.ci/environment java
+	@.venv/bin/python -m pytest $(ARGS)
+
+lint: ## check style, format and types
+	@.ci/environment
+	@.venv/bin/python -m ruff check .
+	@.venv/bin/python -m ruff format --check .
+	@.venv/bin/python -m mypy
