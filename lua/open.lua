@@ -1,7 +1,7 @@
 -- Begins a new run of a consumer: one more than any run known of it.
 -- KEYS: 1 consumer:<id>
 -- ARGV: 1 topic, 2 the highest run in any slot's header
--- Returns {run, settled seq}.
+-- Returns the run.
 -- Errors: RMQ_OTHERTOPIC, RMQ_WRONGTYPE
 -- Bound: constant.
 local key, topic, known_run = KEYS[1], ARGV[1], tonumber(ARGV[2])
@@ -17,4 +17,4 @@ end
 local run = 1 + math.max(known_run, tonumber(redis.call('HGET', key, 'run') or 0))
 redis.call('HDEL', key, '') -- frees nothing, but lets a full Redis 6.2 run the rest
 redis.call('HSET', key, 'run', string.format('%.0f', run), 'topic', topic)
-return {run, tonumber(redis.call('HGET', key, 'settled') or 0)}
+return run

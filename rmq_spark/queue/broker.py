@@ -183,4 +183,6 @@ def connect(
     patience_s: for how long a broken connection is tried again. Raises InvalidOption, ServerError.
     """
     given = {**options, **({"url": url} if url is not None else {})}
-    return Broker(Server(parse_connection(given), patience_s), key_prefix=key_prefix)
+    server = Server(parse_connection(given), patience_s)
+    server.warn_if_volatile()
+    return Broker(server, key_prefix=key_prefix)

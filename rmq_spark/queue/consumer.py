@@ -7,8 +7,9 @@ from types import TracebackType
 
 from rmq_spark.queue.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered
 from rmq_spark.queue.durations import parse_duration_ms
-from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.errors import ExclusiveSlot, InvalidOption
 from rmq_spark.queue.queue import Queue
+from rmq_spark.queue.topic import TopicDefinition
 
 DEFAULT_LIMIT = 1000
 POLL_INTERVAL_S = 0.1
@@ -86,12 +87,13 @@ class Consumer:
                 f"The consumer name {name!r} is not accepted. "
                 "Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
             )
+        refuse_exclusive(queue.definition)
         self.queue = queue
         self.name = name
         self._lease_ms = lease_ms
         self._claimed_slots: list[int] = []
         headers = queue.headers(name)
-        self._run, _ = queue.open_run(name, max(header.run for header in headers))
+        self._run = queue.open_run(name, max(header.run for header in headers))
         self._seq = max(max(header.last_seq, header.settled) for header in headers)
         # Bars older runs of this name, then lets go what they left.
         queue.replay(name, self._run, self._seq, self._seq, lease_ms)
@@ -160,3 +162,12 @@ class Consumer:
         if self._claimed_slots:
             self.queue.release(self._claimed_slots, self.name, self._run)
             self._claimed_slots = []
+
+
+def refuse_exclusive(topic: TopicDefinition) -> None:
+    """Raises ExclusiveSlot for a topic whose slots are owned, one consumer each."""
+    if topic.exclusive:
+        raise ExclusiveSlot(
+            f"The topic {topic.name} is exclusive: only consumers that own its slots may read it. "
+            "Switch the topic's exclusive off to read it without."
+        )

@@ -165,15 +165,14 @@ class Queue:
         key = consumer_key(consumer, self.key_prefix)
         return int(self.server.command("HGET", key, "settled") or 0)
 
-    def open_run(self, consumer: str, known_run: int) -> tuple[int, int]:
-        """Begins a run of a consumer: its number, and how far the consumer is known to be settled.
+    def open_run(self, consumer: str, known_run: int) -> int:
+        """Begins a run of a consumer and returns its number.
 
         known_run: the highest run in any of its headers. Raises CheckpointRefused when the
         consumer reads another topic.
         """
         key = consumer_key(consumer, self.key_prefix)
-        run, settled = self.server.call("open", [key], [self.definition.name, known_run])
-        return run, settled
+        return int(self.server.call("open", [key], [self.definition.name, known_run]))
 
     def due(
         self,

@@ -53,7 +53,7 @@ class Call:
 
 
 class Server:
-    """A Redis server that runs the queue's scripts. Not to be shared between threads or forks."""
+    """A Redis server that runs the queue's scripts. Threads may share it; forks may not."""
 
     def __init__(self, options: ConnectionOptions, patience_s: float = PATIENCE_S) -> None:
         self._options = options
@@ -76,6 +76,23 @@ class Server:
     def close(self) -> None:
         """Closes the connections."""
         self.client.close()
+
+    def warn_if_volatile(self) -> None:
+        """Warns, once a process, of a server that forgets everything when it ends."""
+        if self.address in _warned or self._options.cluster:
+            return
+        _warned.add(self.address)
+        try:
+            append_only = self.client.info("persistence").get("aof_enabled")
+            saves = self.client.config_get("save").get("save")
+        except redis.RedisError:
+            return  # a user who may not look is not kept from working
+        if not append_only and not saves:
+            _log.warning(
+                "rmq: Redis at %s keeps nothing on disk: its messages are lost when it ends. "
+                "Set appendonly yes.",
+                self.address,
+            )
 
     def command(self, *words: Any) -> Any:
         """Runs a plain command that may run twice."""
@@ -231,6 +248,7 @@ def _version_of(info: dict[str, Any]) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+_warned: set[str] = set()
 _servers: dict[tuple[int, ConnectionOptions, float], Server] = {}
 
 

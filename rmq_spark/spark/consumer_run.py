@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.claims import Figures, SettledClaims
+from rmq_spark.queue.consumer import refuse_exclusive
 from rmq_spark.queue.errors import CheckpointRefused
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
@@ -34,6 +35,8 @@ def open_queue(options: SourceOptions) -> Queue:
     broker = Broker(server, key_prefix=options.key_prefix)
     broker.definition(options.topic)  # a reader never creates a topic
     definition = broker.define(options.topic, options.topic_type, options.slot_amount)
+    refuse_exclusive(definition)
+    server.warn_if_volatile()
     return Queue(server, definition, key_prefix=options.key_prefix)
 
 
@@ -49,7 +52,7 @@ class ConsumerRun:
         self._options = options
         self.consumer = start.consumer
         known_run = _checked(queue, start, replays)
-        self._run, _ = queue.open_run(start.consumer, known_run)
+        self._run = queue.open_run(start.consumer, known_run)
         self._queue = queue
         self._settled: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}

@@ -2,8 +2,9 @@
 
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,18 +58,23 @@ class _Sender:
                 Broker(server, key_prefix=options.key_prefix), options.topic
             )
             self._check_value(self._topic)
+            server.warn_if_volatile()
             server.close()
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> SentMessages:
         """Sends all rows of a partition, each Arrow batch checked whole before it goes."""
         sent = SentMessages()
         server = shared_server(self._options.connection)
+        broker = Broker(server, key_prefix=self._options.key_prefix)
+        named = cache(
+            lambda name: self._queue(server, self._defined(broker, check_topic_name(name)))
+        )
         for batch in batches:
             rows = Rows.of(batch, self._places)
             contents = rows.contents()
             parts = [
                 (queue, self._pairs(queue, part, part_contents))
-                for queue, part, part_contents in self._by_topic(server, rows, contents)
+                for queue, part, part_contents in self._by_topic(server, named, rows, contents)
             ]
             for queue, by_slot in parts:
                 result = queue.send_pairs(by_slot)
@@ -77,7 +83,7 @@ class _Sender:
         return sent
 
     def _by_topic(
-        self, server: Server, rows: Rows, contents: Any
+        self, server: Server, named: Callable[[str], Queue], rows: Rows, contents: Any
     ) -> Iterator[tuple[Queue, Rows, Any]]:
         """The rows of each topic. A row's own topic goes before the option."""
         if "topic" not in self._places:
@@ -91,14 +97,13 @@ class _Sender:
             raise rows.refused(
                 "topic", pc.index(pc.is_null(names), True).as_py(), "the name of a topic"
             )
-        broker = Broker(server, key_prefix=self._options.key_prefix)
         for name in pc.unique(names).to_pylist():
             try:
-                definition = self._defined(broker, check_topic_name(name))
+                queue = named(name)
             except InvalidOption as error:
                 raise InvalidMessage(f"In the column topic: {error} Nothing was sent.") from None
             at = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
-            yield self._queue(server, definition), rows.only(at), contents[at]
+            yield queue, rows.only(at), contents[at]
 
     def _pairs(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, list[Any]]:
         """By slot, score, content, score, content, ..."""
