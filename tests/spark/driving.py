@@ -1,0 +1,188 @@
+"""What the tests here share: topics, DataFrames on them, and queries driven call by call."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+import rmq_spark
+from rmq_spark.queue.queue import Queue
+from rmq_spark.spark.options import parse_sink_options, parse_source_options
+from rmq_spark.spark.schemas import SOURCE_SCHEMA
+from rmq_spark.spark.stream_reader import NO_LIMIT, RmqStreamReader
+from rmq_spark.spark.writers import RmqWriter
+
+_numbers = itertools.count()
+DUE = 1_000_000  # ms: long past, so due at once
+
+
+def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
+    """Waits for a condition and returns its value; fails naming it."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        value = holds()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {deadline_s:g} s: {what}")
+
+
+def chained_text(error: BaseException | None) -> str:
+    """Everything an error and those behind it say."""
+    texts = []
+    while error is not None:
+        texts += [str(error), repr(error)]
+        error = error.__cause__ or error.__context__
+    return "\n".join(texts)
+
+
+class Rmq:
+    """The server of the tests, seen by one test."""
+
+    def __init__(self, url: str, test: str, folder: Path) -> None:
+        self.url = url
+        self.broker = rmq_spark.connect(url)
+        self.folder = folder
+        self._test = test[:80]
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def name(self) -> str:
+        """A topic name that nobody has."""
+        return f"{self._test}.{next(_numbers)}"
+
+    def queue(self, topic_type: str = "FixedTime", slots: int = 4, **settings: Any) -> Queue:
+        """A new topic."""
+        name = self.name()
+        self.broker.create(name, topic_type, slots, **settings)
+        return self.broker.queue(name)
+
+    def due(self, count: int, slots: int = 4, **settings: Any) -> Queue:
+        """A new FixedTime topic with messages m0, m1, ... that fall due in this order."""
+        queue = self.queue("FixedTime", slots, **settings)
+        send_due(queue, range(count))
+        return queue
+
+    def options(self, queue: Queue, **more: Any) -> dict[str, str]:
+        given = {
+            "redis.url": self.url,
+            "topic": queue.definition.name,
+            "pollInterval": "20ms",
+            **more,
+        }
+        return {name: str(value) for name, value in given.items()}
+
+    def by_hand(self, queue: Queue, schema: StructType = SOURCE_SCHEMA, **options: Any) -> "Run":
+        return Run(self.options(queue, **options), schema)
+
+    def read(self, spark: SparkSession, queue: Queue, **options: Any) -> DataFrame:
+        schema = options.pop("schema", None)
+        reader = spark.readStream.format("rmq").options(**self.options(queue, **options))
+        return (reader.schema(schema) if schema else reader).load()
+
+    def write(self, frame: DataFrame, topic: str | None, **options: Any) -> None:
+        given = {"redis.url": self.url, **({"topic": topic} if topic else {}), **options}
+        frame.write.format("rmq").options(**given).mode("append").save()
+
+    def writer(self, schema: StructType, **options: Any) -> RmqWriter:
+        return RmqWriter(parse_sink_options({"redis.url": self.url, **options}), schema)
+
+    def into_parquet(self, frame: DataFrame, name: str = "", **trigger: Any) -> Any:
+        """Starts a query into <folder>/out with its checkpoint beside; AvailableNow by default."""
+        return (
+            frame.writeStream.format("parquet")
+            .option("checkpointLocation", str(self.folder / f"checkpoint{name}"))
+            .trigger(**(trigger or {"availableNow": True}))
+            .start(str(self.folder / f"out{name}"))
+        )
+
+    def drain(self, frame: DataFrame, name: str = "") -> Any:
+        """Runs such a query to its end."""
+        query = self.into_parquet(frame, name)
+        assert query.awaitTermination(60)
+        return query
+
+    def parquet(self, spark: SparkSession, name: str = "") -> DataFrame:
+        return spark.read.parquet(str(self.folder / f"out{name}"))
+
+    def contents(self, spark: SparkSession, name: str = "") -> list[str]:
+        """What the query wrote, sorted, duplicates and all."""
+        return sorted(row.content for row in self.parquet(spark, name).select("content").collect())
+
+
+def send_due(queue: Queue, numbers: Iterator[int] | range) -> None:
+    queue.send([rmq_spark.Message(f"m{n}", fixed_time=DUE + n) for n in numbers])
+
+
+def names(count: int) -> list[str]:
+    return sorted(f"m{n}" for n in range(count))
+
+
+class Run:
+    """One run of a query, call by call as Spark makes them, without Spark."""
+
+    def __init__(self, options: dict[str, str], schema: StructType = SOURCE_SCHEMA) -> None:
+        self.options = options
+        self.reader = RmqStreamReader(parse_source_options(options), schema)
+
+    def initial(self) -> dict[str, Any]:
+        return self.reader.initialOffset()
+
+    def plan(self, start: dict[str, Any], all_available: bool = False) -> dict[str, Any]:
+        limit = ReadAllAvailable() if all_available else self.reader.getDefaultReadLimit()
+        return self.reader.latestOffset(start, limit)
+
+    def plan_of(self, start: dict[str, Any], rows: int) -> dict[str, Any]:
+        return self.reader.latestOffset(start, ReadMaxRows(rows or NO_LIMIT))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        return self.reader.partitions(start, end)
+
+    def read(self, partitions: list[Any]) -> list[dict[str, Any]]:
+        batches: list[pa.RecordBatch] = []
+        for partition in partitions:
+            batches += self.reader.read(partition)
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    def batch(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+        return self.read(self.partitions(start, end))
+
+    def next(self, start: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Plans and reads one batch."""
+        end = self.plan(start)
+        return end, self.batch(start, end)
+
+    def again(self, schema: StructType | None = None, **options: str) -> "Run":
+        """A later run of the same query."""
+        return Run({**self.options, **options}, schema or self.reader._schema)
+
+    def stop(self) -> None:
+        self.reader.stop()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def contents(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["content"] for row in rows]
+
+
+@contextmanager
+def refused(kind: type[BaseException], *parts: str) -> Iterator[None]:
+    """The block raises this error, and its message holds all parts."""
+    with pytest.raises(kind) as caught:
+        yield
+    for part in parts:
+        assert part in str(caught.value)
