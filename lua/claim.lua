@@ -51,7 +51,7 @@ redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run t
 header.run, header.seen = run, now
 if record then
   write_header(consumers, header)
-  return redeliver(record)
+  return redeliver(record, now)
 end
 
 local moved = due_retries(due_before and math.min(now, due_before) or now)

@@ -25,7 +25,7 @@ end
 
 -- Returns the claim as it was sealed, less what was rolled back since, and renews its lease. To a
 -- newer run than it went to before, it is a new delivery; one never delivered (run 0) costs nothing.
-local function redeliver(record)
+local function redeliver(record, now)
   local popped, left_in_order = {}, {}
   if record.stamp > 0 then
     local base, past = claim_range(record.stamp)

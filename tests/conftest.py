@@ -1,0 +1,97 @@
+"""Redis servers, and topics on them that no other test sees."""
+
+import os
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
+
+import servers
+from seeding import Slot
+
+from rmq_spark.queue import Broker
+from rmq_spark.queue import scripts as queue_scripts
+from rmq_spark.queue.connection import parse_connection
+from rmq_spark.queue.server import Server
+
+EXECUTABLES = servers.executables()
+KINDS = list(EXECUTABLES) or ["none"]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--lua-dir", help="take the scripts from this folder instead of lua/")
+
+
+def pytest_configure(config):
+    folder = config.getoption("--lua-dir")
+    if folder:
+        queue_scripts._lua_folder = lambda: Path(folder)
+        queue_scripts.scripts_for.cache_clear()
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def redis_executable(request):
+    """The path of a redis-server; tests that use it run on each server there is."""
+    if request.param == "none":
+        text = "No redis-server was found: install one, or rmq-spark[local]."
+        if os.environ.get("CI"):
+            pytest.fail(text)
+        pytest.skip(text)
+    return EXECUTABLES[request.param]
+
+
+@pytest.fixture(scope="session")
+def redis_url(redis_executable):
+    """The address of a server that all tests share: never flush it, never configure it."""
+    handed = os.environ.get(servers.HANDED)
+    if handed:
+        yield handed.split(" ")[1]
+        return
+    server = servers.start(redis_executable)
+    yield server.url
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def server(redis_url):
+    """One connection for all tests on a server."""
+    with_patience = Server(parse_connection({"url": redis_url}), patience_s=2)
+    yield with_patience
+    with_patience.close()
+
+
+@pytest.fixture
+def own_redis(redis_executable):
+    """A server that one test may configure, kill and start again."""
+    own = servers.start(redis_executable)
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def broker(server):
+    """Topics under a prefix of this test's own."""
+    return Broker(server, key_prefix=f"{uuid.uuid4().hex}:")
+
+
+@pytest.fixture
+def new_slot(broker):
+    """Makes topics of one slot; at the end the conservation law must hold for each."""
+    made = []
+
+    def new(topic_type="FixedTime", **settings):
+        made.append(Slot(broker, f"T{len(made)}", topic_type, **settings))
+        return made[-1]
+
+    yield new
+    for slot in made:
+        slot.check_conservation()
+
+
+@pytest.fixture
+def slot(new_slot):
+    """A FixedTime topic of one slot: ascending, and a test may set every score."""
+    return new_slot()

@@ -1,0 +1,148 @@
+"""A topic of one slot as the tests see it: filled from below, looked into from below."""
+
+import time
+from dataclasses import dataclass
+
+from rmq_spark.queue.claims import MESSAGES_A_CLAIM, ClaimRequest
+from rmq_spark.queue.topic import DEFAULT_GROUP
+
+LONG_MS = 3_600_000  # a lease or a wait that no test outlives
+FAR_MS = 10**13  # a due time that no test outlives: the year 2286
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the hash of claims holds of one."""
+
+    version: int
+    stamp: int
+    run: int
+    deadline: int
+    count: int
+    moved: int
+
+
+def numbered(how_many, name="m", start=0):
+    """Contents whose order as bytes is that of their numbers."""
+    return [f"{name}{number:05}".encode() for number in range(start, start + how_many)]
+
+
+class Slot:
+    """The only slot of a topic, with short names for what tests do most."""
+
+    def __init__(self, broker, name, topic_type="FixedTime", group=DEFAULT_GROUP, **settings):
+        self.broker = broker
+        self.redis = broker.server.client
+        broker.create(name, topic_type, 1, **settings)
+        self.queue = broker.queue(name, group=group)
+        self.keys = self.queue.keys
+
+    # -- filling
+
+    def put(self, scores):
+        """Stores contents with scores as if they had been sent, whatever the scores."""
+        self.redis.zadd(self.keys.store(0), scores)
+        self.count("accepted", len(scores))
+
+    def put_due(self, contents, first_score=1000):
+        """Stores contents that are due, in this order."""
+        self.put({content: first_score + rank for rank, content in enumerate(contents)})
+
+    def put_waiting(self, scores):
+        """Puts contents into the retry queue; a score is due second * 1000 + retries left."""
+        self.redis.zadd(self.keys.retry(0), scores)
+        self.count("accepted", len(scores))
+
+    def bury(self, *contents):
+        """Puts contents into the DeadQueue."""
+        self.redis.zadd(self.keys.dead(0), dict.fromkeys(contents, 1))
+        self.count("accepted", len(contents))
+        self.count("dead", len(contents))
+
+    def count(self, counter, by):
+        self.redis.hincrby(self.keys.stats(0), counter, by)
+
+    # -- the queue's calls, with what most tests do not care about left out
+
+    def claim(self, consumer="a", run=1, seq=1, j=0, limit=MESSAGES_A_CLAIM, **options):
+        options.setdefault("lease_ms", LONG_MS)
+        epoch = options.pop("epoch", None)
+        if epoch is not None:
+            options["epochs"] = {0: epoch}
+        return self.queue.claim(
+            [ClaimRequest(0, j, limit)], consumer=consumer, run=run, seq=seq, **options
+        )[0]
+
+    def claimed(self, *args, **options):
+        return self.claim(*args, **options).contents
+
+    def commit(self, consumer="a", run=1, seq=1):
+        return self.queue.commit([0], consumer, run, seq)
+
+    def release(self, consumer="a", run=1):
+        return self.queue.release([0], consumer, run)
+
+    def rollback(self, contents, claim_id="a:1:0:1", delay_ms=None):
+        return self.queue.rollback(0, claim_id, contents, delay_ms)
+
+    # -- looking
+
+    def scores(self, kind):
+        return dict(self.redis.zrange(getattr(self.keys, kind)(0), 0, -1, withscores=True))
+
+    @property
+    def store(self):
+        return self.scores("store")
+
+    @property
+    def prepare(self):
+        return self.scores("prepare")
+
+    @property
+    def retry(self):
+        return self.scores("retry")
+
+    @property
+    def dead(self):
+        return self.scores("dead")
+
+    @property
+    def retries_left(self):
+        """Of each message in the PrepareQueue."""
+        return {content: int(score) % 1000 for content, score in self.prepare.items()}
+
+    @property
+    def waiting(self):
+        """Of each message in the retry queue: its retries left."""
+        return {content: int(score) % 1000 for content, score in self.retry.items()}
+
+    @property
+    def records(self):
+        flat = self.redis.hgetall(self.keys.claims(0))
+        return {field.decode(): Record(*map(int, text.split())) for field, text in flat.items()}
+
+    def header(self, consumer="a"):
+        return self.queue.headers(consumer)[0]
+
+    @property
+    def counters(self):
+        return {name: n for name, n in self.queue.figures().counters.items() if n}
+
+    def now_ms(self):
+        return self.queue.now_ms()
+
+    def wait_until(self, time_ms):
+        """Until Redis' clock has passed a time."""
+        while self.now_ms() <= time_ms:
+            time.sleep(0.001)
+
+    def dump(self):
+        """Everything the slot holds, byte for byte."""
+        return {key: self.redis.dump(key) for key in self.keys.all_of(0)}
+
+    def check_conservation(self):
+        """What was accepted is in exactly one place, or came to exactly one end."""
+        counters = self.queue.figures().counters
+        ends = sum(counters[name] for name in ("merged", "committed", "cancelled", "dead"))
+        held = sum(self.redis.zcard(getattr(self.keys, k)(0)) for k in ("store", "prepare", "retry"))
+        assert counters["accepted"] == ends + held, (counters, held)

@@ -1,0 +1,39 @@
+"""The redis-servers that the tests run on."""
+
+import os
+from pathlib import Path
+
+from rmq_spark.local import LocalRedis, embedded_redis_server
+
+# The mutants' test runs get a server that runs already: "<executable> <url>".
+HANDED = "RMQ_TEST_REDIS"
+# Durability is not what these tests are about, and each write would wait for the disk.
+SETTINGS = {"appendonly": "no"}
+
+
+def system_redis_server(search: str) -> str | None:
+    """The redis-server on a PATH, past those that a virtual environment carries."""
+    embedded = embedded_redis_server()
+    for folder in search.split(os.pathsep):
+        server = Path(folder) / "redis-server"
+        carried = (Path(folder).parent / "pyvenv.cfg").exists()
+        same = embedded is not None and server.resolve() == Path(embedded).resolve()
+        if os.access(server, os.X_OK) and not carried and not same:
+            return str(server)
+    return None
+
+
+def executables() -> dict[str, str]:
+    """The servers to test on, by the name that stands in the tests' ids."""
+    if HANDED in os.environ:
+        return {"handed": os.environ[HANDED].split(" ")[0]}
+    found = {
+        "embedded": embedded_redis_server(),
+        "system": system_redis_server(os.environ.get("PATH", "")),
+    }
+    return {name: server for name, server in found.items() if server}
+
+
+def start(executable: str, **settings: str) -> LocalRedis:
+    """A server of one's own; close it."""
+    return LocalRedis(executable, {**SETTINGS, **settings}).start()
