@@ -18,11 +18,12 @@ from rmq_spark.queue.topic import (
     check_slot_amount,
     check_topic_name,
     consumer_key,
+    parse_retry_backoff,
     parse_topic_type,
     topics_key,
 )
 
-CHANGEABLE = ("max_retries", "retry_backoff_ms", "exclusive", "paused", "groups")
+CHANGEABLE = ("max_retries", "retry_backoff", "exclusive", "paused", "groups")
 DEFAULT_VISIBILITY_TIMEOUT = "60s"
 
 
@@ -78,7 +79,8 @@ class Broker:
         """The topic's definition; the first use makes it.
 
         Type and number of slots may be left out once the topic exists, and must agree if given.
-        ``settings`` (max_retries, retry_backoff_ms, exclusive, groups) count when it is made.
+        ``settings`` (max_retries, retry_backoff, exclusive, groups) count when it is made;
+        retry_backoff is text such as "10s, 30s, 1m", "none" or "rocketmq".
         Raises TopicMismatch showing both definitions, UnknownTopic when it does not exist and no
         type says how to make it.
         """
@@ -87,7 +89,9 @@ class Broker:
         amount = None if slot_amount is None else check_slot_amount(slot_amount)
         found = self.find(name)
         if found is None and topic_type is not None:
-            new = TopicDefinition(name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **settings)
+            new = TopicDefinition(
+                name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **_fields("set", settings)
+            )
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
         found = self.definition(name)
         if (topic_type or found.type, amount or found.slot_amount) != (
@@ -113,19 +117,14 @@ class Broker:
         return self.define(name, topic_type, slot_amount, **settings)
 
     def alter(self, name: str, **changes: Any) -> TopicDefinition:
-        """Changes max_retries, retry_backoff_ms, exclusive, paused or groups of a topic.
+        """Changes max_retries, retry_backoff (text), exclusive, paused or groups of a topic.
 
         Senders and consumers see it from their next batch or start on.
         """
-        unknown = set(changes) - set(CHANGEABLE)
-        if unknown:
-            raise InvalidOption(
-                f"{', '.join(sorted(unknown))} of a topic cannot be changed. "
-                f"Accepted: {', '.join(CHANGEABLE)}."
-            )
+        fields = _fields("changed", changes)
         while True:
             old = self.definition(name)
-            new = old.changed(**changes)
+            new = old.changed(**fields)
             if self._replace(name, old, new.to_json()):
                 break
         if old.exclusive and not new.exclusive:
@@ -171,6 +170,19 @@ class Broker:
         """A consumer of a topic: see Consumer. One process at a time uses a name."""
         lease_ms = parse_duration_ms("visibility_timeout", visibility_timeout)
         return Consumer(self.queue(topic, group=group), name, lease_ms=lease_ms)
+
+
+def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as TopicDefinition names them. Raises InvalidOption for one that is none."""
+    unknown = sorted(set(settings) - set(CHANGEABLE))
+    if unknown:
+        raise InvalidOption(
+            f"{', '.join(unknown)} of a topic cannot be {done}. Accepted: {', '.join(CHANGEABLE)}."
+        )
+    fields = dict(settings)
+    if "retry_backoff" in fields:
+        fields["retry_backoff_ms"] = parse_retry_backoff(fields.pop("retry_backoff"))
+    return fields
 
 
 def connect(

@@ -1,14 +1,29 @@
 """What the first phase returns: claims, and the messages in them."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.topic import MOST_RETRIES, TopicType
 
 # Ranks are kept as fractions of 2048 in the PrepareQueue, so a claim holds no more messages.
 MESSAGES_A_CLAIM = 2048
 # The number of a claim within slot and batch is 0 to 15.
 CLAIMS_A_BATCH = 16
+
+_CLAIM_ID = re.compile(r"([A-Za-z0-9._-]{1,200}:\d{1,15}:\d{1,2}):(\d{1,15})")
+
+
+def split_claim_id(claim_id: str) -> tuple[str, str]:
+    """The record's name consumer:seq:j, and the run. Raises InvalidOption for another text."""
+    match = _CLAIM_ID.fullmatch(claim_id)
+    if match is None:
+        raise InvalidOption(
+            f"claimId={claim_id[:250]!r} is none. Accepted: the claimId that came with the "
+            "message, consumer:batch:number:run."
+        )
+    return match.group(1), match.group(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +128,24 @@ class ListedClaim:
     seq: int
     j: int
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """Messages of one claim to roll back; delay_ms None takes the topic's backoff."""
+
+    slot: int
+    claim_id: str
+    contents: Sequence[bytes]
+    delay_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackResult:
+    """Messages rolled back, and those left alone because that claim holds them no more."""
+
+    rolled_back: int = 0
+    left_alone: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 
-from rmq_spark.queue.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered
+from rmq_spark.queue.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, Rollback
 from rmq_spark.queue.durations import parse_duration_ms
 from rmq_spark.queue.errors import ExclusiveSlot, InvalidOption
 from rmq_spark.queue.queue import Queue
@@ -51,10 +51,10 @@ class Batch:
         for message in self._messages if messages is None else messages:
             by_claim.setdefault((message.slot, message.claim_id), []).append(message.content)
         queue = self._consumer.queue
-        return sum(
-            queue.rollback(slot, claim_id, contents, wait)[0]
+        return queue.rollbacks(
+            Rollback(slot, claim_id, contents, wait)
             for (slot, claim_id), contents in by_claim.items()
-        )
+        ).rolled_back
 
     def renew(self) -> None:
         """Begins the lease anew: for a batch that takes long."""

@@ -12,8 +12,11 @@ from rmq_spark.queue.claims import (
     Header,
     ListedClaim,
     QueueFigures,
+    Rollback,
+    RollbackResult,
     SettledClaims,
     SlotDue,
+    split_claim_id,
 )
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
@@ -140,14 +143,14 @@ class Queue:
 
         Returns how many were there.
         """
-        keys = [
-            self.keys.store(slot),
-            self.keys.retry(slot),
-            self.keys.dead(slot),
-            self.keys.stats(slot),
-        ]
+        return self.requeue_pairs({slot: [value for c in contents for value in (score, c)]})
+
+    def requeue_pairs(self, by_slot: Mapping[int, Sequence[Any]]) -> int:
+        """requeue of many: by slot, score, content, score, content, ..."""
         calls = [
-            Call("requeue", keys, [score, *part]) for part in _chunks(contents, MESSAGES_A_CLAIM)
+            Call("requeue", self._keys(slot, "store retry dead stats"), part)
+            for slot, pairs in by_slot.items()
+            for part in _chunks(pairs, 2 * MESSAGES_A_CLAIM)
         ]
         return sum(self._pipelines(calls))
 
@@ -287,24 +290,28 @@ class Queue:
 
     def rollback(
         self, slot: int, claim_id: str, contents: Sequence[bytes], delay_ms: int | None = None
-    ) -> tuple[int, int]:
-        """Rolls back single messages of a claim. Returns rolled back, and left alone.
+    ) -> RollbackResult:
+        """Rolls back single messages of a claim.
 
         claim_id: consumer:seq:j:run. delay_ms: the wait before the next delivery; None takes the
-        topic's backoff. What that claim does not hold any more is left alone.
+        topic's backoff. What that claim does not hold any more is left alone. Raises InvalidOption
+        for a claim_id that is none.
         """
-        claim, _, run = claim_id.rpartition(":")
-        if claim.count(":") != 2 or not run.isdecimal():
-            raise InvalidOption(
-                f"claimId={claim_id!r} is none. Accepted: the claimId that came with the message."
-            )
-        fixed = [claim, run, _text(delay_ms), self.definition.max_retries, self._backoff]
-        keys = self._keys(slot, "store prepare retry dead claims first stats")
-        calls = [
-            Call("rollback", keys, [*fixed, *part]) for part in _chunks(contents, MESSAGES_A_CLAIM)
-        ]
+        return self.rollbacks([Rollback(slot, claim_id, contents, delay_ms)])
+
+    def rollbacks(self, wanted: Iterable[Rollback]) -> RollbackResult:
+        """rollback of many claims in one pipeline."""
+        calls = []
+        for one in wanted:
+            claim, run = split_claim_id(one.claim_id)
+            fixed = [claim, run, _text(one.delay_ms), self.definition.max_retries, self._backoff]
+            keys = self._keys(one.slot, "store prepare retry dead claims first stats")
+            for part in _chunks(one.contents, MESSAGES_A_CLAIM):
+                calls.append(Call("rollback", keys, [*fixed, *part]))
         replies = self._pipelines(calls)
-        return sum(reply[0] for reply in replies), sum(reply[1] for reply in replies)
+        return RollbackResult(
+            sum(reply[0] for reply in replies), sum(reply[1] for reply in replies)
+        )
 
     # -- the third group: what people call
 

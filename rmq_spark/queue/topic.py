@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import crcmod.predefined
 
+from rmq_spark.queue.durations import parse_duration_ms
 from rmq_spark.queue.errors import InvalidOption, ScriptFailed
 
 DEFAULT_SLOT_AMOUNT = 64
@@ -21,6 +22,9 @@ LOWEST_SCORE = MOST_RETRIES + 1
 # Scores are IEEE doubles: whole numbers are exact up to here.
 HIGHEST_SCORE = 2**53
 DEFAULT_GROUP = ""
+
+# RocketMQ's delays from its third level on, which its retries use.
+ROCKETMQ_BACKOFF = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _crc32 = crcmod.predefined.mkPredefinedCrcFun("crc-32")
@@ -94,6 +98,34 @@ def check_key_prefix(prefix: str) -> str:
     return prefix
 
 
+def parse_retry_backoff(text: str) -> tuple[int, ...]:
+    """The waits in ms before the first, second, ... retry, the last of which repeats.
+
+    text: ``none``, ``rocketmq``, or up to 16 durations with units. Raises InvalidOption.
+    """
+    named = {"none": "", "rocketmq": ROCKETMQ_BACKOFF}
+    words = named.get(text.strip().lower(), text).replace(",", " ").split()
+    waits = tuple(parse_duration_ms("retryBackoff", word) for word in words)
+    if text.strip().lower() != "none" and not waits:
+        raise InvalidOption(f"retryBackoff={text!r} has no step. Accepted: {_ACCEPTED_BACKOFF}.")
+    check_retry_backoff(waits)
+    return waits
+
+
+def check_retry_backoff(waits: tuple[int, ...]) -> None:
+    """Raises InvalidOption for more than 16 waits, or one that is none."""
+    if len(waits) > MOST_RETRIES or min(waits, default=1) < 1:
+        raise InvalidOption(
+            f"retryBackoff={list(waits)} (ms) is not accepted. Accepted: {_ACCEPTED_BACKOFF}."
+        )
+
+
+_ACCEPTED_BACKOFF = (
+    f"none, rocketmq, or 1 to {MOST_RETRIES} durations above 0 such as '10s, 30s, 1m'; the last "
+    "one repeats"
+)
+
+
 @dataclass(frozen=True)
 class TopicDefinition:
     """What all users of a topic agree on. Type and number of slots never change.
@@ -119,11 +151,7 @@ class TopicDefinition:
             raise InvalidOption(
                 f"maxRetries={self.max_retries} is not accepted. Accepted: 0 to {MOST_RETRIES}."
             )
-        if len(self.retry_backoff_ms) > MOST_RETRIES or min(self.retry_backoff_ms, default=1) < 1:
-            raise InvalidOption(
-                f"retryBackoff={list(self.retry_backoff_ms)} is not accepted. Accepted: none, or "
-                f"1 to {MOST_RETRIES} delays, each above 0."
-            )
+        check_retry_backoff(self.retry_backoff_ms)
         if not self.groups or len(set(self.groups)) < len(self.groups):
             raise InvalidOption(f"groups={list(self.groups)} is not accepted: each once, not none.")
         for group in self.groups:
