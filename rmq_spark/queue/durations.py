@@ -1,6 +1,7 @@
 """Durations as options write them: a number and its unit."""
 
 import re
+from decimal import Decimal
 
 from rmq_spark.queue.errors import InvalidOption
 
@@ -18,4 +19,4 @@ def parse_duration_ms(name: str, text: str) -> int:
     unit = _UNITS_MS.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
         raise InvalidOption(f"{name}={text!r} is no duration. Accepted: {ACCEPTED}.")
-    return int(float(match.group(1)) * unit)
+    return int(Decimal(match.group(1)) * unit)

@@ -1,5 +1,6 @@
 """Every option of the source and the sink: its name, default, unit and check. Parsed once."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +25,10 @@ from rmq_spark.queue.topic import (
 DEFAULT_MAX_RECORDS = 500_000
 DEFAULT_MOST_PARTITIONS = 8
 SHORTEST_LEASE_MS = 1_000
+# More than a year is a slip, and threads cannot wait for ever so long.
+LONGEST_DURATION_MS = 366 * 24 * 3600 * 1000
 REDIS = "redis."
+_WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,7 @@ class _Given:
         text = self.get(name)
         if text is None:
             return None
-        if not text.strip().lstrip("-").isdecimal() or not lowest <= int(text) <= highest:
+        if not _WHOLE.fullmatch(text) or not lowest <= int(text) <= highest:
             raise InvalidOption(
                 f"{name}={text!r} is not accepted. Accepted: a whole number, {lowest} to {highest}."
             )
@@ -231,25 +235,31 @@ class _Given:
         value = self.optional_whole(name, lowest, 2**31 - 1)
         return default if value is None else value
 
-    def duration(self, name: str, default_ms: int) -> int:
+    def duration(self, name: str, default_ms: int, longest_ms: int = LONGEST_DURATION_MS) -> int:
         text = self.get(name)
-        return default_ms if text is None else parse_duration_ms(name, text)
+        value = default_ms if text is None else parse_duration_ms(name, text)
+        if value > longest_ms:
+            days = longest_ms // 86_400_000
+            raise InvalidOption(f"{name}={text!r} is too long. Accepted: up to {days}d.")
+        return value
 
-    def positive_duration(self, name: str, default_ms: int) -> int:
-        value = self.duration(name, default_ms)
+    def positive_duration(
+        self, name: str, default_ms: int, longest_ms: int = LONGEST_DURATION_MS
+    ) -> int:
+        value = self.duration(name, default_ms, longest_ms)
         if value < 1:
             raise InvalidOption(f"{name}={self.get(name)!r} is 0. Accepted: {ACCEPTED_DURATION}.")
         return value
 
     def time_range(self) -> int | None:
         text = self.get("timeRange")
-        if text is None or text.strip().lstrip("-").isdecimal():
+        if text is None or _WHOLE.fullmatch(text):
             return self.optional_whole("timeRange", 1, LONGEST_TIME_RANGE_MS)
-        return self.positive_duration("timeRange", 1)
+        return self.positive_duration("timeRange", 1, LONGEST_TIME_RANGE_MS)
 
     def fixed_time(self) -> int | None:
         text = self.get("fixedTime")
-        if text is None or text.strip().lstrip("-").isdecimal():
+        if text is None or _WHOLE.fullmatch(text):
             return self.optional_whole("fixedTime", 0, HIGHEST_SCORE)
         try:
             moment = datetime.fromisoformat(text.strip())

@@ -79,6 +79,7 @@ class Rows:
 
     columns: dict[str, pa.Array]
     length: int
+    places: Any = None  # in the Arrow batch, where these are only some of its rows
 
     @staticmethod
     def of(batch: pa.RecordBatch, places: dict[str, int]) -> "Rows":
@@ -88,7 +89,8 @@ class Rows:
     def only(self, indices: Any) -> "Rows":
         """The rows at these indices."""
         wanted = pa.array(indices)
-        return Rows({name: c.take(wanted) for name, c in self.columns.items()}, len(wanted))
+        columns = {name: column.take(wanted) for name, column in self.columns.items()}
+        return Rows(columns, len(wanted), indices)
 
     def contents(self) -> Any:
         """All contents as an object array of bytes. Raises InvalidMessage for a null."""
@@ -145,8 +147,9 @@ class Rows:
         """The error for one row."""
         value = self.columns[name][row].as_py() if name in self.columns else None
         content = self.columns["content"][row].as_py()
+        place = row if self.places is None else self.places[row]
         return InvalidMessage(
-            f"Row {row} of its batch (content {_short(content)}): {name} is {_short(value)}. "
+            f"Row {place} of its batch (content {_short(content)}): {name} is {_short(value)}. "
             f"Accepted: {accepted}. Nothing of this batch was sent."
         )
 

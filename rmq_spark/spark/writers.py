@@ -70,6 +70,8 @@ class _Sender:
             lambda name: self._queue(server, self._defined(broker, check_topic_name(name)))
         )
         for batch in batches:
+            if not batch.num_rows:
+                continue
             rows = Rows.of(batch, self._places)
             contents = rows.contents()
             parts = [

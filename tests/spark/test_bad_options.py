@@ -1,0 +1,275 @@
+"""Options that are refused, each with what it says."""
+
+import pytest
+from driving import refused
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from rmq_spark.queue.errors import InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.spark.datasource import RmqDataSource
+from rmq_spark.spark.options import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    parse_sink_options,
+    parse_source_options,
+)
+from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_source_schema
+
+DURATION = "a number with its unit, one of ms, s, m, h or d"
+CONTENT = StructType().add("content", StringType())
+
+
+@pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])
+@pytest.mark.parametrize("name", ["a{b}", "{", "}", "", "x" * 201, "a b", "a:b", "ä", "a\n"])
+def test_a_topic_name_with_other_characters_empty_or_too_long_is_refused(parse, name):
+    with refused(InvalidOption, "topic=", "1 to 200 of the characters A-Z a-z 0-9 . _ -"):
+        parse({"topic": name})
+
+
+@pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])
+def test_a_topic_name_of_200_characters_is_accepted(parse):
+    assert parse({"topic": "x" * 200}).topic == "x" * 200
+
+
+def test_reading_without_a_topic_is_refused():
+    with refused(InvalidOption, "The option topic is missing"):
+        parse_source_options({})
+
+
+def test_writing_without_a_topic_in_option_or_column_is_refused(rmq):
+    with refused(InvalidOption, 'Accepted: .option("topic", ...), or a STRING column named topic'):
+        rmq.writer(CONTENT)
+
+
+@pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])
+@pytest.mark.parametrize("amount", ["0", "3", "-1", "131072", "many", "", "1.0", "64.5"])
+def test_a_slot_amount_that_is_no_power_of_two_to_65536_is_refused(parse, amount):
+    with refused(InvalidOption, f"slotAmount={amount!r}", "a power of two, 1 to 65536"):
+        parse({"topic": "T", "slotAmount": amount})
+
+
+@pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])
+@pytest.mark.parametrize("amount", [1, 2, 64, 65536])
+def test_a_power_of_two_is_accepted_as_slot_amount(parse, amount):
+    assert parse({"topic": "T", "SLOTAMOUNT": str(amount)}).slot_amount == amount
+
+
+@pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])
+def test_an_unknown_topic_type_is_refused_with_the_three_there_are(parse):
+    with refused(InvalidOption, "topicType='Fifo'", "RangeMerge, Priority, FixedTime"):
+        parse({"topic": "T", "topicType": "Fifo"})
+
+
+@pytest.mark.parametrize(
+    ("parse", "purpose", "options"),
+    [
+        (parse_source_options, "reading", SOURCE_OPTIONS),
+        (parse_sink_options, "writing", SINK_OPTIONS),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_list_of_those_accepted(parse, purpose, options):
+    with refused(
+        InvalidOption,
+        f"Unknown option for {purpose} rmq: slotbases.",
+        *(option.name for option in options),
+    ):
+        parse({"topic": "T", "slotBases": "x"})
+
+
+@pytest.mark.parametrize(
+    ("parse", "foreign"),
+    [
+        (parse_source_options, "pastFixedTime"),
+        (parse_source_options, "priority"),
+        (parse_sink_options, "maxRecordsPerTrigger"),
+        (parse_sink_options, "visibilityTimeout"),
+    ],
+)
+def test_an_option_of_the_other_side_is_unknown_here(parse, foreign):
+    with refused(InvalidOption, f"Unknown option for {{}} rmq: {foreign.lower()}".split("{}")[0]):
+        parse({"topic": "T", foreign: "1"})
+
+
+@pytest.mark.parametrize("parse", [parse_source_options, parse_sink_options])
+def test_sparks_own_options_are_let_through(parse):
+    own = {"path": "x", "checkpointLocation": "y", "queryName": "q", "outputMode": "append"}
+    assert parse({"topic": "T", **own}).topic == "T"
+
+
+def test_an_unknown_option_of_the_client_is_refused_with_those_accepted():
+    with refused(
+        InvalidOption, "redis.pasword is unknown", "redis.password", "redis.socketTimeout"
+    ):
+        parse_source_options({"topic": "T", "redis.pasword": "hunter2"})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("visibilityTimeout", "60", DURATION),
+        ("visibilityTimeout", "soon", DURATION),
+        ("visibilityTimeout", "", DURATION),
+        ("visibilityTimeout", "-5s", DURATION),
+        ("visibilityTimeout", "5 weeks", DURATION),
+        ("visibilityTimeout", "999ms", "too short. Accepted: from 1s"),
+        ("visibilityTimeout", "0s", "too short. Accepted: from 1s"),
+        ("maxProcessingTime", "10", DURATION),
+        ("maxProcessingTime", "0s", DURATION),
+        ("pollInterval", "100", DURATION),
+        ("pollInterval", "0ms", DURATION),
+        ("pollInterval", "0.2ms", DURATION),
+        ("maxRecordsPerTrigger", "-1", "a whole number, 0 to"),
+        ("maxRecordsPerTrigger", "--1", "a whole number, 0 to"),
+        ("maxRecordsPerTrigger", "1.5", "a whole number, 0 to"),
+        ("maxRecordsPerTrigger", "all", "a whole number, 0 to"),
+        ("maxRecordsPerTrigger", "", "a whole number, 0 to"),
+        ("numPartitions", "0", "a whole number, 1 to"),
+        ("numPartitions", "eight", "a whole number, 1 to"),
+        ("redis.cluster", "yes", "true or false"),
+        ("redis.socketTimeout", "5", DURATION),
+        ("redis.sslCertReqs", "maybe", "required, optional, none"),
+        ("keyPrefix", "shop", "ends in ':'"),
+        ("keyPrefix", "{shop}:", "no braces"),
+        ("keyPrefix", ":", "ends in ':'"),
+    ],
+)
+def test_a_bad_value_of_a_source_option_names_option_and_value_and_what_is_accepted(
+    option, value, said
+):
+    with refused(InvalidOption, f"{option}={value!r}", "Accepted: ", said):
+        parse_source_options({"topic": "T", option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("priority", "16", "a whole number, 17 to 9007199254740992"),
+        ("priority", "16.5", "a whole number, 17 to"),
+        ("priority", "--17", "a whole number, 17 to"),
+        ("priority", "9007199254740993", "a whole number, 17 to"),
+        ("timeRange", "0", "a whole number, 1 to"),
+        ("timeRange", "-5", "a whole number, 1 to"),
+        ("timeRange", "--5", DURATION),
+        ("timeRange", "0s", DURATION),
+        ("timeRange", "5 fortnights", DURATION),
+        ("timeRange", "9" * 30 + "d", "up to 52124995d"),
+        ("fixedTime", "-1", "a whole number, 0 to"),
+        ("fixedTime", "--1", "ISO 8601 with a zone"),
+        ("fixedTime", "tomorrow", "ISO 8601 with a zone"),
+        ("fixedTime", "2030-01-01T00:00:00", "ISO 8601 with a zone"),
+        ("pastFixedTime", "drop", "send, fail"),
+    ],
+)
+def test_a_bad_value_of_a_sink_option_names_option_and_value_and_what_is_accepted(
+    option, value, said
+):
+    with refused(InvalidOption, f"{option}={value!r}", "Accepted: ", said):
+        parse_sink_options({"topic": "T", option: value})
+
+
+@pytest.mark.parametrize("value", ["9" * 400 + "d", "9" * 30 + "d"])
+@pytest.mark.parametrize("option", ["visibilityTimeout", "maxProcessingTime", "pollInterval"])
+def test_an_absurdly_long_duration_is_refused_not_a_crash_later(option, value):
+    with refused(InvalidOption, option):
+        parse_source_options({"topic": "T", option: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("500", 500), ("90s", 90_000), ("1.5h", 5_400_000), ("2000d", 172_800_000_000)]
+)
+def test_a_time_range_for_all_rows_may_be_ms_or_a_duration(text, ms):
+    assert parse_sink_options({"topic": "T", "timeRange": text}).time_range_ms == ms
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("17", 17), ("1970-01-01T00:00:01Z", 1000), ("1970-01-01T01:00:01+01:00", 1000)],
+)
+def test_a_fixed_time_for_all_rows_may_be_ms_or_iso_8601(text, ms):
+    assert parse_sink_options({"topic": "T", "fixedTime": text}).fixed_time_ms == ms
+
+
+def test_the_defaults_are_those_of_the_documentation():
+    source = parse_source_options({"topic": "T"})
+    assert (source.max_records, source.lease_ms, source.poll_interval_ms) == (500_000, 60_000, 100)
+    assert (source.num_partitions, source.max_processing_ms, source.key_prefix) == (None, None, "")
+    assert not parse_sink_options({"topic": "T"}).fail_past
+
+
+def test_the_option_queue_is_refused_with_what_to_do_instead():
+    with refused(InvalidOption, "option queue", "not available yet", "spark.readStream"):
+        parse_source_options({"topic": "T", "queue": "dead"})
+
+
+def test_a_batch_read_is_refused_with_what_to_do_instead():
+    source = RmqDataSource({"topic": "T"})
+    with refused(InvalidOption, "spark.read cannot consume", ".trigger(availableNow=True)"):
+        source.reader(SOURCE_SCHEMA)
+
+
+@pytest.mark.parametrize(("make", "mode"), [("writer", "mode"), ("streamWriter", "outputMode")])
+def test_overwriting_is_refused_with_what_to_write(make, mode):
+    source = RmqDataSource({"topic": "T", "topicType": "Priority"})
+    with refused(InvalidOption, "cannot be overwritten", f'{mode}("append")'):
+        getattr(source, make)(CONTENT, True)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        StructField("value", StringType()),
+        StructField("content", IntegerType()),
+        StructField("slot", LongType()),
+        StructField("dueTime", LongType()),
+    ],
+)
+def test_a_schema_with_what_the_source_has_not_is_refused_with_what_it_has(field):
+    with refused(
+        InvalidOption, f"asks for {field.name}", "dueTime timestamp", "content may be binary"
+    ):
+        check_source_schema(StructType([field]))
+
+
+def test_a_schema_without_columns_is_refused():
+    with refused(InvalidOption, "has no column"):
+        check_source_schema(StructType())
+
+
+def test_reading_a_topic_that_does_not_exist_fails_and_does_not_make_it(rmq):
+    name = rmq.name()
+    run = rmq.by_hand(rmq.queue(), topic=name, topicType="Priority", slotAmount=4)
+    with refused(UnknownTopic, f"The topic {name} does not exist", "a reader never does"):
+        run.plan(run.initial())
+    assert rmq.broker.find(name) is None
+
+
+def test_writing_a_new_topic_without_its_type_is_refused_and_does_not_make_it(rmq):
+    name = rmq.name()
+    with refused(UnknownTopic, f"The topic {name} does not exist", "with topicType"):
+        rmq.writer(CONTENT, topic=name)
+    assert rmq.broker.find(name) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [
+        ({"topicType": "Priority"}, "asked for was Priority with slotAmount 4"),
+        ({"slotAmount": "8"}, "asked for was FixedTime with slotAmount 8"),
+        ({"topicType": "RangeMerge", "slotAmount": "1"}, "was RangeMerge with slotAmount 1"),
+    ],
+)
+def test_a_second_definition_that_differs_is_refused_showing_both(rmq, other, shown):
+    queue = rmq.queue("FixedTime", 4)
+    name = queue.definition.name
+    exists = f"The topic {name} exists as FixedTime with slotAmount 4"
+    with refused(TopicMismatch, exists, shown):
+        rmq.writer(CONTENT, topic=name, **other)
+    run = rmq.by_hand(queue, **other)
+    with refused(TopicMismatch, exists, shown):
+        run.plan(run.initial())
+
+
+def test_a_definition_that_agrees_is_accepted_again(rmq):
+    queue = rmq.queue("FixedTime", 4)
+    rmq.writer(
+        CONTENT, topic=queue.definition.name, topicType="fixedtime", slotAmount="4", fixedTime="99"
+    )
