@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.topic import MOST_RETRIES, TopicType
@@ -140,8 +141,7 @@ class Rollback:
     delay_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackResult:
+class RollbackResult(NamedTuple):
     """Messages rolled back, and those left alone because that claim holds them no more."""
 
     rolled_back: int = 0

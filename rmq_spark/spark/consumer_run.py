@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 
 from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.claims import Figures, SettledClaims
+from rmq_spark.queue.claims import Figures, SettledClaims, SlotDue
 from rmq_spark.queue.consumer import refuse_exclusive
 from rmq_spark.queue.errors import CheckpointRefused
 from rmq_spark.queue.queue import Queue
@@ -84,12 +84,12 @@ class ConsumerRun:
         for a query that goes on.
         """
         settled = self.settle(start.seq)
-        fruitless = settled is not None and self._own_batch == start.seq and not settled.claimed
+        own = settled if self._own_batch == start.seq else None
         if backlog is not None:
-            if fruitless and settled is not None and not settled.moved:
-                backlog.end(backlog.left)
+            if own is not None:
+                backlog.done(own)
             limit = backlog.bound(limit)
-        elif fruitless:
+        elif own is not None and not own.claimed:
             self._wait()
         if time.monotonic() < self._ask_again_s or limit == 0:
             return start
@@ -99,10 +99,10 @@ class ConsumerRun:
             if backlog is None:
                 self._wait()
             else:
-                backlog.end(backlog.held)
+                backlog.end()
             return start
         if backlog is not None:
-            backlog.left -= sum(quotas.values())
+            backlog.begin(quotas)
         planned = start.next()
         self._planned = {planned.seq: claims_of(quotas, planned.seq)}
         self._replayed = {}
@@ -119,9 +119,7 @@ class ConsumerRun:
             return {}
         before = None if backlog is None else backlog.due_before_ms
         slots = self._queue.due(self._queue.slots, self.consumer, due_before_ms=before)
-        if backlog is not None:
-            backlog.held = sum(slot.held for slot in slots)
-        return {slot.slot: slot.due for slot in slots}
+        return {slot.slot: slot.due for slot in (backlog.takeable(slots) if backlog else slots)}
 
     # -- handing out
 
@@ -173,31 +171,52 @@ class ConsumerRun:
 class Backlog:
     """What an AvailableNow query reads: what was due when it began.
 
-    left: messages it may still plan. held: messages that others held back at the last look.
+    A slot whose claims took nothing is not asked again: what looks due there is held by others,
+    and would be planned for ever.
     """
 
     def __init__(self, queue: Queue) -> None:
         self._topic = queue.definition.name
         self.due_before_ms = queue.now_ms()
         slots = queue.due(queue.slots, "", due_before_ms=self.due_before_ms)
-        self.left = sum(slot.due for slot in slots)
-        self.held = sum(slot.held for slot in slots)
+        self._left = sum(slot.due for slot in slots)
+        self._held = sum(slot.held for slot in slots)
+        self._planned: dict[int, int] = {}
+        self._barren: set[int] = set()
         if queue.definition.paused:
             _log.warning("rmq: topic %s is paused: nothing is read", self._topic)
 
     def bound(self, limit: int | None) -> int:
         """The limit of the next batch."""
-        return self.left if limit is None else min(limit, self.left)
+        return self._left if limit is None else min(limit, self._left)
 
-    def end(self, kept_by_others: int) -> None:
-        """Nothing more is read; what was due but cannot be had is named in a warning."""
-        if kept_by_others:
+    def begin(self, quotas: dict[int, int]) -> None:
+        """A batch of these messages by slot is planned."""
+        self._planned = quotas
+        self._left -= sum(quotas.values())
+
+    def done(self, settled: SettledClaims) -> None:
+        """That batch is done; what it did not find may still be read elsewhere."""
+        self._left += sum(self._planned.values()) - settled.claimed
+        if not settled.claimed and not settled.moved:
+            self._barren |= self._planned.keys()
+
+    def takeable(self, slots: list[SlotDue]) -> list[SlotDue]:
+        """The slots to plan from, of what was seen of all."""
+        self._held = sum(
+            slot.held + (slot.due if slot.slot in self._barren else 0) for slot in slots
+        )
+        return [slot for slot in slots if slot.slot not in self._barren]
+
+    def end(self) -> None:
+        """Nothing more is read; what is due but cannot be had is named in a warning."""
+        if self._held:
             _log.warning(
                 "rmq: topic %s: ends with %d due messages unread, others hold them",
                 self._topic,
-                kept_by_others,
+                self._held,
             )
-        self.left = 0
+        self._left = 0
 
 
 def refreshed(queue: Queue) -> Queue:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from rmq_spark.queue.connection import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
 from rmq_spark.queue.durations import ACCEPTED as ACCEPTED_DURATION
@@ -15,10 +16,12 @@ from rmq_spark.queue.topic import (
     DEFAULT_SLOT_AMOUNT,
     HIGHEST_SCORE,
     LOWEST_SCORE,
+    MOST_RETRIES,
     TopicType,
     check_key_prefix,
     check_slot_amount,
     check_topic_name,
+    parse_retry_backoff,
     parse_topic_type,
 )
 
@@ -28,6 +31,7 @@ SHORTEST_LEASE_MS = 1_000
 # More than a year is a slip, and threads cannot wait for ever so long.
 LONGEST_DURATION_MS = 366 * 24 * 3600 * 1000
 REDIS = "redis."
+WRITE_OPERATIONS = ("send", "cancel", "requeue", "rollback")
 _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 
 
@@ -63,6 +67,10 @@ SINK_OPTIONS = (
     Option("timeRange", "", "ms, or a duration: the timeRange of all rows that have none"),
     Option("priority", "", "the priority of all rows that have none"),
     Option("fixedTime", "", "ms since 1970 or ISO 8601 with a zone, for all rows that have none"),
+    Option("operation", "send", "send, cancel, requeue or rollback"),
+    Option("delay", "the topic's backoff", "the wait after a rollback, of rows that have none"),
+    Option("maxRetries", "16", "of a new topic: deliveries after the first, 0 to 16"),
+    Option("retryBackoff", "none", "of a new topic: none, rocketmq, or durations by commas"),
     Option("pastFixedTime", "send", "send or fail: what happens to a fixedTime not after now"),
     *_CONNECTION,
 )
@@ -115,6 +123,16 @@ class SinkOptions:
     priority: int | None
     fixed_time_ms: int | None
     fail_past: bool
+    operation: str
+    delay_ms: int | None
+    max_retries: int | None
+    retry_backoff: str | None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a topic gets that this write makes."""
+        given = {"max_retries": self.max_retries, "retry_backoff": self.retry_backoff}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
@@ -159,9 +177,9 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     options.refuse_unknown()
     topic = options.get("topic")
     basis = options.get("slotBasis")
-    past = options.get("pastFixedTime") or "send"
-    if past not in ("send", "fail"):
-        raise InvalidOption(f"pastFixedTime={past!r} is not accepted. Accepted: send, fail.")
+    backoff = options.get("retryBackoff")
+    if backoff is not None:
+        parse_retry_backoff(backoff)
     return SinkOptions(
         connection=options.connection(),
         key_prefix=options.key_prefix(),
@@ -172,7 +190,11 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         time_range_ms=options.time_range(),
         priority=options.optional_whole("priority", LOWEST_SCORE, HIGHEST_SCORE),
         fixed_time_ms=options.fixed_time(),
-        fail_past=past == "fail",
+        fail_past=options.one_of("pastFixedTime", ("send", "fail")) == "fail",
+        operation=options.one_of("operation", WRITE_OPERATIONS),
+        delay_ms=None if options.get("delay") is None else options.duration("delay", 0),
+        max_retries=options.optional_whole("maxRetries", 0, MOST_RETRIES),
+        retry_backoff=backoff,
     )
 
 
@@ -220,6 +242,17 @@ class _Given:
     def slot_amount(self) -> int | None:
         text = self.get("slotAmount")
         return None if text is None else check_slot_amount(text)
+
+    def one_of(self, name: str, accepted: tuple[str, ...]) -> str:
+        """The value, in any case; the first one accepted is the default."""
+        text = self.get(name)
+        if text is None:
+            return accepted[0]
+        if text.strip().lower() not in accepted:
+            raise InvalidOption(
+                f"{name}={text!r} is not accepted. Accepted: {', '.join(accepted)}."
+            )
+        return text.strip().lower()
 
     def optional_whole(self, name: str, lowest: int, highest: int) -> int | None:
         text = self.get(name)

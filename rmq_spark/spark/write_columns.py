@@ -1,7 +1,7 @@
 """The columns of a DataFrame that is sent: where they are, and whether each value is right."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq_spark.queue.errors import InvalidMessage
+from rmq_spark.queue.claims import split_claim_id
+from rmq_spark.queue.durations import ACCEPTED as ACCEPTED_DURATION
+from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.errors import InvalidMessage, InvalidOption
 from rmq_spark.queue.messages import ACCEPTED_VALUES, LONGEST_TIME_RANGE_MS
 from rmq_spark.queue.topic import HIGHEST_SCORE, LOWEST_SCORE, TopicDefinition, TopicType
 
@@ -33,6 +36,12 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "priority": (_WHOLE, "INT or BIGINT"),
     "fixedTime": ((*_WHOLE, TimestampType), "TIMESTAMP, or BIGINT (ms since 1970)"),
     "topic": ((StringType,), "STRING"),
+    "slot": (_WHOLE, "INT"),
+    "claimId": ((StringType,), "STRING"),
+    "delay": (
+        (StringType, *_WHOLE, DayTimeIntervalType),
+        "STRING (a duration such as 30s), INTERVAL DAY TO SECOND, or BIGINT (ms)",
+    ),
 }
 _BOUNDS = {
     TopicType.RANGE_MERGE: (1, LONGEST_TIME_RANGE_MS),
@@ -41,20 +50,25 @@ _BOUNDS = {
 }
 
 
-def locate_columns(schema: StructType) -> dict[str, int]:
+class _Takes(Protocol):
+    columns: tuple[str, ...]
+    required: tuple[str, ...]
+
+
+def locate_columns(schema: StructType, operation: str, takes: _Takes) -> dict[str, int]:
     """The position of each column that is there, by its proper name.
 
-    Raises InvalidMessage for a column that is none of ours, is there twice, has another type, or
-    when there is no content.
+    Raises InvalidMessage for a column that the operation does not take, that is there twice, has
+    another type, or is required and missing.
     """
-    proper = {name.lower(): name for name in COLUMNS}
+    proper = {name.lower(): name for name in takes.columns}
     found: dict[str, int] = {}
     for at, field in enumerate(schema.fields):
         name = proper.get(field.name.lower())
         if name is None:
             raise InvalidMessage(
-                f"Unknown column {field.name} for writing rmq. Accepted: {', '.join(COLUMNS)}. "
-                "Drop it, or make it part of content."
+                f"Unknown column {field.name} for writing rmq with operation {operation}. "
+                f"Accepted: {', '.join(takes.columns)}. Drop it, or make it part of content."
             )
         types, accepted = COLUMNS[name]
         if not isinstance(field.dataType, types):
@@ -65,11 +79,12 @@ def locate_columns(schema: StructType) -> dict[str, int]:
         if name in found:
             raise InvalidMessage(f"The column {name} is there twice. Accepted: once.")
         found[name] = at
-    if "content" not in found:
-        raise InvalidMessage(
-            f"The column content is missing; there are {', '.join(schema.fieldNames())}. "
-            "Accepted: a STRING or BINARY column named content."
-        )
+    for name in takes.required:
+        if name not in found:
+            raise InvalidMessage(
+                f"The column {name} is missing; there are {', '.join(schema.fieldNames())}. "
+                f"Accepted: a column named {name}, {COLUMNS[name][1]}."
+            )
     return found
 
 
@@ -143,6 +158,51 @@ class Rows:
         # A time below 17 ms after 1970 would be taken for a retry count.
         return np.maximum(scores, LOWEST_SCORE) if topic.type is TopicType.FIXED_TIME else scores
 
+    def slots(self, topic: TopicDefinition) -> Any:
+        """The column slot. Raises InvalidMessage for a slot that the topic has not."""
+        column = self.columns["slot"].cast(pa.int64())
+        highest = topic.slot_amount - 1
+        right = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, highest))
+        right = right.fill_null(False)
+        if not pc.all(right).as_py():
+            accepted = f"0 to {highest}, the slots of topic {topic.name}"
+            raise self.refused("slot", _first(pc.invert(right)), accepted)
+        return column.to_numpy(zero_copy_only=False)
+
+    def claim_ids(self) -> list[str]:
+        """The column claimId. Raises InvalidMessage for a text that is none."""
+        ids: list[str | None] = self.columns["claimId"].to_pylist()
+        for claim_id in set(ids):
+            try:
+                split_claim_id(claim_id or "")
+            except InvalidOption:
+                accepted = "the claimId that came with the message"
+                raise self.refused("claimId", ids.index(claim_id), accepted) from None
+        return [claim_id or "" for claim_id in ids]
+
+    def delays(self, default_ms: int | None) -> list[int | None]:
+        """The column delay in ms, ``default_ms`` where there is none.
+
+        Raises InvalidMessage for one that is negative or no duration.
+        """
+        if "delay" not in self.columns:
+            return [default_ms] * self.length
+        column = self.columns["delay"]
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            texts: list[str | None] = column.to_pylist()
+            delays = {
+                text: None if text is None else _duration_or_none(text) for text in set(texts)
+            }
+            for row, text in enumerate(texts):
+                if text is not None and delays[text] is None:
+                    raise self.refused("delay", row, f"{ACCEPTED_DURATION}; null for the topic's")
+            return [default_ms if text is None else delays[text] for text in texts]
+        values = _milliseconds(column)
+        negative = pc.less(values, 0).fill_null(False)
+        if pc.any(negative).as_py():
+            raise self.refused("delay", _first(negative), "0 or more; null for the topic's backoff")
+        return [default_ms if value is None else value for value in values.to_pylist()]
+
     def refused(self, name: str, row: int, accepted: str) -> InvalidMessage:
         """The error for one row."""
         value = self.columns[name][row].as_py() if name in self.columns else None
@@ -165,6 +225,13 @@ def _milliseconds(column: pa.Array) -> pa.Array:
         # Arrow divides towards zero; a negative value is refused in any case, -1 us included.
         return pc.if_else(pc.less(micros, 0), -1, pc.divide(micros, 1000))
     return column.cast(pa.int64())
+
+
+def _duration_or_none(text: str) -> int | None:
+    try:
+        return parse_duration_ms("delay", text)
+    except InvalidOption:
+        return None
 
 
 def _first(flags: pa.Array) -> int:

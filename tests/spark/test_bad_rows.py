@@ -262,7 +262,7 @@ def test_a_topic_column_names_topics_of_several_types_in_one_batch(rmq):
             ),
         },
     )
-    assert (sent.new, sent.merged) == (2, 1)
+    assert dict(sent.counts) == {"new": 2, "merged": 1}
     assert (first.figures().store.count, second.figures().store.count) == (1, 1)
 
 
