@@ -1,0 +1,1 @@
+"""The demo: a year of real flights through the three types of topic, and a verdict."""

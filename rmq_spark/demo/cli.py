@@ -1,0 +1,123 @@
+"""The demo as a command."""
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+
+from rmq_spark.demo.failure import DemoFailed, cause
+from rmq_spark.demo.flights import TYPES, unpack_flights
+from rmq_spark.demo.lateness import draw_lateness
+from rmq_spark.demo.report import LEGEND, Outcome, differences, table
+from rmq_spark.demo.run import Run, parquet_folder
+from rmq_spark.demo.session import local_spark
+from rmq_spark.local import LocalRedis
+from rmq_spark.queue import Broker, RmqError, connect
+
+DEFAULT_OUTPUT = Path("demo-output")
+LOG = "spark.log"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs it. Returns 0 when every message came through as it must."""
+    options = _parser().parse_args(arguments)
+    # Ended from outside, it stops its Redis and Spark all the same.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    begin = time.monotonic()
+    try:
+        outcomes = _transport(options.output, options.redis_url, options.flights)
+    except (DemoFailed, RmqError) as error:
+        print(f"The demo failed: {error}", file=sys.stderr)
+        return 1
+    except PySparkException as error:
+        print(f"The demo failed, see {options.output / LOG}: {cause(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    picture = options.output / "lateness.png"
+    draw_lateness({o.topic: o.lateness for o in outcomes if o.lateness is not None}, picture)
+    print(f"\n{table(outcomes)}\n\n{LEGEND}\n\nLateness over time: {picture}")
+    return _verdict(outcomes, time.monotonic() - begin)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="demo",
+        description="Sends the flights of 2013 from New York as three topics, receives them into "
+        "Parquet, and compares the files with the input.",
+    )
+    parser.add_argument("--redis-url", help="a running Redis; without it one is started")
+    parser.add_argument(
+        "--output", type=Path, default=DEFAULT_OUTPUT, help="a folder (default: %(default)s)"
+    )
+    parser.add_argument("--flights", type=_amount, help="only the first so many, for a quick look")
+    return parser
+
+
+def _amount(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of flights; 1 or more")
+    return int(text)
+
+
+def _transport(output: Path, redis_url: str | None, most: int | None) -> list[Outcome]:
+    _clear(output)
+    log = output / LOG
+    with tempfile.TemporaryDirectory(prefix="rmq-demo-") as name, _redis(redis_url) as url:
+        # Unlike any other's, so that a Redis in use can be named.
+        prefix = f"demo-{uuid.uuid4().hex[:12]}:"
+        with _broker(url, prefix) as broker:
+            print(f"Redis: {broker.server.address}. Starting Spark, its log: {log}", flush=True)
+            csv = unpack_flights(Path(name), most)
+            with local_spark(log, Path(name)) as spark:
+                run = Run(spark, broker, csv, Path(name), output)
+                return run.transport({"redis.url": url, "keyPrefix": prefix})
+
+
+def _clear(output: Path) -> None:
+    """Removes what a former run left, and nothing else. Raises DemoFailed."""
+    output.mkdir(parents=True, exist_ok=True)
+    for parquet in (parquet_folder(output, topic) for topic in TYPES):
+        if (parquet / "_spark_metadata").is_dir():
+            shutil.rmtree(parquet)
+        elif parquet.exists():
+            raise DemoFailed(f"{parquet} exists and is not from a demo: name another --output.")
+
+
+@contextmanager
+def _redis(url: str | None) -> Iterator[str]:
+    """The address of the Redis named, else of one started for the run."""
+    if url is not None:
+        yield url
+        return
+    with LocalRedis() as redis:
+        yield redis.url
+
+
+@contextmanager
+def _broker(url: str, prefix: str) -> Iterator[Broker]:
+    """A broker whose topics are deleted at the end."""
+    broker = connect(url, key_prefix=prefix)
+    try:
+        yield broker
+    finally:
+        for topic in broker.topics():
+            broker.delete(topic.name)
+        broker.close()
+
+
+def _verdict(outcomes: Sequence[Outcome], seconds: float) -> int:
+    found = [difference for outcome in outcomes for difference in differences(outcome)]
+    for difference in found:
+        print(f"DIFFERS: {difference}")
+    if not found:
+        print(f"All as in the input, after {seconds:.0f} s.")
+    return 1 if found else 0

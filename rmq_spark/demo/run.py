@@ -1,0 +1,109 @@
+"""The course of the demo: what is sent and received when."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from rmq_spark.demo import flights as source
+from rmq_spark.demo.check import compare
+from rmq_spark.demo.flights import DEPARTURES, REBOOKING, REPLANNING, TYPES
+from rmq_spark.demo.lateness import measure_lateness
+from rmq_spark.demo.progress import Progress
+from rmq_spark.demo.report import Outcome
+from rmq_spark.demo.route import Route
+from rmq_spark.queue import Broker
+
+# The year passes in this time.
+YEAR_MS = 25_000
+# It begins when the flights are surely sent: lateness is to tell about receiving.
+LEAD_MS = 5_000
+SENT_A_MS = 30
+# Changes to an aircraft's plan within this time after the first are one message.
+TIME_RANGE = "2s"
+BOOKINGS_A_TRIGGER = 100_000
+
+
+class Run:
+    """One run: its input, its topics, and when its year begins."""
+
+    def __init__(
+        self, spark: SparkSession, broker: Broker, csv: Path, folder: Path, output: Path
+    ) -> None:
+        self._spark = spark
+        self._csv = csv
+        self._checkpoints = folder / "checkpoints"
+        self._broker = broker
+        self._output = output
+        self._start_ms = 0
+        self._flights = source.read_flights(spark, csv)
+        self._amount = self._flights.count()
+        unknown = self._flights.filter("tail IS NULL").count()
+        print(
+            f"{self._amount} flights; {unknown} of unknown aircraft are not sent to {REPLANNING}.",
+            flush=True,
+        )
+
+    def transport(self, connection: dict[str, str]) -> list[Outcome]:
+        """Sends and receives everything, then compares. Raises DemoFailed, RmqError."""
+        routes = {
+            topic: Route(self._broker, topic, kind, connection, parquet_folder(self._output, topic))
+            for topic, kind in TYPES.items()
+        }
+        with ExitStack() as stack:
+            stack.enter_context(Progress([route.queue for route in routes.values()]))
+            for route in routes.values():
+                stack.callback(route.stop)
+            self._depart_and_replan(routes[DEPARTURES], routes[REPLANNING])
+            self._rebook(routes[REBOOKING])
+        return [self._outcome(route) for route in routes.values()]
+
+    def _depart_and_replan(self, departing: Route, planning: Route) -> None:
+        """Both at once: plans change while the flights wait for their time."""
+        departing.receive(self._spark, self._checkpoints)
+        planning.receive(self._spark, self._checkpoints)
+        lead_ms = LEAD_MS + self._amount // SENT_A_MS
+        self._start_ms = departing.queue.now_ms() + lead_ms
+        departing.send(source.departures(self._flights, self._start_ms, YEAR_MS))
+        for month in _months(self._flights):
+            planning.send(source.replanning(month), timeRange=TIME_RANGE)
+        planning.finish()
+        departing.finish()
+
+    def _rebook(self, booking: Route) -> None:
+        """Sent first, then received: only what waits can be put in order."""
+        booking.send(source.rebooking(self._flights))
+        booking.receive(
+            self._spark, self._checkpoints, maxRecordsPerTrigger=str(BOOKINGS_A_TRIGGER)
+        )
+        booking.finish()
+
+    def _outcome(self, route: Route) -> Outcome:
+        counters = route.queue.figures().counters
+        return Outcome(
+            topic=route.topic,
+            type=TYPES[route.topic],
+            sent=counters["accepted"],
+            merged=counters["merged"],
+            compared=compare(
+                self._spark,
+                route.topic,
+                self._csv,
+                route.parquet,
+                start_ms=self._start_ms,
+                year_ms=YEAR_MS,
+            ),
+            sent_per_s=counters["accepted"] / route.sending_s,
+            received_per_s=route.received_per_s(),
+            lateness=measure_lateness(self._spark, route.parquet),
+        )
+
+
+def parquet_folder(output: Path, topic: str) -> Path:
+    """Where a topic's messages end up."""
+    return output / f"{topic.lower()}.parquet"
+
+
+def _months(flights: DataFrame) -> list[DataFrame]:
+    months = sorted(row.month for row in flights.select("month").distinct().collect())
+    return [flights.filter(flights.month == month) for month in months]

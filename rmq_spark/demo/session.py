@@ -1,0 +1,54 @@
+"""A Spark of two cores that writes its log into a file."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    # The figures are summed over all batches; 100 would be kept.
+    "spark.sql.streaming.numRecentProgressUpdates": "100000",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@contextmanager
+def local_spark(log: Path, folder: Path) -> Iterator[SparkSession]:
+    """A session; Spark's own output goes to the log, what it keeps on disk into the folder."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("rmq demo")
+    for name, value in SETTINGS.items():
+        builder.config(name, value)
+    builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    # They write what is then raised; whoever catches it tells the user.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with _stderr_to(log):
+        spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Processes started meanwhile inherit the file as their stderr."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
