@@ -5,7 +5,8 @@
 --       8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: ms, by commas
 -- Returns {{moved, fenced 0/1}, {content, first score, ...} in delivery order, {retriesLeft, ...}};
 --   the last is empty for a new claim: there it follows from the score (s <= 16: s - 1, else 11).
--- Errors: RMQ_SUPERSEDED, RMQ_SETTLED, RMQ_LOST, RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
+-- Errors: RMQ_SUPERSEDED, RMQ_SETTLED, RMQ_LOST, RMQ_EXCLUSIVE, RMQ_BADCLAIM, RMQ_WRONGTYPE,
+--   RMQ_VERSION
 -- Bound: limit messages taken, 4096 looked at, 1000 moved from the retry queue, 4096 rolled back.
 local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local claims, first, consumers, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -26,6 +27,10 @@ for wait in string.gmatch(ARGV[12], '%d+') do backoff[#backoff + 1] = tonumber(w
 local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset',
   claims, 'hash', first, 'hash', consumers, 'hash', stats, 'hash')
 if wrong then return wrong end
+if not (limit >= 1 and limit <= 2048 and j >= 0 and j <= 15) then -- rank 2048 would read as a retry
+  return redis.error_reply('RMQ_BADCLAIM limit ' .. limit .. ', number ' .. j
+    .. ': a claim takes 1 to 2048 messages and is one of 0 to 15')
+end
 local records, by_field = read_records(claims)
 if not records then return by_field end
 local header = read_header(consumers, consumer)

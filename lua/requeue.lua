@@ -11,15 +11,17 @@ local store, retry, dead, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', stats, 'hash')
 if wrong then return wrong end
 for i = 1, #ARGV, 2 do
-  if not (tonumber(ARGV[i]) > 16) then
-    return redis.error_reply('RMQ_BADSCORE the score ' .. ARGV[i] .. ' would be taken for a retry count')
+  local score = tonumber(ARGV[i]) -- passed on as a number: ZADD refuses some texts that Lua reads
+  if not (score and score > 16 and score <= 2 ^ 53) then
+    return redis.error_reply('RMQ_BADSCORE the score ' .. ARGV[i] .. ' is not accepted: above 16, '
+      .. 'where retry counts end, and at most 2^53')
   end
 end
 local found, scored = {}, {}
 for i = 1, #ARGV, 2 do
   if redis.call('ZREM', dead, ARGV[i + 1]) == 1 then
     found[#found + 1] = ARGV[i + 1]
-    scored[#scored + 1], scored[#scored + 2] = ARGV[i], ARGV[i + 1]
+    scored[#scored + 1], scored[#scored + 2] = tonumber(ARGV[i]), ARGV[i + 1]
   end
 end
 if #found == 0 then return 0 end

@@ -144,5 +144,7 @@ class Slot:
         """What was accepted is in exactly one place, or came to exactly one end."""
         counters = self.queue.figures().counters
         ends = sum(counters[name] for name in ("merged", "committed", "cancelled", "dead"))
-        held = sum(self.redis.zcard(getattr(self.keys, k)(0)) for k in ("store", "prepare", "retry"))
+        held = sum(
+            self.redis.zcard(getattr(self.keys, k)(0)) for k in ("store", "prepare", "retry")
+        )
         assert counters["accepted"] == ends + held, (counters, held)

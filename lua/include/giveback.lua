@@ -59,14 +59,20 @@ local function give_back(messages, now, wait_of)
     target[#target + 1] = message[1]
   end
   local merged = #again / 2 - zadd(store, 'NX', again) + to_retry(waiting)
-  merged = merged + #buried / 2 - zadd(dead, 'GT', buried)
+  zadd(dead, 'GT', buried)
   count('rolledBack', #messages)
   count('dead', #buried / 2)
   count('merged', merged)
 end
 
--- Rolls back a whole claim and forgets its record. One that was never delivered (run 0) goes back
--- with the scores it came with: nothing is charged for it. Returns how many messages it held.
+-- The score that a message never delivered (run 0) goes back with, so that nothing is charged: the
+-- one it came with, unless replays of deliveries before this one took retries from it.
+local function unread_score(first_score, left)
+  local at_first = tonumber(first_score) > 16 and max_retries or first_score - 1
+  return left < at_first and left + 1 or first_score
+end
+
+-- Rolls back a whole claim and forgets its record. Returns how many messages it held.
 local function give_back_claim(record, now)
   local base, past = claim_range(record.stamp)
   local items = redis.call('ZRANGEBYSCORE', prepare, base, past, 'WITHSCORES')
@@ -77,11 +83,13 @@ local function give_back_claim(record, now)
   local messages, unread = {}, {}
   for i = 1, #items, 2 do
     local score = tonumber(items[i + 1])
+    local left = math.floor(score) - record.stamp * 1000
     if scores then
-      unread[#unread + 1] = scores[(score - math.floor(score)) * 2048 + 1]
+      local first_score = scores[(score - math.floor(score)) * 2048 + 1]
+      unread[#unread + 1] = unread_score(first_score, left)
       unread[#unread + 1] = items[i]
     else
-      messages[#messages + 1] = {items[i], math.floor(score) - record.stamp * 1000}
+      messages[#messages + 1] = {items[i], left}
     end
   end
   count('merged', #unread / 2 - zadd(store, 'NX', unread))

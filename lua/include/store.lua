@@ -13,12 +13,13 @@ local function store_in_group(pairs_, condition, store, retry, stats)
   local waiting = redis.call('EXISTS', retry) == 1
   for i = 1, #pairs_, VALUES_A_CALL do
     local last = math.min(i + VALUES_A_CALL - 1, #pairs_)
-    if waiting then new = new - redis.call('ZREM', retry, unpack(contents_of(pairs_, i, last))) end
     if condition then
       new = new + redis.call('ZADD', store, condition, unpack(pairs_, i, last))
     else
       new = new + redis.call('ZADD', store, unpack(pairs_, i, last))
     end
+    -- Only now: a full Redis 6.2 would go on storing once something was freed.
+    if waiting then new = new - redis.call('ZREM', retry, unpack(contents_of(pairs_, i, last))) end
   end
   redis.call('HINCRBY', stats, 'accepted', sent)
   if new < sent then redis.call('HINCRBY', stats, 'merged', sent - new) end

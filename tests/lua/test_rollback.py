@@ -1,0 +1,201 @@
+"""Single messages of a claim, rolled back."""
+
+import pytest
+from seeding import LONG_MS, numbered
+
+from rmq_spark.queue.errors import InvalidOption
+
+
+def test_a_message_goes_back_with_the_retries_it_has_left(slot):
+    slot.put({b"first": 1000, b"retried": 5, b"kept": 2000})
+    slot.claim()
+    assert slot.rollback([b"first", b"retried"]) == (2, 0)
+    assert slot.store == {b"first": 16, b"retried": 4}
+    assert set(slot.prepare) == {b"kept"}
+    assert slot.counters["rolledBack"] == 2
+
+
+def test_the_last_delivery_goes_to_the_dead_queue(new_slot):
+    slot = new_slot(max_retries=1)
+    slot.put_due([b"m"])
+    for seq, store, dead in ((1, {b"m": 1}, set()), (2, {}, {b"m"})):
+        slot.claim(seq=seq)
+        slot.rollback([b"m"], f"a:{seq}:0:1")
+        assert slot.store == store
+        assert set(slot.dead) == dead
+    assert slot.counters["dead"] == 1
+
+
+@pytest.mark.parametrize(("max_retries", "deliveries"), [(0, 1), (3, 4), (16, 17)])
+def test_a_message_is_delivered_once_and_max_retries_times(new_slot, max_retries, deliveries):
+    slot = new_slot(max_retries=max_retries)
+    slot.put_due([b"m"])
+    counted = []
+    for seq in range(1, deliveries + 1):
+        claim = slot.claim(seq=seq)
+        counted += [m.delivery_count for m in claim.messages(slot.queue.definition.type)]
+        slot.rollback([b"m"], claim.claim_id)
+    assert counted == list(range(1, deliveries + 1))
+    assert slot.store == {}
+    assert set(slot.dead) == {b"m"}
+
+
+def test_a_message_without_retries_is_buried_even_with_a_delay(new_slot):
+    slot = new_slot(max_retries=0)
+    slot.put_due([b"m"])
+    slot.claim()
+    before = slot.now_ms()
+    slot.rollback([b"m"], delay_ms=LONG_MS)
+    assert slot.retry == {}
+    assert before <= slot.dead[b"m"] <= slot.now_ms()
+
+
+def test_a_delay_puts_it_into_the_retry_queue_until_the_next_full_second(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    before = slot.now_ms()
+    slot.rollback([b"m"], delay_ms=2500)
+    due, left = divmod(slot.retry[b"m"], 1000)
+    assert left == 16
+    assert before + 2500 <= due * 1000 < slot.now_ms() + 3500
+    assert slot.store == {}
+
+
+def test_no_delay_overrides_the_topics_backoff(new_slot):
+    slot = new_slot(retry_backoff="1h")
+    slot.put_due([b"m"])
+    slot.claim()
+    slot.rollback([b"m"], delay_ms=0)
+    assert slot.store == {b"m": 16}
+
+
+def test_each_retry_waits_its_own_step_of_the_backoff_and_the_last_repeats(new_slot):
+    slot = new_slot(retry_backoff="100s 200s 300s")
+    waits = []
+    slot.put({b"m": 1000})
+    for seq in range(1, 6):
+        slot.claim(seq=seq)
+        before = slot.now_ms()
+        slot.rollback([b"m"], f"a:{seq}:0:1")
+        score = slot.retry[b"m"]
+        waits.append(round((score // 1000 * 1000 - before) / 100_000))
+        slot.redis.zadd(slot.keys.retry(0), {b"m": 1000 + score % 1000})
+    assert waits == [1, 2, 3, 3, 3]
+
+
+def test_a_message_sent_again_with_more_retries_than_the_topic_has_waits_the_first_step(new_slot):
+    slot = new_slot(max_retries=2, retry_backoff="100s 200s")
+    slot.put({b"m": 16})
+    slot.claim()
+    before = slot.now_ms()
+    slot.rollback([b"m"])
+    assert round((slot.retry[b"m"] - before) / 100_000) == 1
+
+
+def test_a_copy_sent_again_meanwhile_wins(slot):
+    slot.put_due(numbered(2))
+    slot.claim()
+    slot.queue.send(numbered(1), fixed_time=7000)
+    assert slot.rollback(numbered(2)) == (2, 0)
+    assert slot.store == {numbered(2)[0]: 7000, numbered(2)[1]: 16}
+    assert slot.counters["merged"] == 1
+
+
+def test_with_a_delay_the_copy_gives_way_to_one_sent_again(slot):
+    slot.put_due(numbered(3))
+    slot.claim()
+    slot.queue.send([numbered(3)[1]], fixed_time=7000)
+    assert slot.rollback(numbered(3), delay_ms=LONG_MS) == (3, 0)
+    assert slot.store == {numbered(3)[1]: 7000}
+    assert slot.waiting == {numbered(3)[0]: 16, numbered(3)[2]: 16}
+    assert slot.counters["merged"] == 1
+
+
+def test_a_stale_run_is_left_alone(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    slot.claim(run=2)
+    before = slot.dump()
+    assert slot.rollback([b"m"], "a:1:0:1") == (0, 1)
+    assert slot.dump() == before
+    assert slot.rollback([b"m"], "a:1:0:2") == (1, 0)
+
+
+@pytest.mark.parametrize("claim_id", ["a:1:1:1", "a:2:0:1", "b:1:0:1", "a:1:0:0"])
+def test_another_claim_is_left_alone(slot, claim_id):
+    slot.put_due([b"m"])
+    slot.claim()
+    assert slot.rollback([b"m"], claim_id) == (0, 1)
+    assert set(slot.prepare) == {b"m"}
+
+
+def test_what_the_claim_does_not_hold_is_left_alone(slot):
+    slot.put_due(numbered(2))
+    slot.claim("a", limit=1)
+    slot.claim("b")
+    slot.put_due([b"stored"])
+    wanted = [*numbered(2), b"stored", b"unknown"]
+    assert slot.rollback(wanted) == (1, 3)
+    assert slot.retries_left == {numbered(2)[1]: 16}
+    assert slot.store == {b"stored": 1000, numbered(1)[0]: 16}
+
+
+def test_a_content_named_twice_goes_back_once(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    assert slot.rollback([b"m", b"m"]) == (1, 1)
+    assert slot.counters["rolledBack"] == 1
+
+
+def test_a_second_rollback_changes_nothing(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    slot.rollback([b"m"])
+    before = slot.dump()
+    assert slot.rollback([b"m"]) == (0, 1)
+    assert slot.dump() == before
+
+
+def test_an_empty_claim_holds_nothing_to_roll_back(slot):
+    slot.claim()
+    slot.put_due([b"m"])
+    assert slot.rollback([b"m"]) == (0, 1)
+    assert slot.rollback([]) == (0, 0)
+
+
+def test_many_messages_and_some_that_wait(slot):
+    contents = numbered(4096)
+    slot.put_due(contents)
+    slot.claim(j=0)
+    slot.claim(j=1)
+    assert slot.rollback(contents, "a:1:1:1", delay_ms=LONG_MS) == (2048, 2048)
+    assert sorted(slot.retry) == contents[2048:]
+    assert slot.rollback(contents) == (2048, 2048)
+    assert sorted(slot.store) == contents[:2048]
+
+
+def test_a_burial_beside_an_older_copy_keeps_the_later_death_and_counts_once(new_slot):
+    slot = new_slot(max_retries=0)
+    for seq in (1, 2):
+        slot.put_due([b"m"])
+        slot.claim(seq=seq)
+        slot.rollback([b"m"], f"a:{seq}:0:1")
+        death = slot.dead[b"m"]
+    assert slot.now_ms() - death < LONG_MS
+    assert slot.counters["dead"] == 2
+    slot.check_conservation()
+
+
+def test_after_a_rollback_the_rest_is_committed(slot):
+    slot.put_due(numbered(3))
+    slot.claim()
+    slot.rollback(numbered(1))
+    settled = slot.commit()
+    assert (settled.claimed, settled.committed) == (3, 2)
+    assert set(slot.store) == set(numbered(1))
+
+
+@pytest.mark.parametrize("claim_id", ["", "a", "a:1:0", "a:1:0:x", ":1:0:1", "a:1:0:1:2", "a:1:0:"])
+def test_a_text_that_is_no_claim_id_is_refused(slot, claim_id):
+    with pytest.raises(InvalidOption, match="claimId"):
+        slot.rollback([b"m"], claim_id)

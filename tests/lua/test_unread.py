@@ -1,0 +1,135 @@
+"""Claims that were read but could not be handed out cost no retry."""
+
+import pytest
+from seeding import LONG_MS, numbered
+
+from rmq_spark.queue.errors import Superseded
+
+
+def unread(slot, consumer="a", run=1, seq=1):
+    return slot.queue.unread([0], consumer, run, seq)
+
+
+def test_the_next_delivery_costs_no_retry(slot):
+    slot.put({b"first": 1000, b"retried": 5})
+    slot.claim()
+    assert unread(slot) == 1
+    assert slot.claim(run=2).retries_left == [4, 16]
+    assert slot.claim(run=3).retries_left == [3, 15]
+
+
+def test_giving_it_back_restores_the_scores_it_came_with(slot):
+    slot.put({b"first": 1000, b"retried": 5})
+    slot.claim(lease_ms=0)
+    unread(slot)
+    claim = slot.claim("b")
+    assert claim.scores == [b"5", b"1000"]
+    assert claim.retries_left == [4, 16]
+
+
+def test_a_last_delivery_that_was_not_read_is_not_buried(new_slot):
+    slot = new_slot(max_retries=0)
+    slot.put_due([b"m"])
+    slot.claim(lease_ms=0)
+    unread(slot)
+    assert slot.claim("b").contents == [b"m"]
+    assert slot.dead == {}
+
+
+def test_an_unread_message_does_not_wait_for_a_backoff(new_slot):
+    slot = new_slot(retry_backoff="1h")
+    slot.put_due([b"m"])
+    slot.claim(lease_ms=0)
+    unread(slot)
+    assert slot.claimed("b") == [b"m"]
+
+
+def test_deliveries_before_the_unread_one_stay_paid_for(slot):
+    """Run 1 delivered it; run 2 could not: the retry that run 1's replay cost stays spent."""
+    slot.put({b"first": 1000, b"retried": 5})
+    slot.claim()
+    assert slot.claim(run=2).retries_left == [3, 15]
+    unread(slot, run=2)
+    slot.release(run=2)
+    claim = slot.claim("b")
+    assert dict(zip(claim.contents, claim.retries_left, strict=True)) == {
+        b"first": 15,
+        b"retried": 3,
+    }
+
+
+def test_a_copy_sent_again_meanwhile_wins(slot):
+    slot.put_due([b"m"])
+    slot.claim(lease_ms=0)
+    unread(slot)
+    slot.queue.send([b"m"], fixed_time=500)
+    assert slot.claim("b").scores == [b"500"]
+    assert slot.counters["merged"] == 1
+
+
+def test_only_that_batch_and_run_are_marked(slot):
+    slot.put_due(numbered(6))
+    slot.claim(seq=1, limit=1)
+    slot.claim(seq=2, j=0, limit=1)
+    slot.claim(seq=2, j=1, limit=1)
+    slot.claim(seq=3, limit=1)
+    slot.claim("b", seq=2, limit=1)
+    assert unread(slot, seq=2) == 2
+    runs = {name: record.run for name, record in slot.records.items()}
+    assert runs == {"a:1:0": 1, "a:2:0": 0, "a:2:1": 0, "a:3:0": 1, "b:2:0": 1}
+
+
+def test_a_claim_that_an_earlier_run_delivered_is_not_marked(slot):
+    slot.put_due([b"m"])
+    slot.claim(run=1)
+    slot.queue.replay("a", 2, 0, 1, LONG_MS)
+    assert unread(slot, run=2) == 0
+    assert slot.claim(run=2).retries_left == [15]
+
+
+def test_read_again_by_the_same_run_it_is_delivered(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    unread(slot)
+    assert slot.claim().retries_left == [16]
+    assert slot.records["a:1:0"].run == 1
+    assert slot.claim(run=2).retries_left == [15]
+
+
+def test_a_rollback_of_an_unread_claim_leaves_it_alone(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    unread(slot)
+    assert slot.rollback([b"m"]) == (0, 1)
+
+
+def test_a_message_rolled_back_before_does_not_disturb_the_scores_of_the_others(slot):
+    slot.put_due(numbered(4))
+    slot.claim()
+    slot.rollback(numbered(2)[1:])
+    unread(slot)
+    slot.release()
+    claim = slot.claim("b")
+    assert dict(zip(claim.contents, claim.scores, strict=True)) == {
+        b"m00000": b"1000",
+        b"m00001": b"16",
+        b"m00002": b"1002",
+        b"m00003": b"1003",
+    }
+
+
+def test_an_older_run_is_superseded(slot):
+    slot.put_due([b"m"])
+    slot.claim(run=1)
+    slot.claim(run=2)
+    before = slot.dump()
+    with pytest.raises(Superseded):
+        unread(slot, run=1)
+    assert slot.dump() == before
+
+
+def test_unread_messages_may_be_committed(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    unread(slot)
+    assert slot.commit().committed == 1
