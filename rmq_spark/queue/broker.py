@@ -3,7 +3,7 @@
 from typing import Any
 
 from rmq_spark.queue.connection import parse_connection
-from rmq_spark.queue.consumer import Consumer
+from rmq_spark.queue.consumer import Consumer, scoped_name
 from rmq_spark.queue.durations import parse_duration_ms
 from rmq_spark.queue.errors import InvalidOption, TopicMismatch, UnknownTopic
 from rmq_spark.queue.queue import Queue
@@ -139,8 +139,9 @@ class Broker:
         for group in old.groups:
             keys = Keys(name, self.key_prefix, group)
             for slot in range(old.slot_amount):
-                for consumer in self.server.command("HKEYS", keys.consumers(slot)):
-                    self.server.command("UNLINK", consumer_key(consumer.decode(), self.key_prefix))
+                for name in self.server.command("HKEYS", keys.consumers(slot)):
+                    for consumer in (name.decode(), scoped_name(old.name, group, name.decode())):
+                        self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
                 self.server.command("UNLINK", *keys.all_of(slot))
 
     def _replace(self, name: str, old: TopicDefinition, new: str) -> bool:

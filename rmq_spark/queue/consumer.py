@@ -93,7 +93,9 @@ class Consumer:
         self._lease_ms = lease_ms
         self._claimed_slots: list[int] = []
         headers = queue.headers(name)
-        self._run = queue.open_run(name, max(header.run for header in headers))
+        # People choose names, so another topic or group may have a consumer of the same one.
+        scoped = scoped_name(queue.keys.topic, queue.keys.group, name)
+        self._run = queue.open_run(scoped, max(header.run for header in headers))
         self._seq = max(max(header.last_seq, header.settled) for header in headers)
         # Bars older runs of this name, then lets go what they left.
         queue.replay(name, self._run, self._seq, self._seq, lease_ms)
@@ -171,3 +173,8 @@ def refuse_exclusive(topic: TopicDefinition) -> None:
             f"The topic {topic.name} is exclusive: only consumers that own its slots may read it. "
             "Switch the topic's exclusive off to read it without."
         )
+
+
+def scoped_name(topic: str, group: str, name: str) -> str:
+    """The name under which the runs of a plain consumer are counted."""
+    return f"{topic}@{group}:{name}"

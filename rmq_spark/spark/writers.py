@@ -73,7 +73,7 @@ class SinkWork:
             ]
             for queue, work in checked:
                 counts.update(self._operation.do(queue, work))
-        return Counted(counts)
+        return Counted(+counts)  # without zeros
 
 
 class RmqWriter(DataSourceArrowWriter):
