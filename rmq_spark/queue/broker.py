@@ -139,8 +139,8 @@ class Broker:
         for group in old.groups:
             keys = Keys(name, self.key_prefix, group)
             for slot in range(old.slot_amount):
-                for name in self.server.command("HKEYS", keys.consumers(slot)):
-                    for consumer in (name.decode(), scoped_name(old.name, group, name.decode())):
+                for known in self.server.command("HKEYS", keys.consumers(slot)):
+                    for consumer in (known.decode(), scoped_name(old.name, group, known.decode())):
                         self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
                 self.server.command("UNLINK", *keys.all_of(slot))
 
