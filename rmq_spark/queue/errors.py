@@ -5,6 +5,7 @@
     RmqError
     +-- InvalidOption          an option's name or value (also a ValueError)
     +-- InvalidMessage         a column, a row or a message that cannot be sent (also a ValueError)
+    +-- UnusableFunction       the function of each_message cannot be loaded, or dies unasked
     +-- TopicError
     |   +-- UnknownTopic       no such topic; a reader never creates one
     |   +-- TopicMismatch      it exists with another definition
@@ -37,6 +38,10 @@ class InvalidOption(RmqError, ValueError):
 
 class InvalidMessage(RmqError, ValueError):
     """A message, row or column cannot be sent; nothing of its batch was."""
+
+
+class UnusableFunction(RmqError):
+    """The function of each_message cannot be run at all: that is no message's fault."""
 
 
 class TopicError(RmqError):

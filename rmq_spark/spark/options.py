@@ -84,6 +84,11 @@ SOURCE_OPTIONS = (
     Option("pollInterval", "100ms", "while nothing is due, Redis is not asked more often"),
     *_CONNECTION,
 )
+LISTENER_OPTIONS = (
+    Option("timeout", "no limit", "for a message of each_message, or for a call with a batch"),
+    Option("delay", "the topic's backoff", "the wait before a message that failed comes again"),
+    *_CONNECTION,
+)
 # What Spark itself puts among the options of a source or sink.
 SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 
@@ -133,6 +138,16 @@ class SinkOptions:
         """What a topic gets that this write makes."""
         given = {"max_retries": self.max_retries, "retry_backoff": self.retry_backoff}
         return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ListenerOptions:
+    """What each_message was asked for."""
+
+    connection: ConnectionOptions
+    key_prefix: str
+    timeout_ms: int | None
+    delay_ms: int | None
 
 
 def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
@@ -195,6 +210,19 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         delay_ms=None if options.get("delay") is None else options.duration("delay", 0),
         max_retries=options.optional_whole("maxRetries", 0, MOST_RETRIES),
         retry_backoff=backoff,
+    )
+
+
+def parse_listener_options(given: Mapping[str, str]) -> ListenerOptions:
+    """Checks the options of each_message. Raises InvalidOption."""
+    options = _Given(given, LISTENER_OPTIONS, "each_message of")
+    options.refuse_unknown()
+    timeout, delay = options.get("timeout"), options.get("delay")
+    return ListenerOptions(
+        connection=options.connection(),
+        key_prefix=options.key_prefix(),
+        timeout_ms=None if timeout is None else options.positive_duration("timeout", 1),
+        delay_ms=None if delay is None else options.duration("delay", 0),
     )
 
 
