@@ -197,7 +197,7 @@ def test_due_before_holds_back_retries_of_priorities(new_slot):
 
 
 def test_at_most_1000_retries_are_moved_a_claim(slot):
-    slot.put_waiting({content: 5_008 for content in numbered(1005)})
+    slot.put_waiting(dict.fromkeys(numbered(1005), 5008))
     assert slot.claim().moved == 1000
     assert len(slot.retry) == 5
     assert slot.claim(seq=2).moved == 5

@@ -1,0 +1,163 @@
+"""The second phase: what was claimed is done."""
+
+import pytest
+from seeding import numbered
+
+from rmq_spark.queue.errors import Settled, Superseded
+
+
+def call(slot, consumer="a", run=1, seq=1):
+    """One call of the script, which the queue repeats while records remain."""
+    keys = [getattr(slot.keys, k)(0) for k in ["prepare", "claims", "first", "consumers", "stats"]]
+    return slot.queue.server.call("commit", keys, [consumer, run, seq])
+
+
+def test_committed_messages_are_gone_with_their_records(slot):
+    slot.put_due(numbered(3))
+    slot.claim()
+    assert slot.commit().committed == 3
+    assert slot.prepare == slot.store == slot.records == {}
+    assert slot.redis.hlen(slot.keys.first(0)) == 0
+    assert slot.counters == {"accepted": 3, "claimed": 3, "committed": 3}
+
+
+def test_a_commit_takes_all_earlier_batches_and_no_later_one(slot):
+    slot.put_due(numbered(4))
+    for seq in (1, 2, 3, 4):
+        slot.claim(seq=seq, limit=1)
+    assert slot.commit(seq=3).committed == 3
+    assert list(slot.records) == ["a:4:0"]
+    assert set(slot.prepare) == {numbered(4)[3]}
+    assert slot.header().settled == 3
+
+
+def test_a_second_commit_changes_nothing_but_the_time_seen(slot):
+    slot.put_due(numbered(3))
+    slot.claim()
+    slot.commit()
+    keys = slot.keys.all_of(0)
+    before = [slot.redis.dump(key) for key in keys if key != slot.keys.consumers(0)]
+    again = slot.commit()
+    assert (again.claimed, again.moved, again.committed) == (0, 0, 0)
+    assert [slot.redis.dump(key) for key in keys if key != slot.keys.consumers(0)] == before
+
+
+def test_settled_never_goes_back(slot):
+    slot.claim(seq=5)
+    slot.commit(seq=5)
+    slot.commit(seq=3)
+    assert slot.header().settled == 5
+    with pytest.raises(Settled):
+        slot.claim(seq=4)
+
+
+def test_a_commit_settles_batches_that_never_claimed(slot):
+    assert call(slot, seq=7) == [0, 0, 0, 0]
+    assert slot.header().settled == 7
+
+
+def test_other_consumers_keep_their_claims(slot):
+    slot.put_due(numbered(3))
+    for consumer in ("a", "b", "aa"):
+        slot.claim(consumer, limit=1)
+    slot.commit("a")
+    assert sorted(slot.records) == ["aa:1:0", "b:1:0"]
+    assert set(slot.prepare) == set(numbered(3)[1:])
+
+
+def test_an_empty_claim_takes_no_others_messages_with_it(slot):
+    slot.claim("a")
+    slot.put_due(numbered(2))
+    slot.claim("b")
+    assert slot.commit("a").committed == 0
+    assert set(slot.prepare) == set(numbered(2))
+
+
+def test_a_call_takes_eight_records_and_says_that_more_remain(slot):
+    slot.put_due(numbered(16))
+    for j in range(16):
+        slot.claim(j=j, limit=1)
+    slot.claim("b")
+    assert call(slot) == [1, 8, 0, 8]
+    assert len(slot.records) == 9
+    assert call(slot) == [0, 8, 0, 8]
+    assert list(slot.records) == ["b:1:0"]
+
+
+def test_exactly_eight_records_need_one_call(slot):
+    for j in range(8):
+        slot.claim(j=j)
+    assert call(slot) == [0, 0, 0, 0]
+    assert slot.records == {}
+
+
+def test_the_queue_commits_all_however_many_there_are(slot):
+    slot.put_due(numbered(40))
+    for seq in (1, 2, 3):
+        for j in range(16):
+            slot.claim(seq=seq, j=j, limit=1)
+    settled = slot.commit(seq=3)
+    assert (settled.claimed, settled.committed) == (40, 40)
+    assert slot.records == {}
+
+
+def test_claimed_and_moved_are_told_as_the_claims_saw_them(slot):
+    slot.put_due(numbered(3))
+    slot.claim("b", limit=2, lease_ms=0)
+    slot.claim("a")
+    slot.rollback([numbered(3)[2]])
+    settled = slot.commit("a")
+    assert (settled.claimed, settled.moved, settled.committed) == (3, 2, 2)
+
+
+def test_an_older_run_is_superseded_and_deletes_nothing(slot):
+    slot.put_due([b"m"])
+    slot.claim(run=1)
+    slot.claim(run=2)
+    before = slot.dump()
+    with pytest.raises(Superseded):
+        slot.commit(run=1)
+    assert slot.dump() == before
+
+
+def test_a_newer_run_commits_and_bars_the_older(slot):
+    slot.put_due([b"m"])
+    slot.claim(run=1)
+    assert slot.commit(run=2).committed == 1
+    with pytest.raises(Superseded):
+        slot.claim(run=1, seq=2)
+
+
+def test_an_old_task_cannot_claim_what_the_commit_of_the_replay_would_delete(slot):
+    """Seen: an old run's task popped after the replay had passed its slot; nobody read that."""
+    slot.queue.replay("a", 2, 0, 1, 1000)
+    slot.put_due([b"m"])
+    with pytest.raises(Superseded):
+        slot.claim(run=1, seq=1)
+    slot.commit(run=2, seq=1)
+    assert slot.claimed("b") == [b"m"]
+
+
+def test_what_was_given_back_meanwhile_is_not_committed(slot):
+    slot.put_due([b"m"])
+    slot.claim("a", lease_ms=0)
+    assert slot.claimed("b") == [b"m"]
+    assert slot.commit("a").committed == 0
+    assert slot.claimed("b") == [b"m"]
+
+
+def test_a_copy_sent_again_in_flight_survives_the_commit(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    slot.put_due([b"m"])
+    slot.commit()
+    assert slot.claimed(seq=2) == [b"m"]
+
+
+def test_a_commit_keeps_what_the_header_knew(slot):
+    slot.claim(seq=4, j=3)
+    before = slot.now_ms()
+    slot.commit(run=2, seq=3)
+    header = slot.header()
+    assert (header.run, header.settled, header.last_seq, header.last_j) == (2, 3, 4, 3)
+    assert header.seen_ms >= before

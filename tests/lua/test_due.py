@@ -1,0 +1,97 @@
+"""What a claim could take."""
+
+import pytest
+from seeding import FAR_MS, LONG_MS, numbered
+
+from rmq_spark.queue.errors import ExclusiveSlot
+
+
+def due(slot, consumer="a", epoch=None, **options):
+    epochs = None if epoch is None else {0: epoch}
+    found = slot.queue.due([0], consumer, epochs=epochs, **options)[0]
+    return found.due, found.held
+
+
+def test_due_messages_and_retries_count_and_later_ones_do_not(slot):
+    slot.put({b"due": 1000, b"retried": 3, b"far": FAR_MS})
+    slot.put_waiting({b"over": 5_003, b"waiting": FAR_MS + 3})
+    assert due(slot) == (3, 0)
+
+
+def test_all_priorities_are_due(new_slot):
+    slot = new_slot("Priority")
+    slot.put({b"low": 17, b"high": 2**53, b"retried": 3})
+    assert due(slot) == (3, 0)
+
+
+def test_due_before_holds_back_what_came_due_later(slot):
+    slot.put({b"early": 6_500, b"late": 6_501})
+    slot.put_waiting({b"over": 6_016, b"later": 7_001})
+    assert due(slot, due_before_ms=6_500) == (2, 0)
+
+
+def test_messages_of_expired_claims_count_and_those_in_flight_do_not(slot):
+    slot.put_due(numbered(3))
+    slot.claim("a", limit=2)
+    slot.claim("b", limit=1)
+    assert due(slot) == (0, 0)
+    slot.release("a")
+    assert due(slot) == (2, 0)
+
+
+def test_what_was_rolled_back_of_an_expired_claim_counts_once(slot):
+    slot.put_due(numbered(2))
+    slot.claim("a", lease_ms=0)
+    slot.rollback(numbered(1))
+    assert due(slot) == (2, 0)
+
+
+def test_nothing_is_written(slot):
+    slot.put_due(numbered(2))
+    slot.claim("a", limit=1, lease_ms=0)
+    before = slot.dump()
+    due(slot)
+    assert slot.dump() == before
+
+
+def test_with_an_epoch_messages_that_another_holds_hold_the_slot_back(new_slot):
+    slot = new_slot(exclusive=True)
+    slot.put_due(numbered(3))
+    slot.claim("b", limit=1, epoch=1)
+    assert due(slot, "a", epoch=2) == (0, 2)
+    assert due(slot, "b", epoch=2) == (2, 0)
+    slot.release("b")
+    assert due(slot, "a", epoch=2) == (3, 0)
+
+
+def test_a_lower_epoch_is_held_back(new_slot):
+    slot = new_slot(exclusive=True)
+    slot.claim("b", epoch=5)
+    slot.put_due(numbered(3))
+    assert due(slot, "a", epoch=4) == (0, 3)
+    assert due(slot, "a", epoch=5) == (3, 0)
+
+
+def test_others_empty_claims_hold_nothing_back(new_slot):
+    slot = new_slot(exclusive=True)
+    slot.claim("b", epoch=1, lease_ms=LONG_MS)
+    slot.put_due([b"m"])
+    assert due(slot, "a", epoch=1) == (1, 0)
+
+
+def test_without_an_epoch_a_slot_that_has_one_is_refused(new_slot):
+    slot = new_slot(exclusive=True)
+    slot.claim("b", epoch=1)
+    with pytest.raises(ExclusiveSlot):
+        due(slot, "a")
+
+
+@pytest.mark.parametrize("topic_type", ["FixedTime", "Priority"])
+def test_a_claim_takes_exactly_what_is_due(new_slot, topic_type):
+    slot = new_slot(topic_type)
+    slot.put({b"first": 1000, b"retried": 3, b"far": FAR_MS})
+    slot.put_waiting({b"over": 5_003, b"waiting": FAR_MS + 3})
+    slot.put_due([b"expired"], first_score=500)
+    slot.claim("b", limit=1, lease_ms=0)
+    count = due(slot)[0]
+    assert len(slot.claimed("a")) == count

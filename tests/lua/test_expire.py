@@ -1,0 +1,137 @@
+"""Expired claims given back and lost consumers forgotten, by people and jobs."""
+
+from seeding import LONG_MS, numbered
+
+from rmq_spark.queue.queue import FORGET_CONSUMERS_MS
+
+
+def seen_long_ago(slot, consumer, ms_ago=FORGET_CONSUMERS_MS + 1000):
+    """Rewrites a header as if the consumer had not been seen since."""
+    header = slot.header(consumer)
+    values = (header.run, header.settled, header.last_seq, header.last_j, slot.now_ms() - ms_ago)
+    slot.redis.hset(slot.keys.consumers(0), consumer, " ".join(map(str, values)))
+
+
+def call(slot):
+    """One call of the script, which the queue repeats while more remains."""
+    keys = slot.keys.all_of(0)
+    return slot.queue.server.call("expire", keys, [16, "", FORGET_CONSUMERS_MS])
+
+
+def test_expired_claims_are_given_back_and_others_kept(slot):
+    slot.put_due(numbered(3))
+    slot.claim("b", limit=2)
+    slot.claim("a", lease_ms=0)
+    assert slot.queue.expire() == 1
+    assert slot.store == {numbered(3)[2]: 16}
+    assert list(slot.records) == ["b:1:0"]
+
+
+def test_all_batches_of_a_consumer_are_given_back(slot):
+    slot.put_due(numbered(3))
+    for j in range(3):
+        slot.claim("a", j=j, limit=1)
+    slot.release("a")
+    assert slot.queue.expire() == 3
+    assert slot.records == {}
+
+
+def test_messages_without_retries_left_are_buried(new_slot):
+    slot = new_slot(max_retries=0)
+    slot.put_due(numbered(3))
+    slot.claim(lease_ms=0)
+    assert slot.queue.expire() == 3
+    assert sorted(slot.dead) == numbered(3)
+
+
+def test_the_backoff_holds(new_slot):
+    slot = new_slot(retry_backoff="1h")
+    slot.put_due([b"m"])
+    slot.claim(lease_ms=0)
+    slot.queue.expire()
+    assert (slot.store, slot.waiting) == ({}, {b"m": 16})
+
+
+def test_a_copy_sent_again_meanwhile_wins(slot):
+    slot.put_due([b"m"])
+    slot.claim(lease_ms=0)
+    slot.queue.send([b"m"], fixed_time=7000)
+    assert slot.queue.expire() == 1
+    assert slot.store == {b"m": 7000}
+
+
+def test_a_call_gives_back_at_most_4096_messages_and_the_queue_all(slot):
+    slot.put_due(numbered(3 * 2048))
+    for j in range(3):
+        slot.claim(j=j, lease_ms=0)
+    assert call(slot) == [4096, 0, 1]
+    assert slot.queue.expire() == 2048
+    assert len(slot.store) == 3 * 2048
+
+
+def test_expiring_twice_changes_nothing(slot):
+    slot.put_due([b"m"])
+    slot.claim(lease_ms=0)
+    slot.queue.expire()
+    before = slot.dump()
+    assert slot.queue.expire() == 0
+    assert slot.dump() == before
+
+
+def test_empty_records_of_consumers_in_use_stay_sealed(slot):
+    slot.claim("a", lease_ms=0)
+    slot.queue.expire()
+    slot.put_due([b"m"])
+    assert slot.claimed("a") == []
+
+
+def test_a_consumer_not_seen_for_thirty_days_is_forgotten_with_its_empty_records(slot):
+    slot.claim("gone", seq=1)
+    slot.claim("gone", seq=2)
+    slot.claim("here")
+    seen_long_ago(slot, "gone")
+    assert call(slot) == [0, 1, 0]
+    assert list(slot.records) == ["here:1:0"]
+    assert slot.redis.hkeys(slot.keys.consumers(0)) == [b"here"]
+
+
+def test_a_consumer_seen_within_thirty_days_is_not_forgotten(slot):
+    slot.claim("a")
+    seen_long_ago(slot, "a", FORGET_CONSUMERS_MS - 60_000)
+    assert call(slot) == [0, 0, 0]
+    assert slot.header("a").last_seq == 1
+
+
+def test_a_consumer_that_holds_messages_is_not_forgotten(slot):
+    slot.put_due([b"m"])
+    slot.claim("a", seq=1)
+    slot.claim("a", seq=2, lease_ms=LONG_MS)
+    seen_long_ago(slot, "a")
+    assert call(slot) == [0, 0, 0]
+    assert sorted(slot.records) == ["a:1:0", "a:2:0"]
+    assert slot.claimed("a") == [b"m"]
+
+
+def test_what_a_forgotten_consumer_held_is_given_back_in_the_same_call(slot):
+    slot.put_due([b"m"])
+    slot.claim("gone", lease_ms=0)
+    seen_long_ago(slot, "gone")
+    assert call(slot) == [1, 1, 0]
+    assert slot.store == {b"m": 16}
+    assert slot.redis.hlen(slot.keys.first(0)) == 0
+
+
+def test_the_epoch_is_no_consumer(new_slot):
+    slot = new_slot(exclusive=True)
+    slot.claim("a", epoch=5)
+    seen_long_ago(slot, "a")
+    assert call(slot) == [0, 1, 0]
+    assert slot.redis.hkeys(slot.keys.consumers(0)) == [b"@epoch"]
+
+
+def test_a_call_forgets_at_most_1000_consumers_and_the_queue_all(slot):
+    names = [f"c{n}" for n in range(1003)]
+    slot.redis.hset(slot.keys.consumers(0), mapping=dict.fromkeys(names, "1 0 0 0 1"))
+    assert call(slot) == [0, 1000, 1]
+    assert slot.queue.expire() == 0
+    assert slot.redis.hlen(slot.keys.consumers(0)) == 0

@@ -1,0 +1,72 @@
+"""Counts of all queues."""
+
+from seeding import FAR_MS, LONG_MS, numbered
+
+from rmq_spark.queue import QueueFigures
+
+
+def test_a_topic_without_messages_has_figures_of_zero(slot):
+    figures = slot.queue.figures()
+    empty = QueueFigures(0, 0, None)
+    assert (figures.store, figures.prepare, figures.retry, figures.dead) == (empty,) * 4
+    assert set(figures.counters.values()) == {0}
+
+
+def test_the_store_counts_all_and_due_and_tells_the_oldest_due_time(slot):
+    slot.put({b"retried": 3, b"second": 2000, b"first": 1000, b"far": FAR_MS})
+    assert slot.queue.figures().store == QueueFigures(4, 3, 1000)
+
+
+def test_nothing_due_has_no_oldest(slot):
+    slot.put({b"retried": 3, b"far": FAR_MS})
+    assert slot.queue.figures().store == QueueFigures(2, 1, None)
+
+
+def test_priorities_are_all_due_and_have_no_oldest(new_slot):
+    slot = new_slot("Priority")
+    slot.put({b"low": 17, b"high": 2**53})
+    assert slot.queue.figures().store == QueueFigures(2, 2, None)
+
+
+def test_claimed_messages_are_due_when_the_lease_has_run_out(slot):
+    slot.put_due(numbered(3))
+    slot.claim("a", limit=1, lease_ms=LONG_MS)
+    slot.claim("b", limit=2, lease_ms=2 * LONG_MS)
+    first, second = slot.records["a:1:0"].deadline, slot.records["b:1:0"].deadline
+    assert slot.queue.figures().prepare == QueueFigures(3, 0, min(first, second))
+    slot.release("b")
+    assert slot.queue.figures().prepare == QueueFigures(3, 2, slot.records["b:1:0"].deadline)
+
+
+def test_empty_claims_have_no_deadline_that_matters(slot):
+    slot.claim(lease_ms=0)
+    assert slot.queue.figures().prepare == QueueFigures(0, 0, None)
+
+
+def test_the_retry_queue_tells_the_next_retry(slot):
+    slot.put_waiting({b"over": 5_016, b"later": FAR_MS + 3})
+    assert slot.queue.figures().retry == QueueFigures(2, 1, 5000)
+
+
+def test_the_dead_queue_tells_the_first_death(slot):
+    slot.bury(b"m")
+    slot.redis.zadd(slot.keys.dead(0), {b"n": 9})
+    assert slot.queue.figures().dead == QueueFigures(2, 0, 1)
+
+
+def test_slots_add_up(broker):
+    broker.create("T", "FixedTime", 4)
+    queue = broker.queue("T")
+    queue.send(numbered(100), fixed_time=FAR_MS)
+    queue.send([b"due"], fixed_time=2000)
+    figures = queue.figures()
+    assert figures.store == QueueFigures(101, 1, 2000)
+    assert figures.counters["accepted"] == 101
+
+
+def test_nothing_is_written(slot):
+    slot.put_due(numbered(2))
+    slot.claim(limit=1, lease_ms=0)
+    before = slot.dump()
+    slot.queue.figures()
+    assert slot.dump() == before

@@ -1,0 +1,124 @@
+"""A server that has reached maxmemory: nobody sends, everybody drains."""
+
+import pytest
+from seeding import LONG_MS, Slot, numbered
+
+from rmq_spark.queue import connect
+from rmq_spark.queue.errors import ServerFull, ServerUnsuitable
+
+
+@pytest.fixture
+def server_of_test(own_redis):
+    """A server of this test, and how to fill it."""
+    broker = connect(own_redis.url, patience_s=2)
+
+    def fill():
+        # Any amount is used by now, so every command that may store is refused.
+        broker.server.client.config_set("maxmemory", 1)
+
+    yield broker, fill
+    broker.close()
+
+
+@pytest.fixture
+def slot(server_of_test):
+    made = Slot(server_of_test[0], "T", "FixedTime")
+    yield made
+    made.check_conservation()
+
+
+@pytest.mark.parametrize("topic_type", ["RangeMerge", "Priority", "FixedTime"])
+def test_senders_are_refused_and_change_nothing(server_of_test, topic_type):
+    broker, fill = server_of_test
+    slot = Slot(broker, "T", topic_type)
+    slot.put_waiting({b"waiting": 5_004})
+    fill()
+    before = slot.dump()
+    for contents in ([b"new"], [b"waiting"], numbered(5000)):
+        with pytest.raises(ServerFull, match="maxmemory"):
+            slot.queue.send(contents, time_range=1, priority=50, fixed_time=50)
+    assert slot.dump() == before
+
+
+def test_a_full_server_is_drained_by_claim_and_commit(server_of_test, slot):
+    slot.put_due(numbered(3000))
+    server_of_test[1]()
+    assert slot.claimed(seq=1, limit=2048) == numbered(2048)
+    assert slot.claimed(seq=1, limit=2048) == numbered(2048)
+    assert slot.claimed(seq=2) == numbered(3000)[2048:]
+    assert slot.commit(seq=2).committed == 3000
+
+
+def test_a_new_consumer_opens_replays_and_reads_an_earlier_runs_claims(server_of_test, slot):
+    slot.put_due(numbered(3))
+    slot.claim()
+    server_of_test[1]()
+    assert slot.queue.open_run("a", 1) == 2
+    assert len(slot.queue.replay("a", 2, 0, 1, LONG_MS)) == 1
+    assert slot.claim(run=2, replay_only=True).retries_left == [15, 15, 15]
+    slot.queue.settle("a", 1)
+    assert slot.commit(run=2).committed == 3
+
+
+def test_empty_claims_and_commits_work(server_of_test, slot):
+    server_of_test[1]()
+    assert slot.claimed() == []
+    assert slot.commit().committed == 0
+    assert slot.header().settled == 1
+
+
+def test_leases_are_renewed_and_ended(server_of_test, slot):
+    slot.put_due(numbered(3))
+    slot.claim("a")
+    server_of_test[1]()
+    assert slot.queue.renew([0], "a", 1, LONG_MS) == 1
+    assert slot.queue.unread([0], "a", 1, 1) == 1
+    assert slot.release("a") == 1
+    assert slot.claimed("b") == numbered(3)
+
+
+@pytest.mark.parametrize("delay_ms", [None, LONG_MS])
+def test_messages_are_rolled_back(server_of_test, slot, delay_ms):
+    slot.put_due(numbered(3))
+    slot.claim()
+    server_of_test[1]()
+    assert slot.rollback(numbered(2), delay_ms=delay_ms) == (2, 0)
+    assert len(slot.retry if delay_ms else slot.store) == 2
+
+
+def test_claims_expire_and_the_dead_are_buried_cancelled_and_requeued(server_of_test, slot):
+    slot.put({b"last": 1, b"more": 9})
+    slot.put_due(numbered(2))
+    slot.claim(lease_ms=0)
+    server_of_test[1]()
+    assert slot.queue.expire() == 4
+    assert set(slot.dead) == {b"last"}
+    assert slot.queue.cancel({0: numbered(1)}) == 1
+    assert slot.queue.requeue(0, [b"last"], 500) == 1
+    assert slot.store == {b"last": 500, b"more": 8, numbered(2)[1]: 16}
+
+
+def test_a_topic_is_altered_looked_at_and_deleted(server_of_test, slot):
+    slot.put_due(numbered(2))
+    server_of_test[1]()
+    assert slot.broker.alter("T", paused=True).paused
+    assert slot.queue.due([0], "a")[0].due == 2
+    assert slot.queue.figures().store.count == 2
+    slot.broker.delete("T")
+    assert slot.broker.find("T") is None
+
+
+def test_once_drained_it_takes_messages_again(server_of_test, slot):
+    slot.put_due(numbered(3))
+    server_of_test[1]()
+    with pytest.raises(ServerFull):
+        slot.queue.send([b"m"], fixed_time=500)
+    slot.redis.config_set("maxmemory", 0)
+    assert slot.queue.send([b"m"], fixed_time=500).new == 1
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "allkeys-random"])
+def test_a_server_that_evicts_is_refused(own_redis, server_of_test, policy):
+    server_of_test[0].server.client.config_set("maxmemory-policy", policy)
+    with pytest.raises(ServerUnsuitable, match=f"maxmemory-policy {policy}.*noeviction"):
+        connect(own_redis.url, patience_s=2)

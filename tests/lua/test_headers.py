@@ -1,0 +1,111 @@
+"""The scripts' headers say what the code does, as far as a machine can tell."""
+
+import re
+
+import pytest
+
+from rmq_spark.queue import scripts
+
+FOLDER = scripts._lua_folder()
+SCRIPTS = {name: FOLDER.joinpath(f"{name}.lua").read_text() for name in scripts.NAMES}
+STORE_HANDED_ON = {"send_first", "send_last"}  # their keys come in threes, one set a group
+
+
+def header(text):
+    """The opening comment, its lines joined."""
+    return " ".join(re.match(r"(?:--.*\n)+", text).group().replace("--", "").split())
+
+
+def section(text, name):
+    """What a header says behind one of its words."""
+    found = re.search(
+        rf"{name}:? (.*?)(?= KEYS:| ARGV:| Returns | Errors:| Bound:|$)", header(text)
+    )
+    return found.group(1) if found else None
+
+
+def numbers(described):
+    """The numbers of a list such as '1 run, 2 seq, 3.. contents', and whether it is open."""
+    found = re.findall(r"(?:^|, |,? and |pairs of |each group )(\d+)(\.\.)? ", described)
+    return [int(number) for number, _ in found], any(dots for _, dots in found)
+
+
+def highest_index(name, table):
+    code = scripts.assemble(FOLDER, name)
+    found = [int(n) for n in re.findall(rf"{table}\[(\d+)\]", code)]
+    found += [int(n) + 1 for n in re.findall(rf"{table}\[[a-z] \+ (\d+)\]", code)]
+    return max(found, default=0)
+
+
+def test_every_script_of_the_folder_is_known():
+    assert sorted(f.stem for f in FOLDER.glob("*.lua")) == sorted(scripts.NAMES)
+
+
+def test_every_include_of_the_folder_is_used_and_there():
+    used = {
+        name for text in SCRIPTS.values() for name in re.findall(r"^--- include (\w+)$", text, re.M)
+    }
+    assert sorted(f.stem for f in (FOLDER / "include").glob("*.lua")) == sorted(used)
+
+
+def test_every_script_has_a_test_file_of_its_own(request):
+    here = {file.name for file in request.path.parent.glob("test_*.py")}
+    assert {f"test_{name}.py" for name in scripts.NAMES} <= here
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+@pytest.mark.parametrize("table", ["KEYS", "ARGV"])
+def test_the_header_names_all_keys_and_arguments_used(name, table):
+    described = section(SCRIPTS[name], table)
+    assert described, f"no {table} line"
+    named, is_open = numbers(described)
+    assert named == list(range(1, len(named) + 1)), described
+    used = highest_index(name, table)
+    if name in STORE_HANDED_ON or name == "requeue":
+        assert table == "ARGV" or used == len(named)
+    elif is_open:
+        assert used in (len(named) - 1, len(named))
+    else:
+        assert used == len(named)
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_the_header_says_what_is_returned_what_fails_and_what_bounds_it(name):
+    for word in ("Returns", "Errors", "Bound"):
+        assert section(SCRIPTS[name], word), f"no {word} line"
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_the_header_names_the_errors_of_the_code_and_no_others(name):
+    code = re.sub(r"^--.*$", "", scripts.assemble(FOLDER, name), flags=re.M)
+    raised = set(re.findall(r"RMQ_[A-Z]+", code))
+    if "superseded(" not in code.replace("local function superseded(", ""):
+        raised -= (
+            {"RMQ_SUPERSEDED"} if "RMQ_SUPERSEDED run %.0f of consumer %s is" not in code else set()
+        )
+    assert set(re.findall(r"RMQ_[A-Z]+", section(SCRIPTS[name], "Errors"))) == raised
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_types_are_checked_before_the_first_write(name):
+    code = SCRIPTS[name]
+    if name in STORE_HANDED_ON:
+        code = FOLDER.joinpath("include", "store.lua").read_text()
+        code = code[code.index("local function store_in_groups") :]
+    assert "wrong_type(" in code or "set_deadlines()" in code
+    before = code[: code.index("wrong_type(")] if "wrong_type(" in code else ""
+    assert "redis.call" not in before
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
+    plain = scripts.load_scripts(FOLDER, knows_flags=False)[name]
+    flagged = scripts.load_scripts(FOLDER, knows_flags=True)[name]
+    assert not plain.text.startswith("#!")
+    first = flagged.text.split("\n", 1)[0]
+    expected = {"send_first": "#!lua", "send_last": "#!lua"}
+    expected |= dict.fromkeys(("due", "figures"), "#!lua flags=no-writes")
+    assert first == expected.get(name, "#!lua flags=allow-oom")
+    assert flagged.text.split("\n", 1)[1] == plain.text
+    assert plain.sha != flagged.sha
+    assert "--- include" not in plain.text

@@ -1,0 +1,41 @@
+"""A consumer's next run."""
+
+import pytest
+
+from rmq_spark.queue.errors import CheckpointRefused
+from rmq_spark.queue.topic import consumer_key
+
+
+def test_each_run_is_one_more_than_the_last(slot):
+    assert [slot.queue.open_run("a", 0) for _ in range(3)] == [1, 2, 3]
+
+
+def test_runs_that_only_the_slots_know_count(slot):
+    assert slot.queue.open_run("a", 7) == 8
+    assert slot.queue.open_run("a", 3) == 9
+
+
+def test_consumers_count_for_themselves(slot):
+    slot.queue.open_run("a", 5)
+    assert slot.queue.open_run("b", 0) == 1
+
+
+def test_a_consumer_of_another_topic_is_refused(new_slot):
+    new_slot().queue.open_run("a", 0)
+    other = new_slot()
+    with pytest.raises(CheckpointRefused, match="reads the topic T0, not T1"):
+        other.queue.open_run("a", 0)
+    key = consumer_key("a", other.queue.key_prefix)
+    assert other.redis.hgetall(key) == {b"run": b"1", b"topic": b"T0"}
+
+
+def test_opening_keeps_what_is_settled(slot):
+    slot.queue.open_run("a", 0)
+    slot.queue.settle("a", 12)
+    slot.queue.open_run("a", 0)
+    assert slot.queue.settled("a") == 12
+
+
+def test_runs_beyond_what_a_double_prints_stay_exact(slot):
+    assert slot.queue.open_run("a", 10**15) == 10**15 + 1
+    assert slot.queue.open_run("a", 0) == 10**15 + 2

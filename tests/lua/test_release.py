@@ -1,0 +1,57 @@
+"""Leases ended: the batch failed."""
+
+import pytest
+from seeding import LONG_MS, numbered
+
+from rmq_spark.queue.errors import Superseded
+
+
+def test_anyone_else_takes_what_was_released(slot):
+    slot.put_due(numbered(2))
+    slot.claim("a", seq=1, limit=1)
+    slot.claim("a", seq=2, limit=1)
+    assert slot.release("a") == 2
+    claim = slot.claim("b")
+    assert sorted(claim.contents) == numbered(2)
+    assert claim.retries_left == [15, 15]
+
+
+def test_its_own_replay_still_reads_what_was_released(slot):
+    slot.put_due(numbered(2))
+    first = slot.claim("a")
+    slot.release("a")
+    assert len(slot.queue.replay("a", 2, 0, 1, LONG_MS)) == 1
+    assert slot.claim("a", run=2, replay_only=True).contents == first.contents
+    assert slot.claimed("b") == []
+
+
+def test_other_consumers_keep_their_leases(slot):
+    slot.put_due(numbered(2))
+    slot.claim("a", limit=1)
+    slot.claim("b", limit=1)
+    slot.release("a")
+    assert slot.claimed("c") == numbered(1)
+
+
+def test_claims_that_an_older_run_made_are_released_too(slot):
+    slot.put_due([b"m"])
+    slot.claim("a", run=1)
+    slot.queue.replay("a", 2, 5, 5, LONG_MS)
+    assert slot.release("a", run=2) == 1
+    assert slot.claimed("b") == [b"m"]
+
+
+@pytest.mark.parametrize("run", [1, 3])
+def test_only_the_run_that_the_slot_knows_may_release(slot, run):
+    slot.put_due([b"m"])
+    slot.claim("a", run=2)
+    before = slot.dump()
+    with pytest.raises(Superseded):
+        slot.release("a", run=run)
+    assert slot.dump() == before
+
+
+def test_an_unknown_consumer_has_nothing_to_release(slot):
+    with pytest.raises(Superseded):
+        slot.release("never", run=1)
+    assert slot.records == {}

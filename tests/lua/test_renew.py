@@ -1,0 +1,68 @@
+"""Leases put off."""
+
+import pytest
+from seeding import LONG_MS, numbered
+
+from rmq_spark.queue.errors import Superseded
+
+
+def test_all_claims_of_the_consumer_are_put_off_and_no_others(slot):
+    slot.put_due(numbered(4))
+    slot.claim("a", seq=1, lease_ms=1000, limit=1)
+    slot.claim("a", seq=2, lease_ms=1000, limit=1)
+    slot.claim("b", seq=1, lease_ms=1000, limit=1)
+    others = slot.records["b:1:0"]
+    before = slot.now_ms()
+    assert slot.queue.renew([0], "a", 1, LONG_MS) == 2
+    records = slot.records
+    for name in ("a:1:0", "a:2:0"):
+        assert before + LONG_MS <= records[name].deadline <= slot.now_ms() + LONG_MS
+    assert records["b:1:0"] == others
+
+
+def test_a_renewed_claim_is_not_taken_by_others(slot):
+    slot.put_due([b"m"])
+    slot.claim("a", lease_ms=0)
+    slot.queue.renew([0], "a", 1, LONG_MS)
+    assert slot.claimed("b") == []
+
+
+def test_claims_that_an_older_run_made_are_put_off_too(slot):
+    """A replayed batch that was not read yet must not lapse."""
+    slot.put_due([b"m"])
+    slot.claim("a", run=1, lease_ms=0)
+    slot.queue.replay("a", 2, 5, 5, LONG_MS)
+    assert slot.queue.renew([0], "a", 2, LONG_MS) == 1
+    assert slot.records["a:1:0"].run == 1
+    assert slot.claimed("b") == []
+
+
+@pytest.mark.parametrize("run", [1, 3])
+def test_only_the_run_that_the_slot_knows_may_renew(slot, run):
+    slot.put_due([b"m"])
+    slot.claim("a", run=2)
+    before = slot.dump()
+    with pytest.raises(Superseded, match=f"run {run} of consumer a is not the run 2"):
+        slot.queue.renew([0], "a", run, LONG_MS)
+    assert slot.dump() == before
+
+
+def test_nothing_but_the_deadline_changes(slot):
+    slot.put_due(numbered(2))
+    first = slot.claim()
+    record = slot.records["a:1:0"]
+    slot.queue.renew([0], "a", 1, 2 * LONG_MS)
+    again = slot.records["a:1:0"]
+    assert again.deadline > record.deadline
+    unchanged = ("version", "stamp", "run", "count", "moved")
+    assert [getattr(again, n) for n in unchanged] == [getattr(record, n) for n in unchanged]
+    assert slot.claim().contents == first.contents
+
+
+def test_the_consumer_counts_as_seen(slot):
+    slot.claim()
+    slot.wait_until(slot.header().seen_ms)
+    slot.queue.renew([0], "a", 1, LONG_MS)
+    header = slot.header()
+    assert header.seen_ms > slot.records["a:1:0"].deadline - LONG_MS - 1
+    assert (header.run, header.last_seq) == (1, 1)
