@@ -70,7 +70,7 @@ def test_the_limit_is_kept_and_the_rest_stays_in_order(new_slot, topic_type):
     taken = [slot.claimed(seq=seq, limit=4) for seq in (1, 2, 3)]
     assert [len(contents) for contents in taken] == [4, 4, 2]
     expected = numbered(10) if topic_type == "FixedTime" else numbered(10)[::-1]
-    assert sum(taken, []) == expected
+    assert [content for contents in taken for content in contents] == expected
 
 
 def test_a_first_delivery_has_max_retries_left_and_a_retry_one_less_than_its_score(new_slot):

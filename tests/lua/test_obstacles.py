@@ -132,7 +132,7 @@ def test_a_record_of_another_version_is_refused_before_anything_is_written(slot,
     call = call_of(slot, name)
     slot.redis.hset(slot.keys.claims(0), "a:7:0", text)
     before = everything(slot)
-    with pytest.raises(ScriptFailed, match="record a:7:0 .* another version of rmq-spark"):
+    with pytest.raises(ScriptFailed, match=r"record a:7:0 .* another version of rmq-spark"):
         call()
     assert everything(slot) == before
 
