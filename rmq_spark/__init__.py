@@ -23,6 +23,7 @@ from rmq_spark.queue import (
 
 if TYPE_CHECKING:
     from rmq_spark.spark.datasource import RmqDataSource, register
+    from rmq_spark.spark.each_message import EachMessage, each_message
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ __all__ = [
     "Broker",
     "Consumer",
     "Delivered",
+    "EachMessage",
     "Message",
     "Queue",
     "RmqDataSource",
@@ -40,13 +42,21 @@ __all__ = [
     "TopicType",
     "__version__",
     "connect",
+    "each_message",
     "register",
 ]
 
-_NEED_SPARK = {"RmqDataSource", "register"}
+# The names that need Spark, and the module of each.
+_SPARK_MODULES = {
+    "EachMessage": "each_message",
+    "RmqDataSource": "datasource",
+    "each_message": "each_message",
+    "register": "datasource",
+}
+_NEED_SPARK = _SPARK_MODULES.keys()
 
 
 def __getattr__(name: str) -> Any:
     if name in _NEED_SPARK:
-        return getattr(import_module("rmq_spark.spark.datasource"), name)
+        return getattr(import_module(f"rmq_spark.spark.{_SPARK_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
