@@ -9,14 +9,6 @@
 --- include time
 --- include types
 --- include store
+--- include delay
 
-local now, delayed = now_ms(), {}
-local time_range, due
-for i = 1, #ARGV, 2 do
-  if ARGV[i] ~= time_range then
-    time_range = ARGV[i]
-    due = string.format('%.0f', now + time_range)
-  end
-  delayed[i], delayed[i + 1] = due, ARGV[i + 1]
-end
-return store_in_groups(delayed, 'NX')
+return wrong_group_type(1) or store_in_groups(due_after(ARGV, now_ms()), 'NX', 1)

@@ -9,4 +9,4 @@
 --- include types
 --- include store
 
-return store_in_groups(ARGV, nil)
+return wrong_group_type(1) or store_in_groups(ARGV, nil, 1)

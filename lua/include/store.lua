@@ -1,4 +1,4 @@
--- Storing what was sent, for the two send scripts. Include types above it.
+-- Storing what was sent, for the scripts that send or publish. Include types above it.
 local VALUES_A_CALL = 7800 -- of the 7999 that unpack takes; pairs of score and content
 
 local function contents_of(pairs_, from, to)
@@ -26,14 +26,18 @@ local function store_in_group(pairs_, condition, store, retry, stats)
   return {new, sent - new}
 end
 
--- The same in every group whose keys the caller named; returns the counts of the first.
-local function store_in_groups(pairs_, condition)
-  for k = 1, #KEYS, 3 do
+-- The groups' keys are those from the number `from` on: store, retry, stats of each.
+local function wrong_group_type(from)
+  for k = from, #KEYS, 3 do
     local wrong = wrong_type(KEYS[k], 'zset', KEYS[k + 1], 'zset', KEYS[k + 2], 'hash')
     if wrong then return wrong end
   end
+end
+
+-- Stores in every group whose keys the caller named; returns the counts of the first.
+local function store_in_groups(pairs_, condition, from)
   local counts
-  for k = 1, #KEYS, 3 do
+  for k = from, #KEYS, 3 do
     local stored = store_in_group(pairs_, condition, KEYS[k], KEYS[k + 1], KEYS[k + 2])
     counts = counts or stored
   end

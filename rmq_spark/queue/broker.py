@@ -142,6 +142,8 @@ class Broker:
                 for known in self.server.command("HKEYS", keys.consumers(slot)):
                     for consumer in (known.decode(), scoped_name(old.name, group, known.decode())):
                         self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
+                for stage in self.server.command("HKEYS", keys.stages(slot)):
+                    self.server.command("UNLINK", keys.stage(slot, stage.decode()))
                 self.server.command("UNLINK", *keys.all_of(slot))
 
     def _replace(self, name: str, old: TopicDefinition, new: str) -> bool:

@@ -21,6 +21,7 @@
         +-- ServerRefused      wrong password, user, database or permission
         +-- ServerUnsuitable   too old, or it evicts keys
         +-- ServerFull         maxmemory is reached: nothing can be stored
+        +-- StageLost          what a task had staged was deleted before it ended
         +-- WrongKeyType       a key of another type is in the way
         +-- ScriptFailed       anything else a script answered
 
@@ -77,7 +78,7 @@ class ExclusiveSlot(ClaimError):
 
 
 class CheckpointRefused(ClaimError):
-    """Going on from this checkpoint would commit messages that nobody has read."""
+    """Going on from this checkpoint would lose messages: ones that nobody has read, or sent."""
 
 
 class UnreadableContent(ClaimError):
@@ -102,6 +103,10 @@ class ServerUnsuitable(ServerError):
 
 class ServerFull(ServerError):
     """Redis has reached maxmemory: messages can be consumed, not sent."""
+
+
+class StageLost(ServerError):
+    """What a task had staged for a batch was deleted: the batch was published without it."""
 
 
 class WrongKeyType(ServerError):

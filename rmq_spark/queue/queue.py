@@ -1,8 +1,8 @@
-"""The queue of one topic: one method per script. The only caller of the scripts."""
+"""The queue of one topic: one method per script, but for those that staging calls."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from rmq_spark.queue.claims import (
     MESSAGES_A_CLAIM,
@@ -20,10 +20,10 @@ from rmq_spark.queue.claims import (
 )
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
+from rmq_spark.queue.parts import chunks, in_parts
 from rmq_spark.queue.server import Call, Server
+from rmq_spark.queue.staging import Staging
 from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, TopicType, consumer_key
-
-_T = TypeVar("_T")
 
 # A send blocks Redis for about 2 us a message; 4096 keep others' calls waiting less than 10 ms.
 MESSAGES_A_SEND = 4096
@@ -134,7 +134,7 @@ class Queue:
                 part,
             )
             for slot, wanted in contents.items()
-            for part in _chunks(wanted, MESSAGES_A_SEND)
+            for part in chunks(wanted, MESSAGES_A_SEND)
         ]
         return sum(self._pipelines(calls))
 
@@ -150,7 +150,7 @@ class Queue:
         calls = [
             Call("requeue", self._keys(slot, "store retry dead stats"), part)
             for slot, pairs in by_slot.items()
-            for part in _chunks(pairs, 2 * MESSAGES_A_CLAIM)
+            for part in chunks(pairs, 2 * MESSAGES_A_CLAIM)
         ]
         return sum(self._pipelines(calls))
 
@@ -306,7 +306,7 @@ class Queue:
             claim, run = split_claim_id(one.claim_id)
             fixed = [claim, run, _text(one.delay_ms), self.definition.max_retries, self._backoff]
             keys = self._keys(one.slot, "store prepare retry dead claims first stats")
-            for part in _chunks(one.contents, MESSAGES_A_CLAIM):
+            for part in chunks(one.contents, MESSAGES_A_CLAIM):
                 calls.append(Call("rollback", keys, [*fixed, *part]))
         replies = self._pipelines(calls)
         return RollbackResult(
@@ -316,9 +316,13 @@ class Queue:
     # -- the third group: what people call
 
     def expire(self, slots: Iterable[int] | None = None) -> int:
-        """Gives back all claims whose lease has run out. Returns how many messages."""
+        """Gives back all claims whose lease has run out. Returns how many messages.
+
+        Also forgets consumers, and what sinks have staged, that nobody came back to for 30 days.
+        """
         given_back = 0
         left = list(self.slots if slots is None else slots)
+        Staging(self.server, self.definition, self.key_prefix).forget(left)
         while left:
             calls = [
                 Call(
@@ -371,21 +375,10 @@ class Queue:
         )
 
     def _pipelines(self, calls: Sequence[Call]) -> list[Any]:
-        return _in_parts(calls, self.server.pipeline)
+        return in_parts(calls, self.server.pipeline, CALLS_A_PIPELINE)
 
     def _plain_pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return _in_parts(commands, self.server.commands)
-
-
-def _in_parts(calls: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]]) -> list[Any]:
-    replies: list[Any] = []
-    for part in _chunks(calls, CALLS_A_PIPELINE):
-        replies += run(part)
-    return replies
-
-
-def _chunks(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
-    return [values[at : at + size] for at in range(0, len(values), size)]
+        return in_parts(commands, self.server.commands, CALLS_A_PIPELINE)
 
 
 def _text(number: int | None) -> str:

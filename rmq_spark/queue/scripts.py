@@ -18,25 +18,30 @@ _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 
 # Scripts that store new messages must fail on a full server; all others free what they can, so
 # they may run there (flags are known from Redis 7 on; 6.2 goes by each script's first write).
-_STORING = frozenset({"send_first", "send_last"})
+_STORING = frozenset({"send_first", "send_last", "stage"})
 _READING = frozenset({"due", "figures"})
 NAMES = (
     "alter",
     "cancel",
     "claim",
     "commit",
+    "conclude",
+    "discard",
     "due",
     "expire",
     "figures",
     "open",
+    "publish",
     "release",
     "renew",
     "replay",
     "requeue",
     "rollback",
+    "seal",
     "send_first",
     "send_last",
     "settle",
+    "stage",
     "unread",
 )
 

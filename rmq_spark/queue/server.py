@@ -30,6 +30,8 @@ _BY_CODE: dict[str, type[errors.RmqError]] = {
     "RMQ_EXCLUSIVE": errors.ExclusiveSlot,
     "RMQ_WRONGTYPE": errors.WrongKeyType,
     "RMQ_OTHERTOPIC": errors.CheckpointRefused,
+    "RMQ_RESTORED": errors.CheckpointRefused,
+    "RMQ_STAGELOST": errors.StageLost,
 }
 _REMEDIES = {
     errors.Superseded: "A newer start of the same query or consumer has taken over. If two queries "
@@ -39,6 +41,7 @@ _REMEDIES = {
     errors.ExclusiveSlot: "Read it with zookeeper.hosts, or switch the topic's exclusive off.",
     errors.WrongKeyType: "Move that key away, or give the queue a keyPrefix "
     "or database of its own.",
+    errors.StageLost: "Start the query again: its batch is staged anew.",
     errors.CheckpointRefused: "Give the query a new checkpointLocation.",
 }
 

@@ -271,10 +271,18 @@ class Keys:
         """HASH: counters."""
         return self._tagged("stats", slot)
 
+    def stages(self, slot: int) -> str:
+        """HASH: name of a stage -> when it was begun, ms. One for all groups."""
+        return f"{self.prefix}stages_{{{self.prefix}{self.topic}_{slot}}}"
+
+    def stage(self, slot: int, name: str) -> str:
+        """LIST: score, content, score, content, ... as they were sent. One for all groups."""
+        return f"{self.prefix}stage_{{{self.prefix}{self.topic}_{slot}}}:{name}"
+
     def all_of(self, slot: int) -> list[str]:
-        """Every key of a slot."""
+        """Every key of a slot but the stages, whose names the hash of stages tells."""
         kinds = (self.store, self.prepare, self.retry, self.dead)
-        books = (self.claims, self.first, self.consumers, self.stats)
+        books = (self.claims, self.first, self.consumers, self.stats, self.stages)
         return [key(slot) for key in (*kinds, *books)]
 
 
@@ -286,3 +294,8 @@ def topics_key(prefix: str = "") -> str:
 def consumer_key(consumer: str, prefix: str = "") -> str:
     """HASH: run, settled and topic of a consumer."""
     return f"{prefix}consumer:{consumer}"
+
+
+def sink_key(query: str, prefix: str = "") -> str:
+    """HASH: the batch that an exactly-once sink sealed last, and what is left of it to publish."""
+    return f"{prefix}sink:{query}"

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_source_schema
+from rmq_spark.spark.staged_writer import RmqStagedStreamWriter
 from rmq_spark.spark.stream_reader import RmqStreamReader
 from rmq_spark.spark.writers import RmqStreamWriter, RmqWriter
 
@@ -54,12 +55,20 @@ class RmqDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The sending side of ``df.write``. Raises InvalidOption, InvalidMessage, ServerError."""
         _refuse_overwrite(overwrite, 'mode("append")')
-        return RmqWriter(parse_sink_options(self.options), schema)
+        options = parse_sink_options(self.options)
+        if options.exactly_once:
+            raise InvalidOption(
+                "deliveryGuarantee=exactlyOnce is not accepted by df.write: nothing would tell a "
+                "repeated write from a new one. Accepted: atLeastOnce; or send with "
+                'df.writeStream.format("rmq"), whose batches have numbers.'
+            )
+        return RmqWriter(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """The sending side of ``df.writeStream``. Raises as writer does."""
         _refuse_overwrite(overwrite, 'outputMode("append")')
-        return RmqStreamWriter(parse_sink_options(self.options), schema)
+        options = parse_sink_options(self.options)
+        return (RmqStagedStreamWriter if options.exactly_once else RmqStreamWriter)(options, schema)
 
 
 def _refuse_overwrite(overwrite: bool, remedy: str) -> None:

@@ -31,6 +31,7 @@ SHORTEST_LEASE_MS = 1_000
 # More than a year is a slip, and threads cannot wait for ever so long.
 LONGEST_DURATION_MS = 366 * 24 * 3600 * 1000
 REDIS = "redis."
+GUARANTEES = ("atLeastOnce", "exactlyOnce")
 WRITE_OPERATIONS = ("send", "cancel", "requeue", "rollback")
 _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 
@@ -71,6 +72,7 @@ SINK_OPTIONS = (
     Option("delay", "the topic's backoff", "the wait after a rollback, of rows that have none"),
     Option("maxRetries", "16", "of a new topic: deliveries after the first, 0 to 16"),
     Option("retryBackoff", "none", "of a new topic: none, rocketmq, or durations by commas"),
+    Option("deliveryGuarantee", "atLeastOnce", "atLeastOnce or, in df.writeStream, exactlyOnce"),
     Option("pastFixedTime", "send", "send or fail: what happens to a fixedTime not after now"),
     *_CONNECTION,
 )
@@ -132,6 +134,7 @@ class SinkOptions:
     delay_ms: int | None
     max_retries: int | None
     retry_backoff: str | None
+    exactly_once: bool
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -195,6 +198,13 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     backoff = options.get("retryBackoff")
     if backoff is not None:
         parse_retry_backoff(backoff)
+    operation = options.one_of("operation", WRITE_OPERATIONS)
+    exactly_once = options.one_of("deliveryGuarantee", GUARANTEES) == "exactlyOnce"
+    if exactly_once and operation != "send":
+        raise InvalidOption(
+            f"deliveryGuarantee=exactlyOnce is not accepted with operation={operation}. Accepted: "
+            "operation=send; the others change what is there, and may be done again."
+        )
     return SinkOptions(
         connection=options.connection(),
         key_prefix=options.key_prefix(),
@@ -206,10 +216,11 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         priority=options.optional_whole("priority", LOWEST_SCORE, HIGHEST_SCORE),
         fixed_time_ms=options.fixed_time(),
         fail_past=options.one_of("pastFixedTime", ("send", "fail")) == "fail",
-        operation=options.one_of("operation", WRITE_OPERATIONS),
+        operation=operation,
         delay_ms=None if options.get("delay") is None else options.duration("delay", 0),
         max_retries=options.optional_whole("maxRetries", 0, MOST_RETRIES),
         retry_backoff=backoff,
+        exactly_once=exactly_once,
     )
 
 
@@ -276,11 +287,10 @@ class _Given:
         text = self.get(name)
         if text is None:
             return accepted[0]
-        if text.strip().lower() not in accepted:
-            raise InvalidOption(
-                f"{name}={text!r} is not accepted. Accepted: {', '.join(accepted)}."
-            )
-        return text.strip().lower()
+        for value in accepted:
+            if value.lower() == text.strip().lower():
+                return value
+        raise InvalidOption(f"{name}={text!r} is not accepted. Accepted: {', '.join(accepted)}.")
 
     def optional_whole(self, name: str, lowest: int, highest: int) -> int | None:
         text = self.get(name)

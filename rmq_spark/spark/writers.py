@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -13,6 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server, shared_server
 from rmq_spark.queue.topic import TopicDefinition
 from rmq_spark.spark.operations import OPERATIONS
@@ -59,21 +61,25 @@ class SinkWork:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Counted:
         """Works on all rows of a partition, each Arrow batch checked whole before it goes."""
         counts: Counter[str] = Counter()
+        for checked in self.checked(batches):
+            for queue, work in checked:
+                counts.update(self._operation.do(queue, work))
+        return Counted(counts)
+
+    def checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[tuple[Queue, Any]]]:
+        """Of each Arrow batch, once all of it is checked, what is to be done in each topic."""
         server = shared_server(self._options.connection)
         known = dict(self._known)
         for batch in batches:
             if not batch.num_rows:
                 continue
             rows = Rows.of(batch, self._places)
-            checked = [
+            yield [
                 (queue, self._operation.work_of(queue, part, contents))
                 for queue, part, contents in self._topics.split(
                     server, known, rows, rows.contents()
                 )
             ]
-            for queue, work in checked:
-                counts.update(self._operation.do(queue, work))
-        return Counted(+counts)  # without zeros
 
 
 class RmqWriter(DataSourceArrowWriter):

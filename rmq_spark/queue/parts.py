@@ -1,0 +1,16 @@
+"""Long lists cut into parts of a bounded size."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+def chunks(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
+    """The values in order, ``size`` at a time."""
+    return [values[at : at + size] for at in range(0, len(values), size)]
+
+
+def in_parts(calls: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]], size: int) -> list[Any]:
+    """The replies of all calls, run ``size`` at a time."""
+    return [reply for part in chunks(calls, size) for reply in run(part)]

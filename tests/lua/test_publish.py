@@ -1,0 +1,118 @@
+"""Publishing: sealed stages become messages, exactly as if they had been sent now."""
+
+import pytest
+from seeding import LONG_MS, Slot, numbered
+from staged import NAME, Stages
+
+from rmq_spark.queue import SendResult, connect
+from rmq_spark.queue.errors import ServerFull
+from rmq_spark.queue.staging import Manifest
+
+
+@pytest.fixture
+def stages(slot):
+    return Stages(slot)
+
+
+def test_what_was_staged_can_be_claimed_and_the_stage_is_gone(stages, slot):
+    stages.put(numbered(3))
+    assert stages.publish() == SendResult(3, 0)
+    assert slot.claimed() == numbered(3)
+    assert stages.names == stages.keys() == []
+    assert slot.counters == {"accepted": 3, "claimed": 3}
+
+
+def test_publishing_again_adds_nothing_even_when_the_first_copy_was_committed(stages, slot):
+    stages.put(numbered(3))
+    stages.publish()
+    slot.claim()
+    slot.commit()
+    before = slot.dump()
+    assert stages.publish() == SendResult(0, 0)
+    assert slot.dump() == before
+
+
+def test_a_call_takes_at_most_4096_and_repeated_calls_take_the_rest(stages, slot):
+    contents = numbered(9000)
+    stages.put(contents)
+    keys = [*stages.staging._of(0, NAME), *stages.staging._groups(0)]
+    replies = [slot.queue.server.call("publish", keys, [NAME, 0]) for _ in range(4)]
+    assert replies == [[1, 4096, 0], [1, 4096, 0], [0, 808, 0], [0, 0, 0]]
+    assert sorted(slot.store) == contents
+    assert stages.names == []
+
+
+def test_a_stage_is_published_whole_in_calls(stages, slot):
+    stages.put(numbered(9000))
+    assert stages.publish() == SendResult(9000, 0)
+    assert len(slot.store) == 9000
+
+
+def test_the_last_score_wins_where_the_type_says_so(stages, slot):
+    slot.queue.send([b"old"], fixed_time=500)
+    stages.put([b"old", b"new"], score=700)
+    stages.put([b"new"], score=600, held=2)
+    assert stages.publish() == SendResult(new=1, merged=2)
+    assert slot.store == {b"old": 700, b"new": 600}
+
+
+def test_a_time_range_runs_from_publishing_and_the_first_due_time_stays(new_slot):
+    slot = new_slot("RangeMerge")
+    stages = Stages(slot)
+    slot.queue.send([b"old"], time_range=LONG_MS)
+    due = slot.store[b"old"]
+    stages.put([b"old", b"new"], score=10)
+    stages.put([b"new"], score=LONG_MS, held=2)
+    slot.wait_until(slot.now_ms() + 20)
+    before = slot.now_ms()
+    assert stages.publish() == SendResult(new=1, merged=2)
+    assert slot.store[b"old"] == due
+    assert before + 10 <= slot.store[b"new"] <= slot.now_ms() + 10
+
+
+def test_a_copy_in_the_retry_queue_gives_way(stages, slot):
+    slot.put_waiting({b"m": 5_005, b"other": 5_005})
+    stages.put([b"m"])
+    assert stages.publish() == SendResult(new=0, merged=1)
+    assert slot.retry == {b"other": 5_005}
+
+
+def test_every_group_gets_a_copy_and_the_first_groups_counts_are_returned(broker):
+    slot = Slot(broker, "T", groups=("", "g"))
+    other = Slot(broker, "T", group="g")
+    slot.queue.send([b"m"], fixed_time=1)
+    slot.claim()
+    slot.commit()
+    stages = Stages(slot)
+    stages.put([b"m"])
+    assert stages.publish() == SendResult(new=1, merged=0)
+    assert slot.claimed(seq=2) == [b"m"]
+    assert other.counters == {"accepted": 2, "merged": 1}
+    for each in (slot, other):
+        each.check_conservation()
+
+
+def test_several_stages_are_published_at_once(stages, slot):
+    names = [f"a-query:1:{partition}:x" for partition in range(40)]
+    for n, name in enumerate(names):
+        stages.put([b"%d" % n], name)
+    assert stages.publish(*names) == SendResult(40, 0)
+    assert stages.names == []
+
+
+def test_a_full_server_stages_nothing_more_but_lets_through_what_is_staged(own_redis):
+    broker = connect(own_redis.url, patience_s=2)
+    slot = Slot(broker, "T")
+    stages = Stages(slot)
+    stages.put(numbered(5000))
+    # Any amount is used by now, so every command that may store is refused.
+    slot.redis.config_set("maxmemory", 1)
+    for name, held in ((NAME, 5000), ("a-query:1:1:new", 0)):
+        with pytest.raises(ServerFull):
+            stages.put([b"more"], name, held=held)
+    assert stages.book.seal(1, Manifest({NAME: {"T": [0]}}))[0] == 1
+    assert stages.publish() == SendResult(5000, 0)
+    stages.book.conclude(1)
+    assert len(slot.claimed()) == 2048
+    slot.check_conservation()
+    broker.close()

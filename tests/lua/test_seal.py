@@ -1,0 +1,71 @@
+"""Sealing: the one write that decides what a batch of an exactly-once sink consists of."""
+
+import pytest
+from staged import QUERY, Stages
+
+from rmq_spark.queue.errors import CheckpointRefused, ScriptFailed
+from rmq_spark.queue.staging import Manifest
+from rmq_spark.queue.topic import sink_key
+
+FIRST, SECOND = (Manifest({name: {"T": [0, 5]}}) for name in ("q:1:0:a", "q:1:0:b"))
+
+
+@pytest.fixture
+def book(slot):
+    return Stages(slot).book
+
+
+@pytest.fixture
+def key(slot):
+    return sink_key(QUERY, slot.broker.key_prefix)
+
+
+def test_the_first_manifest_of_a_batch_stays(book):
+    assert book.seal(1, FIRST) == (1, FIRST)
+    assert book.seal(1, SECOND) == (1, FIRST)
+    assert book.pending() == FIRST
+
+
+def test_a_concluded_batch_has_nothing_more_to_publish(book):
+    book.seal(1, FIRST)
+    book.conclude(1)
+    assert book.seal(1, SECOND) == (1, Manifest({}))
+    assert book.pending() == Manifest({})
+
+
+def test_later_batches_follow_whatever_numbers_lie_between(book):
+    for batch in (0, 1, 7):
+        assert book.seal(batch, FIRST) == (batch, FIRST)
+        book.conclude(batch)
+
+
+def test_an_earlier_batch_that_is_not_published_comes_first(book):
+    book.seal(1, FIRST)
+    assert book.seal(2, SECOND) == (1, FIRST)
+    book.conclude(1)
+    assert book.seal(2, SECOND) == (2, SECOND)
+
+
+@pytest.mark.parametrize("concluded", [True, False])
+def test_a_batch_before_the_sealed_one_is_refused(book, slot, key, concluded):
+    book.seal(7, FIRST)
+    if concluded:
+        book.conclude(7)
+    before = slot.redis.dump(key)
+    with pytest.raises(CheckpointRefused, match="batch 6 comes again, but batch 7 was sent") as e:
+        book.seal(6, SECOND)
+    assert "checkpoint" in str(e.value)
+    assert slot.redis.dump(key) == before
+
+
+def test_a_sealed_batch_does_not_lapse_before_it_is_concluded(book, slot, key):
+    book.seal(1, FIRST)
+    book.conclude(1)
+    book.seal(2, FIRST)
+    assert slot.redis.pttl(key) == -1
+
+
+def test_a_manifest_of_another_version_is_refused(book, slot, key):
+    slot.redis.hset(key, mapping={"batch": 1, "manifest": '{"version": 2}'})
+    with pytest.raises(ScriptFailed, match="another version of rmq-spark"):
+        book.seal(1, FIRST)

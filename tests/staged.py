@@ -1,0 +1,38 @@
+"""Staged messages as the tests see them."""
+
+from rmq_spark.queue.staging import SinkBook, Staging
+
+QUERY = "a-query"
+NAME = f"{QUERY}:1:0:a"
+
+
+class Stages:
+    """The stages of a topic of one slot."""
+
+    def __init__(self, slot):
+        self.slot = slot
+        self.redis = slot.redis
+        self.staging = Staging(slot.queue.server, slot.queue.definition, slot.broker.key_prefix)
+        self.book = SinkBook(slot.queue.server, QUERY, slot.broker.key_prefix)
+
+    def put(self, contents, name=NAME, score=1000, held=0):
+        """Stages contents with one score. Returns how many the stage then holds."""
+        of_slot = {0: held}
+        pairs = [value for content in contents for value in (score, content)]
+        self.staging.stage(name, {0: pairs}, of_slot)
+        return of_slot[0]
+
+    def publish(self, *names):
+        return self.staging.publish({0: names or (NAME,)})
+
+    @property
+    def names(self):
+        return sorted(self.staging.begun([0])[0])
+
+    def list(self, name=NAME):
+        return self.redis.lrange(self.slot.keys.stage(0, name), 0, -1)
+
+    def keys(self):
+        """Every stage that Redis really holds."""
+        pattern = self.slot.keys.stage(0, "*").replace("{", "[{]").replace("}", "[}]")
+        return sorted(self.redis.keys(pattern))
