@@ -64,7 +64,7 @@ class SinkWork:
         for checked in self.checked(batches):
             for queue, work in checked:
                 counts.update(self._operation.do(queue, work))
-        return Counted(counts)
+        return Counted(+counts)  # without zeros
 
     def checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[tuple[Queue, Any]]]:
         """Of each Arrow batch, once all of it is checked, what is to be done in each topic."""
