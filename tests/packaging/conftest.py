@@ -1,0 +1,51 @@
+"""One wheel for all tests here, and environments that hold no checkout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.local import LocalRedis
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def checkout():
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
+    subprocess.run([*pip, *build], check=True)
+    return next(folder.glob("rmq_spark-*.whl"))
+
+
+@pytest.fixture(scope="session")
+def local_redis():
+    with LocalRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def new_venv(tmp_path):
+    """Makes an environment without packages, not even pip; returns its Python."""
+
+    def new():
+        folder = tmp_path / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        return folder / "bin" / "python"
+
+    return new
+
+
+@pytest.fixture
+def bare_environ():
+    """This process's environment without what leads Python or Spark to other packages."""
+    leading = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RMQ_REDIS_URL")
+    return {name: value for name, value in os.environ.items() if name not in leading}

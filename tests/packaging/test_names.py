@@ -1,0 +1,40 @@
+"""What `import rmq_spark` offers, and what it costs."""
+
+import subprocess
+import sys
+
+import pytest
+
+import rmq_spark
+
+
+def test_all_is_what_the_module_offers():
+    own = {
+        name
+        for name, value in vars(rmq_spark).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith("rmq_spark.")
+    }
+    lazy = rmq_spark._NEED_SPARK
+    assert set(rmq_spark.__all__) == own | lazy | {"__version__"}
+
+
+def test_every_name_in_all_is_there():
+    assert all(getattr(rmq_spark, name) is not None for name in rmq_spark.__all__)
+
+
+def test_the_queue_offers_what_its_all_says():
+    from rmq_spark import queue
+
+    assert all(getattr(queue, name) is not None for name in queue.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'rmq_spark' has no attribute 'Nonsense'"):
+        rmq_spark.Nonsense  # noqa: B018 - the look-up is the test
+
+
+@pytest.mark.parametrize("module", ["rmq_spark", "rmq_spark.queue", "rmq_spark.local"])
+def test_importing_loads_nothing_of_spark(module):
+    program = f"import sys, {module}; print({{'pyspark', 'pyarrow', 'pandas'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
