@@ -1,6 +1,7 @@
 """The demo as a command."""
 
 import argparse
+import logging
 import shutil
 import signal
 import sys
@@ -24,6 +25,8 @@ from rmq_spark.queue import Broker, RmqError, connect
 
 DEFAULT_OUTPUT = Path("demo-output")
 LOG = "spark.log"
+# A Redis that is gone is not waited for as a service would.
+PATIENCE_S = 3.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     # Ended from outside, it stops its Redis and Spark all the same.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # What is tried again needs no line of its own; what fails at last is told.
+    logging.getLogger("rmq_spark").setLevel(logging.ERROR)
     begin = time.monotonic()
     try:
         outcomes = _transport(options.output, options.redis_url, options.flights)
@@ -105,7 +110,7 @@ def _redis(url: str | None) -> Iterator[str]:
 @contextmanager
 def _broker(url: str, prefix: str) -> Iterator[Broker]:
     """A broker whose topics are deleted at the end."""
-    broker = connect(url, key_prefix=prefix)
+    broker = connect(url, key_prefix=prefix, patience_s=PATIENCE_S)
     try:
         yield broker
     finally:

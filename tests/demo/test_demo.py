@@ -69,14 +69,12 @@ def test_files_that_it_did_not_write_are_left_alone(demo, tmp_path):
     assert (tmp_path / "departures.parquet").read_text() == "mine"
 
 
-def test_without_its_redis_it_says_so(demo, tmp_path):
+def test_without_its_redis_it_says_so_in_a_line(demo, tmp_path):
     failed = demo("--output", tmp_path, "--redis-url", "redis://user:secret@127.0.0.1:1/0")
     assert failed.returncode == 1
-    assert failed.stderr.splitlines()[-1].startswith(
-        "The demo failed: Redis at redis://127.0.0.1:1/0 cannot be reached"
-    )
+    assert failed.stderr.startswith("The demo failed: Redis at redis://127.0.0.1:1/0 cannot be")
     assert "secret" not in failed.stdout + failed.stderr
-    assert "Traceback" not in failed.stderr
+    assert len(failed.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("amount", ["0", "-1", "many"])
