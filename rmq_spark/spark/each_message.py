@@ -153,9 +153,11 @@ class EachMessage:
         self.left_alone += left_alone
         if failed:
             _log.warning(
-                "rmq: batch %d: %d of %d messages failed; %d were rolled back, %d left alone, as "
-                "their claim was gone",
-                *(batch_id, failed, succeeded + failed, failed - left_alone, left_alone),
+                "rmq: batch %d: %d of %d messages failed and were rolled back%s",
+                batch_id,
+                failed,
+                succeeded + failed,
+                f", but for {left_alone} whose claim was gone" if left_alone else "",
             )
             for error in [error for row in rows for error in row.errors][:ERRORS_A_BATCH]:
                 _log.warning("rmq: batch %d: %s", batch_id, error)
@@ -287,9 +289,9 @@ class _Task:
         first = 0
         for failure in failures[: ERRORS_A_TASK - len(outcome.errors)]:
             topic, slot, claim_id = claims[first]
+            several = f"{len(failure.rows)} messages of " if len(failure.rows) > 1 else ""
             outcome.errors.append(
-                f"topic {topic}, slot {slot}, claim {claim_id}: {failure.reason} "
-                f"({len(failure.rows)} messages)"
+                f"{several}topic {topic}, slot {slot}, claim {claim_id}: {failure.reason}"
             )
             first += len(failure.rows)
 
