@@ -120,8 +120,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._run is None:
             return
         run, self._run = self._run, None
+        # Spark ends its readers by SIGTERM. One that reads the end of its input has lost the JVM:
+        # killed, it may come back with the same checkpoint while the lease lasts.
+        lost_driver = isinstance(sys.exc_info()[1], EOFError | ConnectionError)
         try:
-            run.stop(release=not self._once)
+            run.stop(release=not (self._once or lost_driver))
         except RmqError as error:
             _log.warning(
                 "rmq: claims were not released, they last until their lease ends: %s", error

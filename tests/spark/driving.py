@@ -171,7 +171,7 @@ class Run:
     def __enter__(self) -> "Run":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:  # Spark, too, stops a reader in a finally
         self.stop()
 
 

@@ -1,5 +1,7 @@
 """A batch that is run again, and what older runs may do meanwhile: calls made by hand."""
 
+import contextlib
+
 import pytest
 from driving import contents, names, refused, send_due
 
@@ -193,6 +195,19 @@ def test_a_stopped_query_still_replays_what_nobody_took_meanwhile(rmq):
         assert contents(later.batch(start, end)) == contents(rows)
         assert later.plan(end) == end
     assert queue.figures().counters["committed"] == 6
+
+
+def test_a_reader_that_lost_its_killed_driver_gives_nothing_back(rmq):
+    """The same checkpoint may be started again within the lease: nobody else may have read it."""
+    queue = rmq.due(6)
+    run = rmq.by_hand(queue)
+    start = run.initial()
+    end, rows = run.next(start)
+    with contextlib.suppress(EOFError), run:
+        raise EOFError  # what reading from the JVM does then
+    assert sum(slot.due for slot in queue.due(queue.slots, "other")) == 0
+    with run.again() as later:
+        assert contents(later.batch(start, end)) == contents(rows)
 
 
 def test_stop_is_harmless_before_any_call_and_twice(rmq):
