@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from rmq_spark.demo.failure import DemoFailed, cause
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DemoFailed, RmqError) as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         print(f"The demo failed, see {options.output / LOG}: {cause(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

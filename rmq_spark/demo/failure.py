@@ -1,15 +1,17 @@
 """What ends the demo early."""
 
-from pyspark.errors import PySparkException
-
 
 class DemoFailed(Exception):
     """The demo cannot go on; its text is for the user."""
 
 
-def cause(error: PySparkException) -> str:
-    """The line that tells why: of a Python traceback inside it the error, else the first line."""
+def cause(error: Exception) -> str:
+    """The line of a Spark error that tells why, of all its traces and plans."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     traced = [at for at, line in enumerate(lines) if "Traceback (most recent" in line]
-    after = lines[traced[-1] + 1 :] if traced else lines
-    return next((line for line in after if not line.startswith(" ")), type(error).__name__)
+    if traced:
+        # The frames of a Python traceback are indented, its error is not.
+        lines = [line for line in lines[traced[-1] + 1 :] if not line.startswith(" ")]
+    elif lines and lines[0].startswith("An error occurred while calling"):
+        lines = lines[1:]
+    return lines[0].removeprefix(": ") if lines else type(error).__name__

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from rmq_spark import register
+
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -34,6 +36,8 @@ def local_spark(log: Path, folder: Path) -> Iterator[SparkSession]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with _stderr_to(log):
         spark = builder.getOrCreate()
+    # Spark finds an installed format by itself, but not with a Python whose path has a space.
+    register(spark)
     try:
         yield spark
     finally:
