@@ -17,8 +17,8 @@ from rmq_spark.queue import Broker
 # The year passes in this time.
 YEAR_MS = 25_000
 # It begins when the flights are surely sent: lateness is to tell about receiving.
-LEAD_MS = 5_000
-SENT_A_MS = 30
+LEAD_MS = 3_000
+SENT_A_MS = 50
 # Changes to an aircraft's plan within this time after the first are one message.
 TIME_RANGE = "2s"
 BOOKINGS_A_TRIGGER = 100_000
@@ -54,19 +54,18 @@ class Run:
             stack.enter_context(Progress([route.queue for route in routes.values()]))
             for route in routes.values():
                 stack.callback(route.stop)
-            self._depart_and_replan(routes[DEPARTURES], routes[REPLANNING])
+            self._replan_and_depart(routes[REPLANNING], routes[DEPARTURES])
             self._rebook(routes[REBOOKING])
         return [self._outcome(route) for route in routes.values()]
 
-    def _depart_and_replan(self, departing: Route, planning: Route) -> None:
-        """Both at once: plans change while the flights wait for their time."""
-        departing.receive(self._spark, self._checkpoints)
+    def _replan_and_depart(self, planning: Route, departing: Route) -> None:
+        """The last changes of plans are received while the flights wait for their time."""
         planning.receive(self._spark, self._checkpoints)
-        lead_ms = LEAD_MS + self._amount // SENT_A_MS
-        self._start_ms = departing.queue.now_ms() + lead_ms
-        departing.send(source.departures(self._flights, self._start_ms, YEAR_MS))
+        departing.receive(self._spark, self._checkpoints)
         for month in _months(self._flights):
             planning.send(source.replanning(month), timeRange=TIME_RANGE)
+        self._start_ms = departing.queue.now_ms() + LEAD_MS + self._amount // SENT_A_MS
+        departing.send(source.departures(self._flights, self._start_ms, YEAR_MS))
         planning.finish()
         departing.finish()
 
