@@ -105,8 +105,8 @@ def test_a_poison_message_dies_of_17_deliveries_and_comes_back_mended(rmq, spark
 
     queue = rmq.due(1000)
     heard = listener(rmq, bill)
-    query = listen(rmq.read(spark, queue), heard, processingTime="0 seconds")
-    wait_until(lambda: queue.figures().dead.count, "the poison message dies", 120)
+    query = listen(rmq.read(spark, queue, numPartitions=1), heard, processingTime="0 seconds")
+    wait_until(lambda: queue.figures().dead.count, "the poison message dies", 240)
     delivered = notes.read()
     poison = [call[1:] for call in delivered if call[0] == "m500"]
     assert poison == [[n, DELIVERIES - n] for n in range(1, DELIVERIES + 1)]
