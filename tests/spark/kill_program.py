@@ -60,6 +60,7 @@ spark = (
     SparkSession.builder.master("local[2,3]")
     .config("spark.ui.enabled", "false")
     .config("spark.sql.shuffle.partitions", "2")
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("OFF")

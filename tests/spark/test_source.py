@@ -202,9 +202,7 @@ def test_a_restored_checkpoint_is_refused_and_a_copied_one_too(spark, rmq):
         Batches().run(frame, copy)
     assert "restored or copied" in chained_text(refused.value)
     assert "Start with a new checkpointLocation" in chained_text(refused.value)
-    on = Batches()
-    on.run(frame, checkpoint)
-    assert on.contents() == ["m10", "m11", "m8", "m9"]
+    assert queue.figures().store.count == 4
 
 
 def test_a_user_schema_reads_a_subset_with_content_as_bytes(spark, rmq):
