@@ -2,14 +2,10 @@
 
 import pytest
 from seeding import LONG_MS, numbered
-from staged import NAME, QUERY, Stages
 
 from rmq_spark.queue import scripts
 from rmq_spark.queue.errors import ScriptFailed, WrongKeyType
-from rmq_spark.queue.staging import Manifest, SinkBook
-from rmq_spark.queue.topic import consumer_key, sink_key, topics_key
-
-SEALED = Manifest({NAME: {"T": [0]}})
+from rmq_spark.queue.topic import consumer_key, topics_key
 
 
 def busy(slot):
@@ -23,39 +19,29 @@ def busy(slot):
     slot.put_waiting({b"waiting": 5_004})
     slot.queue.open_run("a", 1)
     slot.queue.settle("a", 1)
-    stages = Stages(slot)
-    stages.put(numbered(3, "staged"))
-    stages.book.seal(1, SEALED)
 
 
 def call_of(slot, name):
     """The call of each script that would change something in a busy slot (or read it)."""
     queue, a = slot.queue, "a"
     held = slot.claim(a, limit=2).contents
-    stages = Stages(slot)
-    new_book = SinkBook(queue.server, "new", slot.broker.key_prefix)
     calls = {
         "alter": lambda: slot.broker.alter(queue.definition.name, max_retries=3),
         "cancel": lambda: queue.cancel({0: [numbered(6)[5], b"waiting"]}),
         "claim": lambda: slot.claim(a, seq=2),
         "commit": lambda: slot.commit(a),
-        "conclude": lambda: stages.book.conclude(1),
-        "discard": lambda: stages.staging.discard({0: [NAME]}),
         "due": lambda: queue.due([0], a),
         "expire": lambda: queue.expire(),
         "figures": lambda: queue.figures(),
         "open": lambda: queue.open_run(a, 5),
-        "publish": lambda: stages.publish(),
         "release": lambda: slot.release(a),
         "renew": lambda: queue.renew([0], a, 1, 2 * LONG_MS),
         "replay": lambda: queue.replay(a, 2, 0, 1, 2 * LONG_MS),
         "requeue": lambda: queue.requeue(0, [b"dead"], 500),
         "rollback": lambda: slot.rollback(held),
-        "seal": lambda: new_book.seal(2, SEALED),
         "send_first": lambda: queue.server.call("send_first", send_keys(slot), [5, b"waiting"]),
         "send_last": lambda: queue.server.call("send_last", send_keys(slot), [500, b"waiting"]),
         "settle": lambda: queue.settle(a, 9),
-        "stage": lambda: stages.put([b"more"], held=3),
         "unread": lambda: queue.unread([0], a, 1, 1),
     }
     return calls[name]
@@ -70,23 +56,18 @@ KEYS = {
     "cancel": "store retry stats",
     "claim": "store prepare retry dead claims first consumers stats",
     "commit": "prepare claims first consumers stats",
-    "conclude": "sink",
-    "discard": "stages stage",
     "due": "store prepare retry claims consumers",
     "expire": "store prepare retry dead claims first consumers stats",
     "figures": "store prepare retry dead claims",
     "open": "consumer",
-    "publish": "store retry stats stages stage",
     "release": "claims consumers",
     "renew": "claims consumers",
     "replay": "claims consumers",
     "requeue": "store retry dead stats",
     "rollback": "store prepare retry dead claims first stats",
-    "seal": "new_sink",
     "send_first": "store retry stats",
     "send_last": "store retry stats",
     "settle": "consumer",
-    "stage": "stages stage",
     "unread": "claims consumers",
 }
 READ_ONLY = {"due", "figures"}
@@ -97,15 +78,11 @@ def key_named(slot, kind):
         return topics_key(slot.broker.key_prefix)
     if kind == "consumer":
         return consumer_key("a", slot.broker.key_prefix)
-    if kind == "stage":
-        return slot.keys.stage(0, NAME)
-    if kind in ("sink", "new_sink"):
-        return sink_key(QUERY if kind == "sink" else "new", slot.broker.key_prefix)
     return getattr(slot.keys, kind)(0)
 
 
 def everything(slot):
-    own = [key_named(slot, kind) for kind in ("topics", "consumer", "stage", "sink", "new_sink")]
+    own = [topics_key(slot.broker.key_prefix), consumer_key("a", slot.broker.key_prefix)]
     return slot.dump() | {key: slot.redis.dump(key) for key in own}
 
 
@@ -138,17 +115,13 @@ def test_a_key_of_another_type_is_named_before_anything_is_written(slot, name, k
     call = call_of(slot, name)
     key = key_named(slot, kind)
     slot.redis.delete(key)
-    other_type = "string" if kind == "stage" else "list"
-    if other_type == "string":
-        slot.redis.set(key, "somebody else's")
-    else:
-        slot.redis.rpush(key, "somebody else's")
+    slot.redis.rpush(key, "somebody else's")
     before = everything(slot)
     if kind == "topics":
         call = lambda: slot.queue.server.call("alter", [key], ["T", "old", "new"])  # noqa: E731
     with pytest.raises(WrongKeyType) as raised:
         call()
-    assert f"the key {key} holds a {other_type}" in str(raised.value)
+    assert f"the key {key} holds a list" in str(raised.value)
     assert "keyPrefix" in str(raised.value)
     assert everything(slot) == before
 
