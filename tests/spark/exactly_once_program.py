@@ -28,7 +28,9 @@ def failing_once(batches):
 spark = (
     SparkSession.builder.master("local[2,3]")
     .config("spark.ui.enabled", "false")
-    .config("spark.sql.shuffle.partitions", "2")
+    # Short-lived code is not worth compiling twice, nor 2 cores many collectors.
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    .config("spark.sql.codegen.wholeStage", "false")
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("OFF")

@@ -239,6 +239,17 @@ def test_a_driver_that_was_thought_dead_adds_and_destroys_nothing(sink, monkeypa
     assert sorted(sink.consume()) == names(60)
 
 
+def test_a_batch_that_is_not_run_again_is_published_before_the_next(sink, monkeypatch):
+    """Somebody took it out of the checkpoint; what was sealed is sent all the same."""
+    messages = sink.staged(1, numbers(0, 40))
+    with killed(monkeypatch, "publish", 1):
+        sink.writer().commit(messages, 1)
+    sink.run(2, numbers(40, 60))
+    assert sorted(sink.consume()) == names(60)
+    sink.run(3, numbers(60, 61))
+    assert sink.consume() == ["m60"]
+
+
 def test_two_drivers_that_publish_at_once_do_it_once(sink, monkeypatch):
     first, second = sink.staged(1, numbers(0, 40)), sink.staged(1, numbers(0, 40))
     pipeline = Server.pipeline
