@@ -82,8 +82,8 @@ def each_message(
     anything else, all of that call are rolled back.
 
     Messages of one slot come in order and one at a time, as the source hands them out; a DataFrame
-    that was repartitioned or sorted before has lost that. A batch that Spark runs again is worked
-    on again: at least once.
+    that was repartitioned or sorted before has lost that, and spark.speculation works on some twice
+    at once. A batch that Spark runs again is worked on again: at least once.
 
     timeout: a duration such as "5s" for a message (with batch, a call); what takes longer is
     killed, wherever it hangs, and rolled back. What the function opens or imports in its first

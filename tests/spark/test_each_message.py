@@ -359,6 +359,20 @@ def test_the_functions_process_is_kept_and_ends_with_its_worker(rmq, claimed, no
         wait_until(lambda child=child: not is_running(child), "it ends")
 
 
+def test_no_process_hangs_on_when_the_query_is_stopped(rmq, spark, listen, notes):
+    note = notes.taker()
+
+    def hang(message):
+        note([os.getpid(), os.getppid()])
+        time.sleep(1000)
+
+    query = listen(rmq.read(spark, rmq.due(10)), listener(rmq, hang), processingTime="0 seconds")
+    wait_until(notes.read, "the function is called")
+    query.stop()
+    for pid in [pid for call in notes.read() for pid in call]:
+        wait_until(lambda pid=pid: not is_running(pid), "it ends")
+
+
 # -- bad input
 
 
