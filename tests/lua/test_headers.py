@@ -8,7 +8,7 @@ from rmq_spark.queue import scripts
 
 FOLDER = scripts._lua_folder()
 SCRIPTS = {name: FOLDER.joinpath(f"{name}.lua").read_text() for name in scripts.NAMES}
-STORE_HANDED_ON = {"send_first", "send_last"}  # their keys come in threes, one set a group
+PAIRS = {"requeue", "send_first", "send_last"}
 
 
 def header(text):
@@ -33,7 +33,10 @@ def numbers(described):
 def highest_index(name, table):
     code = scripts.assemble(FOLDER, name)
     found = [int(n) for n in re.findall(rf"{table}\[(\d+)\]", code)]
-    found += [int(n) + 1 for n in re.findall(rf"{table}\[[a-z] \+ (\d+)\]", code)]
+    # KEYS[k + 2], where k runs over groups from their first key on.
+    groups_from = re.search(r"GROUPS_FROM(?:, \w+)* = (\d+)", code)
+    first = int(groups_from.group(1)) if groups_from else 1
+    found += [first + int(n) for n in re.findall(rf"{table}\[[a-z] \+ (\d+)\]", code)]
     return max(found, default=0)
 
 
@@ -61,8 +64,8 @@ def test_the_header_names_all_keys_and_arguments_used(name, table):
     named, is_open = numbers(described)
     assert named == list(range(1, len(named) + 1)), described
     used = highest_index(name, table)
-    if name in STORE_HANDED_ON or name == "requeue":
-        assert table == "ARGV" or used == len(named)
+    if name in PAIRS and table == "ARGV":
+        assert used in (0, 2)  # ARGV[i] and ARGV[i + 1], gone through two by two
     elif is_open:
         assert used in (len(named) - 1, len(named))
     else:
@@ -89,12 +92,9 @@ def test_the_header_names_the_errors_of_the_code_and_no_others(name):
 @pytest.mark.parametrize("name", scripts.NAMES)
 def test_types_are_checked_before_the_first_write(name):
     code = SCRIPTS[name]
-    if name in STORE_HANDED_ON:
-        code = FOLDER.joinpath("include", "store.lua").read_text()
-        code = code[code.index("local function store_in_groups") :]
-    assert "wrong_type(" in code or "set_deadlines()" in code
-    before = code[: code.index("wrong_type(")] if "wrong_type(" in code else ""
-    assert "redis.call" not in before
+    checks = re.search(r"wrong_type\(|wrong_group_type\(|set_deadlines\(\)", code)
+    assert checks
+    assert "redis.call" not in code[: checks.start()]
 
 
 @pytest.mark.parametrize("name", scripts.NAMES)
@@ -103,7 +103,7 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
     flagged = scripts.load_scripts(FOLDER, knows_flags=True)[name]
     assert not plain.text.startswith("#!")
     first = flagged.text.split("\n", 1)[0]
-    expected = {"send_first": "#!lua", "send_last": "#!lua"}
+    expected = dict.fromkeys(("send_first", "send_last", "stage"), "#!lua")
     expected |= dict.fromkeys(("due", "figures"), "#!lua flags=no-writes")
     assert first == expected.get(name, "#!lua flags=allow-oom")
     assert flagged.text.split("\n", 1)[1] == plain.text

@@ -1,11 +1,16 @@
 """What every script meets: keys of another type, records of another version, a flushed cache."""
 
 import pytest
-from seeding import LONG_MS, numbered
+from seeding import LONG_MS, Slot, numbered
+from staged import NAME, QUERY, Stages
 
-from rmq_spark.queue import scripts
+from rmq_spark.queue import connect, scripts
 from rmq_spark.queue.errors import ScriptFailed, WrongKeyType
-from rmq_spark.queue.topic import consumer_key, topics_key
+from rmq_spark.queue.server import Call
+from rmq_spark.queue.staging import Manifest, SinkBook
+from rmq_spark.queue.topic import consumer_key, sink_key, topics_key
+
+OTHER_QUERY = "another-query"
 
 
 def busy(slot):
@@ -19,32 +24,45 @@ def busy(slot):
     slot.put_waiting({b"waiting": 5_004})
     slot.queue.open_run("a", 1)
     slot.queue.settle("a", 1)
+    stages = Stages(slot)
+    stages.put([b"staged"])
+    stages.book.seal(1, Manifest({NAME: {"T": [0]}}))
 
 
 def call_of(slot, name):
     """The call of each script that would change something in a busy slot (or read it)."""
     queue, a = slot.queue, "a"
+    stages = Stages(slot)
     held = slot.claim(a, limit=2).contents
     calls = {
         "alter": lambda: slot.broker.alter(queue.definition.name, max_retries=3),
         "cancel": lambda: queue.cancel({0: [numbered(6)[5], b"waiting"]}),
         "claim": lambda: slot.claim(a, seq=2),
         "commit": lambda: slot.commit(a),
+        "conclude": lambda: stages.book.conclude(1),
+        "discard": lambda: stages.staging.discard({0: [NAME]}),
         "due": lambda: queue.due([0], a),
         "expire": lambda: queue.expire(),
         "figures": lambda: queue.figures(),
         "open": lambda: queue.open_run(a, 5),
+        "publish": lambda: stages.publish(),
         "release": lambda: slot.release(a),
         "renew": lambda: queue.renew([0], a, 1, 2 * LONG_MS),
         "replay": lambda: queue.replay(a, 2, 0, 1, 2 * LONG_MS),
         "requeue": lambda: queue.requeue(0, [b"dead"], 500),
         "rollback": lambda: slot.rollback(held),
+        "seal": lambda: other_book(slot).seal(1, Manifest({})),
         "send_first": lambda: queue.server.call("send_first", send_keys(slot), [5, b"waiting"]),
         "send_last": lambda: queue.server.call("send_last", send_keys(slot), [500, b"waiting"]),
         "settle": lambda: queue.settle(a, 9),
+        "stage": lambda: stages.put([b"more"], held=1),
         "unread": lambda: queue.unread([0], a, 1, 1),
     }
     return calls[name]
+
+
+def other_book(slot):
+    return SinkBook(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
 
 
 def send_keys(slot):
@@ -56,40 +74,49 @@ KEYS = {
     "cancel": "store retry stats",
     "claim": "store prepare retry dead claims first consumers stats",
     "commit": "prepare claims first consumers stats",
+    "conclude": "sink",
+    "discard": "stages stage",
     "due": "store prepare retry claims consumers",
     "expire": "store prepare retry dead claims first consumers stats",
     "figures": "store prepare retry dead claims",
     "open": "consumer",
+    "publish": "stage stages store retry stats",
     "release": "claims consumers",
     "renew": "claims consumers",
     "replay": "claims consumers",
     "requeue": "store retry dead stats",
     "rollback": "store prepare retry dead claims first stats",
+    "seal": "other_sink",
     "send_first": "store retry stats",
     "send_last": "store retry stats",
     "settle": "consumer",
+    "stage": "stage stages",
     "unread": "claims consumers",
 }
 READ_ONLY = {"due", "figures"}
 
 
 def key_named(slot, kind):
-    if kind == "topics":
-        return topics_key(slot.broker.key_prefix)
-    if kind == "consumer":
-        return consumer_key("a", slot.broker.key_prefix)
-    return getattr(slot.keys, kind)(0)
+    prefix = slot.broker.key_prefix
+    named = {
+        "topics": topics_key(prefix),
+        "consumer": consumer_key("a", prefix),
+        "sink": sink_key(QUERY, prefix),
+        "other_sink": sink_key(OTHER_QUERY, prefix),
+        "stage": slot.keys.stage(0, NAME),
+    }
+    return named[kind] if kind in named else getattr(slot.keys, kind)(0)
 
 
 def everything(slot):
-    own = [topics_key(slot.broker.key_prefix), consumer_key("a", slot.broker.key_prefix)]
-    return slot.dump() | {key: slot.redis.dump(key) for key in own}
+    others = ["topics", "consumer", "sink", "other_sink", "stage"]
+    return slot.dump() | {
+        key: slot.redis.dump(key) for key in (key_named(slot, kind) for kind in others)
+    }
 
 
 @pytest.fixture
 def slot(broker):
-    from seeding import Slot
-
     made = Slot(broker, "T", "FixedTime")
     busy(made)
     return made
@@ -115,13 +142,13 @@ def test_a_key_of_another_type_is_named_before_anything_is_written(slot, name, k
     call = call_of(slot, name)
     key = key_named(slot, kind)
     slot.redis.delete(key)
-    slot.redis.rpush(key, "somebody else's")
+    slot.redis.set(key, "somebody else's")
     before = everything(slot)
     if kind == "topics":
         call = lambda: slot.queue.server.call("alter", [key], ["T", "old", "new"])  # noqa: E731
     with pytest.raises(WrongKeyType) as raised:
         call()
-    assert f"the key {key} holds a list" in str(raised.value)
+    assert f"the key {key} holds a string" in str(raised.value)
     assert "keyPrefix" in str(raised.value)
     assert everything(slot) == before
 
@@ -139,10 +166,6 @@ def test_a_record_of_another_version_is_refused_before_anything_is_written(slot,
 
 @pytest.mark.parametrize("name", scripts.NAMES)
 def test_a_flushed_script_cache_goes_unnoticed(own_redis, name):
-    from seeding import Slot
-
-    from rmq_spark.queue import connect
-
     broker = connect(own_redis.url, patience_s=2)
     slot = Slot(broker, "T", "FixedTime")
     busy(slot)
@@ -156,8 +179,6 @@ def test_a_flushed_script_cache_goes_unnoticed(own_redis, name):
 
 def test_a_cache_flushed_between_two_scripts_of_a_pipeline_repeats_only_the_second(own_redis):
     """The first ran: sent again it would be counted twice."""
-    from rmq_spark.queue import connect
-
     broker = connect(own_redis.url, patience_s=2)
     broker.create("T", "FixedTime", 2)
     queue = broker.queue("T")
@@ -166,8 +187,6 @@ def test_a_cache_flushed_between_two_scripts_of_a_pipeline_repeats_only_the_seco
     broker.server.client.script_flush()
     broker.server._load_one(broker.server._scripts["send_last"])
     other = [queue.keys.claims(1), queue.keys.consumers(1)]
-    from rmq_spark.queue.server import Call
-
     replies = broker.server.pipeline([one, Call("replay", other, ["a", 1, 0, 1, 1000])])
     assert replies == [[1, 0], []]
     assert queue.figures().counters["accepted"] == 2
