@@ -116,7 +116,8 @@ def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         valid = parts.scheme in _SCHEMES and (parts.port is None or parts.port > 0)
-        valid = valid and (parts.scheme != "unix" or bool(parts.path))
+        database = parts.path.strip("/")
+        valid = valid and (bool(database) if parts.scheme == "unix" else _is_number(database))
     except ValueError:
         valid = False
     if not valid:
@@ -125,6 +126,11 @@ def _checked_url(url: str) -> str:
             "redis://host:port/database, rediss://host:port/database, unix:///path/of/socket?db=0."
         )
     return url
+
+
+def _is_number(database: str) -> bool:
+    """Whether it names a database; redis-py would take the first one for any other text."""
+    return not database or database.isdecimal()
 
 
 def new_client(options: ConnectionOptions) -> Any:

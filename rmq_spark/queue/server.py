@@ -99,7 +99,7 @@ class Server:
 
     def command(self, *words: Any) -> Any:
         """Runs a plain command that may run twice."""
-        return self._repeated(lambda: self.client.execute_command(*words))
+        return self._repeated(lambda: self.client.execute_command(*words), _named(words))
 
     def commands(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Runs plain commands that may run twice in one round trip."""
@@ -111,7 +111,7 @@ class Server:
             replies: list[Any] = pipeline.execute()
             return replies
 
-        result: list[Any] = self._repeated(run)
+        result: list[Any] = self._repeated(run, _named(commands[0]) if commands else "")
         return result
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -163,22 +163,22 @@ class Server:
     def _load_one(self, script: Script) -> None:
         self.client.script_load(script.text)
 
-    def _repeated(self, run: Callable[[], Any]) -> Any:
+    def _repeated(self, run: Callable[[], Any], what: str = "a command") -> Any:
         """Runs it until the connection holds, no longer than the patience."""
         end, wait = time.monotonic() + self._patience_s, _FIRST_WAIT_S
         while True:
             try:
                 return run()
             except _LASTING as error:
-                raise self._typed(error) from None
+                raise self._typed(error, what) from None
             except _PASSING as error:
                 if time.monotonic() + wait >= end:
-                    raise self._typed(error) from None
+                    raise self._typed(error, what) from None
                 _log.warning("Redis at %s: %s; trying again", self.address, type(error).__name__)
                 time.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT_S)
             except redis.RedisError as error:
-                raise self._typed(error) from None
+                raise self._typed(error, what) from None
 
     def _info(self) -> dict[str, Any]:
         if self._options.cluster:
@@ -199,7 +199,8 @@ class Server:
                 "queues. Set maxmemory-policy noeviction."
             )
 
-    def _typed(self, error: Exception, script: str = "") -> errors.RmqError:
+    def _typed(self, error: Exception, what: str) -> errors.RmqError:
+        """The error that says it; ``what`` was called."""
         text = str(error)
         code = text.split(" ", 1)[0]
         at = f"Redis at {self.address}"
@@ -229,7 +230,11 @@ class Server:
                 f"{at} cannot be reached ({type(error).__name__}: {text}). Check redis.url and "
                 f"that the server runs; it was tried for {self._patience_s:g} s."
             )
-        return errors.ScriptFailed(f"{at}: {script or 'a command'} failed: {text}")
+        if "WRONGTYPE" in text:
+            return errors.WrongKeyType(
+                f"{at}: {what} found a key of another type. {_REMEDIES[errors.WrongKeyType]}"
+            )
+        return errors.ScriptFailed(f"{at}: {what} failed: {text}")
 
 
 _LASTING = (failures.AuthenticationError, failures.AuthorizationError)
@@ -242,6 +247,11 @@ _PASSING = (
     failures.ClusterDownError,
     failures.MasterDownError,
 )
+
+
+def _named(words: Sequence[Any]) -> str:
+    """A command and its key; its values are nobody's business."""
+    return " ".join(str(word) for word in words[:2])
 
 
 def _version_of(info: dict[str, Any]) -> tuple[int, int]:
