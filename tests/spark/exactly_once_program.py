@@ -26,7 +26,7 @@ def failing_once(batches):
 
 
 spark = (
-    SparkSession.builder.master("local[2,3]")
+    SparkSession.builder.master("local[1,3]")
     .config("spark.ui.enabled", "false")
     # Short-lived code is not worth compiling twice, nor 2 cores many collectors.
     .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -416,7 +416,7 @@ def test_a_driver_killed_while_it_publishes_what_a_task_staged_at_the_second_try
     with subprocess.Popen([sys.executable, PROGRAM, json.dumps(given)]) as driver:
         try:
             published = queue.keys.store(0)
-            wait_until(lambda: queue.server.client.exists(published), "publishing to begin")
+            wait_until(lambda: queue.server.client.exists(published), "publishing to begin", 200)
         finally:
             for pid in [driver.pid, *descendants(driver.pid)]:
                 with suppress(ProcessLookupError):
