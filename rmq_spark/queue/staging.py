@@ -13,6 +13,7 @@ from rmq_spark.queue.topic import Keys, TopicDefinition, TopicType, sink_key
 
 MESSAGES_A_STAGING = 4096
 STAGES_A_DISCARD = 1000
+CALLS_A_PIPELINE = 256
 # A pipeline of small requests runs in one go; 16 calls of 4096 messages block Redis for 0.2 s.
 PUBLISHES_A_PIPELINE = 16
 # A query that was not seen for so long has no checkpoint any more that could come back.
@@ -87,11 +88,12 @@ class Staging:
             for slot, of_slot in names.items()
             for part in chunks(of_slot, STAGES_A_DISCARD)
         ]
-        return sum(self._server.pipeline(calls))
+        return sum(in_parts(calls, self._server.pipeline, CALLS_A_PIPELINE))
 
     def begun(self, slots: Sequence[int]) -> list[dict[str, int]]:
         """The stages of each slot, by name, and when each was begun, ms. No script: plain reads."""
-        replies = self._server.commands([("HGETALL", self._keys.stages(slot)) for slot in slots])
+        reads = [("HGETALL", self._keys.stages(slot)) for slot in slots]
+        replies = in_parts(reads, self._server.commands, CALLS_A_PIPELINE)
         return [{name.decode(): int(ms) for name, ms in _pairs(reply)} for reply in replies]
 
     def sweep(self, slots: Sequence[int], query: str, batch: int) -> int:
