@@ -1,0 +1,64 @@
+"""What a function of batches may return to tell which messages failed."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from rmq_spark.spark.message_child import failed_rows
+
+
+@pytest.mark.parametrize(
+    ("returned", "positions"),
+    [
+        (None, []),
+        ([], []),
+        (set(), []),
+        ([2, 0, 2], [0, 2]),
+        (range(3), [0, 1, 2]),
+        ((n for n in [1]), [1]),
+        (np.array([1]), [1]),
+        (pd.Series([2, 1]), [1, 2]),
+        (pa.array([0, 2]), [0, 2]),
+        ([True, False, True], [0, 2]),
+        (np.array([False, True, False]), [1]),
+        (pd.Series([False, False, True]), [2]),
+        (pa.array([True, True, True]), [0, 1, 2]),
+        (pa.chunked_array([[False], [True, False]]), [1]),
+    ],
+)
+def test_what_may_be_returned(returned, positions):
+    assert failed_rows(returned, 3) == positions
+
+
+def for_ever():
+    while True:
+        yield 0
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (True, "a bool"),
+        (1, "an? int"),
+        ("12", "a str"),
+        (b"\0", "a bytes"),
+        ({0: 1}, "a dict"),
+        ([0, "1"], "a str as a position"),
+        ([0.0], "a float as a position"),
+        ([None], "a NoneType as a position"),
+        ([0, True, 2], "a bool as a position"),
+        (pa.array([True, None, False]), "a bool as a position|a NoneType as a position"),
+        (pd.DataFrame({"content": [1]}), "a str as a position"),
+        ([3], "the position 3"),
+        ([-1], "the position -1"),
+        ([True, False], "a mask of 2 booleans"),
+        ([True] * 4, "a mask of more booleans"),
+        ([0, 0, 0, 0], "more positions"),
+        (for_ever(), "more positions"),
+    ],
+)
+def test_what_may_not_be_returned(returned, says):
+    with pytest.raises((TypeError, ValueError), match=says) as refused:
+        failed_rows(returned, 3)
+    assert "Accepted: None, positions 0 to 2, or a mask of 3 booleans." in str(refused.value)
