@@ -60,8 +60,12 @@ if record then
 end
 
 local moved = due_retries(due_before and math.min(now, due_before) or now)
-moved = moved + reap(records, now, 4096, function(other)
-  return other.consumer == consumer and other.seq == seq
+-- The caller's own earlier batches first: its next commit would settle what is left of them.
+local own = reap(records, now, 4096, function(other)
+  return other.consumer ~= consumer or other.seq == seq
+end)
+moved = moved + own + reap(records, now, 4096 - own, function(other)
+  return other.consumer == consumer
 end)
 local fenced = epoch and (stored_epoch and epoch < stored_epoch) or false
 local held = false

@@ -172,6 +172,10 @@ class Broker:
     ) -> Consumer:
         """A consumer of a topic: see Consumer. One process at a time uses a name."""
         lease_ms = parse_duration_ms("visibility_timeout", visibility_timeout)
+        if lease_ms < 1:
+            raise InvalidOption(
+                f"visibility_timeout={visibility_timeout!r} is not accepted. Accepted: 1ms or more."
+            )
         return Consumer(self.queue(topic, group=group), name, lease_ms=lease_ms)
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from rmq_spark.queue.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, Rollback
 from rmq_spark.queue.durations import parse_duration_ms
-from rmq_spark.queue.errors import ExclusiveSlot, InvalidOption
+from rmq_spark.queue.errors import ExclusiveSlot, InvalidOption, Lost
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.topic import TopicDefinition
 
@@ -34,7 +34,11 @@ class Batch:
         return len(self._messages)
 
     def commit(self) -> int:
-        """What was not rolled back is done. Returns how many messages that were."""
+        """What was not rolled back is done. Returns how many messages that were.
+
+        Raises Lost when the batch was given back, because the next was taken or the consumer closed.
+        """
+        self._consumer.check_is_taken(self)
         return self._consumer.commit()
 
     def rollback(
@@ -57,7 +61,8 @@ class Batch:
         ).rolled_back
 
     def renew(self) -> None:
-        """Begins the lease anew: for a batch that takes long."""
+        """Begins the lease anew: for a batch that takes long. Raises Lost like commit."""
+        self._consumer.check_is_taken(self)
         self._consumer.renew()
 
 
@@ -92,6 +97,7 @@ class Consumer:
         self.name = name
         self._lease_ms = lease_ms
         self._claimed_slots: list[int] = []
+        self._taken: Batch | None = None
         headers = queue.headers(name)
         # People choose names, so another topic or group may have a consumer of the same one.
         scoped = scoped_name(queue.keys.topic, queue.keys.group, name)
@@ -132,8 +138,11 @@ class Consumer:
         if limit < 1:
             raise InvalidOption(f"limit={limit} is not accepted. Accepted: 1 or more.")
         self._give_back()
-        if self.queue.definition.paused:
-            return Batch(self, [])
+        claims = [] if self.queue.definition.paused else self._claim(limit)
+        self._taken = Batch(self, claims)
+        return self._taken
+
+    def _claim(self, limit: int) -> list[Claim]:
         due = [slot for slot in self.queue.due(self.queue.slots, self.name) if slot.due]
         self._seq += 1
         # Begins at another slot each time, so that a small limit does not starve the last ones.
@@ -145,10 +154,17 @@ class Consumer:
                 requests.append(ClaimRequest(slot.slot, 0, take))
                 limit -= take
         self._claimed_slots = [request.slot for request in requests]
-        claims = self.queue.claim(
+        return self.queue.claim(
             requests, consumer=self.name, run=self._run, seq=self._seq, lease_ms=self._lease_ms
         )
-        return Batch(self, claims)
+
+    def check_is_taken(self, batch: Batch) -> None:
+        """Raises Lost unless the batch is the one taken last and was not given back."""
+        if batch is not self._taken:
+            raise Lost(
+                f"The batch of consumer {self.name} was given back when the next one was taken or "
+                "the consumer was closed: its messages come again. Commit before that."
+            )
 
     def commit(self) -> int:
         """Commits the batch taken last. Returns how many messages that were."""
@@ -161,6 +177,7 @@ class Consumer:
         self.queue.renew(self._claimed_slots, self.name, self._run, self._lease_ms)
 
     def _give_back(self) -> None:
+        self._taken = None
         if self._claimed_slots:
             self.queue.release(self._claimed_slots, self.name, self._run)
             self._claimed_slots = []

@@ -13,7 +13,7 @@ ACCEPTED = "a number with its unit, one of ms, s, m, h or d, such as 500ms, 60s 
 def parse_duration_ms(name: str, text: str) -> int:
     """Milliseconds of a duration such as ``60s``; ``name`` is the option it came from.
 
-    Raises InvalidOption when there is no unit, no number, or less than a millisecond.
+    Parts of a millisecond are cut off. Raises InvalidOption when there is no unit or no number.
     """
     match = _DURATION.fullmatch(text)
     unit = _UNITS_MS.get(match.group(2).lower()) if match else None

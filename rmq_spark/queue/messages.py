@@ -73,13 +73,14 @@ def pairs_by_slot(
 
 
 def _bytes_of(name: str, value: Any, index: int) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
     if isinstance(value, bytes):
         return value
-    raise InvalidMessage(
-        f"Message {index}: {name} is {value!r}. Accepted: bytes or str. Nothing was sent."
-    )
+    try:
+        return str.encode(value)
+    except (TypeError, UnicodeEncodeError):  # no text, or one with half a surrogate pair
+        raise InvalidMessage(
+            f"Message {index}: {name} is {value!r}. Accepted: bytes or str. Nothing was sent."
+        ) from None
 
 
 def _score(message: Message, defaults: Message, topic: TopicDefinition, index: int) -> int:
