@@ -1,5 +1,6 @@
 """The data source ``rmq``: what Spark finds under that name."""
 
+import os
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -82,4 +83,18 @@ def register(spark: SparkSession | None = None) -> None:
     Needed only where rmq_spark is not installed but came as a zip with --py-files.
     """
     session = spark or SparkSession.active()
+    _lead_readers_to_archive(session)
     session.dataSource.register(RmqDataSource)
+
+
+def _lead_readers_to_archive(session: SparkSession) -> None:
+    """Lets the process of a streaming reader import us from the zip that --py-files brought.
+
+    Tasks are led there by Spark. The reader's process on the driver is not (seen with Spark 4.3: it
+    fails with "No module named 'rmq_spark.spark'"), but it gets the context's environment.
+    """
+    archive = getattr(__spec__.loader if __spec__ else None, "archive", None)
+    if archive is not None:
+        environment = session.sparkContext.environment
+        paths = [archive, *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)

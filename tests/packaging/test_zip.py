@@ -50,11 +50,6 @@ def spark_without_rmq(new_venv):
     return python
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Spark looks for the reader's --py-files in a folder streaming_job that it never makes; "
-    "register() has to lead the reader's process to the zip through PYTHONPATH",
-)
 def test_as_py_files_it_sends_and_reads_after_register(
     wheel, spark_without_rmq, local_redis, bare_environ, tmp_path
 ):
