@@ -45,20 +45,26 @@ class Broker:
 
     def find(self, name: str) -> TopicDefinition | None:
         """A topic's definition, or None. Raises InvalidOption for a name no topic can have."""
-        check_topic_name(name)
-        text = self.server.command("HGET", topics_key(self.key_prefix), name)
-        return TopicDefinition.from_json(name, text) if text else None
+        try:
+            return self.definition(name)
+        except UnknownTopic:
+            return None
 
     def definition(self, name: str) -> TopicDefinition:
         """A topic's definition. Raises UnknownTopic."""
-        found = self.find(name)
-        if found is None:
+        return self._read(name)[1]
+
+    def _read(self, name: str) -> tuple[bytes, TopicDefinition]:
+        """A topic's definition as Redis keeps it, and what it says. Raises UnknownTopic."""
+        check_topic_name(name)
+        text = self.server.command("HGET", topics_key(self.key_prefix), name)
+        if not text:
             raise UnknownTopic(
                 f"The topic {name} does not exist on {self.server.address}"
                 f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}. Send to it "
                 "first, with topicType, or create it; a reader never does."
             )
-        return found
+        return text, TopicDefinition.from_json(name, text)
 
     def topics(self) -> list[TopicDefinition]:
         """All topics, by name."""
@@ -123,9 +129,9 @@ class Broker:
         """
         fields = _fields("changed", changes)
         while True:
-            old = self.definition(name)
+            text, old = self._read(name)
             new = old.changed(**fields)
-            if self._replace(name, old, new.to_json()):
+            if self._replace(name, text, new.to_json()):
                 break
         if old.exclusive and not new.exclusive:
             self._forget_epochs(new)
@@ -133,9 +139,9 @@ class Broker:
 
     def delete(self, name: str) -> None:
         """Deletes a topic with everything in it. Who still sends to it leaves keys behind."""
-        old = self.definition(name)
-        while not self._replace(name, old, ""):
-            old = self.definition(name)
+        text, old = self._read(name)
+        while not self._replace(name, text, ""):
+            text, old = self._read(name)
         for group in old.groups:
             keys = Keys(name, self.key_prefix, group)
             for slot in range(old.slot_amount):
@@ -146,9 +152,10 @@ class Broker:
                     self.server.command("UNLINK", keys.stage(slot, stage.decode()))
                 self.server.command("UNLINK", *keys.all_of(slot))
 
-    def _replace(self, name: str, old: TopicDefinition, new: str) -> bool:
+    def _replace(self, name: str, read: bytes, new: str) -> bool:
+        # Compared as it was read: another version writes the same definition in another way.
         key = topics_key(self.key_prefix)
-        return bool(self.server.call("alter", [key], [name, old.to_json(), new]))
+        return bool(self.server.call("alter", [key], [name, read, new]))
 
     def _forget_epochs(self, topic: TopicDefinition) -> None:
         for group in topic.groups:

@@ -36,7 +36,7 @@ class Batch:
     def commit(self) -> int:
         """What was not rolled back is done. Returns how many messages that were.
 
-        Raises Lost when the batch was given back, because the next was taken or the consumer closed.
+        Raises Lost when the batch was given back: the next was taken, or the consumer closed.
         """
         self._consumer.check_is_taken(self)
         return self._consumer.commit()

@@ -98,8 +98,7 @@ def test_a_batch_that_was_not_committed_is_given_back(broker, topic):
 def test_an_exception_gives_the_batch_to_the_next_consumer(broker, topic):
     topic.send(numbered(5), fixed_time=1000)
     with pytest.raises(ZeroDivisionError), broker.consumer("T", "a") as consumer:
-        consumer.poll()
-        raise ZeroDivisionError
+        len(consumer.poll()) // 0
     with broker.consumer("T", "b") as other:
         assert contents(other.poll()) == numbered(5)
 

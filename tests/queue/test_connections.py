@@ -1,0 +1,142 @@
+"""Addresses and durations as options write them, and what they never show."""
+
+import pytest
+
+from rmq_spark.queue.connection import parse_connection
+from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.errors import InvalidOption
+
+SECRET = "s3cret"
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch):
+    monkeypatch.delenv("RMQ_REDIS_URL", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("0s", 0),
+        ("1ms", 1),
+        ("0.29s", 290),
+        ("1.001s", 1001),
+        ("10S", 10_000),
+        ("60s", 60_000),
+        ("2min", 120_000),
+        (" 5 m ", 300_000),
+        ("1.5h", 5_400_000),
+        ("1d", 86_400_000),
+    ],
+)
+def test_a_duration_has_a_number_and_a_unit(text, ms):
+    assert parse_duration_ms("wait", text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "60", "s", "-1s", "1 s m", "1,5s", "1e3s", "5y", "1s1s", "."])
+def test_another_duration_is_refused(text):
+    with pytest.raises(InvalidOption) as raised:
+        parse_duration_ms("wait", text)
+    assert str(raised.value) == (
+        f"wait={text!r} is no duration. Accepted: a number with its unit, one of ms, s, m, h or d, "
+        "such as 500ms, 60s or 5m."
+    )
+
+
+def test_the_local_server_is_the_default_and_a_variable_comes_before_it(monkeypatch):
+    assert parse_connection({}).url == "redis://127.0.0.1:6379/0"
+    monkeypatch.setenv("RMQ_REDIS_URL", "redis://elsewhere:7000/3")
+    assert parse_connection({}).url == "redis://elsewhere:7000/3"
+    assert parse_connection({"url": "redis://here:1/0"}).url == "redis://here:1/0"
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("redis://host:7000/3", "redis://host:7000/3"),
+        ("redis://host", "redis://host"),
+        (f"rediss://me:{SECRET}@host:7000/0", "rediss://host:7000/0"),
+        (f"redis://:{SECRET}@host/0?password={SECRET}", "redis://host/0"),
+        (f"unix://me:{SECRET}@/run/redis.sock?db=1&password={SECRET}", "unix:///run/redis.sock"),
+    ],
+)
+def test_an_address_is_shown_without_credentials(url, address):
+    options = parse_connection({"url": url, "password": SECRET, "sslPassword": SECRET})
+    assert options.address == address
+    assert SECRET not in f"{options!r} {options}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://{SECRET}@host",
+        f"{SECRET}@host:6379",
+        f"redis://:{SECRET}@host:port/0",
+        f"redis://:{SECRET}@host:99999/0",
+        f"redis://:{SECRET}@host:0/0",
+        f"redis://:{SECRET}@host/orders",
+        f"redis://:{SECRET}@host/0/1",
+        f"redis://:{SECRET}@[::1/0",
+        "unix://",
+    ],
+)
+def test_an_address_that_is_none_is_refused_without_showing_it(url):
+    with pytest.raises(InvalidOption) as raised:
+        parse_connection({"url": url})
+    assert "redis.url" in str(raised.value)
+    assert "redis://host:port/database" in str(raised.value)
+    assert SECRET not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize("name", ["passwort", "host", "db", "retry", ""])
+def test_an_unknown_option_is_refused_with_those_accepted_and_not_its_value(name):
+    with pytest.raises(InvalidOption) as raised:
+        parse_connection({name: SECRET})
+    assert f"The option redis.{name} is unknown. Accepted: redis.url," in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["socketTimeout", "sockettimeout", "SOCKET_TIMEOUT"])
+def test_options_are_known_in_any_case(name):
+    assert dict(parse_connection({name: "3s"}).client) == {"socket_timeout": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cluster", "yes"),
+        ("socketTimeout", "3"),
+        ("socketKeepalive", "on"),
+        ("sslCertReqs", "maybe"),
+        ("sslCheckHostname", ""),
+    ],
+)
+def test_a_bad_value_is_refused_naming_the_option(name, value):
+    with pytest.raises(InvalidOption, match=rf"redis\.{name}={value!r}"):
+        parse_connection({name: value})
+
+
+def test_all_options_of_the_client_are_parsed():
+    options = parse_connection(
+        {
+            "username": "me",
+            "password": SECRET,
+            "cluster": "TRUE",
+            "socketConnectTimeout": "250ms",
+            "socketKeepalive": "false",
+            "clientName": "billing",
+            "sslCaCerts": "/ca.pem",
+            "sslCertReqs": "none",
+            "sslCheckHostname": "true",
+        }
+    )
+    assert (options.username, options.password, options.cluster) == ("me", SECRET, True)
+    assert dict(options.client) == {
+        "socket_connect_timeout": 0.25,
+        "socket_keepalive": False,
+        "client_name": "billing",
+        "ssl_ca_certs": "/ca.pem",
+        "ssl_cert_reqs": "none",
+        "ssl_check_hostname": True,
+    }

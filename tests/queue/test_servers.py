@@ -1,0 +1,295 @@
+"""A server that is away, locked, full of other things, or goes away and comes back."""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import traceback
+from pathlib import Path
+
+import pytest
+import redis
+import servers
+from seeding import numbered
+
+from rmq_spark.local import free_port
+from rmq_spark.queue import Message, connect
+from rmq_spark.queue.errors import (
+    RmqError,
+    ScriptFailed,
+    ServerRefused,
+    ServerUnavailable,
+    ServerUnsuitable,
+)
+from rmq_spark.queue.server import Call, Server, _version_of
+
+SECRET, WRONG = "s3cret", "wr0ng"
+
+
+@pytest.fixture
+def locked_redis(redis_executable):
+    with servers.LocalRedis(redis_executable, {**servers.SETTINGS, "requirepass": SECRET}) as own:
+        yield own
+
+
+def with_password(url, password):
+    return url.replace("redis://", f"redis://:{password}@")
+
+
+def test_a_server_that_is_away_is_named_with_what_to_check():
+    url = f"redis://:{SECRET}@127.0.0.1:{free_port()}/0"
+    with pytest.raises(ServerUnavailable) as raised:
+        connect(url, patience_s=0.2)
+    text = str(raised.value)
+    assert f"Redis at {url.replace(f':{SECRET}@', '')} cannot be reached" in text
+    assert "Check redis.url and that the server runs; it was tried for 0.2 s." in text
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_wrong_password_is_refused_at_once(locked_redis):
+    url = with_password(locked_redis.url, WRONG)
+    with pytest.raises(ServerRefused) as raised:
+        connect(url, patience_s=60)
+    assert "refused the user or password. Check redis.username and redis.password" in str(
+        raised.value
+    )
+    assert WRONG not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_missing_password_is_asked_for_at_once(locked_redis):
+    with pytest.raises(ServerRefused, match=r"password"):
+        connect(locked_redis.url, patience_s=60)
+
+
+def test_the_right_password_is_taken_from_address_or_option_and_never_shown(locked_redis):
+    for broker in (
+        connect(with_password(locked_redis.url, SECRET), patience_s=2),
+        connect(locked_redis.url, password=SECRET, patience_s=2),
+    ):
+        broker.create("T", "Priority", 1)
+        queue = broker.queue("T")
+        shown = [broker, broker.server, queue, broker.consumer("T", "a"), broker.server._options]
+        assert SECRET not in " ".join(map(repr, shown))
+        broker.close()
+
+
+def test_no_error_shows_a_password(locked_redis):
+    broker = connect(with_password(locked_redis.url, SECRET), patience_s=0.1)
+    broker.create("T", "Priority", 1)
+    queue = broker.queue("T")
+    broker.server.command("SET", queue.keys.claims(0), "in the way")
+    failing = [
+        lambda: queue.due([0], "a"),
+        lambda: broker.server.command("NO-SUCH-COMMAND"),
+        lambda: queue.send([Message(b"m", priority=3)]),
+        lambda: broker.definition("unknown"),
+    ]
+    for fail in failing:
+        with pytest.raises(RmqError) as raised:
+            fail()
+        assert SECRET not in "".join(traceback.format_exception(raised.value))
+    locked_redis.kill()
+    with pytest.raises(ServerUnavailable) as raised:
+        queue.figures()
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_user_without_permission_is_told_so(own_redis):
+    admin = redis.Redis.from_url(own_redis.url)
+    admin.execute_command("ACL", "SETUSER", "reader", "on", f">{SECRET}", "~*", "+@read", "+info")
+    admin.close()
+    with pytest.raises(ServerRefused, match="does not permit this user") as raised:
+        connect(own_redis.url, username="reader", password=SECRET, patience_s=2).create(
+            "T", "Priority"
+        )
+    assert SECRET not in str(raised.value)
+
+
+def test_a_database_that_is_not_there_is_refused(own_redis):
+    with pytest.raises(ServerRefused, match=r"no such database.*Check redis.url"):
+        connect(own_redis.url[:-1] + "99", patience_s=60)
+
+
+def test_databases_are_apart(own_redis):
+    here, there = (connect(own_redis.url[:-1] + number, patience_s=2) for number in "01")
+    here.create("T", "Priority", 1)
+    assert there.find("T") is None
+    for broker in (here, there):
+        broker.close()
+
+
+def test_a_server_started_again_is_gone_on_with(own_redis):
+    own_redis.settings["appendonly"] = "yes"
+    own_redis.settings["appendfsync"] = "always"
+    own_redis.kill()
+    own_redis.start()
+    broker = connect(own_redis.url, patience_s=20)
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    queue.send(numbered(10), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        batch = consumer.poll(limit=5)
+        own_redis.kill()
+        back = threading.Timer(0.2, own_redis.start)
+        back.start()
+        # Waits for the server, and loads the scripts that the new process does not know.
+        assert batch.commit() == 5
+        back.join()
+        assert len(consumer.poll()) == 5
+    broker.close()
+
+
+class Lossy:
+    """Passes bytes between a client and a server, and cuts the line before one reply."""
+
+    def __init__(self, port):
+        self._server_port, self._cut = port, False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_next_reply(self):
+        self._cut = True
+
+    def close(self):
+        self._listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._server_port))
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(
+                    target=self._pass, args=(source, target, target is client), daemon=True
+                ).start()
+
+    def _pass(self, source, target, is_reply):
+        with contextlib.suppress(OSError):
+            while received := source.recv(65536):
+                if is_reply and self._cut:
+                    self._cut = False
+                    break
+                target.sendall(received)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def lossy(own_redis):
+    line = Lossy(own_redis.port)
+    yield line
+    line.close()
+
+
+def test_a_claim_whose_reply_was_lost_is_asked_for_again_and_is_the_same(lossy, monkeypatch):
+    """Seen: one pop, retried by the client, became eleven."""
+    broker = connect(lossy.url, patience_s=10)
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    queue.send(numbered(100), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        due = consumer.queue.due
+
+        def due_then_cut(*args):
+            found = due(*args)
+            lossy.lose_next_reply()  # that of the claim, which comes after
+            return found
+
+        monkeypatch.setattr(consumer.queue, "due", due_then_cut)
+        batch = consumer.poll(limit=10)
+        assert len(batch) == 10
+        assert {message.delivery_count for message in batch} == {1}
+        assert queue.figures().store.count == 90
+        lossy.lose_next_reply()
+        batch.commit()
+        assert queue.figures().counters["committed"] == 10
+    broker.close()
+
+
+def test_a_send_whose_reply_was_lost_merges_with_itself(lossy):
+    broker = connect(lossy.url, patience_s=10)
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    queue.send([b"warm"], fixed_time=1000)
+    lossy.lose_next_reply()
+    assert queue.send([b"m"], fixed_time=1000).merged == 1
+    assert queue.figures().store.count == 2
+    broker.close()
+
+
+def test_a_line_that_stays_broken_is_given_up_in_time_and_by_name(own_redis):
+    broker = connect(own_redis.url, patience_s=0.3)
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    own_redis.kill()
+    with pytest.raises(ServerUnavailable, match=r"cannot be reached .*tried for 0.3 s"):
+        queue.send([b"m"], fixed_time=1000)
+    own_redis.start()
+    broker.create("T", "FixedTime", 1)
+    assert queue.send([b"m"], fixed_time=1000).new == 1
+    broker.close()
+
+
+def test_all_scripts_of_a_pipeline_run_though_one_fails(broker):
+    broker.create("T", "FixedTime", 2)
+    queue = broker.queue("T")
+    broker.server.command("SET", queue.keys.store(0), "in the way")
+    calls = [queue._send_call(slot, [500, b"m"]) for slot in (0, 1)]
+    with pytest.raises(RmqError, match=r"the key .* holds a string"):
+        broker.server.pipeline(calls)
+    assert broker.server.command("ZCARD", queue.keys.store(1)) == 1
+
+
+def test_a_script_that_fails_in_another_way_is_named(broker):
+    with pytest.raises(ScriptFailed, match="settle failed"):
+        broker.server.pipeline([Call("settle", ["k"], ["no number"])])
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        ({"redis_version": "6.2.14"}, (6, 2)),
+        ({"redis_version": "7.0.15"}, (7, 0)),
+        ({"redis_version": "7.2.4", "valkey_version": "8.0.1"}, (7, 2)),
+        ({"redis_version": "10.1.0-rc1"}, (10, 1)),
+    ],
+)
+def test_versions_are_read(answer, version):
+    assert _version_of(answer) == version
+
+
+def test_a_server_that_is_too_old_is_refused(server, monkeypatch):
+    monkeypatch.setattr(Server, "_info", lambda self: {"redis_version": "6.0.16"})
+    with pytest.raises(
+        ServerUnsuitable, match=r"version 6\.0\.16; needed: 6\.2 or later, or Valkey"
+    ):
+        Server(server._options, patience_s=2)
+
+
+def test_a_server_that_forgets_everything_is_warned_of_once(own_redis, caplog):
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            connect(own_redis.url, patience_s=2).close()
+    warnings = [r.getMessage() for r in caplog.records if "keeps nothing on disk" in r.getMessage()]
+    assert len(warnings) == 1
+    assert "Set appendonly yes" in warnings[0]
+
+
+def test_a_socket_file_is_an_address_too(redis_executable, tmp_path):
+    path = tmp_path / "redis.sock"
+    if len(str(path)) > 100:  # the system's bound for the name of a socket
+        path = Path(os.path.relpath(path))
+    own = servers.start(redis_executable, unixsocket=str(path))
+    try:
+        broker = connect(f"unix://{path}?db=2", patience_s=2)
+        broker.create("T", "Priority", 1)
+        assert broker.queue("T").send([b"m"], priority=50).new == 1
+        assert broker.server.client.client_info()["db"] == 2
+        broker.close()
+    finally:
+        own.close()

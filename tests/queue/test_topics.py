@@ -1,0 +1,246 @@
+"""Slots, keys and definitions: what all users of a topic agree on."""
+
+import json
+import zlib
+
+import crcmod.predefined
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_spark.queue import TopicDefinition, TopicType
+from rmq_spark.queue.errors import InvalidOption, ScriptFailed
+from rmq_spark.queue.topic import (
+    Keys,
+    check_key_prefix,
+    check_slot_amount,
+    check_topic_name,
+    consumer_key,
+    parse_retry_backoff,
+    parse_topic_type,
+    slot_of,
+    slots_of,
+    topics_key,
+)
+
+crcmod_crc32 = crcmod.predefined.mkCrcFun("crc-32")
+
+
+def test_the_checksum_is_that_of_iso_hdlc():
+    assert f"{crcmod_crc32(b'123456789'):08x}" == "cbf43926"
+    assert slot_of(b"123456789", 65536) == 0x3926
+    assert slots_of([b"123456789"], 65536) == [0x3926]
+
+
+@given(st.lists(st.binary(max_size=64)), st.integers(0, 16))
+def test_slots_are_crcmods_checksum_modulo_their_number(bases, exponent):
+    expected = [crcmod_crc32(basis) % 2**exponent for basis in bases]
+    assert [slot_of(basis, 2**exponent) for basis in bases] == expected
+    assert slots_of(bases, 2**exponent) == expected
+
+
+@given(st.binary(max_size=200))
+def test_zlibs_checksum_is_the_same_function(content):
+    assert zlib.crc32(content) == crcmod_crc32(content)
+
+
+PLAIN = [
+    "Orders_7",
+    "prepare_{Orders_7}",
+    "retry_{Orders_7}",
+    "dead_{Orders_7}",
+    "claims_{Orders_7}",
+    "first_{Orders_7}",
+    "consumers_{Orders_7}",
+    "stats_{Orders_7}",
+]
+PREFIXED = [
+    "shop:Orders_7",
+    "shop:prepare_{shop:Orders_7}",
+    "shop:retry_{shop:Orders_7}",
+    "shop:dead_{shop:Orders_7}",
+    "shop:claims_{shop:Orders_7}",
+    "shop:first_{shop:Orders_7}",
+    "shop:consumers_{shop:Orders_7}",
+    "shop:stats_{shop:Orders_7}",
+]
+GROUP = ["{Orders_7}@billing", *(key + "@billing" for key in PLAIN[1:])]
+PREFIXED_GROUP = ["shop:{shop:Orders_7}@billing", *(key + "@billing" for key in PREFIXED[1:])]
+KINDS = ["store", "prepare", "retry", "dead", "claims", "first", "consumers", "stats"]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "group", "expected"),
+    [
+        ("", "", PLAIN),
+        ("shop:", "", PREFIXED),
+        ("", "billing", GROUP),
+        ("shop:", "billing", PREFIXED_GROUP),
+    ],
+)
+def test_every_key_has_its_exact_name(prefix, group, expected):
+    keys = Keys("Orders", prefix, group)
+    assert [getattr(keys, kind)(7) for kind in KINDS] == expected
+    assert keys.all_of(7)[:8] == expected
+
+
+def test_the_keys_of_a_database_have_their_exact_names():
+    assert topics_key() == "rmq_topics"
+    assert topics_key("shop:") == "shop:rmq_topics"
+    assert consumer_key("a-b") == "consumer:a-b"
+    assert consumer_key("a-b", "shop:") == "shop:consumer:a-b"
+
+
+@pytest.mark.parametrize("prefix", ["", "shop:", "a:b:"])
+@pytest.mark.parametrize("group", ["", "billing"])
+def test_all_keys_of_a_slot_lie_on_one_node_of_a_cluster(prefix, group):
+    """The part in the first braces, or else the whole key, is what a cluster goes by."""
+    tags = {
+        key.split("{", 1)[1].split("}", 1)[0] if "{" in key else key
+        for of in (Keys("Orders", prefix, group), Keys("Orders", prefix))
+        for key in of.all_of(7)
+    }
+    assert tags == {f"{prefix}Orders_7"}
+
+
+def test_no_two_topics_slots_groups_or_prefixes_share_a_key():
+    names = ["a", "a_1", "a_1_0", "prepare_a", "rmq", "rmq_topics", "consumer", "x.a", "a-g"]
+    keys = [
+        key
+        for name in names
+        for prefix in ("", "a:", "prepare_:")
+        for group in ("", "g", "1")
+        for slot in (0, 1, 10)
+        for key in Keys(name, prefix, group).all_of(slot)
+    ]
+    # The stages are one for all groups, and so named three times here.
+    assert len(set(keys)) == len({key for key in keys if "stages" not in key}) + len(names) * 9
+    assert topics_key() not in keys
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 200, "7"])
+def test_a_name_of_letters_digits_dots_and_dashes_is_accepted(name):
+    assert check_topic_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x" * 201, "a{b}", "{", "a b", "a\n", "a:b", "a/b", "a*", "\u00e4", "a@g"]
+)
+def test_another_name_is_refused_saying_what_is_accepted(name):
+    with pytest.raises(InvalidOption) as raised:
+        check_topic_name(name)
+    assert str(raised.value) == (
+        f"topic={name!r} is no topic name. Accepted: 1 to 200 of the characters A-Z a-z 0-9 . _ -"
+    )
+
+
+def test_a_very_long_name_is_not_repeated_whole():
+    with pytest.raises(InvalidOption) as raised:
+        check_topic_name("x" * 10**6)
+    assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize("amount", [1, 2, 64, 65536, "64"])
+def test_a_power_of_two_is_accepted(amount):
+    assert check_slot_amount(amount) == int(amount)
+
+
+@pytest.mark.parametrize("amount", [0, 3, -1, 131072, "many", "", "6.4e1", 2**70, "-2"])
+def test_another_number_of_slots_is_refused(amount):
+    with pytest.raises(InvalidOption) as raised:
+        check_slot_amount(amount)
+    assert str(raised.value) == (
+        f"slotAmount={amount!r} is not accepted. Accepted: a power of two, 1 to 65536."
+    )
+
+
+@pytest.mark.parametrize("prefix", ["", "a:", "shop:eu:", " :"])
+def test_a_prefix_that_ends_in_a_colon_is_accepted(prefix):
+    assert check_key_prefix(prefix) == prefix
+
+
+@pytest.mark.parametrize("prefix", ["shop", ":", "{a}:", "a{:", "}:"])
+def test_another_prefix_is_refused(prefix):
+    with pytest.raises(InvalidOption, match=r"keyPrefix=.* ends in ':' and has no braces"):
+        check_key_prefix(prefix)
+
+
+@pytest.mark.parametrize("text", ["RangeMerge", "rangemerge", " PRIORITY ", "fixedTime"])
+def test_types_are_known_in_any_case(text):
+    assert parse_topic_type(text).value.lower() == text.strip().lower()
+
+
+@pytest.mark.parametrize("text", ["", "Range", "Delay"])
+def test_another_type_is_refused(text):
+    with pytest.raises(InvalidOption) as raised:
+        parse_topic_type(text)
+    assert str(raised.value) == (
+        f"topicType={text!r} is unknown. Accepted: RangeMerge, Priority, FixedTime."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "waits"),
+    [
+        ("none", ()),
+        ("1s", (1000,)),
+        ("10s, 30s, 1m", (10_000, 30_000, 60_000)),
+        ("1ms 2ms", (1, 2)),
+    ],
+)
+def test_a_backoff_is_a_list_of_durations(text, waits):
+    assert parse_retry_backoff(text) == waits
+
+
+def test_rocketmqs_backoff_has_sixteen_steps():
+    waits = parse_retry_backoff("rocketmq")
+    assert (len(waits), waits[0], waits[-1]) == (16, 10_000, 7_200_000)
+
+
+@pytest.mark.parametrize("text", ["", "10", "1s " * 17, "0s", "soon", "1s,,x"])
+def test_another_backoff_is_refused(text):
+    with pytest.raises(InvalidOption, match="retryBackoff"):
+        parse_retry_backoff(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"max_retries": 17}, "maxRetries=17"),
+        ({"max_retries": -1}, "maxRetries=-1"),
+        ({"retry_backoff_ms": (0,)}, "retryBackoff"),
+        ({"retry_backoff_ms": (1,) * 17}, "retryBackoff"),
+        ({"groups": ()}, "groups"),
+        ({"groups": ("a", "a")}, "groups"),
+        ({"groups": ("a b",)}, "group='a b'"),
+        ({"groups": ("@",)}, "group='@'"),
+    ],
+)
+def test_settings_out_of_bounds_are_refused_by_name(settings, named):
+    with pytest.raises(InvalidOption, match=named):
+        TopicDefinition("T", TopicType.PRIORITY, 1, **settings)
+
+
+def test_a_definition_is_kept_as_json_and_read_back():
+    definition = TopicDefinition(
+        "T", TopicType.PRIORITY, 8, 3, (10, 20), exclusive=True, paused=True, groups=("", "g")
+    )
+    assert json.loads(definition.to_json()) == {
+        "exclusive": True,
+        "groups": ["", "g"],
+        "maxRetries": 3,
+        "paused": True,
+        "retryBackoff": [10, 20],
+        "slotAmount": 8,
+        "topicType": "Priority",
+    }
+    assert TopicDefinition.from_json("T", definition.to_json()) == definition
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no json", "[]", "null", "{}", '{"topicType": "Other"}', b"\xff"],
+)
+def test_a_definition_that_cannot_be_read_is_an_error_of_ours(text):
+    with pytest.raises(ScriptFailed, match="definition of topic T in rmq_topics cannot be read"):
+        TopicDefinition.from_json("T", text)
