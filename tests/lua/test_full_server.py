@@ -64,7 +64,8 @@ def test_empty_claims_and_commits_work(server_of_test, slot):
     server_of_test[1]()
     assert slot.claimed() == []
     assert slot.commit().committed == 0
-    assert slot.header().settled == 1
+    assert slot.commit(seq=2).committed == 0  # nothing to free: no claim was made for it
+    assert slot.header().settled == 2
 
 
 def test_leases_are_renewed_and_ended(server_of_test, slot):

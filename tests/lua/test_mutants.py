@@ -1,0 +1,378 @@
+"""The tests of the scripts bite: each of these faults, put into a copy of lua/, makes one fail."""
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import servers
+
+from rmq_spark.queue import scripts
+
+FOLDER = Path(str(scripts._lua_folder()))
+AT_ONCE = 2
+PATIENCE_S = 120
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: where, the text that is right, the text that is wrong, and whose tests see it."""
+
+    file: str
+    right: str
+    wrong: str
+    tests: str
+
+    @property
+    def label(self):
+        return f"{self.file.removesuffix('.lua')}: {' '.join(self.wrong.split()) or 'nothing'}"
+
+
+def of(file, tests, *faults):
+    return [Mutant(f"{file}.lua", right, wrong, tests) for right, wrong in faults]
+
+
+MUTANTS = [
+    *of(
+        "alter",
+        "alter",
+        ("if redis.call('HGET', topics, topic) ~= read then return 0 end", ""),
+        ("if new ~= '' then redis", "redis"),
+        ("redis.call('HDEL', topics, topic)", ""),
+    ),
+    *of(
+        "cancel",
+        "cancel",
+        ("redis.call('ZREM', retry, unpack(ARGV, i, last))", "0"),
+        ("redis.call('ZREM', store, unpack(ARGV, i, last))", "0"),
+        ("local CONTENTS_A_CALL = 7800", "local CONTENTS_A_CALL = 9999"),
+        ("'cancelled', removed)", "'cancelled', 1)"),
+    ),
+    *of(
+        "claim",
+        "claim claim_again claim_exclusive",
+        ("if seq <= header.settled then", "if seq < header.settled then"),
+        ("if refused then return refused end", ""),
+        ("header.run, header.seen = run, now", "header.seen = now"),
+        ("if not record and (replay_only or", "if not record and ("),
+        (
+            "seq == header.last_seq and j <= header.last_j",
+            "seq == header.last_seq and j < header.last_j",
+        ),
+        ("header.last_seq, header.last_j = seq, j", "header.last_seq = seq"),
+        ("if claim.count == 0 then claim.stamp = 0 end", ""),
+        ("write_record(claims, claim)", "if claim.count > 0 then write_record(claims, claim) end"),
+        ("other.consumer ~= consumer or other.seq == seq", "other.consumer ~= consumer"),
+        ("other.consumer ~= consumer and held_messages", "held_messages"),
+        ("epoch < stored_epoch) or false", "epoch <= stored_epoch) or false"),
+        ("if not fenced then redis.call", "if true then redis.call"),
+        ("if not record and stored_epoch and not epoch then", "if stored_epoch and not epoch then"),
+        ("limit <= 2048", "limit <= 4096"),
+        ("count('claimed', claim.count)", "count('claimed', limit)"),
+    ),
+    *of(
+        "include/redeliver",
+        "claim_again unread",
+        ("record.run > 0 and record.run < run", "record.run > 0 and record.run <= run"),
+        ("record.run > 0 and record.run < run", "record.run < run"),
+        ("if retries > 0 then", "if true then"),
+        ("record.run, record.deadline = run, now + lease_ms", "record.deadline = now + lease_ms"),
+        ("record.run, record.deadline = run, now + lease_ms", "record.run = run"),
+        ("scores[rank + 1]", "scores[#popped / 2 + 1]"),
+        ("{record.moved, 0}", "{0, 0}"),
+    ),
+    *of(
+        "include/take",
+        "claim claim_again",
+        ("if added == #items / 2 then return items end", "if true then return items end"),
+        ("left = score - 1", "left = score + 0"),
+        ("zadd(store, 'NX', back)", ""),
+        ("redis.call('ZCOUNT', prepare, claim_range(stamp)) > 0", "false"),
+        ("math.max(1, math.floor(limit / 8))", "math.floor(limit / 8)"),
+        ("if limit == 1 and seq % 2 == 1 and lead > 0 then kept_for_last = 0 end", ""),
+        ("local SCANNED_AT_MOST = 4096", "local SCANNED_AT_MOST = 8192"),
+        ("'LIMIT', 0, 1000)", "'LIMIT', 0, 1001)"),
+        ("local before, past = popped and #popped / 2 or 0,", "local before, past = 0,"),
+        ("'ZREVRANGE' or 'ZRANGE'", "'ZRANGE' or 'ZRANGE'"),
+    ),
+    *of(
+        "include/giveback",
+        "rollback expire claim unread",
+        ("#again / 2 - zadd(store, 'NX', again)", "#again / 2 - zadd(store, 'LT', again)"),
+        ("local target = left == 0 and buried or", "local target ="),
+        ("  if stored then", "  if false then"),
+        ("count('dead', #buried / 2)", ""),
+        ("redis.call('HDEL', first, record.field)", ""),
+        ("redis.call('HDEL', claims, record.field)", ""),
+        ("redis.call('ZREMRANGEBYSCORE', prepare, base, past)", ""),
+        ("record.deadline <= now and", "record.deadline > now and"),
+        ("moved + record.count <= most", "moved <= most"),
+        ("return left < at_first and left + 1 or first_score", "return first_score"),
+        ("math.ceil(due_ms / 1000)", "math.floor(due_ms / 1000)"),
+        ("math.max(1, max_retries - left + 1)", "math.max(1, max_retries - left)"),
+    ),
+    *of(
+        "commit",
+        "commit",
+        ("record.consumer == consumer and record.seq <= seq", "record.seq <= seq"),
+        ("record.consumer == consumer and record.seq <= seq", "record.consumer == consumer"),
+        (
+            "record.consumer == consumer and record.seq <= seq",
+            "record.consumer == consumer and record.seq == seq",
+        ),
+        ("if refused then return refused end", ""),
+        ("math.max(header.settled, seq)", "seq"),
+        ("header.run, header.settled,", "header.settled,"),
+        ("redis.call('HDEL', first, record.field)", ""),
+        ("local RECORDS_A_CALL = 8", "local RECORDS_A_CALL = 9"),
+    ),
+    *of(
+        "due",
+        "due",
+        ("epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch", "false"),
+        ("if record.deadline <= now then", "if true then"),
+        ("epoch and record.consumer ~= consumer", "epoch"),
+        ("math.min(now, due_before)", "now"),
+    ),
+    *of(
+        "expire",
+        "expire",
+        ("consumer ~= '@epoch' and not holds", "not holds"),
+        ("and not holds[consumer]", ""),
+        ("holds[record.consumer] = true", ""),
+        ("seen <= now - forget_ms", "seen <= now"),
+        ("if forgotten[record.consumer] then", "if true then"),
+        ("if record.deadline <= now then more = 1 end", ""),
+    ),
+    *of(
+        "figures",
+        "figures",
+        ("lowest(store, '(16', until_now)", "lowest(store, '-inf', until_now)"),
+        ("if record.deadline <= now then expired", "if true then expired"),
+        ("math.min(deadline or record.deadline, record.deadline)", "record.deadline"),
+        ("if held > 0 then", "if true then"),
+    ),
+    *of(
+        "open",
+        "open",
+        ("if of and of ~= topic then", "if false then"),
+        ("1 + math.max(known_run,", "1 + math.min(known_run,"),
+    ),
+    *of(
+        "settle",
+        "settle",
+        ("math.max(seq,", "math.min(seq,"),
+        ("redis.call('HSET', key, 'settled', ", "redis.call('HSET', key, 'run', "),
+    ),
+    *of(
+        "include/deadlines",
+        "renew release",
+        ("if header.run ~= run then", "if header.run > run then"),
+        ("if header.run ~= run then", "if header.run < run then"),
+        ("if record.consumer == consumer then", "if true then"),
+        (
+            "if record.consumer == consumer then",
+            "if record.consumer == consumer and record.run == run then",
+        ),
+    ),
+    *of(
+        "renew",
+        "renew",
+        ("tonumber(ARGV[3])", "0"),
+        ("return set_deadlines()", "set_deadlines()\nreturn 0"),
+    ),
+    *of(
+        "release",
+        "release",
+        ("tonumber(ARGV[2]), 0", "tonumber(ARGV[2]), 60000"),
+        ("return set_deadlines()", "return 0"),
+    ),
+    *of(
+        "replay",
+        "replay",
+        ("record.consumer == consumer and record.seq > seq_from", "record.seq > seq_from"),
+        ("record.seq > seq_from", "record.seq >= seq_from"),
+        ("record.seq <= seq_to", "record.seq < seq_to"),
+        ("record.deadline = now + lease_ms", ""),
+        ("header.run, header.seen = run, now", "header.seen = now"),
+        ("if refused then return refused end", ""),
+    ),
+    *of(
+        "requeue",
+        "requeue",
+        ("score > 16", "score >= 16"),
+        ("score <= 2 ^ 53", "true"),
+        ("local waiting = redis.call('ZREM', retry, unpack(found))", "local waiting = 0"),
+        ("'NX', unpack(scored)", "unpack(scored)"),
+        ("'accepted', #found)", "'accepted', 0)"),
+    ),
+    *of(
+        "rollback",
+        "rollback unread",
+        ("record.run ~= run or", ""),
+        ("score >= base and score < base + 1000", "score >= base"),
+        ("score >= base and score < base + 1000", "score > 0"),
+        ("if #taken > 0 then redis.call('ZREM', prepare, unpack(taken)) end", ""),
+        ("and not taken[content]", ""),
+        ("delay_ms and function() return delay_ms end or backoff_ms", "backoff_ms"),
+    ),
+    *of(
+        "send_first",
+        "send_first",
+        ("'NX', 1)", "nil, 1)"),
+        ("now_ms())", "0)"),
+    ),
+    *of(
+        "include/delay",
+        "send_first",
+        ("now + time_range", "now - time_range"),
+        ("if pairs_[i] ~= time_range then", "if i == 1 then"),
+        ("string.format('%.0f', now + time_range)", "now"),
+    ),
+    *of(
+        "send_last",
+        "send_last",
+        ("nil, 1)", "'NX', 1)"),
+        ("nil, 1)", "'GT', 1)"),
+    ),
+    *of(
+        "include/store",
+        "send_first send_last",
+        ("if waiting then new", "if false then new"),
+        ("counts = counts or stored", "counts = stored"),
+        ("local VALUES_A_CALL = 7800", "local VALUES_A_CALL = 9999"),
+        ("if new < sent then", "if false then"),
+        (
+            "for k = from, #KEYS, 3 do\n    local stored",
+            "for k = from, from, 3 do\n    local stored",
+        ),
+    ),
+    *of(
+        "unread",
+        "unread",
+        ("record.seq == seq and record.run == run", "record.seq == seq"),
+        ("record.seq == seq and record.run == run", "record.run == run"),
+        ("record.consumer == consumer and", ""),
+        ("record.run = UNDELIVERED", ""),
+        ("if refused then return refused end", ""),
+    ),
+]
+MUTANTS += [
+    *of(
+        "stage",
+        "stage",
+        ("if held == after then return after end", ""),
+        ("if held ~= before then", "if held > before then"),
+        ("redis.call('HSETNX', stages, name, string.format('%.0f', now_ms()))", ""),
+        ("VALUES_A_CALL = 3, 7800", "VALUES_A_CALL = 3, 9999"),
+    ),
+    *of(
+        "seal",
+        "seal",
+        ("if sealed > batch then", "if false then"),
+        ("if sealed == batch or pending then", "if sealed == batch then"),
+        ("if sealed == batch or pending then", "if pending then"),
+        ("'manifest', manifest)", "'manifest', '')"),
+    ),
+    *of(
+        "publish",
+        "publish",
+        ("if more == 0 then redis", "redis"),
+        ("2 * MESSAGES_AT_MOST)", "MESSAGES_AT_MOST)"),
+        ("'NX', GROUPS_FROM", "nil, GROUPS_FROM"),
+        ("local more = redis.call('EXISTS', stage)", "local more = 0"),
+    ),
+    *of(
+        "discard",
+        "discard",
+        ("redis.call('HDEL', stages, unpack(ARGV))", ""),
+        ("redis.call('UNLINK', unpack(KEYS, 2))", "#KEYS - 1"),
+    ),
+    *of(
+        "conclude",
+        "conclude",
+        ("if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end", ""),
+        ("redis.call('HDEL', sink, 'manifest')", ""),
+        ("redis.call('PEXPIRE', sink, forget_ms)", ""),
+    ),
+]
+# What other files see: a key of another type, a record of another version, a full server.
+MUTANTS += [
+    *of("send_first", "obstacles", ("wrong_group_type(1) or ", "")),
+    *of("send_last", "obstacles", ("wrong_group_type(1) or ", "")),
+    *of("include/types", "obstacles", ("found ~= wanted[i + 1] and found ~= 'none'", "false")),
+    *of("include/records", "obstacles", ("tonumber(version) ~= RECORD_VERSION or not", "not")),
+    *of(
+        "include/headers",
+        "claim_again commit replay",
+        ("if run < header.run then", "if false then"),
+    ),
+    *of("include/time", "send_first", ("time[1] * 1000", "time[1]")),
+]
+for name in ("open", "settle", "replay", "unread", "commit"):
+    hash_of = "key" if name in ("open", "settle") else "claims"
+    MUTANTS += of(name, "full_server", (f"redis.call('HDEL', {hash_of}, '')", ""))
+
+
+def outcome_of(mutant, folder, redis):
+    """The exit code of the tests that should see the fault, and what they printed."""
+    shutil.copytree(FOLDER, folder)
+    faulty = folder / mutant.file
+    faulty.write_text(faulty.read_text().replace(mutant.right, mutant.wrong, 1))
+    here = Path(__file__).parent
+    files = [str(here / f"test_{name}.py") for name in mutant.tests.split()]
+    # Nobody reads why a test failed; explaining it takes longer than the tests.
+    pytest_quietly = [sys.executable, "-m", "pytest", *["-x", "-q", "--tb=no", "--assert=plain"]]
+    pytest_quietly += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    run = subprocess.run(
+        [*pytest_quietly, "--lua-dir", str(folder), *files],
+        env={**os.environ, servers.HANDED: redis},
+        cwd=here.parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    return run.returncode, run.stdout[-3000:] + run.stderr[-1000:]
+
+
+@pytest.fixture(scope="module")
+def outcomes(request, tmp_path_factory):
+    """The outcome of each mutant that was asked for; they run two at a time on one server."""
+    found = servers.executables()
+    if not found:
+        request.getfixturevalue("redis_executable")  # skips, or fails in CI
+    asked = {
+        item.callspec.params["mutant"]
+        for item in request.session.items
+        if getattr(item, "function", None) is test_a_fault_makes_a_test_fail
+    }
+    folder = tmp_path_factory.mktemp("mutants")
+    executable = next(iter(found.values()))
+    with servers.start(executable) as redis, ThreadPoolExecutor(AT_ONCE) as pool:
+        handed = f"{executable} {redis.url}"
+        yield {
+            mutant: pool.submit(outcome_of, mutant, folder / str(number), handed)
+            for number, mutant in enumerate(MUTANTS)
+            if mutant in asked
+        }
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
+def test_a_fault_makes_a_test_fail(mutant, outcomes):
+    code, printed = outcomes[mutant].result()
+    assert code == 1, f"exit code {code}\n{printed}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
+def test_the_right_text_is_there_exactly_once(mutant):
+    """Else the fault is somewhere else than meant, or nowhere."""
+    assert (FOLDER / mutant.file).read_text().count(mutant.right) == 1
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_every_script_has_mutants(name):
+    assert sum(mutant.file == f"{name}.lua" for mutant in MUTANTS) >= 2
