@@ -1,7 +1,8 @@
 -- Decides what a batch of an exactly-once sink consists of. The first caller's manifest stays,
 -- whoever asks again for that batch gets it back: a replay adds nothing to it.
 -- KEYS: 1 sink
--- ARGV: 1 batch, 2 manifest: the stages to publish, in a text that only the caller reads
+-- ARGV: 1 batch, 2 manifest: the stages to publish, in a text that only the caller reads, 3 how many
+--   messages they hold; kept when the manifest is gone
 -- Returns {sealed batch, its manifest, or '' once it is published}. An earlier batch that is not
 --   published yet is returned instead; publish and conclude it, then call again.
 -- Errors: RMQ_RESTORED (a later batch is sealed), RMQ_WRONGTYPE
@@ -20,6 +21,6 @@ end
 local pending = redis.call('HGET', sink, 'manifest')
 if sealed == batch or pending then return {sealed, pending or ''} end
 redis.call('HDEL', sink, '') -- frees nothing, but lets a full Redis 6.2 run the rest
-redis.call('HSET', sink, 'batch', ARGV[1], 'manifest', manifest)
+redis.call('HSET', sink, 'batch', ARGV[1], 'manifest', manifest, 'messages', ARGV[3])
 redis.call('PERSIST', sink)
 return {batch, manifest}

@@ -5,17 +5,18 @@
     tasks       stage: lists of messages that no consumer sees
     driver      seal: one write decides which stages the batch consists of
                 publish: a few thousand messages a call, out of the stages into the stores
+                sweep: what was staged in vain is deleted
                 conclude: one write
-    a replay    stages again, but sealing returns what was sealed first: that is published to its
-                end, and what was staged again is deleted
+    a replay    of a batch that is sealed stages nothing: what was sealed first is published to its
+                end; one that is not sealed begins anew
 """
 
 from collections.abc import Mapping, Sequence
 
 from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.errors import CheckpointRefused
+from rmq_spark.queue.errors import CheckpointRefused, StageLost
 from rmq_spark.queue.messages import SendResult
-from rmq_spark.queue.staging import Manifest, SinkBook, Staging
+from rmq_spark.queue.staging import Manifest, Sealed, SinkBook, Staging
 
 
 class StagedSink:
@@ -37,17 +38,40 @@ class StagedSink:
         except CheckpointRefused:
             self.discard(staged)
             raise
-        result = self._publish(manifest)
-        self._book.conclude(sealed)
-        if sealed != batch:
-            return self.publish(batch, staged)
-        self._sweep(batch, staged.by_topic(), manifest.by_topic())
-        return result if manifest.stages else None
+        result = self._finish(sealed, manifest, staged)
+        return result if sealed == batch else self.publish(batch, staged)
+
+    def resume(self, batch: int, staged: Manifest) -> SendResult | None:
+        """Publishes a batch that a task has found sealed and so did not stage again.
+
+        Never seals it: a manifest without what such a task left out would lose that. Raises
+        StageLost where Redis has forgotten the seal meanwhile, else as publish.
+        """
+        last = self.last()
+        if last.batch < batch:
+            raise StageLost(
+                f"Batch {batch} of the query {self._query} was sealed when its tasks began, and is "
+                "not any more: Redis has lost writes. Nothing was sent; start the query again."
+            )
+        if last.batch > batch:
+            return self.publish(batch, staged)  # refuses
+        return self._finish(batch, last.pending, staged)
+
+    def last(self) -> Sealed:
+        """The batch that this query has sealed last."""
+        return self._book.last()
 
     def discard(self, staged: Manifest) -> None:
         """Deletes stages that were not, and will never be, part of a batch."""
         for topic, names in staged.by_topic().items():
             self._staging(topic).discard(names)
+
+    def _finish(self, batch: int, manifest: Manifest, staged: Manifest) -> SendResult | None:
+        result = self._publish(manifest)
+        # Before the manifest goes: whoever is killed in here leaves where it must be done again.
+        self._sweep(batch, staged.by_topic(), manifest.by_topic())
+        self._book.conclude(batch)
+        return result if manifest.stages else None
 
     def _publish(self, manifest: Manifest) -> SendResult:
         new = merged = 0

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rmq_spark.queue.errors import ScriptFailed
@@ -139,6 +139,7 @@ class Manifest:
     """What a batch consists of: by name of a stage, by topic, the slots it has messages in."""
 
     stages: Mapping[str, Mapping[str, Sequence[int]]]
+    messages: int = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self.stages
@@ -154,7 +155,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """The form that Redis keeps under ``sink:<query>``."""
-        return json.dumps({"version": MANIFEST_VERSION, "stages": self.stages}, sort_keys=True)
+        fields = {"version": MANIFEST_VERSION, "stages": self.stages, "messages": self.messages}
+        return json.dumps(fields, sort_keys=True)
 
     @staticmethod
     def from_json(text: bytes) -> "Manifest":
@@ -167,7 +169,16 @@ class Manifest:
                 "What a sink has sealed was written by another version of rmq-spark: "
                 f"{text[:200]!r}"
             )
-        return Manifest(fields["stages"])
+        return Manifest(fields["stages"], fields.get("messages", 0))
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """The batch that a query sealed last: its number, -1 if there is none, and what it held."""
+
+    batch: int = -1
+    messages: int | None = None  # where the version that sealed it kept the number
+    pending: Manifest = field(default_factory=lambda: Manifest({}))  # of nothing once published
 
 
 class SinkBook:
@@ -183,12 +194,23 @@ class SinkBook:
         The manifest is that of the first caller, and empty once it is published. An earlier batch
         that is not published yet comes first. Raises CheckpointRefused when a later one is sealed.
         """
-        sealed, text = self._server.call("seal", [self._key], [batch, manifest.to_json()])
+        arguments = [batch, manifest.to_json(), manifest.messages]
+        sealed, text = self._server.call("seal", [self._key], arguments)
         return sealed, Manifest.from_json(text)
 
     def conclude(self, batch: int) -> None:
         """Everything that a sealed batch consists of is published."""
         self._server.call("conclude", [self._key], [batch, FORGET_STAGES_MS])
+
+    def last(self) -> Sealed:
+        """The batch sealed last. No script: a plain read."""
+        reply = self._server.command("HMGET", self._key, "batch", "messages", "manifest")
+        batch, messages, text = reply
+        return Sealed(
+            -1 if batch is None else int(batch),
+            None if messages is None else int(messages),
+            Manifest.from_json(text or b""),
+        )
 
     def pending(self) -> Manifest:
         """What is sealed and not noted as published. No script: a plain read."""

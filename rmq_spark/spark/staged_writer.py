@@ -14,7 +14,7 @@ from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.errors import InvalidOption, RmqError
 from rmq_spark.queue.server import shared_server
 from rmq_spark.queue.staged_sink import StagedSink
-from rmq_spark.queue.staging import Manifest, StageName, Staging
+from rmq_spark.queue.staging import Manifest, Sealed, StageName, Staging
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.writers import SinkWork
 
@@ -32,6 +32,8 @@ class Staged(WriterCommitMessage):
 
     name: StageName
     held: dict[str, dict[int, int]] = field(default_factory=dict)
+    rows: int = 0  # that the task was given
+    again: bool = False  # the batch was sealed before, so nothing is held
 
 
 class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
@@ -50,10 +52,18 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         return self.stage(iterator, _name_of_attempt())
 
     def stage(self, batches: Iterator[pa.RecordBatch], name: StageName) -> Staged:
-        """Stages all rows of a partition, each Arrow batch checked whole before it goes."""
+        """Stages all rows of a partition, each Arrow batch checked whole before it goes.
+
+        Of a batch that is sealed they are only counted: nothing can be added to it any more, and
+        its replay must neither need room on a full server nor fail for a time that has passed.
+        """
         staged = Staged(name)
+        if self._sink(name.query).last().batch == name.batch:
+            staged.again = True
+            staged.rows = sum(batch.num_rows for batch in batches)
+            return staged
         try:
-            for checked in self._work.checked(batches):
+            for checked in self._work.checked(_counted(batches, staged)):
                 for queue, by_slot in checked:
                     held = staged.held.setdefault(queue.definition.name, {})
                     held.update({slot: held.get(slot, 0) for slot in by_slot})
@@ -69,7 +79,11 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         staged = _staged(messages)
         if not staged:
             return
-        sent = self._sink(staged).publish(batchId, _manifest(staged))
+        sink = self._sink(staged[0].name.query)
+        again = any(one.again for one in staged)
+        manifest = _manifest(staged)
+        sent = (sink.resume if again else sink.publish)(batchId, manifest)
+        self._compare(sink.last(), staged[0].name, manifest.messages)
         if sent is None:
             _log.info("rmq: batch %d was sent before: it adds nothing", batchId)
         else:
@@ -85,17 +99,31 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         if any(message is None for message in messages):
             self._discard(_staged(messages))
 
+    def _compare(self, sealed: Sealed, name: StageName, rows: int) -> None:
+        """Warns where a batch came again with other rows; only their number can be compared."""
+        if sealed.batch != name.batch or sealed.messages in (None, rows):
+            return
+        _log.warning(
+            "rmq: batch %d of the query %s was sealed with %d messages by an earlier run and came "
+            "again with %d rows. What was sealed is sent, once; these rows were not. Either the "
+            "checkpoint was restored from a backup or copied, or the source is not repeatable.",
+            name.batch,
+            name.query,
+            sealed.messages,
+            rows,
+        )
+
     def _discard(self, staged: list[Staged]) -> None:
         try:
             if staged:
-                self._sink(staged).discard(_manifest(staged))
+                self._sink(staged[0].name.query).discard(_manifest(staged))
         except RmqError as error:
             _log.warning("rmq: what was staged in vain stays until the next batch: %s", error)
 
-    def _sink(self, staged: list[Staged]) -> StagedSink:
+    def _sink(self, query: str) -> StagedSink:
         server = shared_server(self._options.connection)
         broker = Broker(server, key_prefix=self._options.key_prefix)
-        return StagedSink(broker, staged[0].name.query)
+        return StagedSink(broker, query)
 
 
 def _name_of_attempt() -> StageName:
@@ -116,5 +144,15 @@ def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
 
 def _manifest(staged: list[Staged]) -> Manifest:
     return Manifest(
-        {str(one.name): {topic: sorted(held) for topic, held in one.held.items()} for one in staged}
+        {
+            str(one.name): {topic: sorted(held) for topic, held in one.held.items()}
+            for one in staged
+        },
+        sum(one.rows for one in staged),
     )
+
+
+def _counted(batches: Iterator[pa.RecordBatch], staged: Staged) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        staged.rows += batch.num_rows
+        yield batch

@@ -148,13 +148,14 @@ class Rows:
         lowest, highest = _BOUNDS[topic.type]
         right = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
         if values.null_count or not pc.all(right).as_py():
-            raise self.refused(name, _first(pc.invert(right.fill_null(False))), accepted)
+            row = _first(pc.invert(right.fill_null(False)))
+            raise self.refused(name, row, accepted, default)
         scores = values.to_numpy(zero_copy_only=False)
         if not_before_ms is not None and topic.type is TopicType.FIXED_TIME:
             past = scores <= not_before_ms
             if past.any():
                 after = f"a time after now ({not_before_ms}), as pastFixedTime is fail"
-                raise self.refused(name, int(past.argmax()), after)
+                raise self.refused(name, int(past.argmax()), after, default)
         # A time below 17 ms after 1970 would be taken for a retry count.
         return np.maximum(scores, LOWEST_SCORE) if topic.type is TopicType.FIXED_TIME else scores
 
@@ -203,13 +204,18 @@ class Rows:
             raise self.refused("delay", _first(negative), "0 or more; null for the topic's backoff")
         return [default_ms if value is None else value for value in values.to_pylist()]
 
-    def refused(self, name: str, row: int, accepted: str) -> InvalidMessage:
-        """The error for one row."""
+    def refused(
+        self, name: str, row: int, accepted: str, default: int | None = None
+    ) -> InvalidMessage:
+        """The error for one row. default: of the option, for a row without a value."""
         value = self.columns[name][row].as_py() if name in self.columns else None
+        shown = _short(value)
+        if value is None and default is not None:
+            shown = f"{default} (the option)"
         content = self.columns["content"][row].as_py()
         place = row if self.places is None else self.places[row]
         return InvalidMessage(
-            f"Row {place} of its batch (content {_short(content)}): {name} is {_short(value)}. "
+            f"Row {place} of its batch (content {_short(content)}): {name} is {shown}. "
             f"Accepted: {accepted}. Nothing of this batch was sent."
         )
 

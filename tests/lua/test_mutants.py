@@ -276,7 +276,8 @@ MUTANTS += [
         ("if sealed > batch then", "if false then"),
         ("if sealed == batch or pending then", "if sealed == batch then"),
         ("if sealed == batch or pending then", "if pending then"),
-        ("'manifest', manifest)", "'manifest', '')"),
+        ("'messages', ARGV[3])", "'messages', 0)"),
+        ("'manifest', manifest,", "'manifest', '',"),
     ),
     *of(
         "publish",

@@ -120,6 +120,14 @@ def test_a_fixed_time_in_the_past_is_refused_if_asked_for_and_else_due_at_once(r
     assert queue.figures().store.due == 1
 
 
+@pytest.mark.parametrize("column", [{}, {"fixedTime": (LongType(), [None])}])
+def test_a_past_time_of_the_option_is_shown(rmq, column):
+    name = rmq.queue("FixedTime").definition.name
+    columns = {"content": (StringType(), ["late"]), **column}
+    with refused(InvalidMessage, "Row 0 ", f"fixedTime is {DUE} (the option)", "a time after now"):
+        write(rmq, name, columns, fixedTime=str(DUE), pastFixedTime="fail")
+
+
 def test_a_null_content_is_refused(rmq):
     queue = rmq.queue("FixedTime")
     with refused(InvalidMessage, "Row 1 ", "content is None", "STRING or BINARY, not null"):

@@ -6,19 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from driving import DUE, names, refused, wait_until
+from driving import DUE, Rmq, names, refused, wait_until
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq_spark.queue import staging
 from rmq_spark.queue.errors import CheckpointRefused, InvalidMessage, InvalidOption, StageLost
 from rmq_spark.queue.server import Server
 from rmq_spark.queue.staging import SinkBook, StageName, Staging
+from rmq_spark.queue.topic import sink_key
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.staged_writer import RmqStagedStreamWriter
 from rmq_spark.spark.writers import RmqStreamWriter
@@ -39,10 +41,11 @@ class Sink:
     def __init__(self, rmq, queue, query):
         self.rmq, self.queue, self.query = rmq, queue, query
         self.topic = queue.definition.name
+        self.options = {}
 
     def writer(self, **options):
         given = {"redis.url": self.rmq.url, "topic": self.topic, "fixedTime": str(DUE)}
-        given |= {"deliveryGuarantee": "exactlyOnce", **options}
+        given |= {"deliveryGuarantee": "exactlyOnce", **self.options, **options}
         return RmqDataSource(given).streamWriter(SCHEMA, overwrite=False)
 
     def stage(self, batch, contents, partition=0, topic=None):
@@ -168,9 +171,9 @@ def test_only_the_attempt_that_spark_reports_is_published(sink):
     winner = sink.stage(1, numbers(0, 20))
     sink.stage(1, numbers(0, 20))
     sink.writer().commit([winner], 1)
-    late = sink.stage(1, numbers(0, 20))
+    sink.stage(1, numbers(0, 20))
     assert sorted(sink.consume()) == names(20)
-    assert sink.stages()[0] == [str(late.name)]
+    assert sink.stages() == ([], [])
     sink.run(2, numbers(0, 20))
     assert sorted(sink.consume()) == names(20)
     assert sink.stages() == ([], [])
@@ -184,6 +187,96 @@ def test_a_replay_with_other_rows_does_not_change_what_was_sealed(sink, monkeypa
     sink.run(1, ["other"])
     assert sorted(sink.consume()) == names(40)
     assert sink.stages() == ([], [])
+
+
+def test_a_full_server_lets_through_what_was_sealed_when_the_query_starts_again(
+    own_redis, monkeypatch, tmp_path
+):
+    rmq = Rmq(own_redis.url, "full", tmp_path)
+    sink = Sink(rmq, rmq.queue("FixedTime", 4), "a-query")
+    messages = sink.staged(1, numbers(0, 40))
+    with killed(monkeypatch, "publish", 1):
+        sink.writer().commit(messages, 1)
+    sink.queue.server.client.config_set("maxmemory", 1)  # any amount is used by now
+    sink.run(1, numbers(0, 40))
+    sink.run(1, numbers(0, 40))
+    assert sorted(sink.consume()) == names(40)
+    assert sink.stages() == ([], [])
+    rmq.close()
+
+
+def test_a_sealed_batch_whose_time_has_passed_meanwhile_is_published(sink, monkeypatch):
+    time_ms = int(time.time() * 1000) + 1500
+    sink.options = {"fixedTime": str(time_ms), "pastFixedTime": "fail"}
+    messages = sink.staged(1, numbers(0, 40))
+    with killed(monkeypatch, "publish", 1):
+        sink.writer().commit(messages, 1)
+    wait_until(lambda: time.time() * 1000 > time_ms, "the time to pass")
+    sink.run(1, numbers(0, 40))
+    assert sorted(sink.consume()) == names(40)
+    with refused(InvalidMessage, f"fixedTime is {time_ms} (the option)"):
+        sink.stage(2, ["late"])
+
+
+def test_what_tasks_staged_before_an_old_driver_sealed_is_swept(sink):
+    """Some tasks of the replay found the batch unsealed, others sealed."""
+    old = sink.staged(1, numbers(0, 40))
+    early = sink.stage(1, numbers(0, 20))
+    sink.writer().commit(old, 1)
+    late = sink.stage(1, numbers(20, 40), 1)
+    sink.writer().commit([early, late], 1)
+    assert sorted(sink.consume()) == names(40)
+    assert sink.stages() == ([], [])
+
+
+def test_a_batch_that_was_not_staged_is_not_sealed_when_its_seal_was_lost(sink):
+    """Else it would be concluded without the rows of the tasks that left them out."""
+    early = sink.stage(1, numbers(0, 20))
+    sink.writer().commit([sink.stage(1, numbers(0, 40))], 1)
+    late = sink.stage(1, numbers(20, 40), 1)
+    sink.queue.server.client.delete(sink_key(sink.query))
+    with refused(StageLost, "Batch 1", "Redis has lost writes"):
+        sink.writer().commit([early, late], 1)
+    assert not sink.queue.server.client.exists(sink_key(sink.query))
+
+
+def test_a_replay_of_a_batch_before_the_sealed_one_is_refused(sink):
+    """By a driver that was thought dead, whose tasks found its batch sealed."""
+    sink.run(1, numbers(0, 20))
+    again = sink.staged(1, numbers(0, 20))
+    sink.run(2, numbers(20, 40))
+    with refused(CheckpointRefused, "batch 1 comes again, but batch 2"):
+        sink.writer().commit(again, 1)
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_batch_that_comes_again_with_another_number_of_rows_is_warned_of(
+    sink, monkeypatch, caplog, published
+):
+    """A checkpoint restored one batch behind looks like a replay."""
+    messages = sink.staged(1, numbers(0, 30), numbers(30, 40))
+    if published:
+        sink.writer().commit(messages, 1)
+    else:
+        with killed(monkeypatch, "publish", 1):
+            sink.writer().commit(messages, 1)
+    sink.run(1, numbers(0, 40), numbers(40, 47))
+    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    for part in ("batch 1 ", sink.query, "40 messages", "47 rows", "were not", "restored"):
+        assert part in warning.getMessage()
+    assert sorted(sink.consume()) == names(40)
+
+
+def test_a_batch_that_comes_again_as_it_was_is_not_warned_of(sink, caplog):
+    for batch in (1, 1, 2, 2):
+        sink.run(batch, numbers(0, 30), [], numbers(30, 40))
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_a_batch_that_another_version_sealed_is_not_warned_of(sink, caplog):
+    sink.queue.server.client.hset(sink_key(sink.query), "batch", 1)
+    sink.run(1, numbers(0, 30))
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
 def test_a_failed_batch_of_which_a_task_is_missing_deletes_what_was_staged(sink):
