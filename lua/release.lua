@@ -3,7 +3,7 @@
 -- KEYS: 1 claims, 2 consumers
 -- ARGV: 1 consumer, 2 run
 -- Returns how many claims.
--- Errors: RMQ_SUPERSEDED (the header's run is not the caller's), RMQ_WRONGTYPE, RMQ_VERSION
+-- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 local claims, consumers = KEYS[1], KEYS[2]
 local consumer, run, lease_ms = ARGV[1], tonumber(ARGV[2]), 0

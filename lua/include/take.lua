@@ -107,7 +107,10 @@ local function take_due(stamp, until_ms)
   local lead, last = retries, firsts
   if descending then lead, last = firsts, retries end
   local kept_for_last = math.min(last, math.max(1, math.floor(limit / 8)))
-  if limit == 1 and seq % 2 == 1 and lead > 0 then kept_for_last = 0 end
+  -- By turns: by what the slot has given so far, since seq may come to it with one parity only.
+  if limit == 1 and lead > 0 and (redis.call('HGET', stats, 'claimed') or 0) % 2 == 0 then
+    kept_for_last = 0
+  end
   local taken = take(0, lead, math.min(lead, limit - kept_for_last))
   take(lead - taken, last, math.min(last, limit - taken))
   return popped or {}

@@ -183,7 +183,7 @@ class Broker:
             raise InvalidOption(
                 f"visibility_timeout={visibility_timeout!r} is not accepted. Accepted: 1ms or more."
             )
-        return Consumer(self.queue(topic, group=group), name, lease_ms=lease_ms)
+        return Consumer(lambda: self.queue(topic, group=group), name, lease_ms=lease_ms)
 
 
 def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """A consumer in plain Python: take a batch, work, commit."""
 
+import logging
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 from rmq_spark.queue.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, Rollback
 from rmq_spark.queue.durations import parse_duration_ms
-from rmq_spark.queue.errors import ExclusiveSlot, InvalidOption, Lost
+from rmq_spark.queue.errors import ExclusiveSlot, InvalidOption, Lost, RmqError
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.topic import TopicDefinition
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 1000
 POLL_INTERVAL_S = 0.1
@@ -38,8 +41,7 @@ class Batch:
 
         Raises Lost when the batch was given back: the next was taken, or the consumer closed.
         """
-        self._consumer.check_is_taken(self)
-        return self._consumer.commit()
+        return self._consumer.commit(self)
 
     def rollback(
         self, messages: Iterable[Delivered] | None = None, *, delay: str | None = None
@@ -62,8 +64,7 @@ class Batch:
 
     def renew(self) -> None:
         """Begins the lease anew: for a batch that takes long. Raises Lost like commit."""
-        self._consumer.check_is_taken(self)
-        self._consumer.renew()
+        self._consumer.renew(self)
 
 
 class Consumer:
@@ -86,14 +87,20 @@ class Consumer:
     Spark queries.
     """
 
-    def __init__(self, queue: Queue, name: str, *, lease_ms: int) -> None:
+    def __init__(self, open_queue: Callable[[], Queue], name: str, *, lease_ms: int) -> None:
+        """Takes over the name.
+
+        open_queue: opens the queue with the topic's definition as it is now; called before each
+        batch. lease_ms: how long a batch is kept from others, above 0.
+        """
         if not _NAME.fullmatch(name):
             raise InvalidOption(
                 f"The consumer name {name!r} is not accepted. "
                 "Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
             )
+        self._open_queue = open_queue
+        self.queue = queue = open_queue()
         refuse_exclusive(queue.definition)
-        self.queue = queue
         self.name = name
         self._lease_ms = lease_ms
         self._claimed_slots: list[int] = []
@@ -116,7 +123,12 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except RmqError as failure:
+            if error is None:
+                raise
+            _log.warning("rmq: what %s had taken stays taken for its lease: %s", self.name, failure)
 
     def close(self) -> None:
         """Gives back what was not committed."""
@@ -138,6 +150,8 @@ class Consumer:
         if limit < 1:
             raise InvalidOption(f"limit={limit} is not accepted. Accepted: 1 or more.")
         self._give_back()
+        self.queue = self._open_queue()
+        refuse_exclusive(self.queue.definition)
         claims = [] if self.queue.definition.paused else self._claim(limit)
         self._taken = Batch(self, claims)
         return self._taken
@@ -158,23 +172,25 @@ class Consumer:
             requests, consumer=self.name, run=self._run, seq=self._seq, lease_ms=self._lease_ms
         )
 
-    def check_is_taken(self, batch: Batch) -> None:
+    def commit(self, batch: Batch) -> int:
+        """Commits a batch. Returns how many messages. Raises Lost as Batch.commit does."""
+        self._check_is_taken(batch)
+        settled = self.queue.commit(self._claimed_slots, self.name, self._run, self._seq)
+        self._claimed_slots = []
+        return settled.committed
+
+    def renew(self, batch: Batch) -> None:
+        """Begins the lease of a batch anew. Raises Lost as Batch.commit does."""
+        self._check_is_taken(batch)
+        self.queue.renew(self._claimed_slots, self.name, self._run, self._lease_ms)
+
+    def _check_is_taken(self, batch: Batch) -> None:
         """Raises Lost unless the batch is the one taken last and was not given back."""
         if batch is not self._taken:
             raise Lost(
                 f"The batch of consumer {self.name} was given back when the next one was taken or "
                 "the consumer was closed: its messages come again. Commit before that."
             )
-
-    def commit(self) -> int:
-        """Commits the batch taken last. Returns how many messages that were."""
-        settled = self.queue.commit(self._claimed_slots, self.name, self._run, self._seq)
-        self._claimed_slots = []
-        return settled.committed
-
-    def renew(self) -> None:
-        """Begins the lease of the batch taken last anew."""
-        self.queue.renew(self._claimed_slots, self.name, self._run, self._lease_ms)
 
     def _give_back(self) -> None:
         self._taken = None

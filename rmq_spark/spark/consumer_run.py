@@ -171,8 +171,9 @@ class ConsumerRun:
 class Backlog:
     """What an AvailableNow query reads: what was due when it began.
 
-    A slot whose claims took nothing is not asked again: what looks due there is held by others,
-    and would be planned for ever.
+    A slot that was planned in two batches that took nothing is not asked again: what
+    looks due there is held by others, and would be planned for ever. (Once may be the reply of a
+    commit that was lost and asked for again.) Messages that were rolled back count as unread.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -182,6 +183,7 @@ class Backlog:
         self._left = sum(slot.due for slot in slots)
         self._held = sum(slot.held for slot in slots)
         self._planned: dict[int, int] = {}
+        self._empty: set[int] = set()
         self._barren: set[int] = set()
         if queue.definition.paused:
             _log.warning("rmq: topic %s is paused: nothing is read", self._topic)
@@ -196,10 +198,13 @@ class Backlog:
         self._left -= sum(quotas.values())
 
     def done(self, settled: SettledClaims) -> None:
-        """That batch is done; what it did not find may still be read elsewhere."""
-        self._left += sum(self._planned.values()) - settled.claimed
-        if not settled.claimed and not settled.moved:
-            self._barren |= self._planned.keys()
+        """That batch is done; what it did not find, or rolled back, may still be read."""
+        self._left += sum(self._planned.values()) - settled.committed
+        if settled.claimed or settled.moved:
+            self._empty -= self._planned.keys()
+        else:
+            self._barren |= self._empty & self._planned.keys()
+            self._empty |= self._planned.keys()
 
     def takeable(self, slots: list[SlotDue]) -> list[SlotDue]:
         """The slots to plan from, of what was seen of all."""

@@ -1,7 +1,7 @@
 """What a task does: make the claims it was given, and hand their messages on as Arrow batches."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,8 @@ def read_partition(
     server = shared_server(options.connection, options.patience_s)
     queue = Queue(server, delivery.topic, key_prefix=options.key_prefix)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    messages_a_read, left = MESSAGES_A_READ, partition.claims
+    # How large contents are is known only after the first claim.
+    messages_a_read, left = MESSAGES_A_CLAIM, partition.claims
     while left:
         part = _first_of(left, messages_a_read)
         left = left[len(part) :]
@@ -65,7 +66,7 @@ def read_partition(
         taken = sum(len(claim.contents) for claim in claims)
         if not taken:
             continue
-        size = sum(sum(map(len, claim.contents)) for claim in claims)
+        size = _bytes_of(claims)
         messages_a_read = min(MESSAGES_A_READ, max(1, BYTES_A_READ * taken // max(size, 1)))
         try:
             yield from _batches(delivery.topic, arrow_schema, claims, size)
@@ -101,18 +102,37 @@ def _claim(
 def _batches(
     topic: TopicDefinition, schema: pa.Schema, claims: list[Claim], size: int
 ) -> Iterator[pa.RecordBatch]:
-    """One Arrow batch of all claims; claim by claim when a batch would hold too many bytes."""
-    if size > BYTES_A_READ and len(claims) > 1:
-        for claim in claims:
-            yield from _batches(topic, schema, [claim], sum(map(len, claim.contents)))
-        return
-    columns = _Columns(topic, [claim for claim in claims if claim.contents])
-    if columns.rows:
-        batch = pa.RecordBatch.from_arrays([columns.build(f) for f in schema], schema=schema)
-        # Arrow addresses 2 GiB of text in a column, and Spark copies a batch whole.
-        rows = max(1, columns.rows * BYTES_A_READ // max(size, BYTES_A_READ))
-        for at in range(0, columns.rows, rows):
-            yield batch.slice(at, rows)
+    """One Arrow batch of all claims; several when one would hold too many bytes.
+
+    Arrow addresses 2 GiB of text in a column, and Spark copies a batch whole.
+    """
+    claims = [claim for claim in claims if claim.contents]
+    columns = _Columns(topic, claims)
+    if size > BYTES_A_READ and columns.rows > 1:
+        parts = [[claim] for claim in claims] if len(claims) > 1 else _halves(claims[0])
+        for part in parts:
+            yield from _batches(topic, schema, part, _bytes_of(part))
+    elif columns.rows:
+        yield pa.RecordBatch.from_arrays([columns.build(f) for f in schema], schema=schema)
+
+
+def _halves(claim: Claim) -> list[list[Claim]]:
+    half = len(claim.contents) // 2
+    return [[_part(claim, slice(half))], [_part(claim, slice(half, None))]]
+
+
+def _part(claim: Claim, rows: slice) -> Claim:
+    left = claim.retries_left
+    return replace(
+        claim,
+        contents=claim.contents[rows],
+        scores=claim.scores[rows],
+        retries_left=left if isinstance(left, int) else left[rows],
+    )
+
+
+def _bytes_of(claims: list[Claim]) -> int:
+    return sum(sum(map(len, claim.contents)) for claim in claims)
 
 
 class _Columns:

@@ -74,8 +74,25 @@ def test_it_ends_although_every_message_is_rolled_back(rmq):
                 queue.rollback(0, row["claimId"], [row["content"].encode()])
                 deliveries += 1
             start = end
-    assert deliveries == 10
-    assert queue.figures().store.count == 10
+    assert deliveries == 10 * 17  # until no retry is left
+    assert queue.figures().dead.count == 10
+
+
+def test_messages_that_fail_again_and_again_do_not_use_up_what_others_are_due(rmq):
+    queue = rmq.due(100, slots=1)
+    good = set()
+    with rmq.by_hand(queue, maxRecordsPerTrigger=20) as run:
+        run.reader.prepareForTriggerAvailableNow()
+        start = run.initial()
+        while (end := run.plan(start)) != start:
+            for row in run.batch(start, end):
+                if int(row["content"][1:]) < 10:
+                    queue.rollback(0, row["claimId"], [row["content"].encode()])
+                else:
+                    good.add(row["content"])
+            start = end
+    assert len(good) == 90
+    assert queue.figures().dead.count == 10
 
 
 def test_on_an_empty_topic_it_ends_at_once(rmq):

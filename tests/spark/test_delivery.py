@@ -5,9 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 from driving import DUE, Run, contents, send_due
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from rmq_spark import Message
+from rmq_spark.queue.claims import Claim
+from rmq_spark.queue.topic import TopicDefinition, TopicType
+from rmq_spark.spark import partition_reader
+from rmq_spark.spark.schemas import SOURCE_SCHEMA
 
 
 def test_times_come_ascending_within_a_slot(rmq):
@@ -215,6 +220,18 @@ def test_more_bytes_than_one_arrow_batch_holds_come_in_several(rmq):
         sizes = [batch.num_rows for batch in run.reader.read(partition)]
     assert sum(sizes) == 40
     assert len(sizes) > 1
+
+
+def test_a_claim_of_more_bytes_than_arrow_addresses_comes_in_parts():
+    """One content stands 2048 times for 2.2 GiB; the parts are looked at one by one."""
+    topic = TopicDefinition("T", TopicType.FIXED_TIME, 1)
+    rows = 2048
+    claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, [b"1000"] * rows, 16, 16)
+    schema = to_arrow_schema(SOURCE_SCHEMA, timezone="UTC")
+    batches = partition_reader._batches(topic, schema, [claim], rows * 1_100_000)
+    sizes = [(batch.num_rows, batch.nbytes) for batch in batches]
+    assert sum(count for count, _ in sizes) == rows
+    assert max(size for _, size in sizes) < 2 * partition_reader.BYTES_A_READ
 
 
 def test_a_paused_topic_gives_nothing_until_it_goes_on(rmq):
