@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
+from redis.connection import parse_url
 from redis.retry import Retry
 
 from rmq_spark.queue.durations import parse_duration_ms
@@ -42,15 +43,23 @@ def _cert_reqs(name: str, text: str) -> str:
     return text
 
 
+def _file(name: str, text: str) -> str:
+    if not (os.path.isfile(text) and os.access(text, os.R_OK)):
+        raise InvalidOption(
+            f"{name}={text!r} is not accepted. Accepted: a file that is there and can be read."
+        )
+    return text
+
+
 # Further options of the client: the name behind "redis.", redis-py's own name, and its parser.
 CLIENT_OPTIONS = {
     "socketTimeout": ("socket_timeout", _seconds),
     "socketConnectTimeout": ("socket_connect_timeout", _seconds),
     "socketKeepalive": ("socket_keepalive", _flag),
     "clientName": ("client_name", _text),
-    "sslCaCerts": ("ssl_ca_certs", _text),
-    "sslCertfile": ("ssl_certfile", _text),
-    "sslKeyfile": ("ssl_keyfile", _text),
+    "sslCaCerts": ("ssl_ca_certs", _file),
+    "sslCertfile": ("ssl_certfile", _file),
+    "sslKeyfile": ("ssl_keyfile", _file),
     "sslPassword": ("ssl_password", _text),
     "sslCertReqs": ("ssl_cert_reqs", _cert_reqs),
     "sslCheckHostname": ("ssl_check_hostname", _flag),
@@ -118,12 +127,16 @@ def _checked_url(url: str) -> str:
         valid = parts.scheme in _SCHEMES and (parts.port is None or parts.port > 0)
         database = parts.path.strip("/")
         valid = valid and (bool(database) if parts.scheme == "unix" else _is_number(database))
+        # An unescaped # or ? of a password ends the authority: half of it would pass as the host.
+        valid = valid and "#" not in url and "@" not in parts.path + parts.query
     except ValueError:
         valid = False
     if not valid:
         raise InvalidOption(
             "redis.url is no address of Redis (it is not shown, it may hold a password). Accepted: "
-            "redis://host:port/database, rediss://host:port/database, unix:///path/of/socket?db=0."
+            "redis://host:port/database, rediss://host:port/database, unix:///path/of/socket?db=0. "
+            "Special characters of a user or password are written %23 for #, %3F for ?, %40 for @, "
+            "%2F for /; or give redis.username and redis.password."
         )
     return url
 
@@ -137,6 +150,7 @@ def new_client(options: ConnectionOptions) -> Any:
     """A redis-py client that repeats nothing by itself.
 
     A script whose reply is lost may have run: only its caller knows whether it may run again.
+    That of a cluster connects at once, so this may raise whatever a command may.
     """
     arguments: dict[str, Any] = {
         "retry": Retry(NoBackoff(), 0),
@@ -152,7 +166,29 @@ def new_client(options: ConnectionOptions) -> Any:
     if options.password is not None:
         arguments["password"] = options.password
     try:
-        client = RedisCluster if options.cluster else redis.Redis
-        return client.from_url(options.url, **arguments)
-    except ValueError as error:
-        raise InvalidOption(f"redis.url is not accepted: {type(error).__name__}") from None
+        if options.cluster:
+            _check_for_cluster(options.url)
+            return RedisCluster.from_url(options.url, **arguments)
+        return redis.Redis.from_url(options.url, **arguments)
+    except InvalidOption:
+        raise
+    except (TypeError, ValueError) as error:
+        raise not_accepted(error) from None
+
+
+def not_accepted(error: Exception) -> InvalidOption:
+    """What says that redis-py stumbled over the address or an option; it shows no value."""
+    return InvalidOption(
+        f"redis.url or an option of the client is not accepted ({type(error).__name__}; the url is "
+        "not shown, it may hold a password). Check the parameters behind its '?'; the options "
+        "redis.ssl* need rediss://."
+    )
+
+
+def _check_for_cluster(url: str) -> None:
+    address = parse_url(url)  # type: ignore[no-untyped-call]
+    if "path" in address or address.get("db", 0) != 0:
+        raise InvalidOption(
+            "redis.cluster=true does not go with this redis.url. Accepted: redis:// or rediss://, "
+            "with database 0 or none."
+        )

@@ -11,7 +11,7 @@ import redis
 from redis import exceptions as failures
 
 from rmq_spark.queue import errors
-from rmq_spark.queue.connection import ConnectionOptions, new_client
+from rmq_spark.queue.connection import ConnectionOptions, new_client, not_accepted
 from rmq_spark.queue.scripts import Script, scripts_for
 
 _log = logging.getLogger(__name__)
@@ -61,8 +61,11 @@ class Server:
     def __init__(self, options: ConnectionOptions, patience_s: float = PATIENCE_S) -> None:
         self._options = options
         self._patience_s = patience_s
-        self.client = new_client(options)
-        info = self._repeated(lambda: self._info())
+        self.client: Any = None
+        try:
+            info = self._repeated(self._first_info)
+        except (TypeError, UnicodeError) as error:  # redis-py finds these when it connects
+            raise not_accepted(error) from None
         self.version = _version_of(info)
         self._check(info)
         self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
@@ -169,16 +172,20 @@ class Server:
         while True:
             try:
                 return run()
-            except _LASTING as error:
-                raise self._typed(error, what) from None
-            except _PASSING as error:
-                if time.monotonic() + wait >= end:
+            except (redis.RedisError, failures.RedisClusterException) as raised:
+                error = _root(raised)
+                if not isinstance(error, redis.RedisError | failures.RedisClusterException):
+                    raise error from None
+                if not _passes(error) or time.monotonic() + wait >= end:
                     raise self._typed(error, what) from None
                 _log.warning("Redis at %s: %s; trying again", self.address, type(error).__name__)
                 time.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT_S)
-            except redis.RedisError as error:
-                raise self._typed(error, what) from None
+
+    def _first_info(self) -> dict[str, Any]:
+        if self.client is None:
+            self.client = new_client(self._options)
+        return self._info()
 
     def _info(self) -> dict[str, Any]:
         if self._options.cluster:
@@ -225,7 +232,11 @@ class Server:
                 f"{at} has reached maxmemory: nothing more can be stored until messages are "
                 "consumed or the limit is raised."
             )
-        if isinstance(error, _PASSING):
+        if _NO_CLUSTER in text:
+            return errors.ServerUnsuitable(
+                f"redis.cluster=true, but {at} is no cluster. Leave redis.cluster out."
+            )
+        if _passes(error):
             return errors.ServerUnavailable(
                 f"{at} cannot be reached ({type(error).__name__}: {text}). Check redis.url and "
                 f"that the server runs; it was tried for {self._patience_s:g} s."
@@ -247,6 +258,30 @@ _PASSING = (
     failures.ClusterDownError,
     failures.MasterDownError,
 )
+# What redis-py says, in a class that is no RedisError, of a server that is no cluster, and of
+# clusters that are being formed or rebuilt.
+_NO_CLUSTER = "Cluster mode is not enabled"
+_PASSING_IN_CLUSTER = ("slots are not covered", "could not agree on")
+
+
+def _passes(error: Exception) -> bool:
+    """Whether it may go away by itself."""
+    if isinstance(error, failures.RedisClusterException):
+        return isinstance(error, failures.SlotNotCoveredError) or any(
+            text in str(error) for text in _PASSING_IN_CLUSTER
+        )
+    return isinstance(error, _PASSING) and not isinstance(error, _LASTING)
+
+
+def _root(error: Exception) -> Exception:
+    """What was the matter with the node of a cluster that was asked last."""
+    while isinstance(error, failures.RedisClusterException):
+        if _NO_CLUSTER in str(error) and isinstance(error.__context__, failures.NoPermissionError):
+            return error.__context__
+        if not isinstance(error.__cause__, Exception):
+            break
+        error = error.__cause__
+    return error
 
 
 def _named(words: Sequence[Any]) -> str:

@@ -87,9 +87,10 @@ def each_message(
 
     timeout: a duration such as "5s" for a message (with batch, a call); what takes longer is
     killed, wherever it hangs, and rolled back. What the function opens or imports in its first
-    call is in that time. delay: the wait before a failed message comes again; without it, the
-    topic's backoff. options: redis.* and keyPrefix, as the source takes them. ``RMQ_REDIS_URL`` is
-    read here, on the driver.
+    call is in that time. Loading it (what unpickling it imports) has a minute then, or the timeout
+    if that is longer; without a timeout nothing is bounded. delay: the wait before a failed message
+    comes again; without it, the topic's backoff. options: redis.* and keyPrefix, as the source
+    takes them. ``RMQ_REDIS_URL`` is read here, on the driver.
 
     The function is pickled here and now. It runs in a process of its own beside each Python worker,
     kept from batch to batch while the worker lives and until it had nothing to do for a minute: it

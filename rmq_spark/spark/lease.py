@@ -1,11 +1,12 @@
 """Keeps the leases of claims in work alive from a thread of the driver's reader process."""
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Iterable
 
-from rmq_spark.queue.errors import ClaimError, RmqError
+from rmq_spark.queue.errors import RmqError, ServerUnavailable, Superseded
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
 from rmq_spark.spark.options import SourceOptions
@@ -18,7 +19,7 @@ class LeaseTimer:
     a finished batch waits for the next trigger, which alone can tell that it is done.
 
     A batch older than maxProcessingTime is renewed no more. The thread ends by itself when a newer
-    run has taken over.
+    run has taken over; any other failure is logged, and the next third of the lease tries again.
     """
 
     def __init__(self, options: SourceOptions, queue: Queue, consumer: str, run: int) -> None:
@@ -36,7 +37,7 @@ class LeaseTimer:
         """Renews a batch's slots from now on."""
         with self._lock:
             self._batches[seq] = (frozenset(slots), time.monotonic())
-        if self._thread is None:
+        if (self._thread is None or not self._thread.is_alive()) and not self._ended.is_set():
             self._thread = threading.Thread(target=self._renew_until_ended, daemon=True)
             self._thread.start()
 
@@ -59,23 +60,36 @@ class LeaseTimer:
     def _renew_until_ended(self) -> None:
         server: Server | None = None
         while not self._ended.wait(self._options.lease_ms / 3000):
-            slots = self._due_slots()
-            if not slots:
-                continue
             try:
+                slots = self._due_slots()
+                if not slots:
+                    continue
                 server = server or Server(self._options.connection, self._options.patience_s)
                 queue = Queue(server, self._queue.definition, key_prefix=self._queue.key_prefix)
                 queue.renew(sorted(slots), self._consumer, self._run, self._options.lease_ms)
-            except ClaimError as error:
+            except Superseded as error:
                 _log.warning("rmq: leases of %s are renewed no more: %s", self._consumer, error)
                 break
-            except RmqError as error:
-                _log.warning("rmq: could not renew the leases of %s: %s", self._consumer, error)
-        if server is not None:
-            server.close()
+            except Exception as error:  # without its thread a healthy query loses its messages
+                _log.warning(
+                    "rmq: could not renew the leases of %s: %s: %s",
+                    self._consumer,
+                    type(error).__name__,
+                    error,
+                )
+                if isinstance(error, ServerUnavailable) or not isinstance(error, RmqError):
+                    _close(server)
+                    server = None
+        _close(server)
 
     def _due_slots(self) -> set[int]:
         longest = self._options.max_processing_ms
         since = -float("inf") if longest is None else time.monotonic() - longest / 1000
         with self._lock:
             return set().union(*(held for held, at in self._batches.values() if at >= since))
+
+
+def _close(server: Server | None) -> None:
+    if server is not None:
+        with contextlib.suppress(Exception):
+            server.close()

@@ -8,6 +8,8 @@
        +---- time limit passed: killed; or it died -------+
                  the message in work has failed, the next one goes to a new child
 
+With a time limit, loading is bounded too: a function that hangs there is UnusableFunction.
+
 Why a fork and not a fresh interpreter: it takes some 10 ms instead of the second in which one
 imports pyspark and pyarrow, and a poison message that hangs costs one each time; sys.path, files
 and broadcasts that Spark has prepared for the worker are there. Spark's own workers are forks, so
@@ -22,18 +24,21 @@ import os
 import select
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from rmq_spark.queue.errors import UnusableFunction
-from rmq_spark.spark.message_child import LENGTH_BYTES, Job, Progress, run_child, write_all
+from rmq_spark.spark.message_child import LENGTH_BYTES, Job, Progress, run_child
 
 # A child gets no more at once: what is in its pipe is in memory twice.
 MESSAGES_AT_ONCE = 1024
 # A child whose end did not show in its pipe is found so soon.
 _LOOK_AFTER_S = 1.0
+# With a time limit for a message, so long may a child load the function; longer if the limit is.
+LOADING_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,9 @@ class Failure:
 class MessageRunner:
     """Gives batches to a child, and replaces it when it hangs or dies."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, loading_s: float = LOADING_S) -> None:
         self._job = job
+        self._loading_s = loading_s
         self._progress = Progress(MESSAGES_AT_ONCE if job.one_by_one else 1)
         self._child: _Child | None = None
 
@@ -75,7 +81,8 @@ class MessageRunner:
 
         A batch of single messages has at most MESSAGES_AT_ONCE rows. limit_s: for each call; what
         takes longer is killed and has failed. Raises UnusableFunction when the function cannot be
-        loaded, or its process dies again and again with no message in work.
+        loaded (with limit_s: within loading_s, or limit_s if that is longer), or its process dies
+        again and again with no message in work.
         """
         failures: list[Failure] = []
         done, in_vain = 0, False
@@ -123,21 +130,39 @@ class MessageRunner:
         failures: list[Failure],
     ) -> str | None:
         """Returns None when the child has worked on the batch, else how it ended."""
-        late = False
-        if child.send(batch):
+        late = late_to_begin = False
+        bound_s = None if limit_s is None else max(limit_s, self._loading_s)
+        begin_by = None if bound_s is None else time.monotonic() + bound_s
+        if child.send(batch, begin_by):
             while not child.ended:
                 left_s = _LOOK_AFTER_S if limit_s is None else self._progress.left_s(limit_s)
                 late = left_s <= 0
-                if late or child.has_ended():
+                late_to_begin = self._is_late_to_begin(begin_by)
+                if late or late_to_begin or child.has_ended():
                     break
+                if begin_by is not None and not self._progress.begun(1):
+                    left_s = min(left_s, max(0.0, begin_by - time.monotonic()))
                 if self._heard_done(child.frames(min(left_s, _LOOK_AFTER_S)), failures):
+                    child.loaded = True
                     return None
+        else:
+            late_to_begin = self._is_late_to_begin(begin_by)
         status = child.kill()
         done = self._heard_done(child.frames(0), failures)
         self.close()
         if done:
             return None
+        if late_to_begin and not child.loaded:
+            raise UnusableFunction(
+                f"The function of each_message, {self._job.name.partition('-')[0]}, was not loaded "
+                f"on the executor within {bound_s:g} s: its import hangs or takes longer. A longer "
+                "timeout gives it more; without one it is not bounded."
+            )
         return f"TimeLimitExceeded: no end within {limit_s:g} s" if late else _told(status)
+
+    def _is_late_to_begin(self, begin_by: float | None) -> bool:
+        late = begin_by is not None and time.monotonic() >= begin_by
+        return late and not self._progress.begun(1)
 
     @staticmethod
     def _heard_done(frames: list[Any], failures: list[Failure]) -> bool:
@@ -167,23 +192,34 @@ class _Child:
         os.close(requests)
         os.close(replies)
         os.set_blocking(self._replies, False)
+        os.set_blocking(self._requests, False)
         self._poll = select.poll()
         self._poll.register(self._replies, select.POLLIN)
         self._heard = bytearray()
         self._status: int | None = None
+        self._writable = select.poll()
+        self._writable.register(self._requests, select.POLLOUT)
         self.ended = False
+        self.loaded = False  # it has worked on a batch
 
-    def send(self, batch: pa.RecordBatch) -> bool:
-        """Whether the child took it."""
+    def send(self, batch: pa.RecordBatch, until: float | None) -> bool:
+        """Whether the child took it, by a time (monotonic) if one is given."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)
         content = sink.getvalue()
-        try:
-            write_all(self._requests, content.size.to_bytes(LENGTH_BYTES, "big"))
-            write_all(self._requests, content)
-        except BrokenPipeError:
-            return False
+        for part in (content.size.to_bytes(LENGTH_BYTES, "big"), content):
+            view = memoryview(part)
+            while view:
+                try:
+                    view = view[os.write(self._requests, view) :]
+                except BlockingIOError:  # it does not read: it loads the function, or hangs
+                    left_s = _LOOK_AFTER_S if until is None else until - time.monotonic()
+                    if left_s <= 0 or self.has_ended():
+                        return False
+                    self._writable.poll(min(left_s, _LOOK_AFTER_S) * 1000)
+                except BrokenPipeError:
+                    return False
         return True
 
     def frames(self, wait_s: float) -> list[Any]:

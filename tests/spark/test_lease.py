@@ -1,10 +1,16 @@
 """Leases: renewed while a batch is in work or waits for its trigger, and lost otherwise."""
 
+import logging
+
 import pytest
 from driving import contents, names, refused, wait_until
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from redis.exceptions import RedisClusterException
 
-from rmq_spark.queue.errors import Lost, UnreadableContent
+from rmq_spark.queue.errors import Lost, Superseded, UnreadableContent
+from rmq_spark.queue.queue import Queue
+from rmq_spark.queue.server import Server
+from rmq_spark.spark import lease as lease_module
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 
 
@@ -140,6 +146,65 @@ def test_the_timer_of_a_superseded_run_ends_and_that_of_the_new_one_renews(rmq):
         wait_until(lambda: not timer.is_alive(), "the old timer to end")
         wait_past_the_lease(queue)
         assert due_to_another(queue) == 0
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("odd"), RedisClusterException("no node"), Lost("gone")]
+)
+def test_the_timer_survives_any_failure_and_renews_again(rmq, monkeypatch, caplog, error):
+    queue = rmq.due(6)
+    renew, failing, made = Queue.renew, [error, error], []
+
+    def fail_first(self, *args):
+        if failing:
+            raise failing.pop()
+        return renew(self, *args)
+
+    def counted(*args):
+        made.append(Server(*args))
+        return made[-1]
+
+    monkeypatch.setattr(Queue, "renew", fail_first)
+    monkeypatch.setattr(lease_module, "Server", counted)
+    with rmq.by_hand(queue, visibilityTimeout="2s") as run, caplog.at_level(logging.WARNING):
+        run.next(run.initial())
+        wait_until(lambda: not failing, "the renewals to fail")
+        first = max(deadlines(queue))
+        wait_until(lambda: max(deadlines(queue), default=0) > first, "a renewal")
+        assert run.reader._run._lease._thread.is_alive()
+    logged = [r.getMessage() for r in caplog.records if "could not renew" in r.getMessage()]
+    assert len(logged) == 2
+    assert all(f"{type(error).__name__}: {error}" in line for line in logged)
+    # A connection is made anew unless Redis itself has answered.
+    assert len(made) == (1 if isinstance(error, Lost) else 3)
+
+
+def test_a_timer_whose_thread_has_ended_is_started_again_by_the_next_batch(rmq, monkeypatch):
+    queue = rmq.due(6)
+    with rmq.by_hand(queue, visibilityTimeout="2s") as run:
+        with monkeypatch.context() as patched:
+            patched.setattr(Queue, "renew", superseded)
+            run.next(run.initial())
+            lease = run.reader._run._lease
+            wait_until(lambda: not lease._thread.is_alive(), "the thread to end")
+        lease.hold(99, queue.slots)
+        wait_past_the_lease(queue)
+        assert due_to_another(queue) == 0
+
+
+def superseded(*args):
+    raise Superseded("by a newer one")
+
+
+def test_a_timer_that_was_ended_is_not_started_again(rmq):
+    queue = rmq.due(6)
+    with rmq.by_hand(queue, visibilityTimeout="1s") as run:
+        run.next(run.initial())
+        lease = run.reader._run._lease
+        lease.end()
+        wait_until(lambda: not lease._thread.is_alive(), "the thread to end")
+        lease.hold(9, [0])
+        assert not lease._thread.is_alive()
 
 
 def test_a_committed_batch_is_renewed_no_more(rmq):

@@ -36,9 +36,10 @@ def rows(count, size=0):
 def runner_for():
     made = []
 
-    def new(function, handing=Handing.MESSAGE, **settings):
-        job = Job(f"{len(made)}", cloudpickle.dumps(function), handing, SCHEMA.json(), **settings)
-        made.append(MessageRunner(job))
+    def new(function, handing=Handing.MESSAGE, loading_s=GENEROUS_S, **settings):
+        name = f"function{len(made)}-id"
+        job = Job(name, cloudpickle.dumps(function), handing, SCHEMA.json(), **settings)
+        made.append(MessageRunner(job, loading_s))
         return made[-1]
 
     yield new
@@ -349,6 +350,49 @@ class Deadly(Unloadable):
 def test_a_function_that_cannot_be_loaded_is_no_messages_fault(runner_for):
     with pytest.raises(UnusableFunction, match="ImportError: no module named billing"):
         runner_for(Unloadable()).run(rows(3))
+
+
+class Slow(Unloadable):
+    """Hangs while it is loaded, or for a while."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __reduce__(self):
+        return (_load_slowly, (self.seconds,))
+
+
+def _load_slowly(seconds):
+    time.sleep(seconds)
+    return str
+
+
+@pytest.mark.parametrize("size", [0, 10_000], ids=["small", "larger than a pipe"])
+def test_a_function_whose_loading_hangs_is_no_messages_fault(runner_for, size):
+    runner = runner_for(Slow(1000), loading_s=SHORT_S)
+    begun = time.monotonic()
+    with pytest.raises(UnusableFunction, match=r"each_message, function0, was not loaded .* 0.3 s"):
+        runner.run(rows(100, size), 0.3)  # the longer of both
+    assert time.monotonic() - begun >= 0.3
+    assert runner.pid is None
+
+
+@pytest.mark.parametrize("size", [0, 10_000], ids=["small", "larger than a pipe"])
+@pytest.mark.parametrize("limit_s", [SHORT_S, None])
+def test_a_function_may_take_longer_to_load_than_a_message_may(runner_for, size, limit_s):
+    loading_s = SHORT_S if limit_s is None else GENEROUS_S  # it bounds nothing without a limit
+    assert runner_for(Slow(0.5), loading_s=loading_s).run(rows(100, size), limit_s) == []
+
+
+def test_a_process_that_takes_no_more_messages_is_replaced(runner_for, notes):
+    runner = runner_for(noting(notes.path), loading_s=SHORT_S)
+    assert runner.run(rows(1), GENEROUS_S) == []
+    pid = runner.pid
+    os.kill(pid, signal.SIGSTOP)
+    batch = rows(100, 10_000)
+    assert runner.run(batch.slice(1), 0.5) == []
+    assert runner.pid != pid
+    assert notes.read() == list(range(100))
 
 
 def test_a_function_whose_loading_kills_the_process_is_no_messages_fault(runner_for):
