@@ -14,7 +14,9 @@ import redis
 
 from rmq_spark.queue.errors import ServerUnavailable
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
+# Between looking for a free port and using it, another program may take it.
+PORTS_TRIED = 3
 DEFAULT_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 
 
@@ -61,6 +63,7 @@ class LocalRedis:
         self.port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="rmq-redis-")
         self._process: subprocess.Popen[bytes] | None = None
+        self._started = False
 
     @property
     def url(self) -> str:
@@ -75,7 +78,26 @@ class LocalRedis:
         return self._process.pid
 
     def start(self) -> "LocalRedis":
-        """Starts it, or starts it again on the same port and data, and waits until it answers."""
+        """Starts it, or starts it again on the same port and data, and waits until it answers.
+
+        Raises ServerUnavailable when it does not.
+        """
+        tries = 1 if self._started else PORTS_TRIED
+        while True:
+            tries -= 1
+            try:
+                self._launch()
+                self._wait()
+            except ServerUnavailable:
+                self.kill()
+                if not tries:
+                    raise
+                self.port = free_port()
+            else:
+                self._started = True
+                return self
+
+    def _launch(self) -> None:
         settings = [word for name, value in self.settings.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen(  # noqa: S603 - the program we found
             [
@@ -86,8 +108,6 @@ class LocalRedis:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # an interrupt typed by the user is not for the server
         )
-        self._wait()
-        return self
 
     def kill(self, with_signal: signal.Signals = signal.SIGKILL) -> None:
         """Ends the process, abruptly unless another signal is named; its data stay for start."""
@@ -114,12 +134,14 @@ class LocalRedis:
 
     def _wait(self) -> None:
         end = time.monotonic() + START_TIMEOUT_S
-        client = redis.Redis(port=self.port, password=self.settings.get("requirepass"))
-        while time.monotonic() < end and self._process is not None and self._process.poll() is None:
-            try:
-                client.ping()
-                client.close()
-                return
-            except (redis.ConnectionError, redis.TimeoutError):
+        password = self.settings.get("requirepass")
+        with redis.Redis(port=self.port, password=password) as client:
+            while time.monotonic() < end and self._process and self._process.poll() is None:
+                try:
+                    # Its own id: another server might answer on that port.
+                    if client.info("server")["process_id"] == self._process.pid:
+                        return
+                except (redis.ConnectionError, redis.TimeoutError):
+                    pass
                 time.sleep(0.02)
         raise ServerUnavailable(f"{self.executable} did not start on port {self.port}.")

@@ -301,8 +301,13 @@ def test_what_the_program_raised_is_not_hidden_by_a_server_that_went_too(own_red
     broker = connect(own_redis.url, patience_s=0.1)
     broker.create("T", "FixedTime", 1)
     broker.queue("T").send([b"m"], fixed_time=1000)
-    with pytest.raises(KeyError, match="mine"), broker.consumer("T", "a") as consumer:
-        consumer.poll()
-        own_redis.kill()
-        raise KeyError("mine")
+
+    def work():
+        with broker.consumer("T", "a") as consumer:
+            consumer.poll()
+            own_redis.kill()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        work()
     assert "stays taken for its lease" in caplog.text
