@@ -173,11 +173,14 @@ class Model:
 
     def set_leases(self, consumer, run, lease):
         header = self.headers.get(consumer, Header())
-        if header.run != run:
+        if run < header.run:
             return "Superseded"
         own = [record for name, record in self.records.items() if name[0] == consumer]
         for record in own:
             record.expired = not lease
+        if own:
+            header.run = run
+            self.headers[consumer] = header
         return len(own)
 
     def unread(self, consumer, run, seq):

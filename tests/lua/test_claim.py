@@ -396,6 +396,16 @@ def test_single_messages_take_turns_between_retries_and_first_deliveries(new_slo
     assert kinds == kinds[:2] * 3
 
 
+@pytest.mark.parametrize("topic_type", ["FixedTime", "Priority"])
+def test_single_messages_take_turns_also_where_only_every_second_batch_comes(new_slot, topic_type):
+    slot = new_slot(topic_type)
+    slot.put(dict.fromkeys(numbered(10, "retry"), 4))
+    slot.put_due(numbered(10, "first"))
+    kinds = [slot.claimed(seq=seq, limit=1)[0][:5] for seq in range(2, 14, 2)]
+    assert sorted(kinds[:2]) == [b"first", b"retry"]
+    assert kinds == kinds[:2] * 3
+
+
 def test_what_is_not_due_does_not_keep_a_place(slot):
     slot.put(dict.fromkeys(numbered(10, "retry"), 4))
     slot.put(dict.fromkeys(numbered(10, "far"), FAR_MS))

@@ -6,7 +6,7 @@ from staged import QUERY, Stages
 from rmq_spark.queue.staging import FORGET_STAGES_MS, Manifest
 from rmq_spark.queue.topic import sink_key
 
-SEALED = Manifest({"q:1:0:a": {"T": [0]}})
+SEALED = Manifest({"q:1:0:a": {"T": [0]}}, messages=3)
 
 
 @pytest.fixture
@@ -19,10 +19,11 @@ def conclude(slot, batch):
     return slot.queue.server.call("conclude", [key], [batch, FORGET_STAGES_MS])
 
 
-def test_the_manifest_goes_and_the_number_stays(book, slot):
+def test_the_manifest_goes_and_the_numbers_stay(book, slot):
     book.seal(1, SEALED)
     assert conclude(slot, 1) == 1
-    assert slot.redis.hgetall(sink_key(QUERY, slot.broker.key_prefix)) == {b"batch": b"1"}
+    key = sink_key(QUERY, slot.broker.key_prefix)
+    assert slot.redis.hgetall(key) == {b"batch": b"1", b"messages": b"3"}
 
 
 def test_it_may_be_repeated(book, slot):

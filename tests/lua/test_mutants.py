@@ -93,7 +93,8 @@ MUTANTS = [
         ("zadd(store, 'NX', back)", ""),
         ("redis.call('ZCOUNT', prepare, claim_range(stamp)) > 0", "false"),
         ("math.max(1, math.floor(limit / 8))", "math.floor(limit / 8)"),
-        ("if limit == 1 and seq % 2 == 1 and lead > 0 then kept_for_last = 0 end", ""),
+        ("if limit == 1 and lead > 0 and", "if false and"),
+        ("redis.call('HGET', stats, 'claimed') or 0", "seq"),
         ("local SCANNED_AT_MOST = 4096", "local SCANNED_AT_MOST = 8192"),
         ("'LIMIT', 0, 1000)", "'LIMIT', 0, 1001)"),
         ("local before, past = popped and #popped / 2 or 0,", "local before, past = 0,"),
@@ -171,8 +172,8 @@ MUTANTS = [
     *of(
         "include/deadlines",
         "renew release",
-        ("if header.run ~= run then", "if header.run > run then"),
-        ("if header.run ~= run then", "if header.run < run then"),
+        ("if refused then return refused end", ""),
+        ("lease_ms > 0 and now + lease_ms or LONG_PAST", "now + lease_ms"),
         ("if record.consumer == consumer then", "if true then"),
         (
             "if record.consumer == consumer then",
@@ -276,7 +277,8 @@ MUTANTS += [
         ("if sealed > batch then", "if false then"),
         ("if sealed == batch or pending then", "if sealed == batch then"),
         ("if sealed == batch or pending then", "if pending then"),
-        ("'manifest', manifest)", "'manifest', '')"),
+        ("'messages', ARGV[3])", "'messages', 0)"),
+        ("'manifest', manifest,", "'manifest', '',"),
     ),
     *of(
         "publish",

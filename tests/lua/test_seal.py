@@ -4,7 +4,7 @@ import pytest
 from staged import QUERY, Stages
 
 from rmq_spark.queue.errors import CheckpointRefused, ScriptFailed
-from rmq_spark.queue.staging import Manifest
+from rmq_spark.queue.staging import Manifest, Sealed
 from rmq_spark.queue.topic import sink_key
 
 FIRST, SECOND = (Manifest({name: {"T": [0, 5]}}) for name in ("q:1:0:a", "q:1:0:b"))
@@ -31,6 +31,16 @@ def test_a_concluded_batch_has_nothing_more_to_publish(book):
     book.conclude(1)
     assert book.seal(1, SECOND) == (1, Manifest({}))
     assert book.pending() == Manifest({})
+
+
+def test_the_last_batch_and_its_number_of_messages_are_known(book):
+    assert book.last() == Sealed(-1, None, Manifest({}))
+    for batch, manifest in (1, Manifest(FIRST.stages, 30)), (2, Manifest(SECOND.stages, 20)):
+        book.seal(batch, manifest)
+        assert book.last() == Sealed(batch, manifest.messages, manifest)
+        book.seal(batch, Manifest({}, 5))
+        book.conclude(batch)
+        assert book.last() == Sealed(batch, manifest.messages, Manifest({}))
 
 
 def test_later_batches_follow_whatever_numbers_lie_between(book):

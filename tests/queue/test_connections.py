@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.queue.connection import parse_connection
+from rmq_spark.queue.connection import new_client, parse_connection
 from rmq_spark.queue.durations import parse_duration_ms
 from rmq_spark.queue.errors import InvalidOption
 
@@ -77,6 +77,11 @@ def test_an_address_is_shown_without_credentials(url, address):
         f"redis://:{SECRET}@host/orders",
         f"redis://:{SECRET}@host/0/1",
         f"redis://:{SECRET}@[::1/0",
+        f"redis://admin:4711#{SECRET}@host/0",
+        f"redis://admin:4711?{SECRET}@host/0",
+        f"redis://admin:4711/{SECRET}@host/0",
+        f"redis://host/0#{SECRET}",
+        f"unix://me:4711/{SECRET}@/run/redis.sock",
         "unix://",
     ],
 )
@@ -85,7 +90,10 @@ def test_an_address_that_is_none_is_refused_without_showing_it(url):
         parse_connection({"url": url})
     assert "redis.url" in str(raised.value)
     assert "redis://host:port/database" in str(raised.value)
+    assert "%23 for #" in str(raised.value)
+    assert "redis.password" in str(raised.value)
     assert SECRET not in str(raised.value)
+    assert "4711" not in str(raised.value)
     assert raised.value.__cause__ is None
 
 
@@ -117,7 +125,25 @@ def test_a_bad_value_is_refused_naming_the_option(name, value):
         parse_connection({name: value})
 
 
-def test_all_options_of_the_client_are_parsed():
+@pytest.mark.parametrize("name", ["sslCaCerts", "sslCertfile", "sslKeyfile"])
+def test_a_file_that_is_not_there_is_refused_naming_option_and_file(name, tmp_path):
+    for path in (str(tmp_path / "ca.pem"), str(tmp_path), ""):
+        with pytest.raises(InvalidOption) as raised:
+            parse_connection({name: path})
+        assert f"redis.{name}={path!r} is not accepted" in str(raised.value)
+
+
+def test_special_characters_of_a_password_may_be_escaped():
+    url = "redis://admin:a%23b%3Fc%40d%2Fe@host:7000/0"
+    options = parse_connection({"url": url})
+    assert options.address == "redis://host:7000/0"
+    client = new_client(options)
+    assert client.get_connection_kwargs()["password"] == "a#b?c@d/e"
+
+
+def test_all_options_of_the_client_are_parsed(tmp_path):
+    ca = tmp_path / "ca.pem"
+    ca.touch()
     options = parse_connection(
         {
             "username": "me",
@@ -126,7 +152,7 @@ def test_all_options_of_the_client_are_parsed():
             "socketConnectTimeout": "250ms",
             "socketKeepalive": "false",
             "clientName": "billing",
-            "sslCaCerts": "/ca.pem",
+            "sslCaCerts": str(ca),
             "sslCertReqs": "none",
             "sslCheckHostname": "true",
         }
@@ -136,7 +162,7 @@ def test_all_options_of_the_client_are_parsed():
         "socket_connect_timeout": 0.25,
         "socket_keepalive": False,
         "client_name": "billing",
-        "ssl_ca_certs": "/ca.pem",
+        "ssl_ca_certs": str(ca),
         "ssl_cert_reqs": "none",
         "ssl_check_hostname": True,
     }

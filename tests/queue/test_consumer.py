@@ -3,6 +3,7 @@
 import pytest
 from seeding import LONG_MS, Slot, numbered
 
+from rmq_spark.queue import connect
 from rmq_spark.queue.claims import ClaimRequest
 from rmq_spark.queue.errors import ExclusiveSlot, InvalidOption, Lost, Superseded, UnknownTopic
 
@@ -278,3 +279,35 @@ def test_a_content_comes_back_as_it_was_sent(broker, topic, content):
         again = consumer.poll()
         assert contents(again) == [content]
         assert again.commit() == 1
+
+
+def test_a_running_consumer_sees_that_its_topic_is_paused_and_goes_on(broker, topic):
+    topic.send(numbered(4), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        broker.alter("T", paused=True)
+        assert len(consumer.poll()) == 0
+        broker.alter("T", paused=False)
+        assert len(consumer.poll()) == 4
+
+
+def test_a_consumer_of_a_topic_that_is_deleted_meanwhile_says_so(broker, topic):
+    consumer = broker.consumer("T", "a")
+    broker.delete("T")
+    with pytest.raises(UnknownTopic, match="The topic T does not exist"):
+        consumer.poll()
+
+
+def test_what_the_program_raised_is_not_hidden_by_a_server_that_went_too(own_redis, caplog):
+    broker = connect(own_redis.url, patience_s=0.1)
+    broker.create("T", "FixedTime", 1)
+    broker.queue("T").send([b"m"], fixed_time=1000)
+
+    def work():
+        with broker.consumer("T", "a") as consumer:
+            consumer.poll()
+            own_redis.kill()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        work()
+    assert "stays taken for its lease" in caplog.text

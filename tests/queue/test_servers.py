@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import traceback
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from seeding import numbered
 from rmq_spark.local import free_port
 from rmq_spark.queue import Message, connect
 from rmq_spark.queue.errors import (
+    InvalidOption,
     RmqError,
     ScriptFailed,
     ServerRefused,
@@ -293,3 +295,96 @@ def test_a_socket_file_is_an_address_too(redis_executable, tmp_path):
         broker.close()
     finally:
         own.close()
+
+
+@pytest.mark.parametrize("query", ["?ssl=1", f"?sec={SECRET}", f"?db={SECRET}"])
+def test_a_parameter_of_the_address_that_is_none_is_refused_at_once(own_redis, query):
+    with pytest.raises(InvalidOption, match=r"redis\.url or an option of the client") as raised:
+        connect(own_redis.url + query, patience_s=60)
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_host_that_can_be_none_and_a_tls_option_without_tls_are_refused(own_redis):
+    with pytest.raises(InvalidOption, match=r"redis\.url or an option"):
+        connect("redis://a..b/0", patience_s=60)
+    with pytest.raises(InvalidOption, match="need rediss://"):
+        connect(own_redis.url, sslCertReqs="none", patience_s=60)
+
+
+# -- a cluster
+
+
+@pytest.fixture
+def own_cluster(redis_executable):
+    """One node, which has no slots yet."""
+    own = servers.LocalRedis(redis_executable, {**servers.SETTINGS, "cluster-enabled": "yes"})
+    while own.port + 10_000 > 65_535:  # the port of its bus
+        own.port = free_port()
+    with own:
+        yield own
+
+
+def form(cluster):
+    client = redis.Redis(port=cluster.port)
+    client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
+    client.close()
+
+
+def test_a_cluster_that_is_away_is_tried_for_its_time_and_named(caplog):
+    url = f"redis://:{SECRET}@127.0.0.1:{free_port()}/0"
+    begun = time.monotonic()
+    with pytest.raises(ServerUnavailable, match=r"cannot be reached .*tried for 0.3 s") as raised:
+        connect(url, cluster="true", patience_s=0.3)
+    assert time.monotonic() - begun > 0.1
+    assert SECRET not in "".join(traceback.format_exception(raised.value)) + caplog.text
+
+
+def test_a_server_that_is_no_cluster_is_said_to_be_none_at_once(own_redis):
+    with pytest.raises(ServerUnsuitable, match=r"is no cluster\. Leave redis\.cluster out\."):
+        connect(own_redis.url, cluster="true", patience_s=60)
+
+
+def test_a_wrong_password_of_a_cluster_is_refused_at_once(locked_redis):
+    with pytest.raises(ServerRefused, match="refused the user or password"):
+        connect(locked_redis.url, cluster="true", password=WRONG, patience_s=60)
+
+
+def test_a_user_who_may_not_look_at_the_cluster_is_told_so(own_redis):
+    admin = redis.Redis.from_url(own_redis.url)
+    admin.execute_command("ACL", "SETUSER", "reader", "on", f">{SECRET}", "~*", "+@read")
+    admin.close()
+    with pytest.raises(ServerRefused, match="does not permit this user"):
+        connect(own_redis.url, cluster="true", username="reader", password=SECRET, patience_s=60)
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1/3", "redis://h?db=3", "unix:///run/r.sock"])
+def test_an_address_that_no_cluster_has_is_refused(url):
+    with pytest.raises(InvalidOption, match=r"redis\.cluster=true does not go with"):
+        connect(url, cluster="true", patience_s=60)
+
+
+def test_a_cluster_that_is_being_formed_is_waited_for(own_cluster):
+    with pytest.raises(ServerUnavailable, match="slots are not covered"):
+        connect(own_cluster.url, cluster="true", patience_s=0.2)
+    forming = threading.Timer(0.3, form, [own_cluster])
+    forming.start()
+    broker = connect(own_cluster.url, cluster="true", patience_s=20)
+    forming.join()
+    broker.create("T", "Priority", 2)
+    assert broker.queue("T").send([b"m"], priority=50).new == 1
+    broker.close()
+
+
+def test_a_cluster_that_goes_away_is_named_and_gone_on_with(own_cluster):
+    form(own_cluster)
+    broker = connect(own_cluster.url, cluster="true", patience_s=5)
+    broker.create("T", "Priority", 2)
+    broker.server._patience_s = 0.3
+    own_cluster.kill()
+    with pytest.raises(ServerUnavailable, match="cannot be reached"):
+        broker.queue("T").send([b"m"], priority=50)
+    own_cluster.start()  # nodes.conf has kept its slots
+    broker.server._patience_s = 20
+    broker.create("T", "Priority", 2)
+    assert broker.queue("T").send([b"m"], priority=50).new == 1
+    broker.close()
