@@ -58,5 +58,12 @@ _NEED_SPARK = _SPARK_MODULES.keys()
 
 def __getattr__(name: str) -> Any:
     if name in _NEED_SPARK:
-        return getattr(import_module(f"rmq_spark.spark.{_SPARK_MODULES[name]}"), name)
+        try:
+            module = import_module(f"rmq_spark.spark.{_SPARK_MODULES[name]}")
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"rmq_spark.{name} needs {error.name}. Install it with: pip install "
+                "'rmq-spark[spark]'"
+            ) from error
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -61,8 +61,8 @@ class Broker:
         if not text:
             raise UnknownTopic(
                 f"The topic {name} does not exist on {self.server.address}"
-                f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}. Send to it "
-                "first, with topicType, or create it; a reader never does."
+                f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}. The first "
+                "send with a topicType makes it, or Broker.create; a reader never does."
             )
         return text, TopicDefinition.from_json(name, text)
 

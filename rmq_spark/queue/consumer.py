@@ -149,6 +149,12 @@ class Consumer:
         """Takes up to ``limit`` due messages now; an empty batch when nothing is due."""
         if limit < 1:
             raise InvalidOption(f"limit={limit} is not accepted. Accepted: 1 or more.")
+        if self._taken and self._claimed_slots:
+            _log.warning(
+                "rmq: a batch of consumer %s was not committed before the next was asked for: its "
+                "messages come again, with a retry less",
+                self.name,
+            )
         self._give_back()
         self.queue = self._open_queue()
         refuse_exclusive(self.queue.definition)

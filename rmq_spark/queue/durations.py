@@ -15,7 +15,7 @@ def parse_duration_ms(name: str, text: str) -> int:
 
     Parts of a millisecond are cut off. Raises InvalidOption when there is no unit or no number.
     """
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     unit = _UNITS_MS.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
         raise InvalidOption(f"{name}={text!r} is no duration. Accepted: {ACCEPTED}.")

@@ -14,7 +14,7 @@ LONGEST_TIME_RANGE_MS = HIGHEST_SCORE // 2
 ACCEPTED_VALUES = {
     TopicType.RANGE_MERGE: f"whole milliseconds, 1 to {LONGEST_TIME_RANGE_MS}",
     TopicType.PRIORITY: f"a whole number, {LOWEST_SCORE} to {HIGHEST_SCORE}",
-    TopicType.FIXED_TIME: f"milliseconds since 1970, 0 to {HIGHEST_SCORE}, or a time",
+    TopicType.FIXED_TIME: f"ms since 1970, 0 to {HIGHEST_SCORE}, or a time with a zone",
 }
 
 
@@ -56,6 +56,11 @@ def pairs_by_slot(
     after this is refused. Raises InvalidMessage naming the message's index, the value and what is
     accepted; then none of them is returned.
     """
+    if isinstance(messages, str | bytes):
+        raise InvalidMessage(
+            f"send takes a list of messages; given was one {type(messages).__name__}, each letter "
+            "of which would be a message. Write send([...])."
+        )
     by_slot: dict[int, list[Any]] = {}
     for index, given in enumerate(messages):
         message = given if isinstance(given, Message) else Message(given)

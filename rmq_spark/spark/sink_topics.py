@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.errors import InvalidMessage, InvalidOption
+from rmq_spark.queue.errors import InvalidMessage, InvalidOption, UnknownTopic
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
-from rmq_spark.queue.topic import TopicDefinition, check_topic_name
+from rmq_spark.queue.topic import TopicDefinition, TopicType, check_topic_name
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.write_columns import Rows
 
@@ -34,6 +34,11 @@ class SinkTopics:
         broker = Broker(server, key_prefix=options.key_prefix)
         if not self._defines:
             broker.definition(check_topic_name(name))
+        elif options.topic_type is None and broker.find(name) is None:
+            raise UnknownTopic(
+                f"The topic {name} does not exist yet. Its first use defines it: add "
+                f'.option("topicType", ...), one of {", ".join(TopicType)}.'
+            )
         return broker.define(name, options.topic_type, options.slot_amount, **options.settings)
 
     def queue(self, server: Server, topic: TopicDefinition) -> Queue:

@@ -95,7 +95,7 @@ def test_an_interval_that_is_not_a_millisecond_at_least_is_refused(rmq, value):
 @pytest.mark.parametrize("kind", [LongType(), TimestampType()])
 def test_a_null_fixed_time_is_refused(rmq, kind):
     bad_value(
-        rmq, "FixedTime", kind, None, "fixedTime is None", "milliseconds since 1970", "or a time"
+        rmq, "FixedTime", kind, None, "fixedTime is None", "ms since 1970", "or a time with a zone"
     )
 
 
