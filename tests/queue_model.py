@@ -45,6 +45,7 @@ class Model:
     dead: set[bytes] = field(default_factory=set)
     records: dict[tuple[str, int, int], Record] = field(default_factory=dict)
     headers: dict[str, Header] = field(default_factory=dict)
+    taken: int = 0  # messages claimed so far
     epoch: int | None = None
 
     # -- senders
@@ -97,7 +98,7 @@ class Model:
         held = epoch is not None and any(h.claim[0] != consumer for h in self.prepare.values())
         if epoch is not None and not fenced:
             self.epoch = epoch
-        popped = {} if fenced or held else self.take(seq, limit, due_before)
+        popped = {} if fenced or held else self.take(limit, due_before)
         for rank, (content, score) in enumerate(popped.items()):
             left = score - 1 if score <= LONGEST_RETRY else self.max_retries
             self.prepare[content] = Held(name, left, rank)
@@ -126,7 +127,7 @@ class Model:
             self.store.setdefault(content, left)
         return len(due)
 
-    def take(self, seq, limit, due_before):
+    def take(self, limit, due_before):
         until = DUE_BEFORE_MS if due_before and not self.descending else 10_000
         due = [(s, c) for c, s in self.store.items() if s is not FAR and s <= until]
         due.sort(reverse=self.descending)
@@ -134,10 +135,11 @@ class Model:
         firsts = [pair for pair in due if pair[0] > LONGEST_RETRY]
         lead, last = (firsts, retries) if self.descending else (retries, firsts)
         kept = min(len(last), max(1, limit // 8))
-        if limit == 1 and seq % 2 == 1 and lead:
+        if limit == 1 and self.taken % 2 == 0 and lead:
             kept = 0
         popped = [pair for pair in lead if pair[1] not in self.prepare][: limit - kept]
         popped += [p for p in last if p[1] not in self.prepare][: limit - len(popped)]
+        self.taken += len(popped)
         for _, content in popped:
             del self.store[content]
         return {content: score for score, content in popped}
