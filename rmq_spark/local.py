@@ -80,8 +80,10 @@ class LocalRedis:
     def start(self) -> "LocalRedis":
         """Starts it, or starts it again on the same port and data, and waits until it answers.
 
-        Raises ServerUnavailable when it does not.
+        One that runs is left alone. Raises ServerUnavailable when it does not answer.
         """
+        if self._process is not None and self._process.poll() is None:
+            return self
         tries = 1 if self._started else PORTS_TRIED
         while True:
             tries -= 1

@@ -388,3 +388,12 @@ def test_a_cluster_that_goes_away_is_named_and_gone_on_with(own_cluster):
     broker.create("T", "Priority", 2)
     assert broker.queue("T").send([b"m"], priority=50).new == 1
     broker.close()
+
+
+def test_a_local_server_that_runs_is_not_started_twice(redis_executable):
+    local = servers.start(redis_executable)
+    pid = local.pid
+    with local as same:
+        assert same.pid == pid
+    with pytest.raises(ServerUnavailable, match="does not run"):
+        _ = local.pid
