@@ -139,6 +139,8 @@ class Model:
             kept = 0
         popped = [pair for pair in lead if pair[1] not in self.prepare][: limit - kept]
         popped += [p for p in last if p[1] not in self.prepare][: limit - len(popped)]
+        if limit == 1 and not popped:
+            popped = [pair for pair in lead if pair[1] not in self.prepare][:1]
         self.taken += len(popped)
         for _, content in popped:
             del self.store[content]

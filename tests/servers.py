@@ -34,6 +34,11 @@ def executables() -> dict[str, str]:
     return {name: server for name, server in found.items() if server}
 
 
+def local(executable: str, **settings: str) -> LocalRedis:
+    """A server of one's own, for a with statement that starts and ends it."""
+    return LocalRedis(executable, {**SETTINGS, **settings})
+
+
 def start(executable: str, **settings: str) -> LocalRedis:
-    """A server of one's own; close it."""
-    return LocalRedis(executable, {**SETTINGS, **settings}).start()
+    """The same, started; close it."""
+    return local(executable, **settings).start()

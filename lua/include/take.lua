@@ -112,7 +112,9 @@ local function take_due(stamp, until_ms)
     kept_for_last = 0
   end
   local taken = take(0, lead, math.min(lead, limit - kept_for_last))
-  take(lead - taken, last, math.min(last, limit - taken))
+  taken = taken + take(lead - taken, last, math.min(last, limit - taken))
+  -- All whose turn it was are in flight: the turn passes only with a message taken.
+  if limit == 1 and taken == 0 then take(0, lead, 1) end
   return popped or {}
 end
 

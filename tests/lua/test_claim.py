@@ -410,3 +410,19 @@ def test_what_is_not_due_does_not_keep_a_place(slot):
     slot.put(dict.fromkeys(numbered(10, "retry"), 4))
     slot.put(dict.fromkeys(numbered(10, "far"), FAR_MS))
     assert len(slot.claimed(limit=8)) == 8
+
+
+@pytest.mark.parametrize("topic_type", ["FixedTime", "Priority"])
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("held", [b"first", b"retry"])
+def test_a_single_message_is_found_though_those_whose_turn_it_is_are_in_flight(
+    new_slot, topic_type, before, held
+):
+    """The turn passes only with a message taken, so nothing would come until they are settled."""
+    slot = new_slot(topic_type)
+    slot.put_due([held, *numbered(before)])
+    slot.claim("a", limit=1 + before)
+    kept = {b"first": 1500, b"retry": 4}
+    slot.put(kept)
+    assert slot.claimed("b", limit=1) == [next(iter(kept.keys() - {held}))]
+    assert slot.store == {held: kept[held]}
