@@ -2,6 +2,9 @@
 
 import os
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from rmq_spark.local import LocalRedis, embedded_redis_server
 
@@ -32,6 +35,14 @@ def executables() -> dict[str, str]:
         "system": system_redis_server(os.environ.get("PATH", "")),
     }
     return {name: server for name, server in found.items() if server}
+
+
+def do_without() -> NoReturn:
+    """Skips the test on a laptop, fails it in CI."""
+    text = "No redis-server was found: install one, or rmq-spark[local]."
+    if os.environ.get("CI"):
+        pytest.fail(text)
+    pytest.skip(text)
 
 
 def local(executable: str, **settings: str) -> LocalRedis:

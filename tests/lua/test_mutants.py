@@ -347,7 +347,7 @@ def outcomes(request, tmp_path_factory):
     """The outcome of each mutant that was asked for; they run two at a time on one server."""
     found = servers.executables()
     if not found:
-        request.getfixturevalue("redis_executable")  # skips, or fails in CI
+        servers.do_without()
     asked = {
         item.callspec.params["mutant"]
         for item in request.session.items

@@ -35,6 +35,15 @@ def locked_redis(redis_executable):
         yield own
 
 
+def test_without_a_server_tests_are_skipped_on_a_laptop_and_fail_in_ci(monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="No redis-server was found"):
+        servers.do_without()
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="No redis-server was found"):
+        servers.do_without()
+
+
 def with_password(url, password):
     return url.replace("redis://", f"redis://:{password}@")
 
