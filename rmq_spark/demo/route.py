@@ -10,7 +10,6 @@ from rmq_spark.demo.failure import DemoFailed, cause
 from rmq_spark.queue import Broker, TopicType
 
 SLOTS = 16
-PARTITIONS = 2  # as many as the session has cores
 PATIENCE_S = 60.0
 _POLL_S = 0.1
 
