@@ -7,7 +7,7 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint
+.PHONY: help demo test faults lint
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
@@ -19,6 +19,10 @@ demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists o
 test: ## run the tests; ARGS="-k name" picks some
 	@.ci/environment java
 	@.venv/bin/python -m pytest $(ARGS)
+
+faults: ## kill, stop and cut off real queries and Redis, and count; ARGS="--help" lists options
+	@.ci/environment java
+	@.venv/bin/python tests/faults/run_faults.py $(ARGS)
 
 lint: ## check style, format and types
 	@.ci/environment

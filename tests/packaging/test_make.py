@@ -8,7 +8,7 @@ import sys
 import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
-TARGETS = ("demo", "test", "lint")
+TARGETS = ("demo", "test", "faults", "lint")
 
 
 @pytest.fixture

@@ -1,0 +1,221 @@
+"""One cell: a fault, a sink, a Redis of its own, and real queries that go on meanwhile."""
+
+import random
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from cluster import Cluster
+from fault import Fault
+from feed import Feed
+from program import Program, wait_until
+from proxy import Proxy
+from verdict import PHASES, Verdict
+
+import rmq_spark
+from rmq_spark.local import LocalRedis
+from rmq_spark.queue.scripts import scripts_for
+from rmq_spark.queue.server import FIRST_WITH_FLAGS
+
+TOPIC = "Orders"
+SLOTS = 8
+# What is confirmed is on disk: only so can nothing be lost when the server is killed.
+DURABLE = {"appendonly": "yes", "appendfsync": "always"}
+SINKS = ("parquet", "keyed")
+# A moment may be missed, such as when a process has ended by itself: then it is tried again.
+MOST_MISSES = 4
+DRAIN_S = 300.0
+
+
+class Lane:
+    """Drivers that are kept from cell to cell as long as nobody kills them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._programs: dict[str, Program] = {}
+        self._settings: dict[str, dict[str, str]] = {}
+
+    def settings(self, name: str, settings: dict[str, str]) -> None:
+        """A driver with other settings takes the place of one that there is."""
+        self.close(name)
+        self._settings[name] = settings
+
+    def program(self, name: str) -> Program:
+        """The driver, started if there is none."""
+        found = self._programs.get(name)
+        if found is None or not found.lives():
+            self.close(name)
+            log = self.folder / f"{name}.log"
+            found = self._programs[name] = Program(log, self._settings.get(name))
+        return found
+
+    def close(self, *names: str) -> None:
+        for name in names or list(self._programs):
+            program = self._programs.pop(name, None)
+            if program is not None:
+                program.close()
+
+
+class Cell:
+    """What an injection has at hand."""
+
+    def __init__(self, lane: Lane, fault: Fault, sink: str, folder: Path, seed: str) -> None:
+        self.lane, self.fault, self.sink, self.folder = lane, fault, sink, folder
+        self.dice = random.Random(seed)
+        self.gates = folder / "gates"
+        self.gates.mkdir(parents=True)
+        self.feed = Feed(folder)
+        self.redis = LocalRedis(settings=DURABLE)
+        self.file = 0  # messages in one
+        self._second_half = True
+        self._outs: list[tuple[str, str]] = []
+
+    # -- queries
+
+    def begin(self, query: str, program: str | None = None) -> None:
+        """Starts a query in a driver; the driver bears its name if no other is told."""
+        self.lane.program(program or query).order("start", query, job=self._job(query))
+
+    def _job(self, query: str) -> dict[str, Any]:
+        there = {"redis.url": self.url, **self.fault.client}
+        job = {"gates": str(self.gates), "checkpoint": str(self.folder / f"checkpoint-{query}")}
+        if query == "producer":
+            sending = {"topic": TOPIC, "deliveryGuarantee": self.fault.guarantee}
+            source = str(self.feed.source)
+            return {"kind": query, "source": source, "options": {**there, **sending}, **job}
+        reading = {
+            "topic": TOPIC,
+            "visibilityTimeout": self.fault.lease,
+            "pollInterval": "50ms",
+            "maxRecordsPerTrigger": str(self.file),
+            "numPartitions": "3",
+        }
+        out = str(self.folder / f"out-{query}")
+        if (query, out) not in self._outs:
+            self._outs.append((query, out))
+        return {
+            **{"kind": self.sink, "out": out, **job},
+            **{"options": {**there, **reading}, "sinkOptions": there},
+        }
+
+    # -- Redis
+
+    @property
+    def url(self) -> str:
+        """Redis as the queries see it, through the proxy."""
+        return f"redis://127.0.0.1:{self.proxy.port}/0"
+
+    def _open_redis(self, stack: ExitStack) -> None:
+        stack.enter_context(self.redis)
+        self.broker = rmq_spark.connect(self.redis.url)
+        stack.callback(self.broker.close)
+        self.broker.create(TOPIC, "FixedTime", SLOTS)
+        self.queue = self.broker.queue(TOPIC)
+        self.proxy = Proxy(self.redis.port)
+        stack.callback(self.proxy.close)
+        flags = self.broker.server.version >= FIRST_WITH_FLAGS
+        self.proxy.known = {each.sha.encode(): name for name, each in scripts_for(flags).items()}
+
+    # -- a cell's life
+
+    def run(self, messages: int, times: int) -> Verdict:
+        """Begins, injects as often as asked for, drains, compares."""
+        fault = self.fault
+        verdict = Verdict(fault.text, self.sink, fault.lease, fault.promise, least=times)
+        since = time.monotonic()
+        with ExitStack() as stack:
+            try:
+                self._open_redis(stack)
+                self._spark(stack)
+                self._run(verdict, messages, times)
+            except Exception as error:
+                verdict.troubles.append(f"{type(error).__name__}: {error}")
+                self.lane.close()
+        verdict.seconds = time.monotonic() - since
+        return verdict
+
+    def _spark(self, stack: ExitStack) -> None:
+        if self.fault.speculates:
+            cluster = stack.enter_context(Cluster(self.folder))
+            self.lane.settings("consumer", cluster.settings)
+            stack.callback(self.lane.settings, "consumer", {})
+
+    def _run(self, verdict: Verdict, messages: int, times: int) -> None:
+        self.file = messages // (2 * times)
+        for query in ("producer", "consumer"):  # both start up at once
+            self.lane.program(query)
+        for query in ("producer", "consumer"):
+            self.begin(query)
+        self._inject(verdict, times)
+        if messages > self.feed.given:
+            self.feed.give(messages - self.feed.given)
+        self._drain()
+        verdict.compare(self.feed.contents(), self._rows())
+
+    def _inject(self, verdict: Verdict, times: int) -> None:
+        rest = [self.dice.choice(PHASES) for _ in range(times - len(PHASES))]
+        phases = [*PHASES, *rest]
+        self.dice.shuffle(phases)
+        misses = 0
+        while phases:
+            phase = phases.pop()
+            if self._one(phase):
+                verdict.injected[phase] += 1
+            elif misses < MOST_MISSES:
+                misses += 1
+                phases.append(phase)
+
+    def _one(self, phase: str) -> bool:
+        """Messages come in, the phase is entered and held, the fault is injected."""
+        moment = self.fault.places(self.sink)[phase].choose(self.dice, self.proxy, self.gates)
+        self._second_half = False
+        try:
+            self.feed.give(self.file)
+            moment.wait()
+            time.sleep(self.dice.uniform(0, 0.3))
+            return self.fault.inject(self, moment)
+        finally:
+            moment.release()
+            self.give_second_half()
+
+    def give_second_half(self) -> None:
+        """The round's other messages: once, at the latest when the fault is over."""
+        if not self._second_half:
+            self._second_half = True
+            self.feed.give(self.file)
+
+    # -- the end
+
+    def _drain(self) -> None:
+        self.ask(self.lane.program("producer"), "finish", "producer")
+        wait_until(self._empty, "all queues to be empty", DRAIN_S)
+        self.ask(self.lane.program("consumer"), "stop", "consumer")
+
+    def ask(self, program: Program, do: str, query: str, **more: Any) -> None:
+        """Has a driver do something, and waits until it has."""
+        since = len(program.events)
+        program.order(do, query, **more)
+        program.wait(do, query, since, DRAIN_S)
+
+    def _empty(self) -> bool:
+        time.sleep(0.1)
+        figures = self.queue.figures()
+        return figures.store.count + figures.prepare.count + figures.retry.count == 0
+
+    def _rows(self) -> list[tuple[str, int]]:
+        """What all sinks hold: content and delivery count."""
+        rows: list[tuple[str, int]] = []
+        consumer = self.lane.program("consumer")
+        for query, out in self._outs:
+            into = self.folder / f"found-{query}.parquet"
+            self.ask(consumer, "collect", query, out=out, into=str(into))
+            if into.exists():
+                columns = pq.read_table(into).to_pydict()
+                rows += zip(columns["content"], columns["deliveryCount"], strict=True)
+        return rows
+
+    def last_caller(self, script: str) -> int | None:
+        """The client's port of the connection that called a script last."""
+        return self.proxy.last_port.get(script)

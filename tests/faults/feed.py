@@ -1,0 +1,47 @@
+"""The messages of a cell: written as files that the producer's query reads one after another."""
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# When a message falls due after its file was laid down, ms: by turns.
+DUE_AFTER_MS = (0, 300, 900, 1800)
+SLOT_BASES = 97
+
+
+class Feed:
+    """Lays down files of numbered messages and knows all contents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = folder / "source"
+        self.source.mkdir()
+        self.given = 0
+        self._files = 0
+
+    def give(self, count: int) -> None:
+        """One more file."""
+        numbers = range(self.given, self.given + count)
+        now = int(time.time() * 1000)
+        table = pa.table(
+            {
+                "content": [content(n) for n in numbers],
+                "slotBasis": [f"customer-{n % SLOT_BASES}" for n in numbers],
+                "fixedTime": [now + DUE_AFTER_MS[n % len(DUE_AFTER_MS)] for n in numbers],
+            }
+        )
+        hidden = self.source / f".{self._files}"
+        pq.write_table(table, hidden)
+        os.rename(hidden, self.source / f"{self._files:04d}.parquet")
+        self.given += count
+        self._files += 1
+
+    def contents(self) -> set[str]:
+        return {content(n) for n in range(self.given)}
+
+
+def content(number: int) -> str:
+    """The number's last two digits decide whether the first delivery fails."""
+    return f"order-{number:08d}"

@@ -1,0 +1,157 @@
+"""One of the test's Spark drivers, seen from outside: started, ordered about, watched, killed."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from processes import ended, family
+
+PROGRAM = Path(__file__).parent / "spark_program.py"
+START_S = 180.0
+SESSION = {
+    "spark.master": "local[3,4]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.pollingDelay": "10ms",
+    "spark.sql.codegen.wholeStage": "false",
+    # Short-lived code is not worth compiling twice, nor 2 cores many collectors.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+class NotInTime(Exception):
+    """Something that a cell waits for did not happen."""
+
+
+def wait_until(holds: Callable[[], Any], what: str, within_s: float = 120.0) -> Any:
+    """Waits for a condition and returns its value. Raises NotInTime naming it."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        value = holds()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise NotInTime(f"not within {within_s:g} s: {what}")
+
+
+class Program:
+    """A driver and its JVM. Its stderr goes to a file, for whoever looks into a failure."""
+
+    def __init__(self, log: Path, settings: dict[str, str] | None = None) -> None:
+        self._log = log.open("ab")
+        self._lock = threading.Condition()
+        self.events: list[dict[str, Any]] = []
+        self._process = subprocess.Popen(
+            [sys.executable, PROGRAM, json.dumps({**SESSION, **(settings or {})})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=_environment(),
+            start_new_session=True,
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def jvm(self) -> int:
+        """Its JVM's process; waits until there is one."""
+        return int(self.wait("ready", within_s=START_S)["jvm"])
+
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def order(self, do: str, query: str = "", **more: Any) -> None:
+        """Has it do something, as soon as it is ready."""
+        self.wait("ready", within_s=START_S)
+        line = json.dumps({"do": do, "query": query, **more}) + "\n"
+        try:
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+        except OSError:
+            raise NotInTime(f"the driver has ended: it was to {do} {query}") from None
+
+    def wait(
+        self,
+        event: str,
+        query: str = "",
+        since: int = 0,
+        within_s: float = 120.0,
+        text: str = "",
+    ) -> dict[str, Any]:
+        """The first such event after so many others. Raises NotInTime, also when it has ended."""
+        end = time.monotonic() + within_s
+        with self._lock:
+            while True:
+                for each in self.events[since:]:
+                    if (each["event"], each.get("query", "")) == (event, query) and text in str(
+                        each
+                    ):
+                        return each
+                if not self.lives() or time.monotonic() > end:
+                    raise NotInTime(f"{event} {query} {text}: the driver did not tell it")
+                self._lock.wait(0.2)
+
+    def kill(self, wanted: signal.Signals) -> bool:
+        """Ends the JVM by a signal, and then what is left of the driver. False if it was over."""
+        jvm = self.jvm
+        if not self.lives():
+            return False
+        os.kill(jvm, wanted)
+        hit = ended(jvm, 30)
+        self.close()
+        return hit
+
+    def close(self) -> None:
+        """Ends it, if need be by force. What its tasks started ends by itself."""
+        if self._process.stdin:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        rest = family(self.pid) if self.lives() else []
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            for pid in rest:
+                _kill(pid)
+            self._process.wait()
+        for pid in rest:
+            if not ended(pid, 10):
+                _kill(pid)
+        self._log.close()
+
+    def _listen(self) -> None:
+        for line in self._process.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # the launcher talks, too
+            with self._lock:
+                self.events.append(event)
+                self._lock.notify_all()
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _environment() -> dict[str, str]:
+    """The modules beside this one must be found by the workers, too."""
+    root = Path(__file__).parents[2]
+    paths = [str(Path(__file__).parent), str(root), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }

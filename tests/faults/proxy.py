@@ -1,0 +1,170 @@
+"""A TCP proxy in front of Redis: knows which script is in flight, and holds, cuts or drops calls.
+
+redis-py sends a request whole and then waits for all of its replies, so what a connection carries
+is one script's call until something was answered. That is all the proxy knows of the protocol.
+"""
+
+import contextlib
+import select
+import socket
+import threading
+from dataclasses import dataclass, field
+
+# A trap that nobody releases must not hang a query for ever.
+LONGEST_HOLD_S = 90.0
+# Of a digest that two reads share, this is what the first one may have.
+_TAIL = 39
+
+
+@dataclass(eq=False)
+class Trap:
+    """Catches the next call of one of some scripts, before Redis gets it or before it answers.
+
+    scripts: names by digest. side: "request" or "reply". then: what happens to what was caught
+    when it is released: "pass", "cut" (half of it passes, then the connection ends) or "drop".
+    """
+
+    scripts: dict[bytes, str]
+    side: str
+    then: str = "pass"
+    hold: bool = True
+    sprung: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    caught: str = ""
+    port: int = 0  # the client's
+    altered: bool = False
+
+
+class Proxy:
+    """Listens on a loopback port of its own and passes everything on to another."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port = int(self._listener.getsockname()[1])
+        self._lock = threading.Lock()
+        self._trap: Trap | None = None
+        self.last_port: dict[str, int] = {}  # of who called a script last
+        self.known: dict[bytes, str] = {}
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def set(self, trap: Trap) -> None:
+        """From now on the next such call is caught."""
+        with self._lock:
+            self._trap = trap
+
+    def disarm(self) -> None:
+        """Nothing is caught any more; what is held is released."""
+        with self._lock:
+            trap, self._trap = self._trap, None
+        if trap is not None:
+            trap.released.set()
+
+    def close(self) -> None:
+        """Takes no connection any more."""
+        self.disarm()
+        self._listener.close()
+
+    def take(self, script: str | None, side: str, port: int) -> Trap | None:
+        """The trap, if this call springs it; it springs once."""
+        with self._lock:
+            trap = self._trap
+            if trap is None or script not in trap.scripts.values() or trap.side != side:
+                return None
+            self._trap = None
+            trap.caught, trap.port = str(script), port
+            trap.sprung.set()
+            return trap
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, (_, port) = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            _Connection(self, client, server, port).start()
+
+
+class _Connection:
+    """One client's connection and the one to Redis behind it."""
+
+    def __init__(
+        self, proxy: Proxy, client: socket.socket, server: socket.socket, port: int
+    ) -> None:
+        self._proxy, self._client, self._server, self._port = proxy, client, server, port
+        self._script: str | None = None
+        self._tail = b""
+        self._answered = False
+
+    def start(self) -> None:
+        for pump in (self._requests, self._replies):
+            threading.Thread(target=self._until_closed, args=(pump,), daemon=True).start()
+
+    def _until_closed(self, pump) -> None:
+        with contextlib.suppress(OSError):
+            pump()
+        for end in (self._client, self._server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _requests(self) -> None:
+        while part := self._client.recv(1 << 16):
+            self._look_at(part)
+            trap = self._proxy.take(self._script, "request", self._port)
+            if trap is not None:
+                self._hold(trap)
+            # Even of a client that has died meanwhile: its call was on its way.
+            self._server.sendall(part)
+            if trap is not None:
+                trap.over.set()
+
+    def _look_at(self, part: bytes) -> None:
+        if self._answered:
+            self._script, self._tail, self._answered = None, b"", False
+        text = self._tail + part
+        for digest, name in self._proxy.known.items():
+            if digest in text:
+                self._script = name
+                self._proxy.last_port[name] = self._port
+        self._tail = text[-_TAIL:]
+
+    def _replies(self) -> None:
+        while part := self._server.recv(1 << 16):
+            trap = self._proxy.take(self._script, "reply", self._port)
+            self._answered = True
+            if trap is None:
+                self._client.sendall(part)
+                continue
+            self._hold(trap)
+            if not self._pass_on(part, trap):
+                return
+
+    def _hold(self, trap: Trap) -> None:
+        if trap.hold:
+            trap.released.wait(LONGEST_HOLD_S)
+
+    def _pass_on(self, part: bytes, trap: Trap) -> bool:
+        """What becomes of a reply that was held. False when the connection ends."""
+        try:
+            if _is_broken(self._server):
+                return False  # Redis has died or cut it off: this reply never arrived
+            if trap.then != "drop":
+                self._client.sendall(part if trap.then == "pass" else part[: len(part) // 2])
+            trap.altered = True
+            return trap.then == "pass"
+        finally:
+            trap.over.set()
+
+
+def _is_broken(end: socket.socket) -> bool:
+    readable, _, _ = select.select([end], [], [], 0)
+    try:
+        return bool(readable) and not end.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True

@@ -1,0 +1,139 @@
+"""The queries under test: files to rmq, and rmq to Parquet or to a keyed foreachBatch."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from gates import note_attempt, pass_gate
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import rmq_spark
+from rmq_spark.queue.claims import Rollback
+
+# The messages that fail when they are delivered for the first time: 2 of 50, one of them with a
+# wait before it comes again.
+FAILING = "[05]7$"
+WAITING = "57$"
+DELAY_MS = 400
+ROWS_AT_ONCE = 500
+KEPT = "content STRING, deliveryCount INT"
+
+
+def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
+    """Starts the query that a job describes, or goes on from its checkpoint."""
+    return {"producer": _produce, "parquet": _into_parquet, "keyed": _into_batches}[job["kind"]](
+        spark, job
+    )
+
+
+def _produce(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
+    schema = "content STRING, slotBasis STRING, fixedTime BIGINT"
+    rows = (
+        spark.readStream.schema(schema)
+        .option("maxFilesPerTrigger", "1")
+        .parquet(job["source"])
+        .mapInArrow(_gated(job["gates"], "producer-"), schema)
+    )
+    writer = rows.writeStream.format("rmq").options(**job["options"])
+    return writer.option("checkpointLocation", job["checkpoint"]).start()
+
+
+def _read(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
+    return spark.readStream.format("rmq").options(**job["options"]).load()
+
+
+def _into_parquet(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
+    """Parquet by the file sink; what fails is rolled back in plain Python, in the task."""
+    gated = _gated(job["gates"])
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return gated(_without_failing(batch, job) for batch in batches)
+
+    writer = _read(spark, job).mapInArrow(work, KEPT).writeStream.format("parquet")
+    return writer.option("checkpointLocation", job["checkpoint"]).start(job["out"])
+
+
+def _into_batches(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
+    """A foreachBatch that overwrites the folder of its batch; what fails is rolled back by rows."""
+
+    def work(frame: DataFrame, batch: int) -> None:
+        frame.persist()
+        failing = f"deliveryCount = 1 AND content RLIKE '{FAILING}'"
+        (
+            frame.where(failing)
+            .selectExpr(
+                "topic",
+                "slot",
+                "claimId",
+                "content",
+                f"CAST(IF(content RLIKE '{WAITING}', {DELAY_MS}, NULL) AS BIGINT) AS delay",
+            )
+            .write.format("rmq")
+            .options(**job["sinkOptions"])
+            .option("operation", "rollback")
+            .mode("append")
+            .save()
+        )
+        kept = frame.where(f"NOT ({failing})").select("content", "deliveryCount")
+        gated = kept.mapInArrow(_gated(job["gates"]), KEPT)
+        gated.write.mode("overwrite").parquet(f"{job['out']}/batch={batch}")
+        pass_gate(job["gates"], "written")
+        frame.unpersist()
+
+    writer = _read(spark, job).writeStream.foreachBatch(work)
+    return writer.option("checkpointLocation", job["checkpoint"]).start()
+
+
+def _gated(gates: str, before: str = ""):
+    """Passes rows on, in slices, through the gates of a task: first, rows and end."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        note_attempt(gates)
+        seen = 0
+        for batch in batches:
+            if not seen and batch.num_rows:
+                pass_gate(gates, f"{before}first")
+            for at in range(0, batch.num_rows, ROWS_AT_ONCE):
+                yield batch.slice(at, ROWS_AT_ONCE)
+                seen += 1
+                if seen == 1:
+                    pass_gate(gates, f"{before}rows")
+        if seen:
+            pass_gate(gates, f"{before}end")
+
+    return work
+
+
+def _without_failing(batch: pa.RecordBatch, job: dict[str, Any]) -> pa.RecordBatch:
+    """Rolls back what fails; the rest, as it is kept."""
+    fails = [
+        count == 1 and re.search(FAILING, content) is not None
+        for content, count in zip(
+            batch["content"].to_pylist(), batch["deliveryCount"].to_pylist(), strict=True
+        )
+    ]
+    failed = batch.filter(pa.array(fails))
+    if failed.num_rows:
+        _queue(job["options"]["redis.url"], job["options"]["topic"]).rollbacks(_rollbacks(failed))
+    return batch.filter(pa.array([not each for each in fails])).select(["content", "deliveryCount"])
+
+
+def _rollbacks(failed: pa.RecordBatch) -> list[Rollback]:
+    return [
+        Rollback(
+            row["slot"],
+            row["claimId"],
+            [row["content"].encode()],
+            DELAY_MS if re.search(WAITING, row["content"]) else None,
+        )
+        for row in failed.to_pylist()
+    ]
+
+
+@cache
+def _queue(url: str, topic: str) -> Any:
+    """One connection a worker's process."""
+    return rmq_spark.connect(url).queue(topic)

@@ -1,0 +1,147 @@
+"""Real faults on real queries: `make faults`. Prints a line a cell and the table at the end."""
+
+import argparse
+import queue
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cell import SINKS, Cell, Lane
+from fault import Fault
+from injections import FAULTS
+from verdict import HEADINGS, Verdict, aligned, markdown
+
+MESSAGES = 100_000
+TIMES = 5
+BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    names = [fault.name for fault in FAULTS]
+    parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of all that is random; 1")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="a cell; 100000")
+    parser.add_argument("--times", type=int, default=TIMES, help="injections a cell, from 3; 5")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these faults")
+    parser.add_argument("--sink", nargs="+", choices=SINKS, default=SINKS, help="these sinks")
+    parser.add_argument("--lanes", type=int, default=2, help="cells at the same time; 2")
+    parser.add_argument("--markdown", type=Path, help="write the table into this file's marks")
+    parser.add_argument("--keep", type=Path, help="keep what the cells leave behind in this folder")
+    chosen = parser.parse_args(given)
+    if chosen.times < 3:
+        parser.error(f"--times={chosen.times}: a fault is injected into 3 phases, so 3 or more.")
+    if chosen.messages < 200 * chosen.times:
+        parser.error(f"--messages={chosen.messages}: needed are {200 * chosen.times} or more.")
+    return chosen
+
+
+@dataclass(frozen=True)
+class Round:
+    """How each cell is run, and where it leaves what it needs."""
+
+    folder: Path
+    messages: int = MESSAGES
+    times: int = TIMES
+    seed: int = 1
+    lanes: int = 2
+    keep: bool = False
+
+    def run(
+        self,
+        wanted: Sequence[tuple[Fault, str]],
+        tell: Callable[[Verdict], None] = lambda verdict: None,
+    ) -> list[Verdict]:
+        """The verdicts on some faults and sinks, in their order; tell gets each when it is over."""
+        places: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for at in range(len(wanted)):
+            places.put(at)
+        verdicts: dict[int, Verdict] = {}
+
+        def work(lane: Lane) -> None:
+            try:
+                while True:
+                    at = places.get_nowait()
+                    verdicts[at] = self._cell(lane, *wanted[at])
+                    tell(verdicts[at])
+            except queue.Empty:
+                pass
+            finally:
+                lane.close()
+
+        self._in_lanes(work, min(self.lanes, len(wanted)))
+        return [verdicts[at] for at in sorted(verdicts)]
+
+    def _in_lanes(self, work: Callable[[Lane], None], lanes: int) -> None:
+        threads = []
+        for number in range(lanes):
+            place = self.folder / f"lane-{number}"
+            place.mkdir()
+            threads.append(threading.Thread(target=work, args=(Lane(place),)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _cell(self, lane: Lane, fault: Fault, sink: str) -> Verdict:
+        place = self.folder / f"{fault.name}-{sink}"
+        cell = Cell(lane, fault, sink, place, f"{self.seed} {fault.name} {sink}")
+        verdict = cell.run(self.messages, self.times)
+        if not verdict.faults_found() and not self.keep:
+            shutil.rmtree(place, ignore_errors=True)
+        return verdict
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def tell(verdict: Verdict) -> None:
+    """A cell that is over."""
+    lines = ["  ".join([*verdict.cells(), f"{verdict.seconds:.0f} s"]), *verdict.faults_found()]
+    say("\n    ".join(lines))
+
+
+def write_markdown(chosen: argparse.Namespace, verdicts: Sequence[Verdict], seconds: float) -> None:
+    """Replaces what stands between the marks of a file."""
+    before, rest = chosen.markdown.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    given = f"--seed {chosen.seed} --messages {chosen.messages} --times {chosen.times}"
+    head = f'`make faults ARGS="{given}"`, {seconds / 60:.0f} min.'
+    text = f"{BEGIN}\n{head}\n\n{markdown(verdicts)}\n{END}"
+    chosen.markdown.write_text(f"{before}{text}{after}")
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    chosen = arguments()
+    folder = chosen.keep or Path(tempfile.mkdtemp(prefix="rmq-faults-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    since = time.monotonic()
+    wanted = [
+        (fault, sink) for fault in FAULTS if fault.name in chosen.only for sink in chosen.sink
+    ]
+    keep = chosen.keep is not None
+    chosen_round = Round(folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep)
+    verdicts = chosen_round.run(wanted, tell)
+    seconds = time.monotonic() - since
+    say("\n" + aligned([HEADINGS, *(each.cells() for each in verdicts)]))
+    failed = [each for each in verdicts if each.faults_found()]
+    say(f"{len(verdicts)} cells, {len(failed)} failed, seed {chosen.seed}, {seconds:.0f} s")
+    if chosen.markdown:
+        write_markdown(chosen, verdicts, seconds)
+    if failed:
+        say(f"What the failed cells left behind is in {folder}")
+    elif not chosen.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""What a cell ends with: sets of messages compared, one line of the table each."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+PHASES = ("read", "write", "commit")
+HEADINGS = (
+    *("fault", "sink", "lease", "promise", "injected (read/write/commit)", "sent", "delivered"),
+    *("lost", "unexpected", "duplicated", "redelivered", ""),
+)
+
+
+@dataclass
+class Verdict:
+    """One cell. promise: "exactly once" or "at least once"; injected: by phase.
+
+    sent: messages that the producer has sent and Redis accepted. delivered: rows in the sink.
+    lost: sent, and not in the sink. unexpected: in the sink, and never sent. duplicated: rows too
+    many. redelivered: rows that were not the first delivery of their message.
+    """
+
+    fault: str
+    sink: str
+    lease: str
+    promise: str
+    injected: Counter[str] = field(default_factory=Counter)
+    least: int = 5
+    sent: int = 0
+    delivered: int = 0
+    lost: int = 0
+    unexpected: int = 0
+    duplicated: int = 0
+    redelivered: int = 0
+    troubles: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def compare(self, sent: set[str], rows: Sequence[tuple[str, int]]) -> None:
+        """Fills in the figures. rows: content and delivery count."""
+        found = Counter(content for content, _ in rows)
+        self.sent, self.delivered = len(sent), len(rows)
+        self.lost = len(sent - found.keys())
+        self.unexpected = len(found.keys() - sent)
+        self.duplicated = len(rows) - len(found)
+        self.redelivered = sum(count > 1 for _, count in rows)
+
+    def faults_found(self) -> list[str]:
+        """Everything that makes the cell fail."""
+        found = list(self.troubles)
+        if sum(self.injected.values()) < self.least:
+            found.append(f"injected {sum(self.injected.values())} times, needed {self.least}")
+        found += [f"never injected inside a {each}" for each in PHASES if not self.injected[each]]
+        if self.lost or self.unexpected:
+            found.append(f"{self.lost} lost, {self.unexpected} unexpected")
+        if self.duplicated and self.promise == "exactly once":
+            found.append(f"{self.duplicated} duplicated where exactly once is promised")
+        if not self.redelivered:
+            found.append("no message was delivered a second time, so no retry was among them")
+        return found
+
+    def cells(self) -> list[str]:
+        """The columns of HEADINGS."""
+        by_phase = "/".join(str(self.injected[phase]) for phase in PHASES)
+        figures = (self.sent, self.delivered, self.lost, self.unexpected, self.duplicated)
+        return [
+            *(self.fault, self.sink, self.lease, self.promise),
+            f"{sum(self.injected.values())} ({by_phase})",
+            *(str(figure) for figure in (*figures, self.redelivered)),
+            "FAILED" if self.faults_found() else "ok",
+        ]
+
+
+def markdown(verdicts: Sequence[Verdict]) -> str:
+    """The table."""
+    rows = [HEADINGS, ["---"] * len(HEADINGS), *(verdict.cells() for verdict in verdicts)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """The same for a terminal."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
