@@ -3,8 +3,8 @@
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
 -- ARGV: 1 consumer, 2 run, 3 seq, 4 j, 5 limit (1..2048), 6 lease in ms, 7 dueBefore in ms or '',
 --       8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: ms, by commas
--- Returns {{moved, fenced 0/1}, {content, first score, ...} in delivery order, {retriesLeft, ...}};
---   the last is empty for a new claim: there it follows from the score (s <= 16: s - 1, else 11).
+-- Returns {moved, fenced 0/1, {content, ...} in delivery order, their first scores as one text
+--   divided by spaces, {retriesLeft, ...}}; the last is empty where all of them have 11 left.
 -- Errors: RMQ_SUPERSEDED, RMQ_SETTLED, RMQ_LOST, RMQ_EXCLUSIVE, RMQ_BADCLAIM, RMQ_WRONGTYPE,
 --   RMQ_VERSION
 -- Bound: limit messages taken, 4096 looked at, 1000 moved from the retry queue, 4096 rolled back.
@@ -22,6 +22,7 @@ for wait in string.gmatch(ARGV[12], '%d+') do backoff[#backoff + 1] = tonumber(w
 --- include headers
 --- include giveback
 --- include redeliver
+--- include fractions
 --- include take
 
 local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset',
@@ -78,15 +79,16 @@ end
 
 local claim = {field = record_field(consumer, seq, j), stamp = free_stamp(records, now), run = run,
   deadline = now + lease_ms, moved = moved}
-local popped = {}
+local contents, scores, left = {}, {}, {}
 if not fenced and not held then
-  popped = take_due(claim.stamp, due_before and math.min(now, due_before) or now)
+  contents, scores, left = take_due(claim.stamp, due_before and math.min(now, due_before) or now)
 end
-claim.count = #popped / 2
+claim.count = #contents
 if claim.count == 0 then claim.stamp = 0 end
 write_record(claims, claim)
-if claim.count > 0 then write_first_scores(claim.field, popped) end
+local first_scores = table.concat(scores, ' ')
+if claim.count > 0 then redis.call('HSET', first, claim.field, first_scores) end
 header.last_seq, header.last_j = seq, j
 write_header(consumers, header)
 count('claimed', claim.count)
-return {{moved, fenced and 1 or 0}, popped, {}}
+return {moved, fenced and 1 or 0, contents, first_scores, left}

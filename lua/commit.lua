@@ -23,22 +23,29 @@ local refused = superseded(header, run)
 if refused then return refused end
 
 redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
-local removed, more, claimed, moved, committed = 0, 0, 0, 0, 0
+local done, more, claimed, moved, held = {}, 0, 0, 0, 0
 for _, record in ipairs(records) do
   if record.consumer == consumer and record.seq <= seq then
-    if removed == RECORDS_A_CALL then
+    if #done == RECORDS_A_CALL then
       more = 1
       break
     end
-    if record.stamp > 0 then
-      committed = committed + redis.call('ZREMRANGEBYSCORE', prepare, claim_range(record.stamp))
-    end
-    redis.call('HDEL', claims, record.field)
-    redis.call('HDEL', first, record.field)
-    removed, claimed, moved = removed + 1, claimed + record.count, moved + record.moved
+    done[#done + 1] = record
+    claimed, moved = claimed + record.count, moved + record.moved
+    held = held + held_messages(prepare, record)
   end
+end
+-- A queue that holds nothing else goes whole, and Redis frees it beside its other work.
+local whole = held > 0 and held == redis.call('ZCARD', prepare)
+if whole then redis.call('UNLINK', prepare) end
+for _, record in ipairs(done) do
+  if record.stamp > 0 and not whole then
+    redis.call('ZREMRANGEBYSCORE', prepare, claim_range(record.stamp))
+  end
+  redis.call('HDEL', claims, record.field)
+  redis.call('HDEL', first, record.field)
 end
 header.run, header.settled, header.seen = run, math.max(header.settled, seq), now_ms()
 write_header(consumers, header)
-if committed > 0 then redis.call('HINCRBY', stats, 'committed', committed) end
-return {more, claimed, moved, committed}
+if held > 0 then redis.call('HINCRBY', stats, 'committed', held) end
+return {more, claimed, moved, held}

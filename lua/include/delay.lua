@@ -1,10 +1,12 @@
 -- Pairs of timeRange and content as pairs of due time and content. Include time above it.
 local function due_after(pairs_, now)
-  local delayed, time_range, due = {}, nil, nil
+  local delayed, due_of = {}, {}
   for i = 1, #pairs_, 2 do
-    if pairs_[i] ~= time_range then
-      time_range = pairs_[i]
+    local time_range = pairs_[i]
+    local due = due_of[time_range]
+    if not due then
       due = string.format('%.0f', now + time_range)
+      due_of[time_range] = due
     end
     delayed[i], delayed[i + 1] = due, pairs_[i + 1]
   end

@@ -76,7 +76,7 @@ end
 local function give_back_claim(record, now)
   local base, past = claim_range(record.stamp)
   local items = redis.call('ZRANGEBYSCORE', prepare, base, past, 'WITHSCORES')
-  local scores = record.run == 0 and cmsgpack.unpack(redis.call('HGET', first, record.field))
+  local scores = record.run == 0 and first_scores(first, record)
   redis.call('ZREMRANGEBYSCORE', prepare, base, past)
   redis.call('HDEL', claims, record.field)
   redis.call('HDEL', first, record.field)

@@ -38,3 +38,13 @@ local function held_messages(prepare, record)
   if record.stamp == 0 then return 0 end
   return redis.call('ZCOUNT', prepare, claim_range(record.stamp))
 end
+
+-- The scores the messages of a claim had in the store, as texts by rank: one text divides them by
+-- spaces.
+local function first_scores(first, record)
+  local scores = {}
+  for score in string.gmatch(redis.call('HGET', first, record.field), '%S+') do
+    scores[#scores + 1] = score
+  end
+  return scores
+end

@@ -26,21 +26,21 @@ end
 -- Returns the claim as it was sealed, less what was rolled back since, and renews its lease. To a
 -- newer run than it went to before, it is a new delivery; one never delivered (run 0) costs nothing.
 local function redeliver(record, now)
-  local popped, left_in_order = {}, {}
+  local found, found_scores, found_left = {}, {}, {}
   if record.stamp > 0 then
     local base, past = claim_range(record.stamp)
     local contents, left = by_rank(
       redis.call('ZRANGEBYSCORE', prepare, base, past, 'WITHSCORES'), record)
     if record.run > 0 and record.run < run then charge(record, contents, left) end
-    local scores = cmsgpack.unpack(redis.call('HGET', first, record.field))
+    local scores = first_scores(first, record)
     for rank = 0, record.count - 1 do
       if contents[rank] then
-        popped[#popped + 1], popped[#popped + 2] = contents[rank], scores[rank + 1]
-        left_in_order[#left_in_order + 1] = left[rank]
+        found[#found + 1] = contents[rank]
+        found_scores[#found], found_left[#found] = scores[rank + 1], left[rank]
       end
     end
   end
   record.run, record.deadline = run, now + lease_ms
   write_record(claims, record)
-  return {{record.moved, 0}, popped, left_in_order}
+  return {record.moved, 0, found, table.concat(found_scores, ' '), found_left}
 end

@@ -41,15 +41,15 @@ local function remove(rank, how_many)
   end
 end
 
--- The prepare scores of popped items, as pairs for ZADD; ranks go on from `rank`.
-local function prepared(items, base, rank)
-  local pairs_ = {}
-  for i = 1, #items, 2 do
-    local score = items[i + 1]
-    local left = max_retries
-    if #score <= 2 and tonumber(score) <= HIGHEST_RETRY then left = score - 1 end
-    pairs_[i] = base + left + (rank + (i - 1) / 2) / 2048
-    pairs_[i + 1] = items[i]
+-- The prepare scores of popped items, as pairs for ZADD; ranks go on from `rank`. The last comes
+-- first: into a sorted set that is still small, what goes before all others is added fastest.
+local function prepared(items, base, rank, retried)
+  local pairs_, n, first_delivery = {}, #items, text_of(base + max_retries)
+  for i = 1, n, 2 do
+    local at = n - i
+    local whole = retried and text_of(base + items[at + 1] - 1) or first_delivery
+    pairs_[i] = whole .. FRACTIONS[rank + (at + 1) / 2]
+    pairs_[i + 1] = items[at]
   end
   return pairs_
 end
@@ -70,34 +70,41 @@ local function without_conflicts(items, base)
   return mine
 end
 
--- Pops up to `limit` due messages into the PrepareQueue. Returns content, score, ... in order.
+-- Pops up to `limit` due messages into the PrepareQueue. Returns, in delivery order, the contents,
+-- the scores, and the retries left; these are empty where all are first deliveries.
 local function take_due(stamp, until_ms)
-  local base, popped, scanned = stamp * 1000, nil, 0
+  local base, scanned = stamp * 1000, 0
+  local contents, scores, left = {}, {}, {}
 
-  local function seal(items, rank)
-    local added = redis.call('ZADD', prepare, 'NX', unpack(prepared(items, base, rank)))
+  local function seal(items, rank, retried)
+    local added = redis.call('ZADD', prepare, 'NX', unpack(prepared(items, base, rank, retried)))
     if added == #items / 2 then return items end
     local mine = without_conflicts(items, base)
-    if #mine > 0 then redis.call('ZADD', prepare, unpack(prepared(mine, base, rank))) end
+    if #mine > 0 then redis.call('ZADD', prepare, unpack(prepared(mine, base, rank, retried))) end
     return mine
   end
 
-  -- Takes up to `wanted` of the `available` entries that begin at `rank` in delivery order.
-  local function take(rank, available, wanted)
-    local before, past = popped and #popped / 2 or 0, rank + available
-    local taken = 0
+  local function collect(mine, retried)
+    local n = #contents
+    for i = 1, #mine, 2 do
+      n = n + 1
+      contents[n], scores[n] = mine[i], mine[i + 1]
+      if retried then left[n] = mine[i + 1] - 1 end
+    end
+  end
+
+  -- Takes up to `wanted` of the `available` entries, all of one kind, that begin at `rank` in
+  -- delivery order.
+  local function take(rank, available, wanted, retried)
+    local past, taken = rank + available, 0
     while taken < wanted and rank < past and scanned < SCANNED_AT_MOST do
       local n = math.min(wanted - taken, past - rank, SCANNED_AT_MOST - scanned)
       local items = range(rank, n)
       remove(rank, n)
-      local mine = seal(items, before + taken)
+      local mine = seal(items, #contents, retried)
+      collect(mine, retried)
       scanned, taken = scanned + n, taken + #mine / 2
       rank, past = rank + n - #mine / 2, past - #mine / 2
-      if not popped then
-        popped = mine
-      else
-        for i = 1, #mine do popped[#popped + 1] = mine[i] end
-      end
     end
     return taken
   end
@@ -111,16 +118,12 @@ local function take_due(stamp, until_ms)
   if limit == 1 and lead > 0 and (redis.call('HGET', stats, 'claimed') or 0) % 2 == 0 then
     kept_for_last = 0
   end
-  local taken = take(0, lead, math.min(lead, limit - kept_for_last))
-  taken = taken + take(lead - taken, last, math.min(last, limit - taken))
+  local taken = take(0, lead, math.min(lead, limit - kept_for_last), not descending)
+  taken = taken + take(lead - taken, last, math.min(last, limit - taken), descending)
   -- All whose turn it was are in flight: the turn passes only with a message taken.
-  if limit == 1 and taken == 0 then take(0, lead, 1) end
-  return popped or {}
-end
-
--- The scores the messages had in the store, by rank: what later reads of the claim return.
-local function write_first_scores(field, items)
-  local scores = {}
-  for i = 2, #items, 2 do scores[i / 2] = items[i] end
-  redis.call('HSET', first, field, cmsgpack.pack(scores))
+  if limit == 1 and taken == 0 then take(0, lead, 1, not descending) end
+  if next(left) then
+    for i = 1, #contents do left[i] = left[i] or max_retries end
+  end
+  return contents, scores, left
 end

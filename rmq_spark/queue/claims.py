@@ -58,7 +58,8 @@ class Delivered:
 class Claim:
     """The messages of one claim, in delivery order, column by column.
 
-    scores: as the store had them, decimal text; one of 16 or less was a number of retries left.
+    score_text: the scores as the store had them, decimal, divided by spaces; one of 16 or less was
+    a number of retries left.
     retries_left: of each message; where every one is a first delivery, a single number for all.
     moved: messages that making this claim gave back or took from the retry queue.
     fenced: a higher epoch owns the slot.
@@ -71,7 +72,7 @@ class Claim:
     j: int
     run: int
     contents: list[bytes]
-    scores: list[bytes]
+    score_text: bytes
     retries_left: list[int] | int
     max_retries: int
     moved: int = 0
@@ -82,12 +83,16 @@ class Claim:
         """consumer:seq:j:run, the name that a rollback gives."""
         return f"{self.consumer}:{self.seq}:{self.j}:{self.run}"
 
+    @property
+    def scores(self) -> list[int]:
+        """The scores as the store had them."""
+        return [int(text) for text in self.score_text.split()]
+
     def messages(self, topic_type: TopicType) -> Iterator[Delivered]:
         """The messages one by one."""
         left = self.retries_left
         retries = [left] * len(self.contents) if isinstance(left, int) else left
-        for content, text, retries_left in zip(self.contents, self.scores, retries, strict=True):
-            score = int(text)
+        for content, score, retries_left in zip(self.contents, self.scores, retries, strict=True):
             first = score if score > MOST_RETRIES else None
             yield Delivered(
                 content=content,

@@ -102,7 +102,7 @@ class Queue:
         )
         return self.send_pairs(by_slot)
 
-    def send_pairs(self, by_slot: Mapping[int, list[Any]]) -> SendResult:
+    def send_pairs(self, by_slot: Mapping[int, Sequence[Any]]) -> SendResult:
         """Sends what is checked already: by slot, score, content, score, content, ...
 
         The score is the time range of a RangeMerge message, else the score in the store. Every
@@ -117,13 +117,13 @@ class Queue:
         replies = self._pipelines(calls)
         return SendResult(sum(reply[0] for reply in replies), sum(reply[1] for reply in replies))
 
-    def _send_call(self, slot: int, pairs: list[Any]) -> Call:
+    def _send_call(self, slot: int, pairs: Sequence[Any]) -> Call:
         keys: list[str] = []
         for group in self.definition.groups:
             of = Keys(self.keys.topic, self.keys.prefix, group)
             keys += [of.store(slot), of.retry(slot), of.stats(slot)]
         merges_first = self.definition.type is TopicType.RANGE_MERGE
-        return Call("send_first" if merges_first else "send_last", keys, pairs)
+        return Call("send_first" if merges_first else "send_last", keys, pairs=pairs)
 
     def cancel(self, contents: Mapping[int, Sequence[bytes]]) -> int:
         """Removes contents, by slot, that nobody has claimed yet. Returns how many there were."""
@@ -148,7 +148,7 @@ class Queue:
     def requeue_pairs(self, by_slot: Mapping[int, Sequence[Any]]) -> int:
         """requeue of many: by slot, score, content, score, content, ..."""
         calls = [
-            Call("requeue", self._keys(slot, "store retry dead stats"), part)
+            Call("requeue", self._keys(slot, "store retry dead stats"), pairs=part)
             for slot, pairs in by_slot.items()
             for part in chunks(pairs, 2 * MESSAGES_A_CLAIM)
         ]
@@ -397,10 +397,7 @@ def _claim_of(
     request: ClaimRequest,
     reply: Sequence[Any],
 ) -> Claim:
-    (moved, fenced), popped, retries_left = reply
-    scores = popped[1::2]
-    if not retries_left:
-        retries_left = _retries_left(scores, definition.max_retries)
+    moved, fenced, contents, score_text, retries_left = reply
     return Claim(
         topic=definition.name,
         slot=request.slot,
@@ -408,21 +405,10 @@ def _claim_of(
         seq=seq,
         j=request.j,
         run=run,
-        contents=popped[::2],
-        scores=scores,
-        retries_left=retries_left,
+        contents=contents,
+        score_text=score_text,
+        retries_left=retries_left or definition.max_retries,
         max_retries=definition.max_retries,
         moved=moved,
         fenced=bool(fenced),
     )
-
-
-def _retries_left(scores: list[bytes], max_retries: int) -> list[int] | int:
-    """Of a new claim: a score of two digits may be a retry, which then has one less left."""
-    if min(map(len, scores), default=3) > 2:
-        return max_retries
-    left = []
-    for score in scores:
-        number = int(score)
-        left.append(number - 1 if number < 17 else max_retries)
-    return left

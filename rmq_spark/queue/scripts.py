@@ -1,6 +1,7 @@
 """The Lua scripts: found, assembled, and prepared for the server's version.
 
-A script lies in ``lua/``; a line ``--- include name`` stands for ``lua/include/name.lua``. A
+A script lies in ``lua/``; a line ``--- include name`` stands for ``lua/include/name.lua``, and
+``--- include fractions`` for a list that is made here. A
 checkout's ``lua/`` wins over a copy inside the package, which an editable install may have left
 behind; a zip may carry either.
 """
@@ -13,6 +14,8 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Protocol, cast
+
+from rmq_spark.queue.claims import MESSAGES_A_CLAIM
 
 _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 
@@ -86,10 +89,23 @@ def _lua_folder() -> _Folder:
     )
 
 
+def fractions() -> str:
+    """The Lua list of the texts of rank / 2048 without their zero, exact; of rank 0 nothing.
+
+    Joining texts is three times as fast as Redis' writing of numbers, and a list of constants costs
+    a script next to nothing.
+    """
+    ranks = range(MESSAGES_A_CLAIM)
+    texts = [f"{rank / MESSAGES_A_CLAIM:.11f}".strip("0").removesuffix(".") for rank in ranks]
+    return f"local FRACTIONS = {{{','.join(map(repr, texts))}}}"
+
+
 def assemble(folder: _Folder, name: str) -> str:
     """The text of a script with its includes in their places."""
 
     def included(match: re.Match[str]) -> str:
+        if match.group(1) == "fractions":
+            return fractions()
         file = folder.joinpath("include", f"{match.group(1)}.lua")
         return file.read_text(encoding="utf-8").rstrip("\n")
 

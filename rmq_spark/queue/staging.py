@@ -60,7 +60,7 @@ class Staging:
         for at in range(max(map(len, parts.values()), default=0)):
             now = {slot: of_slot[at] for slot, of_slot in parts.items() if at < len(of_slot)}
             calls = [
-                Call("stage", self._of(slot, name), [name, held.get(slot, 0), *pairs])
+                Call("stage", self._of(slot, name), [name, held.get(slot, 0)], pairs)
                 for slot, pairs in now.items()
             ]
             held.update(zip(now, self._server.pipeline(calls), strict=True))

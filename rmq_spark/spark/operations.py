@@ -8,9 +8,11 @@ import numpy as np
 
 from rmq_spark.queue.claims import Rollback
 from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.packed import PackedPairs
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.topic import LOWEST_SCORE, TopicDefinition, TopicType
 from rmq_spark.spark.options import SinkOptions
+from rmq_spark.spark.packing import pairs_by_slot, rows_by_slot
 from rmq_spark.spark.write_columns import Rows
 
 
@@ -57,15 +59,16 @@ class Send(Operation):
                 f'gives {name}. Add the column, or .option("{name}", ...).'
             )
 
-    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, list[Any]]:
+    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
         """By slot, score, content, score, content, ..."""
         topic = queue.definition
         refuse_past = self._options.fail_past and topic.type is TopicType.FIXED_TIME
         now_ms = queue.now_ms() if refuse_past else None
         scores = rows.scores(topic, default_value(self._options, topic), now_ms)
-        return pairs_by_slot(scores, contents, slots_of_rows(topic, rows, contents, self._options))
+        slots = slots_of_rows(topic, rows, contents, self._options)
+        return pairs_by_slot(scores, rows.columns["content"], slots)
 
-    def do(self, queue: Queue, work: dict[int, list[Any]]) -> dict[str, int]:
+    def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
         """Sends."""
         sent = queue.send_pairs(work)
         return {"new": sent.new, "merged": sent.merged}
@@ -79,7 +82,7 @@ class Cancel(Operation):
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, list[bytes]]:
         """Contents by slot."""
         slots = slots_of_rows(queue.definition, rows, contents, self._options)
-        return {slot: contents[at].tolist() for slot, at in _rows_by(slots)}
+        return {slot: contents[at].tolist() for slot, at in rows_by_slot(slots)}
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
         """Cancels."""
@@ -97,7 +100,7 @@ class Requeue(Operation):
         if topic.type is TopicType.PRIORITY:
             Send(self._options).check_topic(topic, columns)
 
-    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, list[Any]]:
+    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
         """By slot, score, content, ... Where nothing tells the time, it is due at once."""
         topic = queue.definition
         now_ms = queue.now_ms()
@@ -108,9 +111,10 @@ class Requeue(Operation):
             due_now = now_ms if topic.type is TopicType.FIXED_TIME else None
             scores = rows.scores(topic, due_now if default is None else default, None)
         slots = slots_of_rows(topic, rows, contents, self._options)
-        return pairs_by_slot(np.maximum(scores, LOWEST_SCORE), contents, slots)
+        scores = np.maximum(scores, LOWEST_SCORE)
+        return pairs_by_slot(scores, rows.columns["content"], slots)
 
-    def do(self, queue: Queue, work: dict[int, list[Any]]) -> dict[str, int]:
+    def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
         """Requeues."""
         requeued = queue.requeue_pairs(work)
         asked = sum(map(len, work.values())) // 2
@@ -165,23 +169,3 @@ def slots_of_rows(topic: TopicDefinition, rows: Rows, contents: Any, options: Si
     bases = rows.bases(contents, options.slot_basis)
     slots = np.fromiter(map(zlib.crc32, bases), np.uint32, len(bases))
     return slots & np.uint32(topic.slot_amount - 1)
-
-
-def pairs_by_slot(scores: Any, contents: Any, slots: Any) -> dict[int, list[Any]]:
-    """By slot, score, content, score, content, ... in the order of the rows."""
-    order = np.argsort(slots, kind="stable")
-    pairs = np.empty(2 * len(order), object)
-    pairs[0::2], pairs[1::2] = scores[order], contents[order]
-    return {slot: pairs[2 * start : 2 * end].tolist() for slot, start, end in _runs(slots[order])}
-
-
-def _rows_by(slots: Any) -> list[tuple[int, Any]]:
-    order = np.argsort(slots, kind="stable")
-    return [(slot, order[start:end]) for slot, start, end in _runs(slots[order])]
-
-
-def _runs(ordered: Any) -> list[tuple[int, int, int]]:
-    """Of sorted slots: each slot, where it begins and where it ends."""
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1)).tolist()
-    ends = [*starts[1:], len(ordered)]
-    return [(int(ordered[start]), start, end) for start, end in zip(starts, ends, strict=True)]

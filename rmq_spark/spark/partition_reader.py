@@ -1,6 +1,7 @@
 """What a task does: make the claims it was given, and hand their messages on as Arrow batches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,22 +58,38 @@ def read_partition(
     server = shared_server(options.connection, options.patience_s)
     queue = Queue(server, delivery.topic, key_prefix=options.key_prefix)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    # How large contents are is known only after the first claim.
-    messages_a_read, left = MESSAGES_A_CLAIM, partition.claims
-    while left:
-        part = _first_of(left, messages_a_read)
-        left = left[len(part) :]
-        claims = _claim(queue, options, delivery, part)
-        taken = sum(len(claim.contents) for claim in claims)
-        if not taken:
-            continue
-        size = _bytes_of(claims)
-        messages_a_read = min(MESSAGES_A_READ, max(1, BYTES_A_READ * taken // max(size, 1)))
+    read = _claims_ahead(queue, options, delivery, partition.claims)
+    for seq, claims, size in read:
         try:
             yield from _batches(delivery.topic, arrow_schema, claims, size)
         except pa.ArrowInvalid:
-            _refuse_unreadable(queue, delivery, part[0].seq, claims)
+            read.close()  # what is under way would not be marked
+            _refuse_unreadable(queue, delivery, seq, claims)
             raise
+
+
+def _claims_ahead(
+    queue: Queue, options: SourceOptions, delivery: Delivery, planned: list[PlannedClaim]
+) -> Generator[tuple[int, list[Claim], int], None, None]:
+    """Makes the claims, pipeline by pipeline: their seq, they themselves, their bytes.
+
+    While the caller works on some, the next are on their way. Closed, it waits for these.
+    """
+    # How large contents are is known only after the first claim.
+    part = _first_of(planned, MESSAGES_A_CLAIM)
+    left = planned[len(part) :]
+    with ThreadPoolExecutor(1, "rmq-read") as reader:
+        under_way = reader.submit(_claim, queue, options, delivery, part)
+        while part:
+            seq, claims = part[0].seq, under_way.result()
+            size, taken = _bytes_of(claims), sum(len(claim.contents) for claim in claims)
+            messages = BYTES_A_READ * taken // max(size, 1) if taken else MESSAGES_A_CLAIM
+            part = _first_of(left, min(MESSAGES_A_READ, max(1, messages)))
+            left = left[len(part) :]
+            if part:
+                under_way = reader.submit(_claim, queue, options, delivery, part)
+            if taken:
+                yield seq, claims, size
 
 
 def _first_of(claims: list[PlannedClaim], messages: int) -> list[PlannedClaim]:
@@ -126,7 +143,7 @@ def _part(claim: Claim, rows: slice) -> Claim:
     return replace(
         claim,
         contents=claim.contents[rows],
-        scores=claim.scores[rows],
+        score_text=b" ".join(claim.score_text.split()[rows]),
         retries_left=left if isinstance(left, int) else left[rows],
     )
 
@@ -167,11 +184,8 @@ class _Columns:
         return pa.array(np.repeat(np.array(values, of_type), self._counts))
 
     def _first_scores(self) -> Any:
-        texts: list[bytes] = []
-        for claim in self._claims:
-            texts += claim.scores
-        scores = pa.array(texts, pa.binary()).cast(pa.string()).cast(pa.int64())
-        scores = scores.to_numpy(zero_copy_only=False)
+        texts = b" ".join(claim.score_text for claim in self._claims)
+        scores = np.fromstring(texts.decode(), np.int64, sep=" ")
         return scores, scores <= MOST_RETRIES
 
     def _due_time(self, of_type: pa.DataType) -> pa.Array:

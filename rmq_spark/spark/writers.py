@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from rmq_spark.queue.server import Server, shared_server
 from rmq_spark.queue.topic import TopicDefinition
 from rmq_spark.spark.operations import OPERATIONS
 from rmq_spark.spark.options import SinkOptions
+from rmq_spark.spark.packing import larger
 from rmq_spark.spark.sink_topics import SinkTopics
 from rmq_spark.spark.write_columns import Rows, locate_columns
 
@@ -59,20 +61,30 @@ class SinkWork:
             )
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Counted:
-        """Works on all rows of a partition, each Arrow batch checked whole before it goes."""
+        """Works on all rows of a partition, each batch checked whole before it goes.
+
+        While Redis works on one, the next is read and checked.
+        """
         counts: Counter[str] = Counter()
-        for checked in self.checked(batches):
-            for queue, work in checked:
-                counts.update(self._operation.do(queue, work))
+        under_way: Future[None] | None = None
+        with ThreadPoolExecutor(1, "rmq-send") as sender:
+            for checked in self.checked(batches):
+                if under_way is not None:
+                    under_way.result()
+                under_way = sender.submit(self._do, checked, counts)
+            if under_way is not None:
+                under_way.result()
         return Counted(+counts)  # without zeros
 
+    def _do(self, checked: list[tuple[Queue, Any]], counts: Counter[str]) -> None:
+        for queue, work in checked:
+            counts.update(self._operation.do(queue, work))
+
     def checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[tuple[Queue, Any]]]:
-        """Of each Arrow batch, once all of it is checked, what is to be done in each topic."""
+        """Of each batch, once all of it is checked, what is to be done in each topic."""
         server = shared_server(self._options.connection)
         known = dict(self._known)
-        for batch in batches:
-            if not batch.num_rows:
-                continue
+        for batch in larger(batches):
             rows = Rows.of(batch, self._places)
             yield [
                 (queue, self._operation.work_of(queue, part, contents))

@@ -21,7 +21,7 @@ def test_a_claim_asked_for_again_holds_the_order_and_the_first_scores_of_retries
     first = slot.claim()
     again = slot.claim()
     assert again.contents == first.contents == [b"retried", b"zeroth", b"tied-a", b"tied-b"]
-    assert again.scores == first.scores == [b"3", b"1000", b"2000", b"2000"]
+    assert again.scores == first.scores == [3, 1000, 2000, 2000]
     assert again.retries_left == first.retries_left == [2, 16, 16, 16]
 
 

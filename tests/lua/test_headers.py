@@ -48,7 +48,18 @@ def test_every_include_of_the_folder_is_used_and_there():
     used = {
         name for text in SCRIPTS.values() for name in re.findall(r"^--- include (\w+)$", text, re.M)
     }
-    assert sorted(f.stem for f in (FOLDER / "include").glob("*.lua")) == sorted(used)
+    there = {f.stem for f in (FOLDER / "include").glob("*.lua")}
+    assert there | {"fractions"} == used
+    assert "fractions" not in there
+
+
+def test_the_fractions_of_ranks_are_exact_beside_any_score_of_this_century():
+    texts = re.findall(r"'([.0-9]*)'", scripts.fractions())
+    assert len(texts) == 2048
+    for whole in (1_763_739_000_016, 4_102_444_800_000):
+        assert [float(f"{whole}{text}") for text in texts] == [
+            whole + rank / 2048 for rank in range(2048)
+        ]
 
 
 def test_every_script_has_a_test_file_of_its_own(request):

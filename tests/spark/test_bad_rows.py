@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from rmq_spark.queue.errors import InvalidMessage, InvalidOption
+from rmq_spark.spark import packing
 
 ARROW = {
     StringType: pa.string(),
@@ -289,18 +290,32 @@ def test_an_unknown_topic_in_the_column_topic_sends_nothing(rmq):
     assert queue.figures().store.count == 0
 
 
-def test_earlier_arrow_batches_of_a_task_stay_sent_when_a_later_one_is_bad(rmq):
+def priorities(*values):
+    """An Arrow batch of contents that are their numbers in it, with these priorities."""
+    contents = pa.array([f"{values[0]}-{row}" for row in range(len(values))])
+    return pa.RecordBatch.from_arrays([contents, pa.array(values, pa.int32())], names=["c", "p"])
+
+
+PRIORITIES = StructType().add("content", StringType()).add("priority", IntegerType())
+
+
+def test_small_arrow_batches_are_checked_together(rmq):
     queue = rmq.queue("Priority")
-    schema = StructType().add("content", StringType()).add("priority", IntegerType())
-    batches = [
-        pa.RecordBatch.from_arrays(
-            [pa.array(["a"]), pa.array([value], pa.int32())], names=["c", "p"]
+    with refused(InvalidMessage, "Row 2 ", "priority is 3"):
+        rmq.writer(PRIORITIES, topic=queue.definition.name).write(
+            iter([priorities(20), priorities(20, 3)])
         )
-        for value in (20, 3)
-    ]
+    assert queue.figures().store.count == 0
+
+
+def test_earlier_batches_of_a_task_stay_sent_when_a_later_one_is_bad(rmq, monkeypatch):
+    monkeypatch.setattr(packing, "ROWS_A_BATCH", 2)
+    queue = rmq.queue("Priority")
     with refused(InvalidMessage, "Row 0 ", "priority is 3"):
-        rmq.writer(schema, topic=queue.definition.name).write(iter(batches))
-    assert queue.figures().store.count == 1
+        rmq.writer(PRIORITIES, topic=queue.definition.name).write(
+            iter([priorities(20), priorities(21), priorities(3)])
+        )
+    assert queue.figures().store.count == 2
 
 
 def test_a_batch_without_rows_sends_nothing(rmq):

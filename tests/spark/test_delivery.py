@@ -226,7 +226,7 @@ def test_a_claim_of_more_bytes_than_arrow_addresses_comes_in_parts():
     """One content stands 2048 times for 2.2 GiB; the parts are looked at one by one."""
     topic = TopicDefinition("T", TopicType.FIXED_TIME, 1)
     rows = 2048
-    claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, [b"1000"] * rows, 16, 16)
+    claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, b"1000 " * rows, 16, 16)
     schema = to_arrow_schema(SOURCE_SCHEMA, timezone="UTC")
     batches = partition_reader._batches(topic, schema, [claim], rows * 1_100_000)
     sizes = [(batch.num_rows, batch.nbytes) for batch in batches]

@@ -21,6 +21,7 @@ from rmq_spark.queue.errors import CheckpointRefused, InvalidMessage, InvalidOpt
 from rmq_spark.queue.server import Server
 from rmq_spark.queue.staging import SinkBook, StageName, Staging
 from rmq_spark.queue.topic import sink_key
+from rmq_spark.spark import packing
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.staged_writer import RmqStagedStreamWriter
 from rmq_spark.spark.writers import RmqStreamWriter
@@ -388,6 +389,7 @@ def test_a_task_whose_stage_was_swept_fails_instead_of_sending_a_part(sink, monk
         self.sweep(range(4), sink.query, 1)
 
     monkeypatch.setattr(Staging, "stage", swept)
+    monkeypatch.setattr(packing, "ROWS_A_BATCH", 10)
     with pytest.raises(StageLost):
         sink.stage(1, numbers(0, 40))
 
