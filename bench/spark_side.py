@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import python_of_spark
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming import DataStreamWriter
 
 SETTINGS = {
@@ -44,10 +43,10 @@ def numbered(spark: SparkSession, messages: int, size: int, files: int = 2) -> D
     padding = size - len('{"order": 0123456789, "x": ""}')
     form = f'{{"order": %010d, "x": "{"x" * padding}"}}'
     return spark.range(0, messages, 1, files).select(
-        F.format_string(form, "id").alias("content"),
-        F.expr("1700000000000 + pmod(id * 7919, 86400000)").alias("fixedTime"),
-        F.expr("17 + pmod(id * 7919, 1000000)").alias("priority"),
-        F.expr("CAST(1 + pmod(id, 10) AS INT)").alias("timeRange"),
+        functions.format_string(form, "id").alias("content"),
+        functions.expr("1700000000000 + pmod(id * 7919, 86400000)").alias("fixedTime"),
+        functions.expr("17 + pmod(id * 7919, 1000000)").alias("priority"),
+        functions.expr("CAST(1 + pmod(id, 10) AS INT)").alias("timeRange"),
     )
 
 
