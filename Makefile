@@ -7,10 +7,10 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults lint
+.PHONY: help demo test explore faults lint
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
 
 demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options
 	@.ci/environment java
@@ -19,6 +19,10 @@ demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists o
 test: ## run the tests; ARGS="-k name" picks some
 	@.ci/environment java
 	@.venv/bin/python -m pytest $(ARGS)
+
+explore: ## try every order of calls in small worlds; ARGS="--help" lists options
+	@.ci/environment
+	@.venv/bin/python tests/explore/explore.py $(ARGS)
 
 faults: ## kill, stop and cut off real queries and Redis, and count; ARGS="--help" lists options
 	@.ci/environment java

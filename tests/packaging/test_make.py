@@ -8,7 +8,7 @@ import sys
 import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
-TARGETS = ("demo", "test", "faults", "lint")
+TARGETS = ("demo", "test", "explore", "faults", "lint")
 
 
 @pytest.fixture

@@ -1,0 +1,259 @@
+"""The calls that the explorer makes, each one call of one script on one slot.
+
+A call is written as it is made on a Queue, so the keys and arguments are those of the queue itself,
+and its reply is read by the queue too.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ghosts import Row
+
+from rmq_spark.queue import Queue, TopicDefinition
+from rmq_spark.queue.claims import Claim, ClaimRequest
+from rmq_spark.queue.server import Call, Server
+
+LEASE_MS = 3_600_000
+WAIT_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that may be called; of the fields, those that its kind needs.
+
+    times: how often it may be called on one path, None for no bound.
+    """
+
+    text: str
+    kind: str
+    ask: Callable[[Queue], Any]
+    slot: int = 0
+    consumer: str = ""
+    run: int = 0
+    seq: int = 0
+    j: int = 0
+    limit: int = 0
+    epoch: int | None = None
+    replay_only: bool = False
+    contents: frozenset[str] = frozenset()
+    times: int | None = None
+
+    @property
+    def claim(self) -> str:
+        """The name of the claim it is about."""
+        return f"{self.consumer}:{self.seq}:{self.j}"
+
+
+# -- what senders and people call
+
+
+def send(content: str, score: int, *, slot: int = 0, times: int = 1) -> Action:
+    pairs = {slot: [score, content.encode()]}
+    return Action(
+        f"send {content} with {score}",
+        "send",
+        lambda queue: queue.send_pairs(pairs),
+        slot=slot,
+        contents=frozenset({content}),
+        times=times,
+    )
+
+
+def cancel(content: str, *, slot: int = 0) -> Action:
+    wanted = {slot: [content.encode()]}
+    return Action(
+        f"cancel {content}",
+        "cancel",
+        lambda queue: queue.cancel(wanted),
+        slot=slot,
+        contents=frozenset({content}),
+    )
+
+
+def requeue(content: str, score: int, *, slot: int = 0) -> Action:
+    return Action(
+        f"requeue {content} with {score}",
+        "requeue",
+        lambda queue: queue.requeue(slot, [content.encode()], score),
+        slot=slot,
+        contents=frozenset({content}),
+    )
+
+
+def expire(*, slot: int = 0) -> Action:
+    return Action(f"expire slot {slot}", "expire", lambda queue: queue.expire([slot]), slot=slot)
+
+
+# -- what consumers call; a caller is a consumer and its run, such as "a1"
+
+
+def claim(
+    caller: str,
+    seq: int,
+    j: int = 0,
+    *,
+    slot: int = 0,
+    limit: int = 2,
+    epoch: int | None = None,
+    replay_only: bool = False,
+) -> Action:
+    consumer, run = who(caller)
+    how = f", limit {limit}" + f", epoch {epoch}" * (epoch is not None) + ", replay" * replay_only
+    return Action(
+        f"{caller} claims {consumer}:{seq}:{j} in slot {slot}{how}",
+        "claim",
+        lambda queue: queue.claim(
+            [ClaimRequest(slot, j, limit)],
+            consumer=consumer,
+            run=run,
+            seq=seq,
+            lease_ms=LEASE_MS,
+            epochs=None if epoch is None else {slot: epoch},
+            replay_only=replay_only,
+        ),
+        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "j": j},
+        limit=limit,
+        epoch=epoch,
+        replay_only=replay_only,
+    )
+
+
+def replay(caller: str, to: int, *, slot: int = 0) -> Action:
+    consumer, run = who(caller)
+    return Action(
+        f"{caller} replays batches 1 to {to} in slot {slot}",
+        "replay",
+        lambda queue: queue.replay(consumer, run, 0, to, LEASE_MS),
+        **{"slot": slot, "consumer": consumer, "run": run, "seq": to},
+    )
+
+
+def commit(caller: str, seq: int, *, slot: int = 0) -> Action:
+    consumer, run = who(caller)
+    return Action(
+        f"{caller} commits up to batch {seq} in slot {slot}",
+        "commit",
+        lambda queue: queue.commit([slot], consumer, run, seq),
+        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
+    )
+
+
+def release(caller: str, *, slot: int = 0) -> Action:
+    consumer, run = who(caller)
+    return Action(
+        f"{caller} releases slot {slot}",
+        "release",
+        lambda queue: queue.release([slot], consumer, run),
+        **{"slot": slot, "consumer": consumer, "run": run},
+    )
+
+
+def renew(caller: str, *, slot: int = 0) -> Action:
+    consumer, run = who(caller)
+    return Action(
+        f"{caller} renews slot {slot}",
+        "renew",
+        lambda queue: queue.renew([slot], consumer, run, LEASE_MS),
+        **{"slot": slot, "consumer": consumer, "run": run},
+    )
+
+
+def unread(caller: str, seq: int, *, slot: int = 0) -> Action:
+    consumer, run = who(caller)
+    return Action(
+        f"{caller} marks batch {seq} in slot {slot} as unread",
+        "unread",
+        lambda queue: queue.unread([slot], consumer, run, seq),
+        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
+    )
+
+
+def rollback(
+    caller: str, seq: int, content: str, j: int = 0, *, slot: int = 0, wait: bool | None = None
+) -> Action:
+    """wait: None for the topic's backoff, else whether there is one."""
+    consumer, run = who(caller)
+    claim_id, delay_ms = f"{consumer}:{seq}:{j}:{run}", None if wait is None else wait * WAIT_MS
+    how = "" if delay_ms is None else f" for {delay_ms} ms"
+    return Action(
+        f"{content} of {claim_id} is rolled back{how}",
+        "rollback",
+        lambda queue: queue.rollback(slot, claim_id, [content.encode()], delay_ms),
+        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "j": j},
+        contents=frozenset({content}),
+    )
+
+
+def who(caller: str) -> tuple[str, int]:
+    return caller[:-1], int(caller[-1])
+
+
+# -- how they get to Redis
+
+
+class Noted(Exception):
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self.calls = calls
+
+
+class Noting:
+    """Stands between a queue and its server, and carries off the calls of scripts."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
+        raise Noted(calls)
+
+
+class Answering(Noting):
+    """Gives a queue the replies that its calls have got."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self.replies: list[Any] = []
+
+    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
+        return self.replies
+
+
+class Calls:
+    """The calls of a topic's actions, and what their replies mean."""
+
+    def __init__(self, server: Server, definition: TopicDefinition, key_prefix: str) -> None:
+        self._noting = Queue(Noting(server), definition, key_prefix=key_prefix)
+        self._server = Answering(server)
+        self._answering = Queue(self._server, definition, key_prefix=key_prefix)
+        self.keys = self._noting.keys
+
+    def of(self, action: Action) -> Call:
+        """The one call that an action is; of one on all slots, that on its own slot."""
+        try:
+            action.ask(self._noting)
+        except Noted as noted:
+            return noted.calls[action.slot if len(noted.calls) > 1 else 0]
+        raise AssertionError(f"{action.text} called no script")
+
+    def answer(self, action: Action, reply: Any) -> Any:
+        """A reply as the queue's caller gets it; of a claim, its messages as rows."""
+        if action.kind == "replay":  # the only one that asks all slots
+            self._server.replies = [[] for _ in self._answering.slots]
+            self._server.replies[action.slot] = reply
+        else:
+            self._server.replies = [reply]
+        answer = action.ask(self._answering)
+        return self._rows(answer[0]) if action.kind == "claim" else answer
+
+    def _rows(self, claim: Claim) -> tuple[Row, ...]:
+        return tuple(
+            (
+                message.content.decode(),
+                message.due_time_ms or message.priority,
+                message.retries_left,
+            )
+            for message in claim.messages(self._answering.definition.type)
+        )

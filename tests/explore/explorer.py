@@ -1,0 +1,231 @@
+"""Breadth first through a world: every order of its calls, each made by the real scripts on Redis.
+
+To make a call in a state, the slot is put back to that state, the script runs, and the slot is
+read: three calls on one connection, and thousands of them in a pipeline. Every step is checked.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import redis
+from calls import Action, Calls
+from ghosts import Ghost, after
+from promises import PROMISES, Step
+from slot_state import FAR, KINDS, Slot, slot_of, values_of, view_of
+from worlds import World
+
+from rmq_spark.queue.connection import parse_connection
+from rmq_spark.queue.scripts import Script, load_scripts
+from rmq_spark.queue.server import FIRST_WITH_FLAGS, Call, Server
+
+STATES_AT_ONCE = 32
+# A busy machine is no reason to end an exploration.
+PATIENCE = "60s"
+HERE = Path(__file__).parent
+DUE = 1000  # the score of a message whose timeRange is over
+
+
+class ExploredServer(Server):
+    """A server that also knows how to put a slot back, and how to read one."""
+
+    def __init__(self, url: str, lua: Any) -> None:
+        super().__init__(parse_connection({"url": url, "sockettimeout": PATIENCE}))
+        known = load_scripts(lua, self.version >= FIRST_WITH_FLAGS)
+        own = {n: Script(n, (HERE / f"{n}.lua").read_text()) for n in ("restore", "dump")}
+        self._scripts = known | own
+
+    def replies(self, calls: list[Call]) -> list[Any]:
+        """The replies in order; a refusal is a reply too."""
+        return self._run(calls)
+
+    def now_ms(self) -> int:
+        """The server's time, in whole seconds."""
+        return int(self.command("TIME")[0]) * 1000
+
+
+class State(NamedTuple):
+    """Where a path has led. called: how often each bounded call was made on it."""
+
+    slots: tuple[Slot, ...]
+    ghosts: tuple[Ghost, ...]
+    called: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass
+class Tally:
+    """What was seen.
+
+    steps: pairs of a state and a call. merged: ways, by a call or by time alone, to a known state.
+    idle: calls that have never changed anything.
+    """
+
+    world: str
+    depth: int
+    states: int = 0
+    steps: int = 0
+    merged: int = 0
+    seconds: float = 0
+    idle: set[str] = field(default_factory=set)
+
+
+class PromiseBroken(AssertionError):
+    """Names the promise, and shows the shortest path of calls that breaks it."""
+
+    def __init__(self, promise: Callable[[Step], bool], report: str) -> None:
+        super().__init__(report)
+        self.promise = promise
+
+
+class Explorer:
+    def __init__(self, server: ExploredServer, world: World, depth: int, prefix: str) -> None:
+        self.server, self.world, self.depth = server, world, depth
+        self.calls = Calls(server, world.topic, prefix)
+        self.call_of = {action: self.calls.of(action) for action in world.actions}
+        keys = self.calls.keys
+        self.keys = [[getattr(keys, kind)(s) for kind in KINDS] for s in range(world.slots)]
+        self.came_from: dict[State, tuple[State, str] | None] = {}
+        self.tally = Tally(world.name, depth, idle={action.text for action in world.actions})
+
+    def run(self) -> Tally:
+        """Sees every state within the depth. Raises PromiseBroken at the first broken promise."""
+        began = time.monotonic()
+        layer = [self.beginning()]
+        for _ in range(self.depth):
+            layer = self.next_layer(layer)
+        self.server.command("UNLINK", *(key for slot in self.keys for key in slot))
+        self.tally.states = len(self.came_from)
+        self.tally.seconds = time.monotonic() - began
+        return self.tally
+
+    def beginning(self) -> State:
+        slots = range(self.world.slots)
+        state = State(tuple(Slot() for _ in slots), tuple(Ghost() for _ in slots))
+        self.came_from[state] = None
+        for text in self.world.begin:
+            action = self.world.action(text)
+            [(_, _, state)] = self.steps([(state, action)])
+            self.came_from.setdefault(state, None)
+        return state
+
+    def next_layer(self, layer: list[State]) -> list[State]:
+        found: list[State] = []
+        for at in range(0, len(layer), STATES_AT_ONCE):
+            states = layer[at : at + STATES_AT_ONCE]
+            wanted = [
+                (s, action) for s in states for action in self.world.actions if self.may(s, action)
+            ]
+            self.tally.steps += len(wanted)
+            for state, action, new in self.steps(wanted):
+                self.note(state, action.text, new, found)
+            for state in states:
+                for text, new in passing_time(state):
+                    self.note(state, text, new, found)
+        return found
+
+    def note(self, state: State, text: str, new: State, found: list[State]) -> None:
+        if new in self.came_from:
+            self.tally.merged += 1
+            return
+        self.came_from[new] = (state, text)
+        found.append(new)
+
+    def may(self, state: State, action: Action) -> bool:
+        if action.times is not None and dict(state.called).get(action.text, 0) >= action.times:
+            return False
+        return self.world.may(state.ghosts, action)
+
+    def steps(self, wanted: list[tuple[State, Action]]) -> Iterator[tuple[State, Action, State]]:
+        """Makes each call in its state, and checks what came of it."""
+        now_ms = self.server.now_ms()
+        replies = self.server.replies(
+            [call for state, action in wanted for call in self.three_calls(state, action, now_ms)]
+        )
+        for at, (state, action) in enumerate(wanted):
+            _, reply, dump = replies[3 * at : 3 * at + 3]
+            step = self.step(state, action, reply, slot_of(dump, now_ms, self.world.turns))
+            yield state, action, self.leads_to(state, step)
+
+    def three_calls(self, state: State, action: Action, now_ms: int) -> Iterator[Call]:
+        keys = self.keys[action.slot]
+        yield Call("restore", keys, values_of(state.slots[action.slot], now_ms))
+        yield self.call_of[action]
+        yield Call("dump", keys, ())
+
+    def step(self, state: State, action: Action, reply: Any, slot: Slot) -> Step:
+        step = Step(
+            action,
+            before=view_of(state.slots[action.slot]),
+            after=view_of(slot),
+            ghost=state.ghosts[action.slot],
+            max_retries=self.world.topic.max_retries,
+            exclusive=self.world.topic.exclusive,
+            descending=self.world.topic.type.descending,
+        )
+        if isinstance(reply, redis.ResponseError):
+            step.error = str(reply).split(" ")[0]
+        else:
+            step.answer = self.calls.answer(action, reply)
+        broken = next((promise for promise in PROMISES if not promise(step)), None)
+        if broken:
+            raise PromiseBroken(broken, self.report(broken.__doc__, state, step, reply))
+        if step.after.slot != step.before.slot:
+            self.tally.idle.discard(action.text)
+        return step
+
+    def leads_to(self, state: State, step: Step) -> State:
+        at, called = step.action.slot, dict(state.called)
+        if step.action.times is not None:
+            called[step.action.text] = called.get(step.action.text, 0) + 1
+        return State(
+            (*state.slots[:at], step.after.slot, *state.slots[at + 1 :]),
+            (*state.ghosts[:at], after(step), *state.ghosts[at + 1 :]),
+            tuple(sorted(called.items())),
+        )
+
+    # -- what is printed
+
+    def report(self, promise: str | None, state: State, step: Step, reply: Any) -> str:
+        path = [*self.path(state), step.action.text]
+        lines = [f"World {self.world.name}: {promise}", "The calls:"]
+        lines += [f"  {number}. {text}" for number, text in enumerate(path, 1)]
+        lines += [f"The last one answered: {reply!r}"]
+        for name, view in (("before", step.before), ("after", step.after)):
+            lines += [f"The slot {name} it:"]
+            lines += [
+                f"  {field}: {value}" for field, value in view.slot._asdict().items() if value
+            ]
+        return "\n".join(lines)
+
+    def path(self, state: State) -> list[str]:
+        """The shortest way to a state: what the world begins with, and the calls since."""
+        texts: list[str] = []
+        while (came := self.came_from[state]) is not None:
+            state, text = came
+            texts.append(text)
+        return [*self.world.begin, *reversed(texts)]
+
+
+def passing_time(state: State) -> Iterator[tuple[str, State]]:
+    """What time alone does, one thing at a time."""
+    for at, slot in enumerate(state.slots):
+        for text, new in times_of(slot):
+            slots = (*state.slots[:at], new, *state.slots[at + 1 :])
+            yield f"{text} in slot {at}", state._replace(slots=slots)
+
+
+def times_of(slot: Slot) -> Iterator[tuple[str, Slot]]:
+    for name, record in slot.claims:
+        if record.live:
+            over = tuple((n, r._replace(live=r.live and n != name)) for n, r in slot.claims)
+            yield f"the lease of {name} runs out", slot._replace(claims=over)
+    if any(waits for _, _, waits in slot.retry):
+        over = tuple((content, left, False) for content, left, _ in slot.retry)
+        yield "the waits end", slot._replace(retry=over)
+    if any(score == FAR for _, score in slot.store):
+        due = tuple(
+            (content, min(score, DUE) if score == FAR else score) for content, score in slot.store
+        )
+        yield "what is stored becomes due", slot._replace(store=due)

@@ -1,0 +1,106 @@
+"""What was seen of a slot on the way to a state, as far as the promises ask for it.
+
+It is made of calls and their answers alone, never of what Redis holds, so that a script which
+forgets something is found out.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+# Content, score in the store, or None on a retry, and retries left.
+Row = tuple[str, int | None, int]
+
+
+@dataclass(frozen=True)
+class Ghost:
+    """Of one slot. Sorted tuples stand for dicts, so that equal pasts are equal.
+
+    newest, done: the highest run, and the highest batch committed, of each consumer. made: every
+    claim there ever was. read: claim, run and rows of the last read. listed: consumer and run, and
+    what its replay listed that it has not read yet. epoch: the highest that made a claim.
+    """
+
+    newest: tuple = ()
+    done: tuple = ()
+    made: frozenset[str] = frozenset()
+    read: tuple = ()
+    listed: tuple = ()
+    epoch: int = 0
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.newest, self.done, self.made, self.read, self.listed, self.epoch))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def runs(self) -> dict[str, int]:
+        return dict(self.newest)
+
+    @cached_property
+    def settled(self) -> dict[str, int]:
+        return dict(self.done)
+
+    @cached_property
+    def reads(self) -> dict[str, tuple[int, tuple[Row, ...]]]:
+        return {name: (run, rows) for name, run, rows in self.read}
+
+    @cached_property
+    def unread(self) -> dict[tuple[str, int], frozenset[str]]:
+        return dict(self.listed)
+
+    def latest(self, consumer: str) -> tuple[int, int]:
+        """Batch and number of the last claim that a consumer made."""
+        numbers = [name.split(":")[1:] for name in self.made if name.startswith(f"{consumer}:")]
+        return max(((int(seq), int(j)) for seq, j in numbers), default=(0, 0))
+
+
+def after(step: Any) -> Ghost:
+    """The past of the state that a step leads to."""
+    if step.error:
+        return step.ghost
+    ghost, by = step.ghost, step.action
+    changes: dict[str, Any] = {}
+    found_nothing = by.kind in ("renew", "release", "unread") and step.answer == 0
+    if by.run and by.kind != "rollback" and by.kind != "unread" and not found_nothing:
+        changes["newest"] = raised(ghost.runs, by.consumer, by.run)
+    if by.kind == "commit":
+        changes["done"] = raised(ghost.settled, by.consumer, by.seq)
+    if by.kind in ("claim", "replay"):
+        changes["listed"] = listed_after(step)
+    if by.kind == "claim":
+        changes["made"] = ghost.made | {by.claim}
+    if step.makes_a_claim:  # reading again never looks at epochs
+        changes["epoch"] = max(ghost.epoch, by.epoch or 0)
+    changes["read"] = reads_after(step)
+    return replace(ghost, **changes)
+
+
+def raised(numbers: dict[str, int], name: str, to: int) -> tuple:
+    return tuple(sorted({**numbers, name: max(to, numbers.get(name, 0))}.items()))
+
+
+def reads_after(step: Any) -> tuple:
+    """The last reads of the claims there are, less what they hold no more."""
+    reads = dict(step.ghost.reads)
+    by = step.action
+    if by.kind == "claim":
+        reads[by.claim] = (by.run, step.answer)
+    return tuple(
+        (name, run, tuple(row for row in rows if row[0] in step.after.held(name)))
+        for name, (run, rows) in sorted(reads.items())
+        if name in step.after.claims
+    )
+
+
+def listed_after(step: Any) -> tuple:
+    """What the run has still to read of what its replay listed."""
+    unread, by = dict(step.ghost.unread), step.action
+    caller = (by.consumer, by.run)
+    if by.kind == "replay":
+        unread[caller] = frozenset(f"{by.consumer}:{c.seq}:{c.j}" for c in step.answer)
+    elif caller in unread:
+        unread[caller] -= {by.claim}
+    return tuple(sorted(unread.items(), key=lambda item: item[0]))

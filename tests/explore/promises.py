@@ -1,0 +1,360 @@
+"""What the queue promises, checked on each step: a call, the slot before it and after it.
+
+None of this knows how a script works. Each function is one promise, its docstring the sentence
+that is printed when a step breaks it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ghosts import Ghost
+from slot_state import FAR, MOST_RETRIES, Held, View
+
+SENDING = ("send", "requeue")
+OF_A_RUN = ("claim", "replay", "commit", "renew", "release", "unread")
+
+
+@dataclass
+class Step:
+    """A call that was made. error: the code it was refused with, or ""; answer: what it returned.
+
+    ghost: what was seen of the slot up to this step.
+    """
+
+    action: Any
+    before: View
+    after: View
+    ghost: Ghost
+    max_retries: int
+    exclusive: bool
+    descending: bool
+    error: str = ""
+    answer: Any = None
+
+    def done(self, *kinds: str) -> bool:
+        """Whether it is a call of one of these kinds, and was not refused."""
+        return not self.error and self.action.kind in kinds
+
+    def settles(self, name: str) -> bool:
+        """Whether it is a commit of that claim."""
+        consumer, seq, _ = name.split(":")
+        by = self.action
+        return self.done("commit") and consumer == by.consumer and int(seq) <= by.seq
+
+    @property
+    def makes_a_claim(self) -> bool:
+        return self.done("claim") and self.action.claim not in self.before.claims
+
+    @property
+    def reads_again(self) -> bool:
+        return self.done("claim") and self.action.claim in self.before.claims
+
+    def deliveries(self, view: View, content: str) -> int:
+        """How often a message may be delivered from now on, that of the newest copy."""
+        copies = [view.retry[content][0]] if content in view.retry else [0]
+        if content in view.store:
+            copies.append(self.deliveries_of_score(view.store[content]))
+        if content in view.prepare:
+            held = view.prepare[content]
+            unread = held.claim in view.claims and view.claims[held.claim].run == 0
+            copies.append(held.left + unread)
+        return max(copies)
+
+    def deliveries_of_score(self, score: float) -> int:
+        return int(score) if score <= MOST_RETRIES else self.max_retries + 1
+
+
+def refused_calls_change_nothing(step: Step) -> bool:
+    """A refused call changes nothing, and is refused by the queue, not by Redis."""
+    return not step.error or (step.error.startswith("RMQ_") and step.after.slot == step.before.slot)
+
+
+def nothing_waiting_is_lost(step: Step) -> bool:
+    """What waits in store or retry queue stays, unless it is claimed or cancelled."""
+    may = step.action.contents if step.done("cancel") else set()
+    if step.makes_a_claim:
+        may = step.after.held(step.action.claim).keys()
+    return step.before.waiting - step.after.waiting <= may
+
+
+def nothing_in_flight_is_lost(step: Step) -> bool:
+    """What is in flight stays so, waits again, is committed by its consumer, or is buried."""
+    return all(
+        step.settles(held.claim)
+        or content in (step.after.dead if is_spent(step, held) else step.after.anywhere)
+        for content, held in step.before.prepare.items()
+        if not still_holds(step, content, held)
+    )
+
+
+def is_spent(step: Step, held: Held) -> bool:
+    """Whether it has no delivery left, should this one fail."""
+    return held.left == 0 and step.before.claims[held.claim].run > 0
+
+
+def still_holds(step: Step, content: str, held: Held) -> bool:
+    now = step.after.prepare.get(content)
+    return now is not None and now.claim == held.claim
+
+
+def the_dead_stay_dead(step: Step) -> bool:
+    """Only requeue takes from the DeadQueue, and what it takes waits again."""
+    risen = step.before.dead - step.after.dead
+    allowed = step.action.contents & step.after.waiting if step.done("requeue") else set()
+    return risen <= allowed
+
+
+def only_the_spent_are_buried(step: Step) -> bool:
+    """A message is buried when its last delivery failed, and by no replay."""
+    held = {content: step.before.prepare.get(content) for content in step.after.dead}
+    return all(
+        held[content] is not None
+        and is_spent(step, held[content])
+        and not still_holds(step, content, held[content])
+        for content in step.after.dead - step.before.dead
+    )
+
+
+def each_is_in_its_place(step: Step) -> bool:
+    """A message in flight belongs to one claim, and no copy has a twin that nobody sent."""
+    view = step.after
+    stamps = [record.stamp for record in view.claims.values() if record.stamp]
+    twins = view.store.keys() & view.prepare.keys()
+    twins -= step.before.store.keys() & step.before.prepare.keys()
+    return (
+        all(held.claim for held in view.prepare.values())
+        and len(stamps) == len(set(stamps))
+        and not view.retry.keys() & (view.store.keys() | view.prepare.keys())
+        and twins <= (step.action.contents if step.done(*SENDING) else set())
+        and {name for name, _ in view.slot.first} == {n for n, r in view.claims.items() if r.stamp}
+    )
+
+
+def counters_balance(step: Step) -> bool:
+    """What was accepted is in exactly one queue, or came to exactly one end."""
+    return step.after.slot.balance == 0
+
+
+def claims_never_grow(step: Step) -> bool:
+    """A claim never grows, is made once, and by a call that says its name and may pop."""
+    made = step.action.claim if step.makes_a_claim and not step.action.replay_only else None
+    return all(
+        step.after.held(name).keys() <= step.before.held(name).keys()
+        if name in step.before.claims
+        else name == made and name not in step.ghost.made
+        for name in step.after.claims
+    )
+
+
+def claims_are_kept(step: Step) -> bool:
+    """A claim is there, whole, until its commit, its rollback, or the end of its lease."""
+    return all(
+        is_kept(step, name) or step.settles(name) or was_given_back(step, name)
+        for name in step.before.claims
+    ) and (not step.makes_a_claim or step.action.claim in step.after.claims)
+
+
+def is_kept(step: Step, name: str) -> bool:
+    missing = step.before.held(name).keys() - step.after.held(name).keys()
+    by = step.action
+    if missing and not (by.kind == "rollback" and by.claim == name):
+        return False
+    return name in step.after.claims and missing <= by.contents
+
+
+def was_given_back(step: Step, name: str) -> bool:
+    if name in step.after.claims or not step.before.held(name) or step.before.claims[name].live:
+        return False
+    own = name.startswith(f"{step.action.consumer}:{step.action.seq}:")
+    return step.done("expire") or (step.makes_a_claim and not own)
+
+
+def readers_get_what_is_held(step: Step) -> bool:
+    """A claim returns exactly what it holds from then on, in order, with the retries left."""
+    if not step.done("claim"):
+        return True
+    got = {content: left for content, _, left in step.answer}
+    held = step.after.held(step.action.claim)
+    return list(got.items()) == list(held.items())
+
+
+def reads_are_equal(step: Step) -> bool:
+    """Two reads of a claim are equal, but for what was rolled back; retries change with the run."""
+    if not step.reads_again:
+        return True
+    run, rows = step.ghost.reads[step.action.claim]
+    again = step.answer
+    if run == step.action.run:
+        return again == rows
+    return [row[:2] for row in again] == [row[:2] for row in rows]
+
+
+def order_is_kept(step: Step) -> bool:
+    """First deliveries come in order of their scores."""
+    if not step.makes_a_claim:
+        return True
+    firsts = [score for _, score, _ in step.answer if score is not None]
+    return firsts == sorted(firsts, reverse=step.descending)
+
+
+def a_delivery_costs_one(step: Step) -> bool:
+    """A delivery, to a new claim or to a newer run, costs one of the deliveries left."""
+    if not step.done("claim"):
+        return True
+    record = step.before.claims.get(step.action.claim)
+    after = step.after.held(step.action.claim)
+    if record is None:
+        return all(left == source(step, content) - 1 for content, left in after.items())
+    before = step.before.held(step.action.claim)
+    cost = 0 < record.run < step.action.run
+    return all(left == max(0, before.get(content, 0) - cost) for content, left in after.items())
+
+
+def source(step: Step, content: str) -> int:
+    """The deliveries left of the copy that a new claim took: one in the store wins."""
+    if content in step.before.store:
+        return step.deliveries_of_score(step.before.store[content])
+    return step.deliveries(step.before, content)
+
+
+def only_deliveries_cost(step: Step) -> bool:
+    """Retries never rise but by a new send or requeue, and fall only by a delivery."""
+    renewed = step.action.contents if step.done("send", "requeue", "cancel") else set()
+    delivered = step.after.held(step.action.claim) if step.done("claim") else {}
+    return all(
+        may_be_left(step, content)
+        for content in step.after.anywhere
+        if content not in renewed and content not in delivered
+    )
+
+
+def may_be_left(step: Step, content: str) -> bool:
+    was, left = step.deliveries(step.before, content), step.deliveries(step.after, content)
+    if step.done("unread"):
+        return was <= left <= min(was + 1, step.max_retries + 1)
+    return left == was
+
+
+def scores_stay(step: Step) -> bool:
+    """What was sent keeps its score in the store whatever comes back; only a send changes it."""
+    sent = step.action.contents if step.done("send") else set()
+    return all(
+        step.after.store[content] == score
+        for content, score in step.before.store.items()
+        if content in step.after.store and content not in sent
+    )
+
+
+def older_runs_take_nothing(step: Step) -> bool:
+    """A run that was superseded is refused, in whatever it calls; so is a batch that is settled."""
+    by, ghost = step.action, step.ghost
+    if by.kind in OF_A_RUN and by.run < ghost.runs.get(by.consumer, 0):
+        return step.error == "RMQ_SUPERSEDED"
+    if by.kind == "claim" and by.seq <= ghost.settled.get(by.consumer, 0):
+        return step.error == "RMQ_SETTLED"
+    return True
+
+
+def older_runs_roll_back_nothing(step: Step) -> bool:
+    """Only the run that a claim was delivered to last rolls its messages back."""
+    if not step.done("rollback"):
+        return True
+    run, _ = step.ghost.reads.get(step.action.claim, (0, ()))
+    return run == step.action.run or step.after.slot == step.before.slot
+
+
+def refused_for_a_reason(step: Step) -> bool:
+    """No call is refused that should not be: the newest run reads what is there."""
+    by, ghost = step.action, step.ghost
+    latest = ghost.latest(by.consumer)
+    reasons = {
+        "RMQ_SUPERSEDED": by.run < ghost.runs.get(by.consumer, 0),
+        "RMQ_SETTLED": by.seq <= ghost.settled.get(by.consumer, 0),
+        "RMQ_LOST": by.claim not in step.before.claims
+        and (by.replay_only or (by.seq, by.j) <= latest),
+        "RMQ_EXCLUSIVE": by.epoch is None and ghost.epoch > 0,
+    }
+    return not step.error or reasons.get(step.error, False)
+
+
+def an_exclusive_slot_has_one_consumer(step: Step) -> bool:
+    """In an exclusive slot one consumer has messages in flight, and a lower epoch takes none."""
+    if not step.exclusive:
+        return True
+    fenced = step.makes_a_claim and step.action.epoch < step.ghost.epoch
+    return len(step.after.holders()) <= 1 and not (fenced and step.after.held(step.action.claim))
+
+
+def commits_take_what_was_read(step: Step) -> bool:
+    """A commit ends what its own run has read, all of it, and nothing that its run has not read."""
+    if not step.done("commit"):
+        return True
+    return not any(map(step.settles, step.after.claims)) and all(
+        step.ghost.reads[name][0] == step.action.run
+        for name in step.before.claims
+        if step.settles(name) and step.before.held(name)
+    )
+
+
+def leases_are_the_consumers_own(step: Step) -> bool:
+    """A lease begins by its consumer's claim, replay or renewal and ends by time or release."""
+    return all(
+        record.live == expected_lease(step, name) for name, record in step.after.claims.items()
+    )
+
+
+def expected_lease(step: Step, name: str) -> bool:
+    by = step.action
+    consumer, seq, _ = name.split(":")
+    if step.done("renew", "release") and consumer == by.consumer:
+        return by.kind == "renew"
+    if step.done("replay") and consumer == by.consumer and int(seq) <= by.seq:
+        return True
+    if step.done("claim") and by.claim == name:
+        return True
+    return name in step.before.claims and step.before.claims[name].live
+
+
+def what_is_due_is_taken(step: Step) -> bool:
+    """A claim that had room has left nothing that is due and that nobody holds."""
+    view, by = step.after, step.action
+    if not step.makes_a_claim or len(view.held(by.claim)) == by.limit:
+        return True
+    others = step.exclusive and view.holders() - {by.consumer}
+    if others or (by.epoch or 0) < step.ghost.epoch:
+        return True
+    own = f"{by.consumer}:{by.seq}:"
+    return (
+        not any(score != FAR and c not in view.prepare for c, score in view.store.items())
+        and all(waits for _, waits in view.retry.values())
+        and not any(
+            view.held(name) and not record.live and not name.startswith(own)
+            for name, record in view.claims.items()
+        )
+    )
+
+
+PROMISES = (
+    refused_calls_change_nothing,
+    nothing_waiting_is_lost,
+    nothing_in_flight_is_lost,
+    the_dead_stay_dead,
+    only_the_spent_are_buried,
+    each_is_in_its_place,
+    older_runs_take_nothing,
+    older_runs_roll_back_nothing,
+    refused_for_a_reason,
+    claims_never_grow,
+    claims_are_kept,
+    readers_get_what_is_held,
+    reads_are_equal,
+    order_is_kept,
+    a_delivery_costs_one,
+    scores_stay,
+    only_deliveries_cost,
+    an_exclusive_slot_has_one_consumer,
+    commits_take_what_was_read,
+    leases_are_the_consumers_own,
+    what_is_due_is_taken,
+    counters_balance,
+)

@@ -1,0 +1,225 @@
+"""The small worlds: a topic, and the calls that may be made on it in any order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from calls import (
+    WAIT_MS,
+    Action,
+    cancel,
+    claim,
+    commit,
+    expire,
+    release,
+    renew,
+    replay,
+    requeue,
+    rollback,
+    send,
+    unread,
+)
+
+from rmq_spark.queue import TopicDefinition, TopicType
+
+
+def after_reading_everything(ghosts: tuple, by: Action) -> bool:
+    """What Spark keeps to: a later run commits when it has read all that its replays listed."""
+    if by.kind != "commit" or by.run == 1:
+        return True
+    caller = (by.consumer, by.run)
+    return all(ghost.unread.get(caller) == frozenset() for ghost in ghosts)
+
+
+@dataclass(frozen=True, repr=False)
+class World:
+    """depth: calls and ends of leases on a path, in full; small_depth: within the tests.
+
+    begin: the texts of the calls that come first. may: what callers keep to, by what was seen.
+    """
+
+    name: str
+    topic: TopicDefinition
+    begin: tuple[str, ...]
+    actions: tuple[Action, ...]
+    depth: int
+    small_depth: int
+    may: Callable[[tuple, Action], bool] = after_reading_everything
+
+    @property
+    def turns(self) -> bool:
+        """Whether claims of single messages take turns, by how many were claimed so far."""
+        return any(action.limit == 1 for action in self.actions)
+
+    @property
+    def slots(self) -> int:
+        return self.topic.slot_amount
+
+    def action(self, text: str) -> Action:
+        return next(action for action in self.actions if action.text == text)
+
+
+def topic(kind: TopicType, slots: int = 1, **settings: Any) -> TopicDefinition:
+    return TopicDefinition("T", kind, slots, **settings)
+
+
+RETRIES = World(
+    "retries",
+    topic(TopicType.FIXED_TIME, max_retries=1),
+    begin=("send x with 1000", "send y with 2000"),
+    actions=(
+        send("x", 1000, times=2),
+        send("y", 2000),
+        cancel("x"),
+        requeue("x", 3000),
+        expire(),
+        claim("a1", 1),
+        claim("a1", 1, 1),
+        claim("a1", 2),
+        claim("a2", 1),
+        claim("a2", 1, replay_only=True),
+        claim("a2", 2),
+        claim("b1", 1),
+        claim("b1", 2),
+        replay("a2", 2),
+        commit("a1", 1),
+        commit("a1", 2),
+        commit("a2", 1),
+        commit("a2", 2),
+        commit("b1", 1),
+        release("a1"),
+        release("a2"),
+        renew("a1"),
+        renew("a2"),
+        rollback("a1", 1, "x"),
+        rollback("a2", 1, "x"),
+        rollback("b1", 1, "x"),
+    ),
+    depth=6,
+    small_depth=3,
+)
+
+SLOTS = World(
+    "slots",
+    topic(TopicType.RANGE_MERGE, 2),
+    begin=("send x with 3600000", "send y with 3600000"),
+    actions=(
+        send("x", WAIT_MS, slot=0, times=2),
+        send("y", WAIT_MS, slot=1),
+        *(
+            action
+            for slot in (0, 1)
+            for action in (
+                claim("a1", 1, slot=slot),
+                claim("a1", 2, slot=slot),
+                claim("a2", 1, slot=slot, replay_only=True),
+                claim("a2", 2, slot=slot),
+                replay("a2", 2, slot=slot),
+                commit("a1", 1, slot=slot),
+                commit("a2", 1, slot=slot),
+                commit("a2", 2, slot=slot),
+                release("a1", slot=slot),
+            )
+        ),
+        rollback("a1", 1, "x"),
+        rollback("a2", 1, "x"),
+        renew("a2"),
+    ),
+    depth=6,
+    small_depth=3,
+)
+
+EXCLUSIVE = World(
+    "exclusive",
+    topic(TopicType.FIXED_TIME, exclusive=True, max_retries=2),
+    begin=("send x with 1000", "send y with 2000"),
+    actions=(
+        send("x", 1000, times=2),
+        send("y", 2000),
+        expire(),
+        claim("a1", 1, limit=1, epoch=1),
+        claim("a1", 2, epoch=1),
+        claim("a1", 2, epoch=3),
+        claim("a2", 1, epoch=3),
+        claim("b1", 1, epoch=2),
+        claim("b1", 2, epoch=2),
+        replay("a2", 2),
+        commit("a1", 1),
+        commit("a1", 2),
+        commit("a2", 1),
+        commit("b1", 1),
+        release("a1"),
+        release("b1"),
+        renew("b1"),
+        rollback("a1", 1, "x"),
+        rollback("b1", 1, "y"),
+    ),
+    depth=7,
+    small_depth=4,
+)
+
+BACKOFF = World(
+    "backoff",
+    topic(TopicType.FIXED_TIME, max_retries=2, retry_backoff_ms=(WAIT_MS,)),
+    begin=("send x with 1000", "send y with 2000"),
+    actions=(
+        send("x", 1000, times=2),
+        send("y", 2000),
+        cancel("x"),
+        requeue("x", 3000),
+        expire(),
+        claim("a1", 1),
+        claim("a1", 2),
+        claim("a2", 1),
+        claim("b1", 1),
+        replay("a2", 2),
+        commit("a1", 1),
+        commit("a2", 1),
+        commit("b1", 1),
+        release("a1"),
+        unread("a1", 1),
+        unread("a2", 1),
+        rollback("a1", 1, "x"),
+        rollback("a1", 1, "x", wait=False),
+        rollback("a1", 2, "x"),
+        rollback("a2", 1, "x"),
+        rollback("b1", 1, "x"),
+        rollback("b1", 1, "y"),
+    ),
+    depth=7,
+    small_depth=4,
+)
+
+PRIORITY = World(
+    "priority",
+    topic(TopicType.PRIORITY, max_retries=1),
+    begin=("send x with 20", "send y with 30", "send z with 40"),
+    actions=(
+        send("x", 20),
+        send("y", 30),
+        send("z", 40),
+        send("x", 50),
+        cancel("x"),
+        requeue("z", 17),
+        expire(),
+        claim("a1", 1, limit=1),
+        claim("a1", 2, limit=2),
+        claim("a2", 1, limit=1),
+        claim("a2", 3, limit=8),
+        claim("b1", 1, limit=1),
+        claim("b1", 2, limit=2),
+        replay("a2", 3),
+        commit("a1", 1),
+        commit("a2", 2),
+        commit("b1", 2),
+        release("a1"),
+        release("b1"),
+        rollback("a1", 1, "z"),
+        rollback("b1", 1, "z"),
+        rollback("b1", 2, "y"),
+    ),
+    depth=6,
+    small_depth=3,
+)
+
+WORLDS = (RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY)
