@@ -26,21 +26,24 @@ DURABLE = {"appendonly": "yes", "appendfsync": "always"}
 SINKS = ("parquet", "keyed")
 # A moment may be missed, such as when a process has ended by itself: then it is tried again.
 MOST_MISSES = 4
-DRAIN_S = 300.0
+DRAIN_S = 900.0
 
 
 class Lane:
     """Drivers that are kept from cell to cell as long as nobody kills them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+        folder.mkdir()
         self.folder = folder
+        self.redis: LocalRedis | None = None  # of the cell that is under way
         self._programs: dict[str, Program] = {}
-        self._settings: dict[str, dict[str, str]] = {}
+        self._settings = settings or {}
+        self._more: dict[str, dict[str, str]] = {}
 
-    def settings(self, name: str, settings: dict[str, str]) -> None:
-        """A driver with other settings takes the place of one that there is."""
+    def settings(self, name: str, more: dict[str, str]) -> None:
+        """A driver with more settings takes the place of one that there is."""
         self.close(name)
-        self._settings[name] = settings
+        self._more[name] = more
 
     def program(self, name: str) -> Program:
         """The driver, started if there is none."""
@@ -48,7 +51,9 @@ class Lane:
         if found is None or not found.lives():
             self.close(name)
             log = self.folder / f"{name}.log"
-            found = self._programs[name] = Program(log, self._settings.get(name))
+            found = self._programs[name] = Program(
+                log, {**self._settings, **self._more.get(name, {})}
+            )
         return found
 
     def close(self, *names: str) -> None:
@@ -56,6 +61,13 @@ class Lane:
             program = self._programs.pop(name, None)
             if program is not None:
                 program.close()
+
+    def abandon(self) -> None:
+        """Leaves no process behind, in the middle of a cell."""
+        for program in list(self._programs.values()):
+            program.close()
+        if self.redis is not None:
+            self.redis.close()
 
 
 class Cell:
@@ -108,6 +120,7 @@ class Cell:
         return f"redis://127.0.0.1:{self.proxy.port}/0"
 
     def _open_redis(self, stack: ExitStack) -> None:
+        self.lane.redis = self.redis
         stack.enter_context(self.redis)
         self.broker = rmq_spark.connect(self.redis.url)
         stack.callback(self.broker.close)

@@ -32,7 +32,9 @@ AFTER_LEASE_S = 1.0
 PAUSE_S = 10.0
 SHORT_TIMEOUT = "2s"
 LONGEST_DELAY_S = 4.0
-ROOM_BYTES = 64 * 1024
+ANOTHER_ATTEMPT_S = 180.0
+# Of a message of a file that is sent: less than it takes, more than what comes and goes anyway.
+ROOM_BYTES = 20
 FULL = "has reached maxmemory"
 
 Injection = Callable[[Cell, Moment], bool]
@@ -64,7 +66,13 @@ def end_reader(wanted: signal.Signals) -> Injection:
     def inject(cell: Cell, moment: Moment) -> bool:
         port = cell.last_caller("due")
         pid = client_of(port, cell.proxy.port) if port else None
-        return pid is not None and send(pid, wanted)
+        program = cell.lane.program("consumer")
+        since = len(program.events)
+        hit = pid is not None and send(pid, wanted)
+        moment.release()
+        if hit:  # what is left of the old run is no moment for the next injection
+            program.wait("started", "consumer", since)
+        return hit
 
     return inject
 
@@ -175,7 +183,7 @@ def fill_redis(cell: Cell, moment: Moment) -> bool:
     client = cell.broker.server.client
     producer = cell.lane.program("producer")
     since = len(producer.events)
-    client.config_set("maxmemory", client.info("memory")["used_memory"] + ROOM_BYTES)
+    client.config_set("maxmemory", client.info("memory")["used_memory"] + ROOM_BYTES * cell.file)
     try:
         cell.give_second_half()
         producer.wait("failed", "producer", since, text=FULL)
@@ -220,7 +228,8 @@ def fail_first(cell: Cell, moment: Gate) -> bool:
 def _attempted_again(cell: Cell, moment: Moment) -> bool:
     task = moment.task if isinstance(moment, Gate) else "*"
     try:
-        wait_until(lambda: list(cell.gates.glob(f"again-{task}")), "another attempt", 60)
+        marks = f"again-{task}"
+        wait_until(lambda: list(cell.gates.glob(marks)), "another attempt", ANOTHER_ATTEMPT_S)
     except NotInTime:
         return False
     finally:

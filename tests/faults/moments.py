@@ -10,7 +10,7 @@ from processes import client_of
 from program import wait_until
 from proxy import Proxy, Trap
 
-ENTERED_S = 90.0
+ENTERED_S = 300.0
 
 
 class Moment(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 from processes import ended, family
 
 PROGRAM = Path(__file__).parent / "spark_program.py"
-START_S = 180.0
+START_S = 600.0
 SESSION = {
     "spark.master": "local[3,4]",
     "spark.ui.enabled": "false",
@@ -32,7 +32,7 @@ class NotInTime(Exception):
     """Something that a cell waits for did not happen."""
 
 
-def wait_until(holds: Callable[[], Any], what: str, within_s: float = 120.0) -> Any:
+def wait_until(holds: Callable[[], Any], what: str, within_s: float = 300.0) -> Any:
     """Waits for a condition and returns its value. Raises NotInTime naming it."""
     end = time.monotonic() + within_s
     while time.monotonic() < end:
@@ -87,7 +87,7 @@ class Program:
         event: str,
         query: str = "",
         since: int = 0,
-        within_s: float = 120.0,
+        within_s: float = 300.0,
         text: str = "",
     ) -> dict[str, Any]:
         """The first such event after so many others. Raises NotInTime, also when it has ended."""
@@ -113,20 +113,20 @@ class Program:
         self.close()
         return hit
 
-    def close(self) -> None:
+    def close(self, patience_s: float = 10.0) -> None:
         """Ends it, if need be by force. What its tasks started ends by itself."""
         if self._process.stdin:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
         rest = family(self.pid) if self.lives() else []
         try:
-            self._process.wait(10)
+            self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
             for pid in rest:
                 _kill(pid)
             self._process.wait()
         for pid in rest:
-            if not ended(pid, 10):
+            if not ended(pid, patience_s):
                 _kill(pid)
         self._log.close()
 

@@ -9,10 +9,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cell import SINKS, Cell, Lane
+from class_archive import written
 from fault import Fault
 from injections import FAULTS
 from verdict import HEADINGS, Verdict, aligned, markdown
@@ -51,6 +52,7 @@ class Round:
     seed: int = 1
     lanes: int = 2
     keep: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
 
     def run(
         self,
@@ -78,15 +80,17 @@ class Round:
         return [verdicts[at] for at in sorted(verdicts)]
 
     def _in_lanes(self, work: Callable[[Lane], None], lanes: int) -> None:
-        threads = []
-        for number in range(lanes):
-            place = self.folder / f"lane-{number}"
-            place.mkdir()
-            threads.append(threading.Thread(target=work, args=(Lane(place),)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        made = [Lane(self.folder / f"lane-{number}", self.settings) for number in range(lanes)]
+        threads = [threading.Thread(target=work, args=(lane,), daemon=True) for lane in made]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException:  # interrupted: nothing may go on behind our back
+            for lane in made:
+                lane.abandon()
+            raise
 
     def _cell(self, lane: Lane, fault: Fault, sink: str) -> Verdict:
         place = self.folder / f"{fault.name}-{sink}"
@@ -128,7 +132,9 @@ def main() -> int:
         (fault, sink) for fault in FAULTS if fault.name in chosen.only for sink in chosen.sink
     ]
     keep = chosen.keep is not None
-    chosen_round = Round(folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep)
+    chosen_round = Round(
+        folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep, written(folder)
+    )
     verdicts = chosen_round.run(wanted, tell)
     seconds = time.monotonic() - since
     say("\n" + aligned([HEADINGS, *(each.cells() for each in verdicts)]))

@@ -19,7 +19,6 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
-
 from queries import start
 
 BEFORE_NEXT_START_S = 0.2
