@@ -1,7 +1,8 @@
 -- What a claim of one slot could take now: due in store and retry queue, and expired claims.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 claims, 5 consumers
 -- ARGV: 1 consumer, 2 dueBefore in ms or '', 3 epoch or '', 4 descending 0/1
--- Returns {messages, messages held back by another consumer or a higher epoch, now in ms}.
+-- Returns {messages, messages held back by another consumer or a higher epoch, ms until time alone
+--   may add to them (a wait or a lease ends) or ''}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot. Reads only.
 local store, prepare, retry, claims, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -25,13 +26,20 @@ local now = now_ms()
 local until_ms = due_before and math.min(now, due_before) or now
 local count = redis.call('ZCOUNT', store, '-inf', descending and '+inf' or text_of(until_ms))
   + redis.call('ZCOUNT', retry, '-inf', '(' .. text_of(math.floor(until_ms / 1000) * 1000 + 1000))
+local next_ms = nil
+local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
+if waiting[2] then next_ms = math.floor(waiting[2] / 1000) * 1000 end
 local held = epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
 for _, record in ipairs(records) do
   if record.deadline <= now then
     count = count + held_messages(prepare, record)
-  elseif epoch and record.consumer ~= consumer then
-    held = held or held_messages(prepare, record) > 0
+  else
+    if epoch and record.consumer ~= consumer then
+      held = held or held_messages(prepare, record) > 0
+    end
+    next_ms = math.min(next_ms or record.deadline, record.deadline)
   end
 end
-if held then return {0, count, now} end
-return {count, 0, now}
+next_ms = next_ms and math.max(0, next_ms - now) or ''
+if held then return {0, count, next_ms} end
+return {count, 0, next_ms}

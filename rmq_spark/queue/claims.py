@@ -108,11 +108,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class SlotDue:
-    """What a claim of one slot could take, and what another consumer or epoch holds back."""
+    """What a claim of one slot could take, and what another consumer or epoch holds back.
+
+    next_ms: until time alone may add to it: a wait or a lease ends. None: it will not.
+    """
 
     slot: int
     due: int
     held: int
+    next_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, TopicTyp
 
 # A send blocks Redis for about 2 us a message; 4096 keep others' calls waiting less than 10 ms.
 MESSAGES_A_SEND = 4096
+# Redis looks at a store in about 1 us.
+STORES_A_CALL = 4096
 # One reply or request of a pipeline is held in memory whole on both sides.
 CALLS_A_PIPELINE = 256
 COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
@@ -196,8 +198,19 @@ class Queue:
         ]
         replies = self._pipelines(calls)
         return [
-            SlotDue(slot, due, held) for slot, (due, held, _) in zip(slots, replies, strict=True)
+            SlotDue(slot, due, held, None if next_ms == b"" else next_ms)
+            for slot, (due, held, next_ms) in zip(slots, replies, strict=True)
         ]
+
+    def any_due(self, slots: Sequence[int]) -> bool:
+        """Whether a message is due in the store of any of these slots: one cheap call.
+
+        (In a cluster one for each slot.) Retries that wait and claims are not looked at.
+        """
+        stores = [self.keys.store(slot) for slot in slots]
+        size = 1 if self.server.is_cluster else STORES_A_CALL
+        calls = [Call("any_due", part, [self._descending]) for part in chunks(stores, size)]
+        return any(self._pipelines(calls))
 
     def claim(
         self,

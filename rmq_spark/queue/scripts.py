@@ -22,9 +22,10 @@ _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 # Scripts that store new messages must fail on a full server; all others free what they can, so
 # they may run there (flags are known from Redis 7 on; 6.2 goes by each script's first write).
 _STORING = frozenset({"send_first", "send_last", "stage"})
-_READING = frozenset({"due", "figures"})
+_READING = frozenset({"any_due", "due", "figures"})
 NAMES = (
     "alter",
+    "any_due",
     "cancel",
     "claim",
     "commit",

@@ -81,6 +81,11 @@ class Server:
         """Where it is, without credentials."""
         return self._options.address
 
+    @property
+    def is_cluster(self) -> bool:
+        """Whether a call may only touch keys of one hash slot."""
+        return self._options.cluster
+
     def close(self) -> None:
         """Closes the connections."""
         self.client.close()

@@ -11,7 +11,6 @@ header, and an older run of the same consumer can claim and commit nothing.
 """
 
 import logging
-import time
 from collections.abc import Iterable
 
 from rmq_spark.queue.broker import Broker
@@ -22,11 +21,15 @@ from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
 from rmq_spark.spark.lease import LeaseTimer
 from rmq_spark.spark.offsets import Offset
-from rmq_spark.spark.options import SourceOptions
+from rmq_spark.spark.options import DEFAULT_MOST_PARTITIONS, SourceOptions
 from rmq_spark.spark.partition_reader import Delivery, RmqPartition
 from rmq_spark.spark.plan import PlannedClaim, allocate, claims_of, share_out
+from rmq_spark.spark.watch import Watch
 
 _log = logging.getLogger(__name__)
+
+# A task takes Spark about 10 ms to start; a task reads so many messages in that time.
+MESSAGES_A_TASK = 4096
 
 
 def open_queue(options: SourceOptions) -> Queue:
@@ -57,8 +60,8 @@ class ConsumerRun:
         self._settled: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}
         self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}
-        self._own_batch: int | None = None
-        self._ask_again_s = 0.0
+        self.last_planned: int | None = None  # the number of the batch that this run planned last
+        self._watch = Watch(options.poll_interval_ms / 1000)
         self._lease = LeaseTimer(options, queue, start.consumer, self._run)
 
     # -- settling
@@ -84,42 +87,51 @@ class ConsumerRun:
         for a query that goes on.
         """
         settled = self.settle(start.seq)
-        own = settled if self._own_batch == start.seq else None
+        own = settled if self.last_planned == start.seq else None
         if backlog is not None:
             if own is not None:
                 backlog.done(own)
             limit = backlog.bound(limit)
         elif own is not None and not own.claimed:
-            self._wait()
-        if time.monotonic() < self._ask_again_s or limit == 0:
+            self._watch.rest()
+        if limit == 0 or not self._worth_asking(backlog):
             return start
-        due = self._due(backlog)
-        quotas = allocate(due, limit, start.seq + 1)
+        slots = self._due(backlog)
+        quotas = allocate({slot.slot: slot.due for slot in slots}, limit, start.seq + 1)
         if not quotas:
             if backlog is None:
-                self._wait()
+                self._watch.found_nothing(slots)
             else:
                 backlog.end()
             return start
+        self._watch.found_something()
         if backlog is not None:
             backlog.begin(quotas)
         planned = start.next()
         self._planned = {planned.seq: claims_of(quotas, planned.seq)}
         self._replayed = {}
-        self._own_batch = planned.seq
+        self.last_planned = planned.seq
         self._lease.hold(planned.seq, quotas)
         return planned
 
-    def _wait(self) -> None:
-        self._ask_again_s = time.monotonic() + self._options.poll_interval_ms / 1000
+    def _worth_asking(self, backlog: "Backlog | None") -> bool:
+        """Whether all slots are asked what is due in them; a query that goes on spares Redis."""
+        if backlog is not None:
+            return True
+        if self._watch.rests():
+            return False
+        if self._watch.knows_too_little():
+            return True
+        self._watch.rest()
+        return self._queue.any_due(self._queue.slots)
 
-    def _due(self, backlog: "Backlog | None") -> dict[int, int]:
+    def _due(self, backlog: "Backlog | None") -> list[SlotDue]:
         self._queue = refreshed(self._queue)
         if self._queue.definition.paused:
-            return {}
+            return []
         before = None if backlog is None else backlog.due_before_ms
         slots = self._queue.due(self._queue.slots, self.consumer, due_before_ms=before)
-        return {slot.slot: slot.due for slot in (backlog.takeable(slots) if backlog else slots)}
+        return backlog.takeable(slots) if backlog else slots
 
     # -- handing out
 
@@ -137,8 +149,14 @@ class ConsumerRun:
             due_before_ms=due_before,
             replay_only=replay,
         )
-        most = self._options.num_partitions or min(8, self._queue.definition.slot_amount)
-        return [RmqPartition(delivery, share) for share in share_out(claims, most)]
+        return [RmqPartition(delivery, share) for share in share_out(claims, self._tasks(claims))]
+
+    def _tasks(self, claims: list[PlannedClaim]) -> int:
+        """How many tasks: as asked for, else so many that each is worth its start."""
+        if self._options.num_partitions is not None:
+            return self._options.num_partitions
+        planned = sum(claim.limit for claim in claims)
+        return max(1, min(DEFAULT_MOST_PARTITIONS, planned // MESSAGES_A_TASK))
 
     def _replay(self, seq_from: int, seq_to: int) -> list[PlannedClaim]:
         if (seq_from, seq_to) not in self._replayed:

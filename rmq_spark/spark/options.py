@@ -80,7 +80,7 @@ SOURCE_OPTIONS = (
     Option("topic", "", "the topic to read; it must exist"),
     *_TOPIC,
     Option("maxRecordsPerTrigger", str(DEFAULT_MAX_RECORDS), "messages in a batch, 0: no limit"),
-    Option("numPartitions", f"the smaller of slotAmount and {DEFAULT_MOST_PARTITIONS}", "tasks"),
+    Option("numPartitions", f"by size, up to {DEFAULT_MOST_PARTITIONS}", "tasks of a batch"),
     Option("visibilityTimeout", "60s", "how long a claim outlives its query, from 1s"),
     Option("maxProcessingTime", "no limit", "after this a batch in work is let go"),
     Option("pollInterval", "100ms", "while nothing is due, Redis is not asked more often"),

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +34,19 @@ _log = logging.getLogger(__name__)
 NO_LIMIT = 2**62
 
 
+# How often Spark reports on a query without batches, by default.
+COUNT_AGAIN_S = 10.0
+
+
+@dataclass(frozen=True)
+class _Reported:
+    """The backlog as it was reported last: for which batch, when, and what."""
+
+    batch: int | None
+    counted_s: float
+    figures: dict[str, Any]
+
+
 class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Hands out due messages, batch by batch.
 
@@ -47,7 +61,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run: ConsumerRun | None = None
         self._backlog: Backlog | None = None
         self._once = False
-        self._figures: tuple[float, dict[str, Any]] | None = None
+        self._figures: _Reported | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options, "schema": self._schema}
@@ -102,14 +116,16 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The backlog: due, delayed, prepared, retry, dead (messages), oldestDueMs (ms, or null).
 
-        Spark shows it as latestOffset of the source in every progress report. Counted at most once
-        a pollInterval.
+        Spark shows it as latestOffset of the source in every progress report, and asks for it all
+        the time: it is counted anew for every batch, and every 10 s where there is none.
         """
         now = time.monotonic()
-        if self._figures is None or now >= self._figures[0]:
+        batch = None if self._run is None else self._run.last_planned
+        known = self._figures
+        if known is None or known.batch != batch or now >= known.counted_s + COUNT_AGAIN_S:
             counted = backlog_figures(self._opened_queue().figures())
-            self._figures = (now + self._options.poll_interval_ms / 1000, counted)
-        return self._figures[1]
+            known = self._figures = _Reported(batch, now, counted)
+        return known.figures
 
     def stop(self) -> None:
         """Gives back what is in work, so that others need not wait for the lease.

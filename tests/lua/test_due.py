@@ -86,6 +86,28 @@ def test_without_an_epoch_a_slot_that_has_one_is_refused(new_slot):
         due(slot, "a")
 
 
+def next_ms(slot):
+    return slot.queue.due([0], "a")[0].next_ms
+
+
+def test_the_next_thing_that_time_brings_is_told(slot):
+    slot.put({b"far": FAR_MS})
+    assert next_ms(slot) is None
+    slot.put_waiting({b"waiting": FAR_MS + 3})
+    assert LONG_MS < next_ms(slot) < FAR_MS
+    slot.put_due([b"m"])
+    slot.claim("b", lease_ms=LONG_MS)
+    assert 0 < next_ms(slot) <= LONG_MS
+    slot.put_waiting({b"over": 5_003})
+    assert next_ms(slot) == 0
+
+
+def test_an_expired_claim_is_due_and_nothing_to_wait_for(slot):
+    slot.put_due([b"m"])
+    slot.claim("b", lease_ms=0)
+    assert next_ms(slot) is None
+
+
 @pytest.mark.parametrize("topic_type", ["FixedTime", "Priority"])
 def test_a_claim_takes_exactly_what_is_due(new_slot, topic_type):
     slot = new_slot(topic_type)

@@ -37,6 +37,7 @@ def call_of(slot, name):
     calls = {
         "alter": lambda: slot.broker.alter(queue.definition.name, max_retries=3),
         "cancel": lambda: queue.cancel({0: [numbered(6)[5], b"waiting"]}),
+        "any_due": lambda: queue.any_due([0]),
         "claim": lambda: slot.claim(a, seq=2),
         "commit": lambda: slot.commit(a),
         "conclude": lambda: stages.book.conclude(1),
@@ -76,6 +77,7 @@ KEYS = {
     "commit": "prepare claims first consumers stats",
     "conclude": "sink",
     "discard": "stages stage",
+    "any_due": "store",
     "due": "store prepare retry claims consumers",
     "expire": "store prepare retry dead claims first consumers stats",
     "figures": "store prepare retry dead claims",
@@ -93,7 +95,7 @@ KEYS = {
     "stage": "stage stages",
     "unread": "claims consumers",
 }
-READ_ONLY = {"due", "figures"}
+READ_ONLY = {"any_due", "due", "figures"}
 
 
 def key_named(slot, kind):

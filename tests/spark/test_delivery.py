@@ -4,12 +4,13 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from driving import DUE, Run, contents, send_due
+from driving import DUE, Run, contents, send_due, wait_until
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from rmq_spark import Message
 from rmq_spark.queue.claims import Claim
+from rmq_spark.queue.server import Server
 from rmq_spark.queue.topic import TopicDefinition, TopicType
 from rmq_spark.spark import partition_reader
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
@@ -195,11 +196,49 @@ def test_the_slots_are_shared_among_as_many_partitions_as_asked_for(rmq):
     assert sum(map(len, by_task)) == len(set.union(*by_task)) == 16
 
 
-def test_by_default_there_are_eight_partitions_at_most(rmq):
-    queue = rmq.due(400, slots=16)
+def planned(run, start):
+    """The next batch, as soon as there is one."""
+    return wait_until(lambda: (end := run.plan(start)) != start and end, "a batch")
+
+
+@pytest.mark.parametrize(("messages", "tasks"), [(400, 1), (2 * 4096, 2), (16 * 4096, 8)])
+def test_by_default_a_batch_has_as_many_partitions_as_it_is_worth(rmq, messages, tasks):
+    queue = rmq.due(messages, slots=16)
     with rmq.by_hand(queue) as run:
         start = run.initial()
-        assert len(run.partitions(start, run.plan(start))) == 8
+        assert len(run.partitions(start, run.plan(start))) == tasks
+
+
+def test_while_nothing_is_due_only_the_stores_are_looked_at(rmq, monkeypatch):
+    queue = rmq.queue("FixedTime", 16)
+    asked = []
+    pipeline = Server.pipeline
+
+    def counted(self, calls):
+        asked.extend(call.script for call in calls)
+        return pipeline(self, calls)
+
+    monkeypatch.setattr(Server, "pipeline", counted)
+    with rmq.by_hand(queue, pollInterval="1ms") as run:
+        start = run.initial()
+        assert run.plan(start) == start
+        assert asked.count("due") == 16
+        asked.clear()
+        while asked.count("any_due") < 3:
+            assert run.plan(start) == start
+        assert set(asked) <= {"any_due", "due"}
+        assert asked.count("due") in (0, 16)  # a second may have passed
+        send_due(queue, [7])
+        assert contents(run.batch(start, planned(run, start))) == ["m7"]
+
+
+def test_a_retry_whose_wait_ends_is_found_while_waiting(rmq):
+    queue = rmq.due(1, slots=4)
+    with rmq.by_hand(queue, pollInterval="1ms") as run:
+        end, (row,) = run.next(run.initial())
+        queue.rollback(row["slot"], row["claimId"], [b"m0"], delay_ms=300)
+        assert run.plan(end) == end
+        assert contents(run.batch(end, planned(run, end))) == ["m0"]
 
 
 def test_contents_of_0_bytes_and_of_1_mib_come_as_they_were_sent(rmq):

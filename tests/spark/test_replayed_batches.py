@@ -57,8 +57,8 @@ def test_an_old_run_can_neither_plan_nor_commit_once_a_newer_one_has_begun(rmq):
         with pytest.raises(Superseded):
             old.reader.commit(end)
         old.stop()  # releases nothing of the new run
-        assert queue.due(queue.slots, "other") == queue.due(queue.slots, end["consumer"])
-        assert sum(slot.due for slot in queue.due(queue.slots, "other")) == 0
+        for consumer in ("other", end["consumer"]):
+            assert sum(slot.due for slot in queue.due(queue.slots, consumer)) == 0
         assert queue.figures().prepare.count == 5
 
 

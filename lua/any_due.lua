@@ -1,0 +1,18 @@
+-- Whether anything is due in these stores: what a reader asks while it waits for messages.
+-- KEYS: any number of stores (in a cluster, of one slot)
+-- ARGV: 1 descending 0/1
+-- Returns 1 or 0.
+-- Errors: RMQ_WRONGTYPE
+-- Bound: the number of keys. Reads only.
+local descending = ARGV[1] == '1'
+
+--- include time
+--- include types
+
+local until_ms = descending and '+inf' or string.format('%.0f', now_ms())
+for _, store in ipairs(KEYS) do
+  local wrong = wrong_type(store, 'zset')
+  if wrong then return wrong end
+  if redis.call('ZCOUNT', store, '-inf', until_ms) > 0 then return 1 end
+end
+return 0

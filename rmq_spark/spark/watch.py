@@ -1,0 +1,48 @@
+"""When a query that found nothing to do asks Redis again, and how much."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from rmq_spark.queue.claims import SlotDue
+
+# Asking a slot what is due costs Redis and the reader about 10 us each; a store alone costs 1 us.
+SLOTS_A_SECOND = 256
+SHORTEST_S = 1.0
+
+
+class Watch:
+    """Spark asks for the next offset every 10 ms; Redis is asked once a pollInterval.
+
+    Then it is enough to look into the stores, until something that time alone brings about is to be
+    expected: a wait or a lease ends. Those that began since all slots were asked are found a little
+    later: all are asked again once a second, or as often as keeps it below 256 slots a second.
+    """
+
+    def __init__(self, poll_interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._poll_interval_s = poll_interval_s
+        self._clock = clock
+        self._rests_until = 0.0
+        self._all_again = 0.0
+
+    def rests(self) -> bool:
+        """Whether Redis is not to be asked yet."""
+        return self._clock() < self._rests_until
+
+    def rest(self) -> None:
+        """Redis is not asked for a pollInterval."""
+        self._rests_until = self._clock() + self._poll_interval_s
+
+    def knows_too_little(self) -> bool:
+        """Whether all slots are to be asked."""
+        return self._clock() >= self._all_again
+
+    def found_nothing(self, slots: Sequence[SlotDue]) -> None:
+        """All slots were asked, and nothing is due."""
+        self.rest()
+        waits_s = [slot.next_ms / 1000 for slot in slots if slot.next_ms is not None]
+        longest_s = max(SHORTEST_S, len(slots) / SLOTS_A_SECOND)
+        self._all_again = self._clock() + min([longest_s, *waits_s])
+
+    def found_something(self) -> None:
+        """A batch is planned; what it changes is not known."""
+        self._all_again = 0.0

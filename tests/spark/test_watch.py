@@ -1,0 +1,65 @@
+"""When a waiting query asks Redis again: by a clock of the test's own."""
+
+from rmq_spark.queue.claims import SlotDue
+from rmq_spark.spark.watch import Watch
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def watch():
+    clock = Clock()
+    return Watch(0.1, clock), clock
+
+
+def test_at_first_everything_is_asked_at_once():
+    new, _ = watch()
+    assert not new.rests()
+    assert new.knows_too_little()
+
+
+def test_after_nothing_was_found_redis_is_left_alone_for_a_poll_interval():
+    waiting, clock = watch()
+    waiting.found_nothing([SlotDue(0, 0, 0)])
+    assert waiting.rests()
+    clock.now += 0.11
+    assert not waiting.rests()
+    assert not waiting.knows_too_little()
+
+
+def test_all_slots_are_asked_again_after_a_second():
+    waiting, clock = watch()
+    waiting.found_nothing([SlotDue(slot, 0, 0) for slot in range(64)])
+    clock.now += 0.9
+    assert not waiting.knows_too_little()
+    clock.now += 0.2
+    assert waiting.knows_too_little()
+
+
+def test_many_slots_are_asked_less_often():
+    waiting, clock = watch()
+    waiting.found_nothing([SlotDue(slot, 0, 0) for slot in range(1024)])
+    clock.now += 3.9
+    assert not waiting.knows_too_little()
+    clock.now += 0.2
+    assert waiting.knows_too_little()
+
+
+def test_all_slots_are_asked_when_the_first_wait_ends():
+    waiting, clock = watch()
+    waiting.found_nothing([SlotDue(0, 0, 0), SlotDue(1, 0, 0, 300), SlotDue(2, 0, 0, 250)])
+    clock.now += 0.24
+    assert not waiting.knows_too_little()
+    clock.now += 0.02
+    assert waiting.knows_too_little()
+
+
+def test_after_a_batch_everything_is_asked():
+    waiting, _ = watch()
+    waiting.found_nothing([])
+    waiting.found_something()
+    assert waiting.knows_too_little()
