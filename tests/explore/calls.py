@@ -119,13 +119,25 @@ def claim(
     )
 
 
-def replay(caller: str, to: int, *, slot: int = 0) -> Action:
+def due(caller: str, *, slot: int = 0, epoch: int | None = None) -> Action:
+    consumer, run = who(caller)
+    return Action(
+        f"{caller} asks what is due in slot {slot}",
+        "due",
+        lambda queue: queue.due([slot], consumer, epochs=None if epoch is None else {slot: epoch}),
+        **{"slot": slot, "consumer": consumer, "run": run},
+        epoch=epoch,
+    )
+
+
+def replay(caller: str, to: int, *, slot: int = 0, times: int | None = None) -> Action:
     consumer, run = who(caller)
     return Action(
         f"{caller} replays batches 1 to {to} in slot {slot}",
         "replay",
         lambda queue: queue.replay(consumer, run, 0, to, LEASE_MS),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": to},
+        times=times,
     )
 
 
@@ -139,13 +151,14 @@ def commit(caller: str, seq: int, *, slot: int = 0) -> Action:
     )
 
 
-def release(caller: str, *, slot: int = 0) -> Action:
+def release(caller: str, *, slot: int = 0, times: int | None = None) -> Action:
     consumer, run = who(caller)
     return Action(
         f"{caller} releases slot {slot}",
         "release",
         lambda queue: queue.release([slot], consumer, run),
         **{"slot": slot, "consumer": consumer, "run": run},
+        times=times,
     )
 
 

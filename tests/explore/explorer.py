@@ -87,7 +87,11 @@ class Explorer:
         keys = self.calls.keys
         self.keys = [[getattr(keys, kind)(s) for kind in KINDS] for s in range(world.slots)]
         self.came_from: dict[State, tuple[State, str] | None] = {}
-        self.tally = Tally(world.name, depth, idle={action.text for action in world.actions})
+        self.tally = Tally(
+            world.name,
+            depth,
+            idle={action.text for action in world.actions if action.kind != "due"},
+        )
 
     def run(self) -> Tally:
         """Sees every state within the depth. Raises PromiseBroken at the first broken promise."""
@@ -135,7 +139,7 @@ class Explorer:
     def may(self, state: State, action: Action) -> bool:
         if action.times is not None and dict(state.called).get(action.text, 0) >= action.times:
             return False
-        return self.world.may(state.ghosts, action)
+        return self.world.may(state, action)
 
     def steps(self, wanted: list[tuple[State, Action]]) -> Iterator[tuple[State, Action, State]]:
         """Makes each call in its state, and checks what came of it."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+# The calls by which a slot comes to know of a run.
+RAISING = ("claim", "replay", "commit", "renew", "release")
 # Content, score in the store, or None on a retry, and retries left.
 Row = tuple[str, int | None, int]
 
@@ -63,8 +65,8 @@ def after(step: Any) -> Ghost:
         return step.ghost
     ghost, by = step.ghost, step.action
     changes: dict[str, Any] = {}
-    found_nothing = by.kind in ("renew", "release", "unread") and step.answer == 0
-    if by.run and by.kind != "rollback" and by.kind != "unread" and not found_nothing:
+    found_nothing = by.kind in ("renew", "release") and step.answer == 0
+    if by.kind in RAISING and not found_nothing:
         changes["newest"] = raised(ghost.runs, by.consumer, by.run)
     if by.kind == "commit":
         changes["done"] = raised(ghost.settled, by.consumer, by.seq)

@@ -317,18 +317,39 @@ def expected_lease(step: Step, name: str) -> bool:
 
 def what_is_due_is_taken(step: Step) -> bool:
     """A claim that had room has left nothing that is due and that nobody holds."""
-    view, by = step.after, step.action
-    if not step.makes_a_claim or len(view.held(by.claim)) == by.limit:
-        return True
-    others = step.exclusive and view.holders() - {by.consumer}
-    if others or (by.epoch or 0) < step.ghost.epoch:
+    by = step.action
+    if not step.makes_a_claim or len(step.after.held(by.claim)) == by.limit:
         return True
     own = f"{by.consumer}:{by.seq}:"
+    return is_held_back(step, step.after) or not any_due(step.after, spared=own)
+
+
+def what_is_due_is_counted(step: Step) -> bool:
+    """A slot of which a claim could take something is never said to have nothing due."""
+    if not step.done("due"):
+        return True
+    [slot] = step.answer
+    if is_held_back(step, step.before):
+        return slot.due == 0
+    return slot.due > 0 or not any_due(step.before)
+
+
+def is_held_back(step: Step, view: View) -> bool:
+    """Whether another's lease, or a higher epoch, keeps the caller from taking anything."""
+    others = (
+        view.held(name) and record.live and not name.startswith(f"{step.action.consumer}:")
+        for name, record in view.claims.items()
+    )
+    return (step.exclusive and any(others)) or (step.action.epoch or 0) < step.ghost.epoch
+
+
+def any_due(view: View, spared: str = "-") -> bool:
+    """Whether anything may be taken; spared: how the names begin of claims that may not."""
     return (
-        not any(score != FAR and c not in view.prepare for c, score in view.store.items())
-        and all(waits for _, waits in view.retry.values())
-        and not any(
-            view.held(name) and not record.live and not name.startswith(own)
+        any(score != FAR and content not in view.prepare for content, score in view.store.items())
+        or any(not waits for _, waits in view.retry.values())
+        or any(
+            view.held(name) and not record.live and not name.startswith(spared)
             for name, record in view.claims.items()
         )
     )
@@ -356,5 +377,6 @@ PROMISES = (
     commits_take_what_was_read,
     leases_are_the_consumers_own,
     what_is_due_is_taken,
+    what_is_due_is_counted,
     counters_balance,
 )

@@ -10,6 +10,7 @@ from calls import (
     cancel,
     claim,
     commit,
+    due,
     expire,
     release,
     renew,
@@ -23,12 +24,26 @@ from calls import (
 from rmq_spark.queue import TopicDefinition, TopicType
 
 
-def after_reading_everything(ghosts: tuple, by: Action) -> bool:
+def like_spark(state: Any, by: Action) -> bool:
     """What Spark keeps to: a later run commits when it has read all that its replays listed."""
     if by.kind != "commit" or by.run == 1:
         return True
     caller = (by.consumer, by.run)
-    return all(ghost.unread.get(caller) == frozenset() for ghost in ghosts)
+    return all(ghost.unread.get(caller) == frozenset() for ghost in state.ghosts)
+
+
+def like_a_plain_consumer(state: Any, by: Action) -> bool:
+    """What a consumer in plain Python keeps to: its later run first replays, then releases.
+
+    After that it commits the batches that it has claimed itself.
+    """
+    if by.run < 2:
+        return True
+    called = dict(state.called)
+    if by.kind in ("replay", "release"):
+        return by.kind == "replay" or any("replays" in text for text in called)
+    read = state.ghosts[by.slot].reads.get(by.claim, (0, ()))[0] == by.run
+    return any("releases" in text for text in called) and (by.kind != "commit" or read)
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +59,7 @@ class World:
     actions: tuple[Action, ...]
     depth: int
     small_depth: int
-    may: Callable[[tuple, Action], bool] = after_reading_everything
+    may: Callable[[Any, Action], bool] = like_spark
 
     @property
     def turns(self) -> bool:
@@ -114,6 +129,7 @@ SLOTS = World(
                 claim("a1", 2, slot=slot),
                 claim("a2", 1, slot=slot, replay_only=True),
                 claim("a2", 2, slot=slot),
+                due("a2", slot=slot),
                 replay("a2", 2, slot=slot),
                 commit("a1", 1, slot=slot),
                 commit("a2", 1, slot=slot),
@@ -143,6 +159,8 @@ EXCLUSIVE = World(
         claim("a2", 1, epoch=3),
         claim("b1", 1, epoch=2),
         claim("b1", 2, epoch=2),
+        due("a1", epoch=1),
+        due("b1", epoch=2),
         replay("a2", 2),
         commit("a1", 1),
         commit("a1", 2),
@@ -172,6 +190,7 @@ BACKOFF = World(
         claim("a1", 2),
         claim("a2", 1),
         claim("b1", 1),
+        due("b1"),
         replay("a2", 2),
         commit("a1", 1),
         commit("a2", 1),
@@ -208,6 +227,7 @@ PRIORITY = World(
         claim("a2", 3, limit=8),
         claim("b1", 1, limit=1),
         claim("b1", 2, limit=2),
+        due("a1"),
         replay("a2", 3),
         commit("a1", 1),
         commit("a2", 2),
@@ -222,4 +242,36 @@ PRIORITY = World(
     small_depth=3,
 )
 
-WORLDS = (RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY)
+PLAIN = World(
+    "plain",
+    topic(TopicType.FIXED_TIME, max_retries=2),
+    begin=("send x with 1000", "send y with 2000"),
+    actions=(
+        send("x", 1000, times=2),
+        send("y", 2000),
+        claim("a1", 1, limit=1),
+        claim("a1", 2),
+        claim("a2", 2),
+        claim("a2", 3),
+        claim("b1", 1),
+        due("a2"),
+        replay("a2", 1, times=1),
+        release("a2", times=1),
+        renew("a1"),
+        renew("a2"),
+        commit("a1", 1),
+        commit("a1", 2),
+        commit("a2", 2),
+        commit("a2", 3),
+        commit("b1", 1),
+        rollback("a1", 1, "x"),
+        rollback("a2", 2, "x"),
+        rollback("b1", 1, "y"),
+        expire(),
+    ),
+    depth=7,
+    small_depth=4,
+    may=like_a_plain_consumer,
+)
+
+WORLDS = (RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN)
