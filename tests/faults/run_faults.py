@@ -32,7 +32,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="these faults")
     parser.add_argument("--sink", nargs="+", choices=SINKS, default=SINKS, help="these sinks")
     parser.add_argument("--lanes", type=int, default=2, help="cells at the same time; 2")
-    parser.add_argument("--markdown", type=Path, help="write the table into this file's marks")
+    parser.add_argument("--markdown", type=Path, help="write the table into this file")
     parser.add_argument("--keep", type=Path, help="keep what the cells leave behind in this folder")
     chosen = parser.parse_args(given)
     if chosen.times < 3:
@@ -64,13 +64,15 @@ class Round:
         for at in range(len(wanted)):
             places.put(at)
         verdicts: dict[int, Verdict] = {}
+        telling = threading.Lock()
 
         def work(lane: Lane) -> None:
             try:
                 while True:
                     at = places.get_nowait()
                     verdicts[at] = self._cell(lane, *wanted[at])
-                    tell(verdicts[at])
+                    with telling:
+                        tell(verdicts[at])
             except queue.Empty:
                 pass
             finally:
@@ -106,19 +108,21 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def tell(verdict: Verdict) -> None:
+def tell(verdict: Verdict, chosen: argparse.Namespace) -> None:
     """A cell that is over."""
     lines = ["  ".join([*verdict.cells(), f"{verdict.seconds:.0f} s"]), *verdict.faults_found()]
     say("\n    ".join(lines))
+    if chosen.markdown:
+        write_markdown(chosen, [verdict])
 
 
-def write_markdown(chosen: argparse.Namespace, verdicts: Sequence[Verdict], seconds: float) -> None:
-    """Replaces what stands between the marks of a file."""
+def write_markdown(chosen: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
+    """Replaces what stands between the marks of a file; a cell depends on nothing but its seed."""
     before, rest = chosen.markdown.read_text().split(BEGIN)
-    after = rest.split(END)[1]
+    table, after = rest.split(END)
     given = f"--seed {chosen.seed} --messages {chosen.messages} --times {chosen.times}"
-    head = f'`make faults ARGS="{given}"`, {seconds / 60:.0f} min.'
-    text = f"{BEGIN}\n{head}\n\n{markdown(verdicts)}\n{END}"
+    order = [(fault.text, sink) for fault in FAULTS for sink in SINKS]
+    text = f'{BEGIN}\n`make faults ARGS="{given}"`\n\n{markdown(verdicts, table, order)}\n{END}'
     chosen.markdown.write_text(f"{before}{text}{after}")
 
 
@@ -135,13 +139,11 @@ def main() -> int:
     chosen_round = Round(
         folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep, written(folder)
     )
-    verdicts = chosen_round.run(wanted, tell)
+    verdicts = chosen_round.run(wanted, lambda verdict: tell(verdict, chosen))
     seconds = time.monotonic() - since
     say("\n" + aligned([HEADINGS, *(each.cells() for each in verdicts)]))
     failed = [each for each in verdicts if each.faults_found()]
     say(f"{len(verdicts)} cells, {len(failed)} failed, seed {chosen.seed}, {seconds:.0f} s")
-    if chosen.markdown:
-        write_markdown(chosen, verdicts, seconds)
     if failed:
         say(f"What the failed cells left behind is in {folder}")
     elif not chosen.keep:

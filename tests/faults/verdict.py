@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 PHASES = ("read", "write", "commit")
 HEADINGS = (
     *("fault", "sink", "lease", "promise", "injected (read/write/commit)", "sent", "delivered"),
-    *("lost", "unexpected", "duplicated", "redelivered", ""),
+    *("lost", "unexpected", "duplicated", "redelivered", "verdict"),
 )
 
 
@@ -70,10 +70,20 @@ class Verdict:
         ]
 
 
-def markdown(verdicts: Sequence[Verdict]) -> str:
-    """The table."""
-    rows = [HEADINGS, ["---"] * len(HEADINGS), *(verdict.cells() for verdict in verdicts)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def markdown(verdicts: Sequence[Verdict], before: str, order: Sequence[tuple[str, str]]) -> str:
+    """The table. Cells that were not run keep the line they have in an earlier one.
+
+    order: fault and sink of each line.
+    """
+    rows = {(words[0], words[1]): words for words in _lines(before)}
+    rows |= {(verdict.fault, verdict.sink): verdict.cells() for verdict in verdicts}
+    table = [HEADINGS, ["---"] * len(HEADINGS), *(rows[each] for each in order if each in rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in table)
+
+
+def _lines(table: str) -> list[list[str]]:
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    return [words for words in lines if len(words) == len(HEADINGS)]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
