@@ -272,7 +272,7 @@ FAULTS = (
     ),
     Fault(
         "takeover",
-        "the same, while another consumer has taken over",
+        "driver: kill -9, meanwhile another consumer takes over",
         be_taken_over,
         of_consumer,
         promise=_AT_LEAST_ONCE,
