@@ -8,24 +8,38 @@ from rmq_spark.queue.claims import SlotDue
 # Asking a slot what is due costs Redis and the reader about 10 us each; a store alone costs 1 us.
 SLOTS_A_SECOND = 256
 SHORTEST_S = 1.0
+# Nothing else in the query goes on while its source waits, and query.stop() waits too.
+LONGEST_WAIT_S = 0.1
 
 
 class Watch:
-    """Spark asks for the next offset every 10 ms; Redis is asked once a pollInterval.
+    """An idle Spark asks for the next offset every 10 ms; Redis is asked once a pollInterval.
+
+    Who asks sooner is kept waiting, which spares Spark, too: most of what it does while idle is to
+    ask. A query with other, busy sources comes later than that and does not wait.
 
     Then it is enough to look into the stores, until something that time alone brings about is to be
     expected: a wait or a lease ends. Those that began since all slots were asked are found a little
     later: all are asked again once a second, or as often as keeps it below 256 slots a second.
     """
 
-    def __init__(self, poll_interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        poll_interval_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._poll_interval_s = poll_interval_s
         self._clock = clock
+        self._sleep = sleep
         self._rests_until = 0.0
         self._all_again = 0.0
 
     def rests(self) -> bool:
-        """Whether Redis is not to be asked yet."""
+        """Whether Redis is not to be asked yet; waits for that, up to 0.1 s."""
+        left_s = self._rests_until - self._clock()
+        if left_s > 0:
+            self._sleep(min(left_s, LONGEST_WAIT_S))
         return self._clock() < self._rests_until
 
     def rest(self) -> None:

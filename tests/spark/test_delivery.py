@@ -12,7 +12,7 @@ from rmq_spark import Message
 from rmq_spark.queue.claims import Claim
 from rmq_spark.queue.server import Server
 from rmq_spark.queue.topic import TopicDefinition, TopicType
-from rmq_spark.spark import partition_reader
+from rmq_spark.spark import consumer_run, partition_reader
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 
 
@@ -201,8 +201,11 @@ def planned(run, start):
     return wait_until(lambda: (end := run.plan(start)) != start and end, "a batch")
 
 
-@pytest.mark.parametrize(("messages", "tasks"), [(400, 1), (2 * 4096, 2), (16 * 4096, 8)])
-def test_by_default_a_batch_has_as_many_partitions_as_it_is_worth(rmq, messages, tasks):
+@pytest.mark.parametrize(("messages", "tasks"), [(50, 1), (200, 2), (1600, 8)])
+def test_by_default_a_batch_has_as_many_partitions_as_it_is_worth(
+    rmq, monkeypatch, messages, tasks
+):
+    monkeypatch.setattr(consumer_run, "MESSAGES_A_TASK", 100)
     queue = rmq.due(messages, slots=16)
     with rmq.by_hand(queue) as run:
         start = run.initial()

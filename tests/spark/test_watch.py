@@ -7,13 +7,20 @@ from rmq_spark.spark.watch import Watch
 class Clock:
     now = 1000.0
 
+    def __init__(self):
+        self.slept = []
+
     def __call__(self):
         return self.now
 
+    def sleep(self, seconds):
+        self.slept.append(round(seconds, 6))
+        self.now += seconds
 
-def watch():
+
+def watch(poll_interval_s=0.1):
     clock = Clock()
-    return Watch(0.1, clock), clock
+    return Watch(poll_interval_s, clock, clock.sleep), clock
 
 
 def test_at_first_everything_is_asked_at_once():
@@ -25,10 +32,26 @@ def test_at_first_everything_is_asked_at_once():
 def test_after_nothing_was_found_redis_is_left_alone_for_a_poll_interval():
     waiting, clock = watch()
     waiting.found_nothing([SlotDue(0, 0, 0)])
-    assert waiting.rests()
+    clock.now += 0.03
+    assert not waiting.rests()
+    assert clock.slept == [0.07]
+    assert not waiting.knows_too_little()
+
+
+def test_who_asks_later_is_not_kept_waiting():
+    waiting, clock = watch()
+    waiting.found_nothing([SlotDue(0, 0, 0)])
     clock.now += 0.11
     assert not waiting.rests()
-    assert not waiting.knows_too_little()
+    assert clock.slept == []
+
+
+def test_nobody_waits_longer_than_a_tenth_of_a_second():
+    waiting, clock = watch(poll_interval_s=3600)
+    waiting.found_nothing([SlotDue(0, 0, 0)])
+    assert waiting.rests()
+    assert waiting.rests()
+    assert clock.slept == [0.1, 0.1]
 
 
 def test_all_slots_are_asked_again_after_a_second():

@@ -1,0 +1,138 @@
+"""How long after its due time is a message in the sink, and how much of that is Spark itself?
+
+FixedTime messages are sent ahead of their times, at 1 000 and at 20 000 a second, by a plain
+process; a query with the default trigger and default options hands each batch to foreachBatch,
+which collects content and dueTime. A message's latency is the time at which its batch is there,
+less its due time. The floor is the same query over a source that makes such rows from the clock,
+without any I/O. The first batches of each query only warm up.
+"""
+
+import argparse
+import math
+import multiprocessing
+import tempfile
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import redis
+from clock_source import ClockSource
+from measuring import Figure, Report, arguments_of
+from pyspark.sql import DataFrame, SparkSession
+from spark_side import session
+
+import rmq_spark
+from rmq_spark import Message
+from rmq_spark.local import LocalRedis
+
+RATES = (1_000, 20_000)
+SLOTS = 64
+AHEAD_S = 2.0  # messages are stored so long before they are due
+SEND_EVERY_S = 0.25
+WARM_UP_BATCHES = 20
+START_S = 30.0  # at most, until a query's first batch
+TARGETS = {1_000: 1.5}
+
+
+def send_ahead(url: str, rate: int) -> None:
+    """Sends ``rate`` messages for each second, AHEAD_S before it comes, until it is ended."""
+    queue = rmq_spark.connect(url).queue("Bench")
+    start, sent, every_ms = time.time() + AHEAD_S, 0, 1000 / rate
+    while True:
+        until = int(rate * (time.time() + AHEAD_S - start))
+        queue.send(
+            Message(f'{{"order": {number:010d}, "x": "xxxx"}}', fixed_time=due)
+            for number, due in (
+                (number, int(start * 1000 + number * every_ms)) for number in range(sent, until)
+            )
+        )
+        sent = until
+        time.sleep(SEND_EVERY_S)
+
+
+def latencies_ms(frame: DataFrame, seconds: float) -> Any:
+    """Of all rows that arrived within these seconds."""
+    found: list[Any] = []
+    enough = threading.Event()
+    begin = [math.inf]
+
+    def collect(batch: DataFrame, number: int) -> None:
+        due = batch.select("content", "dueTime").toArrow().column("dueTime")
+        now = time.time()
+        if number == WARM_UP_BATCHES:
+            begin[0] = now
+        if number > WARM_UP_BATCHES and len(due):
+            found.append(now * 1000 - due.cast("int64").to_numpy() / 1000)
+        if now > begin[0] + seconds:
+            enough.set()
+
+    with tempfile.TemporaryDirectory(prefix="rmq-bench-") as checkpoint:
+        query = (
+            frame.writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint).start()
+        )
+        if not enough.wait(4 * (START_S + seconds)):
+            raise SystemExit(f"too few batches: {query.lastProgress}, {query.exception()}")
+        query.stop()
+    return np.concatenate(found)
+
+
+def of_rmq(spark: SparkSession, server: LocalRedis, rate: int, seconds: float) -> Any:
+    """Latencies of messages."""
+    redis.Redis(port=server.port).flushdb()
+    rmq_spark.connect(server.url).create("Bench", "FixedTime", SLOTS)
+    sender = multiprocessing.get_context("spawn").Process(
+        target=send_ahead, args=(server.url, rate), daemon=True
+    )
+    sender.start()
+    try:
+        options = {"redis.url": server.url, "topic": "Bench"}
+        return latencies_ms(spark.readStream.format("rmq").options(**options).load(), seconds)
+    finally:
+        sender.terminate()
+        sender.join()
+
+
+def of_clock(spark: SparkSession, rate: int, seconds: float) -> Any:
+    """Latencies of the floor."""
+    return latencies_ms(spark.readStream.format("clock").option("rate", rate).load(), seconds)
+
+
+def main() -> None:
+    """Measures, and writes latency.json and latency.md."""
+    arguments = arguments_of(__doc__, seconds=20, rounds=3).parse_args()
+    report = Report.of("latency", __doc__)
+    with session() as spark, LocalRedis(arguments.redis, {"appendonly": "no"}) as server:
+        spark.dataSource.register(ClockSource)
+        for rate in RATES:
+            measure(report, spark, server, rate, arguments)
+        report.write(arguments.results, server)
+
+
+def measure(
+    report: Report,
+    spark: SparkSession,
+    server: LocalRedis,
+    rate: int,
+    arguments: argparse.Namespace,
+) -> None:
+    """Messages and the floor in turns."""
+    ours, floor = [], []
+    for _ in range(arguments.rounds):
+        ours.append(of_rmq(spark, server, rate, arguments.seconds))
+        floor.append(of_clock(spark, rate, arguments.seconds))
+    for percent in (50, 99):
+        report.add(
+            Figure(
+                f"p{percent} at {rate:,} messages/s",
+                "ms",
+                [float(np.percentile(found, percent)) for found in ours],
+                "Spark's floor",
+                [float(np.percentile(found, percent)) for found in floor],
+                at_most=TARGETS.get(rate) if percent == 99 else None,
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
