@@ -1,0 +1,61 @@
+"""What makes a cell fail, and the table that is kept from run to run."""
+
+from collections import Counter
+
+import pytest
+from verdict import Verdict, markdown
+
+SENT = {"a", "b", "c"}
+ONCE = [("a", 1), ("b", 1), ("c", 2)]
+
+
+def verdict(rows, promise="exactly once", **injected):
+    made = Verdict("a fault", "parquet", "60s", promise)
+    made.injected = Counter({"read": 2, "write": 1, "commit": 2, **injected})
+    made.compare(SENT, rows)
+    return made
+
+
+def test_each_message_once_and_a_retry_among_them_is_what_is_wanted():
+    assert verdict(ONCE).faults_found() == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        (ONCE[1:], "1 lost, 0 unexpected"),
+        ([*ONCE, ("d", 1)], "0 lost, 1 unexpected"),
+        ([*ONCE, ("a", 2), ("b", 2)], "2 duplicated where exactly once is promised"),
+        ([(content, 1) for content in SENT], "no message was delivered a second time"),
+    ],
+)
+def test_messages_that_are_missing_new_or_too_many_fail_it(rows, found):
+    (text,) = verdict(rows).faults_found()
+    assert found in text
+
+
+def test_duplicates_are_counted_but_allowed_where_nothing_else_is_promised():
+    counted = verdict([*ONCE, ("a", 2)], "at least once")
+    assert (counted.duplicated, counted.faults_found()) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("injected", "found"),
+    [
+        ({"read": 1}, ["injected 4 times, needed 5"]),
+        ({"write": 0, "read": 3}, ["never injected inside a write"]),
+    ],
+)
+def test_a_fault_that_hit_too_seldom_fails_it(injected, found):
+    assert verdict(ONCE, **injected).faults_found() == found
+
+
+def test_a_cell_that_is_run_again_replaces_its_line_and_no_other():
+    order = [("a fault", "keyed"), ("a fault", "parquet")]
+    first, other = verdict(ONCE[1:]), verdict(ONCE)
+    other.sink = "keyed"
+    table = markdown([first, other], "", order)
+    again = markdown([verdict(ONCE)], table, order)
+    assert [line.rsplit(" | ", 1)[1] for line in table.splitlines()[2:]] == ["ok |", "FAILED |"]
+    assert [line.rsplit(" | ", 1)[1] for line in again.splitlines()[2:]] == ["ok |", "ok |"]
+    assert again.splitlines()[2] == table.splitlines()[2]
