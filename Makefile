@@ -7,10 +7,10 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test explore faults lint
+.PHONY: help demo bench test explore faults lint bench-peers
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options
 	@.ci/environment java
@@ -37,3 +37,9 @@ lint: ## check style, format and types
 	@.venv/bin/python -m ruff check .
 	@.venv/bin/python -m ruff format --check .
 	@.venv/bin/python -m mypy
+
+bench-peers: ## measure beside BullMQ, dramatiq, Celery, which it installs; ARGS="--help" lists options
+	@.ci/environment java npm
+	@.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt 'rmq-spark[peers]'
+	@npm install --prefix bench/peers --no-package-lock --no-audit --no-fund --loglevel error
+	@.venv/bin/python bench/peers.py $(ARGS)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
-TARGETS = ("demo", "test", "explore", "faults", "lint")
+TARGETS = ("demo", "bench", "test", "explore", "faults", "lint", "bench-peers")
 
 
 @pytest.fixture
@@ -90,6 +90,14 @@ def test_without_java_it_says_what_to_install(clone, path, target):
     text = refusal(make(clone, path, target))
     assert text.startswith("Java 17 or later is needed; java is missing or older.")
     assert "set JAVA_HOME" in text
+
+
+def test_without_npm_it_says_what_to_install(clone, path):
+    (path / "python3").symlink_to(sys.executable)
+    program(path, "java", "echo 'openjdk version \"17.0.1\" 2021-10-19' >&2")
+    text = refusal(make(clone, path, "bench-peers"))
+    assert text.startswith("npm and Node.js are needed; one of them is missing.")
+    assert "apt-get install npm" in text
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "16"])
