@@ -16,6 +16,7 @@ from rmq_spark.queue.server import Call, Server
 
 LEASE_MS = 3_600_000
 WAIT_MS = 3_600_000
+ANSWERED = ("claim", "replay", "renew", "release", "due")
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,12 @@ class Calls:
         raise AssertionError(f"{action.text} called no script")
 
     def answer(self, action: Action, reply: Any) -> Any:
-        """A reply as the queue's caller gets it; of a claim, its messages as rows."""
+        """A reply as the queue's caller gets it; of a claim, its messages as rows.
+
+        Of calls whose answers nobody looks at, the reply.
+        """
+        if action.kind not in ANSWERED:
+            return reply
         if action.kind == "replay":  # the only one that asks all slots
             self._server.replies = [[] for _ in self._answering.slots]
             self._server.replies[action.slot] = reply

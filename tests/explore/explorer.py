@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import redis
 from calls import Action, Calls
 from ghosts import Ghost, after
-from promises import PROMISES, Step
+from promises import OF_REFUSALS, PROMISES, Step
 from slot_state import FAR, KINDS, Slot, slot_of, values_of, view_of
 from worlds import World
 
@@ -172,7 +172,8 @@ class Explorer:
             step.error = str(reply).split(" ")[0]
         else:
             step.answer = self.calls.answer(action, reply)
-        broken = next((promise for promise in PROMISES if not promise(step)), None)
+        of = OF_REFUSALS if step.error else PROMISES
+        broken = next((promise for promise in of if not promise(step)), None)
         if broken:
             raise PromiseBroken(broken, self.report(broken.__doc__, state, step, reply))
         if step.after.slot != step.before.slot:
@@ -180,6 +181,8 @@ class Explorer:
         return step
 
     def leads_to(self, state: State, step: Step) -> State:
+        if step.error:
+            return state
         at, called = step.action.slot, dict(state.called)
         if step.action.times is not None:
             called[step.action.text] = called.get(step.action.text, 0) + 1

@@ -60,9 +60,7 @@ class Ghost:
 
 
 def after(step: Any) -> Ghost:
-    """The past of the state that a step leads to."""
-    if step.error:
-        return step.ghost
+    """The past of the state that a step leads to, one that was not refused."""
     ghost, by = step.ghost, step.action
     changes: dict[str, Any] = {}
     found_nothing = by.kind in ("renew", "release") and step.answer == 0

@@ -274,7 +274,7 @@ def refused_for_a_reason(step: Step) -> bool:
         and (by.replay_only or (by.seq, by.j) <= latest),
         "RMQ_EXCLUSIVE": by.epoch is None and ghost.epoch > 0,
     }
-    return not step.error or reasons.get(step.error, False)
+    return reasons.get(step.error, False)
 
 
 def an_exclusive_slot_has_one_consumer(step: Step) -> bool:
@@ -355,8 +355,12 @@ def any_due(view: View, spared: str = "-") -> bool:
     )
 
 
-PROMISES = (
+OF_REFUSALS = (
     refused_calls_change_nothing,
+    older_runs_take_nothing,
+    refused_for_a_reason,
+)
+PROMISES = (
     nothing_waiting_is_lost,
     nothing_in_flight_is_lost,
     the_dead_stay_dead,
@@ -364,7 +368,6 @@ PROMISES = (
     each_is_in_its_place,
     older_runs_take_nothing,
     older_runs_roll_back_nothing,
-    refused_for_a_reason,
     claims_never_grow,
     claims_are_kept,
     readers_get_what_is_held,

@@ -172,13 +172,13 @@ EXCLUSIVE = World(
         rollback("a1", 1, "x"),
         rollback("b1", 1, "y"),
     ),
-    depth=7,
-    small_depth=4,
+    depth=6,
+    small_depth=3,
 )
 
 BACKOFF = World(
     "backoff",
-    topic(TopicType.FIXED_TIME, max_retries=2, retry_backoff_ms=(WAIT_MS,)),
+    topic(TopicType.FIXED_TIME, max_retries=1, retry_backoff_ms=(WAIT_MS,)),
     begin=("send x with 1000", "send y with 2000"),
     actions=(
         send("x", 1000, times=2),
@@ -206,7 +206,7 @@ BACKOFF = World(
         rollback("b1", 1, "y"),
     ),
     depth=7,
-    small_depth=4,
+    small_depth=3,
 )
 
 PRIORITY = World(
