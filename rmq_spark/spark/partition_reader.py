@@ -18,6 +18,7 @@ from rmq_spark.queue.server import shared_server
 from rmq_spark.queue.topic import MOST_RETRIES, TopicDefinition
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.plan import PlannedClaim
+from rmq_spark.spark.worker_process import spare_collections
 
 # One round trip brings so many messages at most, or so many bytes once their size is known.
 MESSAGES_A_READ = 8 * MESSAGES_A_CLAIM
@@ -54,6 +55,7 @@ def read_partition(
 
     Raises Superseded, Settled, Lost, UnreadableContent, ServerError.
     """
+    spare_collections()
     delivery = partition.delivery
     server = shared_server(options.connection, options.patience_s)
     queue = Queue(server, delivery.topic, key_prefix=options.key_prefix)

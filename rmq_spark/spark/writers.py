@@ -22,6 +22,7 @@ from rmq_spark.spark.operations import OPERATIONS
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.packing import larger
 from rmq_spark.spark.sink_topics import SinkTopics
+from rmq_spark.spark.worker_process import spare_collections
 from rmq_spark.spark.write_columns import Rows, locate_columns
 
 _log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class SinkWork:
 
     def checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[tuple[Queue, Any]]]:
         """Of each batch, once all of it is checked, what is to be done in each topic."""
+        spare_collections()
         server = shared_server(self._options.connection)
         known = dict(self._known)
         for batch in larger(batches):
