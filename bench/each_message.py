@@ -1,22 +1,17 @@
-"""What each_message costs for a message, against plain foreachBatch functions.
+"""What does each_message cost for a message, against plain foreachBatch functions?
 
 All do the same next to nothing with every message of one topic. A message's cost is the time of
-Spark's addBatch, which reads from Redis and runs the function, by the number of messages; it is the
-median of the rounds, which take turns.
+Spark's addBatch, which reads from Redis and runs the function, by the number of messages.
 """
 
-import argparse
 import logging
-import os
-import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+from measuring import Figure, Report, arguments_of
 from pyspark.sql import DataFrame, Row, SparkSession
+from spark_side import session
 
 import rmq_spark
 from rmq_spark.local import LocalRedis
@@ -90,44 +85,31 @@ def cost_us(spark: SparkSession, url: str, topic: str, messages: int, body: Body
 
 
 def main() -> None:
-    """Measures, and prints a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--messages", type=int, default=200_000, help="a round (default: 200000)")
-    parser.add_argument("--rounds", type=int, default=3, help="after one to warm up (default: 3)")
-    parser.add_argument("--cores", type=int, default=2, help="of the local Spark (default: 2)")
-    arguments = parser.parse_args()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    """Measures, and writes each_message.json and each_message.md."""
+    arguments = arguments_of(__doc__, messages=200_000, rounds=3).parse_args()
     logging.basicConfig(level=logging.WARNING)
-    spark = (
-        SparkSession.builder.master(f"local[{arguments.cores}]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    with LocalRedis() as server:
-        compared = bodies(server.url)
-        spent: dict[str, list[float]] = {name: [] for name in compared}
-        broker = rmq_spark.connect(server.url)
-        for turn in range(arguments.rounds + 1):
-            for number, (name, body) in enumerate(compared.items()):
-                broker.create(f"T{number}", "FixedTime", SLOTS)
-                us = cost_us(spark, server.url, f"T{number}", arguments.messages, body)
-                if turn:
-                    spent[name].append(us)
-        spark.stop()
-    report({name: statistics.median(costs) for name, costs in spent.items()}, arguments.messages)
+    report = Report.of("each_message", __doc__)
+    with session() as spark, LocalRedis(arguments.redis, {"appendonly": "no"}) as server:
+        spent = costs_us(spark, server.url, arguments.messages, arguments.rounds)
+        plain, *others = spent.items()
+        report.add(Figure(plain[0], "us a message", plain[1]))
+        for name, rounds in others:
+            report.add(Figure(name, "us a message", rounds, *plain))
+        report.write(arguments.results, server)
 
 
-def report(medians: dict[str, Any], messages: int) -> None:
-    """Prints what was measured."""
-    plain = next(iter(medians.values()))
-    print(f"{messages} messages a round, {Path(__file__).name}")
-    print(f"{'':28}{'us a message':>14}{'of plain':>10}{'more, us':>10}")
-    for name, us in medians.items():
-        print(f"{name:28}{us:14.2f}{us / plain:10.2f}{us - plain:10.2f}")
+def costs_us(spark: SparkSession, url: str, messages: int, rounds: int) -> dict[str, list[float]]:
+    """Microseconds a message of each body, round by round; they take turns, after one to warm up."""
+    compared = bodies(url)
+    spent: dict[str, list[float]] = {name: [] for name in compared}
+    broker = rmq_spark.connect(url)
+    for turn in range(rounds + 1):
+        for number, (name, body) in enumerate(compared.items()):
+            broker.create(f"T{number}", "FixedTime", SLOTS)
+            us = cost_us(spark, url, f"T{number}", messages, body)
+            if turn:
+                spent[name].append(us)
+    return spent
 
 
 if __name__ == "__main__":
