@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from cluster import Cluster
 from fault import Fault
 from feed import Feed
-from program import Program, wait_until
+from program import NotInTime, Program, wait_until
 from proxy import Proxy
 from verdict import PHASES, Verdict
 
@@ -36,6 +36,7 @@ class Lane:
         folder.mkdir()
         self.folder = folder
         self.redis: LocalRedis | None = None  # of the cell that is under way
+        self.over = False
         self._programs: dict[str, Program] = {}
         self._settings = settings or {}
         self._more: dict[str, dict[str, str]] = {}
@@ -47,6 +48,8 @@ class Lane:
 
     def program(self, name: str) -> Program:
         """The driver, started if there is none."""
+        if self.over:
+            raise NotInTime("the run was interrupted")
         found = self._programs.get(name)
         if found is None or not found.lives():
             self.close(name)
@@ -63,7 +66,8 @@ class Lane:
                 program.close()
 
     def abandon(self) -> None:
-        """Leaves no process behind, in the middle of a cell."""
+        """Leaves no process behind, in the middle of a cell; nothing is started any more."""
+        self.over = True
         for program in list(self._programs.values()):
             program.close()
         if self.redis is not None:

@@ -8,8 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from cell import Cell
+from cell import TOPIC, Cell
 from fault import (
     Fault,
     of_calls,
@@ -33,8 +34,10 @@ PAUSE_S = 10.0
 SHORT_TIMEOUT = "2s"
 LONGEST_DELAY_S = 4.0
 ANOTHER_ATTEMPT_S = 180.0
-# Of a message of a file that is sent: less than it takes, more than what comes and goes anyway.
-ROOM_BYTES = 20
+# Until Redis is full; what is sent into it must be more than what connections come and go with.
+ROOM_BYTES = 512 * 1024
+MESSAGES_THAT_FILL = 5000
+FILES_THAT_FILL = 10
 FULL = "has reached maxmemory"
 
 Injection = Callable[[Cell, Moment], bool]
@@ -181,12 +184,11 @@ def pause_redis(cell: Cell, moment: Moment) -> bool:
 def fill_redis(cell: Cell, moment: Moment) -> bool:
     """maxmemory is reached while the consumer is held; then it drains and sending goes on."""
     client = cell.broker.server.client
-    producer = cell.lane.program("producer")
-    since = len(producer.events)
-    client.config_set("maxmemory", client.info("memory")["used_memory"] + ROOM_BYTES * cell.file)
+    cell.broker.alter(TOPIC, paused=True)  # a call that is held for long is given up: no new one
+    client.config_set("maxmemory", client.info("memory")["used_memory"] + ROOM_BYTES)
     try:
-        cell.give_second_half()
-        producer.wait("failed", "producer", since, text=FULL)
+        _send_until_refused(cell)
+        cell.broker.alter(TOPIC, paused=False)
         moment.release()
         wait_until(
             lambda: cell.queue.figures().counters["accepted"] >= cell.feed.given,
@@ -194,7 +196,19 @@ def fill_redis(cell: Cell, moment: Moment) -> bool:
         )
     finally:
         client.config_set("maxmemory", 0)
+        cell.broker.alter(TOPIC, paused=False)
     return True
+
+
+def _send_until_refused(cell: Cell) -> None:
+    producer = cell.lane.program("producer")
+    since = len(producer.events)
+    for _ in range(FILES_THAT_FILL):
+        cell.feed.give(max(cell.file, MESSAGES_THAT_FILL))
+        with suppress(NotInTime):
+            producer.wait("failed", "producer", since, 10.0, FULL)
+            return
+    producer.wait("failed", "producer", since, text=FULL)
 
 
 # -- replies

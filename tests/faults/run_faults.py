@@ -68,7 +68,7 @@ class Round:
 
         def work(lane: Lane) -> None:
             try:
-                while True:
+                while not lane.over:
                     at = places.get_nowait()
                     verdicts[at] = self._cell(lane, *wanted[at])
                     with telling:
