@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def costs_us(spark: SparkSession, url: str, messages: int, rounds: int) -> dict[str, list[float]]:
-    """Microseconds a message of each body, round by round; they take turns, after one to warm up."""
+    """Microseconds a message of each body, by round; they take turns, after one to warm up."""
     compared = bodies(url)
     spent: dict[str, list[float]] = {name: [] for name in compared}
     broker = rmq_spark.connect(url)
