@@ -100,7 +100,7 @@ def of_clock(spark: SparkSession, rate: int, seconds: float) -> Any:
 
 def main() -> None:
     """Measures, and writes latency.json and latency.md."""
-    arguments = arguments_of(__doc__, seconds=20, rounds=3).parse_args()
+    arguments = arguments_of(__doc__, seconds=15, rounds=3).parse_args()
     report = Report.of("latency", __doc__)
     with session() as spark, LocalRedis(arguments.redis, {"appendonly": "no"}) as server:
         spark.dataSource.register(ClockSource)

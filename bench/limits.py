@@ -1,6 +1,6 @@
 """The barest scripts: what Redis itself allows, without any of the queue's promises.
 
-Called from one plain Python process, in pipelines, best of three sizes. Sending stores messages
+Called from one plain Python process, in pipelines, at the best of three sizes. Sending stores messages
 that are grouped by slot already, with one variadic ZADD a call. Receiving moves messages from one
 sorted set to another and returns them, and removes them from there by one range removal a slot.
 """
@@ -75,6 +75,15 @@ def receive_seconds(client: "redis.Redis", each: dict[int, int], size: int) -> f
     return seconds
 
 
-def best(measure: Callable[[int], float], sizes: tuple[int, ...]) -> float:
-    """The fewest seconds that any of the sizes took."""
-    return min(measure(size) for size in sizes)
+class Best:
+    """The fewest seconds that any of some sizes takes; the first time tells which it is."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self._sizes = sizes
+
+    def of(self, measure: Callable[[int], float]) -> float:
+        """Seconds of the best size. measure: returns the seconds that a size takes."""
+        seconds = {size: measure(size) for size in self._sizes}
+        best = min(seconds, key=lambda size: seconds[size])
+        self._sizes = (best,)
+        return seconds[best]

@@ -8,7 +8,7 @@ limit is the barest script that moves as many and returns them, and one range re
 
 from collections.abc import Callable
 
-from limits import RECEIVE_SIZES, SEND_SIZES, Pairs, best, receive_seconds, send_seconds
+from limits import RECEIVE_SIZES, SEND_SIZES, Best, Pairs, receive_seconds, send_seconds
 from measuring import Figure, Report, arguments_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
@@ -27,6 +27,7 @@ class Receiver:
     def __init__(self, sender: Sender, by_slot: Pairs) -> None:
         self._sender = sender
         self._by_slot = by_slot
+        self._best = Best(RECEIVE_SIZES)
 
     def limit(self) -> float:
         """Messages a second of the barest script."""
@@ -37,7 +38,7 @@ class Receiver:
             send_seconds(self._sender.client, self._by_slot, SEND_SIZES[1])
             return receive_seconds(self._sender.client, each, size)
 
-        return self._sender.messages / best(once, RECEIVE_SIZES)
+        return self._sender.messages / self._best.of(once)
 
     def noop(self) -> float:
         """Messages a second of a query that drops them."""

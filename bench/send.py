@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 import redis
-from limits import SEND_SIZES, Pairs, best, send_seconds
+from limits import SEND_SIZES, Best, Pairs, send_seconds
 from measuring import Figure, Report, arguments_of
 from pyspark.sql import SparkSession
 from spark_side import folder, numbered, run_to_end, session, spent_s, timed
@@ -48,14 +48,14 @@ class Sender:
         self.messages = spark.read.parquet(str(source)).count()
         self.client = redis.Redis(port=server.port)
 
-    def limit(self, by_slot: Pairs) -> float:
+    def limit(self, by_slot: Pairs, best: Best) -> float:
         """Messages a second of the barest script."""
 
         def once(size: int) -> float:
             self.client.flushdb()
             return send_seconds(self.client, by_slot, size)
 
-        return self.messages / best(once, SEND_SIZES)
+        return self.messages / best.of(once)
 
     def both(self, topic_type: str) -> dict[str, float]:
         """Messages a second of either sink."""
@@ -106,9 +106,9 @@ def measure(report: Report, sender: Sender, told: str, rounds: int) -> None:
     found: dict[tuple[str, str], list[float]] = {}
     limits: dict[str, list[float]] = {topic_type: [] for topic_type in TYPES}
     for topic_type, column in TYPES.items():
-        by_slot = grouped(sender.source, column)
+        by_slot, best = grouped(sender.source, column), Best(SEND_SIZES)
         for turn in range(rounds + 1):
-            limit, speeds = sender.limit(by_slot), sender.both(topic_type)
+            limit, speeds = sender.limit(by_slot, best), sender.both(topic_type)
             if turn:
                 limits[topic_type].append(limit)
                 for way, speed in speeds.items():
