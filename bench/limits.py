@@ -1,6 +1,6 @@
 """The barest scripts: what Redis itself allows, without any of the queue's promises.
 
-Called from one plain Python process, in pipelines, at the best of three sizes. Sending stores messages
+Called from one plain Python process, in pipelines, best of three sizes. Sending stores messages
 that are grouped by slot already, with one variadic ZADD a call. Receiving moves messages from one
 sorted set to another and returns them, and removes them from there by one range removal a slot.
 """
