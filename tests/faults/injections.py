@@ -34,8 +34,9 @@ PAUSE_S = 10.0
 SHORT_TIMEOUT = "2s"
 LONGEST_DELAY_S = 4.0
 ANOTHER_ATTEMPT_S = 180.0
-# Until Redis is full; what is sent into it must be more than what connections come and go with.
-ROOM_BYTES = 512 * 1024
+# Until Redis is full: more than what it needs itself meanwhile, as for connections and the slow
+# log, which alone may take 0.6 MB.
+ROOM_BYTES = 2 * 1024 * 1024
 MESSAGES_THAT_FILL = 5000
 FILES_THAT_FILL = 10
 FULL = "has reached maxmemory"
