@@ -20,6 +20,7 @@ from calls import (
     send,
     unread,
 )
+from slot_state import Slot
 
 from rmq_spark.queue import TopicDefinition, TopicType
 
@@ -33,17 +34,25 @@ def like_spark(state: Any, by: Action) -> bool:
 
 
 def like_a_plain_consumer(state: Any, by: Action) -> bool:
-    """What a consumer in plain Python keeps to: its later run first replays, then releases.
+    """What a consumer in plain Python keeps to.
 
-    After that it commits the batches that it has claimed itself.
+    It lets go of a batch before it asks for the next. A later run first replays, then releases;
+    it commits the batches that it has claimed itself.
     """
+    if by.kind == "claim" and holds_an_earlier_batch(state.slots[by.slot], by):
+        return False
     if by.run < 2:
         return True
     called = dict(state.called)
     if by.kind in ("replay", "release"):
-        return by.kind == "replay" or any("replays" in text for text in called)
+        return by.kind == "replay" or any("a2 replays" in text for text in called)
     read = state.ghosts[by.slot].reads.get(by.claim, (0, ()))[0] == by.run
-    return any("releases" in text for text in called) and (by.kind != "commit" or read)
+    return any("a2 releases" in text for text in called) and (by.kind != "commit" or read)
+
+
+def holds_an_earlier_batch(slot: Slot, by: Action) -> bool:
+    names = (name.split(":") for name, record in slot.claims if record.live)
+    return any(consumer == by.consumer and int(seq) < by.seq for consumer, seq, _ in names)
 
 
 @dataclass(frozen=True, repr=False)
@@ -256,6 +265,7 @@ PLAIN = World(
         claim("b1", 1),
         due("a2"),
         replay("a2", 1, times=1),
+        release("a1"),
         release("a2", times=1),
         renew("a1"),
         renew("a2"),
@@ -269,7 +279,7 @@ PLAIN = World(
         rollback("b1", 1, "y"),
         expire(),
     ),
-    depth=7,
+    depth=8,
     small_depth=4,
     may=like_a_plain_consumer,
 )
