@@ -1,12 +1,11 @@
 """A Spark cluster of one master and two workers: in local mode Spark never speculates."""
 
-import os
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from program import wait_until
+from program import environment, wait_until
 
 from rmq_spark.local import free_port
 
@@ -58,10 +57,9 @@ class Cluster:
 
     def _start(self, name: str, kind: str, *words: str) -> None:
         home = Path(str(find_spec("pyspark").origin)).parent
-        environment = {
-            **os.environ,
+        variables = {
+            **environment(),
             "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
         }
@@ -73,7 +71,7 @@ class Cluster:
                         f"org.apache.spark.deploy.{kind.lower()}.{kind}",
                         *words,
                     ],
-                    env=environment,
+                    env=variables,
                     stdout=log,
                     stderr=log,
                     start_new_session=True,

@@ -55,7 +55,7 @@ class Program:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=_environment(),
+            env=environment(),
             start_new_session=True,
         )
         threading.Thread(target=self._listen, daemon=True).start()
@@ -146,7 +146,7 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The modules beside this one must be found by the workers, too."""
     root = Path(__file__).parents[2]
     paths = [str(Path(__file__).parent), str(root), os.environ.get("PYTHONPATH", "")]
