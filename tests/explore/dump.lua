@@ -1,4 +1,5 @@
--- Returns all that a slot holds: of each queue contents and scores, of each hash fields and values.
+-- Returns all that a slot holds: of each queue contents and scores, of each hash fields and values;
+-- and the time.
 -- KEYS: the slot's four queues, then its four hashes
 local QUEUES = 4
 local all = {}
@@ -9,4 +10,5 @@ for k = 1, #KEYS do
     all[k] = redis.call('HGETALL', KEYS[k])
   end
 end
+all[#KEYS + 1] = redis.call('TIME')
 return all

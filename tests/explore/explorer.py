@@ -149,7 +149,7 @@ class Explorer:
         )
         for at, (state, action) in enumerate(wanted):
             _, reply, dump = replies[3 * at : 3 * at + 3]
-            step = self.step(state, action, reply, slot_of(dump, now_ms, self.world.turns))
+            step = self.step(state, action, reply, slot_of(dump, self.world.turns))
             yield state, action, self.leads_to(state, step)
 
     def three_calls(self, state: State, action: Action, now_ms: int) -> Iterator[Call]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 MOST_RETRIES = 16
 FAR = float("inf")
-FAR_MS = 3_600_000  # from now: no exploration of one step takes that long
+FAR_MS = 3_600_000  # from now: no call takes that long
 LONG_PAST_MS = 1
 ENDS = ("merged", "committed", "cancelled", "dead")
 KINDS = ("store", "prepare", "retry", "dead", "claims", "first", "consumers", "stats")
@@ -129,10 +129,11 @@ def text_of(record: Record, stamps: dict[int, int], far: int) -> str:
     return f"1 {stamps[record.stamp]} {record.run} {deadline} {record.count} 0"
 
 
-def slot_of(dump: list, now_ms: int, turns: bool) -> Slot:
-    """What dump.lua returned, seen at that time."""
-    store, prepare, retry, dead, claims, first, consumers, stats = map(pairs, dump)
-    far = now_ms + FAR_MS // 2
+def slot_of(dump: list, turns: bool) -> Slot:
+    """What dump.lua returned."""
+    *held, time = dump
+    store, prepare, retry, dead, claims, first, consumers, stats = map(pairs, held)
+    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     records = sorted((name.decode(), list(map(int, text.split()))) for name, text in claims)
     in_flight = sorted((c.decode(), *in_prepare(float(score))) for c, score in prepare)
     stamps = numbered([fields[1] for _, fields in records] + [held[1] for held in in_flight])
@@ -141,12 +142,14 @@ def slot_of(dump: list, now_ms: int, turns: bool) -> Slot:
     counted = {name.decode(): int(number) for name, number in stats}
     held_now = len(store) + len(prepare) + len(retry)
     return Slot(
-        store=tuple(sorted((c.decode(), at_most_far(float(score), far)) for c, score in store)),
+        store=tuple(sorted((c.decode(), when_due(float(score), now_ms)) for c, score in store)),
         prepare=tuple((c, stamps[stamp], left, rank) for c, stamp, left, rank in in_flight),
-        retry=tuple(sorted((c.decode(), int(float(s)) % 1000, float(s) > far) for c, s in retry)),
+        retry=tuple(
+            sorted((c.decode(), int(float(s)) % 1000, float(s) > now_ms) for c, s in retry)
+        ),
         dead=tuple(sorted(c.decode() for c, _ in dead)),
         claims=tuple(
-            (name, Record(stamps[stamp], run, deadline > far, count))
+            (name, Record(stamps[stamp], run, deadline > now_ms, count))
             for name, (_, stamp, run, deadline, count, _) in records
         ),
         first=tuple(sorted((name.decode(), text) for name, text in first)),
@@ -175,5 +178,5 @@ def numbered(stamps: list[int]) -> dict[int, int]:
     return numbers
 
 
-def at_most_far(score: float, far: int) -> float:
-    return FAR if score > far else score
+def when_due(score: float, now_ms: int) -> float:
+    return FAR if score > now_ms else score
