@@ -32,10 +32,23 @@ class NotInTime(Exception):
     """Something that a cell waits for did not happen."""
 
 
+class Patience:
+    """So many seconds; of a time in which this process stood still itself, one counts."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left, self._seen = seconds, time.monotonic()
+
+    def lasts(self) -> bool:
+        now = time.monotonic()
+        self._left -= min(1.0, now - self._seen)
+        self._seen = now
+        return self._left > 0
+
+
 def wait_until(holds: Callable[[], Any], what: str, within_s: float = 300.0) -> Any:
     """Waits for a condition and returns its value. Raises NotInTime naming it."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
+    patience = Patience(within_s)
+    while patience.lasts():
         value = holds()
         if value:
             return value
@@ -91,7 +104,7 @@ class Program:
         text: str = "",
     ) -> dict[str, Any]:
         """The first such event after so many others. Raises NotInTime, also when it has ended."""
-        end = time.monotonic() + within_s
+        patience = Patience(within_s)
         with self._lock:
             while True:
                 for each in self.events[since:]:
@@ -99,7 +112,7 @@ class Program:
                         each
                     ):
                         return each
-                if not self.lives() or time.monotonic() > end:
+                if not self.lives() or not patience.lasts():
                     raise NotInTime(f"{event} {query} {text}: the driver did not tell it")
                 self._lock.wait(0.2)
 
