@@ -11,8 +11,8 @@ local descending = ARGV[1] == '1'
 
 local until_ms = descending and '+inf' or string.format('%.0f', now_ms())
 for _, store in ipairs(KEYS) do
-  local wrong = wrong_type(store, 'zset')
-  if wrong then return wrong end
-  if redis.call('ZCOUNT', store, '-inf', until_ms) > 0 then return 1 end
+  local due = redis.pcall('ZCOUNT', store, '-inf', until_ms) -- asking for each type takes as long
+  if type(due) ~= 'number' then return wrong_type(store, 'zset') or due end
+  if due > 0 then return 1 end
 end
 return 0

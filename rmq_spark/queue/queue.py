@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from rmq_spark.queue.claims import (
@@ -202,14 +203,14 @@ class Queue:
             for slot, (due, held, next_ms) in zip(slots, replies, strict=True)
         ]
 
-    def any_due(self, slots: Sequence[int]) -> bool:
+    def any_due(self, slots: range) -> bool:
         """Whether a message is due in the store of any of these slots: one cheap call.
 
         (In a cluster one for each slot.) Retries that wait and claims are not looked at.
         """
-        stores = [self.keys.store(slot) for slot in slots]
         size = 1 if self.server.is_cluster else STORES_A_CALL
-        calls = [Call("any_due", part, [self._descending]) for part in chunks(stores, size)]
+        parts = chunks(_stores(self.keys, slots), size)
+        calls = [Call("any_due", part, [self._descending]) for part in parts]
         return any(self._pipelines(calls))
 
     def claim(
@@ -392,6 +393,12 @@ class Queue:
 
     def _plain_pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         return in_parts(commands, self.server.commands, CALLS_A_PIPELINE)
+
+
+@lru_cache(maxsize=16)
+def _stores(keys: Keys, slots: range) -> list[str]:
+    """Asked for ten times a second while a query waits."""
+    return [keys.store(slot) for slot in slots]
 
 
 def _text(number: int | None) -> str:

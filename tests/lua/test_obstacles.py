@@ -37,7 +37,7 @@ def call_of(slot, name):
     calls = {
         "alter": lambda: slot.broker.alter(queue.definition.name, max_retries=3),
         "cancel": lambda: queue.cancel({0: [numbered(6)[5], b"waiting"]}),
-        "any_due": lambda: queue.any_due([0]),
+        "any_due": lambda: queue.any_due(range(1)),
         "claim": lambda: slot.claim(a, seq=2),
         "commit": lambda: slot.commit(a),
         "conclude": lambda: stages.book.conclude(1),
