@@ -1,6 +1,7 @@
 """Where Redis is and how it is reached: options to a redis-py client."""
 
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -159,6 +160,8 @@ def new_client(options: ConnectionOptions) -> Any:
         "socket_keepalive": True,
         **dict(options.client),
     }
+    if "ssl_certfile" in arguments:
+        _check_certificate(arguments)
     if options.url.startswith("unix"):
         del arguments["socket_keepalive"], arguments["socket_connect_timeout"]
     if options.username is not None:
@@ -174,6 +177,23 @@ def new_client(options: ConnectionOptions) -> Any:
         raise
     except (TypeError, ValueError) as error:
         raise not_accepted(error) from None
+
+
+def _check_certificate(arguments: dict[str, Any]) -> None:
+    """Raises InvalidOption for a certificate that could be shown to no server.
+
+    Without a password an encrypted key would ask for one on the terminal, which nobody sees.
+    """
+    arguments.setdefault("ssl_password", "")
+    files = arguments["ssl_certfile"], arguments.get("ssl_keyfile")
+    try:
+        ssl.create_default_context().load_cert_chain(*files, password=arguments["ssl_password"])
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidOption(
+            f"redis.sslCertfile={files[0]!r} with redis.sslKeyfile={files[1]!r} cannot be used "
+            f"({error}). Accepted: PEM files of a certificate and of its key; redis.sslPassword "
+            "opens an encrypted one."
+        ) from None
 
 
 def not_accepted(error: Exception) -> InvalidOption:

@@ -19,6 +19,7 @@
     +-- ServerError
         +-- ServerUnavailable  no connection, or it broke and did not come back
         +-- ServerRefused      wrong password, user, database or permission
+        +-- ServerUntrusted    its certificate does not prove that it is the one that was named
         +-- ServerUnsuitable   too old, or it evicts keys
         +-- ServerFull         maxmemory is reached: nothing can be stored
         +-- StageLost          what a task had staged was deleted before it ended
@@ -95,6 +96,10 @@ class ServerUnavailable(ServerError):
 
 class ServerRefused(ServerError):
     """Redis knows the user not, or does not let it do this."""
+
+
+class ServerUntrusted(ServerError):
+    """The server's certificate does not prove that it is the one that redis.url names."""
 
 
 class ServerUnsuitable(ServerError):

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from redis import exceptions as failures
 from rmq_spark.queue import errors
 from rmq_spark.queue.connection import ConnectionOptions, new_client, not_accepted
 from rmq_spark.queue.packed import PackedPairs, packed_call
+from rmq_spark.queue.permissions import commands_of, denied_commands
 from rmq_spark.queue.scripts import Script, scripts_for
 
 _log = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ _REMEDIES = {
     "or database of its own.",
     errors.StageLost: "Start the query again: its batch is staged anew.",
     errors.CheckpointRefused: "Give the query a new checkpointLocation.",
+    errors.ServerUntrusted: "Name the server in redis.url as its certificate does, and the file "
+    "of the authority that signed it in redis.sslCaCerts.",
 }
 
 
@@ -72,6 +76,7 @@ class Server:
         self._check(info)
         self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
         self._loaded = False
+        self._denied: frozenset[str] | None = None  # not asked yet
 
     def __repr__(self) -> str:
         return f"Server({self.address})"
@@ -143,6 +148,7 @@ class Server:
     def _run(self, calls: Sequence[Call]) -> list[Any]:
         if not self._loaded:
             self._load()
+        self._check_permitted(calls)
         replies = self._send(calls)
         missing = [
             at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)
@@ -190,6 +196,21 @@ class Server:
             self._load_one(script)
         self._loaded = True
 
+    def _check_permitted(self, calls: Sequence[Call]) -> None:
+        if self._denied is None:
+            self._denied = denied_commands(self.client, calls[0].keys[0])
+        if not self._denied:
+            return
+        for script in {call.script for call in calls}:
+            missing = self._denied & commands_of(self._scripts[script].text)
+            if missing:
+                self._denied = None  # it may be given them while this process lives
+                raise errors.ServerRefused(
+                    f"Redis at {self.address} does not permit this user "
+                    f"{', '.join(sorted(missing))}, without which {script} would stop half-way. "
+                    f"{_PERMIT}"
+                )
+
     def _load_one(self, script: Script) -> None:
         self.client.script_load(script.text)
 
@@ -201,13 +222,14 @@ class Server:
                 return run()
             except (redis.RedisError, failures.RedisClusterException) as raised:
                 error = _root(raised)
-                if not isinstance(error, redis.RedisError | failures.RedisClusterException):
-                    raise error from None
-                if not _passes(error) or time.monotonic() + wait >= end:
-                    raise self._typed(error, what) from None
-                _log.warning("Redis at %s: %s; trying again", self.address, type(error).__name__)
-                time.sleep(wait)
-                wait = min(2 * wait, _LONGEST_WAIT_S)
+            # Raised from here, ours has no error of redis-py behind it, which may quote a password.
+            if not isinstance(error, redis.RedisError | failures.RedisClusterException):
+                raise error from None
+            if not _passes(error) or time.monotonic() + wait >= end:
+                raise self._typed(error, what)
+            _log.warning("Redis at %s: %s; trying again", self.address, type(error).__name__)
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def _first_info(self) -> dict[str, Any]:
         if self.client is None:
@@ -235,7 +257,8 @@ class Server:
 
     def _typed(self, error: Exception, what: str) -> errors.RmqError:
         """The error that says it; ``what`` was called."""
-        text = str(error)
+        # Of a command that it does not know the server quotes the arguments: AUTH's is a password.
+        text = str(error).partition(", with args beginning with:")[0]
         code = text.split(" ", 1)[0]
         at = f"Redis at {self.address}"
         if code in _BY_CODE:
@@ -249,7 +272,12 @@ class Server:
                 f"{at} refused the user or password. Check redis.username and redis.password."
             )
         if isinstance(error, failures.NoPermissionError) or code == "NOPERM":
-            return errors.ServerRefused(f"{at} does not permit this user: {text}")
+            return errors.ServerRefused(f"{at} does not permit this user: {text}. {_PERMIT}")
+        if _DENIED_IN_SCRIPT in text:
+            return errors.ServerRefused(
+                f"{at} does not permit this user a command or key of {what}: {text.rstrip('.')}. "
+                f"{_PERMIT}"
+            )
         if "NOAUTH" in text or isinstance(error, failures.AuthorizationError):
             return errors.ServerRefused(f"{at} asks for a password. Set redis.password.")
         if "DB index is out of range" in text or "invalid DB index" in text:
@@ -263,10 +291,22 @@ class Server:
             return errors.ServerUnsuitable(
                 f"redis.cluster=true, but {at} is no cluster. Leave redis.cluster out."
             )
+        if (certificate := _certificate_error(error)) is not None:
+            return errors.ServerUntrusted(
+                f"{at} shows a certificate that is not trusted: "
+                f"{certificate.verify_message.removesuffix('.')}. "
+                f"{_REMEDIES[errors.ServerUntrusted]}"
+            )
         if _passes(error):
+            tls = " with TLS, maybe for clients with a certificate only (redis.sslCertfile)"
             return errors.ServerUnavailable(
                 f"{at} cannot be reached ({type(error).__name__}: {text}). Check redis.url and "
-                f"that the server runs; it was tried for {self._patience_s:g} s."
+                f"that the server runs{tls if self.address.startswith('rediss') else ''}; it was "
+                f"tried for {self._patience_s:g} s."
+            )
+        if text.lower().startswith("unknown command"):
+            return errors.ServerUnsuitable(
+                f"{at}: {text}. Needed: Redis 6.2 or later, or Valkey, with no command renamed."
             )
         if "WRONGTYPE" in text:
             return errors.WrongKeyType(
@@ -275,6 +315,9 @@ class Server:
         return errors.ScriptFailed(f"{at}: {what} failed: {text}")
 
 
+_PERMIT = "Give it all of docs/security.md: +command, and ~keyPrefix* for keys."
+# What Redis 6.2 and 7.0 say; later ones say NOPERM.
+_DENIED_IN_SCRIPT = "The user executing the script can't"
 _LASTING = (failures.AuthenticationError, failures.AuthorizationError)
 _PASSING = (
     failures.ConnectionError,
@@ -297,7 +340,15 @@ def _passes(error: Exception) -> bool:
         return isinstance(error, failures.SlotNotCoveredError) or any(
             text in str(error) for text in _PASSING_IN_CLUSTER
         )
-    return isinstance(error, _PASSING) and not isinstance(error, _LASTING)
+    if isinstance(error, _LASTING) or _certificate_error(error) is not None:
+        return False
+    return isinstance(error, _PASSING)
+
+
+def _certificate_error(error: Exception) -> ssl.SSLCertVerificationError | None:
+    """Why the server's certificate was refused, if that is what redis-py stumbled over."""
+    behind = error.__context__
+    return behind if isinstance(behind, ssl.SSLCertVerificationError) else None
 
 
 def _root(error: Exception) -> Exception:

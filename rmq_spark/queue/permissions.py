@@ -1,0 +1,63 @@
+"""What a Redis user may run, asked before a script runs as that user.
+
+A script that is refused a command half-way keeps its writes: what it had taken out of one queue is
+in no other then. (Seen: a user without ZADD lost every message that it claimed.)
+"""
+
+import re
+from typing import Any
+
+from redis.exceptions import NoPermissionError
+
+# The scripts' commands with arguments that make no key and change nothing of one that is not there.
+# RPUSH and HSETNX have no such arguments; no script calls them after it has removed anything.
+_HARMLESS: dict[str, tuple[str, ...]] = {
+    "EXISTS": (),
+    "HDEL": ("",),
+    "HEXISTS": ("",),
+    "HGET": ("",),
+    "HGETALL": (),
+    "HINCRBY": ("", "no number"),
+    "HKEYS": (),
+    "HSET": ("", "", "a field without value"),
+    "LLEN": (),
+    "LPOP": ("0",),
+    "PERSIST": (),
+    "PEXPIRE": ("no number",),
+    "TYPE": (),
+    "UNLINK": (),
+    "ZADD": ("no number", ""),
+    "ZCARD": (),
+    "ZCOUNT": ("1", "0"),
+    "ZMSCORE": ("",),
+    "ZRANGE": ("1", "0"),
+    "ZRANGEBYSCORE": ("1", "0"),
+    "ZREM": ("",),
+    "ZREMRANGEBYRANK": ("1", "0"),
+    "ZREMRANGEBYSCORE": ("1", "0"),
+    "ZREVRANGE": ("1", "0"),
+}
+
+
+def denied_commands(client: Any, key: str) -> frozenset[str]:
+    """The commands of the scripts that this user may not run.
+
+    key: one that scripts are called with, so that the user's key patterns cover what is asked for.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for command, arguments in _HARMLESS.items():
+        pipeline.execute_command(command, f"{key}:permitted", *arguments)
+    pipeline.execute_command("TIME")
+    replies = pipeline.execute(raise_on_error=False)
+    asked = zip([*_HARMLESS, "TIME"], replies, strict=True)
+    return frozenset(command for command, reply in asked if _denies(reply))
+
+
+def _denies(reply: Any) -> bool:
+    # A key that is denied is not meant: scripts look at all their keys before they write.
+    return isinstance(reply, NoPermissionError) and "to run the" in str(reply)
+
+
+def commands_of(script: str) -> frozenset[str]:
+    """The commands that stand in a script's text."""
+    return frozenset(re.findall(r"'([A-Z]+)'", script)) & {*_HARMLESS, "TIME"}

@@ -1,0 +1,113 @@
+"""Everything that plain Python does with the queue, once: what a Redis user must be permitted."""
+
+import uuid
+
+from rmq_spark.queue.claims import ClaimRequest
+from rmq_spark.queue.staged_sink import StagedSink
+from rmq_spark.queue.staging import Manifest, StageName, Staging
+
+DUE = 1_000_000  # ms: long past, so due at once
+LEASE_MS = 60_000
+
+
+class Journey:
+    """A topic of each type under the broker's prefix, worked on in every way there is."""
+
+    def __init__(self, broker):
+        self.broker = broker
+
+    def make(self):
+        for topic_type in ("FixedTime", "RangeMerge", "Priority"):
+            self.broker.create(topic_type, topic_type, 2, max_retries=1)
+        assert len(self.broker.topics()) == 3
+        self.broker.alter("Priority", retry_backoff="10s")
+
+    def send(self):
+        fixed, ranged, prior = self.queues()
+        assert fixed.send(["a", "b", "c", "d"], fixed_time=DUE).new == 4
+        assert fixed.send(["a"], fixed_time=DUE + 1).merged == 1
+        assert fixed.send(["later"], fixed_time=10**13, past_fixed_time="fail").new == 1
+        assert ranged.send(["a", "a"], time_range=10**9).merged == 1
+        assert prior.send(["low", "high"], priority=20).new == 2
+        assert any(queue.any_due(queue.slots) for queue in (fixed, prior))
+
+    def consume(self):
+        with self.broker.consumer("FixedTime", "clerk") as clerk:
+            batch = clerk.poll(limit=4)
+            assert len(batch) == 4
+            batch.renew()
+            assert batch.rollback([next(iter(batch))]) == 1
+            assert batch.commit() == 3
+            batch = clerk.poll()
+            assert [message.delivery_count for message in batch] == [2]
+            assert batch.rollback() == 1  # it has no retry left
+        assert self.broker.queue("FixedTime").figures().dead.count == 1
+
+    def bring_back(self):
+        queue = self.broker.queue("FixedTime")
+        by_slot = {slot: [b"a", b"b", b"c", b"d"] for slot in queue.slots}
+        pairs = {s: [v for c in of for v in (DUE, c)] for s, of in by_slot.items()}
+        assert queue.requeue_pairs(pairs) == 1
+        assert queue.cancel(by_slot) == 1
+
+    def put_off(self):
+        """Rolled back with a wait, sent again meanwhile; and sent again while in flight."""
+        queue = self.broker.queue("Priority")
+        with self.broker.consumer("Priority", "clerk") as clerk:
+            batch = clerk.poll(limit=2)
+            queue.send(["low"], priority=30)
+            assert len(clerk.queue.due(queue.slots, "another")) == 2
+            with self.broker.consumer("Priority", "another") as another:
+                assert len(another.poll()) == 0  # "low" is in flight
+            assert batch.rollback() == 2
+        assert queue.send(["high"], priority=30).merged == 1
+        assert queue.figures().retry.count == 0
+
+    def lose(self):
+        """A claim whose lease runs out, one that nobody read, and one that is read again."""
+        queue = self.broker.queue("Priority")
+        run = queue.open_run("query", 0)
+        asked = {"consumer": "query", "run": run, "seq": 1}
+        requests = [ClaimRequest(slot, 0, 1) for slot in queue.slots]
+        taken = queue.claim(requests, lease_ms=LEASE_MS, **asked)
+        queue.release(queue.slots, "query", run)
+        assert queue.expire() == sum(len(claim.contents) for claim in taken)
+        queue.claim(requests, lease_ms=LEASE_MS, **{**asked, "seq": 2})
+        queue.unread(queue.slots, "query", run, 2)
+        queue.replay("query", run + 1, 1, 2, LEASE_MS)
+        queue.release(queue.slots, "query", run + 1)
+        queue.commit(queue.slots, "query", run + 1, 2)
+        queue.settle("query", 2)
+        assert queue.settled("query") == 2
+
+    def publish(self):
+        """A batch that is sent exactly once, and what was staged in vain."""
+        queue = self.broker.queue("FixedTime")
+        staging = Staging(queue.server, queue.definition, queue.key_prefix)
+        sink = StagedSink(self.broker, "a-query")
+        names = [StageName("a-query", 0, 0, uuid.uuid4().hex) for _ in range(2)]
+        for name in names:
+            staging.stage(str(name), {0: [DUE, b"x", DUE, b"y"]}, {})
+        batch = Manifest({str(names[0]): {"FixedTime": [0]}}, 2)
+        assert sink.publish(0, batch).new == 2
+        assert sink.resume(0, batch) is None
+        sink.discard(Manifest({str(names[1]): {"FixedTime": [0]}}))
+
+    def unmake(self):
+        self.broker.alter("FixedTime", exclusive=True)
+        self.broker.alter("FixedTime", exclusive=False)
+        for topic in self.broker.topics():
+            self.broker.delete(topic.name)
+
+    def queues(self):
+        return [self.broker.queue(name) for name in ("FixedTime", "RangeMerge", "Priority")]
+
+    def all(self):
+        self.make()
+        self.send()
+        self.consume()
+        self.bring_back()
+        self.put_off()
+        self.lose()
+        self.publish()
+        self.unmake()

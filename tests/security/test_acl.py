@@ -1,0 +1,208 @@
+"""The Redis users of docs/security.md may do what they must, and nothing else."""
+
+import itertools
+
+import pytest
+import redis
+import servers
+from conftest import PREFIX, SECRET, permit
+from documented import documented_users
+from journey import DUE, LEASE_MS, Journey
+
+from rmq_spark.queue import connect
+from rmq_spark.queue.claims import ClaimRequest
+from rmq_spark.queue.errors import RmqError, ServerRefused
+from rmq_spark.queue.permissions import commands_of
+from rmq_spark.queue.scripts import scripts_for
+
+COMMANDS = [rule[1:] for rule in documented_users()["rmq"] if rule.startswith("+")]
+SENDER = [rule[1:] for rule in documented_users()["rmq-sender"] if rule.startswith("+")]
+SCRIPTS = scripts_for(knows_flags=True)
+_prefixes = (f"{PREFIX}{number}:" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def url(redis_executable):
+    with servers.local(redis_executable) as own:
+        yield own.url
+
+
+@pytest.fixture
+def enter(url):
+    """Connects as a documented user, less one command, under a prefix of the test's own."""
+    prefix = next(_prefixes)
+    connected = []
+
+    def as_user(user=None, without=""):
+        login = {"username": user, "password": SECRET} if user else {}
+        if user:
+            permit(url, user, without=without)
+        connected.append(connect(url, key_prefix=prefix, patience_s=2, **login))
+        return connected[-1]
+
+    yield as_user
+    for broker in connected:
+        broker.close()
+
+
+def test_the_user_can_do_everything(enter):
+    Journey(enter("rmq")).all()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_of_the_user_is_needed(enter, command):
+    with pytest.raises(
+        ServerRefused, match=rf"does not permit .*({command}|{command.upper()}|user)"
+    ):
+        Journey(enter("rmq", without=command)).all()
+
+
+def test_the_lines_name_every_command_of_the_scripts():
+    of_scripts = set().union(*(commands_of(script.text) for script in SCRIPTS.values()))
+    assert {command.lower() for command in of_scripts} <= set(COMMANDS)
+    assert set(SENDER) < set(COMMANDS)
+
+
+def test_the_sender_can_send_to_topics_that_exist(enter):
+    admin = Journey(enter())
+    admin.make()
+    Journey(enter("rmq-sender")).broker.definition("FixedTime")
+    fixed, ranged, prior = Journey(enter("rmq-sender")).queues()
+    assert fixed.send(["a", "b"], fixed_time=10**13, past_fixed_time="fail").new == 2
+    assert ranged.send(["a", "a"], time_range=5).merged == 1
+    assert prior.send(["a"], priority=20).new == 1
+    with admin.broker.consumer("Priority", "clerk") as clerk:
+        clerk.poll().rollback(delay="1h")
+    assert prior.send(["a"], priority=20).merged == 1  # out of the retry queue
+
+
+def send_all(connected):
+    fixed, _, prior = Journey(connected()).queues()
+    fixed.send(["a"], fixed_time=10**13, past_fixed_time="fail")
+    prior.send(["a"], priority=20)
+
+
+@pytest.mark.parametrize("command", SENDER)
+def test_each_command_of_the_sender_is_needed(enter, command):
+    Journey(enter()).make()
+    with pytest.raises(ServerRefused):
+        send_all(lambda: enter("rmq-sender", without=command))
+
+
+def test_the_sender_can_neither_take_nor_read_nor_define(enter):
+    admin = Journey(enter())
+    admin.make()
+    admin.send()
+    sender = enter("rmq-sender")
+    queue = sender.queue("FixedTime")
+    asked = {"consumer": "c", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
+    refused = [
+        lambda: sender.consumer("FixedTime", "c").poll(),
+        lambda: queue.claim([ClaimRequest(0, 0, 1)], **asked),
+        lambda: queue.commit([0], "c", 1, 1),
+        lambda: queue.figures(),
+        lambda: sender.create("Another", "Priority"),
+        lambda: sender.delete("FixedTime"),
+        lambda: sender.server.command("ZRANGE", queue.keys.store(0), 0, -1),
+    ]
+    before = admin.broker.queue("FixedTime").figures()
+    for call in refused:
+        with pytest.raises(ServerRefused):
+            call()
+    after = admin.broker.queue("FixedTime").figures()
+    assert (after.store.count, after.prepare.count) == (before.store.count, 0)
+
+
+@pytest.mark.parametrize("user", ["rmq", "rmq-sender"])
+def test_keys_outside_the_prefix_are_refused(url, enter, user):
+    admin = enter()
+    admin.create("T", "FixedTime", 1)
+    permit(url, user)
+    outside = connect(url, username=user, password=SECRET, key_prefix="other:", patience_s=2)
+    inside = connect(url, username=user, password=SECRET, key_prefix=admin.key_prefix)
+    queue = inside.queue("T")
+    queue.keys = type(queue.keys)("T", "other:")
+    refused = [
+        lambda: outside.create("T", "FixedTime", 1),
+        lambda: outside.find("T"),
+        lambda: queue.send(["m"], fixed_time=DUE),
+        lambda: inside.server.command("HGET", "other:rmq_topics", "T"),
+        lambda: inside.server.command("GET", f"{PREFIX}x"),
+        lambda: inside.server.command("CONFIG", "GET", "requirepass"),
+        lambda: inside.server.command("ACL", "LIST"),
+        lambda: inside.server.command("FLUSHALL"),
+        lambda: inside.server.command("PUBLISH", f"{PREFIX}x", "m"),
+    ]
+    for call in refused:
+        with pytest.raises(ServerRefused, match="does not permit"):
+            call()
+    for broker in (outside, inside):
+        broker.close()
+    with redis.Redis.from_url(url) as client:
+        assert client.keys("other:*") == []
+
+
+# -- a user who lacks a command
+
+
+def filled(broker, name):
+    """A topic of which five of ten messages are claimed."""
+    broker.create(name, "FixedTime", 1, max_retries=2)
+    queue = broker.queue(name)
+    queue.send([f"m{number}" for number in range(10)], fixed_time=DUE)
+    asked = {"consumer": "c", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
+    queue.claim([ClaimRequest(0, 0, 5)], **asked)
+    return queue
+
+
+def claim(queue):
+    asked = {"consumer": "d", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
+    queue.claim([ClaimRequest(0, 0, 5)], **asked)
+
+
+def rollback(queue):
+    queue.rollback(0, "c:1:0:1", [b"m0", b"m1"])
+
+
+def commit(queue):
+    queue.commit([0], "c", 1, 1)
+
+
+@pytest.mark.parametrize("call", [claim, rollback, commit], ids=lambda call: call.__name__)
+def test_a_script_that_would_be_stopped_half_way_is_not_begun(enter, call):
+    """Seen: a user without ZADD lost every message that it claimed or rolled back."""
+    admin = enter()
+    wanted = sorted(commands_of(SCRIPTS[call.__name__].text))
+    assert wanted
+    for command in wanted:
+        queue = filled(admin, command)
+        before = queue.figures()
+        with pytest.raises(
+            RmqError, match=f"does not permit this user.*{command.lower()}|{command}"
+        ):
+            call(enter("rmq", without=command.lower()).queue(command))
+        assert queue.figures() == before
+
+
+def test_a_user_who_is_given_what_was_missing_goes_on(url, enter):
+    queue = filled(enter(), "T")
+    poor = enter("rmq", without="zadd").queue("T")
+    with pytest.raises(ServerRefused, match="ZADD, without which claim would stop half-way"):
+        claim(poor)
+    permit(url, "rmq")
+    poor.server.client.connection_pool.disconnect()  # ACL SETUSER reset has ended its connection
+    claim(poor)
+    assert queue.figures().prepare.count == 10
+
+
+def test_what_is_asked_of_a_user_changes_nothing(url, enter):
+    queue = filled(enter(), "T")
+    with redis.Redis.from_url(url) as client:
+
+        def keys():
+            return {key: client.dump(key) for key in client.scan_iter()}
+
+        before = keys()
+        enter("rmq").queue("T").figures()
+        assert keys() == before
+    assert queue.figures().store.count == 5
