@@ -7,7 +7,7 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test explore faults lint bench-peers
+.PHONY: help demo bench test explore faults lint bench-peers audit
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -43,3 +43,7 @@ bench-peers: ## measure beside BullMQ, dramatiq, Celery, which it installs; ARGS
 	@.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt 'rmq-spark[peers]'
 	@npm install --prefix bench/peers --no-package-lock --no-audit --no-fund --loglevel error
 	@.venv/bin/python bench/peers.py $(ARGS)
+
+audit: ## compare the pinned packages with known vulnerabilities, where osv.dev can be reached
+	@.ci/environment
+	@.venv/bin/python tests/security/audit.py $(ARGS)

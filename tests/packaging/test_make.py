@@ -8,7 +8,7 @@ import sys
 import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
-TARGETS = ("demo", "bench", "test", "explore", "faults", "lint", "bench-peers")
+TARGETS = ("demo", "bench", "test", "explore", "faults", "lint", "bench-peers", "audit")
 
 
 @pytest.fixture
