@@ -21,6 +21,8 @@ from rmq_spark.queue.server import FIRST_WITH_FLAGS
 
 TOPIC = "Orders"
 SLOTS = 8
+# Small cells would take many batches.
+LEAST_A_BATCH = 2000
 # What is confirmed is on disk: only so can nothing be lost when the server is killed.
 DURABLE = {"appendonly": "yes", "appendfsync": "always"}
 SINKS = ("parquet", "keyed")
@@ -105,7 +107,7 @@ class Cell:
             "topic": TOPIC,
             "visibilityTimeout": self.fault.lease,
             "pollInterval": "50ms",
-            "maxRecordsPerTrigger": str(self.file),
+            "maxRecordsPerTrigger": str(max(self.file, LEAST_A_BATCH)),
             "numPartitions": "3",
         }
         out = str(self.folder / f"out-{query}")
