@@ -11,16 +11,9 @@ from measuring import python_of_spark
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming import DataStreamWriter
 
-SETTINGS = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "2g",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.numRecentProgressUpdates": "100000",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
+from rmq_spark.demo.session import SETTINGS
+
+MEMORY = {"spark.driver.memory": "2g"}
 
 
 @contextmanager
@@ -28,7 +21,7 @@ def session(cores: int = 2, **settings: str) -> Iterator[SparkSession]:
     """A local Spark."""
     python_of_spark()
     builder = SparkSession.builder.master(f"local[{cores}]").appName("rmq bench")
-    for name, value in (SETTINGS | settings).items():
+    for name, value in (SETTINGS | MEMORY | settings).items():
         builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
