@@ -1,0 +1,98 @@
+"""The benches run, and tell what they measured as it is. How fast it is, no test says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+sys.path.insert(0, str(BENCH))
+
+import measuring  # noqa: E402 - it lies where no package is
+import run_all  # noqa: E402
+from measuring import Figure, Report  # noqa: E402
+
+
+def run(name, *arguments):
+    command = [sys.executable, str(BENCH / f"{name}.py"), *arguments]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=280, env=environment, check=False
+    )
+
+
+@pytest.mark.parametrize("name", [*run_all.BENCHES, "peers"])
+def test_every_bench_begins_with_its_question_and_has_help(name):
+    told = run(name, "--help")
+    assert told.returncode == 0, told.stderr
+    question = (BENCH / f"{name}.py").read_text().split("\n")[0].strip('"')
+    assert question.endswith("?")
+    assert question in told.stdout
+    assert f"| `{name}.py` | {question}" in (BENCH / "README.md").read_text().replace(
+        "`each_message` cost", "each_message cost"
+    ).replace("plain `foreachBatch`", "plain foreachBatch")
+
+
+def test_a_bench_writes_its_figures_with_machine_and_versions(tmp_path):
+    done = run("backlog", "--messages=100000", "--claims=10", "--rounds=2", f"--results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "backlog.json").read_text())
+    assert {"cores", "processor", "python", "redis-server", "pyspark"} <= set(told["machine"])
+    claims = {figure["name"]: figure for figure in told["figures"]}
+    assert len(claims["claim p99, 100,000 stored in order"]["rounds"]) == 2
+    page = (tmp_path / "backlog.md").read_text()
+    for name in claims:
+        assert f"| {name} |" in page
+
+
+def test_a_ratio_is_that_of_each_round_and_its_median_is_judged():
+    figure = Figure(
+        "speed", "messages/s", [90.0, 40.0, 80.0], "limit", [100.0, 80.0, 80.0], at_least=0.9
+    )
+    assert figure.ratios() == [0.9, 0.5, 1.0]
+    assert figure.judged() == 0.9
+    assert figure.verdict() == ">= 0.9: met"
+    figure.at_least = 0.91
+    assert figure.verdict() == ">= 0.91: MISSED"
+
+
+def test_a_figure_without_a_limit_is_judged_by_itself():
+    figure = Figure("CPU", "% of a core", [2.0, 4.0, 3.5], at_most=3)
+    assert figure.ratios() == []
+    assert figure.verdict() == "<= 3: MISSED"
+    assert Figure("CPU", "%", [2.0], at_most=3).verdict() == "<= 3: met"
+    assert Figure("CPU", "%", [2.0]).verdict() == ""
+
+
+def test_a_row_shows_median_range_limit_and_ratio():
+    figure = Figure("send", "messages/s", [900.0, 1000.0, 2000.0], "limit", [1000.0] * 3)
+    assert figure.to_row() == [
+        "send",
+        "1,000 messages/s (900 to 2,000)",
+        "limit: 1,000",
+        "1.00 (0.90 to 2.00)",
+        "",
+    ]
+
+
+def test_an_unknown_bench_is_named():
+    told = run("run_all", "sned")
+    assert told.returncode == 2
+    assert "there is no bench 'sned'. Accepted: send, receive" in told.stderr
+
+
+def test_the_pages_are_joined_in_their_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_all, "RESULTS", tmp_path)
+    for name in ("receive", "send"):
+        (tmp_path / f"{name}.md").write_text(f"# {name}\n")
+    run_all.write_page()
+    page = (tmp_path / "README.md").read_text()
+    assert page.index("## send") < page.index("## receive")
+
+
+def test_a_report_takes_its_question_from_the_docstring():
+    assert Report.of("x", "How fast?\n\nMore.").question == "How fast?"
+    assert measuring.RESULTS == BENCH / "results"
