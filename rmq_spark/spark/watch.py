@@ -58,5 +58,5 @@ class Watch:
         self._all_again = self._clock() + min([longest_s, *waits_s])
 
     def found_something(self) -> None:
-        """A batch is planned; what it changes is not known."""
-        self._all_again = 0.0
+        """A batch is planned; what it changes is not known, nor whether it took all there was."""
+        self._rests_until = self._all_again = 0.0

@@ -86,3 +86,13 @@ def test_after_a_batch_everything_is_asked():
     waiting.found_nothing([])
     waiting.found_something()
     assert waiting.knows_too_little()
+
+
+def test_what_a_batch_left_is_not_waited_for():
+    waiting, clock = watch(poll_interval_s=60)
+    waiting.found_nothing([SlotDue(0, 0, 0)])
+    clock.now += 60
+    waiting.rest()  # before the stores are looked into
+    waiting.found_something()
+    assert not waiting.rests()
+    assert clock.slept == []
