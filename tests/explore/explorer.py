@@ -232,7 +232,5 @@ def times_of(slot: Slot) -> Iterator[tuple[str, Slot]]:
         over = tuple((content, left, False) for content, left, _ in slot.retry)
         yield "the waits end", slot._replace(retry=over)
     if any(score == FAR for _, score in slot.store):
-        due = tuple(
-            (content, min(score, DUE) if score == FAR else score) for content, score in slot.store
-        )
+        due = tuple((content, DUE if score == FAR else score) for content, score in slot.store)
         yield "what is stored becomes due", slot._replace(store=due)

@@ -54,7 +54,7 @@ class Held(NamedTuple):
 
 
 class View:
-    """A slot, looked up by content, claim and consumer."""
+    """A slot, looked up by content and by claim."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -62,7 +62,6 @@ class View:
         self.retry = {content: (left, waits) for content, left, waits in slot.retry}
         self.dead = set(slot.dead)
         self.claims: dict[str, Record] = dict(slot.claims)
-        self.headers: dict[str, Header] = dict(slot.headers)
         by_stamp = {record.stamp: name for name, record in slot.claims if record.stamp}
         self.prepare = {
             content: Held(by_stamp.get(stamp), left, rank)
