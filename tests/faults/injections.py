@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from cell import TOPIC, Cell
 from fault import (
@@ -22,7 +21,7 @@ from fault import (
 )
 from moments import Call, Gate, Moment
 from processes import alive, client_of, family, send
-from program import NotInTime, wait_until
+from program import NotInTime, Program, wait_until
 
 from rmq_spark.queue.durations import parse_duration_ms
 
@@ -191,10 +190,7 @@ def fill_redis(cell: Cell, moment: Moment) -> bool:
         _send_until_refused(cell)
         cell.broker.alter(TOPIC, paused=False)
         moment.release()
-        wait_until(
-            lambda: cell.queue.figures().counters["accepted"] >= cell.feed.given,
-            "sending to go on when consumers have made room",
-        )
+        wait_until(lambda: _all_accepted(cell), "sending to go on when consumers have made room")
     finally:
         client.config_set("maxmemory", 0)
         cell.broker.alter(TOPIC, paused=False)
@@ -202,14 +198,26 @@ def fill_redis(cell: Cell, moment: Moment) -> bool:
 
 
 def _send_until_refused(cell: Cell) -> None:
+    """File after file; the next when the last one went through."""
     producer = cell.lane.program("producer")
     since = len(producer.events)
     for _ in range(FILES_THAT_FILL):
         cell.feed.give(max(cell.file, MESSAGES_THAT_FILL))
-        with suppress(NotInTime):
-            producer.wait("failed", "producer", since, 10.0, FULL)
+        wait_until(
+            lambda: _refused(producer, since) or _all_accepted(cell),
+            "a file to be sent or refused",
+        )
+        if _refused(producer, since):
             return
-    producer.wait("failed", "producer", since, text=FULL)
+    raise NotInTime(f"{FILES_THAT_FILL} files were sent and Redis is not full")
+
+
+def _refused(producer: Program, since: int) -> bool:
+    return any(FULL in event.get("error", "") for event in producer.events[since:])
+
+
+def _all_accepted(cell: Cell) -> bool:
+    return cell.queue.figures().counters["accepted"] >= cell.feed.given
 
 
 # -- replies
