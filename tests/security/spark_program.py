@@ -180,10 +180,6 @@ def main():
     def _():
         return write(messages(20), "Orders", IN_URL)
 
-    @attempt("write, password in an option")
-    def _():
-        return write(messages(10), "Orders", IN_OPTIONS)  # merge
-
     @attempt("write, password in the environment")
     def _():
         return write(messages(5), "Rolled", IN_ENVIRONMENT)
@@ -200,10 +196,6 @@ def main():
     @attempt("rollback")
     def _():
         return drain(read("Rolled", IN_OPTIONS), "rolled", roll_back)
-
-    @attempt("cancel")
-    def _():
-        return write(messages(5), "Rolled", IN_URL, operation="cancel")
 
     attempt("exactly once")(exactly_once)
     attempt("each message")(each_message)
