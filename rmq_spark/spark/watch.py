@@ -10,13 +10,15 @@ SLOTS_A_SECOND = 256
 SHORTEST_S = 1.0
 # Nothing else in the query goes on while its source waits, and query.stop() waits too.
 LONGEST_WAIT_S = 0.1
+# Spark asks again 10 ms after the last answer, unless it has had a batch of other sources between.
+IDLE_WITHIN_S = 0.05
 
 
 class Watch:
     """An idle Spark asks for the next offset every 10 ms; Redis is asked once a pollInterval.
 
     Who asks sooner is kept waiting, which spares Spark, too: most of what it does while idle is to
-    ask. A query with other, busy sources comes later than that and does not wait.
+    ask. A query with other, busy sources asks after each of their batches, which do not wait.
 
     Then it is enough to look into the stores, until something that time alone brings about is to be
     expected: a wait or a lease ends. Those that began since all slots were asked are found a little
@@ -34,17 +36,21 @@ class Watch:
         self._sleep = sleep
         self._rests_until = 0.0
         self._all_again = 0.0
+        self._answered = 0.0
 
     def rests(self) -> bool:
-        """Whether Redis is not to be asked yet; waits for that, up to 0.1 s."""
-        left_s = self._rests_until - self._clock()
-        if left_s > 0:
+        """Whether Redis is not to be asked yet; an idle query waits for that, up to 0.1 s."""
+        asked = self._clock()
+        left_s = self._rests_until - asked
+        if left_s > 0 and asked - self._answered < IDLE_WITHIN_S:
             self._sleep(min(left_s, LONGEST_WAIT_S))
-        return self._clock() < self._rests_until
+        self._answered = self._clock()
+        return self._answered < self._rests_until
 
     def rest(self) -> None:
         """Redis is not asked for a pollInterval."""
-        self._rests_until = self._clock() + self._poll_interval_s
+        self._answered = self._clock()
+        self._rests_until = self._answered + self._poll_interval_s
 
     def knows_too_little(self) -> bool:
         """Whether all slots are to be asked."""

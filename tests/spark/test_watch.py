@@ -46,6 +46,18 @@ def test_who_asks_later_is_not_kept_waiting():
     assert clock.slept == []
 
 
+def test_batches_of_other_sources_are_not_kept_waiting():
+    waiting, clock = watch(poll_interval_s=3600)
+    waiting.found_nothing([SlotDue(0, 0, 0)])
+    for _ in range(3):
+        clock.now += 0.06
+        assert waiting.rests()
+    assert clock.slept == []
+    clock.now += 0.01
+    assert waiting.rests()
+    assert clock.slept == [0.1]
+
+
 def test_nobody_waits_longer_than_a_tenth_of_a_second():
     waiting, clock = watch(poll_interval_s=3600)
     waiting.found_nothing([SlotDue(0, 0, 0)])
