@@ -214,7 +214,7 @@ BACKOFF = World(
         rollback("b1", 1, "x"),
         rollback("b1", 1, "y"),
     ),
-    depth=7,
+    depth=6,
     small_depth=3,
 )
 
@@ -247,7 +247,7 @@ PRIORITY = World(
         rollback("b1", 1, "z"),
         rollback("b1", 2, "y"),
     ),
-    depth=6,
+    depth=5,
     small_depth=3,
 )
 
