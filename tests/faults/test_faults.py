@@ -15,6 +15,6 @@ def test_what_real_queries_deliver_while_things_die_under_them(tmp_path):
     if not servers.executables():
         servers.do_without()
     named = {fault.name: fault for fault in FAULTS}
-    small = Round(tmp_path, messages=5000, seed=7)
+    small = Round(tmp_path, messages=3000, times=3, seed=7)
     verdicts = small.run([(named[name], sink) for name, sink in SMALL])
     assert [verdict.faults_found() for verdict in verdicts] == [[]] * len(SMALL)
