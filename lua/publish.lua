@@ -4,10 +4,10 @@
 -- ARGV: 1 the stage's name, 2 rangeMerge 0/1: whether its scores are timeRanges
 -- Returns {1 if another call would do more, else 0; new; merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
--- Bound: 4096 messages.
+-- Bound: 3900 messages.
 local stage, stages = KEYS[1], KEYS[2]
 local name, range_merge = ARGV[1], ARGV[2] == '1'
-local GROUPS_FROM, MESSAGES_AT_MOST = 3, 4096
+local GROUPS_FROM, MESSAGES_AT_MOST = 3, 3900
 
 --- include time
 --- include types
@@ -21,10 +21,7 @@ local pairs_ = redis.call('LPOP', stage, 2 * MESSAGES_AT_MOST) or {}
 local more = redis.call('EXISTS', stage)
 if more == 0 then redis.call('HDEL', stages, name) end
 if #pairs_ == 0 then return {0, 0, 0} end
-local counts
-if range_merge then
-  counts = store_in_groups(due_after(pairs_, now_ms()), 'NX', GROUPS_FROM)
-else
-  counts = store_in_groups(pairs_, nil, GROUPS_FROM)
-end
+local condition = nil
+if range_merge then pairs_, condition = due_after(pairs_, now_ms()), 'NX' end
+local counts = store_in_groups(GROUPS_FROM, condition, #pairs_ / 2, function() return unpack(pairs_) end)
 return {more, counts[1], counts[2]}

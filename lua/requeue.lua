@@ -1,27 +1,28 @@
 -- Brings messages of one slot back from the DeadQueue as first deliveries.
 -- KEYS: 1 store, 2 retry, 3 dead, 4 stats
--- ARGV: pairs of 1 score in the store, above 16, and 2 content
+-- ARGV: 1 score in the store, above 16, content, score, content, ... as strings of MessagePack
 -- Returns how many were brought back; what the DeadQueue does not hold is left alone.
 -- Errors: RMQ_WRONGTYPE, RMQ_BADSCORE
 -- Bound: what the caller sends, at most 2048 pairs.
 local store, retry, dead, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local asked = {cmsgpack.unpack(ARGV[1])}
 
 --- include types
 
 local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', stats, 'hash')
 if wrong then return wrong end
-for i = 1, #ARGV, 2 do
-  local score = tonumber(ARGV[i]) -- passed on as a number: ZADD refuses some texts that Lua reads
+for i = 1, #asked, 2 do
+  local score = tonumber(asked[i]) -- passed on as a number: ZADD refuses some texts that Lua reads
   if not (score and score > 16 and score <= 2 ^ 53) then
-    return redis.error_reply('RMQ_BADSCORE the score ' .. ARGV[i] .. ' is not accepted: above 16, '
+    return redis.error_reply('RMQ_BADSCORE the score ' .. asked[i] .. ' is not accepted: above 16, '
       .. 'where retry counts end, and at most 2^53')
   end
 end
 local found, scored = {}, {}
-for i = 1, #ARGV, 2 do
-  if redis.call('ZREM', dead, ARGV[i + 1]) == 1 then
-    found[#found + 1] = ARGV[i + 1]
-    scored[#scored + 1], scored[#scored + 2] = tonumber(ARGV[i]), ARGV[i + 1]
+for i = 1, #asked, 2 do
+  if redis.call('ZREM', dead, asked[i + 1]) == 1 then
+    found[#found + 1] = asked[i + 1]
+    scored[#scored + 1], scored[#scored + 2] = tonumber(asked[i]), asked[i + 1]
   end
 end
 if #found == 0 then return 0 end

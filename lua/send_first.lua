@@ -1,14 +1,19 @@
 -- Stores RangeMerge messages of one slot, each due its timeRange from now; of equal contents the
 -- first due time stays.
 -- KEYS: for each group 1 store, 2 retry, 3 stats
--- ARGV: pairs of 1 timeRange in ms, 2 content
+-- ARGV: 1 how many messages, 2 timeRange in ms, content, timeRange, content, ... as strings of
+--       MessagePack
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
--- Bound: what the caller sends, 7800 values a call to Redis.
+-- Bound: 3900 messages.
+local sent, packed = tonumber(ARGV[1]), ARGV[2]
 
 --- include time
 --- include types
 --- include store
 --- include delay
 
-return wrong_group_type(1) or store_in_groups(due_after(ARGV, now_ms()), 'NX', 1)
+local wrong = wrong_group_type(1)
+if wrong then return wrong end
+local delayed = due_after({cmsgpack.unpack(packed)}, now_ms())
+return store_in_groups(1, 'NX', sent, function() return unpack(delayed) end)

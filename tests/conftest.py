@@ -5,6 +5,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
@@ -19,6 +20,9 @@ from rmq_spark.queue.server import Server
 
 EXECUTABLES = servers.executables()
 KINDS = list(EXECUTABLES) or ["none"]
+# How long an example takes depends on who else uses the machine.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser):

@@ -16,6 +16,9 @@
     |   +-- ExclusiveSlot      the topic is consumed exclusively, through ZooKeeper
     |   +-- CheckpointRefused  the checkpoint was restored, copied, or belongs to another topic
     |   +-- UnreadableContent  a content that is no UTF-8 where STRING was asked for
+    +-- OwnershipError         ZooKeeper did not do what was asked
+    |   +-- OwnershipUnavailable  no connection to it
+    |   +-- OwnershipRefused   wrong user or password, or a path that may not be written
     +-- ServerError
         +-- ServerUnavailable  no connection, or it broke and did not come back
         +-- ServerRefused      wrong password, user, database or permission
@@ -84,6 +87,18 @@ class CheckpointRefused(ClaimError):
 
 class UnreadableContent(ClaimError):
     """A content is no UTF-8 text, but was asked for as STRING."""
+
+
+class OwnershipError(RmqError):
+    """ZooKeeper, which says who owns which slot, did not do what was asked."""
+
+
+class OwnershipUnavailable(OwnershipError):
+    """There is no connection to ZooKeeper."""
+
+
+class OwnershipRefused(OwnershipError):
+    """ZooKeeper knows the user not, or does not let it read or write the path."""
 
 
 class ServerError(RmqError):

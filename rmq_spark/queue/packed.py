@@ -1,21 +1,25 @@
-"""Many scores and contents as the bytes that Redis' protocol makes of them.
+"""Scores and contents as one argument of a script: strings of MessagePack, one after the other.
 
-Who has messages in columns can write these bytes many times faster than one argument at a time; a
-connection then sends them as they are.
+A script unpacks them straight into its call to Redis, which costs Redis a fifth less than as many
+arguments; and who has messages in columns can write these bytes many times faster than one argument
+at a time.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Sequence
+from typing import Any
 
 VALUES_A_ROW = 2
+# MessagePack's strings: up to so many bytes, the first byte (with the length in it, or before it),
+# and how many bytes the length takes.
+_FIXED, _FIXED_MARK = 31, 0xA0
+_SIZED = ((0xFF, b"\xd9", 1), (0xFFFF, b"\xda", 2), (0xFFFFFFFF, b"\xdb", 4))
 
 
-class PackedPairs(Sequence[Any]):
-    """score, content, score, content, ...: the last arguments of a call, packed already.
+class PackedPairs:
+    """score, content, score, content, ...: packed already.
 
-    text: ``$<length>\\r\\n<value>\\r\\n`` of each value, one after the other. starts: where each
-    row of two values begins in it, and where the last one ends; a list or an array. Slices begin
-    and end between rows.
+    text: the values, packed, one after the other. starts: where each row of two values begins in
+    it, and where the last one ends; a list or an array. Slices begin and end between rows.
     """
 
     def __init__(self, text: memoryview, starts: Any) -> None:
@@ -25,34 +29,29 @@ class PackedPairs(Sequence[Any]):
     def __len__(self) -> int:
         return VALUES_A_ROW * (len(self._starts) - 1)
 
-    @property
-    def text(self) -> memoryview:
-        """The bytes."""
-        return self._text[self._starts[0] : self._starts[-1]]
-
-    @overload
-    def __getitem__(self, at: int) -> Any: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> "PackedPairs": ...
-
-    def __getitem__(self, at: int | slice) -> Any:
-        if not isinstance(at, slice):
-            return list(self)[at]
+    def __getitem__(self, at: slice) -> "PackedPairs":
         start, stop, _ = at.indices(len(self))
         rows = slice(start // VALUES_A_ROW, stop // VALUES_A_ROW + 1)
         return PackedPairs(self._text, self._starts[rows])
 
-    def __iter__(self) -> Iterator[bytes]:
-        text, at = bytes(self.text), 0
-        while at < len(text):
-            value = text.index(b"\r\n", at) + 2
-            at = value + int(text[at + 1 : value - 2]) + 2
-            yield text[value : at - 2]
+    def __bytes__(self) -> bytes:
+        return bytes(self._text[self._starts[0] : self._starts[-1]])
 
 
-def packed_call(words: Sequence[Any], pairs: PackedPairs) -> list[bytes | memoryview]:
-    """A command of these words and pairs, ready to be sent."""
-    values = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    head = b"".join(b"$%d\r\n%b\r\n" % (len(value), value) for value in values)
-    return [b"*%d\r\n%b" % (len(values) + len(pairs), head), pairs.text]
+Pairs = Sequence[Any] | PackedPairs
+
+
+def packed(pairs: Pairs) -> bytes:
+    """score, content, score, content, ... as a script unpacks them."""
+    if isinstance(pairs, PackedPairs):
+        return bytes(pairs)
+    values = [value if isinstance(value, bytes) else str(value).encode() for value in pairs]
+    return b"".join(part for value in values for part in (head_of(len(value)), value))
+
+
+def head_of(length: int) -> bytes:
+    """What stands before a string of so many bytes."""
+    if length <= _FIXED:
+        return bytes([_FIXED_MARK | length])
+    mark, size = next((mark, size) for most, mark, size in _SIZED if length <= most)
+    return mark + length.to_bytes(size)

@@ -1,12 +1,20 @@
 """Long lists cut into parts of a bounded size."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+
+class _Sliceable(Protocol):
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: slice, /) -> Any: ...
+
 
 _T = TypeVar("_T")
+_S = TypeVar("_S", bound=_Sliceable)
 
 
-def chunks(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
+def chunks(values: _S, size: int) -> list[_S]:
     """The values in order, ``size`` at a time."""
     return [values[at : at + size] for at in range(0, len(values), size)]
 

@@ -21,13 +21,15 @@ from rmq_spark.queue.claims import (
 )
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
+from rmq_spark.queue.packed import Pairs
 from rmq_spark.queue.parts import chunks, in_parts
 from rmq_spark.queue.server import Call, Server
 from rmq_spark.queue.staging import Staging
 from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, TopicType, consumer_key
 
-# A send blocks Redis for about 2 us a message; 4096 keep others' calls waiting less than 10 ms.
-MESSAGES_A_SEND = 4096
+# Lua passes up to 7999 values to a call. A send blocks Redis for about 2 us a message, so others'
+# calls wait less than 10 ms.
+MESSAGES_A_SEND = 3900
 # Redis looks at a store in about 1 us.
 STORES_A_CALL = 4096
 # One reply or request of a pipeline is held in memory whole on both sides.
@@ -105,7 +107,7 @@ class Queue:
         )
         return self.send_pairs(by_slot)
 
-    def send_pairs(self, by_slot: Mapping[int, Sequence[Any]]) -> SendResult:
+    def send_pairs(self, by_slot: Mapping[int, Pairs]) -> SendResult:
         """Sends what is checked already: by slot, score, content, score, content, ...
 
         The score is the time range of a RangeMerge message, else the score in the store. Every
@@ -120,13 +122,13 @@ class Queue:
         replies = self._pipelines(calls)
         return SendResult(sum(reply[0] for reply in replies), sum(reply[1] for reply in replies))
 
-    def _send_call(self, slot: int, pairs: Sequence[Any]) -> Call:
+    def _send_call(self, slot: int, pairs: Pairs) -> Call:
         keys: list[str] = []
         for group in self.definition.groups:
             of = Keys(self.keys.topic, self.keys.prefix, group)
             keys += [of.store(slot), of.retry(slot), of.stats(slot)]
         merges_first = self.definition.type is TopicType.RANGE_MERGE
-        return Call("send_first" if merges_first else "send_last", keys, pairs=pairs)
+        return Call("send_first" if merges_first else "send_last", keys, [len(pairs) // 2], pairs)
 
     def cancel(self, contents: Mapping[int, Sequence[bytes]]) -> int:
         """Removes contents, by slot, that nobody has claimed yet. Returns how many there were."""
@@ -148,7 +150,7 @@ class Queue:
         """
         return self.requeue_pairs({slot: [value for c in contents for value in (score, c)]})
 
-    def requeue_pairs(self, by_slot: Mapping[int, Sequence[Any]]) -> int:
+    def requeue_pairs(self, by_slot: Mapping[int, Pairs]) -> int:
         """requeue of many: by slot, score, content, score, content, ..."""
         calls = [
             Call("requeue", self._keys(slot, "store retry dead stats"), pairs=part)
@@ -171,6 +173,11 @@ class Queue:
         key = consumer_key(consumer, self.key_prefix)
         return int(self.server.command("HGET", key, "settled") or 0)
 
+    def epochs(self, slots: Sequence[int]) -> list[int]:
+        """The epoch under which each slot was claimed last; 0 where none was. A plain read."""
+        asked = [("HGET", self.keys.consumers(slot), "@epoch") for slot in slots]
+        return [int(epoch or 0) for epoch in self._plain_pipeline(asked)]
+
     def open_run(self, consumer: str, known_run: int) -> int:
         """Begins a run of a consumer and returns its number.
 
@@ -186,7 +193,7 @@ class Queue:
         consumer: str,
         *,
         due_before_ms: int | None = None,
-        epochs: Mapping[int, int] | None = None,
+        epochs: Mapping[int, int | None] | None = None,
     ) -> list[SlotDue]:
         """What claims of these slots could take now."""
         calls = [
@@ -203,13 +210,20 @@ class Queue:
             for slot, (due, held, next_ms) in zip(slots, replies, strict=True)
         ]
 
-    def any_due(self, slots: range) -> bool:
+    def counts(self, slots: Sequence[int], scores: Sequence[int]) -> list[list[int]]:
+        """How many messages each store delivers up to and with each score, by slot and score."""
+        calls = [
+            Call("counts", [self.keys.store(slot)], [self._descending, *scores]) for slot in slots
+        ]
+        return self._pipelines(calls)
+
+    def any_due(self, slots: Sequence[int]) -> bool:
         """Whether a message is due in the store of any of these slots: one cheap call.
 
         (In a cluster one for each slot.) Retries that wait and claims are not looked at.
         """
         size = 1 if self.server.is_cluster else STORES_A_CALL
-        parts = chunks(_stores(self.keys, slots), size)
+        parts = chunks(_stores(self.keys, tuple(slots)), size)
         calls = [Call("any_due", part, [self._descending]) for part in parts]
         return any(self._pipelines(calls))
 
@@ -222,7 +236,7 @@ class Queue:
         seq: int,
         lease_ms: int,
         due_before_ms: int | None = None,
-        epochs: Mapping[int, int] | None = None,
+        epochs: Mapping[int, int | None] | None = None,
         replay_only: bool = False,
     ) -> list[Claim]:
         """Makes claims, or reads again those that exist: the first phase.
@@ -396,7 +410,7 @@ class Queue:
 
 
 @lru_cache(maxsize=16)
-def _stores(keys: Keys, slots: range) -> list[str]:
+def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
     """Asked for ten times a second while a query waits."""
     return [keys.store(slot) for slot in slots]
 

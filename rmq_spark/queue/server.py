@@ -13,7 +13,7 @@ from redis import exceptions as failures
 
 from rmq_spark.queue import errors
 from rmq_spark.queue.connection import ConnectionOptions, new_client, not_accepted
-from rmq_spark.queue.packed import PackedPairs, packed_call
+from rmq_spark.queue.packed import Pairs, packed
 from rmq_spark.queue.permissions import commands_of, denied_commands
 from rmq_spark.queue.scripts import Script, scripts_for
 
@@ -53,12 +53,12 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one script. pairs: the last of its arguments, packed or not."""
+    """One call of one script. pairs: its last argument, score, content, ..., packed or not."""
 
     script: str
     keys: Sequence[str]
     args: Sequence[Any] = ()
-    pairs: Sequence[Any] = ()
+    pairs: Pairs = ()
 
 
 class Server:
@@ -164,32 +164,16 @@ class Server:
         return replies
 
     def _send(self, calls: Sequence[Call]) -> list[Any]:
-        packed = [call.pairs for call in calls if isinstance(call.pairs, PackedPairs)]
-        if packed and not self._options.cluster:
-            return self._send_packed(calls, packed)
         pipeline = self.client.pipeline(transaction=False)
         for call in calls:
-            pipeline.execute_command(*self._words(call), *call.pairs)
+            pipeline.execute_command(*self._words(call))
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         return replies
 
     def _words(self, call: Call) -> list[Any]:
         sha = self._scripts[call.script].sha
-        return ["EVALSHA", sha, len(call.keys), *call.keys, *call.args]
-
-    def _send_packed(self, calls: Sequence[Call], packed: Sequence[PackedPairs]) -> list[Any]:
-        """What a pipeline of the client does, with arguments that are packed already."""
-        pool = self.client.connection_pool
-        connection = pool.get_connection()
-        try:
-            for call, pairs in zip(calls, packed, strict=True):
-                connection.send_packed_command(packed_call(self._words(call), pairs))
-            return [_reply_of(connection) for _ in calls]
-        except BaseException:
-            connection.disconnect()  # replies may be on their way
-            raise
-        finally:
-            pool.release(connection)
+        words = ["EVALSHA", sha, len(call.keys), *call.keys, *call.args]
+        return [*words, packed(call.pairs)] if len(call.pairs) else words
 
     def _load(self) -> None:
         for script in self._scripts.values():
@@ -360,13 +344,6 @@ def _root(error: Exception) -> Exception:
             break
         error = error.__cause__
     return error
-
-
-def _reply_of(connection: Any) -> Any:
-    try:
-        return connection.read_response()
-    except failures.ResponseError as error:
-        return error
 
 
 def _named(words: Sequence[Any]) -> str:

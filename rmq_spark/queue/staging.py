@@ -7,11 +7,12 @@ from typing import Any
 
 from rmq_spark.queue.errors import ScriptFailed
 from rmq_spark.queue.messages import SendResult
+from rmq_spark.queue.packed import Pairs
 from rmq_spark.queue.parts import chunks, in_parts
 from rmq_spark.queue.server import Call, Server
 from rmq_spark.queue.topic import Keys, TopicDefinition, TopicType, sink_key
 
-MESSAGES_A_STAGING = 4096
+MESSAGES_A_STAGING = 3900
 STAGES_A_DISCARD = 1000
 CALLS_A_PIPELINE = 256
 # A pipeline of small requests runs in one go; 16 calls of 4096 messages block Redis for 0.2 s.
@@ -49,7 +50,7 @@ class Staging:
         self._prefix = key_prefix
         self._keys = Keys(definition.name, key_prefix)
 
-    def stage(self, name: str, by_slot: Mapping[int, Sequence[Any]], held: dict[int, int]) -> None:
+    def stage(self, name: str, by_slot: Mapping[int, Pairs], held: dict[int, int]) -> None:
         """Appends messages to a stage: by slot, score, content, score, content, ...
 
         held: by slot, messages that the stage holds; brought up to date. Raises ServerFull, and
@@ -60,7 +61,9 @@ class Staging:
         for at in range(max(map(len, parts.values()), default=0)):
             now = {slot: of_slot[at] for slot, of_slot in parts.items() if at < len(of_slot)}
             calls = [
-                Call("stage", self._of(slot, name), [name, held.get(slot, 0)], pairs)
+                Call(
+                    "stage", self._of(slot, name), [name, held.get(slot, 0), len(pairs) // 2], pairs
+                )
                 for slot, pairs in now.items()
             ]
             held.update(zip(now, self._server.pipeline(calls), strict=True))

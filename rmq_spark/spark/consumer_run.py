@@ -108,7 +108,7 @@ class ConsumerRun:
         if backlog is not None:
             backlog.begin(quotas)
         planned = start.next()
-        self._planned = {planned.seq: claims_of(quotas, planned.seq)}
+        self._planned = {planned.seq: claims_of(quotas, planned.seq, dict.fromkeys(quotas))}
         self._replayed = {}
         self.last_planned = planned.seq
         self._lease.hold(planned.seq, quotas)

@@ -24,6 +24,12 @@ from rmq_spark.queue.topic import (
     parse_retry_backoff,
     parse_topic_type,
 )
+from rmq_spark.workers.ensemble import (
+    DEFAULT_ROOT,
+    ENSEMBLE_OPTIONS,
+    EnsembleOptions,
+    parse_ensemble,
+)
 
 DEFAULT_MAX_RECORDS = 500_000
 DEFAULT_MOST_PARTITIONS = 8
@@ -31,6 +37,7 @@ SHORTEST_LEASE_MS = 1_000
 # More than a year is a slip, and threads cannot wait for ever so long.
 LONGEST_DURATION_MS = 366 * 24 * 3600 * 1000
 REDIS = "redis."
+ZOOKEEPER = "zookeeper."
 GUARANTEES = ("atLeastOnce", "exactlyOnce")
 WRITE_OPERATIONS = ("send", "cancel", "requeue", "rollback")
 _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
@@ -61,6 +68,19 @@ _TOPIC = (
     Option("topicType", "", "RangeMerge, Priority or FixedTime; defines a new topic"),
     Option("slotAmount", str(DEFAULT_SLOT_AMOUNT), "slots of a new topic: a power of two to 65536"),
 )
+_ENSEMBLE = (
+    Option("zookeeper.hosts", "", "host:port by commas: slots are shared with other queries"),
+    Option("zookeeper.root", DEFAULT_ROOT, "the path below which our nodes lie"),
+    Option("zookeeper.sessionTimeout", "10s", "after so long unheard of, slots go to others"),
+    Option("zookeeper.username", "", "user (digest); what it makes is for it alone"),
+    Option("zookeeper.password", "", "password"),
+    Option("zookeeper.ssl", "false", "TLS, with the host's name checked"),
+    *(
+        Option(f"{ZOOKEEPER}{name}", "", "passed to the client")
+        for name in ENSEMBLE_OPTIONS
+        if name.startswith("ssl") and name != "ssl"
+    ),
+)
 SINK_OPTIONS = (
     Option("topic", "", "the topic to send to, unless a column names it"),
     *_TOPIC,
@@ -85,6 +105,7 @@ SOURCE_OPTIONS = (
     Option("maxProcessingTime", "no limit", "after this a batch in work is let go"),
     Option("pollInterval", "100ms", "while nothing is due, Redis is not asked more often"),
     *_CONNECTION,
+    *_ENSEMBLE,
 )
 LISTENER_OPTIONS = (
     Option("timeout", "no limit", "for a message of each_message, or for a call with a batch"),
@@ -109,6 +130,7 @@ class SourceOptions:
     lease_ms: int
     max_processing_ms: int | None
     poll_interval_ms: int
+    ensemble: EnsembleOptions | None = None
 
     @property
     def patience_s(self) -> float:
@@ -186,6 +208,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
             None if max_processing is None else options.positive_duration("maxProcessingTime", 1)
         ),
         poll_interval_ms=options.positive_duration("pollInterval", 100),
+        ensemble=parse_ensemble(options.behind(ZOOKEEPER)),
     )
 
 
@@ -264,12 +287,15 @@ class _Given:
             )
 
     def connection(self) -> ConnectionOptions:
-        behind = {
-            name.removeprefix(REDIS): value
+        return parse_connection(self.behind(REDIS))
+
+    def behind(self, prefix: str) -> dict[str, str]:
+        """The options of that prefix, without it."""
+        return {
+            name.removeprefix(prefix): value
             for name, value in self._values.items()
-            if name.startswith(REDIS)
+            if name.startswith(prefix)
         }
-        return parse_connection(behind)
 
     def key_prefix(self) -> str:
         return check_key_prefix(self.get("keyPrefix") or "")

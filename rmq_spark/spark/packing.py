@@ -1,4 +1,4 @@
-"""From columns to what is sent: large batches, and by slot the bytes of Redis' protocol."""
+"""From columns to what is sent: large batches, and by slot one packed argument of a script."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.queue.packed import PackedPairs
+from rmq_spark.queue.packed import PackedPairs, head_of
 
 # The more messages of a slot go together, the less Redis jumps between the sorted sets of slots: at
 # 64 slots one call of 150 messages costs it twice as much a message as one of 2000.
@@ -69,13 +69,12 @@ def runs(ordered: Any) -> list[tuple[int, int, int]]:
 
 
 def _packed(scores: pa.Array, contents: pa.Array) -> pa.Array:
-    """Of each row ``$<length>\\r\\n<score>\\r\\n$<length>\\r\\n<content>\\r\\n``."""
-    score_texts = scores.cast(pa.string())
-    end, sign = pa.scalar(b"\r\n", _BYTES), pa.scalar(b"$", _BYTES)
-    pieces = [sign, _length(score_texts), end, score_texts.cast(_BYTES), end]
-    pieces += [sign, _length(contents), end, contents, end]
-    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", _BYTES))
+    """Of each row its score and its content, each behind its head."""
+    texts = scores.cast(pa.string()).cast(_BYTES)
+    nothing = pa.scalar(b"", _BYTES)
+    return pc.binary_join_element_wise(_heads(texts), texts, _heads(contents), contents, nothing)
 
 
-def _length(texts: pa.Array) -> pa.Array:
-    return pc.binary_length(texts).cast(pa.string()).cast(_BYTES)
+def _heads(texts: pa.Array) -> pa.Array:
+    lengths, which = np.unique(pc.binary_length(texts).to_numpy(), return_inverse=True)
+    return pa.array([head_of(length) for length in lengths.tolist()], _BYTES).take(pa.array(which))

@@ -114,6 +114,7 @@ def _claim(
         seq=part[0].seq,
         lease_ms=options.lease_ms,
         due_before_ms=delivery.due_before_ms,
+        epochs={claim.slot: claim.epoch for claim in part},
         replay_only=delivery.replay_only,
     )
 

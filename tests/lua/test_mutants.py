@@ -240,7 +240,7 @@ MUTANTS = [
     *of(
         "send_first",
         "send_first",
-        ("'NX', 1)", "nil, 1)"),
+        ("1, 'NX', sent", "1, nil, sent"),
         ("now_ms())", "0)"),
     ),
     *of(
@@ -253,19 +253,19 @@ MUTANTS = [
     *of(
         "send_last",
         "send_last",
-        ("nil, 1)", "'NX', 1)"),
-        ("nil, 1)", "'GT', 1)"),
+        ("1, nil, sent", "1, 'NX', sent"),
+        ("1, nil, sent", "1, 'GT', sent"),
     ),
     *of(
         "include/store",
         "send_first send_last",
-        ("if waiting then new", "if false then new"),
-        ("counts = counts or stored", "counts = stored"),
-        ("local VALUES_A_CALL = 7800", "local VALUES_A_CALL = 9999"),
+        ("if redis.call('EXISTS', retry) == 1 then", "if false then"),
+        ("counts = counts or {", "counts = {"),
+        ("contents[i / 2] = pairs_[i]", "contents[i / 2] = pairs_[2]"),
         ("if new < sent then", "if false then"),
         (
-            "for k = from, #KEYS, 3 do\n    local stored",
-            "for k = from, from, 3 do\n    local stored",
+            "for k = from, #KEYS, 3 do\n    local new",
+            "for k = from, from, 3 do\n    local new",
         ),
     ),
     *of(
@@ -280,12 +280,19 @@ MUTANTS = [
 ]
 MUTANTS += [
     *of(
+        "counts",
+        "counts",
+        ("descending and ARGV[i] or '-inf'", "'-inf'"),
+        ("for i = 2, #ARGV do", "for i = 2, 2 do"),
+        ("descending and '+inf' or ARGV[i])", "descending and '+inf' or '(' .. ARGV[i])"),
+    ),
+    *of(
         "stage",
         "stage",
         ("if held == after then return after end", ""),
         ("if held ~= before then", "if held > before then"),
         ("redis.call('HSETNX', stages, name, string.format('%.0f', now_ms()))", ""),
-        ("VALUES_A_CALL = 3, 7800", "VALUES_A_CALL = 3, 9999"),
+        ("before + sent", "before + 1"),
     ),
     *of(
         "seal",
@@ -301,7 +308,10 @@ MUTANTS += [
         "publish",
         ("if more == 0 then redis", "redis"),
         ("2 * MESSAGES_AT_MOST)", "MESSAGES_AT_MOST)"),
-        ("'NX', GROUPS_FROM", "nil, GROUPS_FROM"),
+        (
+            "condition = due_after(pairs_, now_ms()), 'NX'",
+            "condition = due_after(pairs_, now_ms()), nil",
+        ),
         ("local more = redis.call('EXISTS', stage)", "local more = 0"),
     ),
     *of(
@@ -320,7 +330,7 @@ MUTANTS += [
 ]
 # What other files see: a key of another type, a record of another version, a full server.
 MUTANTS += [
-    *of("send_first", "obstacles", ("wrong_group_type(1) or ", "")),
+    *of("send_first", "obstacles", ("if wrong then return wrong end", "")),
     *of("send_last", "obstacles", ("wrong_group_type(1) or ", "")),
     *of("include/types", "obstacles", ("found ~= wanted[i + 1] and found ~= 'none'", "false")),
     *of("include/records", "obstacles", ("tonumber(version) ~= RECORD_VERSION or not", "not")),

@@ -42,6 +42,7 @@ def call_of(slot, name):
         "commit": lambda: slot.commit(a),
         "conclude": lambda: stages.book.conclude(1),
         "discard": lambda: stages.staging.discard({0: [NAME]}),
+        "counts": lambda: queue.counts([0], [5_000]),
         "due": lambda: queue.due([0], a),
         "expire": lambda: queue.expire(),
         "figures": lambda: queue.figures(),
@@ -53,8 +54,8 @@ def call_of(slot, name):
         "requeue": lambda: queue.requeue(0, [b"dead"], 500),
         "rollback": lambda: slot.rollback(held),
         "seal": lambda: other_book(slot).seal(1, Manifest({})),
-        "send_first": lambda: queue.server.call("send_first", send_keys(slot), [5, b"waiting"]),
-        "send_last": lambda: queue.server.call("send_last", send_keys(slot), [500, b"waiting"]),
+        "send_first": lambda: queue.server.pipeline([sending("send_first", slot)]),
+        "send_last": lambda: queue.server.pipeline([sending("send_last", slot)]),
         "settle": lambda: queue.settle(a, 9),
         "stage": lambda: stages.put([b"more"], held=1),
         "unread": lambda: queue.unread([0], a, 1, 1),
@@ -66,8 +67,9 @@ def other_book(slot):
     return SinkBook(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
 
 
-def send_keys(slot):
-    return [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
+def sending(name, slot):
+    keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
+    return Call(name, keys, [1], [500, b"waiting"])
 
 
 KEYS = {
@@ -78,6 +80,7 @@ KEYS = {
     "conclude": "sink",
     "discard": "stages stage",
     "any_due": "store",
+    "counts": "store",
     "due": "store prepare retry claims consumers",
     "expire": "store prepare retry dead claims first consumers stats",
     "figures": "store prepare retry dead claims",
@@ -95,7 +98,7 @@ KEYS = {
     "stage": "stage stages",
     "unread": "claims consumers",
 }
-READ_ONLY = {"any_due", "due", "figures"}
+READ_ONLY = {"any_due", "counts", "due", "figures"}
 
 
 def key_named(slot, kind):

@@ -4,6 +4,8 @@ import pytest
 from seeding import LONG_MS, Slot, numbered
 
 from rmq_spark.queue import Message, SendResult
+from rmq_spark.queue.errors import ScriptFailed
+from rmq_spark.queue.server import Call
 
 
 @pytest.fixture(params=["Priority", "FixedTime"])
@@ -75,14 +77,23 @@ def test_every_group_gets_a_copy(broker):
         assert slot.counters == {"accepted": 2, "merged": 1}
 
 
-def test_one_call_takes_more_than_lua_can_unpack(slot):
-    contents = numbered(9000)
-    slot.put_waiting({contents[4500]: 5_003})
+def test_one_call_takes_3900_messages(slot):
+    contents = numbered(3899)
+    slot.put_waiting({contents[3500]: 5_003})
     pairs = [value for content in [*contents, contents[0]] for value in (LONG_MS, content)]
     keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
-    assert slot.queue.server.call("send_last", keys, pairs) == [8999, 2]
+    assert slot.queue.server.pipeline([Call("send_last", keys, [3900], pairs)]) == [[3898, 2]]
     assert slot.store == dict.fromkeys(contents, LONG_MS)
     assert slot.retry == {}
+
+
+def test_a_call_with_more_than_lua_passes_on_stores_nothing(slot):
+    before = slot.dump()
+    pairs = [value for content in numbered(4500) for value in (1, content)]
+    keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
+    with pytest.raises(ScriptFailed):
+        slot.queue.server.pipeline([Call("send_last", keys, [4500], pairs)])
+    assert slot.dump() == before
 
 
 def test_a_score_that_is_none_loses_nothing(slot):
@@ -91,5 +102,5 @@ def test_a_score_that_is_none_loses_nothing(slot):
     keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
     before = slot.dump()
     with pytest.raises(Exception, match="not a valid float"):
-        slot.queue.server.call("send_last", keys, ["soon", b"m"])
+        slot.queue.server.pipeline([Call("send_last", keys, [1], ["soon", b"m"])])
     assert slot.dump() == before

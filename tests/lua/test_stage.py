@@ -5,6 +5,7 @@ from seeding import numbered
 from staged import NAME, Stages
 
 from rmq_spark.queue.errors import StageLost
+from rmq_spark.queue.server import Call
 
 
 @pytest.fixture
@@ -71,8 +72,8 @@ def test_one_call_takes_more_than_lua_can_unpack(stages):
     assert stages.list()[1::2] == numbered(10_000)
 
 
-def test_one_call_of_9000_values_is_taken(stages, slot):
-    pairs = [value for content in numbered(4500) for value in (1, content)]
+def test_one_call_of_3900_messages_is_taken(stages, slot):
+    pairs = [value for content in numbered(3900) for value in (1, content)]
     keys = [slot.keys.stage(0, NAME), slot.keys.stages(0)]
-    assert slot.queue.server.call("stage", keys, [NAME, 0, *pairs]) == 4500
-    assert stages.list()[1::2] == numbered(4500)
+    assert slot.queue.server.pipeline([Call("stage", keys, [NAME, 0, 3900], pairs)]) == [3900]
+    assert stages.list()[1::2] == numbered(3900)

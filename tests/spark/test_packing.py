@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.queue.packed import PackedPairs, packed_call
+from rmq_spark.queue.packed import packed
 from rmq_spark.spark import packing
 
 ROWS = st.lists(
@@ -14,44 +14,45 @@ ROWS = st.lists(
 )
 
 
-def packed(rows):
+def values_of(rows):
+    return [value for score, content, _ in rows for value in (str(score).encode(), content)]
+
+
+def by_columns(rows):
     scores, contents, slots = zip(*rows, strict=True)
     return packing.pairs_by_slot(np.array(scores), pa.array(contents, pa.binary()), np.array(slots))
 
 
 @given(ROWS)
 def test_every_slot_gets_its_rows_in_their_order(rows):
-    by_slot = packed(rows)
+    by_slot = by_columns(rows)
     assert set(by_slot) == {slot for _, _, slot in rows}
     for slot, pairs in by_slot.items():
-        wanted = [
-            value
-            for score, content, of in rows
-            if of == slot
-            for value in (str(score).encode(), content)
-        ]
-        assert list(pairs) == wanted
+        wanted = values_of(row for row in rows if row[2] == slot)
+        assert bytes(pairs) == packed(wanted)  # one by one, as plain Python packs them
         assert len(pairs) == len(wanted)
 
 
 @given(ROWS, st.data())
 def test_a_slice_holds_its_rows(rows, data):
-    pairs = packed([(score, content, 0) for score, content, _ in rows])[0]
+    rows = [(score, content, 0) for score, content, _ in rows]
+    pairs = by_columns(rows)[0]
     start = data.draw(st.integers(0, len(rows)))
     end = data.draw(st.integers(start, len(rows)))
-    assert list(pairs[2 * start : 2 * end]) == list(pairs)[2 * start : 2 * end]
-    assert len(pairs[2 * start :]) == len(pairs) - 2 * start
+    part = pairs[2 * start : 2 * end]
+    assert bytes(part) == packed(values_of(rows[start:end]))
+    assert len(part) == 2 * (end - start)
 
 
-def test_a_packed_call_is_what_the_client_would_send(server):
-    pairs = packed([(17, b"\r\n$5\r\n", 3), (2**53, "größer".encode(), 3)])[3]
-    connection = server.client.connection_pool.get_connection()
-    try:
-        plain = connection.pack_command("EVALSHA", "sha", 2, "key-ä", b"k", 5, *pairs)
-    finally:
-        server.client.connection_pool.release(connection)
-    words = ["EVALSHA", "sha", 2, "key-ä", b"k", 5]
-    assert b"".join(packed_call(words, pairs)) == b"".join(plain)
+LENGTHS = (0, 1, 31, 32, 255, 256, 65535, 65536, 200_000)
+
+
+def test_a_script_unpacks_what_was_packed_whatever_its_length(server):
+    contents = [bytes([at]) * length for at, length in enumerate(LENGTHS)]
+    rows = [(17 + at, content, 3) for at, content in enumerate(contents)]
+    by_rows = packed(values_of(rows))
+    assert bytes(by_columns(rows)[3]) == by_rows
+    assert server.client.eval("return {cmsgpack.unpack(ARGV[1])}", 0, by_rows) == values_of(rows)
 
 
 @pytest.mark.parametrize("slots", [1, 65536])
@@ -60,7 +61,7 @@ def test_what_was_packed_arrives(broker, slots):
     queue = broker.queue("T")
     contents = [b"a", b"", b"\r\n", bytes(range(256)), "größer".encode()]
     rows = [(17 + at, content, at % slots) for at, content in enumerate(contents)]
-    queue.send_pairs(packed(rows))
+    queue.send_pairs(by_columns(rows))
     found = {
         content: int(score)
         for slot in range(min(slots, len(rows)))
@@ -92,9 +93,3 @@ def test_small_batches_are_joined_up_to_a_number_of_bytes(monkeypatch):
     assert [b.num_rows for b in packing.larger(batches(5, 5, 5))] == [5, 5, 5]
     monkeypatch.setattr(packing, "BYTES_A_BATCH", 1000)
     assert [b.num_rows for b in packing.larger(batches(5, 5, 5))] == [15]
-
-
-def test_pairs_can_be_read_one_by_one():
-    pairs = packed([(17, b"a", 0)])[0]
-    assert isinstance(pairs, PackedPairs)
-    assert (pairs[0], pairs[1], pairs[-1]) == (b"17", b"a", b"a")
