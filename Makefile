@@ -7,10 +7,10 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test explore faults lint bench-peers audit
+.PHONY: help demo bench test explore faults workers-demo lint bench-peers audit
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options
 	@.ci/environment java
@@ -31,6 +31,10 @@ explore: ## try every order of calls in small worlds; ARGS="--help" lists option
 faults: ## kill, stop and cut off real queries and Redis, and count; ARGS="--help" lists options
 	@.ci/environment java
 	@.venv/bin/python tests/faults/run_faults.py $(ARGS)
+
+workers-demo: ## queries share a topic through ZooKeeper, come, go and die; ARGS="--help" lists options
+	@.ci/environment java
+	@.venv/bin/python tests/workers/workers_demo.py $(ARGS)
 
 lint: ## check style, format and types
 	@.ci/environment

@@ -1,4 +1,4 @@
-"""Redis servers, and topics on them that no other test sees."""
+"""Redis and ZooKeeper servers, and topics on them that no other test sees."""
 
 import os
 import sys
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from kazoo.client import KazooClient
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
 
 import servers
 from seeding import Slot
 
+from rmq_spark.local_zookeeper import LocalEnsemble
 from rmq_spark.queue import Broker
 from rmq_spark.queue import scripts as queue_scripts
 from rmq_spark.queue.connection import parse_connection
@@ -96,3 +98,24 @@ def new_slot(broker):
 def slot(new_slot):
     """A FixedTime topic of one slot: ascending, and a test may set every score."""
     return new_slot()
+
+
+@pytest.fixture(scope="session")
+def zookeeper():
+    """One server that all share; every test has a root of its own there."""
+    with LocalEnsemble() as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def root(request):
+    return f"/{request.node.originalname}"[:80]
+
+
+@pytest.fixture
+def client(zookeeper):
+    client = KazooClient(zookeeper.hosts)
+    client.start()
+    yield client
+    client.stop()
+    client.close()

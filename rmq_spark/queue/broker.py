@@ -137,6 +137,22 @@ class Broker:
             self._forget_epochs(new)
         return new
 
+    def lower_epochs(self, name: str, *, group: str = DEFAULT_GROUP) -> int:
+        """Makes the slots of an exclusive topic take any epoch again; returns how many had one.
+
+        For after a ZooKeeper ensemble was replaced: the epochs of a new one begin anew. Queries
+        that still read through the old one would be let in as well. Raises UnknownTopic.
+        """
+        queue = self.queue(name, group=group)
+        had = [
+            slot
+            for slot, epoch in zip(queue.slots, queue.epochs(queue.slots), strict=True)
+            if epoch
+        ]
+        for slot in had:
+            self.server.command("HSET", queue.keys.consumers(slot), "@epoch", 0)
+        return len(had)
+
     def delete(self, name: str) -> None:
         """Deletes a topic with everything in it. Who still sends to it leaves keys behind."""
         text, old = self._read(name)

@@ -11,19 +11,21 @@ header, and an older run of the same consumer can claim and commit nothing.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.claims import Figures, SettledClaims, SlotDue
-from rmq_spark.queue.consumer import refuse_exclusive
+from rmq_spark.queue.claims import SettledClaims, SlotDue
 from rmq_spark.queue.errors import CheckpointRefused
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
+from rmq_spark.queue.topic import HIGHEST_SCORE
+from rmq_spark.spark.backlog import Backlog
 from rmq_spark.spark.lease import LeaseTimer
 from rmq_spark.spark.offsets import Offset
 from rmq_spark.spark.options import DEFAULT_MOST_PARTITIONS, SourceOptions
+from rmq_spark.spark.ownership import AllSlots, OwnedSlots
 from rmq_spark.spark.partition_reader import Delivery, RmqPartition
-from rmq_spark.spark.plan import PlannedClaim, allocate, claims_of, share_out
+from rmq_spark.spark.plan import PlannedClaim, claims_of, earliest, share_out
 from rmq_spark.spark.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -38,7 +40,8 @@ def open_queue(options: SourceOptions) -> Queue:
     broker = Broker(server, key_prefix=options.key_prefix)
     broker.definition(options.topic)  # a reader never creates a topic
     definition = broker.define(options.topic, options.topic_type, options.slot_amount)
-    refuse_exclusive(definition)
+    if options.ensemble is not None and not definition.exclusive:
+        definition = broker.alter(options.topic, exclusive=True)
     server.warn_if_volatile()
     return Queue(server, definition, key_prefix=options.key_prefix)
 
@@ -62,7 +65,13 @@ class ConsumerRun:
         self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}
         self.last_planned: int | None = None  # the number of the batch that this run planned last
         self._watch = Watch(options.poll_interval_ms / 1000)
+        self._epochs: Mapping[int, int | None] = {}
         self._lease = LeaseTimer(options, queue, start.consumer, self._run)
+        self._ownership: AllSlots | OwnedSlots = (
+            AllSlots(queue.definition)
+            if options.ensemble is None
+            else OwnedSlots(options.ensemble, queue, start.consumer)
+        )
 
     # -- settling
 
@@ -80,7 +89,7 @@ class ConsumerRun:
 
     # -- planning
 
-    def plan(self, start: Offset, limit: int | None, backlog: "Backlog | None") -> Offset:
+    def plan(self, start: Offset, limit: int | None, backlog: Backlog | None) -> Offset:
         """Settles what is before start and plans the next batch; start itself if nothing is due.
 
         limit: messages, None for all. backlog: what an AvailableNow query has still to read, None
@@ -88,16 +97,15 @@ class ConsumerRun:
         """
         settled = self.settle(start.seq)
         own = settled if self.last_planned == start.seq else None
-        if backlog is not None:
-            if own is not None:
-                backlog.done(own)
-            limit = backlog.bound(limit)
+        if backlog is not None and own is not None:
+            backlog.done(own)
         elif own is not None and not own.claimed:
             self._watch.rest()
-        if limit == 0 or not self._worth_asking(backlog):
+        self._look_at_slots(backlog)
+        if not self._worth_asking(backlog):
             return start
         slots = self._due(backlog)
-        quotas = allocate({slot.slot: slot.due for slot in slots}, limit, start.seq + 1)
+        quotas = self._first_of(slots, limit, start.seq + 1, backlog)
         if not quotas:
             if backlog is None:
                 self._watch.found_nothing(slots)
@@ -108,13 +116,23 @@ class ConsumerRun:
         if backlog is not None:
             backlog.begin(quotas)
         planned = start.next()
-        self._planned = {planned.seq: claims_of(quotas, planned.seq, dict.fromkeys(quotas))}
+        self._planned = {planned.seq: claims_of(quotas, planned.seq, self._epochs)}
         self._replayed = {}
         self.last_planned = planned.seq
         self._lease.hold(planned.seq, quotas)
         return planned
 
-    def _worth_asking(self, backlog: "Backlog | None") -> bool:
+    def _look_at_slots(self, backlog: Backlog | None) -> None:
+        """Which slots may be claimed now; a query that ends waits for its own once."""
+        epochs = self._ownership.between_batches()
+        if backlog is not None and not (epochs and backlog.is_counted):
+            self._ownership.wait_for_slots()
+            epochs = self._ownership.between_batches()
+        if epochs.keys() != self._epochs.keys():
+            self._watch.found_something()  # in new slots anything may be due
+        self._epochs = epochs
+
+    def _worth_asking(self, backlog: Backlog | None) -> bool:
         """Whether all slots are asked what is due in them; a query that goes on spares Redis."""
         if backlog is not None:
             return True
@@ -123,21 +141,40 @@ class ConsumerRun:
         if self._watch.knows_too_little():
             return True
         self._watch.rest()
-        return self._queue.any_due(self._queue.slots)
+        return self._queue.any_due(tuple(self._epochs))
 
-    def _due(self, backlog: "Backlog | None") -> list[SlotDue]:
+    def _due(self, backlog: Backlog | None) -> list[SlotDue]:
         self._queue = refreshed(self._queue)
+        self._ownership.check(self._queue.definition)
         if self._queue.definition.paused:
             return []
-        before = None if backlog is None else backlog.due_before_ms
-        slots = self._queue.due(self._queue.slots, self.consumer, due_before_ms=before)
+        slots = self._queue.due(
+            tuple(self._epochs),
+            self.consumer,
+            due_before_ms=None if backlog is None else backlog.due_before_ms,
+            epochs=self._epochs,
+        )
         return backlog.takeable(slots) if backlog else slots
+
+    def _first_of(
+        self, slots: list[SlotDue], limit: int | None, seq: int, backlog: Backlog | None
+    ) -> dict[int, int]:
+        """How many messages each slot gives: of all that are due, those that come first."""
+        due = {slot.slot: slot.due for slot in slots}
+        if backlog is not None:
+            limit = backlog.bound(limit)
+        if self._queue.definition.type.descending:
+            return earliest(due, limit, seq, HIGHEST_SCORE, self._queue.counts)
+        now_ms = self._queue.now_ms() if backlog is None else backlog.due_before_ms
+
+        def of_age(slots: Sequence[int], ages: Sequence[int]) -> list[list[int]]:
+            return self._queue.counts(slots, [now_ms - age for age in ages])
+
+        return earliest(due, limit, seq, now_ms, of_age)
 
     # -- handing out
 
-    def partitions(
-        self, start: Offset, end: Offset, backlog: "Backlog | None"
-    ) -> list[RmqPartition]:
+    def partitions(self, start: Offset, end: Offset, backlog: Backlog | None) -> list[RmqPartition]:
         """The tasks of the batches after start up to end: as planned, or made again (a restart)."""
         due_before = None if backlog is None else backlog.due_before_ms
         replay = end.seq not in self._planned
@@ -175,71 +212,24 @@ class ConsumerRun:
     # -- the end
 
     def stop(self, release: bool) -> None:
-        """Renews no more; ``release`` gives what is in work to whoever comes first."""
+        """Renews no more; ``release`` gives what is in work to whoever comes first.
+
+        Where slots are owned it stays ours for its lease: tasks of a query that ends may go on for
+        a while, and what they have in work is nobody else's.
+        """
         slots = sorted(self._lease.slots())
         self._lease.end()
-        if release and slots:
+        if release and slots and not self._ownership.exclusive:
             # The signal that ends us may have cut off a reply: a fresh connection is clean.
             server = Server(self._options.connection, patience_s=1.0)
             queue = Queue(server, self._queue.definition, key_prefix=self._queue.key_prefix)
             queue.release(slots, self.consumer, self._run)
             server.close()
+        self._ownership.stop()
 
-
-class Backlog:
-    """What an AvailableNow query reads: what was due when it began.
-
-    A slot that was planned in two batches that took nothing is not asked again: what
-    looks due there is held by others, and would be planned for ever. (Once may be the reply of a
-    commit that was lost and asked for again.) Messages that were rolled back count as unread.
-    """
-
-    def __init__(self, queue: Queue) -> None:
-        self._topic = queue.definition.name
-        self.due_before_ms = queue.now_ms()
-        slots = queue.due(queue.slots, "", due_before_ms=self.due_before_ms)
-        self._left = sum(slot.due for slot in slots)
-        self._held = sum(slot.held for slot in slots)
-        self._planned: dict[int, int] = {}
-        self._empty: set[int] = set()
-        self._barren: set[int] = set()
-        if queue.definition.paused:
-            _log.warning("rmq: topic %s is paused: nothing is read", self._topic)
-
-    def bound(self, limit: int | None) -> int:
-        """The limit of the next batch."""
-        return self._left if limit is None else min(limit, self._left)
-
-    def begin(self, quotas: dict[int, int]) -> None:
-        """A batch of these messages by slot is planned."""
-        self._planned = quotas
-        self._left -= sum(quotas.values())
-
-    def done(self, settled: SettledClaims) -> None:
-        """That batch is done; what it did not find, or rolled back, may still be read."""
-        self._left += sum(self._planned.values()) - settled.committed
-        if settled.claimed or settled.moved:
-            self._empty -= self._planned.keys()
-        else:
-            self._barren |= self._empty & self._planned.keys()
-            self._empty |= self._planned.keys()
-
-    def takeable(self, slots: list[SlotDue]) -> list[SlotDue]:
-        """The slots to plan from, of what was seen of all."""
-        self._held = sum(
-            slot.held + (slot.due if slot.slot in self._barren else 0) for slot in slots
-        )
-        return [slot for slot in slots if slot.slot not in self._barren]
-
-    def end(self) -> None:
-        """Nothing more is read; what is due but cannot be had is named in a warning."""
-        if self._held:
-            _log.warning(
-                "rmq: topic %s: ends with %d due messages unread, others hold them",
-                self._topic,
-                self._held,
-            )
-        self._left = 0
+    def figures(self) -> dict[str, int]:
+        """What a progress report tells of ownership: slotsOwned, workers; nothing without it."""
+        return self._ownership.figures()
 
 
 def refreshed(queue: Queue) -> Queue:
@@ -247,18 +237,6 @@ def refreshed(queue: Queue) -> Queue:
     broker = Broker(queue.server, key_prefix=queue.key_prefix)
     definition = broker.definition(queue.definition.name)
     return Queue(queue.server, definition, key_prefix=queue.key_prefix)
-
-
-def backlog_figures(figures: Figures) -> dict[str, int | None]:
-    """What every progress report shows of a topic."""
-    return {
-        "due": figures.store.due,
-        "delayed": figures.store.count - figures.store.due,
-        "prepared": figures.prepare.count,
-        "retry": figures.retry.count,
-        "dead": figures.dead.count,
-        "oldestDueMs": figures.store.oldest_ms,
-    }
 
 
 def _checked(queue: Queue, start: Offset, replays: bool) -> int:

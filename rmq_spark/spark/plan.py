@@ -76,7 +76,7 @@ def earliest(
     rest = {slot: number - quotas.get(slot, 0) for slot, number in wanted.items()}
     for slot, number in allocate(rest, limit - sum(quotas.values()), seq).items():
         quotas[slot] = quotas.get(slot, 0) + number
-    return quotas
+    return {slot: number for slot, number in quotas.items() if number}
 
 
 def _fair_share(limit: int, seq: int) -> int:

@@ -22,7 +22,8 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.queue.errors import RmqError
 from rmq_spark.queue.queue import Queue
-from rmq_spark.spark.consumer_run import Backlog, ConsumerRun, backlog_figures, open_queue
+from rmq_spark.spark.backlog import Backlog, backlog_figures
+from rmq_spark.spark.consumer_run import ConsumerRun, open_queue
 from rmq_spark.spark.offsets import Offset
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.partition_reader import RmqPartition, read_partition
@@ -116,6 +117,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The backlog: due, delayed, prepared, retry, dead (messages), oldestDueMs (ms, or null).
 
+        With ZooKeeper also slotsOwned, by this query, and workers, all that read the topic.
+
         Spark shows it as latestOffset of the source in every progress report, and asks for it all
         the time: it is counted anew for every batch, and every 10 s where there is none.
         """
@@ -124,7 +127,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._figures
         if known is None or known.batch != batch or now >= known.counted_s + COUNT_AGAIN_S:
             counted = backlog_figures(self._opened_queue().figures())
-            known = self._figures = _Reported(batch, now, counted)
+            owned = {} if self._run is None else self._run.figures()
+            known = self._figures = _Reported(batch, now, counted | owned)
         return known.figures
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ def new_client(options: EnsembleOptions) -> Any:
     """
     login = options.username is not None
     client = KazooClient(
-        hosts=options.hosts,
+        hosts=options.servers,
         timeout=options.session_timeout_ms / 1000,
         auth_data=[("digest", f"{options.username}:{options.password}")] if login else None,
         default_acl=list(CREATOR_ALL_ACL) if login else None,
@@ -56,7 +56,7 @@ def as_refusal(options: EnsembleOptions, error: Exception) -> OwnershipRefused:
     """What says that ZooKeeper does not let us."""
     who = options.username or "nobody (zookeeper.username is not set)"
     return OwnershipRefused(
-        f"ZooKeeper at {options.hosts} refuses {options.root} to {who}: {type(error).__name__}. "
+        f"ZooKeeper at {options.hosts} refuses {options.path} to {who}: {type(error).__name__}. "
         "Check zookeeper.username and zookeeper.password, and that this user may create, read, "
         "write and delete there; or choose another zookeeper.root."
     )

@@ -24,7 +24,8 @@ _ROOT = re.compile(r"(/[^/\x00-\x1f\x7f]+)+")
 class EnsembleOptions:
     """A ZooKeeper ensemble, and how to log in there. Its repr shows no secret.
 
-    hosts: host:port by commas, with an optional path behind the last. root: below it lie our nodes.
+    hosts: host:port by commas, with an optional path behind the last. root: below it, or below that
+    path and it, lie our nodes.
     session_timeout_ms: after so long without a word from us our slots are given to others.
     """
 
@@ -38,6 +39,17 @@ class EnsembleOptions:
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_password: str | None = field(default=None, repr=False)
+
+    @property
+    def servers(self) -> str:
+        """The hosts without the path."""
+        return self.hosts.partition("/")[0]
+
+    @property
+    def path(self) -> str:
+        """Where our nodes lie, the path behind the hosts included. It is made if need be."""
+        _, slash, chroot = self.hosts.partition("/")
+        return f"{slash}{chroot}{self.root}"
 
 
 def parse_ensemble(options: Mapping[str, str]) -> EnsembleOptions | None:

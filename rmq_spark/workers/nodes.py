@@ -29,7 +29,10 @@ class Nodes:
     @property
     def definition(self) -> str:
         """The topic's definition; the parent of all others."""
-        return f"{self.root.rstrip('/')}/{quote(self.topic, safe='@:')}"
+        name = quote(self.topic, safe="@:")
+        if not name.strip("."):  # a topic may be named . or .. but a node may not
+            name = name.replace(".", "%2E")
+        return f"{self.root}/{name}"
 
     @property
     def workers(self) -> str:

@@ -30,7 +30,7 @@ def publish(
         raise as_refusal(ensemble, error) from None
     except KazooException as error:
         raise OwnershipError(
-            f"ZooKeeper at {ensemble.hosts} did not do what was asked below {ensemble.root}: "
+            f"ZooKeeper at {ensemble.hosts} did not do what was asked below {ensemble.path}: "
             f"{type(error).__name__} {error}"
         ) from None
 

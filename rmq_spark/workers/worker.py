@@ -29,7 +29,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
@@ -88,7 +87,7 @@ class Worker:
         """
         self._ensemble = ensemble
         self._definition = definition
-        self._nodes = Nodes(ensemble.root, topic)
+        self._nodes = Nodes(ensemble.path, topic)
         self._consumer = consumer
         self._name = ""
         self._client: Any = None
@@ -156,6 +155,12 @@ class Worker:
             return self._state
 
     @property
+    def slots_owned(self) -> int:
+        """How many slots are its own, whether it may claim now or not."""
+        with self._lock:
+            return len(self._owned)
+
+    @property
     def workers(self) -> tuple[str, ...]:
         """The names of all workers of the topic, as they were seen last."""
         with self._lock:
@@ -179,7 +184,6 @@ class Worker:
     # -- told by kazoo, in its thread
 
     def _connection_changed(self, state: str) -> None:
-
         with self._changed:
             if self._state is State.STOPPED:
                 return
@@ -215,12 +219,11 @@ class Worker:
 
     def _compare(self) -> bool:
         """Makes ZooKeeper and us what they should be. False: that did not succeed."""
-
         try:
             session = self._join()
             wanted = self._agree()
             taken = {int(name) for name in self._client.get_children(self._nodes.slots, self._look)}
-            self._delete(self._leaving_slots())
+            self._delete(session)
             self._note(session, wanted, taken)
             self._take(session, wanted, taken)
         except (NoAuthError, InvalidACLError) as error:
@@ -237,26 +240,26 @@ class Worker:
             self._changed.notify_all()
 
     def _join(self) -> int:
-        """Reports itself, once a session. Returns the session."""
+        """Takes a name for each session: who comes back with a new one is somebody else."""
         session = int(self._client.client_id[0])
         with self._lock:
             if self._session == session:
                 return session
             self._forget()
             self._session = session
-        # The session's number in the name: who comes back with a new one is somebody else.
         self._name = f"{self._consumer}-{session & (2**64 - 1):x}"
-        self._make(self._nodes.worker(self._name), _who(self._consumer), ephemeral=True)
         return session
 
     def _agree(self) -> frozenset[int]:
         """The slots that are to be ours. Shares them out anew if others are there than before."""
-
         while True:
             workers = sorted(self._client.get_children(self._nodes.workers, self._look))
+            if self._name not in workers:
+                self._report()
+                continue
             value, stat = self._client.get(self._nodes.assignment, self._look)
             shares = read_assignment(value)
-            if sorted(shares) != workers and self._name in workers:
+            if sorted(shares) != workers:
                 shares = balance(shares, workers, self._definition.slot_amount)
                 try:
                     self._client.set(self._nodes.assignment, write_assignment(shares), stat.version)
@@ -266,18 +269,34 @@ class Worker:
                 self._workers = tuple(workers)
             return frozenset(shares.get(self._name, ()))
 
-    def _leaving_slots(self) -> list[int]:
+    def _report(self) -> None:
+        about = {
+            "consumer": self._consumer,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        with contextlib.suppress(NodeExistsError):
+            self._client.create(
+                self._nodes.worker(self._name), json.dumps(about).encode(), ephemeral=True
+            )
+
+    def _delete(self, session: int) -> None:
+        """Deletes the nodes of slots that were let go.
+
+        A reply may have been lost: then a node of the same name is another's by now.
+        """
         with self._lock:
-            return sorted(self._leaving)
-
-    def _delete(self, slots: Iterable[int]) -> None:
-
-        replies = [(slot, self._client.delete_async(self._nodes.slot(slot))) for slot in slots]
-        for slot, reply in replies:
+            leaving = sorted(self._leaving)
+        looked = [(slot, self._client.exists_async(self._nodes.slot(slot))) for slot in leaving]
+        stats = [(slot, reply.get(timeout=REPLY_S)) for slot, reply in looked]
+        ours = [slot for slot, stat in stats if stat and stat.ephemeralOwner == session]
+        for reply in [self._client.delete_async(self._nodes.slot(slot)) for slot in ours]:
             with contextlib.suppress(NoNodeError):
                 reply.get(timeout=REPLY_S)
-            with self._lock:
-                self._leaving.discard(slot)
+        with self._lock:
+            if self._session == session:
+                self._leaving.difference_update(leaving)
 
     def _note(self, session: int, wanted: frozenset[int], taken: set[int]) -> None:
         """From now on a MEMBER. What somebody else has deleted is not ours any more."""
@@ -292,7 +311,6 @@ class Worker:
 
     def _take(self, session: int, wanted: frozenset[int], taken: set[int]) -> None:
         """Makes the nodes of slots that are to be ours and nobody's yet."""
-
         with self._lock:
             missing = sorted(wanted - self._owned.keys() - self._leaving)
             free = [slot for slot in missing if slot not in taken or slot in self._unsure]
@@ -325,20 +343,3 @@ class Worker:
                 self._owned[slot] = stat.czxid
             elif stat is None:
                 self._wake.set()  # deleted a moment ago: it is free
-
-    def _make(self, path: str, value: bytes, ephemeral: bool = False) -> None:
-
-        with contextlib.suppress(NodeExistsError):
-            self._client.create(path, value, ephemeral=ephemeral)
-
-
-def _who(consumer: str) -> bytes:
-    """What people find in a worker's node."""
-    return json.dumps(
-        {
-            "consumer": consumer,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
-    ).encode()

@@ -8,7 +8,10 @@ import sys
 import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
-TARGETS = ("demo", "bench", "test", "explore", "faults", "lint", "bench-peers", "audit")
+TARGETS = (
+    *("demo", "bench", "test", "explore", "faults", "workers-demo", "lint", "bench-peers"),
+    "audit",
+)
 
 
 @pytest.fixture

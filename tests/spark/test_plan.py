@@ -5,7 +5,15 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.spark.plan import MESSAGES_A_SLOT, PlannedClaim, allocate, claims_of, share_out
+from rmq_spark.spark.plan import (
+    FAIR_SHARE,
+    MESSAGES_A_SLOT,
+    PlannedClaim,
+    allocate,
+    claims_of,
+    earliest,
+    share_out,
+)
 
 SLOT = st.integers(0, 63)
 DUE = st.dictionaries(SLOT, st.integers(0, 3 * MESSAGES_A_SLOT), max_size=20)
@@ -110,3 +118,95 @@ def test_partitions_differ_by_no_more_than_the_largest_slot(quotas, partitions):
 
 def test_a_restart_that_finds_no_claim_has_no_partition():
     assert share_out([], 8) == []
+
+
+FIRST_PLACE = 2_000_000_000_000
+PLACES = st.lists(st.integers(0, FIRST_PLACE) | st.integers(0, 50), max_size=60)
+STORES = st.dictionaries(SLOT, PLACES, max_size=12)
+
+
+class Stores:
+    """Where messages stand, by slot; counted as the stores count them."""
+
+    def __init__(self, places):
+        self.places = {slot: sorted(of, reverse=True) for slot, of in places.items()}
+        self.rounds = 0
+
+    def count(self, slots, places):
+        self.rounds += 1
+        return [
+            [sum(at >= place for at in self.places[slot]) for place in places] for slot in slots
+        ]
+
+    def first_of(self, due, limit, seq):
+        return earliest(due, limit, seq, FIRST_PLACE, self.count)
+
+
+@given(STORES, st.integers(1, 400), SEQ)
+def test_a_batch_takes_as_much_as_it_may_of_what_is_due(places, limit, seq):
+    stores = Stores(places)
+    due = {slot: len(of) for slot, of in places.items()}
+    quotas = stores.first_of(due, limit, seq)
+    assert all(0 < count <= due[slot] for slot, count in quotas.items())
+    assert sum(quotas.values()) == min(limit, sum(due.values()))
+
+
+@given(STORES, st.integers(8, 400), SEQ)
+def test_all_but_the_fair_share_are_the_first_of_all_slots(places, limit, seq):
+    stores = Stores(places)
+    due = {slot: len(of) for slot, of in places.items()}
+    quotas = stores.first_of(due, limit, seq)
+    taken = sorted(
+        (place for slot, count in quotas.items() for place in stores.places[slot][:count]),
+        reverse=True,
+    )
+    every = sorted((place for of in places.values() for place in of), reverse=True)
+    first = limit - limit // FAIR_SHARE
+    assert taken[:first] == every[:first]
+
+
+@given(st.integers(1, 7), st.integers(2, 20))
+def test_even_a_small_limit_serves_every_slot_in_a_while(limit, slots):
+    """All stand ahead of what slot 0 has."""
+    stores = Stores({slot: [1_000 if slot else 5] * 50 for slot in range(slots)})
+    due = dict.fromkeys(range(slots), 50)
+    served = sum(stores.first_of(due, limit, seq).get(0, 0) for seq in range(1, 8 * slots + 1))
+    assert served >= 1
+
+
+def test_what_no_store_counts_comes_last_but_comes():
+    """Retries that waited, and claims that ran out."""
+    stores = Stores({0: [10, 9], 1: []})
+    assert stores.first_of({0: 2, 1: 5}, 3, 1) == {0: 2, 1: 1}
+    assert stores.first_of({0: 0, 1: 5}, 3, 1) == {1: 3}
+
+
+def test_without_a_limit_or_below_it_nothing_is_counted():
+    stores = Stores({0: [10, 9], 1: [5]})
+    assert stores.first_of({0: 2, 1: 1, 2: 0}, None, 1) == {0: 2, 1: 1}
+    assert stores.first_of({0: 2, 1: 1, 2: 0}, 3, 1) == {0: 2, 1: 1}
+    assert stores.rounds == 0
+
+
+def test_a_day_is_searched_in_a_few_rounds():
+    day_ms = 86_400_000
+    stores = Stores({slot: [slot + 7919 * at % day_ms for at in range(500)] for slot in range(16)})
+    stores.first_of(dict.fromkeys(range(16), 500), 3000, 1)
+    assert stores.rounds <= 8
+
+
+@given(STORES, st.integers(1, 400), SEQ, st.randoms())
+def test_stores_that_change_while_they_are_counted_do_no_harm(places, limit, seq, chance):
+    stores = Stores(places)
+
+    def count(slots, asked):
+        for slot in stores.places:
+            if stores.places[slot] and chance.random() < 0.3:
+                stores.places[slot].pop()
+            stores.places[slot].insert(0, FIRST_PLACE)
+        return stores.count(slots, asked)
+
+    due = {slot: len(of) for slot, of in places.items()}
+    quotas = earliest(due, limit, seq, FIRST_PLACE, count)
+    assert all(0 < taken <= due[slot] for slot, taken in quotas.items())
+    assert sum(quotas.values()) <= limit

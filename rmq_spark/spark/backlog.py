@@ -1,0 +1,82 @@
+"""What there is to read: for an AvailableNow query, and for every progress report."""
+
+import logging
+
+from rmq_spark.queue.claims import Figures, SettledClaims, SlotDue
+from rmq_spark.queue.queue import Queue
+
+_log = logging.getLogger(__name__)
+
+
+class Backlog:
+    """What an AvailableNow query reads: what was due when it began, in the slots it may claim.
+
+    A slot that was planned in two batches that took nothing is not asked again: what
+    looks due there is held by others, and would be planned for ever. (Once may be the reply of a
+    commit that was lost and asked for again.) Messages that were rolled back count as unread.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self._topic = queue.definition.name
+        self.due_before_ms = queue.now_ms()
+        self._left = self._held = 0
+        self._counted: set[int] = set()
+        self._planned: dict[int, int] = {}
+        self._empty: set[int] = set()
+        self._barren: set[int] = set()
+        if queue.definition.paused:
+            _log.warning("rmq: topic %s is paused: nothing is read", self._topic)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether any slot was seen yet."""
+        return bool(self._counted)
+
+    def bound(self, limit: int | None) -> int:
+        """The limit of the next batch."""
+        return self._left if limit is None else min(limit, self._left)
+
+    def begin(self, quotas: dict[int, int]) -> None:
+        """A batch of these messages by slot is planned."""
+        self._planned = quotas
+        self._left -= sum(quotas.values())
+
+    def done(self, settled: SettledClaims) -> None:
+        """That batch is done; what it did not find, or rolled back, may still be read."""
+        self._left += sum(self._planned.values()) - settled.committed
+        if settled.claimed or settled.moved:
+            self._empty -= self._planned.keys()
+        else:
+            self._barren |= self._empty & self._planned.keys()
+            self._empty |= self._planned.keys()
+
+    def takeable(self, slots: list[SlotDue]) -> list[SlotDue]:
+        """The slots to plan from, of what was seen; what is due in a new one is to be read, too."""
+        self._left += sum(slot.due for slot in slots if slot.slot not in self._counted)
+        self._counted |= {slot.slot for slot in slots}
+        self._held = sum(
+            slot.held + (slot.due if slot.slot in self._barren else 0) for slot in slots
+        )
+        return [slot for slot in slots if slot.slot not in self._barren]
+
+    def end(self) -> None:
+        """Nothing more is read; what is due but cannot be had is named in a warning."""
+        if self._held:
+            _log.warning(
+                "rmq: topic %s: ends with %d due messages unread, others hold them",
+                self._topic,
+                self._held,
+            )
+        self._left = 0
+
+
+def backlog_figures(figures: Figures) -> dict[str, int | None]:
+    """What every progress report shows of a topic."""
+    return {
+        "due": figures.store.due,
+        "delayed": figures.store.count - figures.store.due,
+        "prepared": figures.prepare.count,
+        "retry": figures.retry.count,
+        "dead": figures.dead.count,
+        "oldestDueMs": figures.store.oldest_ms,
+    }
