@@ -108,7 +108,6 @@ class Round:
     """A topic, its servers, a producer and the queries. ``tell`` is called with a line a change."""
 
     folder: Path
-    messages: int
     per_second: float = 60.0
     seed: int = 1
     owned: bool = True
@@ -117,7 +116,8 @@ class Round:
     steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.sent = streams.contents(self.messages, self.seed)
+        self.sent: list[tuple[int, str]] = []
+        self._enough = threading.Event()
         self.out = self.folder / "out"
         self.out.mkdir()
 
@@ -151,9 +151,12 @@ class Round:
     def _produce(self) -> None:
         queue = self.broker.queue(TOPIC)
         begun = time.monotonic()
-        for at, (stream, content) in enumerate(self.sent):
-            time.sleep(max(0.0, begun + at / self.per_second - time.monotonic()))
+        for stream, content in streams.contents(self.seed):
+            next_at = begun + len(self.sent) / self.per_second
+            if self._enough.wait(max(0.0, next_at - time.monotonic())):
+                return
             queue.send([content], slot_basis=f"stream {stream}", fixed_time=queue.now_ms() + 20)
+            self.sent.append((stream, content))
 
     # -- queries
 
@@ -199,14 +202,17 @@ class Round:
 
     def _workers(self) -> dict[str, str]:
         """Names of workers in ZooKeeper, and the queries they belong to."""
-        found = {}
+        found: dict[str, str] = {}
         drivers = {
             pid: query.name
             for query in self.queries.values()
             if query.program
             for pid in [query.program.pid, *family(query.program.pid)]
         }
-        for name in self.eye.get_children(f"/rmq/{TOPIC}/workers"):
+        names: list[str] = []
+        with suppress(NoNodeError):  # nobody was there yet
+            names = self.eye.get_children(f"/rmq/{TOPIC}/workers")
+        for name in names:
             with suppress(NoNodeError):
                 about = json.loads(self.eye.get(f"/rmq/{TOPIC}/workers/{name}")[0])
                 found[name] = drivers.get(about["pid"], "gone")
@@ -249,13 +255,23 @@ class Round:
         self.tell(f"{what}: {step.seconds:.1f} s, {step.processed} messages meanwhile")
         return step
 
+    def join(self, name: str, *others: str) -> None:
+        """Starts a query, anew or again, and waits for its share."""
+        if name in self.queries:
+            self.queries[name].start()
+        else:
+            self.add(name)
+        self.until(f"{name} starts Spark", lambda: name in self._workers().values())
+        self.until_shared(f"{name} has joined", name, *others)
+
     def work(self, what: str, messages: int) -> None:
-        """Waits until so many more messages are processed, or all."""
-        goal = min(self.processed().total() + messages, len(self.sent))
+        """Waits until so many more messages are processed."""
+        goal = self.processed().total() + messages
         self.until(what, lambda: self.processed().total() >= goal)
 
     def finish(self) -> streams.Verdict:
-        """Waits until everything that was sent is processed and settled; the verdict."""
+        """Sends no more, waits until all is processed and settled, and gives the verdict."""
+        self._enough.set()
         self._producer.join()
         queue = self.broker.queue(TOPIC)
 
@@ -269,26 +285,22 @@ class Round:
 
 def full(round_: Round) -> None:
     """Every way to come and to go."""
-    first = round_.add("q1")
-    round_.until_shared("q1 alone", "q1")
-    second = round_.add("q2")
-    round_.until_shared("q2 joins", "q1", "q2")
-    round_.add("q3")
-    round_.until_shared("q3 joins", "q1", "q2", "q3")
-    round_.work("all three work", 200)
-    second.leave()
-    round_.until_shared("q2 leaves", "q1", "q3")
-    round_.add("q4")
-    round_.until_shared("q4 joins", "q1", "q3", "q4")
+    round_.join("q1")
+    round_.join("q2", "q1")
+    round_.join("q3", "q1", "q2")
+    round_.work("all three work", 300)
+    round_.queries["q2"].leave()
+    round_.until_shared("q2 has left", "q1", "q3")
+    round_.join("q4", "q1", "q3")
     round_.queries["q3"].kill()
-    round_.until_shared("q3 is killed (-9)", "q1", "q4")
-    round_.queries["q3"].start()
-    round_.until_shared("q3 comes back with its checkpoint", "q1", "q3", "q4")
-    pause(round_, first, "q3", "q4")
+    round_.until_shared("q3 was killed (-9)", "q1", "q4")
+    round_.join("q3", "q1", "q4")
+    pause(round_, round_.queries["q1"], "q3", "q4")
     cut(round_, round_.queries["q4"], "ZooKeeper", SESSION_S + 3)
     cut(round_, round_.queries["q3"], "Redis", 5)
     kill_leader(round_)
     round_.until_shared("the ensemble's leader was killed", "q1", "q3", "q4")
+    round_.work("all three work", 300)
 
 
 def short(round_: Round) -> None:
@@ -299,7 +311,7 @@ def short(round_: Round) -> None:
     round_.work("both work", 60)
     pause(round_, first, "q2")
     second.kill()
-    round_.until_shared("q2 is killed (-9)", "q1")
+    round_.until_shared("q2 was killed (-9)", "q1")
     kill_leader(round_)
     round_.until_shared("the ensemble's leader was killed", "q1")
 

@@ -7,7 +7,7 @@ one notes when, where and in which batch.
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -32,20 +32,17 @@ class Work:
     batch: int
 
 
-def contents(messages: int, seed: int) -> list[tuple[int, str]]:
-    """Stream and content of so many messages, numbered within each stream."""
+def contents(seed: int) -> Iterator[tuple[int, str]]:
+    """Stream and content of messages without end, numbered within each stream."""
     chance = random.Random(seed)
     numbers: Counter[int] = Counter()
-    made = []
-    for _ in range(messages):
+    while True:
         stream = chance.randrange(STREAMS)
         numbers[stream] += 1
         ms = chance.randint(SHORTEST_MS, LONGEST_MS)
         # Sorted as texts they are in order, too: so Redis sorts what is due at the same time.
-        made.append(
-            (stream, json.dumps({"number": f"{numbers[stream]:06d}", "stream": stream, "ms": ms}))
-        )
-    return made
+        number = f"{numbers[stream]:06d}"
+        yield stream, json.dumps({"number": number, "stream": stream, "ms": ms})
 
 
 def read_works(folder: Path) -> list[Work]:

@@ -68,7 +68,8 @@ def test_a_worker_joins_over_tls(secure):
 
 def test_a_certificate_for_another_host_is_refused(secure):
     with pytest.raises(
-        OwnershipUnavailable, match="does not prove that it is the host named .zookeeper.sslCaCerts"
+        OwnershipUnavailable,
+        match=r"does not prove that it is the host named .zookeeper\.sslCaCerts",
     ):
         worker(*secure("zk.example.org")).start()
 
@@ -77,6 +78,7 @@ def test_a_certificate_of_another_authority_is_refused(secure, tmp_path):
     hosts, _ = secure("127.0.0.1")
     trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
     with pytest.raises(
-        OwnershipUnavailable, match="does not prove that it is the host named .zookeeper.sslCaCerts"
+        OwnershipUnavailable,
+        match=r"does not prove that it is the host named .zookeeper\.sslCaCerts",
     ):
         worker(hosts, tmp_path / "other.pem").start()

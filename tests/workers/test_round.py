@@ -18,18 +18,20 @@ def _needs_redis():
 
 
 def test_no_two_queries_work_on_one_stream_whatever_happens_to_them(tmp_path):
-    with Round(tmp_path, messages=600, per_second=20, seed=7).running() as round_:
+    with Round(tmp_path, per_second=20, seed=7).running() as round_:
         short(round_)
         verdict = round_.finish()
     assert verdict.holds, verdict
-    assert verdict.processed == 600
+    assert verdict.processed == verdict.sent >= 60
 
 
 def test_without_ownership_two_queries_work_on_one_stream_at_once(tmp_path):
     """Else the test above would prove nothing."""
-    with Round(tmp_path, messages=400, per_second=100, seed=7, owned=False).running() as round_:
+    with Round(tmp_path, per_second=100, seed=7, owned=False).running() as round_:
         round_.add("q1")
         round_.add("q2")
+        for name in ("q1", "q2"):
+            round_.until(f"{name} works", lambda name=name: round_.processed()[name] > 50)
         verdict = round_.finish()
     assert verdict.overlaps
     assert not verdict.lost

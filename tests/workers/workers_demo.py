@@ -5,6 +5,7 @@ serial stream at the same time, or out of order, and whether anything was lost.
 """
 
 import argparse
+import logging
 import sys
 import threading
 import time
@@ -59,15 +60,15 @@ class Screen:
 def main() -> int:
     """Runs the round; 1 if something was wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=9000, help="default: %(default)s")
     parser.add_argument("--per-second", type=float, default=60, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of the streams; default: %(default)s")
     parser.add_argument("--short", action="store_true", help="the round of the tests")
     given = parser.parse_args()
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it loses servers, on purpose
     console = Console()
     screen = Screen(console)
     with rounds.folder() as path:
-        round_ = rounds.Round(path, given.messages, given.per_second, given.seed, tell=screen.tell)
+        round_ = rounds.Round(path, given.per_second, given.seed, tell=screen.tell)
         with round_.running(), shown(console, screen):
             screen.round = round_
             (rounds.short if given.short else rounds.full)(round_)
@@ -97,7 +98,7 @@ def _print_tables(console: Console, screen: Screen) -> None:
 
 def steps_table(round_: rounds.Round) -> Table:
     """What happened, and how long it took."""
-    table = Table("what happened", "seconds until shared out", "messages meanwhile")
+    table = Table("what happened", "seconds", "messages meanwhile")
     for step in round_.steps:
         table.add_row(step.what, f"{step.seconds:.1f}", str(step.processed))
     return table
