@@ -27,11 +27,6 @@ class Backlog:
         if queue.definition.paused:
             _log.warning("rmq: topic %s is paused: nothing is read", self._topic)
 
-    @property
-    def is_counted(self) -> bool:
-        """Whether any slot was seen yet."""
-        return bool(self._counted)
-
     def bound(self, limit: int | None) -> int:
         """The limit of the next batch."""
         return self._left if limit is None else min(limit, self._left)

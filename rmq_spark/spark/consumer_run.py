@@ -101,7 +101,7 @@ class ConsumerRun:
             backlog.done(own)
         elif own is not None and not own.claimed:
             self._watch.rest()
-        self._look_at_slots(backlog)
+        self._look_at_slots()
         if not self._worth_asking(backlog):
             return start
         slots = self._due(backlog)
@@ -122,12 +122,13 @@ class ConsumerRun:
         self._lease.hold(planned.seq, quotas)
         return planned
 
-    def _look_at_slots(self, backlog: Backlog | None) -> None:
-        """Which slots may be claimed now; a query that ends waits for its own once."""
-        epochs = self._ownership.between_batches()
-        if backlog is not None and not (epochs and backlog.is_counted):
+    def wait_for_slots(self) -> None:
+        """For a query that ends when it finds nothing: waits while it owns no slot."""
+        if not self._epochs:
             self._ownership.wait_for_slots()
-            epochs = self._ownership.between_batches()
+
+    def _look_at_slots(self) -> None:
+        epochs = self._ownership.between_batches()
         if epochs.keys() != self._epochs.keys():
             self._watch.found_something()  # in new slots anything may be due
         self._epochs = epochs

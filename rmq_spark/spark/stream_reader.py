@@ -91,6 +91,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable) and self._backlog is None:
             self._once = True
         run = self._opened_run(offset, replays=False)
+        if self._backlog is not None or self._once:
+            run.wait_for_slots()
         return run.plan(offset, _messages(limit), self._backlog).to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -240,6 +240,14 @@ def test_the_command_says_what_is_wrong(rmq):
     assert "\nUnknownTopic: The topic Nothing does not exist" in f"\n{done.stderr}"
 
 
+def test_a_query_triggered_once_waits_for_its_slots(rmq, owning):
+    queue = rmq.due(8, SLOTS)
+    run = owning(queue)
+    start = run.initial()
+    end = run.plan(start, all_available=True)
+    assert sorted(contents(run.batch(start, end))) == names(8)
+
+
 def test_who_switches_exclusive_off_ends_the_queries_that_rely_on_it(rmq, owning):
     queue = rmq.due(8, SLOTS)
     run = owning(queue)
