@@ -5,10 +5,13 @@ arguments; and who has messages in columns can write these bytes many times fast
 at a time.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
 VALUES_A_ROW = 2
+# Redis takes 512 MiB in one argument, and a script's copies of it take memory on both sides.
+BYTES_A_CALL = 32 * 1024 * 1024
 # MessagePack's strings: up to so many bytes, the first byte (with the length in it, or before it),
 # and how many bytes the length takes.
 _FIXED, _FIXED_MARK = 31, 0xA0
@@ -37,8 +40,39 @@ class PackedPairs:
     def __bytes__(self) -> bytes:
         return bytes(self._text[self._starts[0] : self._starts[-1]])
 
+    def rows_within(self, first: int, size: int) -> int:
+        """How many rows from the first on fit into so many bytes."""
+        end = bisect_right(self._starts, self._starts[first] + size)
+        return end - 1 - first
+
 
 Pairs = Sequence[Any] | PackedPairs
+
+
+def calls_of(pairs: Pairs, messages: int) -> list[Pairs]:
+    """The pairs in parts that a call takes: of so many messages at most, and not too many bytes.
+
+    A message alone may have more: Redis then says what it thinks of it.
+    """
+    parts: list[Pairs] = []
+    at, rows = 0, len(pairs) // VALUES_A_ROW
+    while at < rows:
+        end = at + max(1, min(messages, rows - at, _rows_within(pairs, at, messages)))
+        parts.append(pairs[VALUES_A_ROW * at : VALUES_A_ROW * end])
+        at = end
+    return parts
+
+
+def _rows_within(pairs: Pairs, first: int, messages: int) -> int:
+    if isinstance(pairs, PackedPairs):
+        return pairs.rows_within(first, BYTES_A_CALL)
+    size = 0
+    contents = pairs[VALUES_A_ROW * first + 1 : VALUES_A_ROW * (first + messages) : VALUES_A_ROW]
+    for rows, content in enumerate(contents):
+        size += len(content)
+        if size > BYTES_A_CALL:
+            return rows
+    return len(contents)
 
 
 def packed(pairs: Pairs) -> bytes:

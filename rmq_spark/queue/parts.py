@@ -1,20 +1,12 @@
 """Long lists cut into parts of a bounded size."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
-
-
-class _Sliceable(Protocol):
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, at: slice, /) -> Any: ...
-
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
-_S = TypeVar("_S", bound=_Sliceable)
 
 
-def chunks(values: _S, size: int) -> list[_S]:
+def chunks(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
     """The values in order, ``size`` at a time."""
     return [values[at : at + size] for at in range(0, len(values), size)]
 

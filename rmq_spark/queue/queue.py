@@ -21,7 +21,7 @@ from rmq_spark.queue.claims import (
 )
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
-from rmq_spark.queue.packed import Pairs
+from rmq_spark.queue.packed import Pairs, calls_of
 from rmq_spark.queue.parts import chunks, in_parts
 from rmq_spark.queue.server import Call, Server
 from rmq_spark.queue.staging import Staging
@@ -113,11 +113,10 @@ class Queue:
         The score is the time range of a RangeMerge message, else the score in the store. Every
         consumer group of the topic gets each message; the counts are those of the first.
         """
-        values = 2 * MESSAGES_A_SEND
         calls = [
-            self._send_call(slot, pairs[at : at + values])
+            self._send_call(slot, part)
             for slot, pairs in by_slot.items()
-            for at in range(0, len(pairs), values)
+            for part in calls_of(pairs, MESSAGES_A_SEND)
         ]
         replies = self._pipelines(calls)
         return SendResult(sum(reply[0] for reply in replies), sum(reply[1] for reply in replies))
@@ -155,7 +154,7 @@ class Queue:
         calls = [
             Call("requeue", self._keys(slot, "store retry dead stats"), pairs=part)
             for slot, pairs in by_slot.items()
-            for part in chunks(pairs, 2 * MESSAGES_A_CLAIM)
+            for part in calls_of(pairs, MESSAGES_A_CLAIM)
         ]
         return sum(self._pipelines(calls))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rmq_spark.queue.errors import ScriptFailed
 from rmq_spark.queue.messages import SendResult
-from rmq_spark.queue.packed import Pairs
+from rmq_spark.queue.packed import Pairs, calls_of
 from rmq_spark.queue.parts import chunks, in_parts
 from rmq_spark.queue.server import Call, Server
 from rmq_spark.queue.topic import Keys, TopicDefinition, TopicType, sink_key
@@ -56,7 +56,7 @@ class Staging:
         held: by slot, messages that the stage holds; brought up to date. Raises ServerFull, and
         StageLost where the stage holds something else.
         """
-        parts = {slot: chunks(pairs, 2 * MESSAGES_A_STAGING) for slot, pairs in by_slot.items()}
+        parts = {slot: calls_of(pairs, MESSAGES_A_STAGING) for slot, pairs in by_slot.items()}
         # One part a slot in each pipeline: within one, calls may change places.
         for at in range(max(map(len, parts.values()), default=0)):
             now = {slot: of_slot[at] for slot, of_slot in parts.items() if at < len(of_slot)}

@@ -182,6 +182,33 @@ def test_while_it_cannot_know_it_claims_nothing_and_then_goes_on(root):
             worker.stop()
 
 
+def test_it_can_leave_while_zookeeper_is_gone(root):
+    with LocalEnsemble() as own:
+        options = EnsembleOptions(own.hosts, root, session_timeout_ms=20_000)
+        worker = Worker(options, TOPIC, "T", "a").start()
+        owned(worker, SLOTS)
+        own.servers[0].kill()
+        worker.stop()
+        assert worker.state is State.STOPPED
+        assert worker.between_batches() == {}
+
+
+def test_a_server_that_hangs_is_as_good_as_none(root):
+    with LocalEnsemble() as own:
+        options = EnsembleOptions(own.hosts, root, session_timeout_ms=3000)
+        worker = Worker(options, TOPIC, "T", "a").start()
+        try:
+            owned(worker, SLOTS)
+            os.kill(own.servers[0].pid, signal.SIGSTOP)
+            wait_until(lambda: worker.state is State.SUSPENDED, "suspended")
+            with pytest.raises(OwnershipUnavailable, match="did not answer within 3000 ms"):
+                Worker(options, TOPIC, "T", "b").start()
+            os.kill(own.servers[0].pid, signal.SIGCONT)
+            owned(worker, SLOTS)
+        finally:
+            worker.stop()
+
+
 def end_session(worker, hosts):
     """Ends a worker's session as ZooKeeper does when it has not heard of it for too long."""
     twin = KazooClient(hosts, client_id=worker._client.client_id)
