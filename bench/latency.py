@@ -15,16 +15,21 @@ import threading
 import time
 from typing import Any
 
+import clock_source
 import numpy as np
 import redis
 from clock_source import ClockSource
 from measuring import Figure, Report, arguments_of
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from spark_side import session
 
 import rmq_spark
 from rmq_spark import Message
 from rmq_spark.local import LocalRedis
+
+# Spark's workers do not find the modules beside this one.
+cloudpickle.register_pickle_by_value(clock_source)
 
 RATES = (1_000, 20_000)
 SLOTS = 64

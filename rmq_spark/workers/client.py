@@ -11,6 +11,10 @@ from rmq_spark.queue.errors import OwnershipRefused, OwnershipUnavailable
 from rmq_spark.workers.ensemble import EnsembleOptions
 
 
+# For ever, and not after ever longer waits: slots without an owner wait for us.
+CONNECT_AGAIN = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
+
+
 def new_client(options: EnsembleOptions) -> Any:
     """A kazoo client that is connected. Raises OwnershipUnavailable within the session timeout.
 
@@ -22,6 +26,7 @@ def new_client(options: EnsembleOptions) -> Any:
         timeout=options.session_timeout_ms / 1000,
         auth_data=[("digest", f"{options.username}:{options.password}")] if login else None,
         default_acl=list(CREATOR_ALL_ACL) if login else None,
+        connection_retry=CONNECT_AGAIN,
         use_ssl=options.ssl,
         check_hostname=options.ssl,
         ca=options.ssl_ca_certs,

@@ -48,6 +48,21 @@ def test_a_bench_writes_its_figures_with_machine_and_versions(tmp_path):
         assert f"| {name} |" in page
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("latency", "--seconds=1"),
+        ("receive", "--messages=3000"),
+        ("each_message", "--messages=500"),
+    ],
+)
+def test_a_bench_with_spark_runs_from_anywhere(tmp_path, name, size):
+    """Spark's workers find none of the modules beside it."""
+    done = run(name, size, "--rounds=1", f"--results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / f"{name}.json").read_text())["figures"]
+
+
 def test_a_ratio_is_that_of_each_round_and_its_median_is_judged():
     figure = Figure(
         "speed", "messages/s", [90.0, 40.0, 80.0], "limit", [100.0, 80.0, 80.0], at_least=0.9
