@@ -10,7 +10,6 @@ from kazoo.security import CREATOR_ALL_ACL
 from rmq_spark.queue.errors import OwnershipRefused, OwnershipUnavailable
 from rmq_spark.workers.ensemble import EnsembleOptions
 
-
 # For ever, and not after ever longer waits: slots without an owner wait for us.
 CONNECT_AGAIN = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 
