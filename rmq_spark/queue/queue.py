@@ -1,79 +1,42 @@
-"""The queue of one topic: one method per script, but for those that staging calls."""
+"""The queue of one topic: with view.py one method per script, but for those that staging calls."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 from rmq_spark.queue.claims import (
     MESSAGES_A_CLAIM,
     Claim,
     ClaimRequest,
-    Figures,
-    Header,
     ListedClaim,
-    QueueFigures,
     Rollback,
     RollbackResult,
     SettledClaims,
-    SlotDue,
     split_claim_id,
 )
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
 from rmq_spark.queue.packed import Pairs, calls_of
-from rmq_spark.queue.parts import chunks, in_parts
-from rmq_spark.queue.server import Call, Server
+from rmq_spark.queue.parts import chunks
+from rmq_spark.queue.server import Call
 from rmq_spark.queue.staging import Staging
-from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, TopicType, consumer_key
+from rmq_spark.queue.topic import Keys, TopicDefinition, TopicType, consumer_key
+from rmq_spark.queue.view import QueueView, text_of
 
 # Lua passes up to 7999 values to a call. A send blocks Redis for about 2 us a message, so others'
 # calls wait less than 10 ms.
 MESSAGES_A_SEND = 3900
-# Redis looks at a store in about 1 us.
-STORES_A_CALL = 4096
-# One reply or request of a pipeline is held in memory whole on both sides.
-CALLS_A_PIPELINE = 256
-COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
 # A consumer that was not seen for so long has no checkpoint any more that could come back.
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
 
 
-class Queue:
+class Queue(QueueView):
     """A topic (and one of its consumer groups) on a server.
 
     slots default to all slots of the topic wherever they may be left out. All methods raise an
     RmqError for what fails; every one but send, cancel, rollback and requeue may be called again
     with the same arguments and then changes nothing more.
     """
-
-    def __init__(
-        self,
-        server: Server,
-        definition: TopicDefinition,
-        *,
-        key_prefix: str = "",
-        group: str = DEFAULT_GROUP,
-    ) -> None:
-        if group not in definition.groups:
-            raise InvalidOption(
-                f"group={group!r} is no consumer group of topic {definition.name}. "
-                f"Accepted: {', '.join(repr(known) for known in definition.groups)}."
-            )
-        self.server = server
-        self.definition = definition
-        self.key_prefix = key_prefix
-        self.keys = Keys(definition.name, key_prefix, group)
-        self._backoff = ",".join(str(wait) for wait in definition.retry_backoff_ms)
-        self._descending = int(definition.type.descending)
-
-    def __repr__(self) -> str:
-        return f"Queue({self.definition.name}, {self.server!r})"
-
-    @property
-    def slots(self) -> range:
-        """All slots of the topic."""
-        return range(self.definition.slot_amount)
 
     # -- the first group: what senders call
 
@@ -160,23 +123,6 @@ class Queue:
 
     # -- the second group: a consumer's two phases
 
-    def headers(self, consumer: str) -> list[Header]:
-        """How far a consumer came, slot by slot. No script: plain reads."""
-        replies = self._plain_pipeline(
-            [("HGET", self.keys.consumers(slot), consumer) for slot in self.slots]
-        )
-        return [Header(*map(int, reply.split())) if reply else Header() for reply in replies]
-
-    def settled(self, consumer: str) -> int:
-        """The batch up to which a consumer is known to be settled; 0 at first. A plain read."""
-        key = consumer_key(consumer, self.key_prefix)
-        return int(self.server.command("HGET", key, "settled") or 0)
-
-    def epochs(self, slots: Sequence[int]) -> list[int]:
-        """The epoch under which each slot was claimed last; 0 where none was. A plain read."""
-        asked = [("HGET", self.keys.consumers(slot), "@epoch") for slot in slots]
-        return [int(epoch or 0) for epoch in self._plain_pipeline(asked)]
-
     def open_run(self, consumer: str, known_run: int) -> int:
         """Begins a run of a consumer and returns its number.
 
@@ -185,46 +131,6 @@ class Queue:
         """
         key = consumer_key(consumer, self.key_prefix)
         return int(self.server.call("open", [key], [self.definition.name, known_run]))
-
-    def due(
-        self,
-        slots: Sequence[int],
-        consumer: str,
-        *,
-        due_before_ms: int | None = None,
-        epochs: Mapping[int, int | None] | None = None,
-    ) -> list[SlotDue]:
-        """What claims of these slots could take now."""
-        calls = [
-            Call(
-                "due",
-                self._keys(slot, "store prepare retry claims consumers"),
-                [consumer, _text(due_before_ms), _text((epochs or {}).get(slot)), self._descending],
-            )
-            for slot in slots
-        ]
-        replies = self._pipelines(calls)
-        return [
-            SlotDue(slot, due, held, None if next_ms == b"" else next_ms)
-            for slot, (due, held, next_ms) in zip(slots, replies, strict=True)
-        ]
-
-    def counts(self, slots: Sequence[int], scores: Sequence[int]) -> list[list[int]]:
-        """How many messages each store delivers up to and with each score, by slot and score."""
-        calls = [
-            Call("counts", [self.keys.store(slot)], [self._descending, *scores]) for slot in slots
-        ]
-        return self._pipelines(calls)
-
-    def any_due(self, slots: Sequence[int]) -> bool:
-        """Whether a message is due in the store of any of these slots: one cheap call.
-
-        (In a cluster one for each slot.) Retries that wait and claims are not looked at.
-        """
-        size = 1 if self.server.is_cluster else STORES_A_CALL
-        parts = chunks(_stores(self.keys, tuple(slots)), size)
-        calls = [Call("any_due", part, [self._descending]) for part in parts]
-        return any(self._pipelines(calls))
 
     def claim(
         self,
@@ -249,7 +155,7 @@ class Queue:
                 self._keys(request.slot, "store prepare retry dead claims first consumers stats"),
                 [
                     *(consumer, run, seq, request.j, request.limit, lease_ms),
-                    *(_text(due_before_ms), _text((epochs or {}).get(request.slot))),
+                    *(text_of(due_before_ms), text_of((epochs or {}).get(request.slot))),
                     *(int(replay_only), self._descending, definition.max_retries, self._backoff),
                 ],
             )
@@ -331,7 +237,7 @@ class Queue:
         calls = []
         for one in wanted:
             claim, run = split_claim_id(one.claim_id)
-            fixed = [claim, run, _text(one.delay_ms), self.definition.max_retries, self._backoff]
+            fixed = [claim, run, text_of(one.delay_ms), self.definition.max_retries, self._backoff]
             keys = self._keys(one.slot, "store prepare retry dead claims first stats")
             for part in chunks(one.contents, MESSAGES_A_CLAIM):
                 calls.append(Call("rollback", keys, [*fixed, *part]))
@@ -364,35 +270,7 @@ class Queue:
             left = [slot for slot, reply in zip(left, replies, strict=True) if reply[2]]
         return given_back
 
-    def figures(self) -> Figures:
-        """Counts of all queues, and the counters, over all slots."""
-        calls = [
-            Call("figures", self._keys(slot, "store prepare retry dead claims"), [self._descending])
-            for slot in self.slots
-        ]
-        columns = list(zip(*self._pipelines(calls), strict=True))
-        counted = self._plain_pipeline(
-            [("HMGET", self.keys.stats(slot), *COUNTERS) for slot in self.slots]
-        )
-        return Figures(
-            store=QueueFigures(sum(columns[1]), sum(columns[2]), _earliest(columns[3])),
-            prepare=QueueFigures(sum(columns[4]), sum(columns[5]), _earliest(columns[6])),
-            retry=QueueFigures(sum(columns[7]), sum(columns[8]), _earliest(columns[9])),
-            dead=QueueFigures(sum(columns[10]), 0, _earliest(columns[11])),
-            counters={
-                name: sum(int(row[at] or 0) for row in counted) for at, name in enumerate(COUNTERS)
-            },
-        )
-
-    def now_ms(self) -> int:
-        """Redis' time."""
-        seconds, microseconds = self.server.command("TIME")
-        return int(seconds) * 1000 + int(microseconds) // 1000
-
     # -- below: how scripts are called
-
-    def _keys(self, slot: int, kinds: str) -> list[str]:
-        return [getattr(self.keys, kind)(slot) for kind in kinds.split()]
 
     def _on_claims(self, script: str, slots: Iterable[int], args: list[Any]) -> int:
         return sum(
@@ -400,26 +278,6 @@ class Queue:
                 [Call(script, self._keys(slot, "claims consumers"), args) for slot in slots]
             )
         )
-
-    def _pipelines(self, calls: Sequence[Call]) -> list[Any]:
-        return in_parts(calls, self.server.pipeline, CALLS_A_PIPELINE)
-
-    def _plain_pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        return in_parts(commands, self.server.commands, CALLS_A_PIPELINE)
-
-
-@lru_cache(maxsize=16)
-def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
-    """Asked for ten times a second while a query waits."""
-    return [keys.store(slot) for slot in slots]
-
-
-def _text(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
-def _earliest(texts: Iterable[bytes]) -> int | None:
-    return min((int(float(text)) for text in texts if text), default=None)
 
 
 def _claim_of(

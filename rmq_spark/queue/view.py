@@ -1,0 +1,169 @@
+"""What a topic's queues hold: all that only reads."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from rmq_spark.queue.claims import Figures, Header, QueueFigures, SlotDue
+from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.parts import chunks, in_parts
+from rmq_spark.queue.server import Call, Server
+from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, consumer_key
+
+# Redis looks at a store in about 1 us.
+STORES_A_CALL = 4096
+# One reply or request of a pipeline is held in memory whole on both sides.
+CALLS_A_PIPELINE = 256
+COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
+
+
+class QueueView:
+    """A topic (and one of its consumer groups) on a server, for those who only look.
+
+    All methods raise an RmqError for what fails and may be called again.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        definition: TopicDefinition,
+        *,
+        key_prefix: str = "",
+        group: str = DEFAULT_GROUP,
+    ) -> None:
+        if group not in definition.groups:
+            raise InvalidOption(
+                f"group={group!r} is no consumer group of topic {definition.name}. "
+                f"Accepted: {', '.join(repr(known) for known in definition.groups)}."
+            )
+        self.server = server
+        self.definition = definition
+        self.key_prefix = key_prefix
+        self.keys = Keys(definition.name, key_prefix, group)
+        self._backoff = ",".join(str(wait) for wait in definition.retry_backoff_ms)
+        self._descending = int(definition.type.descending)
+
+    def __repr__(self) -> str:
+        return f"Queue({self.definition.name}, {self.server!r})"
+
+    @property
+    def slots(self) -> range:
+        """All slots of the topic."""
+        return range(self.definition.slot_amount)
+
+    # -- consumers
+
+    def headers(self, consumer: str) -> list[Header]:
+        """How far a consumer came, slot by slot. No script: plain reads."""
+        replies = self._plain_pipeline(
+            [("HGET", self.keys.consumers(slot), consumer) for slot in self.slots]
+        )
+        return [Header(*map(int, reply.split())) if reply else Header() for reply in replies]
+
+    def settled(self, consumer: str) -> int:
+        """The batch up to which a consumer is known to be settled; 0 at first. A plain read."""
+        key = consumer_key(consumer, self.key_prefix)
+        return int(self.server.command("HGET", key, "settled") or 0)
+
+    def epochs(self, slots: Sequence[int]) -> list[int]:
+        """The epoch under which each slot was claimed last; 0 where none was. A plain read."""
+        asked = [("HGET", self.keys.consumers(slot), "@epoch") for slot in slots]
+        return [int(epoch or 0) for epoch in self._plain_pipeline(asked)]
+
+    # -- messages
+
+    def due(
+        self,
+        slots: Sequence[int],
+        consumer: str,
+        *,
+        due_before_ms: int | None = None,
+        epochs: Mapping[int, int | None] | None = None,
+    ) -> list[SlotDue]:
+        """What claims of these slots could take now."""
+        calls = [
+            Call(
+                "due",
+                self._keys(slot, "store prepare retry claims consumers"),
+                [
+                    consumer,
+                    text_of(due_before_ms),
+                    text_of((epochs or {}).get(slot)),
+                    self._descending,
+                ],
+            )
+            for slot in slots
+        ]
+        replies = self._pipelines(calls)
+        return [
+            SlotDue(slot, due, held, None if next_ms == b"" else next_ms)
+            for slot, (due, held, next_ms) in zip(slots, replies, strict=True)
+        ]
+
+    def counts(self, slots: Sequence[int], scores: Sequence[int]) -> list[list[int]]:
+        """How many messages each store delivers up to and with each score, by slot and score."""
+        calls = [
+            Call("counts", [self.keys.store(slot)], [self._descending, *scores]) for slot in slots
+        ]
+        return self._pipelines(calls)
+
+    def any_due(self, slots: Sequence[int]) -> bool:
+        """Whether a message is due in the store of any of these slots: one cheap call.
+
+        (In a cluster one for each slot.) Retries that wait and claims are not looked at.
+        """
+        size = 1 if self.server.is_cluster else STORES_A_CALL
+        parts = chunks(_stores(self.keys, tuple(slots)), size)
+        calls = [Call("any_due", part, [self._descending]) for part in parts]
+        return any(self._pipelines(calls))
+
+    def figures(self) -> Figures:
+        """Counts of all queues, and the counters, over all slots."""
+        calls = [
+            Call("figures", self._keys(slot, "store prepare retry dead claims"), [self._descending])
+            for slot in self.slots
+        ]
+        columns = list(zip(*self._pipelines(calls), strict=True))
+        counted = self._plain_pipeline(
+            [("HMGET", self.keys.stats(slot), *COUNTERS) for slot in self.slots]
+        )
+        return Figures(
+            store=QueueFigures(sum(columns[1]), sum(columns[2]), _earliest(columns[3])),
+            prepare=QueueFigures(sum(columns[4]), sum(columns[5]), _earliest(columns[6])),
+            retry=QueueFigures(sum(columns[7]), sum(columns[8]), _earliest(columns[9])),
+            dead=QueueFigures(sum(columns[10]), 0, _earliest(columns[11])),
+            counters={
+                name: sum(int(row[at] or 0) for row in counted) for at, name in enumerate(COUNTERS)
+            },
+        )
+
+    def now_ms(self) -> int:
+        """Redis' time."""
+        seconds, microseconds = self.server.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    # -- below: how scripts are called
+
+    def _keys(self, slot: int, kinds: str) -> list[str]:
+        return [getattr(self.keys, kind)(slot) for kind in kinds.split()]
+
+    def _pipelines(self, calls: Sequence[Call]) -> list[Any]:
+        return in_parts(calls, self.server.pipeline, CALLS_A_PIPELINE)
+
+    def _plain_pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return in_parts(commands, self.server.commands, CALLS_A_PIPELINE)
+
+
+@lru_cache(maxsize=16)
+def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
+    """Asked for ten times a second while a query waits."""
+    return [keys.store(slot) for slot in slots]
+
+
+def text_of(number: int | None) -> str:
+    """A number as scripts take it, or nothing."""
+    return "" if number is None else str(number)
+
+
+def _earliest(texts: Iterable[bytes]) -> int | None:
+    return min((int(float(text)) for text in texts if text), default=None)
