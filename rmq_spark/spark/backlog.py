@@ -38,7 +38,8 @@ class Backlog:
 
     def done(self, settled: SettledClaims) -> None:
         """That batch is done; what it did not find, or rolled back, may still be read."""
-        self._left += sum(self._planned.values()) - settled.committed
+        # What was moved was another's, or waited: it must not take the place of what was due.
+        self._left += sum(self._planned.values()) - settled.committed + settled.moved
         if settled.claimed or settled.moved:
             self._empty -= self._planned.keys()
         else:
@@ -47,7 +48,8 @@ class Backlog:
 
     def takeable(self, slots: list[SlotDue]) -> list[SlotDue]:
         """The slots to plan from, of what was seen; what is due in a new one is to be read, too."""
-        self._left += sum(slot.due for slot in slots if slot.slot not in self._counted)
+        new = [slot for slot in slots if slot.slot not in self._counted]
+        self._left += sum(slot.due + slot.held for slot in new)
         self._counted |= {slot.slot for slot in slots}
         self._held = sum(
             slot.held + (slot.due if slot.slot in self._barren else 0) for slot in slots

@@ -106,6 +106,9 @@ class ConsumerRun:
             return start
         slots = self._due(backlog)
         quotas = self._first_of(slots, limit, start.seq + 1, backlog)
+        if not quotas and backlog is not None and self._has_grown():
+            slots = self._due(backlog)
+            quotas = self._first_of(slots, limit, start.seq + 1, backlog)
         if not quotas:
             if backlog is None:
                 self._watch.found_nothing(slots)
@@ -126,6 +129,13 @@ class ConsumerRun:
         """For a query that ends when it finds nothing: waits while it owns no slot."""
         if not self._epochs:
             self._ownership.wait_for_slots()
+
+    def _has_grown(self) -> bool:
+        """Whether slots came to it while it worked; for a query that is about to end."""
+        before = self._epochs.keys()
+        self._ownership.wait_for_slots()
+        self._look_at_slots()
+        return bool(self._epochs.keys() - before)
 
     def _look_at_slots(self) -> None:
         epochs = self._ownership.between_batches()

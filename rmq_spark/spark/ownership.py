@@ -1,5 +1,6 @@
 """Which slots a query may claim: all of its topic, or those that are its own by ZooKeeper."""
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,12 @@ from rmq_spark.workers.ensemble import EnsembleOptions
 
 if TYPE_CHECKING:
     from rmq_spark.workers.worker import Worker
+
+
+_log = logging.getLogger(__name__)
+
+# ZooKeeper looks for sessions that have ended once a tick, by default every 2 s.
+NOTICED_WITHIN_S = 4.0
 
 
 class AllSlots:
@@ -77,8 +84,19 @@ class OwnedSlots:
                 )
 
     def wait_for_slots(self) -> None:
-        """Waits until others have let go of what is assigned to it, or for a session timeout."""
-        self._worker.wait_for_slots(self._ensemble.session_timeout_ms / 1000)
+        """Waits until others have let go of what is assigned to it.
+
+        No longer than it takes ZooKeeper to notice that one of them has died.
+        """
+        session_s = self._ensemble.session_timeout_ms / 1000
+        if not self._worker.wait_for_slots(1.5 * session_s + NOTICED_WITHIN_S):
+            _log.warning(
+                "rmq: topic %s: not all slots that are to be this query's are its own yet: it owns "
+                "%d, and %d workers read the topic",
+                self._queue.definition.name,
+                self._worker.slots_owned,
+                len(self._worker.workers),
+            )
 
     def check(self, definition: TopicDefinition) -> None:
         """Raises OwnershipError when somebody has switched exclusive off."""

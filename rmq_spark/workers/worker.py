@@ -29,6 +29,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
@@ -38,6 +39,7 @@ from kazoo.exceptions import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    SessionExpiredError,
 )
 from kazoo.protocol.states import KazooState
 
@@ -54,7 +56,7 @@ _log = logging.getLogger(__name__)
 # Workers that come together are seen together: one share-out instead of several.
 GATHER_S = 0.05
 # Nothing is known to get lost between the watches and us; if it does, this mends it.
-LOOK_AGAIN_S = 10.0
+LOOK_AGAIN_S = 30.0
 TRY_AGAIN_S = 0.5
 # A reply that does not come means that the connection is gone, which kazoo finds out by itself.
 REPLY_S = 30.0
@@ -98,8 +100,8 @@ class Worker:
         self._session: int | None = None  # of the connection in which all below was made
         self._owned: dict[int, int] = {}  # slot -> epoch
         self._leaving: set[int] = set()  # let go, but the node is not known to be deleted
-        self._unsure: set[int] = set()  # asked for, but the reply was lost
         self._wanted: frozenset[int] | None = None  # assigned to us; None: not known
+        self._in_doubt = True  # a call failed: what it did, only ZooKeeper knows
         self._workers: tuple[str, ...] = ()
         self._failure: OwnershipError | None = None
         self._thread = threading.Thread(target=self._run, name="rmq-worker", daemon=True)
@@ -139,14 +141,14 @@ class Worker:
             return dict(sorted(self._owned.items()))
 
     def wait_for_slots(self, timeout_s: float) -> bool:
-        """Waits until all slots that are assigned to it are its own. False: not in that time."""
+        """Waits until slots are assigned to it and all of them its own. False: not in that time."""
         with self._changed:
             return self._changed.wait_for(self._has_all, timeout_s)
 
     def _has_all(self) -> bool:
         if self._failure is not None:
             return True
-        return self._state is State.MEMBER and self._wanted == frozenset(self._owned)
+        return self._state is State.MEMBER and self._wanted == frozenset(self._owned) != frozenset()
 
     @property
     def state(self) -> State:
@@ -201,7 +203,6 @@ class Worker:
         self._session = None
         self._owned.clear()
         self._leaving.clear()
-        self._unsure.clear()
         self._wanted = None
 
     def _look(self, _event: object) -> None:
@@ -212,7 +213,8 @@ class Worker:
     def _run(self) -> None:
         known = False
         while self.state is not State.STOPPED:
-            self._wake.wait(LOOK_AGAIN_S if known else TRY_AGAIN_S)
+            if not self._wake.wait(LOOK_AGAIN_S if known else TRY_AGAIN_S):
+                self._in_doubt = True
             time.sleep(GATHER_S)
             self._wake.clear()
             known = self.state in (State.JOINING, State.MEMBER) and self._compare()
@@ -221,17 +223,22 @@ class Worker:
         """Makes ZooKeeper and us what they should be. False: that did not succeed."""
         try:
             session = self._join()
-            wanted = self._agree()
+            wanted = self._agree(session)
             taken = {int(name) for name in self._client.get_children(self._nodes.slots, self._look)}
+            if self._in_doubt:
+                self._look_at_all(session, wanted, taken)
             self._delete(session)
             self._note(session, wanted, taken)
             self._take(session, wanted, taken)
+            if self._client.client_id[0] != session:
+                raise SessionExpiredError  # some of this was done in the next one
         except (NoAuthError, InvalidACLError) as error:
             self._fail(as_refusal(self._ensemble, error))
         except Exception as error:  # without this thread our slots would be nobody's
             _log.info("rmq: worker %s: %s: %s", self._name, type(error).__name__, error)
         else:
             return True
+        self._in_doubt = True
         return False
 
     def _fail(self, failure: OwnershipError) -> None:
@@ -250,10 +257,12 @@ class Worker:
         self._name = f"{self._consumer}-{session & (2**64 - 1):x}"
         return session
 
-    def _agree(self) -> frozenset[int]:
+    def _agree(self, session: int) -> frozenset[int]:
         """The slots that are to be ours. Shares them out anew if others are there than before."""
         while True:
             workers = sorted(self._client.get_children(self._nodes.workers, self._look))
+            if self._in_doubt and self._forget_names(session, workers):
+                continue
             if self._name not in workers:
                 self._report()
                 continue
@@ -280,6 +289,37 @@ class Worker:
             self._client.create(
                 self._nodes.worker(self._name), json.dumps(about).encode(), ephemeral=True
             )
+
+    def _forget_names(self, session: int, workers: Iterable[str]) -> bool:
+        """Deletes other names that this session has reported itself by; whether there were any.
+
+        A session may end, and the next one begin, between two calls of the one before.
+        """
+        others = [name for name in workers if name.startswith(f"{self._consumer}-")]
+        found = False
+        for path in (self._nodes.worker(name) for name in others if name != self._name):
+            stat = self._client.exists(path)
+            if stat is not None and stat.ephemeralOwner == session:
+                self._client.delete(path)
+                found = True
+        return found
+
+    def _look_at_all(self, session: int, wanted: frozenset[int], taken: Iterable[int]) -> None:
+        """Finds out which slots' nodes are ours: to be owned if they are wanted, else deleted."""
+        asked = [(slot, self._client.exists_async(self._nodes.slot(slot))) for slot in taken]
+        stats = [(slot, reply.get(timeout=REPLY_S)) for slot, reply in asked]
+        ours = {s: stat.czxid for s, stat in stats if stat and stat.ephemeralOwner == session}
+        with self._lock:
+            if self._session != session:
+                return
+            unknown = ours.keys() - self._owned.keys()
+            self._leaving |= unknown - wanted
+            self._owned = {
+                slot: epoch
+                for slot, epoch in ours.items()
+                if slot not in self._leaving and (slot in wanted or slot in self._owned)
+            }
+            self._in_doubt = False
 
     def _delete(self, session: int) -> None:
         """Deletes the nodes of slots that were let go.
@@ -313,8 +353,7 @@ class Worker:
         """Makes the nodes of slots that are to be ours and nobody's yet."""
         with self._lock:
             missing = sorted(wanted - self._owned.keys() - self._leaving)
-            free = [slot for slot in missing if slot not in taken or slot in self._unsure]
-            self._unsure.update(free)
+            free = [slot for slot in missing if slot not in taken]
         replies = [
             (
                 slot,
@@ -338,7 +377,6 @@ class Worker:
         with self._lock:
             if self._session != session:
                 return
-            self._unsure.discard(slot)
             if stat is not None and stat.ephemeralOwner == session:
                 self._owned[slot] = stat.czxid
             elif stat is None:

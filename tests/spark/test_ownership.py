@@ -11,7 +11,9 @@ from pyspark.errors import StreamingQueryException
 
 import rmq_spark
 from rmq_spark.local_zookeeper import LocalEnsemble
+from rmq_spark.queue.claims import ClaimRequest, SettledClaims
 from rmq_spark.queue.errors import ExclusiveSlot, OwnershipError, OwnershipUnavailable
+from rmq_spark.spark.backlog import Backlog
 
 SLOTS = 4
 
@@ -238,6 +240,30 @@ def test_the_command_says_what_is_wrong(rmq):
     done = subprocess.run([*command, "--redis-url", rmq.url], capture_output=True, text=True)
     assert done.returncode == 1
     assert "\nUnknownTopic: The topic Nothing does not exist" in f"\n{done.stderr}"
+
+
+def test_what_a_dead_consumer_held_takes_nobodys_place(rmq):
+    """A slot that is held when the query begins, and released while it runs."""
+    queue = rmq.queue("FixedTime", 2)
+    queue.send_pairs({0: [v for n in range(10) for v in (1000 + n, b"a%d" % n)]})
+    queue.send_pairs({1: [v for n in range(4) for v in (2000 + n, b"b%d" % n)]})
+    epochs = {0: 1, 1: 1}
+    run_number = queue.open_run("dead", 0)
+    queue.claim(
+        [ClaimRequest(0, 0, 1)],
+        consumer="dead",
+        run=run_number,
+        seq=1,
+        lease_ms=60_000,
+        epochs=epochs,
+    )
+    backlog = Backlog(queue)
+    slots = backlog.takeable(queue.due([0, 1], "new", epochs=epochs))
+    assert [slot.due for slot in slots] == [0, 4]
+    backlog.begin({1: 2})
+    backlog.done(SettledClaims(claimed=2, moved=0, committed=2))
+    queue.release([0], "dead", run_number)
+    assert backlog.bound(None) >= 9 + 2  # nine that waited behind it, and two of the other slot
 
 
 def test_a_query_triggered_once_waits_for_its_slots(rmq, owning):

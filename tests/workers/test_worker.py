@@ -1,5 +1,6 @@
 """Workers of one topic on a real ZooKeeper: who owns what, from joining to being lost."""
 
+import itertools
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
 from rmq_spark.local_zookeeper import LocalEnsemble
@@ -49,9 +51,14 @@ def join(zookeeper, root):
         joined.append(worker)
         return worker
 
+    start.joined = joined
     yield start
     for worker in joined:
         worker.stop()
+
+
+def joined_as(join, name):
+    return next((worker for worker in join.joined if worker._consumer == name), None)
 
 
 def owned(worker, count):
@@ -236,6 +243,54 @@ def test_what_a_lost_one_owned_the_other_gets_meanwhile(join, zookeeper):
     first, second = join("a"), join("b")
     shared(first, second)
     end_session(first, zookeeper.hosts)
+    shared(first, second)
+
+
+def before_call(worker, number, do):
+    """Does something before the so manieth call of the worker's thread to ZooKeeper."""
+    calls = itertools.count()
+    for name in ("get_children", "get", "set", "create", "exists_async", "create_async"):
+        real = getattr(worker._client, name)
+
+        def call(*arguments, real=real, **more):
+            if next(calls) == number:
+                do()
+            return real(*arguments, **more)
+
+        setattr(worker._client, name, call)
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_a_session_that_ends_between_two_calls_leaves_nothing_behind(join, zookeeper, number):
+    first = join("a")
+    owned(first, SLOTS)
+    client, session = first._client, first._client.client_id[0]
+
+    def end():
+        end_session(first, zookeeper.hosts)
+        wait_until(lambda: client.client_id and client.client_id[0] != session, "a new session")
+
+    before_call(first, number, end)
+    second = join("b")
+    shared(first, second)
+    assert len(first.workers) == len(second.workers) == 2
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_slot_whose_making_was_not_answered_goes_to_whom_it_is_assigned(join, number):
+    first = join("a")
+    real, calls = first._client.create_async, itertools.count()
+
+    def lost(*arguments, **more):
+        reply = real(*arguments, **more)
+        if next(calls) == 2 + number:
+            reply.get()
+            join("b")
+            raise ConnectionLoss
+        return reply
+
+    first._client.create_async = lost
+    second = wait_until(lambda: joined_as(join, "b"), "b has joined")
     shared(first, second)
 
 
