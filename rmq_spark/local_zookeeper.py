@@ -49,7 +49,7 @@ def find_jars() -> str:
     if spec is None or spec.origin is None:
         raise OwnershipUnavailable(
             "The local ZooKeeper comes with PySpark, which is not installed. Remedy: pip install "
-            "'rmq-spark[spark]'."
+            "pyspark."
         )
     return str(Path(spec.origin).parent / "jars" / "*")
 
@@ -113,7 +113,8 @@ class LocalEnsemble:
     """ZooKeeper servers on free loopback ports, gone with their data when closed.
 
     servers: 1, or an odd number of which a majority must run. settings: lines of zoo.cfg that
-    differ from SETTINGS. A context manager.
+    differ from SETTINGS. A context manager; without ``with`` it must be closed, or its servers go
+    on when the program has ended.
     """
 
     def __init__(

@@ -209,8 +209,9 @@ def refuse_exclusive(topic: TopicDefinition) -> None:
     """Raises ExclusiveSlot for a topic whose slots are owned, one consumer each."""
     if topic.exclusive:
         raise ExclusiveSlot(
-            f"The topic {topic.name} is exclusive: only consumers that own its slots may read it. "
-            "Switch the topic's exclusive off to read it without."
+            f"The topic {topic.name} is exclusive: only queries that own its slots may read it. "
+            "Use a Spark query with zookeeper.hosts, or end that with "
+            f"broker.alter({topic.name!r}, exclusive=False)."
         )
 
 

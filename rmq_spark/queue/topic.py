@@ -147,6 +147,11 @@ class TopicDefinition:
     def __post_init__(self) -> None:
         check_topic_name(self.name)
         check_slot_amount(self.slot_amount)
+        for name in ("exclusive", "paused"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidOption(
+                    f"{name}={getattr(self, name)!r} is not accepted. Accepted: True or False."
+                )
         if not 0 <= self.max_retries <= MOST_RETRIES:
             raise InvalidOption(
                 f"maxRetries={self.max_retries} is not accepted. Accepted: 0 to {MOST_RETRIES}."

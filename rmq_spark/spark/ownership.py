@@ -80,7 +80,8 @@ class OwnedSlots:
                     f"epoch {known}, but ZooKeeper at {self._ensemble.hosts} gives {epoch}: was "
                     "the ensemble replaced, or its data lost? When no query reads the topic "
                     "through another ensemble any more: python -m rmq_spark.workers lower-epochs "
-                    f"--topic {self._queue.definition.name}"
+                    f"--topic {self._queue.definition.name} (with --redis-url and --key-prefix as "
+                    "this query has them)"
                 )
 
     def wait_for_slots(self) -> None:
@@ -124,7 +125,7 @@ def new_worker(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Worke
         if error.name != "kazoo":
             raise
         raise InvalidOption(
-            "zookeeper.hosts needs the package kazoo. Remedy: pip install 'rmq-spark[zookeeper]'."
+            "zookeeper.hosts needs the package kazoo. Remedy: pip install kazoo."
         ) from None
     group = f"@{queue.keys.group}" if queue.keys.group else ""
     return Worker(

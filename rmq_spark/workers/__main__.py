@@ -16,7 +16,8 @@ def main(arguments: list[str] | None = None) -> int:
         help="after a ZooKeeper ensemble was replaced",
         description="Makes slots forget under which epoch they were consumed last. The epochs of a "
         "new ensemble begin anew, and a slot refuses one lower than its last. To be run when no "
-        "query reads the topic through the old ensemble any more.",
+        "query reads the topic through the old ensemble any more: it would be let in beside the "
+        "new owners, and two would work on one slot.",
     )
     lower.add_argument("--topic", required=True)
     lower.add_argument("--group", default="", help="default: the default group")
@@ -29,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     except RmqError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - a program
         return 1
-    print(f"{given.topic}: {lowered} slots forgot their epoch")  # noqa: T201 - a program
+    nothing = "" if lowered else ": nothing to do, or another topic or Redis is meant"
+    print(f"{given.topic}: {lowered} slots forgot their epoch{nothing}")  # noqa: T201 - a program
     return 0
 
 

@@ -52,7 +52,8 @@ def _unavailable(options: EnsembleOptions) -> OwnershipUnavailable:
     )
     return OwnershipUnavailable(
         f"ZooKeeper at {options.hosts} did not answer within {options.session_timeout_ms} ms. "
-        f"Check zookeeper.hosts, and that the ensemble runs and has a majority.{tls}"
+        "Check zookeeper.hosts, and that the ensemble runs and has a majority; the log of "
+        f"kazoo.client names each failure to connect.{tls}"
     )
 
 

@@ -17,6 +17,7 @@ FILES = ("sslCaCerts", "sslCertfile", "sslKeyfile")
 ENSEMBLE_OPTIONS = (
     *("hosts", "root", "sessionTimeout", "username", "password", "ssl", *FILES, "sslPassword"),
 )
+_SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
 _ROOT = re.compile(r"(/[^/\x00-\x1f\x7f]+)+")
 
 
@@ -70,15 +71,15 @@ def parse_ensemble(options: Mapping[str, str]) -> EnsembleOptions | None:
             "The option zookeeper.hosts is missing beside other zookeeper options. Accepted: "
             "host:port by commas, with an optional path behind the last."
         )
-    if ("username" in given) != ("password" in given):
+    if bool(given.get("username")) != bool(given.get("password")):
         raise InvalidOption(
-            "zookeeper.username and zookeeper.password go together; one of them is missing."
+            "zookeeper.username and zookeeper.password go together; one is missing or empty."
         )
     return EnsembleOptions(
         hosts=_hosts(given["hosts"]),
         root=_root(given.get("root", DEFAULT_ROOT)),
         session_timeout_ms=_session_timeout(given.get("sessionTimeout")),
-        username=given.get("username"),
+        username=given.get("username") or None,
         password=given.get("password"),
         ssl=_ssl(given),
         ssl_ca_certs=given.get("sslCaCerts"),
@@ -90,10 +91,9 @@ def parse_ensemble(options: Mapping[str, str]) -> EnsembleOptions | None:
 
 def _hosts(text: str) -> str:
     hosts, slash, chroot = text.strip().partition("/")
-    ports = [host.rpartition(":")[2] for host in hosts.split(",") if ":" in host]
-    valid = "@" not in text and all(host.strip() for host in hosts.split(","))
-    valid = valid and all(port.isdecimal() and 0 < int(port) < 65_536 for port in ports)
-    if not valid or (slash and not _ROOT.fullmatch(f"/{chroot}")):
+    servers = [_SERVER.fullmatch(server) for server in hosts.split(",")]
+    valid = all(server and 0 < int(server["port"] or 1) < 65_536 for server in servers)
+    if not valid or (slash and ("," in chroot or not _is_path(f"/{chroot}"))):
         raise InvalidOption(
             f"zookeeper.hosts={text!r} is not accepted. Accepted: host:port by commas, with an "
             "optional path behind the last, such as zk1:2181,zk2:2181,zk3:2181/queues."
@@ -102,11 +102,15 @@ def _hosts(text: str) -> str:
 
 
 def _root(text: str) -> str:
-    if not _ROOT.fullmatch(text) or set(text.split("/")) & {".", ".."}:
+    if not _is_path(text):
         raise InvalidOption(
             f"zookeeper.root={text!r} is not accepted. Accepted: a path such as {DEFAULT_ROOT}."
         )
     return text
+
+
+def _is_path(text: str) -> bool:
+    return bool(_ROOT.fullmatch(text)) and not set(text.split("/")) & {".", ".."}
 
 
 def _session_timeout(text: str | None) -> int:
@@ -125,13 +129,13 @@ def _ssl(given: Mapping[str, str]) -> bool:
     text = given.get("ssl", "false").strip().lower()
     if text not in ("true", "false"):
         raise InvalidOption(f"zookeeper.ssl={text!r} is not accepted. Accepted: true or false.")
-    for name in FILES:
+    for name in (*FILES, "sslPassword"):
         path = given.get(name)
         if path is None:
             continue
         if text == "false":
             raise InvalidOption(f"zookeeper.{name} needs zookeeper.ssl=true.")
-        if not (os.path.isfile(path) and os.access(path, os.R_OK)):
+        if name in FILES and not (os.path.isfile(path) and os.access(path, os.R_OK)):
             raise InvalidOption(
                 f"zookeeper.{name}={path!r} is not accepted. Accepted: a file that is there and "
                 "can be read."

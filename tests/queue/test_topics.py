@@ -244,3 +244,10 @@ def test_a_definition_is_kept_as_json_and_read_back():
 def test_a_definition_that_cannot_be_read_is_an_error_of_ours(text):
     with pytest.raises(ScriptFailed, match="definition of topic T in rmq_topics cannot be read"):
         TopicDefinition.from_json("T", text)
+
+
+@pytest.mark.parametrize("name", ["exclusive", "paused"])
+@pytest.mark.parametrize("value", ["false", "no", None, 0])
+def test_a_flag_is_true_or_false_and_no_text(name, value):
+    with pytest.raises(InvalidOption, match=rf"{name}=.* is not accepted. Accepted: True or False"):
+        TopicDefinition("T", TopicType.PRIORITY, **{name: value})
