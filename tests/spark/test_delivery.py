@@ -4,11 +4,12 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from driving import DUE, Run, contents, names, send_due, wait_until
+from driving import DUE, Rmq, Run, contents, names, send_due, wait_until
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from rmq_spark import Message
+from rmq_spark.local import LocalRedis
 from rmq_spark.queue.claims import Claim
 from rmq_spark.queue.server import Server
 from rmq_spark.queue.topic import TopicDefinition, TopicType
@@ -318,14 +319,23 @@ def test_offsets_always_have_their_keys_in_the_same_order(rmq):
     )
 
 
-def test_while_nothing_is_due_redis_is_asked_once_a_poll_interval(rmq):
-    queue = rmq.queue("FixedTime", 4)
+@pytest.fixture
+def alone(tmp_path):
+    """A server that no other test's queries call."""
+    with LocalRedis(settings={"appendonly": "no"}) as server:
+        rmq = Rmq(server.url, "alone", tmp_path)
+        yield rmq
+        rmq.close()
+
+
+def test_while_nothing_is_due_redis_is_asked_once_a_poll_interval(alone):
+    queue = alone.queue("FixedTime", 4)
 
     def scripts_called() -> int:
         stats = queue.server.client.info("commandstats")
         return stats.get("cmdstat_evalsha", {}).get("calls", 0)
 
-    with rmq.by_hand(queue, pollInterval="1h") as run:
+    with alone.by_hand(queue, pollInterval="1h") as run:
         start = run.initial()
         run.plan(start)
         before = scripts_called()
