@@ -10,7 +10,7 @@ MESSAGES_A_SLOT = MESSAGES_A_CLAIM * CLAIMS_A_BATCH
 # Of a limited batch one message in so many goes round the slots, so that none starves behind those
 # that have earlier ones; within a slot the claim keeps as much for retries.
 FAIR_SHARE = 8
-# So many places are looked at in a round trip: a span of a day in ms is searched in seven.
+# So many places are looked at in a round trip: a span of a day in ms is searched in eight at most.
 PLACES_A_ROUND = 16
 
 # Slots and places -> by slot, how many of its due messages stand at each place or before it.
