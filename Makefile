@@ -7,7 +7,7 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo bench test explore faults workers-demo lint bench-peers audit
+.PHONY: help demo cluster-demo bench test explore faults workers-demo lint bench-peers audit
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -15,6 +15,10 @@ help: ## list the targets
 demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options
 	@.ci/environment java
 	@.venv/bin/python jobs/demo.py $(ARGS)
+
+cluster-demo: ## the demo on a Redis Cluster, three ZooKeepers and a Spark cluster, with deaths
+	@.ci/environment java
+	@.venv/bin/python jobs/cluster_demo.py $(ARGS)
 
 bench: ## measure sending, receiving, latency and more into bench/results; ARGS="send" picks some
 	@.ci/environment java

@@ -41,11 +41,14 @@ def find_redis_server() -> str:
     return server
 
 
-def free_port() -> int:
+def free_port(highest: int = 65_535) -> int:
     """A TCP port of the loopback interface that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port <= highest:
+            return port
 
 
 class LocalRedis:
@@ -60,7 +63,9 @@ class LocalRedis:
     ) -> None:
         self.executable = executable or find_redis_server()
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
-        self.port = free_port()
+        # The nodes of a cluster talk to each other on the port that is higher by 10 000.
+        self._highest_port = 55_535 if "cluster-enabled" in self.settings else 65_535
+        self.port = free_port(self._highest_port)
         self._folder = tempfile.TemporaryDirectory(prefix="rmq-redis-")
         self._process: subprocess.Popen[bytes] | None = None
         self._started = False
@@ -77,12 +82,17 @@ class LocalRedis:
             raise ServerUnavailable("The local Redis does not run.")
         return self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> "LocalRedis":
         """Starts it, or starts it again on the same port and data, and waits until it answers.
 
         One that runs is left alone. Raises ServerUnavailable when it does not answer.
         """
-        if self._process is not None and self._process.poll() is None:
+        if self.runs:
             return self
         tries = 1 if self._started else PORTS_TRIED
         while True:
@@ -94,7 +104,7 @@ class LocalRedis:
                 self.kill()
                 if not tries:
                     raise
-                self.port = free_port()
+                self.port = free_port(self._highest_port)
             else:
                 self._started = True
                 return self

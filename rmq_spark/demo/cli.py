@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
@@ -18,37 +18,43 @@ from pyspark.errors import PySparkException
 from rmq_spark.demo.failure import DemoFailed, cause
 from rmq_spark.demo.flights import TYPES, unpack_flights
 from rmq_spark.demo.lateness import draw_lateness
+from rmq_spark.demo.place import Place, one_redis
 from rmq_spark.demo.report import LEGEND, Outcome, differences, table
 from rmq_spark.demo.run import Run, parquet_folder
-from rmq_spark.demo.session import local_spark
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue import Broker, RmqError, connect
+from rmq_spark.demo.session import new_session
+from rmq_spark.queue import Broker, RmqError
 
 DEFAULT_OUTPUT = Path("demo-output")
 LOG = "spark.log"
-# A Redis that is gone is not waited for as a service would.
-PATIENCE_S = 3.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it. Returns 0 when every message came through as it must."""
     options = _parser().parse_args(arguments)
+    return run_demo(options.output, options.flights, one_redis(options.redis_url))
+
+
+def run_demo(output: Path, flights: int | None, place: AbstractContextManager[Place]) -> int:
+    """Runs it there, prints the table, and says whether it was right: 0, or 1.
+
+    flights: only the first so many.
+    """
     # Ended from outside, it stops its Redis and Spark all the same.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # What is tried again needs no line of its own; what fails at last is told.
     logging.getLogger("rmq_spark").setLevel(logging.ERROR)
     begin = time.monotonic()
     try:
-        outcomes = _transport(options.output, options.redis_url, options.flights)
+        outcomes = _transport(output, flights, place)
     except (DemoFailed, RmqError) as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
     except (PySparkException, Py4JError) as error:
-        print(f"The demo failed, see {options.output / LOG}: {cause(error)}", file=sys.stderr)
+        print(f"The demo failed, see {output / LOG}: {cause(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    picture = options.output / "lateness.png"
+    picture = output / "lateness.png"
     draw_lateness({o.topic: o.lateness for o in outcomes if o.lateness is not None}, picture)
     print(f"\n{table(outcomes)}\n\n{LEGEND}\n\nLateness over time: {picture}")
     return _verdict(outcomes, time.monotonic() - begin)
@@ -61,11 +67,16 @@ def _parser() -> argparse.ArgumentParser:
         "Parquet, and compares the files with the input.",
     )
     parser.add_argument("--redis-url", help="a running Redis; without it one is started")
+    add_common(parser)
+    return parser
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The arguments that all demos have."""
     parser.add_argument(
         "--output", type=Path, default=DEFAULT_OUTPUT, help="a folder (default: %(default)s)"
     )
     parser.add_argument("--flights", type=_amount, help="only the first so many, for a quick look")
-    return parser
 
 
 def _amount(text: str) -> int:
@@ -74,18 +85,22 @@ def _amount(text: str) -> int:
     return int(text)
 
 
-def _transport(output: Path, redis_url: str | None, most: int | None) -> list[Outcome]:
+def _transport(
+    output: Path, most: int | None, place: AbstractContextManager[Place]
+) -> list[Outcome]:
     _clear(output)
     log = output / LOG
-    with tempfile.TemporaryDirectory(prefix="rmq-demo-") as name, _redis(redis_url) as url:
-        # Unlike any other's, so that a Redis in use can be named.
-        prefix = f"demo-{uuid.uuid4().hex[:12]}:"
-        with _broker(url, prefix) as broker:
-            print(f"Redis: {broker.server.address}. Starting Spark, its log: {log}", flush=True)
-            csv = unpack_flights(Path(name), most)
-            with local_spark(log, Path(name)) as spark:
-                run = Run(spark, broker, csv, Path(name), output)
-                return run.transport({"redis.url": url, "keyPrefix": prefix})
+    # Unlike any other's, so that a Redis in use can be named.
+    prefix = f"demo-{uuid.uuid4().hex[:12]}:"
+    with (
+        tempfile.TemporaryDirectory(prefix="rmq-demo-") as name,
+        place as here,
+        _broker(here, prefix) as broker,
+    ):
+        print(f"Redis: {broker.server.address}. Starting Spark, its log: {log}", flush=True)
+        csv = unpack_flights(Path(name), most)
+        with new_session(log, Path(name), here.spark) as spark:
+            return Run(spark, broker, csv, Path(name), output).transport(here)
 
 
 def _clear(output: Path) -> None:
@@ -99,19 +114,9 @@ def _clear(output: Path) -> None:
 
 
 @contextmanager
-def _redis(url: str | None) -> Iterator[str]:
-    """The address of the Redis named, else of one started for the run."""
-    if url is not None:
-        yield url
-        return
-    with LocalRedis() as redis:
-        yield redis.url
-
-
-@contextmanager
-def _broker(url: str, prefix: str) -> Iterator[Broker]:
+def _broker(place: Place, prefix: str) -> Iterator[Broker]:
     """A broker whose topics are deleted at the end."""
-    broker = connect(url, key_prefix=prefix, patience_s=PATIENCE_S)
+    broker = place.connect(prefix)
     try:
         yield broker
     finally:

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_spark.demo.failure import DemoFailed, cause
+from rmq_spark.demo.place import Place
 from rmq_spark.queue import Broker, TopicType
 
 SLOTS = 16
@@ -17,16 +18,17 @@ _POLL_S = 0.1
 class Route:
     """Sends to a topic, receives it into ``parquet``, and knows how fast both went.
 
-    connection: the options that the source and the sink share.
+    place: tells the options of the source and the sink.
     """
 
     def __init__(
-        self, broker: Broker, topic: str, kind: TopicType, connection: dict[str, str], parquet: Path
+        self, broker: Broker, topic: str, kind: TopicType, place: Place, parquet: Path
     ) -> None:
         self.topic = topic
         self.parquet = parquet
         self.sending_s = 0.0
-        self._options = {**connection, "topic": topic}
+        self._options = {**place.connection, "keyPrefix": broker.key_prefix, "topic": topic}
+        self._reading = place.reading
         self._query: StreamingQuery | None = None
         broker.create(topic, kind, SLOTS)
         self.queue = broker.queue(topic)
@@ -40,7 +42,8 @@ class Route:
 
     def receive(self, spark: SparkSession, checkpoints: Path, **options: str) -> None:
         """Starts the query."""
-        messages = spark.readStream.format("rmq").options(**self._options).options(**options).load()
+        given = {**self._options, **self._reading, **options}
+        messages = spark.readStream.format("rmq").options(**given).load()
         self._query = (
             messages.writeStream.format("parquet")
             .queryName(self.topic)

@@ -9,6 +9,7 @@ from rmq_spark.demo import flights as source
 from rmq_spark.demo.check import compare
 from rmq_spark.demo.flights import DEPARTURES, REBOOKING, REPLANNING, TYPES
 from rmq_spark.demo.lateness import measure_lateness
+from rmq_spark.demo.place import Place
 from rmq_spark.demo.progress import Progress
 from rmq_spark.demo.report import Outcome
 from rmq_spark.demo.route import Route
@@ -44,16 +45,17 @@ class Run:
             flush=True,
         )
 
-    def transport(self, connection: dict[str, str]) -> list[Outcome]:
+    def transport(self, place: Place) -> list[Outcome]:
         """Sends and receives everything, then compares. Raises DemoFailed, RmqError."""
         routes = {
-            topic: Route(self._broker, topic, kind, connection, parquet_folder(self._output, topic))
+            topic: Route(self._broker, topic, kind, place, parquet_folder(self._output, topic))
             for topic, kind in TYPES.items()
         }
         with ExitStack() as stack:
             stack.enter_context(Progress([route.queue for route in routes.values()]))
             for route in routes.values():
                 stack.callback(route.stop)
+            stack.enter_context(place.meanwhile(routes[DEPARTURES].queue))
             self._replan_and_depart(routes[REPLANNING], routes[DEPARTURES])
             self._rebook(routes[REBOOKING])
         return [self._outcome(route) for route in routes.values()]

@@ -1,9 +1,9 @@
-"""A Spark of two cores that writes its log into a file."""
+"""A Spark that writes its log into a file; of two cores, unless told otherwise."""
 
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from rmq_spark import register
 
 SETTINGS = {
+    "spark.master": "local[2]",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
@@ -24,11 +25,14 @@ SETTINGS = {
 
 
 @contextmanager
-def local_spark(log: Path, folder: Path) -> Iterator[SparkSession]:
-    """A session; Spark's own output goes to the log, what it keeps on disk into the folder."""
+def new_session(log: Path, folder: Path, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session; Spark's own output goes to the log, what it keeps on disk into the folder.
+
+    settings: those that differ from SETTINGS.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("rmq demo")
-    for name, value in SETTINGS.items():
+    builder = SparkSession.builder.appName("rmq demo")
+    for name, value in {**SETTINGS, **settings}.items():
         builder.config(name, value)
     builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
     # They write what is then raised; whoever catches it tells the user.

@@ -1,13 +1,14 @@
 """A Redis server and the topics on it: made, changed, listed and deleted."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rmq_spark.queue.connection import parse_connection
 from rmq_spark.queue.consumer import Consumer, scoped_name
 from rmq_spark.queue.durations import parse_duration_ms
-from rmq_spark.queue.errors import InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.queue.errors import GroupNotEmpty, InvalidOption, TopicMismatch, UnknownTopic
 from rmq_spark.queue.queue import Queue
-from rmq_spark.queue.server import PATIENCE_S, Server
+from rmq_spark.queue.server import Server
 from rmq_spark.queue.topic import (
     DEFAULT_GROUP,
     DEFAULT_SLOT_AMOUNT,
@@ -18,6 +19,8 @@ from rmq_spark.queue.topic import (
     check_slot_amount,
     check_topic_name,
     consumer_key,
+    group_text,
+    parse_group,
     parse_retry_backoff,
     parse_topic_type,
     topics_key,
@@ -58,13 +61,23 @@ class Broker:
         """A topic's definition as Redis keeps it, and what it says. Raises UnknownTopic."""
         check_topic_name(name)
         text = self.server.command("HGET", topics_key(self.key_prefix), name)
+        return text, self._parsed(name, text)
+
+    def _parsed(self, name: str, text: bytes | None) -> TopicDefinition:
         if not text:
             raise UnknownTopic(
                 f"The topic {name} does not exist on {self.server.address}"
                 f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}. The first "
                 "send with a topicType makes it, or Broker.create; a reader never does."
             )
-        return text, TopicDefinition.from_json(name, text)
+        return TopicDefinition.from_json(name, text)
+
+    def definitions(self, names: Sequence[str]) -> list[TopicDefinition]:
+        """The definitions of several topics in one round trip. Raises UnknownTopic."""
+        if not names:
+            return []
+        texts = self.server.command("HMGET", topics_key(self.key_prefix), *names)
+        return [self._parsed(name, text) for name, text in zip(names, texts, strict=True)]
 
     def topics(self) -> list[TopicDefinition]:
         """All topics, by name."""
@@ -131,6 +144,13 @@ class Broker:
         while True:
             text, old = self._read(name)
             new = old.changed(**fields)
+            gone = [group_text(group) for group in old.groups if group not in new.groups]
+            if gone:
+                raise InvalidOption(
+                    f"groups={','.join(map(group_text, new.groups))} lacks {', '.join(gone)}, "
+                    f"which topic {name} has. Remedy: Broker.remove_group, which says what is left "
+                    "in a group."
+                )
             if self._replace(name, text, new.to_json()):
                 break
         if old.exclusive and not new.exclusive:
@@ -159,14 +179,68 @@ class Broker:
         while not self._replace(name, text, ""):
             text, old = self._read(name)
         for group in old.groups:
-            keys = Keys(name, self.key_prefix, group)
-            for slot in range(old.slot_amount):
-                for known in self.server.command("HKEYS", keys.consumers(slot)):
-                    for consumer in (known.decode(), scoped_name(old.name, group, known.decode())):
-                        self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
-                for stage in self.server.command("HKEYS", keys.stages(slot)):
-                    self.server.command("UNLINK", keys.stage(slot, stage.decode()))
-                self.server.command("UNLINK", *keys.all_of(slot))
+            self._delete_group(old, group)
+        keys = Keys(name, self.key_prefix)
+        for slot in range(old.slot_amount):
+            for stage in self.server.command("HKEYS", keys.stages(slot)):
+                self.server.command("UNLINK", keys.stage(slot, stage.decode()))
+            self.server.command("UNLINK", keys.stages(slot))
+
+    def _delete_group(self, topic: TopicDefinition, group: str) -> None:
+        keys = Keys(topic.name, self.key_prefix, group)
+        for slot in range(topic.slot_amount):
+            for known in self.server.command("HKEYS", keys.consumers(slot)):
+                for consumer in (known.decode(), scoped_name(topic.name, group, known.decode())):
+                    self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
+            self.server.command("UNLINK", *keys.all_of(slot))
+
+    # -- consumer groups
+
+    def add_group(self, name: str, group: str) -> TopicDefinition:
+        """Adds a consumer group to a topic: it gets what is sent by batches that start from now on.
+
+        One that is there is left alone. Raises UnknownTopic, InvalidOption.
+        """
+        wanted = parse_group(group)
+        while True:
+            text, old = self._read(name)
+            if wanted in old.groups:
+                return old
+            new = old.changed(groups=(*old.groups, wanted))
+            if self._replace(name, text, new.to_json()):
+                return new
+
+    def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
+        """Takes a consumer group away from a topic. Returns how many messages went with it.
+
+        Its dead messages are among them. With any in it, drop says that they may go; else raises
+        GroupNotEmpty, and nothing is changed. Senders stop sending to it from their next batch on:
+        one that is in work leaves copies behind. Raises UnknownTopic, InvalidOption.
+        """
+        wanted = parse_group(group)
+        text, old = self._read(name)
+        left = self.queue(name, group=wanted).figures()  # refuses a group that is not there
+        if len(old.groups) == 1:
+            raise InvalidOption(
+                f"group={group_text(wanted)!r} is the only consumer group of topic {name}. "
+                "Accepted: one of several; Broker.delete deletes a topic."
+            )
+        if left.messages and not drop:
+            raise GroupNotEmpty(
+                f"The consumer group {group_text(wanted)} of topic {name} holds {left.messages} "
+                f"messages: {left.store.count} stored, {left.prepare.count} in work, "
+                f"{left.retry.count} waiting for a retry, {left.dead.count} dead. Let a query read "
+                "them first, or say that they may go: drop=True (--drop)."
+            )
+        new = old.changed(groups=tuple(known for known in old.groups if known != wanted))
+        if not self._replace(name, text, new.to_json()):
+            return self.remove_group(name, group, drop=drop)
+        gone = Queue(self.server, old, key_prefix=self.key_prefix, group=wanted).figures().messages
+        if gone and not drop:  # sent in the meantime
+            self.add_group(name, wanted)
+            return self.remove_group(name, group, drop=drop)
+        self._delete_group(old, wanted)
+        return gone
 
     def _replace(self, name: str, read: bytes, new: str) -> bool:
         # Compared as it was read: another version writes the same definition in another way.
@@ -216,13 +290,14 @@ def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def connect(
-    url: str | None = None, *, key_prefix: str = "", patience_s: float = PATIENCE_S, **options: str
+    url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: str
 ) -> Broker:
     """A connection to the queue for plain Python programs.
 
     url: ``redis://``, ``rediss://`` or ``unix://``; without it RMQ_REDIS_URL, else the local
     server. options: those behind ``redis.``, such as ``password`` or ``socketTimeout``.
-    patience_s: for how long a broken connection is tried again. Raises InvalidOption, ServerError.
+    patience_s: for how long a broken connection is tried again; None for 10 s, or 25 s where a
+    replica may take over. Raises InvalidOption, ServerError.
     """
     given = {**options, **({"url": url} if url is not None else {})}
     server = Server(parse_connection(given), patience_s)

@@ -13,7 +13,18 @@ MESSAGES_A_CLAIM = 2048
 # The number of a claim within slot and batch is 0 to 15.
 CLAIMS_A_BATCH = 16
 
-_CLAIM_ID = re.compile(r"([A-Za-z0-9._-]{1,200}:\d{1,15}:\d{1,2}):(\d{1,15})")
+_NAME = r"[A-Za-z0-9._-]{1,200}"
+_CLAIM_ID = re.compile(rf"({_NAME}(?:@{_NAME})?:\d{{1,15}}:\d{{1,2}}):(\d{{1,15}})")
+
+
+def name_of_consumer(name: str, group: str) -> str:
+    """How a query that reads this consumer group is called, so that its claims tell the group."""
+    return f"{name}@{group}" if group else name
+
+
+def group_of_consumer(consumer: str) -> str:
+    """The consumer group that its name tells; none is the default group."""
+    return consumer.partition("@")[2]
 
 
 def split_claim_id(claim_id: str) -> tuple[str, str]:
@@ -194,3 +205,8 @@ class Figures:
     retry: QueueFigures
     dead: QueueFigures
     counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def messages(self) -> int:
+        """How many are in the queues, dead ones too."""
+        return sum(q.count for q in (self.store, self.prepare, self.retry, self.dead))

@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import parse_url
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from rmq_spark.queue.durations import parse_duration_ms
 from rmq_spark.queue.errors import InvalidOption
@@ -21,6 +22,14 @@ DEFAULT_URL = "redis://127.0.0.1:6379/0"
 CONNECT_TIMEOUT_S = 5.0
 # Longer than the longest script may block Redis; a reply that takes longer is lost.
 SOCKET_TIMEOUT_S = 15.0
+# How long a broken connection is tried again, unless a shorter lease asks for less.
+PATIENCE_S = 10.0
+# Where a replica takes over: a cluster's nodes notice after cluster-node-timeout, by default 15 s.
+FAILOVER_PATIENCE_S = 25.0
+# WAIT answers within it, so it ends before the socket's time does.
+LONGEST_REPLICA_TIMEOUT_MS = 10_000
+DEFAULT_REPLICA_TIMEOUT_MS = 1_000
+DEFAULT_SENTINEL_PORT = 26379
 _SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -65,14 +74,36 @@ CLIENT_OPTIONS = {
     "sslCertReqs": ("ssl_cert_reqs", _cert_reqs),
     "sslCheckHostname": ("ssl_check_hostname", _flag),
 }
-CONNECTION_OPTIONS = ("url", "username", "password", "cluster", *CLIENT_OPTIONS)
+_SENTINEL_OPTIONS = ("sentinels", "sentinelMaster", "sentinelUsername", "sentinelPassword")
+_REPLICA_OPTIONS = ("minReplicas", "replicaTimeout")
+CONNECTION_OPTIONS = (
+    *("url", "username", "password", "cluster"),
+    *(*_SENTINEL_OPTIONS, *_REPLICA_OPTIONS, *CLIENT_OPTIONS),
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Sentinels:
+    """Who knows which server is the master of that name: host and port of each. A repr shows no
+    secret."""
+
+    nodes: tuple[tuple[str, int], ...]
+    master: str
+    username: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        hosts = ",".join(f"{host}:{port}" for host, port in self.nodes)
+        return f"{self.master} of the Sentinels {hosts}"
 
 
 @dataclass(frozen=True, repr=False)
 class ConnectionOptions:
     """An address and how to log in there. Its repr shows no secret.
 
-    client: further keyword arguments for redis-py, as sorted pairs.
+    client: further keyword arguments for redis-py, as sorted pairs. sentinels: who names the server
+    in place of the url's host. min_replicas: how many replicas must confirm what is written, within
+    replica_timeout_ms; 0: none is waited for.
     """
 
     url: str
@@ -80,10 +111,20 @@ class ConnectionOptions:
     password: str | None = None
     cluster: bool = False
     client: tuple[tuple[str, Any], ...] = ()
+    sentinels: Sentinels | None = None
+    min_replicas: int = 0
+    replica_timeout_ms: int = DEFAULT_REPLICA_TIMEOUT_MS
+
+    @property
+    def patience_s(self) -> float:
+        """How long a broken connection is tried again: a failover is waited for."""
+        return FAILOVER_PATIENCE_S if self.cluster or self.sentinels else PATIENCE_S
 
     @property
     def address(self) -> str:
         """The address without what it may hold of credentials."""
+        if self.sentinels is not None:
+            return repr(self.sentinels)
         parts = urlsplit(self.url)
         if parts.scheme == "unix":
             return f"unix://{parts.path}"
@@ -113,13 +154,83 @@ def parse_connection(options: Mapping[str, str]) -> ConnectionOptions:
         for name, (keyword, parse) in CLIENT_OPTIONS.items()
         if name in given
     }
+    cluster = _flag("redis.cluster", given.get("cluster", "false"))
+    sentinels = _sentinels(given, cluster)
+    url = given.get("url") or (None if sentinels else os.environ.get(URL_VARIABLE))
     return ConnectionOptions(
-        url=_checked_url(given.get("url") or os.environ.get(URL_VARIABLE) or DEFAULT_URL),
+        url=_checked_url(url or DEFAULT_URL),
         username=given.get("username"),
         password=given.get("password"),
-        cluster=_flag("redis.cluster", given.get("cluster", "false")),
+        cluster=cluster,
         client=tuple(sorted(client.items())),
+        sentinels=sentinels,
+        min_replicas=_replicas(given.get("minReplicas", "0")),
+        replica_timeout_ms=_replica_timeout(given.get("replicaTimeout")),
     )
+
+
+def _replicas(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise InvalidOption(
+            f"redis.minReplicas={text!r} is not accepted. Accepted: a whole number, 0 or more."
+        )
+    return int(text)
+
+
+def _replica_timeout(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_REPLICA_TIMEOUT_MS
+    value = parse_duration_ms("redis.replicaTimeout", text)
+    if not 1 <= value <= LONGEST_REPLICA_TIMEOUT_MS:
+        raise InvalidOption(
+            f"redis.replicaTimeout={text!r} is not accepted. Accepted: 1ms to "
+            f"{LONGEST_REPLICA_TIMEOUT_MS // 1000}s."
+        )
+    return value
+
+
+def _sentinels(given: Mapping[str, str], cluster: bool) -> Sentinels | None:
+    """Reads the options of Sentinel; None where there is none. Raises InvalidOption."""
+    hosts = given.get("sentinels")
+    if hosts is None:
+        alone = [name for name in _SENTINEL_OPTIONS if name in given]
+        if alone:
+            raise InvalidOption(
+                f"redis.{alone[0]} needs redis.sentinels: host:port of each Sentinel, by commas."
+            )
+        return None
+    if not given.get("sentinelMaster"):
+        raise InvalidOption(
+            "redis.sentinels needs redis.sentinelMaster: the name under which the Sentinels watch "
+            "the master, such as mymaster."
+        )
+    if "url" in given or cluster:
+        other = "redis.url" if "url" in given else "redis.cluster=true"
+        raise InvalidOption(
+            f"redis.sentinels does not go with {other}. Leave one of them out: the Sentinels name "
+            "the server, whose database 0 is used."
+        )
+    return Sentinels(
+        nodes=tuple(_sentinel(host.strip()) for host in hosts.split(",")),
+        master=given["sentinelMaster"],
+        username=given.get("sentinelUsername"),
+        password=given.get("sentinelPassword"),
+    )
+
+
+def _sentinel(text: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port or DEFAULT_SENTINEL_PORT
+    except ValueError:
+        host, port = None, 0
+    if not host or "@" in text or "/" in text:
+        raise InvalidOption(
+            "redis.sentinels is not accepted (it is not shown, it may hold a password). Accepted: "
+            "host:port of each Sentinel, by commas; redis.sentinelUsername and "
+            "redis.sentinelPassword log in there."
+        )
+    return host, port
 
 
 def _checked_url(url: str) -> str:
@@ -169,6 +280,8 @@ def new_client(options: ConnectionOptions) -> Any:
     if options.password is not None:
         arguments["password"] = options.password
     try:
+        if options.sentinels is not None:
+            return _client_of_sentinels(options.sentinels, arguments)
         if options.cluster:
             _check_for_cluster(options.url)
             return RedisCluster.from_url(options.url, **arguments)
@@ -177,6 +290,21 @@ def new_client(options: ConnectionOptions) -> Any:
         raise
     except (TypeError, ValueError) as error:
         raise not_accepted(error) from None
+
+
+def _client_of_sentinels(sentinels: Sentinels, arguments: dict[str, Any]) -> Any:
+    """A client that asks the Sentinels for the master whenever it connects.
+
+    With an option of TLS, master and Sentinels alike are reached through TLS.
+    """
+    tls = {name: value for name, value in arguments.items() if name.startswith("ssl_")}
+    if tls:
+        arguments["ssl"] = tls["ssl"] = True
+    login = {"username": sentinels.username, "password": sentinels.password}
+    asked = {name: arguments[name] for name in ("socket_timeout", "socket_connect_timeout")}
+    to_sentinels = {**asked, **tls, **login}
+    known = Sentinel(sentinels.nodes, sentinel_kwargs=to_sentinels, **arguments)  # type: ignore[no-untyped-call]
+    return known.master_for(sentinels.master)  # type: ignore[no-untyped-call]
 
 
 def _check_certificate(arguments: dict[str, Any]) -> None:

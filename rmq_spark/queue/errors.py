@@ -9,6 +9,7 @@
     +-- TopicError
     |   +-- UnknownTopic       no such topic; a reader never creates one
     |   +-- TopicMismatch      it exists with another definition
+    |   +-- GroupNotEmpty      a consumer group that is to go holds messages
     +-- ClaimError
     |   +-- Superseded         a newer run of the same consumer has taken over
     |   +-- Settled            the batch was committed already
@@ -25,6 +26,7 @@
         +-- ServerUntrusted    its certificate does not prove that it is the one that was named
         +-- ServerUnsuitable   too old, or it evicts keys
         +-- ServerFull         maxmemory is reached: nothing can be stored
+        +-- NotReplicated      it is done, but too few replicas have confirmed it
         +-- StageLost          what a task had staged was deleted before it ended
         +-- WrongKeyType       a key of another type is in the way
         +-- ScriptFailed       anything else a script answered
@@ -59,6 +61,10 @@ class UnknownTopic(TopicError):
 
 class TopicMismatch(TopicError):
     """The topic exists with another type or number of slots."""
+
+
+class GroupNotEmpty(TopicError):
+    """A consumer group that is to be taken away still holds messages."""
 
 
 class ClaimError(RmqError):
@@ -123,6 +129,10 @@ class ServerUnsuitable(ServerError):
 
 class ServerFull(ServerError):
     """Redis has reached maxmemory: messages can be consumed, not sent."""
+
+
+class NotReplicated(ServerError):
+    """It is done, but fewer replicas than redis.minReplicas asks for confirmed it in time."""
 
 
 class StageLost(ServerError):

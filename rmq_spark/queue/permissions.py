@@ -5,9 +5,12 @@ in no other then. (Seen: a user without ZADD lost every message that it claimed.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis import exceptions as failures
+
+from rmq_spark.queue.nodes import Command
 
 # The scripts' commands with arguments that make no key and change nothing of one that is not there.
 # RPUSH and HSETNX have no such arguments; no script calls them after it has removed anything.
@@ -39,23 +42,25 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
 }
 
 
-def denied_commands(client: Any, key: str) -> frozenset[str]:
+def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> frozenset[str]:
     """The commands of the scripts that this user may not run.
 
-    key: one that scripts are called with, so that the user's key patterns cover what is asked for.
+    run: answers commands, errors as values. key: one that scripts are called with, so that the
+    user's key patterns cover what is asked for. Raises what is no answer to all of them.
     """
-    pipeline = client.pipeline(transaction=False)
-    for command, arguments in _HARMLESS.items():
-        pipeline.execute_command(command, f"{key}:permitted", *arguments)
-    pipeline.execute_command("TIME")
-    replies = pipeline.execute(raise_on_error=False)
+    probe = f"{key}:permitted"
+    words = [(command, probe, *arguments) for command, arguments in _HARMLESS.items()]
+    replies = run([Command(probe, each) for each in (*words, ("TIME",))])
+    for reply in replies:
+        if isinstance(reply, failures.ConnectionError | failures.TimeoutError):
+            raise reply
     asked = zip([*_HARMLESS, "TIME"], replies, strict=True)
     return frozenset(command for command, reply in asked if _denies(reply))
 
 
 def _denies(reply: Any) -> bool:
     # A key that is denied is not meant: scripts look at all their keys before they write.
-    return isinstance(reply, NoPermissionError) and "to run the" in str(reply)
+    return isinstance(reply, failures.NoPermissionError) and "to run the" in str(reply)
 
 
 def commands_of(script: str) -> frozenset[str]:

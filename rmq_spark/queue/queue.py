@@ -12,16 +12,18 @@ from rmq_spark.queue.claims import (
     Rollback,
     RollbackResult,
     SettledClaims,
+    group_of_consumer,
     split_claim_id,
 )
+from rmq_spark.queue.consumer_book import ConsumerBook
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
 from rmq_spark.queue.packed import Pairs, calls_of
 from rmq_spark.queue.parts import chunks
 from rmq_spark.queue.server import Call
 from rmq_spark.queue.staging import Staging
-from rmq_spark.queue.topic import Keys, TopicDefinition, TopicType, consumer_key
-from rmq_spark.queue.view import QueueView, text_of
+from rmq_spark.queue.topic import Keys, TopicDefinition, TopicType
+from rmq_spark.queue.view import QueueView, keys_of, text_of
 
 # Lua passes up to 7999 values to a call. A send blocks Redis for about 2 us a message, so others'
 # calls wait less than 10 ms.
@@ -93,13 +95,12 @@ class Queue(QueueView):
         return Call("send_first" if merges_first else "send_last", keys, [len(pairs) // 2], pairs)
 
     def cancel(self, contents: Mapping[int, Sequence[bytes]]) -> int:
-        """Removes contents, by slot, that nobody has claimed yet. Returns how many there were."""
+        """Removes contents, by slot, that nobody in this consumer group has claimed yet.
+
+        Returns how many there were.
+        """
         calls = [
-            Call(
-                "cancel",
-                [self.keys.store(slot), self.keys.retry(slot), self.keys.stats(slot)],
-                part,
-            )
+            Call("cancel", self._keys(slot, "store retry stats"), part)
             for slot, wanted in contents.items()
             for part in chunks(wanted, MESSAGES_A_SEND)
         ]
@@ -124,13 +125,20 @@ class Queue(QueueView):
     # -- the second group: a consumer's two phases
 
     def open_run(self, consumer: str, known_run: int) -> int:
-        """Begins a run of a consumer and returns its number.
+        """Begins a run of a consumer of this topic alone and returns its number.
 
         known_run: the highest run in any of its headers. Raises CheckpointRefused when the
         consumer reads another topic.
         """
-        key = consumer_key(consumer, self.key_prefix)
-        return int(self.server.call("open", [key], [self.definition.name, known_run]))
+        return self._book(consumer).open(self.definition.name, known_run)
+
+    def settle(self, consumer: str, seq: int) -> None:
+        """Notes beside the consumer's run that everything up to seq is committed."""
+        self._book(consumer).settle(seq)
+
+    def settled(self, consumer: str) -> int:
+        """The batch up to which a consumer is known to be settled; 0 at first. A plain read."""
+        return self._book(consumer).settled()
 
     def claim(
         self,
@@ -205,10 +213,6 @@ class Queue(QueueView):
             left = [slot for slot, reply in zip(left, replies, strict=True) if reply[0]]
         return SettledClaims(claimed, moved, committed)
 
-    def settle(self, consumer: str, seq: int) -> None:
-        """Notes beside the consumer's run that everything up to seq is committed."""
-        self.server.call("settle", [consumer_key(consumer, self.key_prefix)], [seq])
-
     def renew(self, slots: Iterable[int], consumer: str, run: int, lease_ms: int) -> int:
         """Puts off the deadlines of all claims the consumer holds there. Returns their number."""
         return self._on_claims("renew", slots, [consumer, run, lease_ms])
@@ -233,12 +237,17 @@ class Queue(QueueView):
         return self.rollbacks([Rollback(slot, claim_id, contents, delay_ms)])
 
     def rollbacks(self, wanted: Iterable[Rollback]) -> RollbackResult:
-        """rollback of many claims in one pipeline."""
+        """rollback of many claims in one pipeline.
+
+        A claim whose consumer's name tells a group is that group's; others are this queue's own.
+        """
         calls = []
         for one in wanted:
             claim, run = split_claim_id(one.claim_id)
             fixed = [claim, run, text_of(one.delay_ms), self.definition.max_retries, self._backoff]
-            keys = self._keys(one.slot, "store prepare retry dead claims first stats")
+            group = group_of_consumer(claim.partition(":")[0]) or self.keys.group
+            of = Keys(self.keys.topic, self.keys.prefix, group)
+            keys = keys_of(of, one.slot, "store prepare retry dead claims first stats")
             for part in chunks(one.contents, MESSAGES_A_CLAIM):
                 calls.append(Call("rollback", keys, [*fixed, *part]))
         replies = self._pipelines(calls)
@@ -271,6 +280,9 @@ class Queue(QueueView):
         return given_back
 
     # -- below: how scripts are called
+
+    def _book(self, consumer: str) -> ConsumerBook:
+        return ConsumerBook(self.server, consumer, self.key_prefix)
 
     def _on_claims(self, script: str, slots: Iterable[int], args: list[Any]) -> int:
         return sum(

@@ -23,6 +23,9 @@ _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 # they may run there (flags are known from Redis 7 on; 6.2 goes by each script's first write).
 _STORING = frozenset({"send_first", "send_last", "stage"})
 _READING = frozenset({"any_due", "due", "figures", "counts"})
+# What a replica need not have: the next renewal comes by itself, and a lease that was not released
+# ends by itself.
+_TRANSIENT = frozenset({"renew", "release"})
 NAMES = (
     "alter",
     "any_due",
@@ -49,6 +52,11 @@ NAMES = (
     "stage",
     "unread",
 )
+
+
+def settles_or_stores(name: str) -> bool:
+    """Whether a failover that undid this script would lose or double messages."""
+    return name not in _READING | _TRANSIENT
 
 
 @dataclass(frozen=True)

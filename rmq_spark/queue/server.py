@@ -6,24 +6,24 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import redis
 from redis import exceptions as failures
 
 from rmq_spark.queue import errors
 from rmq_spark.queue.connection import ConnectionOptions, new_client, not_accepted
+from rmq_spark.queue.nodes import Cluster, Command, OneServer, Replication
 from rmq_spark.queue.packed import Pairs, packed
 from rmq_spark.queue.permissions import commands_of, denied_commands
-from rmq_spark.queue.scripts import Script, scripts_for
+from rmq_spark.queue.scripts import Script, scripts_for, settles_or_stores
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 # ZMSCORE and ZADD GT are the newest commands the scripts use.
 OLDEST_VERSION = (6, 2)
 FIRST_WITH_FLAGS = (7, 0)
-# How long a broken connection is tried again, unless a shorter lease asks for less.
-PATIENCE_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 
 _BY_CODE: dict[str, type[errors.RmqError]] = {
@@ -64,14 +64,23 @@ class Call:
 class Server:
     """A Redis server that runs the queue's scripts. Threads may share it; forks may not."""
 
-    def __init__(self, options: ConnectionOptions, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, options: ConnectionOptions, patience_s: float | None = None) -> None:
+        """patience_s: how long a broken connection is tried again; None: as the options say."""
         self._options = options
-        self._patience_s = patience_s
+        self._patience_s = options.patience_s if patience_s is None else patience_s
         self.client: Any = None
         try:
             info = self._repeated(self._first_info)
         except (TypeError, UnicodeError) as error:  # redis-py finds these when it connects
             raise not_accepted(error) from None
+        self._nodes: OneServer | Cluster = (
+            Cluster(self.client) if options.cluster else OneServer(self.client, self.address)
+        )
+        self._replication = (
+            Replication(options.min_replicas, options.replica_timeout_ms)
+            if options.min_replicas
+            else None
+        )
         self.version = _version_of(info)
         self._check(info)
         self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
@@ -93,7 +102,7 @@ class Server:
 
     def close(self) -> None:
         """Closes the connections."""
-        self.client.close()
+        self._nodes.close()
 
     def warn_if_volatile(self) -> None:
         """Warns, once a process, of a server that forgets everything when it ends."""
@@ -117,17 +126,13 @@ class Server:
         return self._repeated(lambda: self.client.execute_command(*words), _named(words))
 
     def commands(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Runs plain commands that may run twice in one round trip."""
-
-        def run() -> list[Any]:
-            pipeline = self.client.pipeline(transaction=False)
-            for words in commands:
-                pipeline.execute_command(*words)
-            replies: list[Any] = pipeline.execute()
-            return replies
-
-        result: list[Any] = self._repeated(run, _named(commands[0]) if commands else "")
-        return result
+        """Runs plain commands, a key behind each name, that may run twice; in one round trip."""
+        asked = [Command(str(words[1]), words) for words in commands]
+        replies = self._answered(asked, lambda left: self._nodes.run(left, None))
+        for words, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, Exception):
+                raise self._typed(reply, _named(words)) from None
+        return replies
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Runs one script. Raises an RmqError for every failure."""
@@ -136,14 +141,31 @@ class Server:
     def pipeline(self, calls: Sequence[Call]) -> list[Any]:
         """Runs scripts in one round trip (in a cluster, one a node) and returns their replies.
 
-        After a broken connection all are called again, so each must be one that may run twice.
-        Raises the first error that any of them answered, after all have run.
+        What a broken connection leaves unanswered is called again, so each must be one that may run
+        twice. Raises the first error that any of them answered, after all have run.
         """
-        replies: list[Any] = self._repeated(lambda: self._run(calls))
+        replies = self._answered(calls, self._run)
         for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, errors.RmqError):
+                raise reply
             if isinstance(reply, Exception):
                 raise self._typed(reply, call.script) from None
         return replies
+
+    def _answered(self, asked: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]]) -> list[Any]:
+        """The replies of all; what fails for now is run again without what is answered."""
+        replies: dict[int, Any] = {}
+
+        def run_rest() -> None:
+            left = [at for at in range(len(asked)) if at not in replies]
+            answers = dict(zip(left, run([asked[at] for at in left]), strict=True))
+            passing = {at: reply for at, reply in answers.items() if _is_passing(reply)}
+            replies.update({at: answers[at] for at in answers.keys() - passing.keys()})
+            for error in passing.values():
+                raise error
+
+        self._repeated(run_rest)
+        return [replies[at] for at in range(len(asked))]
 
     def _run(self, calls: Sequence[Call]) -> list[Any]:
         if not self._loaded:
@@ -158,17 +180,12 @@ class Server:
             again = self._send([calls[at] for at in missing])
             for at, reply in zip(missing, again, strict=True):
                 replies[at] = reply
-        for reply in replies:
-            if isinstance(reply, _PASSING):
-                raise reply
         return replies
 
     def _send(self, calls: Sequence[Call]) -> list[Any]:
-        pipeline = self.client.pipeline(transaction=False)
-        for call in calls:
-            pipeline.execute_command(*self._words(call))
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
-        return replies
+        commands = [Command(call.keys[0], self._words(call)) for call in calls]
+        lasting = any(settles_or_stores(call.script) for call in calls)
+        return self._nodes.run(commands, self._replication if lasting else None)
 
     def _words(self, call: Call) -> list[Any]:
         sha = self._scripts[call.script].sha
@@ -182,7 +199,7 @@ class Server:
 
     def _check_permitted(self, calls: Sequence[Call]) -> None:
         if self._denied is None:
-            self._denied = denied_commands(self.client, calls[0].keys[0])
+            self._denied = denied_commands(self._asked_once, calls[0].keys[0])
         if not self._denied:
             return
         for script in {call.script for call in calls}:
@@ -194,6 +211,9 @@ class Server:
                     f"{', '.join(sorted(missing))}, without which {script} would stop half-way. "
                     f"{_PERMIT}"
                 )
+
+    def _asked_once(self, commands: Sequence[Command]) -> list[Any]:
+        return self._nodes.run(commands, None)
 
     def _load_one(self, script: Script) -> None:
         self.client.script_load(script.text)
@@ -304,6 +324,7 @@ _PERMIT = "Give it all of docs/security.md: +command, and ~keyPrefix* for keys."
 _DENIED_IN_SCRIPT = "The user executing the script can't"
 _LASTING = (failures.AuthenticationError, failures.AuthorizationError)
 _PASSING = (
+    failures.AskError,  # MOVED, too
     failures.ConnectionError,
     failures.TimeoutError,
     failures.BusyLoadingError,
@@ -316,6 +337,10 @@ _PASSING = (
 # clusters that are being formed or rebuilt.
 _NO_CLUSTER = "Cluster mode is not enabled"
 _PASSING_IN_CLUSTER = ("slots are not covered", "could not agree on")
+
+
+def _is_passing(reply: Any) -> bool:
+    return isinstance(reply, Exception) and _passes(reply)
 
 
 def _passes(error: Exception) -> bool:
@@ -359,10 +384,10 @@ def _version_of(info: dict[str, Any]) -> tuple[int, int]:
 
 
 _warned: set[str] = set()
-_servers: dict[tuple[int, ConnectionOptions, float], Server] = {}
+_servers: dict[tuple[int, ConnectionOptions, float | None], Server] = {}
 
 
-def shared_server(options: ConnectionOptions, patience_s: float = PATIENCE_S) -> Server:
+def shared_server(options: ConnectionOptions, patience_s: float | None = None) -> Server:
     """This process's server for these options: Spark reuses worker processes for many tasks.
 
     The process id is part of the name because connections do not survive a fork.

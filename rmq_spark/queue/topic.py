@@ -22,6 +22,7 @@ LOWEST_SCORE = MOST_RETRIES + 1
 # Scores are IEEE doubles: whole numbers are exact up to here.
 HIGHEST_SCORE = 2**53
 DEFAULT_GROUP = ""
+DEFAULT_GROUP_TEXT = "default"
 
 # RocketMQ's delays from its third level on, which its retries use.
 ROCKETMQ_BACKOFF = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -208,11 +209,30 @@ class TopicDefinition:
 
 def check_group(group: str) -> str:
     """The name itself; the empty one is the default group. Raises InvalidOption."""
-    if group != DEFAULT_GROUP and not _NAME.fullmatch(group):
+    if group != DEFAULT_GROUP and (not _NAME.fullmatch(group) or group == DEFAULT_GROUP_TEXT):
         raise InvalidOption(
             f"group={group!r} is no group name. Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
         )
     return group
+
+
+def parse_group(text: str) -> str:
+    """A group's name as options write it: ``default`` is the default group's, and no text."""
+    name = text.strip()
+    return DEFAULT_GROUP if name == DEFAULT_GROUP_TEXT else check_group(name)
+
+
+def parse_groups(text: str) -> tuple[str, ...]:
+    """The names of groups, by commas. Raises InvalidOption."""
+    names = tuple(parse_group(name) for name in text.split(",") if name.strip())
+    if not names:
+        raise InvalidOption(f"groups={text!r} has no name. Accepted: names by commas.")
+    return names
+
+
+def group_text(group: str) -> str:
+    """How a group's name is shown and written in options."""
+    return group or DEFAULT_GROUP_TEXT
 
 
 def slot_of(basis: bytes, slot_amount: int) -> int:
@@ -285,9 +305,9 @@ class Keys:
         return f"{self.prefix}stage_{{{self.prefix}{self.topic}_{slot}}}:{name}"
 
     def all_of(self, slot: int) -> list[str]:
-        """Every key of a slot but the stages, whose names the hash of stages tells."""
+        """Every key of a slot that this group has for itself: all but the stages."""
         kinds = (self.store, self.prepare, self.retry, self.dead)
-        books = (self.claims, self.first, self.consumers, self.stats, self.stages)
+        books = (self.claims, self.first, self.consumers, self.stats)
         return [key(slot) for key in (*kinds, *books)]
 
 

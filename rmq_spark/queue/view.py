@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 from rmq_spark.queue.claims import Figures, Header, QueueFigures, SlotDue
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.parts import chunks, in_parts
 from rmq_spark.queue.server import Call, Server
-from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, consumer_key
+from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, group_text
 
 # Redis looks at a store in about 1 us.
 STORES_A_CALL = 4096
@@ -33,8 +33,8 @@ class QueueView:
     ) -> None:
         if group not in definition.groups:
             raise InvalidOption(
-                f"group={group!r} is no consumer group of topic {definition.name}. "
-                f"Accepted: {', '.join(repr(known) for known in definition.groups)}."
+                f"group={group_text(group)!r} is no consumer group of topic {definition.name}. "
+                f"Accepted: {', '.join(map(group_text, definition.groups))}."
             )
         self.server = server
         self.definition = definition
@@ -42,6 +42,16 @@ class QueueView:
         self.keys = Keys(definition.name, key_prefix, group)
         self._backoff = ",".join(str(wait) for wait in definition.retry_backoff_ms)
         self._descending = int(definition.type.descending)
+
+    def through(self, server: Server) -> Self:
+        """The same through another connection."""
+        keys = self.keys
+        return type(self)(server, self.definition, key_prefix=keys.prefix, group=keys.group)
+
+    def of_group(self, group: str) -> Self:
+        """The same of another consumer group. Raises InvalidOption where there is none."""
+        prefix = self.keys.prefix
+        return type(self)(self.server, self.definition, key_prefix=prefix, group=group)
 
     def __repr__(self) -> str:
         return f"Queue({self.definition.name}, {self.server!r})"
@@ -59,11 +69,6 @@ class QueueView:
             [("HGET", self.keys.consumers(slot), consumer) for slot in self.slots]
         )
         return [Header(*map(int, reply.split())) if reply else Header() for reply in replies]
-
-    def settled(self, consumer: str) -> int:
-        """The batch up to which a consumer is known to be settled; 0 at first. A plain read."""
-        key = consumer_key(consumer, self.key_prefix)
-        return int(self.server.command("HGET", key, "settled") or 0)
 
     def epochs(self, slots: Sequence[int]) -> list[int]:
         """The epoch under which each slot was claimed last; 0 where none was. A plain read."""
@@ -112,10 +117,13 @@ class QueueView:
 
         (In a cluster one for each slot.) Retries that wait and claims are not looked at.
         """
+        return any(self._pipelines(self.any_due_calls(slots)))
+
+    def any_due_calls(self, slots: Sequence[int]) -> list[Call]:
+        """The calls that any_due makes: of several topics they go in one pipeline."""
         size = 1 if self.server.is_cluster else STORES_A_CALL
         parts = chunks(_stores(self.keys, tuple(slots)), size)
-        calls = [Call("any_due", part, [self._descending]) for part in parts]
-        return any(self._pipelines(calls))
+        return [Call("any_due", part, [self._descending]) for part in parts]
 
     def figures(self) -> Figures:
         """Counts of all queues, and the counters, over all slots."""
@@ -145,7 +153,7 @@ class QueueView:
     # -- below: how scripts are called
 
     def _keys(self, slot: int, kinds: str) -> list[str]:
-        return [getattr(self.keys, kind)(slot) for kind in kinds.split()]
+        return keys_of(self.keys, slot, kinds)
 
     def _pipelines(self, calls: Sequence[Call]) -> list[Any]:
         return in_parts(calls, self.server.pipeline, CALLS_A_PIPELINE)
@@ -158,6 +166,11 @@ class QueueView:
 def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
     """Asked for ten times a second while a query waits."""
     return [keys.store(slot) for slot in slots]
+
+
+def keys_of(keys: Keys, slot: int, kinds: str) -> list[str]:
+    """The keys of a slot, by the names of their methods."""
+    return [getattr(keys, kind)(slot) for kind in kinds.split()]
 
 
 def text_of(number: int | None) -> str:

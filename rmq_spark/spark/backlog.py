@@ -1,6 +1,8 @@
 """What there is to read: for an AvailableNow query, and for every progress report."""
 
 import logging
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from rmq_spark.queue.claims import Figures, SettledClaims, SlotDue
 from rmq_spark.queue.queue import Queue
@@ -16,9 +18,10 @@ class Backlog:
     commit that was lost and asked for again.) Messages that were rolled back count as unread.
     """
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, due_before_ms: int) -> None:
+        """due_before_ms: Redis' time when the query began."""
         self._topic = queue.definition.name
-        self.due_before_ms = queue.now_ms()
+        self.due_before_ms = due_before_ms
         self._left = self._held = 0
         self._counted: set[int] = set()
         self._planned: dict[int, int] = {}
@@ -27,9 +30,9 @@ class Backlog:
         if queue.definition.paused:
             _log.warning("rmq: topic %s is paused: nothing is read", self._topic)
 
-    def bound(self, limit: int | None) -> int:
-        """The limit of the next batch."""
-        return self._left if limit is None else min(limit, self._left)
+    def bound(self, due: int) -> int:
+        """How many of the messages that are due the next batch may take."""
+        return min(due, self._left)
 
     def begin(self, quotas: dict[int, int]) -> None:
         """A batch of these messages by slot is planned."""
@@ -76,4 +79,13 @@ def backlog_figures(figures: Figures) -> dict[str, int | None]:
         "retry": figures.retry.count,
         "dead": figures.dead.count,
         "oldestDueMs": figures.store.oldest_ms,
+    }
+
+
+def summed_figures(topics: Collection[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of several topics together; of none, zeros."""
+    names = ("due", "delayed", "prepared", "retry", "dead")
+    oldest = [topic["oldestDueMs"] for topic in topics if topic["oldestDueMs"] is not None]
+    return {name: sum(topic[name] for topic in topics) for name in names} | {
+        "oldestDueMs": min(oldest, default=None)
     }

@@ -7,194 +7,213 @@
                   settle, plan, replay: one batch after another
 
 A run is opened by the first call that needs it. From then on its number stands in every slot's
-header, and an older run of the same consumer can claim and commit nothing.
+header, and an older run of the same consumer can claim and commit nothing. A batch may hold
+messages of several topics; its number counts in each of them.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.claims import SettledClaims, SlotDue
+from rmq_spark.queue.claims import Header, SettledClaims
+from rmq_spark.queue.consumer_book import ConsumerBook
 from rmq_spark.queue.errors import CheckpointRefused
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
-from rmq_spark.queue.topic import HIGHEST_SCORE
 from rmq_spark.spark.backlog import Backlog
+from rmq_spark.spark.flow import FlowControl
 from rmq_spark.spark.lease import LeaseTimer
+from rmq_spark.spark.limits import Limits
 from rmq_spark.spark.offsets import Offset
 from rmq_spark.spark.options import DEFAULT_MOST_PARTITIONS, SourceOptions
-from rmq_spark.spark.ownership import AllSlots, OwnedSlots
 from rmq_spark.spark.partition_reader import Delivery, RmqPartition
-from rmq_spark.spark.plan import PlannedClaim, claims_of, earliest, share_out
+from rmq_spark.spark.plan import PlannedClaim, share_out
+from rmq_spark.spark.topic_run import TopicRun, open_queue
 from rmq_spark.spark.watch import Watch
 
 _log = logging.getLogger(__name__)
 
 # A task takes Spark some 20 ms beside its reading; of so many messages that is a small part.
 MESSAGES_A_TASK = 32_768
-
-
-def open_queue(options: SourceOptions) -> Queue:
-    """The queue that a source reads. Raises UnknownTopic, TopicMismatch, ServerError."""
-    server = Server(options.connection, options.patience_s)
-    broker = Broker(server, key_prefix=options.key_prefix)
-    broker.definition(options.topic)  # a reader never creates a topic
-    definition = broker.define(options.topic, options.topic_type, options.slot_amount)
-    if options.ensemble is not None and not definition.exclusive:
-        definition = broker.alter(options.topic, exclusive=True)
-    server.warn_if_volatile()
-    return Queue(server, definition, key_prefix=options.key_prefix)
+_NOTHING = SettledClaims(0, 0, 0)
 
 
 class ConsumerRun:
     """The batches of one run: which are planned, which are settled."""
 
-    def __init__(self, options: SourceOptions, queue: Queue, start: Offset, replays: bool) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        server: Server,
+        start: Offset,
+        *,
+        replays: bool,
+        backlogs: Mapping[str, Backlog] | None,
+    ) -> None:
         """Opens the run.
 
         start: where the checkpoint stands. replays: whether the first thing asked for is a batch
-        that an earlier run had begun. Raises CheckpointRefused.
+        that an earlier run had begun. backlogs: by topic, what an AvailableNow query has still to
+        read; None for a query that goes on. Raises CheckpointRefused, UnknownTopic.
         """
         self._options = options
+        self._server = server
+        self._broker = Broker(server, key_prefix=options.key_prefix)
+        self._book = ConsumerBook(server, start.consumer, options.key_prefix)
+        self._backlogs = backlogs
         self.consumer = start.consumer
-        known_run = _checked(queue, start, replays)
-        self._run = queue.open_run(start.consumer, known_run)
-        self._queue = queue
+        definitions = options.subscription.find(self._broker)
+        queues = [open_queue(server, options, definition) for definition in definitions]
+        known_run = _checked(self._book, queues, start, replays)
+        self._run = self._book.open(options.subscription.text, known_run, start.topic)
         self._settled: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}
         self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}
         self.last_planned: int | None = None  # the number of the batch that this run planned last
         self._watch = Watch(options.poll_interval_ms / 1000)
-        self._epochs: Mapping[int, int | None] = {}
-        self._lease = LeaseTimer(options, queue, start.consumer, self._run)
-        self._ownership: AllSlots | OwnedSlots = (
-            AllSlots(queue.definition)
-            if options.ensemble is None
-            else OwnedSlots(options.ensemble, queue, start.consumer)
-        )
+        target_ms = options.target_batch_ms
+        self._flow = None if target_ms is None else FlowControl(target_ms / 1000)
+        self._lease = LeaseTimer(options, start.consumer, self._run)
+        self._topics: dict[str, TopicRun] = {}
+        for queue in queues:
+            self._join(queue)
+
+    # -- topics
+
+    def _join(self, queue: Queue) -> None:
+        name = queue.definition.name
+        backlog = None if self._backlogs is None else self._backlogs.get(name)
+        self._topics[name] = TopicRun(self._options, queue, self.consumer, self._run, backlog)
+
+    def _refresh(self) -> None:
+        """Brings the definitions up to date; of a pattern, also which topics there are."""
+        found = {
+            definition.name: definition
+            for definition in self._options.subscription.find(self._broker)
+        }
+        for name in self._topics.keys() - found.keys():
+            self._topics.pop(name).ownership.stop()
+            _log.warning("rmq: topic %s is not there any more", name)
+        for name in self._topics.keys() & found.keys():
+            self._topics[name].redefine(found[name])
+        if self._backlogs is None:
+            for name in found.keys() - self._topics.keys():
+                self._join(open_queue(self._server, self._options, found[name]))
 
     # -- settling
 
-    def settle(self, seq: int) -> SettledClaims | None:
-        """Commits everything up to a batch, once. None when that was done before."""
+    def settle(self, seq: int) -> dict[str, SettledClaims] | None:
+        """Commits everything up to a batch, once: by topic. None when that was done before."""
         if self._settled is not None and seq <= self._settled:
             return None
-        first = self._settled is None
-        slots: Iterable[int] = self._queue.slots if first else sorted(self._lease.slots())
-        settled = self._queue.commit(slots, self.consumer, self._run, seq)
-        self._queue.settle(self.consumer, seq)
+        first, held = self._settled is None, self._lease.slots()
+        settled = {}
+        for name, topic in self._topics.items():
+            slots = topic.queue.slots if first else sorted(held.get(name, ()))
+            settled[name] = topic.settle(slots, seq)
+        self._book.settle(seq)
         self._settled = seq
         self._lease.let_go(seq)
         return settled
 
+    def _learn(self, settled: Mapping[str, SettledClaims]) -> None:
+        """From what became of the batch that this run has planned last."""
+        if self._flow is not None:
+            self._flow.done({name: claims.claimed for name, claims in settled.items()})
+        for name, topic in self._topics.items():
+            topic.done(settled.get(name, _NOTHING))
+        if self._backlogs is None and not any(claims.claimed for claims in settled.values()):
+            self._watch.rest()
+
     # -- planning
 
-    def plan(self, start: Offset, limit: int | None, backlog: Backlog | None) -> Offset:
+    def plan(self, start: Offset, limits: Limits | None) -> Offset:
         """Settles what is before start and plans the next batch; start itself if nothing is due.
 
-        limit: messages, None for all. backlog: what an AvailableNow query has still to read, None
-        for a query that goes on.
+        limits: None for all that is due.
         """
         settled = self.settle(start.seq)
-        own = settled if self.last_planned == start.seq else None
-        if backlog is not None and own is not None:
-            backlog.done(own)
-        elif own is not None and not own.claimed:
-            self._watch.rest()
+        if settled is not None and self.last_planned == start.seq:
+            self._learn(settled)
         self._look_at_slots()
-        if not self._worth_asking(backlog):
+        if not self._worth_asking():
             return start
-        slots = self._due(backlog)
-        quotas = self._first_of(slots, limit, start.seq + 1, backlog)
-        if not quotas and backlog is not None and self._has_grown():
-            slots = self._due(backlog)
-            quotas = self._first_of(slots, limit, start.seq + 1, backlog)
-        if not quotas:
-            if backlog is None:
-                self._watch.found_nothing(slots)
-            else:
-                backlog.end()
+        planned = Offset(self.consumer, start.seq + 1, self._options.subscription.text)
+        claims = self._next(limits, planned.seq)
+        if not claims and self._backlogs is not None and self._has_grown():
+            claims = self._next(limits, planned.seq)
+        if not claims:
+            self._found_nothing()
             return start
         self._watch.found_something()
-        if backlog is not None:
-            backlog.begin(quotas)
-        planned = start.next()
-        self._planned = {planned.seq: claims_of(quotas, planned.seq, self._epochs)}
+        self._planned = {planned.seq: claims}
         self._replayed = {}
         self.last_planned = planned.seq
-        self._lease.hold(planned.seq, quotas)
+        self._hold(planned.seq, claims)
+        if self._flow is not None:
+            self._flow.begin()
         return planned
 
     def wait_for_slots(self) -> None:
         """For a query that ends when it finds nothing: waits while it owns no slot."""
-        if not self._epochs:
-            self._ownership.wait_for_slots()
+        for topic in self._topics.values():
+            topic.wait_for_slots()
 
     def _has_grown(self) -> bool:
         """Whether slots came to it while it worked; for a query that is about to end."""
-        before = self._epochs.keys()
-        self._ownership.wait_for_slots()
-        self._look_at_slots()
-        return bool(self._epochs.keys() - before)
+        for topic in self._topics.values():
+            topic.ownership.wait_for_slots()
+        return self._look_at_slots()
 
-    def _look_at_slots(self) -> None:
-        epochs = self._ownership.between_batches()
-        if epochs.keys() != self._epochs.keys():
-            self._watch.found_something()  # in new slots anything may be due
-        self._epochs = epochs
+    def _look_at_slots(self) -> bool:
+        """Whether slots came to it since the last look; in new ones anything may be due."""
+        came = [topic.look_at_slots() for topic in self._topics.values()]
+        if any(came):
+            self._watch.found_something()
+        return any(came)
 
-    def _worth_asking(self, backlog: Backlog | None) -> bool:
+    def _worth_asking(self) -> bool:
         """Whether all slots are asked what is due in them; a query that goes on spares Redis."""
-        if backlog is not None:
+        if self._backlogs is not None:
             return True
         if self._watch.rests():
             return False
         if self._watch.knows_too_little():
             return True
         self._watch.rest()
-        return self._queue.any_due(tuple(self._epochs))
+        topics = self._topics.values()
+        calls = [call for topic in topics for call in topic.queue.any_due_calls(topic.slots)]
+        return any(self._server.pipeline(calls))
 
-    def _due(self, backlog: Backlog | None) -> list[SlotDue]:
-        self._queue = refreshed(self._queue)
-        self._ownership.check(self._queue.definition)
-        if self._queue.definition.paused:
-            return []
-        slots = self._queue.due(
-            tuple(self._epochs),
-            self.consumer,
-            due_before_ms=None if backlog is None else backlog.due_before_ms,
-            epochs=self._epochs,
-        )
-        return backlog.takeable(slots) if backlog else slots
+    def _next(self, limits: Limits | None, seq: int) -> list[PlannedClaim]:
+        self._refresh()
+        due = {name: count for name, topic in self._topics.items() if (count := topic.look())}
+        if limits is not None:
+            due = limits.bound(due)
+            due = due if self._flow is None else self._flow.limits(due)
+            due = limits.shares(due, seq)
+        return [
+            claim for name, count in due.items() for claim in self._topics[name].plan(count, seq)
+        ]
 
-    def _first_of(
-        self, slots: list[SlotDue], limit: int | None, seq: int, backlog: Backlog | None
-    ) -> dict[int, int]:
-        """How many messages each slot gives: of all that are due, those that come first."""
-        due = {slot.slot: slot.due for slot in slots}
-        if backlog is not None:
-            limit = backlog.bound(limit)
-        if self._queue.definition.type.descending:
-            return earliest(due, limit, seq, HIGHEST_SCORE, self._queue.counts)
-        now_ms = self._queue.now_ms() if backlog is None else backlog.due_before_ms
-
-        def of_age(slots: Sequence[int], ages: Sequence[int]) -> list[list[int]]:
-            return self._queue.counts(slots, [now_ms - age for age in ages])
-
-        return earliest(due, limit, seq, now_ms, of_age)
+    def _found_nothing(self) -> None:
+        if self._backlogs is None:
+            found = [slot for topic in self._topics.values() for slot in topic.found]
+            self._watch.found_nothing(found)
+        for topic in self._topics.values():
+            topic.end_backlog()
 
     # -- handing out
 
-    def partitions(self, start: Offset, end: Offset, backlog: Backlog | None) -> list[RmqPartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[RmqPartition]:
         """The tasks of the batches after start up to end: as planned, or made again (a restart)."""
-        due_before = None if backlog is None else backlog.due_before_ms
         replay = end.seq not in self._planned
         claims = self._replay(start.seq, end.seq) if replay else self._planned[end.seq]
         delivery = Delivery(
-            topic=self._queue.definition,
+            topics={name: topic.queue.definition for name, topic in self._topics.items()},
             consumer=self.consumer,
             run=self._run,
-            due_before_ms=due_before,
+            due_before_ms=next((b.due_before_ms for b in (self._backlogs or {}).values()), None),
             replay_only=replay,
         )
         return [RmqPartition(delivery, share) for share in share_out(claims, self._tasks(claims))]
@@ -208,17 +227,22 @@ class ConsumerRun:
 
     def _replay(self, seq_from: int, seq_to: int) -> list[PlannedClaim]:
         if (seq_from, seq_to) not in self._replayed:
-            listed = self._queue.replay(
-                self.consumer, self._run, seq_from, seq_to, self._options.lease_ms
-            )
-            self._replayed = {
-                (seq_from, seq_to): [
-                    PlannedClaim(claim.slot, claim.seq, claim.j, max(1, claim.count))
-                    for claim in listed
-                ]
-            }
-            self._lease.hold(seq_to, self._queue.slots)
+            claims = [
+                PlannedClaim(name, listed.slot, listed.seq, listed.j, max(1, listed.count))
+                for name, topic in self._topics.items()
+                for listed in topic.replay(seq_from, seq_to)
+            ]
+            self._replayed = {(seq_from, seq_to): claims}
+            for topic in self._topics.values():
+                self._lease.hold(seq_to, topic.queue, topic.queue.slots)
         return self._replayed[seq_from, seq_to]
+
+    def _hold(self, seq: int, claims: Iterable[PlannedClaim]) -> None:
+        slots: dict[str, set[int]] = {}
+        for claim in claims:
+            slots.setdefault(claim.topic, set()).add(claim.slot)
+        for name, of_topic in slots.items():
+            self._lease.hold(seq, self._topics[name].queue, of_topic)
 
     # -- the end
 
@@ -228,32 +252,40 @@ class ConsumerRun:
         Where slots are owned it stays ours for its lease: tasks of a query that ends may go on for
         a while, and what they have in work is nobody else's.
         """
-        slots = sorted(self._lease.slots())
+        held = self._lease.slots()
         self._lease.end()
-        if release and slots and not self._ownership.exclusive:
+        shared = [
+            topic
+            for name, topic in self._topics.items()
+            if held.get(name) and not topic.ownership.exclusive
+        ]
+        if release and shared:
             # The signal that ends us may have cut off a reply: a fresh connection is clean.
             server = Server(self._options.connection, patience_s=1.0)
-            queue = Queue(server, self._queue.definition, key_prefix=self._queue.key_prefix)
-            queue.release(slots, self.consumer, self._run)
+            for topic in shared:
+                topic.release(server, sorted(held[topic.name]))
             server.close()
-        self._ownership.stop()
+        for topic in self._topics.values():
+            topic.ownership.stop()
 
-    def figures(self) -> dict[str, int]:
-        """What a progress report tells of ownership: slotsOwned, workers; nothing without it."""
-        return self._ownership.figures()
+    def figures(self) -> dict[str, dict[str, float]]:
+        """What a progress report tells beside the backlog, by topic.
+
+        slotsOwned and workers where slots are owned; with targetBatchDuration messageMs, what a
+        message is thought to take.
+        """
+        figures: dict[str, dict[str, float]] = {}
+        for name, topic in self._topics.items():
+            figures[name] = dict(topic.ownership.figures())
+            if self._flow is not None and self._flow.knows(name):
+                figures[name]["messageMs"] = round(1000 * self._flow.cost_s(name), 4)
+        return figures
 
 
-def refreshed(queue: Queue) -> Queue:
-    """The same queue with the topic's definition as it is now."""
-    broker = Broker(queue.server, key_prefix=queue.key_prefix)
-    definition = broker.definition(queue.definition.name)
-    return Queue(queue.server, definition, key_prefix=queue.key_prefix)
-
-
-def _checked(queue: Queue, start: Offset, replays: bool) -> int:
+def _checked(book: ConsumerBook, queues: Iterable[Queue], start: Offset, replays: bool) -> int:
     """The highest run known of a consumer. Raises CheckpointRefused for a stale checkpoint."""
-    headers = queue.headers(start.consumer)
-    settled = max(queue.settled(start.consumer), max(header.settled for header in headers))
+    headers = [header for queue in queues for header in queue.headers(start.consumer)] or [Header()]
+    settled = max(book.settled(), max(header.settled for header in headers))
     claimed = max(header.last_seq for header in headers)
     if start.seq < settled or (not replays and start.seq < claimed):
         raise CheckpointRefused(

@@ -243,10 +243,13 @@ class _Task:
                 raise InvalidMessage(
                     f"The column {name} has a null. Accepted: the values of the source."
                 )
+        prefix = self.options.key_prefix
         for topic in pc.unique(self._column(batch, "topic")).to_pylist():
             if topic not in queues:
-                server = shared_server(self.options.connection)
-                queues[topic] = Broker(server, key_prefix=self.options.key_prefix).queue(topic)
+                # A claimId tells the group; which one this queue itself belongs to is all the same.
+                broker = Broker(shared_server(self.options.connection), key_prefix=prefix)
+                group = broker.definition(topic).groups[0]
+                queues[topic] = broker.queue(topic, group=group)
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Parts of a batch in order, each small enough; with whole batches, of one claim each."""

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from rmq_spark.queue.errors import RmqError, ServerUnavailable, Superseded
 from rmq_spark.queue.queue import Queue
@@ -12,6 +13,16 @@ from rmq_spark.queue.server import Server
 from rmq_spark.spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a batch has in work in one topic, since when (monotonic)."""
+
+    seq: int
+    queue: Queue
+    slots: frozenset[int]
+    since: float
 
 
 class LeaseTimer:
@@ -22,21 +33,19 @@ class LeaseTimer:
     run has taken over; any other failure is logged, and the next third of the lease tries again.
     """
 
-    def __init__(self, options: SourceOptions, queue: Queue, consumer: str, run: int) -> None:
+    def __init__(self, options: SourceOptions, consumer: str, run: int) -> None:
         self._options = options
         self._consumer = consumer
         self._run = run
-        self._batches: dict[int, tuple[frozenset[int], float]] = {}
+        self._held: list[_Held] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        # A connection of its own: the reader's may be in the middle of a reply.
-        self._queue = queue
         self._thread: threading.Thread | None = None
 
-    def hold(self, seq: int, slots: Iterable[int]) -> None:
-        """Renews a batch's slots from now on."""
+    def hold(self, seq: int, queue: Queue, slots: Iterable[int]) -> None:
+        """Renews what a batch has in these slots of a topic from now on."""
         with self._lock:
-            self._batches[seq] = (frozenset(slots), time.monotonic())
+            self._held.append(_Held(seq, queue, frozenset(slots), time.monotonic()))
         if (self._thread is None or not self._thread.is_alive()) and not self._ended.is_set():
             self._thread = threading.Thread(target=self._renew_until_ended, daemon=True)
             self._thread.start()
@@ -44,12 +53,12 @@ class LeaseTimer:
     def let_go(self, seq: int) -> None:
         """Renews batches up to this one no more: they are committed."""
         with self._lock:
-            self._batches = {n: held for n, held in self._batches.items() if n > seq}
+            self._held = [held for held in self._held if held.seq > seq]
 
-    def slots(self) -> set[int]:
-        """The slots of all batches that are held."""
+    def slots(self) -> dict[str, frozenset[int]]:
+        """By topic, the slots of all batches that are held."""
         with self._lock:
-            return set().union(*(slots for slots, _ in self._batches.values()))
+            return {name: slots for name, (_, slots) in _by_topic(self._held).items()}
 
     def end(self) -> None:
         """Stops renewing; a call under way ends first, as far as it does so soon."""
@@ -61,12 +70,11 @@ class LeaseTimer:
         server: Server | None = None
         while not self._ended.wait(self._options.lease_ms / 3000):
             try:
-                slots = self._due_slots()
-                if not slots:
-                    continue
-                server = server or Server(self._options.connection, self._options.patience_s)
-                queue = Queue(server, self._queue.definition, key_prefix=self._queue.key_prefix)
-                queue.renew(sorted(slots), self._consumer, self._run, self._options.lease_ms)
+                for queue, slots in self._due().values():
+                    # A connection of its own: the reader's may be in the middle of a reply.
+                    server = server or Server(self._options.connection, self._options.patience_s)
+                    own = queue.through(server)
+                    own.renew(sorted(slots), self._consumer, self._run, self._options.lease_ms)
             except Superseded as error:
                 _log.warning("rmq: leases of %s are renewed no more: %s", self._consumer, error)
                 break
@@ -82,11 +90,20 @@ class LeaseTimer:
                     server = None
         _close(server)
 
-    def _due_slots(self) -> set[int]:
+    def _due(self) -> dict[str, tuple[Queue, frozenset[int]]]:
         longest = self._options.max_processing_ms
         since = -float("inf") if longest is None else time.monotonic() - longest / 1000
         with self._lock:
-            return set().union(*(held for held, at in self._batches.values() if at >= since))
+            return _by_topic(held for held in self._held if held.since >= since)
+
+
+def _by_topic(held: Iterable[_Held]) -> dict[str, tuple[Queue, frozenset[int]]]:
+    found: dict[str, tuple[Queue, frozenset[int]]] = {}
+    for one in held:
+        name = one.queue.definition.name
+        _, slots = found.get(name, (one.queue, frozenset()))
+        found[name] = one.queue, slots | one.slots
+    return found
 
 
 def _close(server: Server | None) -> None:

@@ -6,14 +6,19 @@ Spark compares offsets as text, so the keys are always written in the same order
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_spark.queue.claims import group_of_consumer
 from rmq_spark.queue.errors import CheckpointRefused
+from rmq_spark.spark.subscription import Subscription
 
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class Offset:
-    """Everything up to batch ``seq`` of a consumer; the consumer's name lives in the checkpoint."""
+    """Everything up to batch ``seq`` of a consumer; the consumer's name lives in the checkpoint.
+
+    topic: what it reads, as Subscription.text says it.
+    """
 
     consumer: str
     seq: int
@@ -28,22 +33,27 @@ class Offset:
             "version": VERSION,
         }
 
-    def next(self) -> "Offset":
-        """The offset one batch later."""
-        return Offset(self.consumer, self.seq + 1, self.topic)
-
     @staticmethod
-    def from_dict(fields: dict[str, Any], topic: str) -> "Offset":
-        """Reads what to_dict wrote for this topic. Raises CheckpointRefused."""
+    def from_dict(fields: dict[str, Any], subscription: Subscription) -> "Offset":
+        """Reads what to_dict wrote for these topics. Raises CheckpointRefused."""
         if fields.get("version") != VERSION:
             raise CheckpointRefused(
                 f"The checkpoint's offset has version {fields.get('version')!r}; this rmq-spark "
                 f"reads version {VERSION}. Use the version that wrote it, or a new "
                 "checkpointLocation."
             )
-        if fields.get("topic") != topic:
+        topic, consumer = str(fields.get("topic")), str(fields["consumer"])
+        if not subscription.continues(topic):
             raise CheckpointRefused(
-                f"The checkpoint belongs to the topic {fields.get('topic')!r}, not to {topic!r}. "
-                "Give each topic its own checkpointLocation."
+                f"The checkpoint belongs to the topic {topic!r}, not to {subscription.text!r}. "
+                "Topics may be added to a list, not taken away. Give the query a new "
+                "checkpointLocation: messages that the old one has in work come again when their "
+                "lease ends."
             )
-        return Offset(str(fields["consumer"]), int(fields["seq"]), topic)
+        if group_of_consumer(consumer) != subscription.group:
+            raise CheckpointRefused(
+                f"The checkpoint belongs to the consumer group {group_of_consumer(consumer)!r} of "
+                f"{topic}, not to {subscription.group!r}. Give each group its own "
+                "checkpointLocation."
+            )
+        return Offset(consumer, int(fields["seq"]), topic)

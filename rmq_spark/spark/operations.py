@@ -85,9 +85,11 @@ class Cancel(Operation):
         return {slot: contents[at].tolist() for slot, at in rows_by_slot(slots)}
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
-        """Cancels."""
-        cancelled = queue.cancel(work)
-        return {"cancelled": cancelled, "not found": sum(map(len, work.values())) - cancelled}
+        """Cancels: the copies of all groups, unless an option names one."""
+        groups = queue.definition.groups if self._options.group is None else (queue.keys.group,)
+        cancelled = sum(queue.of_group(group).cancel(work) for group in groups)
+        asked = len(groups) * sum(map(len, work.values()))
+        return {"cancelled": cancelled, "not found": asked - cancelled}
 
 
 class Requeue(Operation):

@@ -1,17 +1,17 @@
 """Every option of the source and the sink: its name, default, unit and check. Parsed once."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from rmq_spark.queue.connection import CONNECTION_OPTIONS, ConnectionOptions, parse_connection
+from rmq_spark.queue.connection import CLIENT_OPTIONS, ConnectionOptions, parse_connection
 from rmq_spark.queue.durations import ACCEPTED as ACCEPTED_DURATION
 from rmq_spark.queue.durations import parse_duration_ms
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.messages import LONGEST_TIME_RANGE_MS
-from rmq_spark.queue.server import PATIENCE_S
 from rmq_spark.queue.topic import (
     DEFAULT_SLOT_AMOUNT,
     HIGHEST_SCORE,
@@ -21,9 +21,13 @@ from rmq_spark.queue.topic import (
     check_key_prefix,
     check_slot_amount,
     check_topic_name,
+    parse_group,
+    parse_groups,
     parse_retry_backoff,
     parse_topic_type,
 )
+from rmq_spark.spark.limits import Limits
+from rmq_spark.spark.subscription import Subscription
 from rmq_spark.workers.ensemble import (
     DEFAULT_ROOT,
     ENSEMBLE_OPTIONS,
@@ -57,11 +61,13 @@ _CONNECTION = (
     Option("redis.username", "", "user"),
     Option("redis.password", "", "password"),
     Option("redis.cluster", "false", "whether it is a Redis Cluster"),
-    *(
-        Option(f"{REDIS}{name}", "", "passed to the client")
-        for name in CONNECTION_OPTIONS
-        if name not in ("url", "username", "password", "cluster")
-    ),
+    Option("redis.sentinels", "", "host:port by commas: who names the server, instead of an url"),
+    Option("redis.sentinelMaster", "", "the name under which they know it"),
+    Option("redis.sentinelUsername", "", "user of the Sentinels"),
+    Option("redis.sentinelPassword", "", "their password"),
+    Option("redis.minReplicas", "0", "replicas that must confirm what is written"),
+    Option("redis.replicaTimeout", "1s", "how long they are waited for, up to 10s"),
+    *(Option(f"{REDIS}{name}", "", "passed to the client") for name in CLIENT_OPTIONS),
     Option("keyPrefix", "", "stands before every key; ends in a colon"),
 )
 _TOPIC = (
@@ -92,14 +98,24 @@ SINK_OPTIONS = (
     Option("delay", "the topic's backoff", "the wait after a rollback, of rows that have none"),
     Option("maxRetries", "16", "of a new topic: deliveries after the first, 0 to 16"),
     Option("retryBackoff", "none", "of a new topic: none, rocketmq, or durations by commas"),
+    Option("groups", "default", "of a new topic: consumer groups by commas, a copy for each"),
+    Option("group", "all groups", "whose copies cancel recalls, or requeue brings back"),
     Option("deliveryGuarantee", "atLeastOnce", "atLeastOnce or, in df.writeStream, exactlyOnce"),
     Option("pastFixedTime", "send", "send or fail: what happens to a fixedTime not after now"),
     *_CONNECTION,
 )
 SOURCE_OPTIONS = (
     Option("topic", "", "the topic to read; it must exist"),
+    Option("topics", "", "several topics, by commas, instead of one"),
+    Option("topicPattern", "", "all topics whose whole names match this regular expression"),
+    Option("group", "the default group", "the consumer group to read in"),
     *_TOPIC,
-    Option("maxRecordsPerTrigger", str(DEFAULT_MAX_RECORDS), "messages in a batch, 0: no limit"),
+    Option(
+        "maxRecordsPerTrigger",
+        str(DEFAULT_MAX_RECORDS),
+        'messages in a batch, 0: no limit; or of each topic, {"Orders": 1000}',
+    ),
+    Option("targetBatchDuration", "off", "how long a batch should last; it takes as much as fits"),
     Option("numPartitions", f"by size, up to {DEFAULT_MOST_PARTITIONS}", "tasks of a batch"),
     Option("visibilityTimeout", "60s", "how long a claim outlives its query, from 1s"),
     Option("maxProcessingTime", "no limit", "after this a batch in work is let go"),
@@ -122,10 +138,11 @@ class SourceOptions:
 
     connection: ConnectionOptions
     key_prefix: str
-    topic: str
+    subscription: Subscription
     topic_type: TopicType | None
     slot_amount: int | None
-    max_records: int
+    limits: Limits
+    target_batch_ms: int | None
     num_partitions: int | None
     lease_ms: int
     max_processing_ms: int | None
@@ -135,7 +152,7 @@ class SourceOptions:
     @property
     def patience_s(self) -> float:
         """How long a broken connection is tried again: shorter than the lease."""
-        return min(PATIENCE_S, self.lease_ms / 2000)
+        return min(self.connection.patience_s, self.lease_ms / 2000)
 
 
 @dataclass(frozen=True)
@@ -156,12 +173,18 @@ class SinkOptions:
     delay_ms: int | None
     max_retries: int | None
     retry_backoff: str | None
+    groups: tuple[str, ...] | None
+    group: str | None
     exactly_once: bool
 
     @property
     def settings(self) -> dict[str, Any]:
         """What a topic gets that this write makes."""
-        given = {"max_retries": self.max_retries, "retry_backoff": self.retry_backoff}
+        given = {
+            "max_retries": self.max_retries,
+            "retry_backoff": self.retry_backoff,
+            "groups": self.groups,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -184,9 +207,6 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
             "spark.readStream.format('rmq') reads the messages that are due."
         )
     options.refuse_unknown()
-    topic = options.get("topic")
-    if topic is None:
-        raise InvalidOption("The option topic is missing. Accepted: the name of a topic to read.")
     lease_ms = options.duration("visibilityTimeout", 60_000)
     if lease_ms < SHORTEST_LEASE_MS:
         raise InvalidOption(
@@ -198,10 +218,15 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(
         connection=options.connection(),
         key_prefix=options.key_prefix(),
-        topic=check_topic_name(topic),
+        subscription=_subscription(options),
         topic_type=options.topic_type(),
         slot_amount=options.slot_amount(),
-        max_records=options.whole("maxRecordsPerTrigger", 0, DEFAULT_MAX_RECORDS),
+        limits=_limits(options),
+        target_batch_ms=(
+            None
+            if options.get("targetBatchDuration") is None
+            else options.positive_duration("targetBatchDuration", 1)
+        ),
         num_partitions=None if partitions is None else options.whole("numPartitions", 1, 1),
         lease_ms=lease_ms,
         max_processing_ms=(
@@ -210,6 +235,50 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         poll_interval_ms=options.positive_duration("pollInterval", 100),
         ensemble=parse_ensemble(options.behind(ZOOKEEPER)),
     )
+
+
+def _subscription(options: "_Given") -> Subscription:
+    given = [name for name in ("topic", "topics", "topicPattern") if name in options]
+    if len(given) != 1:
+        found = f"The options {' and '.join(given)} exclude each other"
+        raise InvalidOption(
+            f"{found if given else 'The option topic is missing'}. Accepted: one of topic, for one "
+            "topic, topics, for several by commas, and topicPattern, for a regular expression."
+        )
+    group = parse_group(options.get("group") or "")
+    if pattern := options.get("topicPattern"):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidOption(
+                f"topicPattern={pattern!r} is no regular expression ({error}). Accepted: one of "
+                "Python's, which the whole name of a topic must match, such as 'Orders[.].*'."
+            ) from None
+        return Subscription(pattern=pattern, group=group)
+    text = options.get(given[0]) or ""
+    names = [text] if given == ["topic"] else [name.strip() for name in text.split(",")]
+    return Subscription(names=tuple(dict.fromkeys(map(check_topic_name, names))), group=group)
+
+
+def _limits(options: "_Given") -> Limits:
+    """Reads maxRecordsPerTrigger: a number for the batch, or one for each topic as JSON."""
+    text = (options.get("maxRecordsPerTrigger") or "").strip()
+    if not text.startswith("{"):
+        total = options.whole("maxRecordsPerTrigger", 0, DEFAULT_MAX_RECORDS)
+        return Limits(total=total or None)
+    try:
+        of_topic = json.loads(text)
+    except ValueError:
+        of_topic = {}
+    numbers = [number for number in of_topic.values() if type(number) is int and number > 0]
+    if not of_topic or len(numbers) < len(of_topic):
+        raise InvalidOption(
+            f"maxRecordsPerTrigger={text!r} is not accepted. Accepted: a whole number, or for each "
+            'topic one above 0 as JSON, such as {"Orders": 1000, "Mails": 50}; a topic that is not '
+            f"named there has {DEFAULT_MAX_RECORDS}."
+        )
+    of_topic = {check_topic_name(name): number for name, number in of_topic.items()}
+    return Limits(of_topic=of_topic, of_others=DEFAULT_MAX_RECORDS)
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -228,6 +297,13 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             f"deliveryGuarantee=exactlyOnce is not accepted with operation={operation}. Accepted: "
             "operation=send; the others change what is there, and may be done again."
         )
+    groups, group = options.get("groups"), options.get("group")
+    if group is not None and operation not in ("cancel", "requeue"):
+        raise InvalidOption(
+            f"group={group!r} is not accepted with operation={operation}. Accepted: with cancel "
+            "and requeue; what is sent goes to all consumer groups of its topic, and a claimId "
+            "tells the group of a rollback."
+        )
     return SinkOptions(
         connection=options.connection(),
         key_prefix=options.key_prefix(),
@@ -243,6 +319,8 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         delay_ms=None if options.get("delay") is None else options.duration("delay", 0),
         max_retries=options.optional_whole("maxRetries", 0, MOST_RETRIES),
         retry_backoff=backoff,
+        groups=None if groups is None else parse_groups(groups),
+        group=None if group is None else parse_group(group),
         exactly_once=exactly_once,
     )
 

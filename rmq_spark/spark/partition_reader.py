@@ -1,6 +1,6 @@
 """What a task does: make the claims it was given, and hand their messages on as Arrow batches."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +29,7 @@ BYTES_A_READ = 32 * 1024 * 1024
 class Delivery:
     """To whom a batch goes, and under which terms: the same for all of its partitions."""
 
-    topic: TopicDefinition
+    topics: Mapping[str, TopicDefinition]
     consumer: str
     run: int
     due_before_ms: int | None = None
@@ -44,8 +44,11 @@ class RmqPartition(InputPartition):
         self.claims = claims
 
     def __repr__(self) -> str:
-        slots = sorted({claim.slot for claim in self.claims})
-        return f"RmqPartition({self.delivery.topic.name}, slots {slots})"
+        slots: dict[str, set[int]] = {}
+        for claim in self.claims:
+            slots.setdefault(claim.topic, set()).add(claim.slot)
+        named = "; ".join(f"{name}, slots {sorted(of)}" for name, of in slots.items())
+        return f"RmqPartition({named})"
 
 
 def read_partition(
@@ -58,12 +61,17 @@ def read_partition(
     spare_collections()
     delivery = partition.delivery
     server = shared_server(options.connection, options.patience_s)
-    queue = Queue(server, delivery.topic, key_prefix=options.key_prefix)
+    group = options.subscription.group
+    queues = {
+        name: Queue(server, topic, key_prefix=options.key_prefix, group=group)
+        for name, topic in delivery.topics.items()
+    }
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    read = _claims_ahead(queue, options, delivery, partition.claims)
+    read = _claims_ahead(queues, options, delivery, partition.claims)
     for seq, claims, size in read:
+        queue = queues[claims[0].topic]
         try:
-            yield from _batches(delivery.topic, arrow_schema, claims, size)
+            yield from _batches(queue.definition, arrow_schema, claims, size)
         except pa.ArrowInvalid:
             read.close()  # what is under way would not be marked
             _refuse_unreadable(queue, delivery, seq, claims)
@@ -71,7 +79,10 @@ def read_partition(
 
 
 def _claims_ahead(
-    queue: Queue, options: SourceOptions, delivery: Delivery, planned: list[PlannedClaim]
+    queues: Mapping[str, Queue],
+    options: SourceOptions,
+    delivery: Delivery,
+    planned: list[PlannedClaim],
 ) -> Generator[tuple[int, list[Claim], int], None, None]:
     """Makes the claims, pipeline by pipeline: their seq, they themselves, their bytes.
 
@@ -81,7 +92,7 @@ def _claims_ahead(
     part = _first_of(planned, MESSAGES_A_CLAIM)
     left = planned[len(part) :]
     with ThreadPoolExecutor(1, "rmq-read") as reader:
-        under_way = reader.submit(_claim, queue, options, delivery, part)
+        under_way = reader.submit(_claim, queues[part[0].topic], options, delivery, part)
         while part:
             seq, claims = part[0].seq, under_way.result()
             size, taken = _bytes_of(claims), sum(len(claim.contents) for claim in claims)
@@ -89,17 +100,18 @@ def _claims_ahead(
             part = _first_of(left, min(MESSAGES_A_READ, max(1, messages)))
             left = left[len(part) :]
             if part:
-                under_way = reader.submit(_claim, queue, options, delivery, part)
+                under_way = reader.submit(_claim, queues[part[0].topic], options, delivery, part)
             if taken:
                 yield seq, claims, size
 
 
 def _first_of(claims: list[PlannedClaim], messages: int) -> list[PlannedClaim]:
-    """The first claims of one batch of up to so many messages, but at least one claim."""
+    """The first claims of one batch and topic of up to so many messages; at least one claim."""
     size = 0
     for at, claim in enumerate(claims):
         size += claim.limit
-        if at and (size > messages or claim.seq != claims[0].seq):
+        alike = (claim.seq, claim.topic) == (claims[0].seq, claims[0].topic)
+        if at and (size > messages or not alike):
             return claims[:at]
     return claims
 

@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rmq_spark.queue.claims import CLAIMS_A_BATCH, MESSAGES_A_CLAIM
 
@@ -12,6 +13,8 @@ MESSAGES_A_SLOT = MESSAGES_A_CLAIM * CLAIMS_A_BATCH
 FAIR_SHARE = 8
 # So many places are looked at in a round trip: a span of a day in ms is searched in eight at most.
 PLACES_A_ROUND = 16
+
+_T = TypeVar("_T", int, str)
 
 # Slots and places -> by slot, how many of its due messages stand at each place or before it.
 Counting = Callable[[Sequence[int], Sequence[int]], Sequence[Sequence[int]]]
@@ -24,6 +27,7 @@ class PlannedClaim:
     epoch: under which the slot is owned; None where slots are nobody's.
     """
 
+    topic: str
     slot: int
     seq: int
     j: int
@@ -38,23 +42,26 @@ def allocate(due: Mapping[int, int], limit: int | None, seq: int) -> dict[int, i
     not need goes to the others, and what cannot be shared evenly goes round with seq. Slots that
     give nothing are left out.
     """
-    wanted = {slot: min(count, MESSAGES_A_SLOT) for slot, count in due.items() if count > 0}
-    if limit is None or sum(wanted.values()) <= limit:
-        return wanted
-    quotas: dict[int, int] = {}
+    wanted = {slot: min(count, MESSAGES_A_SLOT) for slot, count in due.items()}
+    return evenly(wanted, sum(wanted.values()) if limit is None else limit, seq)
+
+
+def evenly(wanted: Mapping[_T, int], limit: int, seq: int) -> dict[_T, int]:
+    """What each is given of ``limit`` in all: as allocate says of slots."""
+    given: dict[_T, int] = {}
     left = limit
-    by_need = sorted(wanted, key=lambda slot: (wanted[slot], slot))
-    for at, slot in enumerate(by_need):
+    by_need = sorted(wanted, key=lambda one: (wanted[one], one))
+    for at, one in enumerate(by_need):
         share, extra = divmod(left, len(by_need) - at)
-        if wanted[slot] > share:
+        if wanted[one] > share:
             hungry = sorted(by_need[at:])
-            quotas |= dict.fromkeys(hungry, share)
+            given |= dict.fromkeys(hungry, share)
             for step in range(extra):
-                quotas[hungry[(seq * extra + step) % len(hungry)]] += 1
+                given[hungry[(seq * extra + step) % len(hungry)]] += 1
             break
-        quotas[slot] = wanted[slot]
-        left -= wanted[slot]
-    return {slot: count for slot, count in quotas.items() if count}
+        given[one] = wanted[one]
+        left -= wanted[one]
+    return {one: count for one, count in given.items() if count}
 
 
 def earliest(
@@ -122,12 +129,13 @@ def _between(behind: int, fits: int) -> list[int]:
 
 
 def claims_of(
-    quotas: Mapping[int, int], seq: int, epochs: Mapping[int, int | None]
+    topic: str, quotas: Mapping[int, int], seq: int, epochs: Mapping[int, int | None]
 ) -> list[PlannedClaim]:
-    """The claims that take these quotas: full ones first, in each slot."""
+    """The claims that take these quotas of a topic: full ones first, in each slot."""
     return [
         PlannedClaim(
-            *(slot, seq, j, min(MESSAGES_A_CLAIM, count - j * MESSAGES_A_CLAIM)), epochs[slot]
+            *(topic, slot, seq, j, min(MESSAGES_A_CLAIM, count - j * MESSAGES_A_CLAIM)),
+            epochs[slot],
         )
         for slot, count in quotas.items()
         for j in range(-(-count // MESSAGES_A_CLAIM))
@@ -140,9 +148,9 @@ def share_out(claims: Iterable[PlannedClaim], partitions: int) -> list[list[Plan
     The claims of one slot stay together and in order: messages of one slotBasis must not be read
     by two tasks at once.
     """
-    by_slot: dict[int, list[PlannedClaim]] = {}
-    for claim in sorted(claims, key=lambda claim: (claim.slot, claim.seq, claim.j)):
-        by_slot.setdefault(claim.slot, []).append(claim)
+    by_slot: dict[tuple[str, int], list[PlannedClaim]] = {}
+    for claim in sorted(claims, key=lambda one: (one.topic, one.slot, one.seq, one.j)):
+        by_slot.setdefault((claim.topic, claim.slot), []).append(claim)
     largest_first = sorted(by_slot.values(), key=_size, reverse=True)
     shares: list[list[PlannedClaim]] = [[] for _ in range(min(partitions, len(largest_first)))]
     lightest = [(0, index) for index in range(len(shares))]

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,13 +20,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rmq_spark.queue.broker import Broker
+from rmq_spark.queue.claims import name_of_consumer
 from rmq_spark.queue.errors import RmqError
 from rmq_spark.queue.queue import Queue
-from rmq_spark.spark.backlog import Backlog, backlog_figures
-from rmq_spark.spark.consumer_run import ConsumerRun, open_queue
+from rmq_spark.queue.server import Server
+from rmq_spark.spark.backlog import Backlog, backlog_figures, summed_figures
+from rmq_spark.spark.consumer_run import ConsumerRun
+from rmq_spark.spark.limits import Limits
 from rmq_spark.spark.offsets import Offset
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.partition_reader import RmqPartition, read_partition
+from rmq_spark.spark.topic_run import open_queue
 
 _log = logging.getLogger(__name__)
 
@@ -58,9 +63,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._queue: Queue | None = None
+        self._server: Server | None = None
         self._run: ConsumerRun | None = None
-        self._backlog: Backlog | None = None
+        self._backlogs: dict[str, Backlog] | None = None
         self._once = False
         self._figures: _Reported | None = None
 
@@ -72,39 +77,43 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """A consumer of a new name, before its first batch."""
-        return Offset(uuid.uuid4().hex, 0, self._options.topic).to_dict()
+        subscription = self._options.subscription
+        consumer = name_of_consumer(uuid.uuid4().hex, subscription.group)
+        return Offset(consumer, 0, subscription.text).to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """maxRecordsPerTrigger."""
-        return ReadMaxRows(self._options.max_records or NO_LIMIT)
+        """maxRecordsPerTrigger, where it is one number for the whole batch."""
+        return ReadMaxRows(self._options.limits.total or NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Notes what is due now; later messages are left for the next query."""
-        self._backlog = Backlog(self._opened_queue())
+        queues = self._queues()
+        now_ms = queues[0].now_ms() if queues else 0
+        self._backlogs = {queue.definition.name: Backlog(queue, now_ms) for queue in queues}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Commits what is before start and plans the next batch.
 
         Spark asks only when the batch that ends at start is done.
         """
-        offset = Offset.from_dict(start, self._options.topic)
-        if isinstance(limit, ReadAllAvailable) and self._backlog is None:
+        offset = Offset.from_dict(start, self._options.subscription)
+        if isinstance(limit, ReadAllAvailable) and self._backlogs is None:
             self._once = True
         run = self._opened_run(offset, replays=False)
-        if self._backlog is not None or self._once:
+        if self._backlogs is not None or self._once:
             run.wait_for_slots()
-        return run.plan(offset, _messages(limit), self._backlog).to_dict()
+        return run.plan(offset, self._limits(limit)).to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The claims of one batch, by task."""
         if start == end:
             return []
-        until = Offset.from_dict(end, self._options.topic)
+        until = Offset.from_dict(end, self._options.subscription)
         # The consumer is the one of the end: the start of a first batch that is run again was
         # made up anew.
         since = Offset(until.consumer, int(start["seq"]), until.topic)
         run = self._opened_run(since, replays=True)
-        return list(run.partitions(since, until, self._backlog))
+        return list(run.partitions(since, until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
@@ -113,13 +122,15 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commits everything up to end."""
-        offset = Offset.from_dict(end, self._options.topic)
+        offset = Offset.from_dict(end, self._options.subscription)
         self._opened_run(offset, replays=False).settle(offset.seq)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The backlog: due, delayed, prepared, retry, dead (messages), oldestDueMs (ms, or null).
 
-        With ZooKeeper also slotsOwned, by this query, and workers, all that read the topic.
+        With ZooKeeper also slotsOwned, by this query, and workers, all that read the topic; with
+        targetBatchDuration messageMs, what a message is thought to take. Where several topics may
+        be read, they stand below topics, by name, and their sums beside that.
 
         Spark shows it as latestOffset of the source in every progress report, and asks for it all
         the time: it is counted anew for every batch, and every 10 s where there is none.
@@ -128,10 +139,19 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch = None if self._run is None else self._run.last_planned
         known = self._figures
         if known is None or known.batch != batch or now >= known.counted_s + COUNT_AGAIN_S:
-            counted = backlog_figures(self._opened_queue().figures())
-            owned = {} if self._run is None else self._run.figures()
-            known = self._figures = _Reported(batch, now, counted | owned)
+            known = self._figures = _Reported(batch, now, self._count())
         return known.figures
+
+    def _count(self) -> dict[str, Any]:
+        beside = {} if self._run is None else self._run.figures()
+        by_topic = {
+            queue.definition.name: backlog_figures(queue.figures())
+            | beside.get(queue.definition.name, {})
+            for queue in self._queues()
+        }
+        if self._options.subscription.is_single:
+            return next(iter(by_topic.values()))
+        return summed_figures(by_topic.values()) | {"topics": by_topic}
 
     def stop(self) -> None:
         """Gives back what is in work, so that others need not wait for the lease.
@@ -152,23 +172,38 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "rmq: claims were not released, they last until their lease ends: %s", error
             )
 
-    def _opened_queue(self) -> Queue:
-        if self._queue is None:
-            self._queue = open_queue(self._options)
-        return self._queue
+    def _opened_server(self) -> Server:
+        if self._server is None:
+            self._server = Server(self._options.connection, self._options.patience_s)
+            self._server.warn_if_volatile()
+        return self._server
+
+    def _queues(self) -> list[Queue]:
+        """The queues of all topics that there are now. Raises UnknownTopic."""
+        server = self._opened_server()
+        broker = Broker(server, key_prefix=self._options.key_prefix)
+        found = self._options.subscription.find(broker)
+        return [open_queue(server, self._options, definition) for definition in found]
 
     def _opened_run(self, start: Offset, replays: bool) -> ConsumerRun:
         if self._run is None or self._run.consumer != start.consumer:
             self.stop()
             _exit_on_sigterm()
-            self._run = ConsumerRun(self._options, self._opened_queue(), start, replays)
+            self._run = ConsumerRun(
+                self._options,
+                self._opened_server(),
+                start,
+                replays=replays,
+                backlogs=self._backlogs,
+            )
         return self._run
 
-
-def _messages(limit: ReadLimit) -> int | None:
-    if isinstance(limit, ReadMaxRows) and limit.max_rows < NO_LIMIT:
-        return int(limit.max_rows)
-    return None
+    def _limits(self, limit: ReadLimit) -> Limits | None:
+        """The limits of a batch; None for Trigger.Once, which takes all there is."""
+        if isinstance(limit, ReadAllAvailable):
+            return None
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else NO_LIMIT
+        return replace(self._options.limits, total=None if most >= NO_LIMIT else int(most))
 
 
 def _exit_on_sigterm() -> None:

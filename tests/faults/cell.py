@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from cluster import Cluster
+from cluster import new_cluster, settings_of
 from fault import Fault
 from feed import Feed
 from program import NotInTime, Program, wait_until
@@ -157,8 +157,8 @@ class Cell:
 
     def _spark(self, stack: ExitStack) -> None:
         if self.fault.speculates:
-            cluster = stack.enter_context(Cluster(self.folder))
-            self.lane.settings("consumer", cluster.settings)
+            cluster = stack.enter_context(new_cluster(self.folder))
+            self.lane.settings("consumer", settings_of(cluster))
             stack.callback(self.lane.settings, "consumer", {})
 
     def _run(self, verdict: Verdict, messages: int, times: int) -> None:

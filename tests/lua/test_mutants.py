@@ -176,7 +176,8 @@ MUTANTS = [
     *of(
         "open",
         "open",
-        ("if of and of ~= topic then", "if false then"),
+        ("if of and of ~= topic and of ~= earlier then", "if false then"),
+        (" and of ~= earlier then", " then"),
         ("1 + math.max(known_run,", "1 + math.min(known_run,"),
     ),
     *of(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rmq_spark.queue.consumer_book import ConsumerBook
 from rmq_spark.queue.errors import CheckpointRefused
 from rmq_spark.queue.topic import consumer_key
 
@@ -27,6 +28,16 @@ def test_a_consumer_of_another_topic_is_refused(new_slot):
         other.queue.open_run("a", 0)
     key = consumer_key("a", other.queue.key_prefix)
     assert other.redis.hgetall(key) == {b"run": b"1", b"topic": b"T0"}
+
+
+def test_a_consumer_goes_on_with_more_topics_than_it_read_before(slot):
+    slot.queue.open_run("a", 0)
+    server, prefix = slot.queue.server, slot.queue.key_prefix
+    book = ConsumerBook(server, "a", prefix)
+    assert book.open("T0,T1", 0, earlier="T0") == 2
+    assert book.open("T0,T1", 0) == 3
+    with pytest.raises(CheckpointRefused, match="reads the topic T0,T1, not T0"):
+        slot.queue.open_run("a", 0)
 
 
 def test_opening_keeps_what_is_settled(slot):

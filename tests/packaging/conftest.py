@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,16 @@ def bare_environ():
     """This process's environment without what leads Python or Spark to other packages."""
     leading = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RMQ_REDIS_URL")
     return {name: value for name, value in os.environ.items() if name not in leading}
+
+
+@pytest.fixture
+def spark_without_rmq(new_venv):
+    """A Python with the packages of this one, but for the checkout.
+
+    A .pth file inside a folder that a .pth file adds is not read, and such a file is how an
+    editable install works.
+    """
+    python = new_venv()
+    site_packages = next((python.parents[1] / "lib").glob("python*")) / "site-packages"
+    (site_packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    return python

@@ -2,11 +2,9 @@
 
 import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pyspark
-import pytest
 
 JOB = """
 import sys
@@ -35,19 +33,6 @@ query.awaitTermination()
 received = spark.read.parquet(folder + "/received").collect()
 print("received", *sorted(row.content for row in received))
 """
-
-
-@pytest.fixture
-def spark_without_rmq(new_venv):
-    """A Python with the packages of this one, but for the checkout.
-
-    A .pth file inside a folder that a .pth file adds is not read, and such a file is how an
-    editable install works.
-    """
-    python = new_venv()
-    site_packages = next((python.parents[1] / "lib").glob("python*")) / "site-packages"
-    (site_packages / "others.pth").write_text(sysconfig.get_path("purelib"))
-    return python
 
 
 def test_as_py_files_it_sends_and_reads_after_register(

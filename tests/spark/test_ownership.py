@@ -257,7 +257,7 @@ def test_what_a_dead_consumer_held_takes_nobodys_place(rmq):
         lease_ms=60_000,
         epochs=epochs,
     )
-    backlog = Backlog(queue)
+    backlog = Backlog(queue, queue.now_ms())
     slots = backlog.takeable(queue.due([0, 1], "new", epochs=epochs))
     assert [slot.due for slot in slots] == [0, 4]
     backlog.begin({1: 2})

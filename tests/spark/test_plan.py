@@ -73,7 +73,7 @@ def test_a_batch_is_empty_only_when_nothing_is_due(due, limit, seq):
 
 @given(QUOTAS, SEQ)
 def test_claims_add_up_to_the_quota_and_are_numbered_from_0_to_15(quotas, seq):
-    claims = claims_of(quotas, seq, dict.fromkeys(quotas))
+    claims = claims_of("T", quotas, seq, dict.fromkeys(quotas))
     for slot, quota in quotas.items():
         of_slot = [claim for claim in claims if claim.slot == slot]
         assert [claim.j for claim in of_slot] == list(range(len(of_slot)))
@@ -86,7 +86,7 @@ def test_claims_add_up_to_the_quota_and_are_numbered_from_0_to_15(quotas, seq):
 
 @given(QUOTAS, st.integers(1, 12))
 def test_one_slot_is_never_read_by_two_partitions(quotas, partitions):
-    claims = claims_of(quotas, 7, dict.fromkeys(quotas))
+    claims = claims_of("T", quotas, 7, dict.fromkeys(quotas))
     shares = share_out(reversed(claims), partitions)
     assert len(shares) <= partitions
     assert all(shares)
@@ -99,7 +99,7 @@ def test_one_slot_is_never_read_by_two_partitions(quotas, partitions):
 
 @given(st.lists(st.tuples(SLOT, st.integers(1, 9), st.integers(0, 15)), unique=True, max_size=60))
 def test_the_claims_of_a_slot_stay_in_order_also_over_several_batches(named):
-    claims = [PlannedClaim(slot, seq, j, 5) for slot, seq, j in named]
+    claims = [PlannedClaim("T", slot, seq, j, 5) for slot, seq, j in named]
     for share in share_out(claims, 3):
         for slot in {claim.slot for claim in share}:
             order = [(claim.seq, claim.j) for claim in share if claim.slot == slot]
@@ -110,7 +110,7 @@ def test_the_claims_of_a_slot_stay_in_order_also_over_several_batches(named):
 def test_partitions_differ_by_no_more_than_the_largest_slot(quotas, partitions):
     sizes = [
         sum(c.limit for c in share)
-        for share in share_out(claims_of(quotas, 1, dict.fromkeys(quotas)), partitions)
+        for share in share_out(claims_of("T", quotas, 1, dict.fromkeys(quotas)), partitions)
     ]
     largest = max(quotas.values(), default=0)
     assert max(sizes, default=0) - min(sizes, default=0) <= largest

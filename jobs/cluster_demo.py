@@ -1,0 +1,8 @@
+"""The demo on clusters of Redis, ZooKeeper and Spark. ``make cluster-demo`` runs it."""
+
+import sys
+
+from rmq_spark.demo.clusters import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""What is kept of a consumer beside its headers in the slots: its runs, and what it has settled."""
+
+from rmq_spark.queue.server import Server
+from rmq_spark.queue.topic import consumer_key
+
+
+class ConsumerBook:
+    """The hash ``consumer:<id>``; one for all topics that the consumer reads."""
+
+    def __init__(self, server: Server, consumer: str, key_prefix: str = "") -> None:
+        self._server = server
+        self._key = consumer_key(consumer, key_prefix)
+
+    def open(self, topics: str, known_run: int, earlier: str | None = None) -> int:
+        """Begins a run and returns its number.
+
+        topics: what it reads, as text. known_run: the highest run in any of its headers. earlier:
+        what it read when it was last seen, if that may differ. Raises CheckpointRefused when it
+        reads something else.
+        """
+        arguments = [topics, known_run, topics if earlier is None else earlier]
+        return int(self._server.call("open", [self._key], arguments))
+
+    def settle(self, seq: int) -> None:
+        """Notes that everything up to seq is committed."""
+        self._server.call("settle", [self._key], [seq])
+
+    def settled(self) -> int:
+        """The batch up to which it is known to be settled; 0 at first. A plain read."""
+        return int(self._server.command("HGET", self._key, "settled") or 0)

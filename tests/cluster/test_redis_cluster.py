@@ -1,0 +1,206 @@
+"""The queue on a real Redis Cluster: spread over its nodes, moved between them, failed over."""
+
+import os
+import signal
+import threading
+import time
+
+import moving
+import pytest
+from redis.crc import key_slot
+from seeding import LONG_MS, numbered
+from traffic import TOPIC, Traffic, wait_until
+
+import rmq_spark
+from rmq_spark.queue.claims import ClaimRequest
+from rmq_spark.queue.errors import InvalidOption, NotReplicated, ServerUnavailable, Superseded
+from rmq_spark.queue.topic import Keys
+
+SLOTS = 32
+
+
+def claim_all(queue, run, seq=1):
+    requests = [ClaimRequest(slot, 0, 2048) for slot in queue.slots]
+    return queue.claim(requests, consumer="c", run=run, seq=seq, lease_ms=LONG_MS)
+
+
+@pytest.mark.parametrize(
+    ("topic_type", "value"), [("FixedTime", 1), ("Priority", 50), ("RangeMerge", 1)]
+)
+def test_every_type_is_sent_claimed_and_committed_on_all_nodes(
+    cluster_broker, shared_cluster, topic_type, value
+):
+    cluster_broker.create("T", topic_type, SLOTS)
+    queue = cluster_broker.queue("T")
+    sent = numbered(1000)
+    name = {"FixedTime": "fixed_time", "Priority": "priority", "RangeMerge": "time_range"}
+    assert queue.send(sent, **{name[topic_type]: value}).new == 1000
+    time.sleep(0.01)  # until the time range is over
+    counts = []
+    for node in shared_cluster.masters():
+        with shared_cluster.client(node) as client:
+            own = [
+                slot
+                for slot in queue.slots
+                if moving.owner_of(shared_cluster, key_slot(queue.keys.store(slot).encode()))
+                is node
+            ]
+            counts.append(sum(client.zcard(queue.keys.store(slot)) for slot in own))
+    assert sum(counts) == 1000
+    assert min(counts) > 0
+    run = queue.open_run("c", 0)
+    claims = claim_all(queue, run)
+    assert sorted(content for claim in claims for content in claim.contents) == sent
+    assert claims == claim_all(queue, run)
+    assert queue.commit(queue.slots, "c", run, 1).committed == 1000
+    assert queue.figures().counters["committed"] == 1000
+
+
+def test_what_people_call_works_on_all_nodes(cluster_broker):
+    cluster_broker.create("T", "FixedTime", SLOTS, max_retries=0)
+    queue = cluster_broker.queue("T")
+    queue.send(numbered(100), fixed_time=1)
+    assert queue.any_due(queue.slots)
+    assert abs(queue.now_ms() - time.time() * 1000) < 60_000
+    assert sum(slot.due for slot in queue.due(queue.slots, "c")) == 100
+    run = queue.open_run("c", 0)
+    claims = claim_all(queue, run)
+    queue.release(queue.slots, "c", run)
+    assert queue.expire() == 100
+    assert queue.figures().dead.count == 100
+    assert queue.requeue_pairs(
+        {claim.slot: [v for c in claim.contents for v in (20, c)] for claim in claims}
+    ) == 100  # fmt: skip
+    assert queue.figures().store.count == 100
+    cluster_broker.delete("T")
+    assert cluster_broker.topics() == []
+
+
+def test_an_error_of_one_node_leaves_what_others_did(cluster_broker):
+    cluster_broker.create("T", "FixedTime", SLOTS)
+    queue = cluster_broker.queue("T")
+    queue.send(numbered(500), fixed_time=1)
+    run = queue.open_run("c", 0)
+    newer = queue.claim([ClaimRequest(3, 0, 9)], consumer="c", run=run + 1, seq=1, lease_ms=LONG_MS)
+    with pytest.raises(Superseded):
+        claim_all(queue, run)
+    held = queue.figures().prepare.count
+    in_slot_3 = sum(queue.definition.slot_of(content) == 3 for content in numbered(500))
+    assert held == 500 - in_slot_3 + len(newer[0].contents)
+
+
+def test_scripts_that_a_node_has_forgotten_are_loaded_again(cluster_broker, shared_cluster):
+    cluster_broker.create("T", "FixedTime", SLOTS)
+    queue = cluster_broker.queue("T")
+    queue.send(numbered(100), fixed_time=1)
+    with shared_cluster.client(shared_cluster.masters()[1]) as client:
+        client.script_flush()
+    assert queue.send(numbered(100), fixed_time=2).merged == 100
+
+
+def test_a_hash_slot_on_its_way_is_found_at_either_end(cluster_broker, shared_cluster):
+    """MOVED is followed at once, ASK too; TRYAGAIN is waited for."""
+    cluster_broker.create("T", "FixedTime", 1)
+    queue = cluster_broker.queue("T")
+    queue.send(numbered(100), fixed_time=1)
+    (hash_slot,) = moving.hash_slots([queue.keys.store(0)])
+    source = moving.owner_of(shared_cluster, hash_slot)
+    target = next(node for node in shared_cluster.masters() if node is not source)
+    way = (shared_cluster, hash_slot, source, target)
+    moving.begin(*way)
+    with shared_cluster.client(source) as client:
+        one = queue.keys.store(0)
+        client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", one)
+    assert queue.server.commands([("ZCARD", one)]) == [100], "an ASK was not followed"
+    finishing = threading.Timer(0.5, lambda: (moving.move_keys(*way), moving.finish(*way)))
+    finishing.start()
+    run = queue.open_run("c", 0)
+    (claim,) = claim_all(queue, run)
+    finishing.join()
+    assert claim.contents == numbered(100)
+    assert queue.commit([0], "c", run, 1).committed == 100
+    moving.begin(shared_cluster, hash_slot, target, source)
+    moving.move_keys(shared_cluster, hash_slot, target, source)
+    moving.finish(shared_cluster, hash_slot, target, source)
+    assert queue.figures().counters["committed"] == 100, "a MOVED was not followed"
+
+
+def test_nothing_is_lost_or_doubled_while_hash_slots_move(own_cluster):
+    slots = 16
+    with Traffic(own_cluster.url, slots, cluster="true") as traffic:
+        for hash_slot in moving.hash_slots([Keys(TOPIC).store(slot) for slot in range(slots)]):
+            source = moving.owner_of(own_cluster, hash_slot)
+            target = next(node for node in own_cluster.masters() if node is not source)
+            way = (own_cluster, hash_slot, source, target)
+            moving.begin(*way)
+            moving.move_keys(*way)
+            time.sleep(0.05)  # for calls that find some keys here and others there
+            moving.move_keys(*way)
+            moving.finish(*way)
+        traffic.go_on()
+    assert (traffic.lost, traffic.repeated) == (set(), 0)
+
+
+def test_a_killed_master_loses_nothing_that_replicas_have_confirmed(own_cluster):
+    with Traffic(own_cluster.url, 16, cluster="true", minReplicas="1") as traffic:
+        victim = own_cluster.masters()[1]
+        heir = own_cluster.replica_of(victim)
+        victim.kill()
+        wait_until(lambda: own_cluster.role(heir) == "master", "a replica takes over")
+        # Sends to its slots ask for a replica that confirms: that is the old master now.
+        victim.start()
+        traffic.go_on()
+        assert own_cluster.role(victim) == "slave"
+    assert traffic.lost == set()
+
+
+def test_a_master_that_hangs_is_replaced_and_takes_no_part_when_it_wakes(own_cluster):
+    options = {"cluster": "true", "minReplicas": "1", "socketTimeout": "3s"}
+    with Traffic(own_cluster.url, 16, **options) as traffic:
+        victim = own_cluster.masters()[0]
+        heir = own_cluster.replica_of(victim)
+        os.kill(victim.pid, signal.SIGSTOP)
+        wait_until(lambda: own_cluster.role(heir) == "master", "a replica takes over")
+        os.kill(victim.pid, signal.SIGCONT)
+        traffic.go_on()
+        assert own_cluster.role(victim) == "slave"
+    assert traffic.lost == set()
+
+
+def test_too_few_replicas_are_named_and_what_was_sent_is_there(own_cluster):
+    options = {"cluster": "true", "minReplicas": "2", "replicaTimeout": "100ms"}
+    broker = rmq_spark.connect(own_cluster.url, **options)
+    broker.create("T", "FixedTime", 1)
+    with pytest.raises(
+        NotReplicated, match=r"1 of 2 replicas confirmed it within 100 ms.*redis.minReplicas"
+    ):
+        broker.queue("T").send([b"m"], fixed_time=1)
+    broker.close()
+    patient = rmq_spark.connect(own_cluster.url, cluster="true", minReplicas="1")
+    assert patient.queue("T").send([b"m"], fixed_time=1).merged == 1
+    patient.close()
+
+
+def test_a_cluster_of_which_nothing_is_left_is_named(own_cluster):
+    broker = rmq_spark.connect(own_cluster.url, cluster="true", patience_s=1)
+    broker.create("T", "FixedTime", SLOTS)
+    queue = broker.queue("T")
+    for node in own_cluster.nodes:
+        node.kill()
+    with pytest.raises(ServerUnavailable, match="cannot be reached"):
+        queue.send(numbered(100), fixed_time=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"minReplicas": "-1"}, "redis.minReplicas='-1' is not accepted"),
+        ({"minReplicas": "many"}, "redis.minReplicas='many' is not accepted"),
+        ({"replicaTimeout": "1"}, "redis.replicaTimeout"),
+        ({"replicaTimeout": "0s"}, "Accepted: 1ms to 10s"),
+        ({"replicaTimeout": "11s"}, "Accepted: 1ms to 10s"),
+    ],
+)
+def test_options_of_replicas_are_checked(options, text):
+    with pytest.raises(InvalidOption, match=text):
+        rmq_spark.connect("redis://127.0.0.1:1/0", **options)

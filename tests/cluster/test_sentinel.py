@@ -1,0 +1,68 @@
+"""A master that Sentinels name: found, and found again after a failover."""
+
+import pytest
+from sentinels import NAME, Sentinels
+from traffic import Traffic, wait_until
+
+import rmq_spark
+from rmq_spark.queue.connection import parse_connection
+from rmq_spark.queue.errors import InvalidOption, ServerRefused, ServerUnavailable
+
+SECRET = "s3cret-of-sentinels"
+
+
+@pytest.fixture
+def sentinels(redis_executable):
+    with Sentinels(redis_executable, SECRET) as started:
+        yield started
+
+
+def test_a_failover_loses_nothing_that_the_replica_has_confirmed(sentinels):
+    with Traffic(None, 8, **sentinels.options, minReplicas="1") as traffic:
+        sentinels.master.kill()
+        wait_until(lambda: sentinels.role(sentinels.replica) == "master", "the replica takes over")
+        sentinels.master.start()
+        traffic.go_on()
+    assert traffic.lost == set()
+
+
+def test_a_wrong_password_or_name_is_told_without_the_secret(sentinels):
+    wrong = {**sentinels.options, "password": "wrong"}
+    with pytest.raises(ServerRefused) as refused:
+        rmq_spark.connect(**wrong, patience_s=0.5)
+    assert "refused the user or password" in str(refused.value)
+    nameless = {**sentinels.options, "sentinelMaster": "nobody"}
+    with pytest.raises(ServerUnavailable, match=r"nobody of the Sentinels 127\.0\.0\.1") as lost:
+        rmq_spark.connect(**nameless, patience_s=0.5)
+    unheard = {**sentinels.options, "sentinelPassword": "wrong"}
+    with pytest.raises(ServerUnavailable) as unheard_of:
+        rmq_spark.connect(**unheard, patience_s=0.5)
+    for error in (refused, lost, unheard_of):
+        assert SECRET not in str(error.value)
+        assert "wrong" not in str(error.value)
+
+
+def test_the_address_names_the_sentinels_and_no_secret():
+    options = parse_connection(
+        {"sentinels": "a,b:1", "sentinelMaster": NAME, "sentinelPassword": SECRET}
+    )
+    assert options.address == "mymaster of the Sentinels a:26379,b:1"
+    assert SECRET not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"sentinels": "a:1"}, "redis.sentinels needs redis.sentinelMaster"),
+        ({"sentinelMaster": "m"}, "redis.sentinelMaster needs redis.sentinels"),
+        ({"sentinels": "a:x", "sentinelMaster": "m"}, "redis.sentinels is not accepted"),
+        ({"sentinels": "a,,b", "sentinelMaster": "m"}, "redis.sentinels is not accepted"),
+        ({"sentinels": "u:p@a", "sentinelMaster": "m"}, "redis.sentinels is not accepted"),
+        ({"sentinels": "a", "sentinelMaster": "m", "url": "redis://h"}, "does not go with redis.u"),
+        ({"sentinels": "a", "sentinelMaster": "m", "cluster": "true"}, "redis.cluster=true"),
+    ],
+)
+def test_options_of_sentinels_are_checked(options, text):
+    with pytest.raises(InvalidOption, match=text) as refused:
+        parse_connection(options)
+    assert "u:p" not in str(refused.value)

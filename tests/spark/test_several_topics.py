@@ -1,0 +1,187 @@
+"""One query that reads several topics: which they are, what a batch takes of each, and restarts."""
+
+from collections import Counter
+
+import pytest
+from driving import Run, contents, names, refused, send_due, wait_until
+
+from rmq_spark.queue.errors import CheckpointRefused, InvalidOption, UnknownTopic
+
+
+@pytest.fixture
+def two(rmq):
+    """Two topics with five and seven messages that are due: m0 ..., in each."""
+    return rmq.due(5), rmq.due(7)
+
+
+def options(rmq, **more):
+    return {"redis.url": rmq.url, "pollInterval": "20ms", **{k: str(v) for k, v in more.items()}}
+
+
+def listed(*queues):
+    return ",".join(queue.definition.name for queue in queues)
+
+
+def by_topic(rows):
+    return Counter(row["topic"] for row in rows)
+
+
+def test_a_batch_holds_messages_of_all_topics_and_is_committed_in_all(rmq, two):
+    with Run(options(rmq, topics=listed(*two))) as run:
+        end, rows = run.next(run.initial())
+        assert by_topic(rows) == {listed(two[0]): 5, listed(two[1]): 7}
+        assert sorted(contents(rows)) == sorted(names(5) + names(7))
+        assert run.plan(end) == end
+    assert [queue.figures().counters["committed"] for queue in two] == [5, 7]
+
+
+def test_a_restart_reads_the_same_rows_of_every_topic(rmq, two):
+    with Run(options(rmq, topics=listed(*two))) as run:
+        start = run.initial()
+        end, rows = run.next(start)
+        for queue in two:
+            send_due(queue, range(100, 110))
+        again = run.again()
+        repeated = again.batch(start, end)
+    assert sorted(map(str, contents(rows))) == sorted(map(str, contents(repeated)))
+    with again:
+        later, rows = again.next(end)
+        assert len(rows) == 20
+        assert again.plan(later) == later
+
+
+def test_the_driver_that_is_stopped_gives_back_what_it_had_of_every_topic(rmq, two):
+    with Run(options(rmq, topics=listed(*two))) as run:
+        run.next(run.initial())
+    with Run(options(rmq, topics=listed(*two))) as other:
+        _, rows = other.next(other.initial())
+    assert len(rows) == 12
+
+
+def test_a_number_limits_the_batch_and_topics_share_it_evenly(rmq, two):
+    with Run(options(rmq, topics=listed(*two), maxRecordsPerTrigger=6)) as run:
+        end, rows = run.next(run.initial())
+        assert sorted(by_topic(rows).values()) == [3, 3]
+        _, rows = run.next(end)
+        assert sorted(by_topic(rows).values()) == [2, 4]
+
+
+def test_json_limits_each_topic_for_itself(rmq, two):
+    first, second = (queue.definition.name for queue in two)
+    limits = f'{{"{second}": 2}}'
+    with Run(options(rmq, topics=listed(*two), maxRecordsPerTrigger=limits)) as run:
+        _, rows = run.next(run.initial())
+    assert by_topic(rows) == {first: 5, second: 2}
+
+
+def test_topics_may_be_added_to_a_checkpoint_but_not_taken_away(rmq, two):
+    first, second = two
+    with Run(options(rmq, topic=listed(first))) as run:
+        start, _ = run.next(run.initial())
+        assert run.plan(start) == start
+    more = Run(options(rmq, topics=listed(*two)))
+    with more:
+        end, rows = more.next(start)
+        assert by_topic(rows) == {second.definition.name: 7}
+        assert more.plan(end) == end
+    fewer = Run(options(rmq, topics=listed(first)))
+    with refused(CheckpointRefused, "may be added", "not taken away", "new checkpointLocation"):
+        fewer.plan(end)
+
+
+def test_a_batch_that_was_begun_with_fewer_topics_stays_as_it_was(rmq, two):
+    first, second = two
+    with Run(options(rmq, topic=listed(first))) as run:
+        start = run.initial()
+        end, rows = run.next(start)
+        with Run(options(rmq, topics=listed(*two))) as more:
+            assert sorted(contents(more.batch(start, end))) == sorted(contents(rows))
+            assert by_topic(more.next(end)[1]) == {second.definition.name: 7}
+
+
+def test_a_pattern_takes_in_new_topics_while_it_runs_and_lets_go_of_deleted_ones(rmq):
+    prefix = f"{rmq.name()}."
+    for name in ("A", "B"):
+        rmq.broker.create(f"{prefix}{name}", "FixedTime", 2)
+    rmq.broker.create(f"not.{prefix}A", "FixedTime", 2)
+    send_due(rmq.broker.queue(f"{prefix}A"), range(3))
+    with Run(options(rmq, topicPattern=prefix.replace(".", "[.]") + "[A-Z]")) as run:
+        start, rows = run.next(run.initial())
+        assert by_topic(rows) == {f"{prefix}A": 3}
+        rmq.broker.create(f"{prefix}C", "Priority", 2)
+        rmq.broker.queue(f"{prefix}C").send([b"new"], priority=50)
+        rmq.broker.delete(f"{prefix}B")
+        end = wait_until(lambda: (e := run.plan(start)) != start and e, "the new topic is read")
+        assert contents(run.batch(start, end)) == ["new"]
+        report = run.reader.reportLatestOffset()
+        assert set(report["topics"]) == {f"{prefix}A", f"{prefix}C"}
+
+
+def test_a_pattern_may_match_nothing_yet(rmq):
+    name = rmq.name()
+    with Run(options(rmq, topicPattern=f"{name}.*")) as run:
+        start = run.initial()
+        assert run.plan(start) == start
+        assert run.reader.reportLatestOffset()["due"] == 0
+        rmq.broker.create(f"{name}X", "FixedTime", 2)
+        send_due(rmq.broker.queue(f"{name}X"), range(3))
+        end = wait_until(lambda: (e := run.plan(start)) != start and e, "the new topic is read")
+        assert sorted(contents(run.batch(start, end))) == names(3)
+
+
+def test_a_topic_that_is_named_must_exist(rmq, two):
+    run = Run(options(rmq, topics=f"{listed(two[0])},Nobody"))
+    with refused(UnknownTopic, "Nobody"):
+        run.plan(run.initial())
+
+
+def test_the_backlog_stands_in_the_report_by_topic_and_in_all(rmq, two):
+    with Run(options(rmq, topics=listed(*two))) as run:
+        report = run.reader.reportLatestOffset()
+    assert (report["due"], report["oldestDueMs"]) == (12, 1_000_000)
+    assert [report["topics"][queue.definition.name]["due"] for queue in two] == [5, 7]
+
+
+def test_available_now_reads_what_was_due_in_every_topic(spark, rmq, two):
+    frame = (
+        spark.readStream.format("rmq").options(**options(rmq, topics=listed(*two))).load()
+    )  # fmt: skip
+    query = rmq.drain(frame)
+    assert rmq.contents(spark) == sorted(names(5) + names(7))
+    assert {queue.figures().prepare.count for queue in two} == {0}
+    topics = query.lastProgress.sources[0].latestOffset
+    assert listed(two[0]) in str(topics)
+
+
+def test_a_paused_topic_waits_while_the_others_go_on(rmq, two):
+    rmq.broker.alter(listed(two[0]), paused=True)
+    with Run(options(rmq, topics=listed(*two))) as run:
+        end, rows = run.next(run.initial())
+        assert by_topic(rows) == {listed(two[1]): 7}
+        rmq.broker.alter(listed(two[0]), paused=False)
+        assert run.plan(end) != end
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "The option topic is missing"),
+        ({"topic": "A", "topics": "A,B"}, "The options topic and topics exclude each other"),
+        ({"topics": "A,B", "topicPattern": ".*"}, "topics and topicPattern exclude each other"),
+        ({"topicPattern": "("}, "topicPattern='(' is no regular expression"),
+        ({"topics": "A,,B"}, "topic='' is no topic name"),
+        ({"topics": "A,B C"}, "topic='B C' is no topic name"),
+        ({"topic": "A,B"}, "topic='A,B' is no topic name"),
+        ({"topic": "A", "group": "a b"}, "group='a b' is no group name"),
+        ({"topic": "A", "maxRecordsPerTrigger": '{"A": 0}'}, "maxRecordsPerTrigger="),
+        ({"topic": "A", "maxRecordsPerTrigger": '{"A": "5"}'}, "maxRecordsPerTrigger="),
+        ({"topic": "A", "maxRecordsPerTrigger": '{"A": true}'}, "maxRecordsPerTrigger="),
+        ({"topic": "A", "maxRecordsPerTrigger": '{"A": 5'}, "maxRecordsPerTrigger="),
+        ({"topic": "A", "maxRecordsPerTrigger": "{}"}, "maxRecordsPerTrigger="),
+        ({"topic": "A", "targetBatchDuration": "5"}, "targetBatchDuration='5' is no duration"),
+        ({"topic": "A", "targetBatchDuration": "0s"}, "targetBatchDuration='0s' is 0"),
+    ],
+)
+def test_bad_options_are_named(rmq, given, text):
+    with refused(InvalidOption, text):
+        Run(options(rmq, **given))
