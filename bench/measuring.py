@@ -165,10 +165,18 @@ def arguments_of(description: str | None, **defaults: int) -> argparse.ArgumentP
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
+        parser.add_argument(
+            f"--{name}", type=_positive, default=default, help=f"default: {default}"
+        )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder to write into")
     parser.add_argument("--redis", help="redis-server to start; default: the one found on PATH")
     return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
+    return int(text)
 
 
 def _range(values: list[float], form: str = "") -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from measuring import RESULTS
 
 HERE = Path(__file__).parent
-BENCHES = ("send", "receive", "latency", "backlog", "idle", "growth", "each_message")
+BENCHES = ("send", "receive", "latency", "backlog", "idle", "growth", "each_message", "hops")
 
 
 def main() -> int:

@@ -18,10 +18,11 @@ MEMORY = {"spark.driver.memory": "2g"}
 
 @contextmanager
 def session(cores: int = 2, **settings: str) -> Iterator[SparkSession]:
-    """A local Spark."""
+    """A local Spark, unless settings name another master."""
     python_of_spark()
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("rmq bench")
-    for name, value in (SETTINGS | MEMORY | settings).items():
+    builder = SparkSession.builder.appName("rmq bench")
+    local = {"spark.master": f"local[{cores}]"}
+    for name, value in (SETTINGS | MEMORY | local | settings).items():
         builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

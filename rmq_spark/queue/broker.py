@@ -1,6 +1,6 @@
 """A Redis server and the topics on it: made, changed, listed and deleted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rmq_spark.queue.connection import parse_connection
@@ -79,14 +79,16 @@ class Broker:
         texts = self.server.command("HMGET", topics_key(self.key_prefix), *names)
         return [self._parsed(name, text) for name, text in zip(names, texts, strict=True)]
 
-    def topics(self) -> list[TopicDefinition]:
-        """All topics, by name."""
+    def topics(
+        self, is_wanted: Callable[[str], object] = lambda name: True
+    ) -> list[TopicDefinition]:
+        """All topics whose names are wanted, by name."""
         pairs = self.server.command("HGETALL", topics_key(self.key_prefix))
         items = (
             pairs.items() if isinstance(pairs, dict) else zip(pairs[::2], pairs[1::2], strict=True)
         )
-        found = [TopicDefinition.from_json(name.decode(), text) for name, text in items]
-        return sorted(found, key=lambda topic: topic.name)
+        wanted = sorted((name.decode(), text) for name, text in items if is_wanted(name.decode()))
+        return [TopicDefinition.from_json(name, text) for name, text in wanted]
 
     def define(
         self,

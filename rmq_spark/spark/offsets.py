@@ -46,9 +46,8 @@ class Offset:
         if not subscription.continues(topic):
             raise CheckpointRefused(
                 f"The checkpoint belongs to the topic {topic!r}, not to {subscription.text!r}. "
-                "Topics may be added to a list, not taken away. Give the query a new "
-                "checkpointLocation: messages that the old one has in work come again when their "
-                "lease ends."
+                "Give each its own checkpointLocation. Topics may be added to a list, not taken "
+                "away; with a new checkpoint, what the old one had in work comes again."
             )
         if group_of_consumer(consumer) != subscription.group:
             raise CheckpointRefused(

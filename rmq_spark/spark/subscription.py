@@ -46,4 +46,4 @@ class Subscription:
         if self.pattern is None:
             return broker.definitions(sorted(self.names))
         matches = re.compile(self.pattern).fullmatch
-        return [t for t in broker.topics() if matches(t.name) and self.group in t.groups]
+        return [topic for topic in broker.topics(matches) if self.group in topic.groups]

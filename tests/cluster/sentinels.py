@@ -49,8 +49,9 @@ class Sentinels:
         }  # fmt: skip
         settings = {**servers.SETTINGS, **secret, "repl-diskless-sync-delay": "0"}
         self.master = self._stack.enter_context(LocalRedis(self._executable, settings))
-        follows = {**settings, "replicaof": f"127.0.0.1 {self.master.port}"}
-        self.replica = self._stack.enter_context(LocalRedis(self._executable, follows))
+        self.replica = self._stack.enter_context(LocalRedis(self._executable, settings))
+        with redis.Redis(port=self.replica.port, password=self._password) as client:
+            client.replicaof("127.0.0.1", self.master.port)
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         for port in self.ports:
             self._start_sentinel(folder / str(port), port)

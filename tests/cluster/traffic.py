@@ -22,8 +22,8 @@ def wait_until(holds: Callable[[], object], what: str) -> None:
 class Traffic:
     """A context manager: sends and consumes from its beginning to its end, then drains.
 
-    accepted: contents whose send was answered. delivered: how often each was committed, as far as
-    the consumer was told. A content whose send failed is sent again until that is answered.
+    accepted: contents whose send was answered. delivered: how often each was handed out. A content
+    whose send failed is sent again until that is answered.
     """
 
     def __init__(self, url: str, slots: int = 16, **options: str) -> None:
@@ -108,13 +108,15 @@ class Traffic:
         with broker.consumer(TOPIC, "one", visibility_timeout="3s") as consumer:
             quiet_since = time.monotonic()
             while not (self._ended.is_set() and not self._threads[0].is_alive() and not self.lost):
+                contents = []
                 try:
                     batch = consumer.poll(limit=200)
                     contents = [message.content for message in batch]
+                    # Worked on before it is committed: that may be done though its reply is lost.
+                    self.delivered.update(contents)
                     batch.commit()
                 except ServerError:
                     continue
-                self.delivered.update(contents)
                 if contents or not self._ended.is_set():
                     quiet_since = time.monotonic()
                 elif time.monotonic() > quiet_since + 10:

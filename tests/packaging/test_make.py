@@ -9,8 +9,8 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
-    *("demo", "bench", "test", "explore", "faults", "workers-demo", "lint", "bench-peers"),
-    "audit",
+    *("demo", "cluster-demo", "bench", "test", "explore", "faults", "workers-demo", "lint"),
+    *("bench-peers", "audit"),
 )
 
 

@@ -151,7 +151,7 @@ def test_no_repr_of_options_reader_writer_or_partition_shows_a_password(locked, 
         partitions = run.partitions(start, end)
         assert len(run.read(partitions)) == 3
         shown = [
-            *(run.reader, run.reader._options, run.reader._run, run.reader._queue, partitions),
+            *(run.reader, run.reader._options, run.reader._run, run.reader._server, partitions),
             *(writer, parse_sink_options(sink), RmqDataSource(given)),
             *(start, end, run.reader.reportLatestOffset(), rmq.broker, queue.server),
             *(vars(partitions[0]).values(), vars(writer).values()),

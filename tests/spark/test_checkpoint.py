@@ -8,6 +8,7 @@ from driving import contents, names, send_due
 
 from rmq_spark.queue.errors import CheckpointRefused
 from rmq_spark.spark.offsets import Offset
+from rmq_spark.spark.subscription import Subscription
 
 GOLDEN = Path(__file__).parent / "golden" / "offset_v1.json"
 REMEDY = "restored or copied.*Start with a new checkpointLocation"
@@ -20,7 +21,7 @@ def test_the_offset_is_written_as_it_was_in_version_1():
 
 def test_an_offset_of_version_1_is_read():
     fields = json.loads(GOLDEN.read_text())
-    assert Offset.from_dict(fields, "Orders") == Offset(
+    assert Offset.from_dict(fields, Subscription(names=("Orders",))) == Offset(
         "3f2504e04f8941d39a0c0305e82c3301", 41, "Orders"
     )
 
@@ -29,7 +30,7 @@ def test_an_offset_of_version_1_is_read():
 def test_an_unknown_version_is_refused_with_the_remedy(version):
     fields = json.loads(GOLDEN.read_text()) | {"version": version}
     with pytest.raises(CheckpointRefused, match=r"has version .* reads version 1. Use the version"):
-        Offset.from_dict(fields, "Orders")
+        Offset.from_dict(fields, Subscription(names=("Orders",)))
 
 
 def test_the_checkpoint_of_another_topic_is_refused_naming_both(rmq):
@@ -39,7 +40,7 @@ def test_the_checkpoint_of_another_topic_is_refused_naming_both(rmq):
     with rmq.by_hand(other) as wrong:
         with pytest.raises(CheckpointRefused, match="belongs to the topic") as refused:
             wrong.plan(end)
-        with pytest.raises(CheckpointRefused, match="Give each topic its own checkpointLocation"):
+        with pytest.raises(CheckpointRefused, match="Give each its own checkpointLocation"):
             wrong.partitions(end, end | {"seq": 2})
     assert queue.definition.name in str(refused.value)
     assert other.definition.name in str(refused.value)

@@ -187,7 +187,7 @@ def test_a_timer_whose_thread_has_ended_is_started_again_by_the_next_batch(rmq, 
             run.next(run.initial())
             lease = run.reader._run._lease
             wait_until(lambda: not lease._thread.is_alive(), "the thread to end")
-        lease.hold(99, queue.slots)
+        lease.hold(99, queue, queue.slots)
         wait_past_the_lease(queue)
         assert due_to_another(queue) == 0
 
@@ -203,7 +203,7 @@ def test_a_timer_that_was_ended_is_not_started_again(rmq):
         lease = run.reader._run._lease
         lease.end()
         wait_until(lambda: not lease._thread.is_alive(), "the thread to end")
-        lease.hold(9, [0])
+        lease.hold(9, queue, [0])
         assert not lease._thread.is_alive()
 
 
@@ -213,7 +213,7 @@ def test_a_committed_batch_is_renewed_no_more(rmq):
         end, _ = run.next(run.initial())
         run.plan(end)
         assert deadlines(queue) == []
-        assert run.reader._run._lease.slots() == set()
+        assert run.reader._run._lease.slots() == {}
 
 
 # -- a content that cannot be handed out
