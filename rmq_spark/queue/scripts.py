@@ -9,7 +9,7 @@ behind; a zip may carry either.
 import hashlib
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -66,7 +66,7 @@ class Script:
     name: str
     text: str
 
-    @property
+    @cached_property
     def sha(self) -> str:
         """The digest that EVALSHA takes."""
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()

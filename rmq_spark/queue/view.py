@@ -152,7 +152,7 @@ class QueueView:
 
     # -- below: how scripts are called
 
-    def _keys(self, slot: int, kinds: str) -> list[str]:
+    def _keys(self, slot: int, kinds: str) -> tuple[str, ...]:
         return keys_of(self.keys, slot, kinds)
 
     def _pipelines(self, calls: Sequence[Call]) -> list[Any]:
@@ -168,9 +168,10 @@ def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
     return [keys.store(slot) for slot in slots]
 
 
-def keys_of(keys: Keys, slot: int, kinds: str) -> list[str]:
-    """The keys of a slot, by the names of their methods."""
-    return [getattr(keys, kind)(slot) for kind in kinds.split()]
+@lru_cache(maxsize=8192)
+def keys_of(keys: Keys, slot: int, kinds: str) -> tuple[str, ...]:
+    """The keys of a slot, by the names of their methods. Asked for again and again."""
+    return tuple(getattr(keys, kind)(slot) for kind in kinds.split())
 
 
 def text_of(number: int | None) -> str:
