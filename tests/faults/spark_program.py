@@ -66,8 +66,10 @@ class Kept(threading.Thread):
         self.stop()
 
     def _worked_off(self) -> bool:
+        query = self._query
+        if query is None:  # it is starting
+            return False
         try:
-            query = self._query
             query.processAllAvailable()
             return query.exception() is None
         except StreamingQueryException:

@@ -6,6 +6,7 @@ import pytest
 from driving import Run, contents, names, refused, send_due, wait_until
 
 from rmq_spark.queue.errors import CheckpointRefused, InvalidOption, UnknownTopic
+from rmq_spark.spark.flow import FIRST_MESSAGES
 
 
 @pytest.fixture
@@ -185,3 +186,35 @@ def test_a_paused_topic_waits_while_the_others_go_on(rmq, two):
 def test_bad_options_are_named(rmq, given, text):
     with refused(InvalidOption, text):
         Run(options(rmq, **given))
+
+
+def test_a_batch_takes_as_much_as_lasts_as_long_as_it_should(rmq):
+    """Of the slow kind less than of the quick one, and of neither more than there is time for."""
+    quick, slow = rmq.due(20_000), rmq.due(20_000)
+    costs_s = {listed(quick): 0.001, listed(slow): 0.1}
+    with Run(options(rmq, topics=listed(quick, slow), targetBatchDuration="2s")) as run:
+        start, rows = run.next(run.initial())
+        assert all(count <= FIRST_MESSAGES for count in by_topic(rows).values())
+        now = [0.0]
+        run.reader._run._flow._clock = lambda: now[0]
+        run.reader._run._flow._begun = 0.0
+        sizes = []
+        for _ in range(25):
+            took_s = 0.2 + sum(costs_s[topic] * n for topic, n in by_topic(rows).items())
+            now[0] += took_s
+            start, rows = run.next(start)
+            sizes.append(by_topic(rows))
+        report = run.reader.reportLatestOffset()["topics"]
+    late = sizes[-5:]
+    assert all(1.0 < sum(costs_s[t] * n for t, n in size.items()) < 3.0 for size in late), late
+    assert all(size[listed(quick)] > 10 * size[listed(slow)] for size in late), late
+    assert 50 < report[listed(slow)]["messageMs"] < 200
+
+
+def test_one_topic_alone_may_have_a_target_too(rmq):
+    queue = rmq.due(100)
+    with rmq.by_hand(queue, targetBatchDuration="5s") as run:
+        end, rows = run.next(run.initial())
+        assert len(rows) <= FIRST_MESSAGES
+        assert run.plan(end) != end
+        assert "messageMs" in run.reader.reportLatestOffset()

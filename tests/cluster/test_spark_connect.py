@@ -1,0 +1,47 @@
+"""The same job, unchanged, in a Spark of its own and over Spark Connect."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import servers
+
+import rmq_spark
+from rmq_spark.local import LocalRedis
+
+JOB = Path(__file__).parent / "connect_job.py"
+
+
+@pytest.mark.parametrize("way", ["SPARK_MASTER", "SPARK_REMOTE"])
+def test_a_job_runs_unchanged_over_spark_connect(tmp_path, way):
+    with LocalRedis(settings=servers.SETTINGS) as redis:
+        done = subprocess.run(
+            [sys.executable, JOB, redis.url, tmp_path],
+            env={
+                **os.environ,
+                way: "local[2]",
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        assert done.returncode == 0, done.stderr[-5000:]
+        line = next(line for line in done.stdout.splitlines() if line.startswith("told "))
+        told = json.loads(line.removeprefix("told "))
+        broker = rmq_spark.connect(redis.url)
+        figures = {name: broker.queue(name).figures() for name in ("Each", "exactlyOnce")}
+        sent = broker.queue("atLeastOnce").figures().store.count
+        broker.close()
+    assert ("connect" in told["session"]) == (way == "SPARK_REMOTE")
+    failed = {name: told[name] for name in ("plain", "batches", "each", "exactlyOnce")}
+    assert set(failed.values()) == {"None"}, failed
+    assert (told["received"], told["stored"], sent) == (100, 100, 100)
+    assert figures["exactlyOnce"].store.count == 100
+    # The poison message is dead or waits; the others are done.
+    assert figures["Each"].counters["committed"] == 99
+    assert "Unknown option for writing rmq: fixdtime" in told["refused"]
