@@ -12,8 +12,8 @@ SECRET = "s3cret-of-sentinels"
 
 
 @pytest.fixture
-def sentinels(redis_executable):
-    with Sentinels(redis_executable, SECRET) as started:
+def sentinels(executable):
+    with Sentinels(executable, SECRET) as started:
         yield started
 
 
