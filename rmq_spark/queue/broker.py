@@ -115,16 +115,7 @@ class Broker:
             )
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
         found = self.definition(name)
-        if (topic_type or found.type, amount or found.slot_amount) != (
-            found.type,
-            found.slot_amount,
-        ):
-            raise TopicMismatch(
-                f"The topic {name} exists as {found.type.value} with slotAmount "
-                f"{found.slot_amount}; asked for was {(topic_type or found.type).value} with "
-                f"slotAmount {amount or found.slot_amount}. Both are fixed for ever: leave them "
-                "out, or choose another topic name."
-            )
+        check_agrees(found, topic_type, amount)
         return found
 
     def create(
@@ -276,6 +267,19 @@ class Broker:
                 f"visibility_timeout={visibility_timeout!r} is not accepted. Accepted: 1ms or more."
             )
         return Consumer(lambda: self.queue(topic, group=group), name, lease_ms=lease_ms)
+
+
+def check_agrees(
+    found: TopicDefinition, topic_type: TopicType | None, slot_amount: int | None
+) -> None:
+    """Raises TopicMismatch where a topic is not what was asked for; None asks for nothing."""
+    wanted = topic_type or found.type, slot_amount or found.slot_amount
+    if wanted != (found.type, found.slot_amount):
+        raise TopicMismatch(
+            f"The topic {found.name} exists as {found.type.value} with slotAmount "
+            f"{found.slot_amount}; asked for was {wanted[0].value} with slotAmount {wanted[1]}. "
+            "Both are fixed for ever: leave them out, or choose another topic name."
+        )
 
 
 def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:

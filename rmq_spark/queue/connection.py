@@ -29,6 +29,7 @@ FAILOVER_PATIENCE_S = 25.0
 # WAIT answers within it, so it ends before the socket's time does.
 LONGEST_REPLICA_TIMEOUT_MS = 10_000
 DEFAULT_REPLICA_TIMEOUT_MS = 1_000
+MOST_REPLICAS = 1000
 DEFAULT_SENTINEL_PORT = 26379
 _SCHEMES = ("redis", "rediss", "unix")
 
@@ -149,13 +150,14 @@ def parse_connection(options: Mapping[str, str]) -> ConnectionOptions:
             accepted = ", ".join(f"redis.{option}" for option in CONNECTION_OPTIONS)
             raise InvalidOption(f"The option redis.{name} is unknown. Accepted: {accepted}.")
         given[canonical] = value
-    client = {
+    client: dict[str, Any] = {
         keyword: parse(f"redis.{name}", given[name])
         for name, (keyword, parse) in CLIENT_OPTIONS.items()
         if name in given
     }
     cluster = _flag("redis.cluster", given.get("cluster", "false"))
     sentinels = _sentinels(given, cluster)
+    replicas = _replicas(given.get("minReplicas", "0"))
     url = given.get("url") or (None if sentinels else os.environ.get(URL_VARIABLE))
     return ConnectionOptions(
         url=_checked_url(url or DEFAULT_URL),
@@ -164,27 +166,39 @@ def parse_connection(options: Mapping[str, str]) -> ConnectionOptions:
         cluster=cluster,
         client=tuple(sorted(client.items())),
         sentinels=sentinels,
-        min_replicas=_replicas(given.get("minReplicas", "0")),
-        replica_timeout_ms=_replica_timeout(given.get("replicaTimeout")),
+        min_replicas=replicas,
+        replica_timeout_ms=(
+            _replica_timeout(
+                given.get("replicaTimeout"), client.get("socket_timeout", SOCKET_TIMEOUT_S)
+            )
+            if replicas or "replicaTimeout" in given
+            else DEFAULT_REPLICA_TIMEOUT_MS
+        ),
     )
 
 
 def _replicas(text: str) -> int:
-    if not text.strip().isdecimal():
+    if not text.strip().isdecimal() or int(text) > MOST_REPLICAS:
         raise InvalidOption(
-            f"redis.minReplicas={text!r} is not accepted. Accepted: a whole number, 0 or more."
+            f"redis.minReplicas={text!r} is not accepted. Accepted: a whole number, 0 to "
+            f"{MOST_REPLICAS}."
         )
     return int(text)
 
 
-def _replica_timeout(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_REPLICA_TIMEOUT_MS
-    value = parse_duration_ms("redis.replicaTimeout", text)
-    if not 1 <= value <= LONGEST_REPLICA_TIMEOUT_MS:
+def _replica_timeout(text: str | None, socket_timeout_s: float) -> int:
+    value = DEFAULT_REPLICA_TIMEOUT_MS
+    if text is not None:
+        value = parse_duration_ms("redis.replicaTimeout", text)
+        if not 1 <= value <= LONGEST_REPLICA_TIMEOUT_MS:
+            raise InvalidOption(
+                f"redis.replicaTimeout={text!r} is not accepted. Accepted: 1ms to "
+                f"{LONGEST_REPLICA_TIMEOUT_MS // 1000}s."
+            )
+    if value >= 1000 * socket_timeout_s:
         raise InvalidOption(
-            f"redis.replicaTimeout={text!r} is not accepted. Accepted: 1ms to "
-            f"{LONGEST_REPLICA_TIMEOUT_MS // 1000}s."
+            f"redis.socketTimeout must be longer than redis.replicaTimeout, which is {value} ms: "
+            "else a reply that waits for replicas is given up before it comes."
         )
     return value
 
@@ -302,7 +316,8 @@ def _client_of_sentinels(sentinels: Sentinels, arguments: dict[str, Any]) -> Any
         arguments["ssl"] = tls["ssl"] = True
     login = {"username": sentinels.username, "password": sentinels.password}
     asked = {name: arguments[name] for name in ("socket_timeout", "socket_connect_timeout")}
-    to_sentinels = {**asked, **tls, **login}
+    # The next Sentinel is asked at once; who calls repeats it all within its own time.
+    to_sentinels = {**asked, **tls, **login, "retry": Retry(NoBackoff(), 0)}
     known = Sentinel(sentinels.nodes, sentinel_kwargs=to_sentinels, **arguments)  # type: ignore[no-untyped-call]
     return known.master_for(sentinels.master)  # type: ignore[no-untyped-call]
 

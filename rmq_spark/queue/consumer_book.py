@@ -21,6 +21,11 @@ class ConsumerBook:
         arguments = [topics, known_run, topics if earlier is None else earlier]
         return int(self._server.call("open", [self._key], arguments))
 
+    def topics(self) -> str | None:
+        """What it read when it was opened last; None at first. A plain read."""
+        text = self._server.command("HGET", self._key, "topic")
+        return None if text is None else text.decode()
+
     def settle(self, seq: int) -> None:
         """Notes that everything up to seq is committed."""
         self._server.call("settle", [self._key], [seq])

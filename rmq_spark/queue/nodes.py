@@ -126,6 +126,7 @@ class Cluster:
         """Closes the connections."""
         if self._threads is not None:
             self._threads.shutdown()
+            self._threads = None
         self._client.close()
 
     def _run_once(

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import redis
 from redis import exceptions as failures
+from redis.sentinel import MasterNotFoundError
 
 from rmq_spark.queue import errors
 from rmq_spark.queue.connection import ConnectionOptions, new_client, not_accepted
@@ -301,6 +302,13 @@ class Server:
                 f"{certificate.verify_message.removesuffix('.')}. "
                 f"{_REMEDIES[errors.ServerUntrusted]}"
             )
+        if text.startswith(_FAILING_OVER):
+            return errors.NotReplicated(
+                f"{at} is being failed over, or has fewer replicas than it needs to write "
+                f"({text}); it was tried for {self._patience_s:g} s."
+            )
+        if isinstance(error, MasterNotFoundError):  # redis-py quotes what it asked with
+            text = "the Sentinels know of no such master, or none of them answers"
         if _passes(error):
             tls = " with TLS, maybe for clients with a certificate only (redis.sslCertfile)"
             return errors.ServerUnavailable(
@@ -333,6 +341,8 @@ _PASSING = (
     failures.ClusterDownError,
     failures.MasterDownError,
 )
+# What a master says that becomes a replica while WAIT waits, or that has too few replicas to write.
+_FAILING_OVER = ("UNBLOCKED", "NOREPLICAS")
 # What redis-py says, in a class that is no RedisError, of a server that is no cluster, and of
 # clusters that are being formed or rebuilt.
 _NO_CLUSTER = "Cluster mode is not enabled"
@@ -351,7 +361,7 @@ def _passes(error: Exception) -> bool:
         )
     if isinstance(error, _LASTING) or _certificate_error(error) is not None:
         return False
-    return isinstance(error, _PASSING)
+    return isinstance(error, _PASSING) or str(error).startswith(_FAILING_OVER)
 
 
 def _certificate_error(error: Exception) -> ssl.SSLCertVerificationError | None:

@@ -48,6 +48,7 @@ class Backlog:
         else:
             self._barren |= self._empty & self._planned.keys()
             self._empty |= self._planned.keys()
+        self._planned = {}
 
     def takeable(self, slots: list[SlotDue]) -> list[SlotDue]:
         """The slots to plan from, of what was seen; what is due in a new one is to be read, too."""

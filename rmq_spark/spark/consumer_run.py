@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.claims import Header, SettledClaims
 from rmq_spark.queue.consumer_book import ConsumerBook
-from rmq_spark.queue.errors import CheckpointRefused
+from rmq_spark.queue.errors import CheckpointRefused, RmqError
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
 from rmq_spark.spark.backlog import Backlog
@@ -65,7 +65,9 @@ class ConsumerRun:
         definitions = options.subscription.find(self._broker)
         queues = [open_queue(server, options, definition) for definition in definitions]
         known_run = _checked(self._book, queues, start, replays)
-        self._run = self._book.open(options.subscription.text, known_run, start.topic)
+        # Whether it may read these topics the checkpoint has told; the book may be of an idle run.
+        earlier = self._book.topics()
+        self._run = self._book.open(options.subscription.text, known_run, earlier)
         self._settled: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}
         self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}
@@ -82,8 +84,15 @@ class ConsumerRun:
 
     def _join(self, queue: Queue) -> None:
         name = queue.definition.name
-        backlog = None if self._backlogs is None else self._backlogs.get(name)
+        if self._backlogs is not None and name not in self._backlogs:
+            return  # made since an AvailableNow query began
+        backlog = None if self._backlogs is None else self._backlogs[name]
         self._topics[name] = TopicRun(self._options, queue, self.consumer, self._run, backlog)
+
+    def _leave(self, name: str) -> None:
+        self._topics.pop(name).ownership.stop()
+        if self._flow is not None:
+            self._flow.forget(name)
 
     def _refresh(self) -> None:
         """Brings the definitions up to date; of a pattern, also which topics there are."""
@@ -91,14 +100,18 @@ class ConsumerRun:
             definition.name: definition
             for definition in self._options.subscription.find(self._broker)
         }
-        for name in self._topics.keys() - found.keys():
-            self._topics.pop(name).ownership.stop()
-            _log.warning("rmq: topic %s is not there any more", name)
-        for name in self._topics.keys() & found.keys():
-            self._topics[name].redefine(found[name])
-        if self._backlogs is None:
-            for name in found.keys() - self._topics.keys():
-                self._join(open_queue(self._server, self._options, found[name]))
+        for name, topic in list(self._topics.items()):
+            if name not in found:
+                _log.warning("rmq: topic %s is not there any more, or not for this query", name)
+                self._leave(name)
+            elif topic.is_another(found[name]):
+                _log.warning("rmq: topic %s was deleted and made anew", name)
+                self._leave(name)
+            else:
+                topic.redefine(found[name])
+        for name in found.keys() - self._topics.keys():
+            self._join(open_queue(self._server, self._options, found[name]))
+        self._look_at_slots()
 
     # -- settling
 
@@ -120,8 +133,9 @@ class ConsumerRun:
         """From what became of the batch that this run has planned last."""
         if self._flow is not None:
             self._flow.done({name: claims.claimed for name, claims in settled.items()})
-        for name, topic in self._topics.items():
-            topic.done(settled.get(name, _NOTHING))
+        last = [] if self.last_planned is None else self._planned.get(self.last_planned, [])
+        for name in {claim.topic for claim in last} & self._topics.keys():
+            self._topics[name].done(settled.get(name, _NOTHING))
         if self._backlogs is None and not any(claims.claimed for claims in settled.values()):
             self._watch.rest()
 
@@ -262,9 +276,10 @@ class ConsumerRun:
         if release and shared:
             # The signal that ends us may have cut off a reply: a fresh connection is clean.
             server = Server(self._options.connection, patience_s=1.0)
-            for topic in shared:
-                topic.release(server, sorted(held[topic.name]))
-            server.close()
+            try:
+                _release_all(server, {topic: sorted(held[topic.name]) for topic in shared})
+            finally:
+                server.close()
         for topic in self._topics.values():
             topic.ownership.stop()
 
@@ -280,6 +295,18 @@ class ConsumerRun:
             if self._flow is not None and self._flow.knows(name):
                 figures[name]["messageMs"] = round(1000 * self._flow.cost_s(name), 4)
         return figures
+
+
+def _release_all(server: Server, slots: Mapping[TopicRun, list[int]]) -> None:
+    """Releases in every topic, even if that fails in one. Raises the last error."""
+    failed: RmqError | None = None
+    for topic, held in slots.items():
+        try:
+            topic.release(server, held)
+        except RmqError as error:
+            failed = error
+    if failed is not None:
+        raise failed
 
 
 def _checked(book: ConsumerBook, queues: Iterable[Queue], start: Offset, replays: bool) -> int:

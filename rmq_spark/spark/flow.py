@@ -52,6 +52,16 @@ class FlowControl:
         """Whether it has an idea of what a message of that topic takes."""
         return topic in self._most
 
+    def forget(self, topic: str) -> None:
+        """That topic is not read any more."""
+        if topic not in self._names:
+            return
+        at = 1 + self._names.index(topic)
+        self._names.remove(topic)
+        self._most.pop(topic, None)
+        self._state = np.delete(self._state, at)
+        self._covariance = np.delete(np.delete(self._covariance, at, 0), at, 1)
+
     def cost_s(self, topic: str) -> float:
         """What a message of that topic takes, in seconds."""
         return float(self._state[1 + self._names.index(topic)])

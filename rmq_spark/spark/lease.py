@@ -70,14 +70,24 @@ class LeaseTimer:
         server: Server | None = None
         while not self._ended.wait(self._options.lease_ms / 3000):
             try:
-                for queue, slots in self._due().values():
-                    # A connection of its own: the reader's may be in the middle of a reply.
-                    server = server or Server(self._options.connection, self._options.patience_s)
-                    own = queue.through(server)
-                    own.renew(sorted(slots), self._consumer, self._run, self._options.lease_ms)
+                server = self._renewed(server)
             except Superseded as error:
                 _log.warning("rmq: leases of %s are renewed no more: %s", self._consumer, error)
                 break
+        _close(server)
+
+    def _renewed(self, server: Server | None) -> Server | None:
+        """Renews in every topic, even if that fails in one; the connection to go on with, if any.
+
+        It is its own: the reader's may be in the middle of a reply. Raises Superseded.
+        """
+        for queue, slots in self._due().values():
+            try:
+                server = server or Server(self._options.connection, self._options.patience_s)
+                own = queue.through(server)
+                own.renew(sorted(slots), self._consumer, self._run, self._options.lease_ms)
+            except Superseded:
+                raise
             except Exception as error:  # without its thread a healthy query loses its messages
                 _log.warning(
                     "rmq: could not renew the leases of %s: %s: %s",
@@ -88,7 +98,7 @@ class LeaseTimer:
                 if isinstance(error, ServerUnavailable) or not isinstance(error, RmqError):
                     _close(server)
                     server = None
-        _close(server)
+        return server
 
     def _due(self) -> dict[str, tuple[Queue, frozenset[int]]]:
         longest = self._options.max_processing_ms

@@ -8,6 +8,7 @@ from typing import Any
 
 from rmq_spark.queue.claims import group_of_consumer
 from rmq_spark.queue.errors import CheckpointRefused
+from rmq_spark.queue.topic import group_text
 from rmq_spark.spark.subscription import Subscription
 
 VERSION = 1
@@ -49,10 +50,11 @@ class Offset:
                 "Give each its own checkpointLocation. Topics may be added to a list, not taken "
                 "away; with a new checkpoint, what the old one had in work comes again."
             )
-        if group_of_consumer(consumer) != subscription.group:
+        group = group_of_consumer(consumer)
+        if group != subscription.group:
             raise CheckpointRefused(
-                f"The checkpoint belongs to the consumer group {group_of_consumer(consumer)!r} of "
-                f"{topic}, not to {subscription.group!r}. Give each group its own "
+                f"The checkpoint belongs to the consumer group {group_text(group)!r} of "
+                f"{topic}, not to {group_text(subscription.group)!r}. Give each group its own "
                 "checkpointLocation."
             )
         return Offset(consumer, int(fields["seq"]), topic)

@@ -215,13 +215,14 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         )
     max_processing = options.get("maxProcessingTime")
     partitions = options.get("numPartitions")
+    subscription = _subscription(options)
     return SourceOptions(
         connection=options.connection(),
         key_prefix=options.key_prefix(),
-        subscription=_subscription(options),
+        subscription=subscription,
         topic_type=options.topic_type(),
         slot_amount=options.slot_amount(),
-        limits=_limits(options),
+        limits=_limits(options, subscription),
         target_batch_ms=(
             None
             if options.get("targetBatchDuration") is None
@@ -246,7 +247,8 @@ def _subscription(options: "_Given") -> Subscription:
             "topic, topics, for several by commas, and topicPattern, for a regular expression."
         )
     group = parse_group(options.get("group") or "")
-    if pattern := options.get("topicPattern"):
+    pattern = options.get("topicPattern")
+    if pattern is not None:
         try:
             re.compile(pattern)
         except re.error as error:
@@ -254,13 +256,13 @@ def _subscription(options: "_Given") -> Subscription:
                 f"topicPattern={pattern!r} is no regular expression ({error}). Accepted: one of "
                 "Python's, which the whole name of a topic must match, such as 'Orders[.].*'."
             ) from None
-        return Subscription(pattern=pattern, group=group)
+        return Subscription(pattern=pattern, group=group, owns="zookeeper.hosts" in options)
     text = options.get(given[0]) or ""
     names = [text] if given == ["topic"] else [name.strip() for name in text.split(",")]
     return Subscription(names=tuple(dict.fromkeys(map(check_topic_name, names))), group=group)
 
 
-def _limits(options: "_Given") -> Limits:
+def _limits(options: "_Given", subscription: Subscription) -> Limits:
     """Reads maxRecordsPerTrigger: a number for the batch, or one for each topic as JSON."""
     text = (options.get("maxRecordsPerTrigger") or "").strip()
     if not text.startswith("{"):
@@ -276,6 +278,12 @@ def _limits(options: "_Given") -> Limits:
             f"maxRecordsPerTrigger={text!r} is not accepted. Accepted: a whole number, or for each "
             'topic one above 0 as JSON, such as {"Orders": 1000, "Mails": 50}; a topic that is not '
             f"named there has {DEFAULT_MAX_RECORDS}."
+        )
+    strangers = [name for name in of_topic if name not in (subscription.names or of_topic)]
+    if strangers:
+        raise InvalidOption(
+            f"maxRecordsPerTrigger names {', '.join(strangers)}, which this query does not read. "
+            f"Accepted: {', '.join(subscription.names)}."
         )
     of_topic = {check_topic_name(name): number for name, number in of_topic.items()}
     return Limits(of_topic=of_topic, of_others=DEFAULT_MAX_RECORDS)

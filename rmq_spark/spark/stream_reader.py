@@ -31,7 +31,7 @@ from rmq_spark.spark.limits import Limits
 from rmq_spark.spark.offsets import Offset
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.partition_reader import RmqPartition, read_partition
-from rmq_spark.spark.topic_run import open_queue
+from rmq_spark.spark.topic_run import queue_of
 
 _log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         server = self._opened_server()
         broker = Broker(server, key_prefix=self._options.key_prefix)
         found = self._options.subscription.find(broker)
-        return [open_queue(server, self._options, definition) for definition in found]
+        return [queue_of(server, self._options, definition) for definition in found]
 
     def _opened_run(self, start: Offset, replays: bool) -> ConsumerRun:
         if self._run is None or self._run.consumer != start.consumer:

@@ -13,12 +13,14 @@ _PATTERN = "pattern:"  # no topic's name has a colon
 class Subscription:
     """names: of the topics, each once. pattern: instead of them, what whole names match.
 
-    group: the consumer group that is read in each.
+    group: the consumer group that is read in each. owns: whether slots are owned through ZooKeeper;
+    else a pattern leaves exclusive topics out.
     """
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     group: str = ""
+    owns: bool = False
 
     @property
     def text(self) -> str:
@@ -39,11 +41,15 @@ class Subscription:
         return set(earlier.split(",")) <= set(self.names)
 
     def find(self, broker: Broker) -> list[TopicDefinition]:
-        """The topics as they are defined now, by name; of a pattern, those that have the group.
+        """The topics as they are defined now, by name; of a pattern, those that it may read.
 
         Raises UnknownTopic for one that is named and does not exist.
         """
         if self.pattern is None:
             return broker.definitions(sorted(self.names))
         matches = re.compile(self.pattern).fullmatch
-        return [topic for topic in broker.topics(matches) if self.group in topic.groups]
+        return [
+            topic
+            for topic in broker.topics(matches)
+            if self.group in topic.groups and (self.owns or not topic.exclusive)
+        ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rmq_spark.queue.broker import Broker
+from rmq_spark.queue.broker import Broker, check_agrees
 from rmq_spark.queue.claims import ListedClaim, SettledClaims, SlotDue
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
@@ -14,16 +14,15 @@ from rmq_spark.spark.plan import PlannedClaim, allocate, claims_of, earliest
 
 
 def open_queue(server: Server, options: SourceOptions, definition: TopicDefinition) -> Queue:
-    """A topic's queue for a source. Raises TopicMismatch, InvalidOption."""
-    broker = Broker(server, key_prefix=options.key_prefix)
-    name = definition.name
-    definition = broker.define(name, options.topic_type, options.slot_amount)
+    """A topic's queue for a run that begins. Raises TopicMismatch, InvalidOption."""
+    check_agrees(definition, options.topic_type, options.slot_amount)
     if options.ensemble is not None and not definition.exclusive:
-        definition = broker.alter(name, exclusive=True)
-    return _queue_of(server, options, definition)
+        broker = Broker(server, key_prefix=options.key_prefix)
+        definition = broker.alter(definition.name, exclusive=True)
+    return queue_of(server, options, definition)
 
 
-def _queue_of(server: Server, options: SourceOptions, definition: TopicDefinition) -> Queue:
+def queue_of(server: Server, options: SourceOptions, definition: TopicDefinition) -> Queue:
     """The queue of the consumer group that a source reads. Raises InvalidOption without it."""
     group = options.subscription.group
     return Queue(server, definition, key_prefix=options.key_prefix, group=group)
@@ -83,9 +82,14 @@ class TopicRun:
         self._epochs = self.ownership.between_batches()
         return bool(self._epochs.keys() - before)
 
+    def is_another(self, definition: TopicDefinition) -> bool:
+        """Whether the topic was deleted and made anew as a different one."""
+        mine = self.queue.definition
+        return (mine.type, mine.slot_amount) != (definition.type, definition.slot_amount)
+
     def redefine(self, definition: TopicDefinition) -> None:
         """Takes over the topic's definition as it is now. Raises InvalidOption, OwnershipError."""
-        self.queue = _queue_of(self.queue.server, self._options, definition)
+        self.queue = queue_of(self.queue.server, self._options, definition)
         self.ownership.check(definition)
 
     def look(self) -> int:

@@ -200,6 +200,8 @@ def test_a_cluster_of_which_nothing_is_left_is_named(own_cluster):
         ({"replicaTimeout": "1"}, "redis.replicaTimeout"),
         ({"replicaTimeout": "0s"}, "Accepted: 1ms to 10s"),
         ({"replicaTimeout": "11s"}, "Accepted: 1ms to 10s"),
+        ({"minReplicas": "1", "socketTimeout": "1s"}, "redis.socketTimeout must be longer"),
+        ({"minReplicas": "99999999999999999999"}, "0 to 1000"),
     ],
 )
 def test_options_of_replicas_are_checked(options, text):

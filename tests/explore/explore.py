@@ -21,9 +21,14 @@ COLUMNS = ("world", "depth", "states", "steps", "merged", "seconds")
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make explore", description=__doc__)
     parser.add_argument("--world", choices=[w.name for w in WORLDS], help="only this one")
-    parser.add_argument("--depth", type=int, help="calls on a path, instead of each world's own")
+    parser.add_argument(
+        "--depth", type=int, help="calls on a path, 1 or more; each world has its own"
+    )
     parser.add_argument("--lua-dir", type=Path, help="take the scripts from this folder")
-    return parser.parse_args(words)
+    given = parser.parse_args(words)
+    if given.depth is not None and given.depth < 1:
+        parser.error(f"--depth={given.depth}: a path has 1 call or more.")
+    return given
 
 
 def explored(server: ExploredServer, world: World, depth: int) -> Tally:

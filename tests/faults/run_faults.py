@@ -27,12 +27,21 @@ BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     names = [fault.name for fault in FAULTS]
-    parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="make faults",
+        description=f"{__doc__} A cell is one fault on one sink: a producer and a consumer that "
+        "work while it is injected.",
+        epilog=f"faults: {', '.join(names)}",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of all that is random; 1")
     parser.add_argument("--messages", type=int, default=MESSAGES, help="a cell; 100000")
     parser.add_argument("--times", type=int, default=TIMES, help="injections a cell, from 3; 5")
-    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these faults")
-    parser.add_argument("--sink", nargs="+", choices=SINKS, default=SINKS, help="these sinks")
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=names, metavar="FAULT", help="of those below"
+    )
+    parser.add_argument(
+        "--sink", nargs="+", choices=SINKS, default=SINKS, metavar="SINK", help="parquet, keyed"
+    )
     parser.add_argument("--lanes", type=int, default=2, help="cells at the same time; 2")
     parser.add_argument("--markdown", type=Path, help="write the table into this file")
     parser.add_argument("--keep", type=Path, help="keep what the cells leave behind in this folder")

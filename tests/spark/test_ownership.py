@@ -344,3 +344,12 @@ def test_plain_consumers_are_refused_where_slots_are_owned(rmq):
     queue = rmq.due(4, SLOTS, exclusive=True)
     with pytest.raises(ExclusiveSlot):
         rmq_spark.connect(rmq.url).consumer(queue.definition.name, "plain")
+
+
+def test_a_progress_report_leaves_exclusive_off(rmq, owning):
+    queue = rmq.due(8, SLOTS)
+    run = owning(queue)
+    owns_all(run, run.initial())
+    rmq.broker.alter(queue.definition.name, exclusive=False)
+    run.reader.reportLatestOffset()
+    assert not rmq.broker.definition(queue.definition.name).exclusive

@@ -1,11 +1,18 @@
 """One query that reads several topics: which they are, what a batch takes of each, and restarts."""
 
+import time
 from collections import Counter
 
 import pytest
 from driving import Run, contents, names, refused, send_due, wait_until
 
-from rmq_spark.queue.errors import CheckpointRefused, InvalidOption, UnknownTopic
+from rmq_spark.queue.errors import (
+    CheckpointRefused,
+    InvalidOption,
+    ServerUnavailable,
+    UnknownTopic,
+)
+from rmq_spark.queue.queue import Queue
 from rmq_spark.spark.flow import FIRST_MESSAGES
 
 
@@ -218,3 +225,113 @@ def test_one_topic_alone_may_have_a_target_too(rmq):
         assert len(rows) <= FIRST_MESSAGES
         assert run.plan(end) != end
         assert "messageMs" in run.reader.reportLatestOffset()
+
+
+# -- what an adversary found
+
+
+def test_available_now_reads_every_topic_to_its_end_however_small_its_batches(rmq):
+    queues = [rmq.due(3, slots=1) for _ in range(3)]
+    with Run(options(rmq, topics=listed(*queues), maxRecordsPerTrigger=1)) as run:
+        run.reader.prepareForTriggerAvailableNow()
+        start, taken = run.initial(), Counter()
+        for _ in range(30):
+            end = run.plan(start)
+            if end == start:
+                break
+            taken += by_topic(run.batch(start, end))
+            start = end
+    assert taken == {listed(queue): 3 for queue in queues}
+
+
+def test_available_now_ends_though_senders_go_on_in_several_topics(rmq):
+    queues = [rmq.queue("Priority", slots=1) for _ in range(2)]
+    for queue in queues:
+        queue.send([f"m{n}" for n in range(3)], priority=50)
+    with Run(options(rmq, topics=listed(*queues), maxRecordsPerTrigger=1)) as run:
+        run.reader.prepareForTriggerAvailableNow()
+        start = run.initial()
+        for batch in range(40):
+            end = run.plan(start)
+            if end == start:
+                break
+            run.batch(start, end)
+            for queue in queues:
+                queue.send([f"later {batch}"], priority=50)
+            start = end
+    assert batch <= 12, "it reads what was sent after it began"
+
+
+@pytest.mark.parametrize("way", ["topic", "topicPattern"])
+def test_a_topic_made_anew_with_more_slots_is_read_in_all_of_them(rmq, way):
+    queue = rmq.due(5, slots=1)
+    name = listed(queue)
+    with Run(options(rmq, **{way: name})) as run:
+        start, _ = run.next(run.initial())
+        rmq.broker.delete(name)
+        rmq.broker.create(name, "FixedTime", 8)
+        send_due(rmq.broker.queue(name), range(40))
+        end = wait_until(lambda: (e := run.plan(start)) != start and e, "a batch")
+        assert sorted(contents(run.batch(start, end))) == names(40)
+
+
+def test_topics_that_were_only_waited_for_bind_no_checkpoint(rmq, two):
+    first, second = two
+    third = rmq.due(2)
+    with Run(options(rmq, topic=listed(first))) as run:
+        start, _ = run.next(run.initial())
+        assert run.plan(start) == start
+    rmq.broker.alter(listed(second), paused=True)
+    with Run(options(rmq, topics=listed(first, second))) as idle:
+        assert idle.plan(start) == start
+    rmq.broker.alter(listed(second), paused=False)
+    with Run(options(rmq, topics=listed(first, third))) as run:
+        _, rows = run.next(start)
+    assert by_topic(rows) == {listed(third): 2}
+
+
+def test_a_lease_that_cannot_be_renewed_in_one_topic_is_in_the_others(rmq, two, monkeypatch):
+    renew, failing = Queue.renew, sorted(listed(queue) for queue in two)[0]
+
+    def renewed(queue, *arguments):
+        if queue.definition.name == failing:
+            raise ServerUnavailable("its node is dead")
+        return renew(queue, *arguments)
+
+    monkeypatch.setattr(Queue, "renew", renewed)
+    with Run(options(rmq, topics=listed(*two), visibilityTimeout="2s")) as run:
+        run.next(run.initial())
+        time.sleep(3)
+        free = {listed(q): sum(s.due for s in q.due(q.slots, "another")) for q in two}
+    assert free.pop(failing) > 0
+    assert set(free.values()) == {0}
+
+
+def test_an_exclusive_topic_is_left_out_of_a_pattern(rmq):
+    name = rmq.name()
+    for kind in ("own", "shared"):
+        rmq.broker.create(f"{name}.{kind}", "FixedTime", 1, exclusive=kind == "own")
+        send_due(rmq.broker.queue(f"{name}.{kind}"), range(2))
+    with Run(options(rmq, topicPattern=f"{name}.*")) as run:
+        end, rows = run.next(run.initial())
+        assert by_topic(rows) == {f"{name}.shared": 2}
+        rmq.broker.alter(f"{name}.shared", exclusive=True)
+        assert wait_until(lambda: run.plan(end) == end, "goes on without it")
+
+
+def test_a_topic_made_after_an_available_now_query_began_is_not_read(rmq):
+    name = rmq.name()
+    rmq.broker.create(f"{name}.A", "FixedTime", 1)
+    send_due(rmq.broker.queue(f"{name}.A"), range(2))
+    with Run(options(rmq, topicPattern=f"{name}.*")) as run:
+        run.reader.prepareForTriggerAvailableNow()
+        rmq.broker.create(f"{name}.B", "FixedTime", 1)
+        send_due(rmq.broker.queue(f"{name}.B"), range(2))
+        end, rows = run.next(run.initial())
+        assert by_topic(rows) == {f"{name}.A": 2}
+        assert run.plan(end) == end
+
+
+def test_limits_of_topics_that_are_not_read_are_refused(rmq):
+    with refused(InvalidOption, "names orders, which this query does not read", "Accepted: Orders"):
+        Run(options(rmq, topic="Orders", maxRecordsPerTrigger='{"orders": 5}'))
