@@ -5,6 +5,7 @@ from typing import Any
 
 from rmq_spark.queue.connection import parse_connection
 from rmq_spark.queue.consumer import Consumer, scoped_name
+from rmq_spark.queue.consumer_book import ConsumerBook
 from rmq_spark.queue.durations import parse_duration_ms
 from rmq_spark.queue.errors import GroupNotEmpty, InvalidOption, TopicMismatch, UnknownTopic
 from rmq_spark.queue.queue import Queue
@@ -184,8 +185,13 @@ class Broker:
         for slot in range(topic.slot_amount):
             for known in self.server.command("HKEYS", keys.consumers(slot)):
                 for consumer in (known.decode(), scoped_name(topic.name, group, known.decode())):
-                    self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
+                    self._delete_book(topic.name, consumer)
             self.server.command("UNLINK", *keys.all_of(slot))
+
+    def _delete_book(self, topic: str, consumer: str) -> None:
+        """Deletes what is kept of a consumer, unless it reads other topics as well."""
+        if ConsumerBook(self.server, consumer, self.key_prefix).topics() == topic:
+            self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
 
     # -- consumer groups
 
@@ -199,6 +205,7 @@ class Broker:
             text, old = self._read(name)
             if wanted in old.groups:
                 return old
+            self._delete_group(old, wanted)  # what a sender in work left when it was removed
             new = old.changed(groups=(*old.groups, wanted))
             if self._replace(name, text, new.to_json()):
                 return new
@@ -207,7 +214,8 @@ class Broker:
         """Takes a consumer group away from a topic. Returns how many messages went with it.
 
         Its dead messages are among them. With any in it, drop says that they may go; else raises
-        GroupNotEmpty, and nothing is changed. Senders stop sending to it from their next batch on:
+        GroupNotEmpty, and the group stays (if they came in the very moment it is put back; what was
+        sent in between is not in it). Senders stop sending to it from their next batch on:
         one that is in work leaves copies behind. Raises UnknownTopic, InvalidOption.
         """
         wanted = parse_group(group)

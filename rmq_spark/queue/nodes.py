@@ -4,6 +4,7 @@ Both answer a list of commands with a list of replies, errors among them as valu
 does not hide what the others did, and its caller alone knows what may be repeated.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -119,7 +120,9 @@ class Cluster:
             isinstance(reply, failures.ConnectionError | failures.TimeoutError)
             for reply in replies.values()
         ):
-            self._client.nodes_manager.initialize()  # a replica may have taken over
+            # A replica may have taken over. If nobody tells now, the next attempt asks again.
+            with contextlib.suppress(failures.RedisError, failures.RedisClusterException):
+                self._client.nodes_manager.initialize()
         return [replies[at] for at in range(len(commands))]
 
     def close(self) -> None:

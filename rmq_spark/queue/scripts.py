@@ -23,9 +23,9 @@ _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 # they may run there (flags are known from Redis 7 on; 6.2 goes by each script's first write).
 _STORING = frozenset({"send_first", "send_last", "stage"})
 _READING = frozenset({"any_due", "due", "figures", "counts"})
-# What a replica need not have: the next renewal comes by itself, and a lease that was not released
-# ends by itself.
-_TRANSIENT = frozenset({"renew", "release"})
+# What a replica need not have: the next renewal comes by itself, a lease that was not released ends
+# by itself, and a definition that is not changed after all is changed again by whoever wants it.
+_TRANSIENT = frozenset({"renew", "release", "alter"})
 NAMES = (
     "alter",
     "any_due",

@@ -177,11 +177,17 @@ class Server:
             at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)
         ]
         if missing:
-            self._load()
-            again = self._send([calls[at] for at in missing])
-            for at, reply in zip(missing, again, strict=True):
+            for at, reply in zip(missing, self._loaded_again(calls, missing), strict=True):
                 replies[at] = reply
         return replies
+
+    def _loaded_again(self, calls: Sequence[Call], missing: Sequence[int]) -> list[Any]:
+        """The replies of those whose script was forgotten; what fails is their reply alone."""
+        try:
+            self._load()
+            return self._send([calls[at] for at in missing])
+        except (redis.RedisError, failures.RedisClusterException) as error:
+            return [_root(error)] * len(missing)
 
     def _send(self, calls: Sequence[Call]) -> list[Any]:
         commands = [Command(call.keys[0], self._words(call)) for call in calls]

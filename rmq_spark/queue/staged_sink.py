@@ -11,12 +11,15 @@
                 end; one that is not sealed begins anew
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.errors import CheckpointRefused, StageLost
 from rmq_spark.queue.messages import SendResult
 from rmq_spark.queue.staging import Manifest, Sealed, SinkBook, Staging
+
+_log = logging.getLogger(__name__)
 
 
 class StagedSink:
@@ -64,7 +67,9 @@ class StagedSink:
     def discard(self, staged: Manifest) -> None:
         """Deletes stages that were not, and will never be, part of a batch."""
         for topic, names in staged.by_topic().items():
-            self._staging(topic).discard(names)
+            staging = self._staging(topic)
+            if staging is not None:
+                staging.discard(names)
 
     def _finish(self, batch: int, manifest: Manifest, staged: Manifest) -> SendResult | None:
         result = self._publish(manifest)
@@ -76,15 +81,24 @@ class StagedSink:
     def _publish(self, manifest: Manifest) -> SendResult:
         new = merged = 0
         for topic, names in manifest.by_topic().items():
-            result = self._staging(topic).publish(names)
+            staging = self._staging(topic)
+            if staging is None:
+                _log.warning("rmq: topic %s was deleted: what was staged for it is gone", topic)
+                continue
+            result = staging.publish(names)
             new, merged = new + result.new, merged + result.merged
         return SendResult(new, merged)
 
     def _sweep(self, batch: int, *touched: Mapping[str, Mapping[int, Sequence[str]]]) -> None:
         for topic in {topic for each in touched for topic in each}:
             slots = sorted({slot for each in touched for slot in each.get(topic, ())})
-            self._staging(topic).sweep(slots, self._query, batch)
+            staging = self._staging(topic)
+            if staging is not None:
+                staging.sweep(slots, self._query, batch)
 
-    def _staging(self, topic: str) -> Staging:
-        broker = self._broker
-        return Staging(broker.server, broker.definition(topic), broker.key_prefix)
+    def _staging(self, topic: str) -> Staging | None:
+        """None for a topic that was deleted, with all its stages."""
+        broker, definition = self._broker, self._broker.find(topic)
+        if definition is None:
+            return None
+        return Staging(broker.server, definition, broker.key_prefix)

@@ -5,6 +5,7 @@ import sys
 
 from rmq_spark.queue.broker import connect
 from rmq_spark.queue.errors import RmqError
+from rmq_spark.queue.topic import parse_group
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,11 +23,13 @@ def main(arguments: list[str] | None = None) -> int:
     lower.add_argument("--topic", required=True)
     lower.add_argument("--group", default="", help="default: the default group")
     lower.add_argument("--redis-url", help="default: RMQ_REDIS_URL, else the local server")
+    lower.add_argument("--redis-cluster", action="store_true", help="it is a Redis Cluster")
     lower.add_argument("--key-prefix", default="")
     given = parser.parse_args(arguments)
     try:
-        broker = connect(given.redis_url, key_prefix=given.key_prefix)
-        lowered = broker.lower_epochs(given.topic, group=given.group)
+        cluster = str(given.redis_cluster)
+        broker = connect(given.redis_url, key_prefix=given.key_prefix, cluster=cluster)
+        lowered = broker.lower_epochs(given.topic, group=parse_group(given.group))
     except RmqError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - a program
         return 1

@@ -7,6 +7,7 @@ import time
 
 import moving
 import pytest
+import redis
 from redis.crc import key_slot
 from seeding import LONG_MS, numbered
 from traffic import TOPIC, Traffic, wait_until
@@ -180,6 +181,39 @@ def test_too_few_replicas_are_named_and_what_was_sent_is_there(own_cluster):
     patient = rmq_spark.connect(own_cluster.url, cluster="true", minReplicas="1")
     assert patient.queue("T").send([b"m"], fixed_time=1).merged == 1
     patient.close()
+
+
+def test_a_group_goes_and_a_topic_is_deleted_though_no_replica_confirms(shared_cluster):
+    options = {"cluster": "true", "minReplicas": "1", "replicaTimeout": "50ms"}
+    broker = rmq_spark.connect(shared_cluster.url, key_prefix="unconfirmed:", **options)
+    broker.create("T", "FixedTime", 2, groups=("", "g"))
+    with pytest.raises(NotReplicated):
+        broker.queue("T").send(numbered(4), fixed_time=1)
+    assert broker.remove_group("T", "g", drop=True) == 4
+    broker.delete("T")
+    with shared_cluster.client(shared_cluster.masters()[0]) as client:
+        assert client.keys("*unconfirmed:*") == []
+    broker.close()
+
+
+def test_what_was_answered_is_not_repeated_when_a_script_cannot_be_loaded_again(
+    cluster_broker, shared_cluster, monkeypatch
+):
+    cluster_broker.create("T", "FixedTime", SLOTS)
+    queue = cluster_broker.queue("T")
+    queue.send(numbered(1), fixed_time=1)
+    with shared_cluster.client(shared_cluster.masters()[0]) as client:
+        client.script_flush()
+    load, failing = queue.server._load, [redis.ConnectionError("cut off")]
+
+    def load_later():
+        if failing:
+            raise failing.pop()
+        load()
+
+    monkeypatch.setattr(queue.server, "_load", load_later)
+    queue.send(numbered(200), fixed_time=1)
+    assert queue.figures().counters["accepted"] == 201
 
 
 def test_a_cluster_of_which_nothing_is_left_is_named(own_cluster):

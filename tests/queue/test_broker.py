@@ -7,7 +7,10 @@ from seeding import LONG_MS, numbered
 
 from rmq_spark.queue import Broker, TopicType
 from rmq_spark.queue.claims import ClaimRequest
+from rmq_spark.queue.consumer_book import ConsumerBook
 from rmq_spark.queue.errors import InvalidOption, TopicMismatch, UnknownTopic, WrongKeyType
+from rmq_spark.queue.staged_sink import StagedSink
+from rmq_spark.queue.staging import Manifest, StageName, Staging
 from rmq_spark.queue.topic import topics_key
 
 
@@ -212,3 +215,41 @@ def test_a_key_of_another_type_under_the_topics_name_is_told(broker):
 def test_a_bad_prefix_is_refused(broker, prefix):
     with pytest.raises(InvalidOption, match="keyPrefix"):
         Broker(broker.server, key_prefix=prefix)
+
+
+def test_a_group_that_comes_back_begins_empty(broker):
+    """A sender that was in work when the group went has left copies."""
+    broker.create("T", "FixedTime", 2, groups=("", "g"))
+    sender = broker.queue("T")
+    broker.remove_group("T", "g")
+    sender.send(numbered(5), fixed_time=1000)
+    broker.add_group("T", "g")
+    assert broker.queue("T", group="g").figures().messages == 0
+    assert broker.queue("T").figures().messages == 5
+
+
+def test_deleting_a_topic_leaves_what_a_consumer_of_several_topics_has_done(broker):
+    for name in ("A", "B"):
+        broker.create(name, "FixedTime", 1)
+    book = ConsumerBook(broker.server, "c", broker.key_prefix)
+    book.open("A,B", 0)
+    queue = broker.queue("A")
+    queue.send(numbered(1), fixed_time=1000)
+    queue.claim([ClaimRequest(0, 0, 1)], consumer="c", run=1, seq=1, lease_ms=LONG_MS)
+    broker.delete("A")
+    assert book.topics() == "A,B"
+    assert book.open("A,B", 0) == 2
+
+
+def test_a_sealed_batch_goes_on_without_a_topic_that_was_deleted(broker, caplog):
+    name = StageName("query", 0, 0, "attempt")
+    for topic in ("A", "B"):
+        definition = broker.create(topic, "FixedTime", 1)
+        staging = Staging(broker.server, definition, broker.key_prefix)
+        staging.stage(str(name), {0: [1000, b"m"]}, {})
+    broker.delete("A")
+    manifest = Manifest({str(name): {"A": [0], "B": [0]}}, 2)
+    assert StagedSink(broker, "query").publish(0, manifest).new == 1
+    assert "topic A was deleted" in caplog.text
+    assert broker.queue("B").figures().store.count == 1
+    assert StagedSink(broker, "query").publish(1, Manifest({}, 0)) is None
