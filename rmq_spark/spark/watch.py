@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from rmq_spark.queue.claims import SlotDue
 
 # Asking a slot what is due costs Redis and the reader about 10 us each; a store alone costs 1 us.
-SLOTS_A_SECOND = 256
+SLOTS_A_SECOND = 128
 SHORTEST_S = 1.0
 # Nothing else in the query goes on while its source waits, and query.stop() waits too.
 LONGEST_WAIT_S = 0.1
@@ -22,7 +22,7 @@ class Watch:
 
     Then it is enough to look into the stores, until something that time alone brings about is to be
     expected: a wait or a lease ends. Those that began since all slots were asked are found a little
-    later: all are asked again once a second, or as often as keeps it below 256 slots a second.
+    later: all are asked again once a second, or as often as keeps it below 128 slots a second.
     """
 
     def __init__(
