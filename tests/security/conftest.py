@@ -1,6 +1,5 @@
 """Users as docs/security.md gives them, servers that speak TLS, and one Spark that tries it all."""
 
-import datetime
 import json
 import os
 import subprocess
@@ -12,84 +11,18 @@ from urllib.parse import quote
 import pytest
 import redis
 import servers
-import trustme
-from documented import ROOT, documented_users
+from certificates import Authority, speaks_tls
+from credentials import ADMIN, SECRET, WRONG, permit
+from documented import ROOT
 
 from rmq_spark.local import LocalRedis, find_redis_server, free_port
 
 sys.path.insert(0, str(ROOT / "tests" / "spark"))  # for its module driving
-PREFIX = "shop:"
-# With what an address must encode, and halves that are found nowhere by chance.
-SECRET = "Tq8-first-half#/x%?@second-half-9Zk"
-WRONG = "Wq7-no-password#/y%?@of-anybody-8Vm"
-ADMIN = "Aq6-the-admins#/z%?@own-password-7Um"
-KEY_SECRET = "Kq5-opens-the#/k%?@private-key-6Tm"
-
-
-def permit(url, user, password=SECRET, without=""):
-    """Makes a documented user on a server, less one command."""
-    rules = [f">{password}" if rule.startswith(">") else rule for rule in documented_users()[user]]
-    with redis.Redis.from_url(url) as admin:
-        admin.execute_command("ACL", "SETUSER", user, *(r for r in rules if r != f"+{without}"))
-
-
-def variants(secret):
-    """A secret as it might be written somewhere: itself, encoded, either half."""
-    halves = secret[: len(secret) // 2], secret[len(secret) // 2 :]
-    return {text for part in (secret, *halves) for text in (part, quote(part, safe=""))}
-
-
-def found_in(text, *secrets):
-    return sorted(v for secret in secrets for v in variants(secret) if v in text)
-
-
-class Authority:
-    """A certificate authority that only these tests know, and what it signed."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self._ca = trustme.CA()
-        self.file = str(folder / f"ca-{id(self)}.pem")
-        self._ca.cert_pem.write_to_path(self.file)
-
-    def certificate(self, *names, **options):
-        """A certificate with its key, in one file."""
-        path = self.folder / f"{'-'.join(names)}-{len(list(self.folder.iterdir()))}.pem"
-        self._ca.issue_cert(*names, **options).private_key_and_cert_chain_pem.write_to_path(path)
-        return str(path)
-
-    def expired(self, name):
-        start = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-        end = start + datetime.timedelta(days=1)
-        return self.certificate(name, not_before=start, not_after=end)
-
-    def settings(self, certificate, clients="no"):
-        """How a server shows a certificate, beside its plain port."""
-        return {
-            "appendonly": "no",
-            "tls-port": str(free_port()),
-            "tls-cert-file": certificate,
-            "tls-key-file": certificate,
-            "tls-ca-cert-file": self.file,
-            "tls-auth-clients": clients,
-        }
 
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("authority"))
-
-
-def speaks_tls(executable):
-    """Whether a redis-server was built with TLS; one without knows no such setting."""
-    done = subprocess.run(
-        [executable, "--tls-port", "0", "--port", "0", "--maxclients", "none"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    # All settings are read in order: what stops it is the first one that is wrong.
-    return "maxclients" in done.stdout + done.stderr
 
 
 @dataclass(frozen=True)

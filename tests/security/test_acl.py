@@ -5,7 +5,7 @@ import itertools
 import pytest
 import redis
 import servers
-from conftest import PREFIX, SECRET, permit
+from credentials import PREFIX, SECRET, permit
 from documented import documented_users
 from journey import DUE, LEASE_MS, Journey
 

@@ -6,7 +6,7 @@ import subprocess
 import traceback
 
 import pytest
-from conftest import ADMIN, SECRET, WRONG, found_in, variants
+from credentials import ADMIN, SECRET, WRONG, found_in, variants
 from driving import wait_until
 
 from rmq_spark.local import free_port

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import servers
-from conftest import KEY_SECRET, SECRET, Authority, found_in, speaks_tls
+from certificates import Authority, speaks_tls
+from credentials import KEY_SECRET, SECRET, found_in
 from cryptography.hazmat.primitives import serialization
 
 from rmq_spark.local import LocalRedis
