@@ -122,6 +122,15 @@ class Queue(QueueView):
         ]
         return sum(self._pipelines(calls))
 
+    def purge(self, contents: Mapping[int, Sequence[bytes]]) -> int:
+        """Deletes contents, by slot, from the DeadQueue for good. Returns how many there were."""
+        calls = [
+            Call("purge", self._keys(slot, "dead"), part)
+            for slot, wanted in contents.items()
+            for part in chunks(wanted, MESSAGES_A_SEND)
+        ]
+        return sum(self._pipelines(calls))
+
     # -- the second group: a consumer's two phases
 
     def open_run(self, consumer: str, known_run: int) -> int:

@@ -22,7 +22,7 @@ _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 # Scripts that store new messages must fail on a full server; all others free what they can, so
 # they may run there (flags are known from Redis 7 on; 6.2 goes by each script's first write).
 _STORING = frozenset({"send_first", "send_last", "stage"})
-_READING = frozenset({"any_due", "due", "figures", "counts"})
+_READING = frozenset({"any_due", "due", "figures", "counts", "page"})
 # What a replica need not have: the next renewal comes by itself, a lease that was not released ends
 # by itself, and a definition that is not changed after all is changed again by whoever wants it.
 _TRANSIENT = frozenset({"renew", "release", "alter"})
@@ -39,7 +39,9 @@ NAMES = (
     "expire",
     "figures",
     "open",
+    "page",
     "publish",
+    "purge",
     "release",
     "renew",
     "replay",

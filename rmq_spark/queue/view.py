@@ -1,11 +1,19 @@
 """What a topic's queues hold: all that only reads."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
 from rmq_spark.queue.claims import Figures, Header, QueueFigures, SlotDue
 from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.pages import (
+    UNBOUNDED,
+    Bounds,
+    Page,
+    QueueKind,
+    page_of,
+    pages_after_each_other,
+)
 from rmq_spark.queue.parts import chunks, in_parts
 from rmq_spark.queue.server import Call, Server
 from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, group_text
@@ -14,6 +22,9 @@ from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, group_te
 STORES_A_CALL = 4096
 # One reply or request of a pipeline is held in memory whole on both sides.
 CALLS_A_PIPELINE = 256
+# A page keeps others waiting for about a millisecond.
+ENTRIES_A_PAGE = 2048
+BYTES_A_PAGE = 1024 * 1024
 COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
 
 
@@ -144,6 +155,36 @@ class QueueView:
                 name: sum(int(row[at] or 0) for row in counted) for at, name in enumerate(COUNTERS)
             },
         )
+
+    def page(
+        self,
+        kind: QueueKind,
+        slot: int,
+        scores: Bounds = UNBOUNDED,
+        after: tuple[float, bytes] | None = None,
+        most: int = ENTRIES_A_PAGE,
+    ) -> tuple[Page, bool]:
+        """Entries of a queue of one slot by score, and whether there may be more.
+
+        after: score and content of the entry to go on from; where it has left, all of its score
+        come again. A page ends at ``most`` entries, or soon after a MiB.
+        """
+        names = f"{kind} claims first" if kind is QueueKind.PREPARE else kind
+        score, content = ("", b"") if after is None else (f"{after[0]:.17g}", after[1])
+        args = [*scores.limits, score, content, most, BYTES_A_PAGE]
+        reply = self.server.call("page", self._keys(slot, names), args)
+        return page_of(self.definition, kind, slot, reply), bool(reply[2])
+
+    def pages(self, kind: QueueKind, slot: int, scores: Bounds = UNBOUNDED) -> Iterator[Page]:
+        """A queue of one slot, page by page: what stays in it meanwhile comes once."""
+        return pages_after_each_other(lambda after: self.page(kind, slot, scores, after))
+
+    def sizes(self, kinds: Sequence[QueueKind], slots: Sequence[int]) -> list[int]:
+        """How many messages these queues hold together, slot by slot. Plain reads."""
+        asked = [("ZCARD", getattr(self.keys, kind)(slot)) for slot in slots for kind in kinds]
+        counts = self._plain_pipeline(asked)
+        size = len(kinds)
+        return [sum(counts[at : at + size]) for at in range(0, len(counts), size)]
 
     def now_ms(self) -> int:
         """Redis' time."""

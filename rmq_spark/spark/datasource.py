@@ -14,11 +14,26 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.spark.catalog import remembered, remembering
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
-from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_source_schema
+from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA, check_schema
 from rmq_spark.spark.staged_writer import RmqStagedStreamWriter
 from rmq_spark.spark.stream_reader import RmqStreamReader
+from rmq_spark.spark.table_options import is_table, parse_table_options
+from rmq_spark.spark.table_reader import table_reader
 from rmq_spark.spark.writers import RmqStreamWriter, RmqWriter
+
+_NOT_CONSUMED = (
+    "spark.read cannot consume messages: nothing would tell when they are done. Use "
+    'spark.readStream.format("rmq") with .trigger(availableNow=True) for a scheduled job; or look '
+    'at a queue, without consuming, with .option("queue", "store") (prepare, retry, dead, all).'
+)
+_NOT_REMEMBERED = (
+    "The options topic and queue are missing. Spark gives those of CREATE TABLE to a SELECT only "
+    "where the table was made with a queue and without a list of columns. Accepted: such a table; "
+    "SELECT ... FROM t WITH (topic = 'T', queue = 'dead'); CREATE TEMPORARY VIEW ... USING rmq "
+    "OPTIONS (...)."
+)
 
 
 class RmqDataSource(DataSource):
@@ -36,22 +51,28 @@ class RmqDataSource(DataSource):
         return "rmq"
 
     def schema(self) -> StructType:
-        """The columns of the source. Raises InvalidOption."""
+        """The columns of the source, or of the table. Raises InvalidOption."""
+        if is_table(self.options):
+            parse_table_options(self.options)
+            return remembering(TABLE_SCHEMA, self.options)
         parse_source_options(self.options)
         return SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read is refused: it could not tell whether its messages were processed."""
-        parse_source_options(self.options)
-        raise InvalidOption(
-            "spark.read cannot consume messages: nothing would tell when they are done. Use "
-            'spark.readStream.format("rmq") with .trigger(availableNow=True) for a scheduled job.'
-        )
+        """Queues as a table. Raises InvalidOption.
+
+        Messages are not consumed by it: nothing would tell when they are processed.
+        """
+        given = remembered(schema) | {name.lower(): v for name, v in self.options.items()}
+        if not is_table(given):
+            raise InvalidOption(_NOT_CONSUMED if given else _NOT_REMEMBERED)
+        options = parse_table_options(given)
+        return table_reader(options, check_schema(schema, TABLE_SCHEMA, "the table"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The consuming side. Raises InvalidOption."""
         options = parse_source_options(self.options)
-        return RmqStreamReader(options, check_source_schema(schema))
+        return RmqStreamReader(options, check_schema(schema, SOURCE_SCHEMA, "the rmq source"))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The sending side of ``df.write``. Raises InvalidOption, InvalidMessage, ServerError."""

@@ -4,28 +4,22 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from rmq_spark.queue.connection import CLIENT_OPTIONS, ConnectionOptions, parse_connection
-from rmq_spark.queue.durations import ACCEPTED as ACCEPTED_DURATION
-from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.connection import ConnectionOptions
 from rmq_spark.queue.errors import InvalidOption
-from rmq_spark.queue.messages import LONGEST_TIME_RANGE_MS
 from rmq_spark.queue.topic import (
     DEFAULT_SLOT_AMOUNT,
     HIGHEST_SCORE,
     LOWEST_SCORE,
     MOST_RETRIES,
     TopicType,
-    check_key_prefix,
-    check_slot_amount,
     check_topic_name,
     parse_group,
     parse_groups,
     parse_retry_backoff,
-    parse_topic_type,
 )
+from rmq_spark.spark.given import CONNECTION, Given, Option
 from rmq_spark.spark.limits import Limits
 from rmq_spark.spark.subscription import Subscription
 from rmq_spark.workers.ensemble import (
@@ -38,38 +32,10 @@ from rmq_spark.workers.ensemble import (
 DEFAULT_MAX_RECORDS = 500_000
 DEFAULT_MOST_PARTITIONS = 8
 SHORTEST_LEASE_MS = 1_000
-# More than a year is a slip, and threads cannot wait for ever so long.
-LONGEST_DURATION_MS = 366 * 24 * 3600 * 1000
-REDIS = "redis."
 ZOOKEEPER = "zookeeper."
 GUARANTEES = ("atLeastOnce", "exactlyOnce")
 WRITE_OPERATIONS = ("send", "cancel", "requeue", "rollback")
-_WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 
-
-@dataclass(frozen=True)
-class Option:
-    """One option as the documentation lists it."""
-
-    name: str
-    default: str
-    meaning: str
-
-
-_CONNECTION = (
-    Option("redis.url", "RMQ_REDIS_URL, else redis://127.0.0.1:6379/0", "where Redis is"),
-    Option("redis.username", "", "user"),
-    Option("redis.password", "", "password"),
-    Option("redis.cluster", "false", "whether it is a Redis Cluster"),
-    Option("redis.sentinels", "", "host:port by commas: who names the server, instead of an url"),
-    Option("redis.sentinelMaster", "", "the name under which they know it"),
-    Option("redis.sentinelUsername", "", "user of the Sentinels"),
-    Option("redis.sentinelPassword", "", "their password"),
-    Option("redis.minReplicas", "0", "replicas that must confirm what is written"),
-    Option("redis.replicaTimeout", "1s", "how long they are waited for, up to 10s"),
-    *(Option(f"{REDIS}{name}", "", "passed to the client") for name in CLIENT_OPTIONS),
-    Option("keyPrefix", "", "stands before every key; ends in a colon"),
-)
 _TOPIC = (
     Option("topicType", "", "RangeMerge, Priority or FixedTime; defines a new topic"),
     Option("slotAmount", str(DEFAULT_SLOT_AMOUNT), "slots of a new topic: a power of two to 65536"),
@@ -102,7 +68,7 @@ SINK_OPTIONS = (
     Option("group", "all groups", "whose copies cancel recalls, or requeue brings back"),
     Option("deliveryGuarantee", "atLeastOnce", "atLeastOnce or, in df.writeStream, exactlyOnce"),
     Option("pastFixedTime", "send", "send or fail: what happens to a fixedTime not after now"),
-    *_CONNECTION,
+    *CONNECTION,
 )
 SOURCE_OPTIONS = (
     Option("topic", "", "the topic to read; it must exist"),
@@ -120,16 +86,14 @@ SOURCE_OPTIONS = (
     Option("visibilityTimeout", "60s", "how long a claim outlives its query, from 1s"),
     Option("maxProcessingTime", "no limit", "after this a batch in work is let go"),
     Option("pollInterval", "100ms", "while nothing is due, Redis is not asked more often"),
-    *_CONNECTION,
+    *CONNECTION,
     *_ENSEMBLE,
 )
 LISTENER_OPTIONS = (
     Option("timeout", "no limit", "for a message of each_message, or for a call with a batch"),
     Option("delay", "the topic's backoff", "the wait before a message that failed comes again"),
-    *_CONNECTION,
+    *CONNECTION,
 )
-# What Spark itself puts among the options of a source or sink.
-SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 
 
 @dataclass(frozen=True)
@@ -200,11 +164,11 @@ class ListenerOptions:
 
 def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
     """Checks the options of a read. Raises InvalidOption."""
-    options = _Given(given, SOURCE_OPTIONS, "reading")
+    options = Given(given, SOURCE_OPTIONS, "reading")
     if "queue" in options:
         raise InvalidOption(
-            "The option queue, for reading queues as tables, is not available yet. Leave it out: "
-            "spark.readStream.format('rmq') reads the messages that are due."
+            "spark.readStream takes no option queue: it consumes the messages that are due. Leave "
+            'queue out, or look at a queue as a table: spark.read.format("rmq").'
         )
     options.refuse_unknown()
     lease_ms = options.duration("visibilityTimeout", 60_000)
@@ -238,7 +202,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
     )
 
 
-def _subscription(options: "_Given") -> Subscription:
+def _subscription(options: Given) -> Subscription:
     given = [name for name in ("topic", "topics", "topicPattern") if name in options]
     if len(given) != 1:
         found = f"The options {' and '.join(given)} exclude each other"
@@ -262,7 +226,7 @@ def _subscription(options: "_Given") -> Subscription:
     return Subscription(names=tuple(dict.fromkeys(map(check_topic_name, names))), group=group)
 
 
-def _limits(options: "_Given", subscription: Subscription) -> Limits:
+def _limits(options: Given, subscription: Subscription) -> Limits:
     """Reads maxRecordsPerTrigger: a number for the batch, or one for each topic as JSON."""
     text = (options.get("maxRecordsPerTrigger") or "").strip()
     if not text.startswith("{"):
@@ -291,7 +255,7 @@ def _limits(options: "_Given", subscription: Subscription) -> Limits:
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Checks the options of a write. Raises InvalidOption."""
-    options = _Given(given, SINK_OPTIONS, "writing")
+    options = Given(given, SINK_OPTIONS, "writing")
     options.refuse_unknown()
     topic = options.get("topic")
     basis = options.get("slotBasis")
@@ -335,7 +299,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 def parse_listener_options(given: Mapping[str, str]) -> ListenerOptions:
     """Checks the options of each_message. Raises InvalidOption."""
-    options = _Given(given, LISTENER_OPTIONS, "each_message of")
+    options = Given(given, LISTENER_OPTIONS, "each_message of")
     options.refuse_unknown()
     timeout, delay = options.get("timeout"), options.get("delay")
     return ListenerOptions(
@@ -344,113 +308,3 @@ def parse_listener_options(given: Mapping[str, str]) -> ListenerOptions:
         timeout_ms=None if timeout is None else options.positive_duration("timeout", 1),
         delay_ms=None if delay is None else options.duration("delay", 0),
     )
-
-
-class _Given:
-    """The options as Spark hands them over: names in lower case, values as text."""
-
-    def __init__(
-        self, given: Mapping[str, str], accepted: tuple[Option, ...], purpose: str
-    ) -> None:
-        self._values = {name.lower(): value for name, value in given.items()}
-        self._accepted = accepted
-        self._purpose = purpose
-
-    def __contains__(self, name: str) -> bool:
-        return name.lower() in self._values
-
-    def get(self, name: str) -> str | None:
-        return self._values.get(name.lower())
-
-    def refuse_unknown(self) -> None:
-        known = {option.name.lower() for option in self._accepted} | SPARKS_OWN
-        # redis-py writes some of its names with underscores; connection() reads both.
-        unknown = sorted(n for n in self._values if n not in known and not n.startswith(REDIS))
-        if unknown:
-            raise InvalidOption(
-                f"Unknown option for {self._purpose} rmq: {', '.join(unknown)}. "
-                f"Accepted: {', '.join(option.name for option in self._accepted)}."
-            )
-
-    def connection(self) -> ConnectionOptions:
-        return parse_connection(self.behind(REDIS))
-
-    def behind(self, prefix: str) -> dict[str, str]:
-        """The options of that prefix, without it."""
-        return {
-            name.removeprefix(prefix): value
-            for name, value in self._values.items()
-            if name.startswith(prefix)
-        }
-
-    def key_prefix(self) -> str:
-        return check_key_prefix(self.get("keyPrefix") or "")
-
-    def topic_type(self) -> TopicType | None:
-        text = self.get("topicType")
-        return None if text is None else parse_topic_type(text)
-
-    def slot_amount(self) -> int | None:
-        text = self.get("slotAmount")
-        return None if text is None else check_slot_amount(text)
-
-    def one_of(self, name: str, accepted: tuple[str, ...]) -> str:
-        """The value, in any case; the first one accepted is the default."""
-        text = self.get(name)
-        if text is None:
-            return accepted[0]
-        for value in accepted:
-            if value.lower() == text.strip().lower():
-                return value
-        raise InvalidOption(f"{name}={text!r} is not accepted. Accepted: {', '.join(accepted)}.")
-
-    def optional_whole(self, name: str, lowest: int, highest: int) -> int | None:
-        text = self.get(name)
-        if text is None:
-            return None
-        if not _WHOLE.fullmatch(text) or not lowest <= int(text) <= highest:
-            raise InvalidOption(
-                f"{name}={text!r} is not accepted. Accepted: a whole number, {lowest} to {highest}."
-            )
-        return int(text)
-
-    def whole(self, name: str, lowest: int, default: int) -> int:
-        value = self.optional_whole(name, lowest, 2**31 - 1)
-        return default if value is None else value
-
-    def duration(self, name: str, default_ms: int, longest_ms: int = LONGEST_DURATION_MS) -> int:
-        text = self.get(name)
-        value = default_ms if text is None else parse_duration_ms(name, text)
-        if value > longest_ms:
-            days = longest_ms // 86_400_000
-            raise InvalidOption(f"{name}={text!r} is too long. Accepted: up to {days}d.")
-        return value
-
-    def positive_duration(
-        self, name: str, default_ms: int, longest_ms: int = LONGEST_DURATION_MS
-    ) -> int:
-        value = self.duration(name, default_ms, longest_ms)
-        if value < 1:
-            raise InvalidOption(f"{name}={self.get(name)!r} is 0. Accepted: {ACCEPTED_DURATION}.")
-        return value
-
-    def time_range(self) -> int | None:
-        text = self.get("timeRange")
-        if text is None or _WHOLE.fullmatch(text):
-            return self.optional_whole("timeRange", 1, LONGEST_TIME_RANGE_MS)
-        return self.positive_duration("timeRange", 1, LONGEST_TIME_RANGE_MS)
-
-    def fixed_time(self) -> int | None:
-        text = self.get("fixedTime")
-        if text is None or _WHOLE.fullmatch(text):
-            return self.optional_whole("fixedTime", 0, HIGHEST_SCORE)
-        try:
-            moment = datetime.fromisoformat(text.strip())
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
-            raise InvalidOption(
-                f"fixedTime={text!r} is not accepted. Accepted: ms since 1970, or ISO 8601 with a "
-                "zone such as 2030-01-01T08:00:00+01:00."
-            )
-        return int(moment.timestamp() * 1000)

@@ -25,23 +25,35 @@ SOURCE_SCHEMA = StructType(
         StructField("claimId", StringType()),
     ]
 )
+TABLE_SCHEMA = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("queue", StringType()),
+        StructField("slot", IntegerType()),
+        StructField("content", StringType()),
+        StructField("dueTime", TimestampType()),
+        StructField("priority", LongType()),
+        StructField("retriesLeft", IntegerType()),
+        StructField("preparedAt", TimestampType()),
+        StructField("diedAt", TimestampType()),
+        StructField("consumer", StringType()),
+    ]
+)
 
 
-def check_source_schema(schema: StructType) -> StructType:
-    """The schema itself. Raises InvalidOption unless its columns are ones the source has."""
+def check_schema(schema: StructType, columns: StructType, whose: str) -> StructType:
+    """The schema itself. Raises InvalidOption unless its columns are among these."""
     offered: dict[str, tuple[DataType, ...]] = {
-        field.name.lower(): (field.dataType,) for field in SOURCE_SCHEMA.fields
+        field.name.lower(): (field.dataType,) for field in columns.fields
     }
     offered["content"] += (BinaryType(),)
     for field in schema.fields:
         types = offered.get(field.name.lower())
         if types is None or field.dataType not in types:
-            columns = ", ".join(
-                f"{f.name} {f.dataType.simpleString()}" for f in SOURCE_SCHEMA.fields
-            )
+            accepted = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns.fields)
             raise InvalidOption(
-                f"The schema asks for {field.name} {field.dataType.simpleString()}, which the rmq "
-                f"source has not. Accepted: any of {columns}; content may be binary."
+                f"The schema asks for {field.name} {field.dataType.simpleString()}, which {whose} "
+                f"has not. Accepted: any of {accepted}; content may be binary."
             )
     if not schema.fields:
         raise InvalidOption("The schema has no column. Accepted: at least one, such as content.")

@@ -112,7 +112,9 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
     assert not plain.text.startswith("#!")
     first = flagged.text.split("\n", 1)[0]
     expected = dict.fromkeys(("send_first", "send_last", "stage"), "#!lua")
-    expected |= dict.fromkeys(("any_due", "counts", "due", "figures"), "#!lua flags=no-writes")
+    expected |= dict.fromkeys(
+        ("any_due", "counts", "due", "figures", "page"), "#!lua flags=no-writes"
+    )
     assert first == expected.get(name, "#!lua flags=allow-oom")
     assert flagged.text.split("\n", 1)[1] == plain.text
     assert plain.sha != flagged.sha

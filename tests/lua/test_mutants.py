@@ -204,6 +204,12 @@ MUTANTS = [
         ("return set_deadlines()", "set_deadlines()\nreturn 0"),
     ),
     *of(
+        "purge",
+        "purge",
+        ("unpack(ARGV)", "ARGV[1]"),
+        ("'ZREM', dead", "'ZCARD', dead"),
+    ),
+    *of(
         "release",
         "release",
         ("tonumber(ARGV[2]), 0", "tonumber(ARGV[2]), 60000"),
@@ -303,6 +309,24 @@ MUTANTS += [
         ("if sealed == batch or pending then", "if pending then"),
         ("'messages', ARGV[3])", "'messages', 0)"),
         ("'manifest', manifest,", "'manifest', '',"),
+    ),
+    *of(
+        "page",
+        "page",
+        ("redis.call('ZCOUNT', queue, '-inf', highest)", "redis.call('ZCARD', queue)"),
+        (
+            "redis.call('ZRANK', queue, after_content) + 1",
+            "redis.call('ZRANK', queue, after_content)",
+        ),
+        (
+            "if tonumber(redis.call('ZSCORE', queue, after_content)) == tonumber(after_score) then",
+            "if redis.call('ZSCORE', queue, after_content) then",
+        ),
+        ("return below(after_score)", "return below(after_score) + 1"),
+        ("and bytes < enough_bytes do", "do"),
+        ("rank + most - read) - 1", "past) - 1"),
+        ("if stamps[record.stamp] then", "if not stamps[record.stamp] then"),
+        ("rank < past and 1 or 0", "0"),
     ),
     *of(
         "publish",

@@ -6,6 +6,7 @@ from staged import NAME, QUERY, Stages
 
 from rmq_spark.queue import connect, scripts
 from rmq_spark.queue.errors import ScriptFailed, WrongKeyType
+from rmq_spark.queue.pages import QueueKind
 from rmq_spark.queue.server import Call
 from rmq_spark.queue.staging import Manifest, SinkBook
 from rmq_spark.queue.topic import consumer_key, sink_key, topics_key
@@ -47,7 +48,9 @@ def call_of(slot, name):
         "expire": lambda: queue.expire(),
         "figures": lambda: queue.figures(),
         "open": lambda: queue.open_run(a, 5),
+        "page": lambda: queue.page(QueueKind.PREPARE, 0),
         "publish": lambda: stages.publish(),
+        "purge": lambda: queue.purge({0: [b"dead"]}),
         "release": lambda: slot.release(a),
         "renew": lambda: queue.renew([0], a, 1, 2 * LONG_MS),
         "replay": lambda: queue.replay(a, 2, 0, 1, 2 * LONG_MS),
@@ -85,7 +88,9 @@ KEYS = {
     "expire": "store prepare retry dead claims first consumers stats",
     "figures": "store prepare retry dead claims",
     "open": "consumer",
+    "page": "prepare claims first",
     "publish": "stage stages store retry stats",
+    "purge": "dead",
     "release": "claims consumers",
     "renew": "claims consumers",
     "replay": "claims consumers",
@@ -98,7 +103,7 @@ KEYS = {
     "stage": "stage stages",
     "unread": "claims consumers",
 }
-READ_ONLY = {"any_due", "counts", "due", "figures"}
+READ_ONLY = {"any_due", "counts", "due", "figures", "page"}
 
 
 def key_named(slot, kind):

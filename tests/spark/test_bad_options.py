@@ -12,7 +12,7 @@ from rmq_spark.spark.options import (
     parse_sink_options,
     parse_source_options,
 )
-from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_source_schema
+from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_schema
 
 DURATION = "a number with its unit, one of ms, s, m, h or d"
 TOPIC_OF = {
@@ -230,12 +230,12 @@ def test_a_schema_with_what_the_source_has_not_is_refused_with_what_it_has(field
     with refused(
         InvalidOption, f"asks for {field.name}", "dueTime timestamp", "content may be binary"
     ):
-        check_source_schema(StructType([field]))
+        check_schema(StructType([field]), SOURCE_SCHEMA, "the rmq source")
 
 
 def test_a_schema_without_columns_is_refused():
     with refused(InvalidOption, "has no column"):
-        check_source_schema(StructType())
+        check_schema(StructType(), SOURCE_SCHEMA, "the rmq source")
 
 
 def test_reading_a_topic_that_does_not_exist_fails_and_does_not_make_it(rmq):

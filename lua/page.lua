@@ -1,0 +1,55 @@
+-- One page of a queue of one slot, in the order of its scores: people look, nothing is taken.
+-- KEYS: 1 queue, 2 claims, 3 first; the last two of the PrepareQueue only
+-- ARGV: 1 lowest and 2 highest score, as ZCOUNT takes them, 3 score and 4 content of the entry after
+--       which to go on, both '' at the beginning, 5 entries at most, 6 bytes after which to stop
+-- Returns {{content, score, ...}, {stamp, consumer, first scores, ...} of the claims they are in,
+--   1 if there may be more, else 0}. Where that entry is gone, its equals in score come again.
+-- Errors: RMQ_WRONGTYPE, RMQ_VERSION
+-- Bound: ARGV 5, and about twice ARGV 6: it reads as many again as it has. Reads only.
+local queue, claims, first = KEYS[1], KEYS[2], KEYS[3]
+local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local most, enough_bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
+
+--- include types
+--- include records
+
+local wrong = wrong_type(queue, 'zset')
+  or claims and wrong_type(claims, 'hash', first, 'hash')
+if wrong then return wrong end
+local records, version = {}, nil
+if claims then records, version = read_records(claims) end
+if not records then return version end
+
+local function below(score) return redis.call('ZCOUNT', queue, '-inf', '(' .. score) end
+
+local function first_rank()
+  if after_score == '' then
+    return redis.call('ZCARD', queue) - redis.call('ZCOUNT', queue, lowest, '+inf')
+  end
+  if tonumber(redis.call('ZSCORE', queue, after_content)) == tonumber(after_score) then
+    return redis.call('ZRANK', queue, after_content) + 1
+  end
+  return below(after_score)
+end
+
+local rank, past = first_rank(), redis.call('ZCOUNT', queue, '-inf', highest)
+local entries, stamps, bytes = {}, {}, 0
+while rank < past and #entries / 2 < most and bytes < enough_bytes do
+  local read = #entries / 2
+  local last = math.min(past, rank + read + 1, rank + most - read) - 1
+  for i, text in ipairs(redis.call('ZRANGE', queue, rank, last, 'WITHSCORES')) do
+    entries[#entries + 1] = text
+    bytes = bytes + #text
+    if claims and i % 2 == 0 then stamps[math.floor(text / 1000)] = true end
+  end
+  rank = last + 1
+end
+local holders = {}
+for _, record in ipairs(records) do
+  if stamps[record.stamp] then
+    holders[#holders + 1] = record.stamp
+    holders[#holders + 1] = record.consumer
+    holders[#holders + 1] = redis.call('HGET', first, record.field) or ''
+  end
+end
+return {entries, holders, rank < past and 1 or 0}

@@ -1,0 +1,140 @@
+"""Queues as tables: read page by page, nothing is taken."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from rmq_spark.queue.broker import Broker
+from rmq_spark.queue.errors import InvalidOption, UnreadableContent
+from rmq_spark.queue.pages import Page
+from rmq_spark.queue.queue import Queue
+from rmq_spark.queue.server import shared_server
+from rmq_spark.queue.topic import TopicDefinition
+from rmq_spark.spark.scope import Scope
+from rmq_spark.spark.table_options import TableOptions
+
+# A task costs Spark some 20 ms, and a core of the reader some 2 us a row.
+ROWS_A_TASK = 50_000
+MOST_TASKS = 8
+_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class TablePartition(InputPartition):
+    """The slots that one task reads."""
+
+    def __init__(self, topic: TopicDefinition, scope: Scope, slots: Sequence[int]) -> None:
+        self.topic = topic
+        self.scope = scope
+        self.slots = slots
+
+    def __repr__(self) -> str:
+        return f"TablePartition({self.topic.name}, slots {self.slots})"
+
+
+class RmqTableReader(DataSourceReader):
+    """Shows what the queues of a topic hold."""
+
+    def __init__(self, options: TableOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._scope = options.scope
+
+    def partitions(self) -> list[TablePartition]:
+        """Slots by task. Raises UnknownTopic, InvalidOption, ServerError."""
+        options = self._options
+        server = shared_server(options.connection)
+        topic = Broker(server, key_prefix=options.key_prefix).definition(options.topic)
+        beyond = [slot for slot in options.scope.slots or () if slot >= topic.slot_amount]
+        if beyond:
+            raise InvalidOption(
+                f"slots names {min(beyond)}, but topic {topic.name} has the slots 0 to "
+                f"{topic.slot_amount - 1}."
+            )
+        queue = Queue(server, topic, key_prefix=options.key_prefix, group=options.group)
+        slots = self._scope.slots_of(topic)
+        tasks = options.num_partitions or self._tasks(queue, slots)
+        shares = (slots[first::tasks] for first in range(tasks))
+        # Spark makes no task without a partition, and a table of none would not be read at all.
+        return [TablePartition(topic, self._scope, share) for share in shares if share] or [
+            TablePartition(topic, self._scope, [])
+        ]
+
+    def _tasks(self, queue: Queue, slots: Sequence[int]) -> int:
+        kinds = [
+            kind for kind in self._scope.queues if self._scope.scores_of(kind, queue.definition)
+        ]
+        rows = sum(queue.sizes(kinds, slots))
+        return max(1, min(MOST_TASKS, rows // ROWS_A_TASK))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs in a task. Raises UnreadableContent, ServerError."""
+        assert isinstance(partition, TablePartition)  # noqa: S101 - Spark hands back our own
+        options, topic = self._options, partition.topic
+        server = shared_server(options.connection)
+        queue = Queue(server, topic, key_prefix=options.key_prefix, group=options.group)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        for kind in partition.scope.queues:
+            scores = partition.scope.scores_of(kind, topic)
+            if scores is None:
+                continue
+            for slot in partition.slots:
+                for page in queue.pages(kind, slot, scores):
+                    yield _batch(page, schema)
+
+
+class FilteringTableReader(RmqTableReader):
+    """Reads only where rows can be that match Spark's filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Narrows what is read; Spark still looks at each row, so all filters are handed back."""
+        self._scope = self._scope.narrowed(filters)
+        return filters
+
+
+def table_reader(options: TableOptions, schema: StructType) -> RmqTableReader:
+    """The reader of a table. Spark 4.3 refuses one with pushFilters unless it pushes filters.
+
+    That is a setting of the session (spark.sql.python.filterPushdown.enabled), which a data source
+    is not told; but the process that pushes them is a program of its own.
+    """
+    pushes = _PUSHING_WORKER in sys.modules
+    return (FilteringTableReader if pushes else RmqTableReader)(options, schema)
+
+
+def _batch(page: Page, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_column(page, field) for field in schema], schema=schema)
+
+
+def _column(page: Page, field: pa.Field) -> pa.Array:
+    size = len(page.contents)
+    builders: dict[str, Callable[[], pa.Array]] = {
+        "topic": lambda: pa.repeat(page.topic.name, size),
+        "queue": lambda: pa.repeat(page.kind.value, size),
+        "slot": lambda: pa.repeat(pa.scalar(page.slot, pa.int32()), size),
+        "content": lambda: _content(page, field.type),
+        "duetime": lambda: _times(page.due_times_ms(), field.type),
+        "priority": lambda: pa.array(page.priorities(), pa.int64()),
+        "retriesleft": lambda: pa.array(page.retries_left(), pa.int32()),
+        "preparedat": lambda: _times(page.prepared_at_ms(), field.type),
+        "diedat": lambda: _times(page.died_at_ms(), field.type),
+        "consumer": lambda: pa.array(page.consumers(), pa.string()),
+    }
+    return builders[field.name.lower()]()
+
+
+def _times(times_ms: Sequence[int | None], of_type: pa.DataType) -> pa.Array:
+    return pa.array(times_ms, pa.timestamp("ms", "UTC")).cast(of_type)
+
+
+def _content(page: Page, of_type: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(page.contents, pa.binary()).cast(of_type)
+    except pa.ArrowInvalid:
+        raise UnreadableContent(
+            f"Topic {page.topic.name}, queue {page.kind}, slot {page.slot}: a content is no UTF-8 "
+            'text, but the column content is a STRING. Read it with .schema("content BINARY, ...").'
+        ) from None
