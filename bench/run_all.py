@@ -11,7 +11,10 @@ from pathlib import Path
 from measuring import RESULTS
 
 HERE = Path(__file__).parent
-BENCHES = ("send", "receive", "latency", "backlog", "idle", "growth", "each_message", "hops")
+BENCHES = (
+    *("send", "receive", "latency", "backlog", "idle"),
+    *("growth", "each_message", "hops", "table"),
+)
 
 
 def main() -> int:

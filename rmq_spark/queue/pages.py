@@ -50,10 +50,6 @@ class Bounds:
         highs = [bound for bound in (self.high, high) if bound is not None]
         return Bounds(max(lows, default=None), min(highs, default=None))
 
-    def __contains__(self, number: int) -> bool:
-        low, high = self.low, self.high
-        return (low is None or number >= low) and (high is None or number < high)
-
     @property
     def limits(self) -> tuple[str, str]:
         """As Redis takes them."""

@@ -23,7 +23,7 @@ STORES_A_CALL = 4096
 # One reply or request of a pipeline is held in memory whole on both sides.
 CALLS_A_PIPELINE = 256
 # A page keeps others waiting for about a millisecond.
-ENTRIES_A_PAGE = 2048
+ENTRIES_A_PAGE = 1024
 BYTES_A_PAGE = 1024 * 1024
 COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
 

@@ -20,7 +20,7 @@ from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA, check_schema
 from rmq_spark.spark.staged_writer import RmqStagedStreamWriter
 from rmq_spark.spark.stream_reader import RmqStreamReader
 from rmq_spark.spark.table_options import is_table, parse_table_options
-from rmq_spark.spark.table_reader import table_reader
+from rmq_spark.spark.table_reader import RmqTableReader
 from rmq_spark.spark.writers import RmqStreamWriter, RmqWriter
 
 _NOT_CONSUMED = (
@@ -67,7 +67,7 @@ class RmqDataSource(DataSource):
         if not is_table(given):
             raise InvalidOption(_NOT_CONSUMED if given else _NOT_REMEMBERED)
         options = parse_table_options(given)
-        return table_reader(options, check_schema(schema, TABLE_SCHEMA, "the table"))
+        return RmqTableReader(options, check_schema(schema, TABLE_SCHEMA, "the table"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The consuming side. Raises InvalidOption."""

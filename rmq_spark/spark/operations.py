@@ -1,4 +1,4 @@
-"""What a write can do with its rows: send, cancel, requeue, roll back."""
+"""What a write can do with its rows: send, cancel, requeue, roll back, purge."""
 
 import zlib
 from abc import ABC, abstractmethod
@@ -123,6 +123,15 @@ class Requeue(Operation):
         return {"requeued": requeued, "not found": asked - requeued}
 
 
+class Purge(Cancel):
+    """Deletes messages from the DeadQueue."""
+
+    def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
+        """Deletes."""
+        purged = queue.purge(work)
+        return {"purged": purged, "not found": sum(map(len, work.values())) - purged}
+
+
 class RollBack(Operation):
     """Rolls back single messages of claims."""
 
@@ -152,6 +161,7 @@ OPERATIONS: dict[str, type[Operation]] = {
     "cancel": Cancel,
     "requeue": Requeue,
     "rollback": RollBack,
+    "purge": Purge,
 }
 
 

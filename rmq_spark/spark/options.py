@@ -34,7 +34,7 @@ DEFAULT_MOST_PARTITIONS = 8
 SHORTEST_LEASE_MS = 1_000
 ZOOKEEPER = "zookeeper."
 GUARANTEES = ("atLeastOnce", "exactlyOnce")
-WRITE_OPERATIONS = ("send", "cancel", "requeue", "rollback")
+WRITE_OPERATIONS = ("send", "cancel", "requeue", "rollback", "purge")
 
 _TOPIC = (
     Option("topicType", "", "RangeMerge, Priority or FixedTime; defines a new topic"),
@@ -60,12 +60,14 @@ SINK_OPTIONS = (
     Option("timeRange", "", "ms, or a duration: the timeRange of all rows that have none"),
     Option("priority", "", "the priority of all rows that have none"),
     Option("fixedTime", "", "ms since 1970 or ISO 8601 with a zone, for all rows that have none"),
-    Option("operation", "send", "send, cancel, requeue or rollback"),
+    Option("operation", "send", "send, cancel, requeue, rollback or purge"),
     Option("delay", "the topic's backoff", "the wait after a rollback, of rows that have none"),
     Option("maxRetries", "16", "of a new topic: deliveries after the first, 0 to 16"),
     Option("retryBackoff", "none", "of a new topic: none, rocketmq, or durations by commas"),
     Option("groups", "default", "of a new topic: consumer groups by commas, a copy for each"),
-    Option("group", "all groups", "whose copies cancel recalls, or requeue brings back"),
+    Option(
+        "group", "all groups", "whose copies cancel recalls, requeue brings back, purge deletes"
+    ),
     Option("deliveryGuarantee", "atLeastOnce", "atLeastOnce or, in df.writeStream, exactlyOnce"),
     Option("pastFixedTime", "send", "send or fail: what happens to a fixedTime not after now"),
     *CONNECTION,
@@ -270,11 +272,11 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
             "operation=send; the others change what is there, and may be done again."
         )
     groups, group = options.get("groups"), options.get("group")
-    if group is not None and operation not in ("cancel", "requeue"):
+    if group is not None and operation not in ("cancel", "requeue", "purge"):
         raise InvalidOption(
-            f"group={group!r} is not accepted with operation={operation}. Accepted: with cancel "
-            "and requeue; what is sent goes to all consumer groups of its topic, and a claimId "
-            "tells the group of a rollback."
+            f"group={group!r} is not accepted with operation={operation}. Accepted: with cancel, "
+            "requeue and purge; what is sent goes to all consumer groups of its topic, and a "
+            "claimId tells the group of a rollback."
         )
     return SinkOptions(
         connection=options.connection(),

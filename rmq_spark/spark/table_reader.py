@@ -1,10 +1,9 @@
 """Queues as tables: read page by page, nothing is taken."""
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -20,7 +19,6 @@ from rmq_spark.spark.table_options import TableOptions
 # A task costs Spark some 20 ms, and a core of the reader some 2 us a row.
 ROWS_A_TASK = 50_000
 MOST_TASKS = 8
-_PUSHING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TablePartition(InputPartition):
@@ -36,12 +34,16 @@ class TablePartition(InputPartition):
 
 
 class RmqTableReader(DataSourceReader):
-    """Shows what the queues of a topic hold."""
+    """Shows what the queues of a topic hold.
+
+    It has no pushFilters: Spark 4.3 keeps what the last query on a DataFrame pushed, and reads no
+    more in the next (seen: after where("a = 1") the same DataFrame had one row; in a union of two
+    filters only the second one's). Options choose slots and times instead.
+    """
 
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._scope = options.scope
 
     def partitions(self) -> list[TablePartition]:
         """Slots by task. Raises UnknownTopic, InvalidOption, ServerError."""
@@ -55,19 +57,16 @@ class RmqTableReader(DataSourceReader):
                 f"{topic.slot_amount - 1}."
             )
         queue = Queue(server, topic, key_prefix=options.key_prefix, group=options.group)
-        slots = self._scope.slots_of(topic)
+        slots = options.scope.slots_of(topic)
         tasks = options.num_partitions or self._tasks(queue, slots)
         shares = (slots[first::tasks] for first in range(tasks))
         # Spark makes no task without a partition, and a table of none would not be read at all.
-        return [TablePartition(topic, self._scope, share) for share in shares if share] or [
-            TablePartition(topic, self._scope, [])
+        return [TablePartition(topic, options.scope, share) for share in shares if share] or [
+            TablePartition(topic, options.scope, [])
         ]
 
     def _tasks(self, queue: Queue, slots: Sequence[int]) -> int:
-        kinds = [
-            kind for kind in self._scope.queues if self._scope.scores_of(kind, queue.definition)
-        ]
-        rows = sum(queue.sizes(kinds, slots))
+        rows = sum(queue.sizes(self._options.scope.queues, slots))
         return max(1, min(MOST_TASKS, rows // ROWS_A_TASK))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -84,25 +83,6 @@ class RmqTableReader(DataSourceReader):
             for slot in partition.slots:
                 for page in queue.pages(kind, slot, scores):
                     yield _batch(page, schema)
-
-
-class FilteringTableReader(RmqTableReader):
-    """Reads only where rows can be that match Spark's filters."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrows what is read; Spark still looks at each row, so all filters are handed back."""
-        self._scope = self._scope.narrowed(filters)
-        return filters
-
-
-def table_reader(options: TableOptions, schema: StructType) -> RmqTableReader:
-    """The reader of a table. Spark 4.3 refuses one with pushFilters unless it pushes filters.
-
-    That is a setting of the session (spark.sql.python.filterPushdown.enabled), which a data source
-    is not told; but the process that pushes them is a program of its own.
-    """
-    pushes = _PUSHING_WORKER in sys.modules
-    return (FilteringTableReader if pushes else RmqTableReader)(options, schema)
 
 
 def _batch(page: Page, schema: pa.Schema) -> pa.RecordBatch:

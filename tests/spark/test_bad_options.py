@@ -13,6 +13,7 @@ from rmq_spark.spark.options import (
     parse_source_options,
 )
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_schema
+from rmq_spark.spark.table_options import parse_table_options
 
 DURATION = "a number with its unit, one of ms, s, m, h or d"
 TOPIC_OF = {
@@ -199,9 +200,48 @@ def test_the_defaults_are_those_of_the_documentation():
     assert not parse_sink_options({"topic": "T"}).fail_past
 
 
-def test_the_option_queue_is_refused_with_what_to_do_instead():
-    with refused(InvalidOption, "option queue", "not available yet", "spark.readStream"):
+def test_a_stream_takes_no_queue():
+    with refused(InvalidOption, "takes no option queue", "look at a queue as a table: spark.read"):
         parse_source_options({"topic": "T", "queue": "dead"})
+
+
+@pytest.mark.parametrize("queue", ["", "dea", "dead;store", "all,dead", "dead,,store"])
+def test_a_queue_that_is_none_is_refused(queue):
+    with refused(InvalidOption, f"queue={queue!r}", "store, prepare, retry, dead", "or all"):
+        parse_table_options({"topic": "T", "queue": queue})
+
+
+def test_a_table_without_a_topic_is_refused():
+    with refused(InvalidOption, "The option topic is missing"):
+        parse_table_options({"queue": "dead"})
+
+
+@pytest.mark.parametrize("slots", ["", "a", "-1", "3-", "5-3", "65536", "1,,2", "0-65536", "1.5"])
+def test_slots_of_a_table_that_are_none_are_refused(slots):
+    with refused(InvalidOption, f"slots={slots!r}", "0,8-15", "65535"):
+        parse_table_options({"topic": "T", "queue": "dead", "slots": slots})
+
+
+def test_slots_of_a_table_are_numbers_and_ranges():
+    given = {"topic": "T", "queue": "dead", "slots": " 0, 8-10 ,9"}
+    assert parse_table_options(given).scope.slots == {0, 8, 9, 10}
+
+
+@pytest.mark.parametrize("name", ["startingTime", "endingTime"])
+@pytest.mark.parametrize("time", ["soon", "-1", "2030-01-01T08:00:00", ""])
+def test_a_time_of_a_table_without_zone_or_sense_is_refused(name, time):
+    with refused(InvalidOption, f"{name}={time!r}", "Accepted"):
+        parse_table_options({"topic": "T", "queue": "dead", name: time})
+
+
+def test_an_unknown_option_of_a_table_is_refused_with_those_there_are():
+    with refused(InvalidOption, "Unknown option for reading a queue", "pollinterval", "slots"):
+        parse_table_options({"topic": "T", "queue": "dead", "pollInterval": "1s"})
+
+
+def test_what_spark_adds_to_the_options_of_a_catalogs_table_is_no_unknown_option():
+    given = {"owner": "me", "provider": "rmq", "option.topic": "T", "option.queue": "dead"}
+    assert parse_table_options({"topic": "T", "queue": "dead", **given}).topic == "T"
 
 
 def test_a_batch_read_is_refused_with_what_to_do_instead():
