@@ -1,7 +1,7 @@
 -- One page of a queue of one slot, in the order of its scores: people look, nothing is taken.
 -- KEYS: 1 queue, 2 claims, 3 first; the last two of the PrepareQueue only
--- ARGV: 1 lowest and 2 highest score, as ZCOUNT takes them, 3 score and 4 content of the entry after
---       which to go on, both '' at the beginning, 5 entries at most, 6 bytes after which to stop
+-- ARGV: 1 lowest and 2 highest score, as ZCOUNT takes them, 3 score and 4 content of the entry
+--       after which to go on, both '' at the beginning, 5 entries at most, 6 bytes after which to stop
 -- Returns {{content, score, ...}, {stamp, consumer, first scores, ...} of the claims they are in,
 --   1 if there may be more, else 0}. Where that entry is gone, its equals in score come again.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
@@ -26,7 +26,7 @@ local function first_rank()
   if after_score == '' then
     return redis.call('ZCARD', queue) - redis.call('ZCOUNT', queue, lowest, '+inf')
   end
-  if tonumber(redis.call('ZSCORE', queue, after_content)) == tonumber(after_score) then
+  if tonumber(redis.call('ZMSCORE', queue, after_content)[1]) == tonumber(after_score) then
     return redis.call('ZRANK', queue, after_content) + 1
   end
   return below(after_score)

@@ -1,5 +1,6 @@
 """A Redis server and the topics on it: made, changed, listed and deleted."""
 
+import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,10 +69,19 @@ class Broker:
         if not text:
             raise UnknownTopic(
                 f"The topic {name} does not exist on {self.server.address}"
-                f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}. The first "
-                "send with a topicType makes it, or Broker.create; a reader never does."
+                f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}."
+                f"{self._nearest(name)} The first send with a topicType makes it, or "
+                "Broker.create; a reader never does."
             )
         return TopicDefinition.from_json(name, text)
+
+    def _nearest(self, name: str) -> str:
+        known = [
+            found.decode() for found in self.server.command("HKEYS", topics_key(self.key_prefix))
+        ]
+        near = difflib.get_close_matches(name.lower(), [found.lower() for found in known], 3)
+        meant = [found for found in known if found.lower() in near]
+        return f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
 
     def definitions(self, names: Sequence[str]) -> list[TopicDefinition]:
         """The definitions of several topics in one round trip. Raises UnknownTopic."""

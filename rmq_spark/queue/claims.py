@@ -141,6 +141,18 @@ class Header:
     seen_ms: int = 0
 
 
+class ConsumerSeen(NamedTuple):
+    """A consumer of a topic: the slots it was in, those where it is at work, when it was seen.
+
+    ms_ago: since it last claimed, committed or renewed, by Redis' clock.
+    """
+
+    consumer: str
+    slots: int
+    at_work: int
+    ms_ago: int
+
+
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
     """A claim that a replay found."""

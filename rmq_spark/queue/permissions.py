@@ -35,6 +35,7 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
     "ZMSCORE": ("",),
     "ZRANGE": ("1", "0"),
     "ZRANGEBYSCORE": ("1", "0"),
+    "ZRANK": ("",),
     "ZREM": ("",),
     "ZREMRANGEBYRANK": ("1", "0"),
     "ZREMRANGEBYSCORE": ("1", "0"),

@@ -122,6 +122,10 @@ class Server:
                 self.address,
             )
 
+    def denied(self, key: str = "rmq") -> frozenset[str]:
+        """The commands of the scripts that this user may not run. Raises ServerError."""
+        return self._repeated(lambda: denied_commands(self._asked_once, key))  # type: ignore[no-any-return]
+
     def command(self, *words: Any) -> Any:
         """Runs a plain command that may run twice."""
         return self._repeated(lambda: self.client.execute_command(*words), _named(words))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
-from rmq_spark.queue.claims import Figures, Header, QueueFigures, SlotDue
+from rmq_spark.queue.claims import ConsumerSeen, Figures, Header, QueueFigures, SlotDue
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.pages import (
     UNBOUNDED,
@@ -80,6 +80,34 @@ class QueueView:
             [("HGET", self.keys.consumers(slot), consumer) for slot in self.slots]
         )
         return [Header(*map(int, reply.split())) if reply else Header() for reply in replies]
+
+    def consumers(self) -> list[ConsumerSeen]:
+        """All consumers that are remembered, the last seen first. Plain reads."""
+        hashes = self._plain_pipeline(
+            [("HGETALL", self.keys.consumers(slot)) for slot in self.slots]
+        )
+        headers: dict[str, list[Header]] = {}
+        for found in hashes:
+            pairs = (
+                found.items()
+                if isinstance(found, dict)
+                else zip(found[::2], found[1::2], strict=True)
+            )
+            for name, text in pairs:
+                if name != b"@epoch":
+                    header = Header(*map(int, text.split()))
+                    headers.setdefault(name.decode(), []).append(header)
+        now_ms = self.now_ms()
+        seen = [
+            ConsumerSeen(
+                name,
+                len(of_slots),
+                sum(header.last_seq > header.settled for header in of_slots),
+                max(0, now_ms - max(header.seen_ms for header in of_slots)),
+            )
+            for name, of_slots in headers.items()
+        ]
+        return sorted(seen, key=lambda consumer: (consumer.ms_ago, consumer.consumer))
 
     def epochs(self, slots: Sequence[int]) -> list[int]:
         """The epoch under which each slot was claimed last; 0 where none was. A plain read."""

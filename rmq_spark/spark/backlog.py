@@ -71,8 +71,11 @@ class Backlog:
         self._left = 0
 
 
-def backlog_figures(figures: Figures) -> dict[str, int | None]:
-    """What every progress report shows of a topic."""
+def backlog_figures(figures: Figures) -> dict[str, Any]:
+    """What every progress report shows of a topic.
+
+    counters: since it was made, for all who read it in this consumer group.
+    """
     return {
         "due": figures.store.due,
         "delayed": figures.store.count - figures.store.due,
@@ -80,6 +83,7 @@ def backlog_figures(figures: Figures) -> dict[str, int | None]:
         "retry": figures.retry.count,
         "dead": figures.dead.count,
         "oldestDueMs": figures.store.oldest_ms,
+        "counters": figures.counters,
     }
 
 

@@ -128,6 +128,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The backlog: due, delayed, prepared, retry, dead (messages), oldestDueMs (ms, or null).
 
+        And the topic's name, and its counters: accepted, committed, rolledBack, dead and so on.
+
         With ZooKeeper also slotsOwned, by this query, and workers, all that read the topic; with
         targetBatchDuration messageMs, what a message is thought to take. Where several topics may
         be read, they stand below topics, by name, and their sums beside that.
@@ -150,7 +152,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue in self._queues()
         }
         if self._options.subscription.is_single:
-            return next(iter(by_topic.values()))
+            return next(({"topic": name} | found for name, found in by_topic.items()))
         return summed_figures(by_topic.values()) | {"topics": by_topic}
 
     def stop(self) -> None:

@@ -319,8 +319,8 @@ MUTANTS += [
             "redis.call('ZRANK', queue, after_content)",
         ),
         (
-            "if tonumber(redis.call('ZSCORE', queue, after_content)) == tonumber(after_score) then",
-            "if redis.call('ZSCORE', queue, after_content) then",
+            "== tonumber(after_score) then",
+            "then",
         ),
         ("return below(after_score)", "return below(after_score) + 1"),
         ("and bytes < enough_bytes do", "do"),

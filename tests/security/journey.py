@@ -3,6 +3,7 @@
 import uuid
 
 from rmq_spark.queue.claims import ClaimRequest
+from rmq_spark.queue.pages import QueueKind
 from rmq_spark.queue.staged_sink import StagedSink
 from rmq_spark.queue.staging import Manifest, StageName, Staging
 
@@ -30,6 +31,18 @@ class Journey:
         assert ranged.send(["a", "a"], time_range=10**9).merged == 1
         assert prior.send(["low", "high"], priority=20).new == 2
         assert any(queue.any_due(queue.slots) for queue in (fixed, prior))
+
+    def look(self):
+        """From page to page of every queue; and a purge of what is not there."""
+        queue = self.broker.queue("FixedTime")
+        pages = [queue.page(kind, slot)[0] for kind in QueueKind for slot in queue.slots]
+        for page in pages:
+            if page.contents:
+                last = page.scores[-1], page.contents[-1]
+                assert queue.page(page.kind, page.slot, after=last)[0].contents == []
+        assert sum(len(page.contents) for page in pages) == 5
+        assert sum(queue.sizes(list(QueueKind), queue.slots)) == 5
+        assert queue.purge({slot: [b"a"] for slot in queue.slots}) == 0
 
     def consume(self):
         with self.broker.consumer("FixedTime", "clerk") as clerk:
@@ -105,6 +118,7 @@ class Journey:
     def all(self):
         self.make()
         self.send()
+        self.look()
         self.consume()
         self.bring_back()
         self.put_off()

@@ -364,6 +364,9 @@ def test_the_backlog_is_reported_queue_by_queue(rmq):
         _, rows = run.next(run.initial())
         queue.rollback(0, rows[0]["claimId"], [b"m0"])
         report = run.reader.reportLatestOffset()
+    counters = report.pop("counters")
+    assert (counters["accepted"], counters["rolledBack"], counters["dead"]) == (6, 1, 1)
+    assert report.pop("topic") == queue.definition.name
     assert report == {
         "due": 3, "delayed": 1, "prepared": 1, "retry": 0, "dead": 1, "oldestDueMs": DUE + 2,
     }  # fmt: skip

@@ -1,0 +1,1 @@
+"""The command rmq: see what is queued, mend what died, know that it is healthy."""

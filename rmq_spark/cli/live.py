@@ -1,0 +1,138 @@
+"""rmq top: what moves, again and again."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from rmq_spark.cli.arguments import Json
+from rmq_spark.cli.output import age_text, console, print_json, table_of
+from rmq_spark.cli.session import broker_of
+from rmq_spark.queue.broker import Broker
+from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.overview import Row, look
+
+SHORTEST_INTERVAL_S = 0.1
+COLUMNS = (
+    *("topic", "group", "in/s", "out/s", "due", "delayed", "in flight", "retry", "dead"),
+    *("oldest", "owners"),
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds this command."""
+    app.command()(top)
+
+
+def top(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Topics; else all.", show_default=False)
+    ] = None,
+    interval: Annotated[str, typer.Option(help="How long between two looks.")] = "2s",
+    times: Annotated[
+        int | None, typer.Option("--times", "-n", min=1, help="So many looks; else until Ctrl-C.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Watch topics: rates in and out, due, delayed, in flight, dead, the oldest, the owners.
+
+    Where stdout is no terminal, one table after the other; with --json one line for each look.
+    """
+    seconds = parse_duration_ms("--interval", interval) / 1000
+    if seconds < SHORTEST_INTERVAL_S:
+        raise InvalidOption(f"--interval {interval!r} is too short. Accepted: from 100ms.")
+    broker = broker_of(context)
+    looks = _Looks(broker, names)
+    if as_json or not sys.stdout.isatty():
+        for _ in _ticks(seconds, times):
+            rows, rates = looks.next()
+            if as_json:
+                print_json([_json(row, rates) for row in rows])
+            else:
+                console().print(_table(rows, rates))
+            sys.stdout.flush()
+        return
+    with Live(console=console(), auto_refresh=False, screen=times is None) as live:
+        for _ in _ticks(seconds, times):
+            live.update(_table(*looks.next()), refresh=True)
+
+
+class _Looks:
+    """One look after the other; rates are what the counters have moved in between."""
+
+    def __init__(self, broker: Broker, names: Sequence[str] | None) -> None:
+        self._broker = broker
+        self._names = names
+        for name in names or ():
+            broker.definition(name)  # one that is not there is told at once
+        self._before: dict[tuple[str, str], tuple[float, dict[str, int]]] = {}
+
+    def next(self) -> tuple[list[Row], dict[tuple[str, str], tuple[float, float]]]:
+        """The rows, and by topic and group, messages a second in and out."""
+        rows = look(self._broker, self._names)
+        at = time.monotonic()
+        rates = {}
+        for row in rows:
+            key, counters = (row.topic, row.group), row.figures.counters
+            then, before = self._before.get(key, (at, counters))
+            spent = max(at - then, 1e-9)
+            came, went = (counters[name] - before[name] for name in ("accepted", "committed"))
+            rates[key] = (max(0, came) / spent, max(0, went) / spent)
+            self._before[key] = (at, counters)
+        return rows, rates
+
+
+def _ticks(seconds: float, times: int | None) -> Any:
+    number = 0
+    while times is None or number < times:
+        if number:
+            time.sleep(seconds)
+        number += 1
+        yield number
+
+
+def _table(rows: list[Row], rates: dict[tuple[str, str], tuple[float, float]]) -> Table:
+    return table_of(COLUMNS, [_cells(row, *rates[row.topic, row.group]) for row in rows])
+
+
+def _cells(row: Row, came: float, went: float) -> tuple[Any, ...]:
+    figures = row.figures
+    return (
+        row.topic,
+        row.group,
+        round(came),
+        round(went),
+        row.due,
+        row.delayed,
+        figures.prepare.count,
+        figures.retry.count,
+        figures.dead.count,
+        age_text(row.oldest_ms),
+        ", ".join(f"{owner.consumer[:12]} ({owner.slots} slots)" for owner in row.owners),
+    )
+
+
+def _json(row: Row, rates: dict[tuple[str, str], tuple[float, float]]) -> dict[str, Any]:
+    came, went = rates[row.topic, row.group]
+    figures = row.figures
+    return {
+        "topic": row.topic,
+        "group": row.group,
+        "inPerSecond": round(came, 1),
+        "outPerSecond": round(went, 1),
+        "due": row.due,
+        "delayed": row.delayed,
+        "inFlight": figures.prepare.count,
+        "retry": figures.retry.count,
+        "dead": figures.dead.count,
+        "oldestMs": row.oldest_ms,
+        "owners": [
+            {"consumer": o.consumer, "slots": o.slots, "seenMsAgo": o.ms_ago} for o in row.owners
+        ],
+    }

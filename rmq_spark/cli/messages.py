@@ -1,0 +1,318 @@
+"""Commands on messages: look, send, recall, bring back, delete, give back."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from rmq_spark.cli.arguments import (
+    Contents,
+    FixedTime,
+    From,
+    Group,
+    Json,
+    Priority,
+    Queues,
+    SlotBasis,
+    Slots,
+    TimeRange,
+    Topic,
+    Until,
+    Yes,
+)
+from rmq_spark.cli.output import (
+    content_json,
+    content_text,
+    print_json,
+    print_table,
+    say,
+    time_text,
+    without_none,
+)
+from rmq_spark.cli.session import broker_of
+from rmq_spark.cli.topics import confirm
+from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.errors import InvalidMessage, InvalidOption
+from rmq_spark.queue.messages import Message, pairs_by_slot
+from rmq_spark.queue.pages import Entry, Page, QueueKind, first_entries
+from rmq_spark.queue.queue import Queue
+from rmq_spark.queue.topic import DEFAULT_GROUP_TEXT, TopicType, parse_group
+from rmq_spark.spark.given import Given
+from rmq_spark.spark.table_options import TABLE_OPTIONS, parse_table_options
+
+NOTHING_FOUND = 3
+LINES_A_SEND = 10_000
+Every = Annotated[bool, typer.Option("--all", help="All that --slots, --from, --until choose.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds these commands."""
+    for command in (peek, send, cancel, requeue, purge, expire):
+        app.command(command.__name__)(command)
+
+
+def peek(
+    context: typer.Context,
+    topic: Topic,
+    queues: Queues = QueueKind.STORE.value,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many messages.")] = 20,
+    slots: Slots = None,
+    since: From = None,
+    until: Until = None,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
+    """Look at messages without taking them, queue by queue and slot by slot.
+
+    With --json one line each.
+    """
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    found = first_entries(_pages(queue, queues, slots, since, until), limit)
+    if as_json:
+        for entry in found:
+            print_json(_entry_json(entry))
+    elif found:
+        columns = (
+            "queue",
+            "slot",
+            "content",
+            "due",
+            "priority",
+            "retries",
+            "held since",
+            "by",
+            "died",
+        )
+        print_table(columns, map(_entry_row, found))
+    else:
+        say("No message matches.")
+    if not found:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+def send(
+    context: typer.Context,
+    topic: Topic,
+    contents: Contents = None,
+    slot_basis: SlotBasis = None,
+    time_range: TimeRange = None,
+    priority: Priority = None,
+    fixed_time: FixedTime = None,
+) -> None:
+    """Send contents, or the lines of stdin where none is given."""
+    broker = broker_of(context)
+    queue = broker.queue(topic, group=broker.definition(topic).groups[0])
+    value = _value(time_range, priority, fixed_time)
+    new = merged = 0
+    for part in _parts(contents or _lines()):
+        sent = queue.send(part, slot_basis=slot_basis, **value)
+        new, merged = new + sent.new, merged + sent.merged
+    say(f"{topic}: {new:,} new, {merged:,} merged")
+
+
+def cancel(
+    context: typer.Context,
+    topic: Topic,
+    contents: Annotated[list[str], typer.Argument(help="Contents.", show_default=False)],
+    slot_basis: SlotBasis = None,
+    group: Annotated[str | None, typer.Option(help="One consumer group; else all.")] = None,
+) -> None:
+    """Recall messages that nobody has claimed yet."""
+    broker = broker_of(context)
+    groups = broker.definition(topic).groups if group is None else (parse_group(group),)
+    cancelled = 0
+    for each in groups:
+        queue = broker.queue(topic, group=each)
+        cancelled += queue.cancel(_by_slot(queue, contents, slot_basis))
+    _tell(topic, cancelled, "recalled")
+
+
+def requeue(
+    context: typer.Context,
+    topic: Topic,
+    contents: Contents = None,
+    every: Every = False,
+    slots: Slots = None,
+    since: From = None,
+    until: Until = None,
+    slot_basis: SlotBasis = None,
+    time_range: TimeRange = None,
+    priority: Priority = None,
+    fixed_time: FixedTime = None,
+    group: Group = DEFAULT_GROUP_TEXT,
+) -> None:
+    """Bring dead messages back as first deliveries; due at once, unless a value says when."""
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    score = _score(queue, time_range, priority, fixed_time)
+    requeued = 0
+    for by_slot in _chosen(
+        queue, contents, every, slot_basis, (QueueKind.DEAD, slots, since, until)
+    ):
+        pairs = {s: [v for c in found for v in (score, c)] for s, found in by_slot.items()}
+        requeued += queue.requeue_pairs(pairs)
+    _tell(topic, requeued, "brought back")
+
+
+def purge(
+    context: typer.Context,
+    topic: Topic,
+    contents: Contents = None,
+    every: Every = False,
+    queues: Queues = QueueKind.DEAD.value,
+    slots: Slots = None,
+    since: From = None,
+    until: Until = None,
+    slot_basis: SlotBasis = None,
+    group: Group = DEFAULT_GROUP_TEXT,
+    yes: Yes = False,
+) -> None:
+    """Delete messages for good: dead ones, or those that wait in store or retry queue.
+
+    What a consumer holds (prepare) is its own.
+    """
+    if queues not in (QueueKind.DEAD, QueueKind.STORE, QueueKind.RETRY):
+        raise InvalidOption(f"--queue {queues!r} is not accepted. Accepted: dead, store, retry.")
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    kind = QueueKind(queues)
+    if every:
+        held = sum(queue.sizes([kind], queue.slots))
+        confirm(f"Delete messages of the {kind} queue of {topic}, which holds {held:,}?", yes)
+    else:
+        confirm(f"Delete {len(contents or []):,} messages of the {kind} queue of {topic}?", yes)
+    delete = queue.purge if kind is QueueKind.DEAD else queue.cancel
+    chosen = _chosen(queue, contents, every, slot_basis, (kind, slots, since, until))
+    _tell(topic, sum(map(delete, chosen)), "deleted")
+
+
+def expire(context: typer.Context, topic: Topic, group: Group = DEFAULT_GROUP_TEXT) -> None:
+    """Give back now what is claimed and whose lease has run out."""
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    say(f"{topic}: {queue.expire():,} messages given back")
+
+
+def _pages(
+    queue: Queue, queues: str, slots: str | None, since: str | None, until: str | None
+) -> Iterator[Page]:
+    """The pages of a choice, as the options of a table name it."""
+    named = {"slots": slots, "startingTime": since, "endingTime": until}
+    given = {"topic": queue.definition.name, "queue": queues, **without_none(named)}
+    scope = parse_table_options(given).scope
+    for kind in scope.queues:
+        scores = scope.scores_of(kind, queue.definition)
+        if scores is not None:
+            for slot in scope.slots_of(queue.definition):
+                yield from queue.pages(kind, slot, scores)
+
+
+def _chosen(
+    queue: Queue,
+    contents: list[str] | None,
+    every: bool,
+    slot_basis: str | None,
+    choice: tuple[str, str | None, str | None, str | None],
+) -> Iterator[dict[int, list[bytes]]]:
+    """By slot, what is named, or page by page what the choice finds."""
+    if bool(contents) == every:
+        raise InvalidOption("Which messages? Accepted: contents, or --all; not both.")
+    if contents:
+        yield _by_slot(queue, contents, slot_basis)
+        return
+    for page in _pages(queue, *choice):
+        yield {page.slot: page.contents}
+
+
+def _by_slot(
+    queue: Queue, contents: Iterable[str], slot_basis: str | None
+) -> dict[int, list[bytes]]:
+    by_slot: dict[int, list[bytes]] = {}
+    for content in contents:
+        basis = (content if slot_basis is None else slot_basis).encode()
+        by_slot.setdefault(queue.definition.slot_of(basis), []).append(content.encode())
+    return by_slot
+
+
+def _value(time_range: str | None, priority: int | None, fixed_time: str | None) -> dict[str, Any]:
+    """The keywords of a send."""
+    given = {"time_range": time_range, "priority": priority, "fixed_time": fixed_time}
+    found = without_none(given)
+    if time_range is not None:
+        found["time_range"] = parse_duration_ms("--time-range", time_range)
+    if fixed_time is not None:
+        found["fixed_time"] = Given({"fixedTime": fixed_time}, TABLE_OPTIONS, "").fixed_time()
+    return found
+
+
+def _score(
+    queue: Queue, time_range: str | None, priority: int | None, fixed_time: str | None
+) -> int:
+    """The score in the store of what is brought back. Raises InvalidMessage."""
+    topic, now_ms = queue.definition, queue.now_ms()
+    value = _value(time_range, priority, fixed_time)
+    if topic.type is TopicType.PRIORITY and priority is None:
+        raise InvalidMessage(
+            f"Topic {topic.name} is Priority: nothing tells which priority dead messages come back "
+            "with. Say --priority, 17 or more. Nothing was brought back."
+        )
+    due_now = {
+        TopicType.FIXED_TIME: {"fixed_time": now_ms},
+        TopicType.RANGE_MERGE: {"time_range": 1},
+    }
+    message = Message(b"", **{**due_now.get(topic.type, {}), **value})
+    score = next(iter(pairs_by_slot([message], Message(b""), topic).values()))[0]
+    return int(now_ms + score if topic.type is TopicType.RANGE_MERGE else score)
+
+
+def _lines() -> Iterator[bytes]:
+    """The lines of stdin without their ends."""
+    for line in sys.stdin.buffer:
+        yield line.rstrip(b"\r\n")
+
+
+def _parts(contents: Iterable[Any]) -> Iterator[list[Any]]:
+    part: list[Any] = []
+    for content in contents:
+        part.append(content)
+        if len(part) == LINES_A_SEND:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def _tell(topic: str, how_many: int, done: str) -> None:
+    say(f"{topic}: {how_many:,} messages {done}")
+    if not how_many:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "queue": entry.queue,
+        "slot": entry.slot,
+        **content_json(entry.content),
+        **without_none(
+            {
+                "dueTimeMs": entry.due_time_ms,
+                "priority": entry.priority,
+                "retriesLeft": entry.retries_left,
+                "preparedAtMs": entry.prepared_at_ms,
+                "diedAtMs": entry.died_at_ms,
+                "consumer": entry.consumer,
+            }
+        ),
+    }
+
+
+def _entry_row(entry: Entry) -> tuple[Any, ...]:
+    return (
+        entry.queue,
+        entry.slot,
+        content_text(entry.content),
+        time_text(entry.due_time_ms),
+        entry.priority,
+        entry.retries_left,
+        time_text(entry.prepared_at_ms),
+        entry.consumer,
+        time_text(entry.died_at_ms),
+    )

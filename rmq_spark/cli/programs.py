@@ -1,0 +1,107 @@
+"""Commands that run until they are ended: servers to play with, the demo, figures."""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rmq_spark.cli.output import console, print_json, say
+from rmq_spark.cli.session import broker_of, session_of
+from rmq_spark.local import LocalRedis
+from rmq_spark.queue.errors import InvalidOption
+
+DEFAULT_METRICS_PORT = 9309
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds these commands."""
+    for command in (local, demo, metrics):
+        app.command(command.__name__)(command)
+
+
+def local(
+    zookeeper: Annotated[bool, typer.Option("--zookeeper", help="And a ZooKeeper.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = False,
+) -> None:
+    """Start a Redis to play with (and a ZooKeeper), until Ctrl-C; their data go with them."""
+    with ExitStack() as stack:
+        found = {"RMQ_REDIS_URL": stack.enter_context(LocalRedis()).url}
+        if zookeeper:
+            from rmq_spark.local_zookeeper import LocalEnsemble
+
+            found["RMQ_ZOOKEEPER_HOSTS"] = stack.enter_context(LocalEnsemble()).hosts
+        if as_json:
+            print_json(found)
+        else:
+            for name, value in found.items():
+                say(f"export {name}={value}")
+            say("Until Ctrl-C, with all that is in them.")
+        sys.stdout.flush()
+        _wait_for_the_end()
+
+
+def demo(
+    context: typer.Context,
+    output: Annotated[Path, typer.Option(help="A folder.")] = Path("demo-output"),
+    flights: Annotated[
+        int | None, typer.Option(min=1, help="Only the first so many, for a quick look.")
+    ] = None,
+) -> None:
+    """Send a year of flights as three topics, receive them in Spark, and compare."""
+    try:
+        from rmq_spark.demo.cli import run_demo
+        from rmq_spark.demo.place import one_redis
+    except ModuleNotFoundError as error:
+        raise InvalidOption(f"The demo needs {error.name}: pip install 'rmq-spark[demo]'") from None
+    url = session_of(context).options.get("redis.url")
+    raise typer.Exit(run_demo(output, flights, one_redis(url)))
+
+
+def metrics(
+    context: typer.Context,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = (
+        DEFAULT_METRICS_PORT
+    ),
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Print a dashboard for Grafana and end.")
+    ] = False,
+) -> None:
+    """Serve the figures of all queues to Prometheus, at /metrics, until Ctrl-C."""
+    try:
+        from rmq_spark.metrics.queues import QueueCollector, dashboard_json, serve
+    except ModuleNotFoundError as error:
+        raise InvalidOption(
+            f"rmq metrics needs {error.name}: pip install 'rmq-spark[metrics]'"
+        ) from None
+    if dashboard:
+        sys.stdout.write(dashboard_json())
+        return
+    with serve(QueueCollector(broker_of(context)), host, port) as served:
+        console().print(f"http://{host}:{served}/metrics", markup=False)
+        sys.stdout.flush()
+        _wait_for_the_end()
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[threading.Event]:
+    ended = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    try:
+        yield ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _wait_for_the_end() -> None:
+    """Until SIGTERM or Ctrl-C; both are how it is meant to end."""
+    with _ended_by_sigterm() as ended:
+        try:
+            ended.wait()
+        except KeyboardInterrupt:
+            return

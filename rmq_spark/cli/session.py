@@ -1,0 +1,62 @@
+"""Where a command works: the options of the connection, and the broker they lead to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import typer
+
+from rmq_spark.queue.broker import Broker
+from rmq_spark.queue.connection import parse_connection
+from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.server import Server
+
+# A person waits: what a query would wait out is told soon.
+PATIENCE_S = 2.0
+_REDIS = "redis."
+
+
+@dataclass
+class Session:
+    """Options of the connection, named as for Spark, and of the keys."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    key_prefix: str = ""
+
+    def server(self) -> Server:
+        """A connection. Raises ServerError, InvalidOption."""
+        return Server(parse_connection(self._redis()), PATIENCE_S)
+
+    def broker(self) -> Broker:
+        """The topics there. Raises ServerError, InvalidOption."""
+        return Broker(self.server(), key_prefix=self.key_prefix)
+
+    def _redis(self) -> dict[str, str]:
+        return {name.removeprefix(_REDIS): value for name, value in self.options.items()}
+
+
+def parse_options(given: list[str]) -> dict[str, str]:
+    """Options written as redis.name=value. Raises InvalidOption."""
+    options = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith(_REDIS):
+            # Not shown whole: it may be a password.
+            raise InvalidOption(
+                f"--option {name.split('=')[0][:40]!r} is not accepted. Accepted: an option of the "
+                "connection and its value, such as --option redis.sentinelMaster=mymaster."
+            )
+        options[name] = value
+    return options
+
+
+def session_of(context: typer.Context) -> Session:
+    """What the command line said before the command."""
+    return cast(Session, context.obj)
+
+
+def broker_of(context: typer.Context) -> Broker:
+    """The broker, closed when the command ends."""
+    broker = session_of(context).broker()
+    context.call_on_close(broker.close)
+    return broker

@@ -1,0 +1,121 @@
+"""The figures of all queues on a server, counted anew whenever Prometheus asks."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from rmq_spark.queue.broker import Broker
+from rmq_spark.queue.errors import InvalidOption, RmqError
+from rmq_spark.queue.overview import Row, look
+
+_log = logging.getLogger(__name__)
+
+_OF_GROUP = ["topic", "group"]
+
+
+class QueueCollector(Collector):
+    """What prometheus-client asks for the figures; register it, or let ``serve`` do it.
+
+    A Redis that does not answer makes rmq_up 0 and leaves the others out.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def describe(self) -> list[Metric]:
+        """Nothing: else Redis would be asked when it is registered."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All figures, as they are now."""
+        try:
+            rows = look(self._broker)
+        except RmqError as error:
+            _log.warning("rmq: no figures: %s", error)
+            yield _up(0)
+            return
+        yield _up(1)
+        yield _messages(rows)
+        yield _events(rows)
+        yield _gauge(
+            rows, "rmq_due_messages", "Messages that may be delivered now", lambda r: r.due
+        )
+        yield _gauge(
+            rows,
+            "rmq_oldest_due_seconds",
+            "For how long the oldest message has been due",
+            lambda row: (row.oldest_ms or 0) / 1000,
+        )
+        yield _gauge(
+            rows,
+            "rmq_consumers",
+            "Consumers that were seen within a minute",
+            lambda row: len(row.owners),
+        )
+
+
+def _up(value: int) -> GaugeMetricFamily:
+    return GaugeMetricFamily("rmq_up", "Whether Redis answered", value=value)
+
+
+def _messages(rows: list[Row]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily("rmq_messages", "Messages in a queue", labels=[*_OF_GROUP, "queue"])
+    for row in rows:
+        figures = row.figures
+        for name, queue in (
+            ("store", figures.store),
+            ("prepare", figures.prepare),
+            ("retry", figures.retry),
+            ("dead", figures.dead),
+        ):
+            family.add_metric([row.topic, row.group, name], queue.count)
+    return family
+
+
+def _events(rows: list[Row]) -> CounterMetricFamily:
+    family = CounterMetricFamily(
+        "rmq_events", "What happened to messages, by what it was", labels=[*_OF_GROUP, "event"]
+    )
+    for row in rows:
+        for event, count in row.figures.counters.items():
+            family.add_metric([row.topic, row.group, event], count)
+    return family
+
+
+def _gauge(
+    rows: list[Row], name: str, meaning: str, value: Callable[[Row], float]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, meaning, labels=_OF_GROUP)
+    for row in rows:
+        family.add_metric([row.topic, row.group], value(row))
+    return family
+
+
+@contextmanager
+def serve(collector: Collector, host: str, port: int) -> Iterator[int]:
+    """Answers at /metrics until it is left; gives the port. Raises InvalidOption."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise InvalidOption(
+            f"{host}:{port} cannot be listened on ({error.strerror}). Accepted: a port that is "
+            "free, 0 for any."
+        ) from None
+    try:
+        yield int(server.server_port)
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+def dashboard_json() -> str:
+    """A dashboard for Grafana: import it and choose the data source."""
+    return resources.files(__package__).joinpath("dashboard.json").read_text(encoding="utf-8")

@@ -1,0 +1,227 @@
+"""What runs longer or looks further: top, doctor, local, metrics; and what no command survives."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+from conftest import COMMAND
+
+import rmq_spark
+import rmq_spark.cli.doctor as doctor_module
+from rmq_spark.local import free_port
+from rmq_spark.metrics.queues import dashboard_json
+
+ALL = ("topics create alter delete pause resume show peek send cancel requeue purge expire top "
+       "doctor local demo metrics")  # fmt: skip
+
+
+def test_the_help_names_all_commands_and_exit_codes(rmq):
+    told = rmq("--help").out
+    assert [name for name in ALL.split() if f"  {name} " not in told] == []
+    assert "3 nothing matched" in " ".join(told.split())
+    assert rmq("--version").out == f"rmq-spark {rmq_spark.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ALL.split())
+def test_every_command_has_help(rmq, name):
+    told = rmq(name, "--help")
+    assert (told.code, "Usage: rmq" in told.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("topics", "show T", "create T --type Priority", "alter T --retries 1", "delete T --yes"),
+        *("pause T", "resume T", "peek T", "send T m", "cancel T m", "requeue T m"),
+        *("purge T m --yes", "expire T", "top --times 1", "metrics"),
+    ],
+)
+def test_a_redis_that_is_down_is_a_line_and_not_a_trace(rmq, command):
+    done = rmq(*command.split(), url=f"redis://u:Zk4-word@127.0.0.1:{free_port()}")
+    assert done.code == 1
+    assert done.err.startswith("rmq: Redis at redis://127.0.0.1:")
+    assert "cannot be reached" in done.err
+    assert len(done.err.splitlines()) == 1
+    assert "Zk4-word" not in done.err
+
+
+def test_an_unknown_command_or_option_is_misuse(rmq):
+    assert rmq("pek").code == 2
+    assert rmq("peek").code == 2
+    assert rmq("-o", "redis.password", "topics").code == 2
+    secret = rmq("-o", "password=Zk4-word", "topics")
+    assert (secret.code, "Zk4-word" in secret.err) == (2, False)
+
+
+def test_other_options_of_the_connection_are_passed_on(rmq):
+    refused = rmq("-o", "redis.sentinelMaster=m", "topics")
+    assert (refused.code, "needs redis.sentinels" in refused.err) == (2, True)
+    assert rmq("-o", "redis.clientName=looker", "topics").code == 0
+
+
+def test_top_tells_rates_and_owners(rmq):
+    queue = rmq.topic()
+    queue.send(["a", "b"], fixed_time=99)
+    rmq.broker.consumer("Orders", "clerk").poll(1)
+    (row,) = rmq("top", "Orders", "--times", "1", "--json").json
+    assert (row["due"], row["inFlight"], row["inPerSecond"]) == (1, 1, 0)
+    assert row["owners"][0]["consumer"] == "clerk"
+    assert row["oldestMs"] > 0
+
+
+def test_top_shows_what_came_between_two_looks(rmq):
+    queue = rmq.topic()
+    command = [*rmq.command(), "top", "--times", "2", "--interval", "2s", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        queue.send([f"m{n}" for n in range(100)], fixed_time=99)
+        (row,) = json.loads(process.stdout.readline())
+        process.wait(timeout=60)
+    assert 0 < row["inPerSecond"] <= 100
+    assert row["due"] == 100
+
+
+def test_top_without_a_terminal_prints_table_after_table_without_escapes(rmq):
+    rmq.topic("a-topic-with-quite-a-long-name-that-is-not-cut-off-anywhere-at-all-in-a-pipe")
+    out = rmq("top", "--times", "2", "--interval", "100ms").out
+    assert "\x1b" not in out
+    assert (
+        out.count("a-topic-with-quite-a-long-name-that-is-not-cut-off-anywhere-at-all-in-a-pipe")
+        == 2
+    )
+
+
+def test_top_on_a_terminal_redraws_until_ctrl_c(rmq):
+    rmq.topic()
+    terminal, other = pty.openpty()
+    command = [*rmq.command(), "top", "--interval", "100ms"]
+    with subprocess.Popen(command, stdout=other, stdin=other, stderr=other) as process:
+        os.close(other)
+        shown = b""
+        while shown.count(b"Orders") < 3:
+            shown += os.read(terminal, 65536)
+        process.send_signal(signal.SIGINT)
+        try:
+            while os.read(terminal, 65536):
+                pass
+        except OSError:
+            pass  # Linux says so when the other end is closed
+        assert process.wait(timeout=60) in (1, 130)
+    os.close(terminal)
+
+
+def test_a_question_is_asked_on_a_terminal_and_no_is_an_answer(rmq):
+    rmq.topic()
+    terminal, other = pty.openpty()
+    command = [*rmq.command(), "delete", "Orders"]
+    with subprocess.Popen(command, stdout=other, stdin=other, stderr=other) as process:
+        os.close(other)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(terminal, 65536)
+        os.write(terminal, b"n\n")
+        assert process.wait(timeout=60) == 1
+    os.close(terminal)
+    assert rmq.broker.find("Orders")
+
+
+def test_doctor_looks_at_everything(rmq, zookeeper):
+    done = rmq("doctor", "--zookeeper", zookeeper.hosts, "--json", PYSPARK_PYTHON=sys.executable)
+    found = {finding["what"]: finding for finding in done.json}
+    assert {name: f["state"] for name, f in found.items()} == {
+        "Redis": "ok",
+        "Redis policy": "ok",
+        "Redis on disk": "warn",
+        "Redis memory": "warn",
+        "Redis user": "ok",
+        "ZooKeeper": "ok",
+        "Java": "ok",
+        "PYSPARK_PYTHON": "ok",
+        "Spark": "ok",
+    }
+    assert all(f["remedy"] for f in found.values() if f["state"] == "warn")
+    assert "finds the format rmq" in found["Spark"]["seen"]
+    assert done.code == 0
+
+
+def test_doctor_names_a_remedy_for_what_is_wrong(rmq, own_redis):
+    own_redis_url = own_redis.url
+    with rmq_spark.connect(own_redis_url).server.client as client:
+        client.execute_command(*["ACL", "SETUSER", "looker", "on", "nopass", "~*", "+@all", "-zadd", "-zrank"])
+        client.config_set("maxmemory", "2mb")
+    done = rmq(
+        *("doctor", "--no-spark", "--zookeeper", f"127.0.0.1:{free_port()}", "--json"),
+        url=own_redis_url.replace("redis://", "redis://looker:x@"),
+        PYSPARK_PYTHON="/no/such/python",
+        JAVA_HOME="/no/such/java",
+    )
+    found = {finding["what"]: finding for finding in done.json}
+    assert done.code == 1
+    for name in ("Redis user", "ZooKeeper", "Java", "PYSPARK_PYTHON"):
+        assert found[name]["state"] == "FAIL", name
+        assert found[name]["remedy"]
+    assert "+zadd +zrank" in found["Redis user"]["remedy"]
+    assert sys.executable in found["PYSPARK_PYTHON"]["remedy"]
+    assert "%" in found["Redis memory"]["seen"]
+
+
+def test_doctor_goes_on_without_redis(rmq):
+    done = rmq("doctor", "--no-spark", url=f"redis://127.0.0.1:{free_port()}")
+    assert done.code == 1
+    assert re.search(r"^FAIL +Redis +Redis at .* cannot be reached", done.out, re.M)
+    assert re.search(r"^ok +Java", done.out, re.M)
+
+
+def test_doctor_finds_a_server_that_evicts(rmq, own_redis):
+    with rmq_spark.connect(own_redis.url).server.client as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    done = rmq("doctor", "--no-spark", "--json", url=own_redis.url)
+    (redis_finding,) = [f for f in done.json if f["what"] == "Redis"]
+    assert (redis_finding["state"], "allkeys-lru" in redis_finding["seen"]) == ("FAIL", True)
+
+
+def test_a_format_that_spark_does_not_find_is_told(monkeypatch):
+    monkeypatch.setattr(doctor_module, "_FIND_FORMAT", "raise SystemExit('no such format')")
+    found = doctor_module.of_format()
+    assert (found.state, found.seen) == ("FAIL", "no such format")
+
+
+def test_a_local_redis_lives_until_it_is_ended():
+    command = [*COMMAND, "local", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        url = json.loads(process.stdout.readline())["RMQ_REDIS_URL"]
+        broker = rmq_spark.connect(url)
+        broker.create("T", "Priority")
+        broker.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+    with pytest.raises(rmq_spark.RmqError):
+        rmq_spark.connect(url, patience_s=0.1)
+
+
+def test_figures_are_served_until_it_is_ended(rmq):
+    rmq.topic().send(["a", "b"], fixed_time=99)
+    command = [*rmq.command(), "metrics", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().strip()
+        with urllib.request.urlopen(address) as answer:
+            text = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    assert 'rmq_messages{group="default",queue="store",topic="Orders"} 2.0' in text
+    assert "rmq_up 1.0" in text
+
+
+def test_a_port_that_is_taken_is_told(rmq, own_redis):
+    done = rmq("metrics", "--port", str(own_redis.port))
+    assert (done.code, "cannot be listened on" in done.err) == (2, True)
+
+
+def test_the_dashboard_is_printed(rmq):
+    assert json.loads(rmq("metrics", "--dashboard").out) == json.loads(dashboard_json())

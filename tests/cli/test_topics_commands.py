@@ -1,0 +1,126 @@
+"""Topics made, listed, changed, shown and deleted by the command."""
+
+import pytest
+
+
+def test_a_topic_is_made_and_listed(rmq):
+    made = rmq(
+        *("create", "Orders", "--type", "fixedtime", "--slots", "8", "--retries", "3"),
+        *("--backoff", "10s,1m", "--groups", "default,audit"),
+    )
+    assert made.code == 0, made.err
+    assert "made: FixedTime, 8 slots, 3 retries; backoff 10s,1m; groups default, audit" in made.out
+    assert rmq("topics", "--json").json == [
+        {
+            "topic": "Orders",
+            "topicType": "FixedTime",
+            "slotAmount": 8,
+            "maxRetries": 3,
+            "retryBackoffMs": [10_000, 60_000],
+            "exclusive": False,
+            "paused": False,
+            "groups": ["default", "audit"],
+        }
+    ]
+    table = rmq("topics").out.splitlines()
+    assert table[0].split()[:3] == ["topic", "type", "slots"]
+    assert table[1].split()[:3] == ["Orders", "FixedTime", "8"]
+
+
+def test_a_topic_that_is_there_is_left_as_it_is(rmq):
+    rmq.topic()
+    again = rmq("create", "Orders", "--type", "FixedTime", "--slots", "4", "--retries", "2")
+    assert (again.code, "is there already" in again.out) == (0, True)
+    assert rmq.broker.definition("Orders").max_retries == 16
+    other = rmq("create", "Orders", "--type", "Priority")
+    assert (other.code, "exists as FixedTime" in other.err) == (1, True)
+
+
+def test_topics_are_chosen_by_a_regular_expression(rmq):
+    rmq.topic("A.one")
+    rmq.topic("A.two")
+    assert [t["topic"] for t in rmq("topics", "A.t.*", "--json").json] == ["A.two"]
+    assert rmq("topics", "A").code == 3
+    assert rmq("topics", "A", "--json").json == []
+    assert "is no regular expression" in rmq("topics", "(").err
+
+
+def test_without_topics_nothing_is_wrong(rmq):
+    assert (rmq("topics").code, rmq("topics").out) == (0, "There is no topic.\n")
+
+
+def test_retries_backoff_and_groups_are_changed(rmq):
+    rmq.topic()
+    done = rmq(*["alter", "Orders", "--retries", "2", "--backoff", "5s", "--exclusive", "--add-group", "audit"])
+    assert done.code == 0, done.err
+    found = rmq.broker.definition("Orders")
+    assert (found.max_retries, found.retry_backoff_ms, found.exclusive) == (2, (5000,), True)
+    assert found.groups == ("", "audit")
+    assert "is there already" in rmq("alter", "Orders", "--add-group", "audit").out
+
+
+def test_a_group_with_messages_goes_only_with_drop(rmq):
+    queue = rmq.topic(groups=["", "audit"])
+    queue.send(["m"], fixed_time=99)
+    kept = rmq("alter", "Orders", "--remove-group", "audit")
+    assert (kept.code, "holds 1 messages" in kept.err) == (1, True)
+    gone = rmq("alter", "Orders", "--remove-group", "audit", "--drop")
+    assert (gone.code, "1 messages with it" in gone.out) == (0, True)
+
+
+def test_altering_nothing_says_what_can_be_altered(rmq):
+    rmq.topic()
+    done = rmq("alter", "Orders")
+    assert (done.code, "--retries, --backoff" in done.err) == (2, True)
+
+
+def test_a_topic_is_paused_and_resumed(rmq):
+    rmq.topic()
+    assert rmq("pause", "Orders").code == 0
+    assert rmq.broker.definition("Orders").paused
+    assert rmq("resume", "Orders").code == 0
+    assert not rmq.broker.definition("Orders").paused
+
+
+def test_a_topic_is_shown_with_queues_counters_and_consumers(rmq):
+    queue = rmq.topic()
+    queue.send(["a", "b", "c"], fixed_time=99)
+    rmq.broker.consumer("Orders", "clerk").poll(2)
+    told = rmq("show", "Orders", "--json").json
+    (group,) = told["groups"]
+    assert {q["queue"]: q["messages"] for q in group["queues"]} == {
+        "store": 1, "prepare": 2, "retry": 0, "dead": 0,
+    }  # fmt: skip
+    assert group["counters"]["claimed"] == 2
+    assert group["consumers"][0]["consumer"] == "clerk"
+    text = rmq("show", "Orders").out
+    assert "lease ends" in text
+    assert "clerk" in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["show"], ["delete", "--yes"], ["pause"], ["resume"], ["alter", "--retries", "1"]),
+        *(["peek"], ["send", "m"], ["cancel", "m"], ["requeue", "m"], ["purge", "m", "--yes"]),
+        *(["expire"], ["top", "--times", "1"]),
+    ],
+)
+def test_a_topic_that_does_not_exist_is_told_with_the_nearest_names(rmq, command):
+    rmq.topic("Orders")
+    rmq.topic("Parcels")
+    name, *rest = command
+    done = rmq(name, "orderz", *rest)
+    assert done.code == 2
+    assert "The topic orderz does not exist" in done.err
+    assert "nearest names are Orders" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_topic_is_deleted_only_when_that_is_said(rmq):
+    rmq.topic().send(["a"], fixed_time=99)
+    asked = rmq("delete", "Orders")
+    assert (asked.code, "stdin is no terminal. Say --yes" in asked.err) == (2, True)
+    assert rmq.broker.find("Orders")
+    assert "with 1 messages" in rmq("delete", "Orders", "--yes").out
+    assert rmq.broker.find("Orders") is None

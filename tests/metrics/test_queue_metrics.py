@@ -1,0 +1,87 @@
+"""The figures of queues as Prometheus gets them, and the dashboard that draws them."""
+
+import json
+import re
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rmq_spark.metrics.queries import QueryMetrics
+from rmq_spark.metrics.queues import QueueCollector, dashboard_json
+from rmq_spark.queue import connect
+
+
+@pytest.fixture
+def samples(broker):
+    """All samples, by name and labels, as they are when it is called."""
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(broker))
+
+    def read():
+        families = text_string_to_metric_families(generate_latest(registry).decode())
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in families
+            for sample in family.samples
+        }
+
+    return read
+
+
+def of(topic, group="default", **more):
+    return tuple(sorted({"topic": topic, "group": group, **more}.items()))
+
+
+def test_queues_counters_and_lateness_are_told_by_topic_and_group(broker, samples):
+    broker.create("Orders", "FixedTime", 4, groups=["", "audit"], max_retries=0)
+    queue = broker.queue("Orders")
+    queue.send(["a", "b", "c"], fixed_time=99)
+    with broker.consumer("Orders", "clerk") as clerk:
+        batch = clerk.poll(2)
+        batch.rollback(list(batch)[:1])
+        batch.commit()
+    found = samples()
+    assert found["rmq_up", ()] == 1
+    assert found["rmq_messages", of("Orders", queue="store")] == 1
+    assert found["rmq_messages", of("Orders", queue="dead")] == 1
+    assert found["rmq_messages", of("Orders", "audit", queue="store")] == 3
+    assert found["rmq_events_total", of("Orders", event="committed")] == 1
+    assert found["rmq_events_total", of("Orders", event="rolledBack")] == 1
+    assert found["rmq_due_messages", of("Orders")] == 1
+    assert found["rmq_oldest_due_seconds", of("Orders")] > 1e9
+    assert found["rmq_consumers", of("Orders")] == 1
+
+
+def test_a_topic_that_goes_is_told_no_more(broker, samples):
+    broker.create("Orders", "FixedTime", 4)
+    assert ("rmq_due_messages", of("Orders")) in samples()
+    broker.delete("Orders")
+    assert samples() == {("rmq_up", ()): 1}
+
+
+def test_a_redis_that_does_not_answer_is_down_and_comes_up_again(own_redis):
+    broker = connect(own_redis.url, patience_s=0.1)
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(broker))
+    own_redis.kill()
+    assert b"rmq_up 0.0" in generate_latest(registry)
+    own_redis.start()
+    assert b"rmq_up 1.0" in generate_latest(registry)
+
+
+def test_the_dashboard_draws_only_what_there_is(broker):
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(broker))
+    QueryMetrics(registry)
+    broker.create("Orders", "FixedTime", 1)
+    there = {family.name for family in registry.collect()}
+    panels = json.loads(dashboard_json())["panels"]
+    drawn = {
+        re.sub(r"_(total|bucket)$", "", name)
+        for panel in panels
+        for target in panel["targets"]
+        for name in re.findall(r"rmq_[a-z_]+", target["expr"])
+    }
+    assert len(panels) == 10
+    assert drawn - there == set()
