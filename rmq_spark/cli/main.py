@@ -20,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"rmq needs {error.name}: pip install 'rmq-spark[cli]'", file=sys.stderr)  # noqa: T201
         return FAILED
-    logging.getLogger("rmq_spark").setLevel(logging.ERROR)  # what fails at last is told
+    for name in ("rmq_spark", "kazoo"):  # what fails at last is told
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         app(args=arguments, prog_name="rmq")
     except RmqError as error:

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from rmq_spark.cli.arguments import Json, Topic, Yes
+from rmq_spark.cli.arguments import Group, Json, Topic, Yes
 from rmq_spark.cli.output import age_text, print_json, print_table, say, time_text
 from rmq_spark.cli.session import broker_of
 from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.claims import Figures, QueueFigures
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.topic import (
+    DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
     TopicDefinition,
     TopicType,
@@ -38,6 +39,7 @@ def add_to(app: typer.Typer) -> None:
         ("pause", pause),
         ("resume", resume),
         ("show", show),
+        ("lower-epochs", lower_epochs),
     ):
         app.command(name)(command)
 
@@ -177,6 +179,18 @@ def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
                     for c in group["consumers"]
                 ),
             )
+
+
+def lower_epochs(context: typer.Context, topic: Topic, group: Group = DEFAULT_GROUP_TEXT) -> None:
+    """Let slots of an exclusive topic forget their epoch, after ZooKeeper was replaced.
+
+    The epochs of a new ensemble begin anew, and a slot refuses one lower than its last. To be run
+    when no query reads the topic through the old ensemble any more: it would be let in beside the
+    new owners, and two would work on one slot.
+    """
+    lowered = broker_of(context).lower_epochs(topic, group=group)
+    nothing = "" if lowered else ": nothing to do, or another topic or Redis is meant"
+    say(f"{topic}: {lowered} slots forgot their epoch{nothing}")
 
 
 def confirm(question: str, yes: bool) -> None:

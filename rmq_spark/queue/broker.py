@@ -1,7 +1,7 @@
 """A Redis server and the topics on it: made, changed, listed and deleted."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rmq_spark.queue.connection import parse_connection
@@ -23,6 +23,7 @@ from rmq_spark.queue.topic import (
     consumer_key,
     group_text,
     parse_group,
+    parse_groups,
     parse_retry_backoff,
     parse_topic_type,
     topics_key,
@@ -111,22 +112,23 @@ class Broker:
         """The topic's definition; the first use makes it.
 
         Type and number of slots may be left out once the topic exists, and must agree if given.
-        ``settings`` (max_retries, retry_backoff, exclusive, groups) count when it is made;
-        retry_backoff is text such as "10s, 30s, 1m", "none" or "rocketmq".
+        ``settings`` count when it is made: max_retries (0 to 16), retry_backoff (text such as
+        "10s, 30s, 1m", "none" or "rocketmq"), exclusive (bool), groups (consumer groups, in a list;
+        one that exists must have them).
         Raises TopicMismatch showing both definitions, UnknownTopic when it does not exist and no
         type says how to make it.
         """
         if isinstance(topic_type, str):
             topic_type = parse_topic_type(topic_type)
         amount = None if slot_amount is None else check_slot_amount(slot_amount)
+        fields = _fields("set", settings)
         found = self.find(name)
         if found is None and topic_type is not None:
-            new = TopicDefinition(
-                name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **_fields("set", settings)
-            )
+            new = TopicDefinition(name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **fields)
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
         found = self.definition(name)
         check_agrees(found, topic_type, amount)
+        _check_groups(found, fields.get("groups", ()))
         return found
 
     def create(
@@ -266,9 +268,18 @@ class Broker:
 
     # -- queues and consumers
 
-    def queue(self, name: str, *, group: str = DEFAULT_GROUP) -> Queue:
-        """The queue of a topic that exists. Raises UnknownTopic."""
-        return Queue(self.server, self.definition(name), key_prefix=self.key_prefix, group=group)
+    def queue(self, name: str, *, group: str | None = None) -> Queue:
+        """The queue of a topic that exists, as a consumer group has it. Raises UnknownTopic.
+
+        What is sent goes to all groups. group: None for the default group, or for the first one
+        where there is no default group.
+        """
+        topic = self.definition(name)
+        if group is None:
+            of = DEFAULT_GROUP if DEFAULT_GROUP in topic.groups else topic.groups[0]
+        else:
+            of = group if group == DEFAULT_GROUP else parse_group(group)
+        return Queue(self.server, topic, key_prefix=self.key_prefix, group=of)
 
     def consumer(
         self,
@@ -300,6 +311,16 @@ def check_agrees(
         )
 
 
+def _check_groups(found: TopicDefinition, wanted: Iterable[str]) -> None:
+    missing = [group for group in wanted if group not in found.groups]
+    if missing:
+        raise TopicMismatch(
+            f"Topic {found.name} has no consumer group {', '.join(map(group_text, missing))}, "
+            f"which groups names; it has {', '.join(map(group_text, found.groups))}. Leave groups "
+            "out, or add what is missing: Broker.add_group, or rmq alter --add-group."
+        )
+
+
 def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Settings as TopicDefinition names them. Raises InvalidOption for one that is none."""
     unknown = sorted(set(settings) - set(CHANGEABLE))
@@ -310,7 +331,18 @@ def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
     fields = dict(settings)
     if "retry_backoff" in fields:
         fields["retry_backoff_ms"] = parse_retry_backoff(fields.pop("retry_backoff"))
+    if "groups" in fields:
+        fields["groups"] = parse_groups(fields["groups"])
     return fields
+
+
+def _text(name: str, value: Any) -> str:
+    """An option as text, as which all of them are parsed."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int):
+        return str(value)
+    raise InvalidOption(f"redis.{name} is a {type(value).__name__}. Accepted: text, see connect.")
 
 
 def connect(
@@ -319,11 +351,13 @@ def connect(
     """A connection to the queue for plain Python programs.
 
     url: ``redis://``, ``rediss://`` or ``unix://``; without it RMQ_REDIS_URL, else the local
-    server. options: those behind ``redis.``, such as ``password`` or ``socketTimeout``.
+    server. options: those behind ``redis.``, such as ``password``, ``socketTimeout="5s"``,
+    ``cluster=True``, ``min_replicas=1``, or ``sentinels="host:port,..."`` with ``sentinelMaster``.
     patience_s: for how long a broken connection is tried again; None for 10 s, or 25 s where a
     replica may take over. Raises InvalidOption, ServerError.
     """
-    given = {**options, **({"url": url} if url is not None else {})}
+    given = {name: _text(name, value) for name, value in options.items()}
+    given |= {} if url is None else {"url": url}
     server = Server(parse_connection(given), patience_s)
     server.warn_if_volatile()
     return Broker(server, key_prefix=key_prefix)

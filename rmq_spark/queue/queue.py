@@ -1,5 +1,6 @@
 """The queue of one topic: with view.py one method per script, but for those that staging calls."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,18 +17,20 @@ from rmq_spark.queue.claims import (
     split_claim_id,
 )
 from rmq_spark.queue.consumer_book import ConsumerBook
-from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.queue.errors import InvalidOption, UnknownTopic
 from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
 from rmq_spark.queue.packed import Pairs, calls_of
 from rmq_spark.queue.parts import chunks
 from rmq_spark.queue.server import Call
 from rmq_spark.queue.staging import Staging
-from rmq_spark.queue.topic import Keys, TopicDefinition, TopicType
+from rmq_spark.queue.topic import Keys, TopicDefinition, TopicType, topics_key
 from rmq_spark.queue.view import QueueView, keys_of, text_of
 
 # Lua passes up to 7999 values to a call. A send blocks Redis for about 2 us a message, so others'
 # calls wait less than 10 ms.
 MESSAGES_A_SEND = 3900
+# So old a definition is read again before a send: groups come and go, and senders live for long.
+DEFINITION_AGE_S = 1.0
 # A consumer that was not seen for so long has no checkpoint any more that could come back.
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
 
@@ -54,7 +57,8 @@ class Queue(QueueView):
     ) -> SendResult:
         """Sends messages; the keywords give the values that a message has not itself.
 
-        All are checked before the first goes. With past_fixed_time="fail" a fixed time that is not
+        All are checked before the first goes. They go to all consumer groups that the topic had a
+        second ago. With past_fixed_time="fail" a fixed time that is not
         after Redis' time is refused. After a broken connection a message may be sent a second
         time; it merges with the first unless that one was consumed meanwhile.
         """
@@ -62,6 +66,7 @@ class Queue(QueueView):
             raise InvalidOption(
                 f"past_fixed_time={past_fixed_time!r} is not accepted. Accepted: send, fail."
             )
+        self._read_again()
         refuse = past_fixed_time == "fail" and self.definition.type is TopicType.FIXED_TIME
         defaults = Message(b"", slot_basis, time_range, priority, fixed_time)
         by_slot = pairs_by_slot(
@@ -85,6 +90,16 @@ class Queue(QueueView):
         ]
         replies = self._pipelines(calls)
         return SendResult(sum(reply[0] for reply in replies), sum(reply[1] for reply in replies))
+
+    def _read_again(self) -> None:
+        """Brings the definition up to date. Raises UnknownTopic where it was deleted."""
+        if time.monotonic() - self._read_s < DEFINITION_AGE_S:
+            return
+        name = self.definition.name
+        text = self.server.command("HGET", topics_key(self.key_prefix), name)
+        if not text:
+            raise UnknownTopic(f"The topic {name} was deleted. Nothing was sent.")
+        self._take(TopicDefinition.from_json(name, text))
 
     def _send_call(self, slot: int, pairs: Pairs) -> Call:
         keys: list[str] = []

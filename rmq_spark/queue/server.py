@@ -263,6 +263,10 @@ class Server:
                 f"Redis at {self.address} is version {info.get('redis_version')}; needed: 6.2 or "
                 "later, or Valkey."
             )
+        if info.get("cluster_enabled") and not self.is_cluster:
+            raise errors.ServerUnsuitable(
+                f"Redis at {self.address} is a node of a Redis Cluster. Set redis.cluster=true."
+            )
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             raise errors.ServerUnsuitable(
@@ -319,6 +323,11 @@ class Server:
             )
         if isinstance(error, MasterNotFoundError):  # redis-py quotes what it asked with
             text = "the Sentinels know of no such master, or none of them answers"
+        if self._options.sentinels and isinstance(error, MasterNotFoundError):
+            return errors.ServerUnavailable(
+                f"{at} is not known: {text}. Check redis.sentinelMaster and redis.sentinels; they "
+                f"were asked for {self._patience_s:g} s."
+            )
         if _passes(error):
             tls = " with TLS, maybe for clients with a certificate only (redis.sslCertfile)"
             return errors.ServerUnavailable(

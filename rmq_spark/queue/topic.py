@@ -217,16 +217,29 @@ def check_group(group: str) -> str:
 
 
 def parse_group(text: str) -> str:
-    """A group's name as options write it: ``default`` is the default group's, and no text."""
-    name = text.strip()
-    return DEFAULT_GROUP if name == DEFAULT_GROUP_TEXT else check_group(name)
+    """A group's name as options write it: ``default`` is the default group's.
+
+    Raises InvalidOption for one that is none, such as no text.
+    """
+    name = text.strip() if isinstance(text, str) else text
+    if name == DEFAULT_GROUP_TEXT:
+        return DEFAULT_GROUP
+    if not isinstance(name, str) or name == "":
+        raise InvalidOption(
+            f"group={text!r} is no group name. Accepted: {DEFAULT_GROUP_TEXT}, or 1 to 200 of "
+            "A-Z a-z 0-9 . _ -"
+        )
+    return check_group(name)
 
 
-def parse_groups(text: str) -> tuple[str, ...]:
-    """The names of groups, by commas. Raises InvalidOption."""
-    names = tuple(parse_group(name) for name in text.split(",") if name.strip())
+def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of groups, in a list or by commas. Raises InvalidOption."""
+    listed = [name for name in text.split(",") if name.strip()] if isinstance(text, str) else text
+    names = tuple(DEFAULT_GROUP if name == DEFAULT_GROUP else parse_group(name) for name in listed)
     if not names:
-        raise InvalidOption(f"groups={text!r} has no name. Accepted: names by commas.")
+        raise InvalidOption(
+            f"groups={text!r} has no name. Accepted: names, in a list or by commas."
+        )
     return names
 
 

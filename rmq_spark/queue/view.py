@@ -1,5 +1,6 @@
 """What a topic's queues hold: all that only reads."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Self
@@ -48,9 +49,14 @@ class QueueView:
                 f"Accepted: {', '.join(map(group_text, definition.groups))}."
             )
         self.server = server
-        self.definition = definition
         self.key_prefix = key_prefix
         self.keys = Keys(definition.name, key_prefix, group)
+        self._take(definition)
+
+    def _take(self, definition: TopicDefinition) -> None:
+        """Goes by this definition from now on."""
+        self.definition = definition
+        self._read_s = time.monotonic()
         self._backoff = ",".join(str(wait) for wait in definition.retry_backoff_ms)
         self._descending = int(definition.type.descending)
 

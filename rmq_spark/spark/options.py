@@ -9,6 +9,7 @@ from typing import Any
 from rmq_spark.queue.connection import ConnectionOptions
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.topic import (
+    DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
     HIGHEST_SCORE,
     LOWEST_SCORE,
@@ -212,7 +213,7 @@ def _subscription(options: Given) -> Subscription:
             f"{found if given else 'The option topic is missing'}. Accepted: one of topic, for one "
             "topic, topics, for several by commas, and topicPattern, for a regular expression."
         )
-    group = parse_group(options.get("group") or "")
+    group = parse_group(options.get("group") or DEFAULT_GROUP_TEXT)
     pattern = options.get("topicPattern")
     if pattern is not None:
         try:

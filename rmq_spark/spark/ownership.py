@@ -79,9 +79,9 @@ class OwnedSlots:
                     f"Slot {slot} of topic {self._queue.definition.name} was consumed under the "
                     f"epoch {known}, but ZooKeeper at {self._ensemble.hosts} gives {epoch}: was "
                     "the ensemble replaced, or its data lost? When no query reads the topic "
-                    "through another ensemble any more: python -m rmq_spark.workers lower-epochs "
-                    f"--topic {self._queue.definition.name} (with --redis-url and --key-prefix as "
-                    "this query has them)"
+                    "through another ensemble any more: rmq lower-epochs "
+                    f"{self._queue.definition.name} (with --redis-url and --key-prefix as this "
+                    "query has them)"
                 )
 
     def wait_for_slots(self) -> None:

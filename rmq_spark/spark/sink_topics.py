@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.errors import InvalidMessage, InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.queue.errors import InvalidMessage, InvalidOption, UnknownTopic
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
-from rmq_spark.queue.topic import TopicDefinition, TopicType, check_topic_name, group_text
+from rmq_spark.queue.topic import TopicDefinition, TopicType, check_topic_name
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.write_columns import Rows
 
@@ -39,16 +39,7 @@ class SinkTopics:
                 f"The topic {name} does not exist yet. Its first use defines it: add "
                 f'.option("topicType", ...), one of {", ".join(TopicType)}.'
             )
-        topic = broker.define(name, options.topic_type, options.slot_amount, **options.settings)
-        missing = [group for group in options.groups or () if group not in topic.groups]
-        if missing:
-            raise TopicMismatch(
-                f"Topic {name} has no consumer group {', '.join(map(group_text, missing))}, which "
-                f"groups names; it has {', '.join(map(group_text, topic.groups))}. Leave the "
-                "option out, or add what is missing: Broker.add_group, or python -m "
-                "rmq_spark.queue add-group."
-            )
-        return topic
+        return broker.define(name, options.topic_type, options.slot_amount, **options.settings)
 
     def queue(self, server: Server, topic: TopicDefinition) -> Queue:
         """The queue of a topic, of the group that an option names or else of its first one."""

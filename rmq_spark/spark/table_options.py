@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rmq_spark.queue.connection import ConnectionOptions
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.pages import Bounds, parse_queues
-from rmq_spark.queue.topic import MOST_SLOTS, check_topic_name, parse_group
+from rmq_spark.queue.topic import DEFAULT_GROUP_TEXT, MOST_SLOTS, check_topic_name, parse_group
 from rmq_spark.spark.given import CONNECTION, Given, Option
 from rmq_spark.spark.scope import Scope
 
@@ -57,7 +57,7 @@ def parse_table_options(given: Mapping[str, str]) -> TableOptions:
         connection=options.connection(),
         key_prefix=options.key_prefix(),
         topic=check_topic_name(options.get("topic") or ""),
-        group=parse_group(options.get("group") or ""),
+        group=parse_group(options.get("group") or DEFAULT_GROUP_TEXT),
         scope=scope,
         num_partitions=options.optional_whole("numPartitions", 1, 2**31 - 1),
     )

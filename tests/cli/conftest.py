@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass
 
 import pytest
+import servers
 
 from rmq_spark.queue import Broker
 
@@ -56,6 +57,13 @@ class Rmq:
     def topic(self, name="Orders", topic_type="FixedTime", slots=4, **settings):
         self.broker.create(name, topic_type, slots, **settings)
         return self.broker.queue(name)
+
+
+@pytest.fixture(scope="session")
+def redis_executable():
+    """The newest redis-server there is: what differs between versions other tests look at."""
+    found = list(servers.executables().values())
+    return found[-1] if found else servers.do_without()
 
 
 @pytest.fixture

@@ -17,8 +17,10 @@ import rmq_spark.cli.doctor as doctor_module
 from rmq_spark.local import free_port
 from rmq_spark.metrics.queues import dashboard_json
 
-ALL = ("topics create alter delete pause resume show peek send cancel requeue purge expire top "
-       "doctor local demo metrics")  # fmt: skip
+ALL = (
+    "topics create alter delete pause resume show lower-epochs peek send cancel requeue purge "
+    "expire top doctor local demo metrics"
+)
 
 
 def test_the_help_names_all_commands_and_exit_codes(rmq):
@@ -88,13 +90,11 @@ def test_top_shows_what_came_between_two_looks(rmq):
 
 
 def test_top_without_a_terminal_prints_table_after_table_without_escapes(rmq):
-    rmq.topic("a-topic-with-quite-a-long-name-that-is-not-cut-off-anywhere-at-all-in-a-pipe")
+    name = "a-topic-with-quite-a-long-name-that-is-not-cut-off-anywhere-at-all-in-a-pipe"
+    rmq.topic(name)
     out = rmq("top", "--times", "2", "--interval", "100ms").out
     assert "\x1b" not in out
-    assert (
-        out.count("a-topic-with-quite-a-long-name-that-is-not-cut-off-anywhere-at-all-in-a-pipe")
-        == 2
-    )
+    assert out.count(name) == 2
 
 
 def test_top_on_a_terminal_redraws_until_ctrl_c(rmq):
@@ -153,7 +153,9 @@ def test_doctor_looks_at_everything(rmq, zookeeper):
 def test_doctor_names_a_remedy_for_what_is_wrong(rmq, own_redis):
     own_redis_url = own_redis.url
     with rmq_spark.connect(own_redis_url).server.client as client:
-        client.execute_command(*["ACL", "SETUSER", "looker", "on", "nopass", "~*", "+@all", "-zadd", "-zrank"])
+        client.execute_command(
+            *["ACL", "SETUSER", "looker", "on", "nopass", "~*", "+@all", "-zadd", "-zrank"]
+        )
         client.config_set("maxmemory", "2mb")
     done = rmq(
         *("doctor", "--no-spark", "--zookeeper", f"127.0.0.1:{free_port()}", "--json"),

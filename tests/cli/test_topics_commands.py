@@ -51,7 +51,8 @@ def test_without_topics_nothing_is_wrong(rmq):
 
 def test_retries_backoff_and_groups_are_changed(rmq):
     rmq.topic()
-    done = rmq(*["alter", "Orders", "--retries", "2", "--backoff", "5s", "--exclusive", "--add-group", "audit"])
+    wanted = "--retries 2 --backoff 5s --exclusive --add-group audit"
+    done = rmq("alter", "Orders", *wanted.split())
     assert done.code == 0, done.err
     found = rmq.broker.definition("Orders")
     assert (found.max_retries, found.retry_backoff_ms, found.exclusive) == (2, (5000,), True)
@@ -66,6 +67,18 @@ def test_a_group_with_messages_goes_only_with_drop(rmq):
     assert (kept.code, "holds 1 messages" in kept.err) == (1, True)
     gone = rmq("alter", "Orders", "--remove-group", "audit", "--drop")
     assert (gone.code, "1 messages with it" in gone.out) == (0, True)
+
+
+def test_a_group_without_a_name_is_none(rmq):
+    """In a script, a variable that is not set must not name the default group."""
+    rmq.topic(groups=["", "audit"])
+    for arguments in (
+        ["alter", "Orders", "--remove-group", "", "--drop"],
+        ["peek", "Orders", "--group", ""],
+    ):
+        done = rmq(*arguments)
+        assert (done.code, "group='' is no group name. Accepted: default" in done.err) == (2, True)
+    assert rmq.broker.definition("Orders").groups == ("", "audit")
 
 
 def test_altering_nothing_says_what_can_be_altered(rmq):
@@ -101,7 +114,14 @@ def test_a_topic_is_shown_with_queues_counters_and_consumers(rmq):
 @pytest.mark.parametrize(
     "command",
     [
-        *(["show"], ["delete", "--yes"], ["pause"], ["resume"], ["alter", "--retries", "1"]),
+        *(
+            ["show"],
+            ["lower-epochs"],
+            ["delete", "--yes"],
+            ["pause"],
+            ["resume"],
+            ["alter", "--retries", "1"],
+        ),
         *(["peek"], ["send", "m"], ["cancel", "m"], ["requeue", "m"], ["purge", "m", "--yes"]),
         *(["expire"], ["top", "--times", "1"]),
     ],

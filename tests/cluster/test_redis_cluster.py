@@ -14,7 +14,13 @@ from traffic import TOPIC, Traffic, wait_until
 
 import rmq_spark
 from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.errors import InvalidOption, NotReplicated, ServerUnavailable, Superseded
+from rmq_spark.queue.errors import (
+    InvalidOption,
+    NotReplicated,
+    ServerUnavailable,
+    ServerUnsuitable,
+    Superseded,
+)
 from rmq_spark.queue.topic import Keys
 
 SLOTS = 32
@@ -241,3 +247,8 @@ def test_a_cluster_of_which_nothing_is_left_is_named(own_cluster):
 def test_options_of_replicas_are_checked(options, text):
     with pytest.raises(InvalidOption, match=text):
         rmq_spark.connect("redis://127.0.0.1:1/0", **options)
+
+
+def test_a_node_of_a_cluster_is_told_from_a_server_of_its_own(shared_cluster):
+    with pytest.raises(ServerUnsuitable, match=r"is a node of a Redis Cluster. Set"):
+        rmq_spark.connect(shared_cluster.url, patience_s=1)

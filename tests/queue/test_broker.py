@@ -5,10 +5,16 @@ import json
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue import Broker, TopicType
+from rmq_spark.queue import Broker, TopicType, connect
 from rmq_spark.queue.claims import ClaimRequest
 from rmq_spark.queue.consumer_book import ConsumerBook
-from rmq_spark.queue.errors import InvalidOption, TopicMismatch, UnknownTopic, WrongKeyType
+from rmq_spark.queue.errors import (
+    InvalidOption,
+    ServerUnsuitable,
+    TopicMismatch,
+    UnknownTopic,
+    WrongKeyType,
+)
 from rmq_spark.queue.staged_sink import StagedSink
 from rmq_spark.queue.staging import Manifest, StageName, Staging
 from rmq_spark.queue.topic import topics_key
@@ -189,7 +195,7 @@ def test_a_group_the_topic_has_not_is_refused(broker):
 def test_a_topic_may_do_without_the_default_group(broker):
     broker.create("T", "FixedTime", 1, groups=("billing",))
     with pytest.raises(InvalidOption):
-        broker.queue("T")
+        broker.queue("T", group="default")
     queue = broker.queue("T", group="billing")
     assert queue.send([b"m"], fixed_time=1000).new == 1
     assert queue.figures().store.count == 1
@@ -253,3 +259,84 @@ def test_a_sealed_batch_goes_on_without_a_topic_that_was_deleted(broker, caplog)
     assert "topic A was deleted" in caplog.text
     assert broker.queue("B").figures().store.count == 1
     assert StagedSink(broker, "query").publish(1, Manifest({}, 0)) is None
+
+
+# -- what plain Python calls groups, and what a sender sees of them
+
+
+def test_the_default_group_is_named_as_everywhere_else(broker):
+    made = broker.create("T", "FixedTime", 1, groups=["default", "audit"])
+    assert made.groups == ("", "audit")
+    assert broker.queue("T", group="default").keys.group == ""
+    assert broker.create("U", "FixedTime", 1, groups="billing,default").groups == ("billing", "")
+    broker.queue("T").send(["m"], fixed_time=99)
+    with broker.consumer("T", "clerk", group="default") as clerk:
+        assert len(clerk.poll()) == 1
+
+
+def test_a_topic_without_a_default_group_has_a_queue_to_send_to(broker):
+    broker.create("T", "FixedTime", 1, groups=["billing", "audit"])
+    assert broker.queue("T").send(["m"], fixed_time=99).new == 1
+    for group in ("billing", "audit"):
+        assert broker.queue("T", group=group).figures().store.count == 1
+
+
+def test_groups_of_a_topic_that_is_there_must_be_there(broker):
+    broker.create("T", "FixedTime", 1, groups=["billing"])
+    with pytest.raises(TopicMismatch, match=r"no consumer group audit.*it has billing"):
+        broker.create("T", "FixedTime", 1, groups=["billing", "audit"])
+
+
+@pytest.mark.parametrize("group", ["", " ", ["x"], 7, None])
+def test_a_group_that_is_added_has_a_name(broker, group):
+    broker.create("T", "FixedTime", 1)
+    with pytest.raises(InvalidOption, match="is no group name"):
+        broker.add_group("T", group)
+
+
+def test_a_sender_goes_by_the_groups_there_are(broker, monkeypatch):
+    broker.create("T", "FixedTime", 1)
+    sender = broker.queue("T")
+    broker.add_group("T", "late")
+    monkeypatch.setattr("rmq_spark.queue.queue.DEFINITION_AGE_S", 0.0)
+    sender.send(["m"], fixed_time=99)
+    late = broker.queue("T", group="late")
+    assert late.figures().store.count == 1
+    broker.remove_group("T", "late", drop=True)
+    sender.send(["n"], fixed_time=99)
+    assert broker.server.command("EXISTS", late.keys.store(0)) == 0
+
+
+def test_a_sender_of_a_deleted_topic_is_told(broker, monkeypatch):
+    broker.create("T", "FixedTime", 1)
+    sender = broker.queue("T")
+    broker.delete("T")
+    monkeypatch.setattr("rmq_spark.queue.queue.DEFINITION_AGE_S", 0.0)
+    with pytest.raises(UnknownTopic, match=r"was deleted. Nothing was sent"):
+        sender.send(["m"], fixed_time=99)
+    assert broker.server.command("EXISTS", sender.keys.store(0)) == 0
+
+
+def test_a_definition_that_was_just_read_is_not_read_again(broker, monkeypatch):
+    broker.create("T", "FixedTime", 1)
+    sender = broker.queue("T")
+    broker.delete("T")
+    monkeypatch.setattr("rmq_spark.queue.queue.DEFINITION_AGE_S", 3600.0)
+    assert sender.send(["m"], fixed_time=99).new == 1
+
+
+def test_options_of_the_connection_may_be_what_they_mean(redis_url):
+    with pytest.raises(ServerUnsuitable, match=r"redis.cluster=true, but"):
+        connect(redis_url, cluster=True, patience_s=1)
+    connect(redis_url, cluster=False, min_replicas=0).close()
+    with pytest.raises(InvalidOption, match=r"redis.sentinels is a list"):
+        connect(sentinels=["a:1"], sentinelMaster="m")
+
+
+def test_an_unknown_topic_is_told_with_the_nearest_names(broker):
+    for name in ("Orders", "Orders.new", "Parcels"):
+        broker.create(name, "FixedTime", 1)
+    with pytest.raises(UnknownTopic, match=r"The nearest names are Orders, Orders.new\."):
+        broker.queue("orders.nw")
+    with pytest.raises(UnknownTopic, match=r"exist on \S+ under the prefix \S+\. The first send"):
+        broker.queue("xyz")

@@ -1,8 +1,5 @@
 """Consumer groups: each reads its own copy, at its own pace."""
 
-import subprocess
-import sys
-
 import pytest
 from driving import Run, contents, names, refused, send_due
 
@@ -174,31 +171,3 @@ def test_a_query_of_a_removed_group_ends_with_a_word(rmq, queue):
         with refused(InvalidOption, "group='b' is no consumer group"):
             run.reader._run._watch.found_something()
             run.plan(end)
-
-
-def test_the_command_lists_adds_and_removes(rmq, queue):
-    base = [sys.executable, "-m", "rmq_spark.queue"]
-
-    def command(*words):
-        return subprocess.run(
-            [*base, *words, "--topic", queue.definition.name, "--redis-url", rmq.url],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    listed = command("groups").stdout.splitlines()
-    assert [line.split()[:2] for line in listed[1:]] == [["a", "10"], ["b", "10"]]
-    assert (
-        "gets what is sent by batches that start from now on"
-        in command("add-group", "--group", "c").stdout
-    )
-    assert "is there already" in command("add-group", "--group", "c").stdout
-    kept = command("remove-group", "--group", "b")
-    assert (kept.returncode, "--drop" in kept.stderr) == (1, True)
-    assert "10 messages with it" in command("remove-group", "--group", "b", "--drop").stdout
-    assert [line.split()[0] for line in command("groups").stdout.splitlines()] == [
-        "group",
-        "a",
-        "c",
-    ]

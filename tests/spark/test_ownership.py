@@ -225,21 +225,12 @@ def test_an_epoch_of_another_ensemble_is_an_error_that_names_the_remedy(rmq, own
     queue.server.command("HSET", queue.keys.consumers(2), "@epoch", 2**50)
     run = owning(queue)
     start = run.initial()
-    with refused(OwnershipError, "Slot 2", str(2**50), f"lower-epochs --topic {topic}"):
+    with refused(OwnershipError, "Slot 2", str(2**50), f"rmq lower-epochs {topic}"):
         wait_until(lambda: run.plan(start) is None, "refused")
-    command = [sys.executable, "-m", "rmq_spark.workers", "lower-epochs"]
-    done = subprocess.run(
-        [*command, "--topic", topic, "--redis-url", rmq.url], capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "rmq_spark.cli", "--redis-url", rmq.url]
+    done = subprocess.run([*command, "lower-epochs", topic], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"{topic}: 1 slots forgot their epoch\n")
     assert sorted(contents(run.batch(start, planned(run, start)))) == names(8)
-
-
-def test_the_command_says_what_is_wrong(rmq):
-    command = [sys.executable, "-m", "rmq_spark.workers", "lower-epochs", "--topic", "Nothing"]
-    done = subprocess.run([*command, "--redis-url", rmq.url], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "\nUnknownTopic: The topic Nothing does not exist" in f"\n{done.stderr}"
 
 
 def test_what_a_dead_consumer_held_takes_nobodys_place(rmq):
