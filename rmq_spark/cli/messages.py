@@ -35,11 +35,12 @@ from rmq_spark.cli.topics import confirm
 from rmq_spark.queue.durations import parse_duration_ms
 from rmq_spark.queue.errors import InvalidMessage, InvalidOption
 from rmq_spark.queue.messages import Message, pairs_by_slot
-from rmq_spark.queue.pages import Entry, Page, QueueKind, first_entries
+from rmq_spark.queue.pages import Bounds, Entry, Page, QueueKind, first_entries, parse_queues
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.topic import DEFAULT_GROUP_TEXT, TopicType, parse_group
 from rmq_spark.spark.given import Given
-from rmq_spark.spark.table_options import TABLE_OPTIONS, parse_table_options
+from rmq_spark.spark.scope import Scope
+from rmq_spark.spark.table_options import parse_slots
 
 NOTHING_FOUND = 3
 LINES_A_SEND = 10_000
@@ -194,15 +195,22 @@ def expire(context: typer.Context, topic: Topic, group: Group = DEFAULT_GROUP_TE
 def _pages(
     queue: Queue, queues: str, slots: str | None, since: str | None, until: str | None
 ) -> Iterator[Page]:
-    """The pages of a choice, as the options of a table name it."""
-    named = {"slots": slots, "startingTime": since, "endingTime": until}
-    given = {"topic": queue.definition.name, "queue": queues, **without_none(named)}
-    scope = parse_table_options(given).scope
+    """The pages of a choice."""
+    scope = Scope(
+        queues=parse_queues(queues),
+        slots=None if slots is None else parse_slots(slots),
+        times=Bounds(_moment("--from", since), _moment("--until", until)),
+    )
     for kind in scope.queues:
         scores = scope.scores_of(kind, queue.definition)
         if scores is not None:
             for slot in scope.slots_of(queue.definition):
                 yield from queue.pages(kind, slot, scores)
+
+
+def _moment(name: str, text: str | None) -> int | None:
+    """A time in ms since 1970. Raises InvalidOption."""
+    return None if text is None else Given({name: text}, (), "").moment(name)
 
 
 def _chosen(
@@ -239,7 +247,7 @@ def _value(time_range: str | None, priority: int | None, fixed_time: str | None)
     if time_range is not None:
         found["time_range"] = parse_duration_ms("--time-range", time_range)
     if fixed_time is not None:
-        found["fixed_time"] = Given({"fixedTime": fixed_time}, TABLE_OPTIONS, "").fixed_time()
+        found["fixed_time"] = _moment("--fixed-time", fixed_time)
     return found
 
 

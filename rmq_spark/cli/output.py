@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 # Where nobody looks, a line is as long as it needs.
 UNBOUNDED_WIDTH = 10_000
@@ -43,7 +44,7 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
         numeric = bool(listed) and all(isinstance(row[at], int | float) for row in listed)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        table.add_row(*(text_of(cell) for cell in row))
+        table.add_row(*(Text(text_of(cell)) for cell in row))  # [red] is a content like others
     return table
 
 

@@ -50,7 +50,7 @@ def parse_table_options(given: Mapping[str, str]) -> TableOptions:
     slots = options.get("slots")
     scope = Scope(
         queues=parse_queues(options.get("queue") or ""),
-        slots=None if slots is None else _parse_slots(slots),
+        slots=None if slots is None else parse_slots(slots),
         times=Bounds(options.moment("startingTime"), options.moment("endingTime")),
     )
     return TableOptions(
@@ -63,7 +63,8 @@ def parse_table_options(given: Mapping[str, str]) -> TableOptions:
     )
 
 
-def _parse_slots(text: str) -> frozenset[int]:
+def parse_slots(text: str) -> frozenset[int]:
+    """Slots written as numbers and ranges. Raises InvalidOption."""
     found: set[int] = set()
     for part in text.split(","):
         match = _SLOTS.fullmatch(part)

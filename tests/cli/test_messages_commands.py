@@ -35,6 +35,13 @@ def test_lines_of_stdin_are_sent_as_they_are(rmq):
     assert queue.figures().store.count == 4
 
 
+def test_a_content_is_shown_as_it_is_also_where_it_looks_like_markup(rmq):
+    rmq.topic().send(["[red]alarm[/red]", "[/nothing]"], fixed_time=99)
+    out = rmq("peek", "Orders").out
+    assert "[red]alarm[/red]" in out
+    assert "[/nothing]" in out
+
+
 def test_a_content_does_not_move_the_cursor(rmq):
     rmq.topic().send([b"\x1b[2Jgone\n\xff"], fixed_time=99)
     out = rmq("peek", "Orders").out
@@ -82,7 +89,7 @@ def test_a_filter_that_matches_nothing_says_so(rmq):
     [
         (["--queue", "ded"], "queue='ded' is not accepted"),
         (["--slots", "x"], "slots='x'"),
-        (["--from", "soon"], "startingTime='soon'"),
+        (["--from", "soon"], "--from='soon'"),
         (["--group", "other"], "group='other' is no consumer group"),
     ],
 )
