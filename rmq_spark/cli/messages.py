@@ -27,6 +27,7 @@ from rmq_spark.cli.output import (
     print_json,
     print_table,
     say,
+    tell,
     time_text,
     without_none,
 )
@@ -100,6 +101,7 @@ def send(
     time_range: TimeRange = None,
     priority: Priority = None,
     fixed_time: FixedTime = None,
+    as_json: Json = False,
 ) -> None:
     """Send contents, or the lines of stdin where none is given."""
     broker = broker_of(context)
@@ -109,7 +111,8 @@ def send(
     for part in _parts(contents or _lines()):
         sent = queue.send(part, slot_basis=slot_basis, **value)
         new, merged = new + sent.new, merged + sent.merged
-    say(f"{topic}: {new:,} new, {merged:,} merged")
+    text = f"{topic}: {new:,} new, {merged:,} merged"
+    tell(as_json, text, topic=topic, new=new, merged=merged)
 
 
 def cancel(
@@ -118,6 +121,7 @@ def cancel(
     contents: Annotated[list[str], typer.Argument(help="Contents.", show_default=False)],
     slot_basis: SlotBasis = None,
     group: Annotated[str | None, typer.Option(help="One consumer group; else all.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Recall messages that nobody has claimed yet."""
     broker = broker_of(context)
@@ -126,7 +130,7 @@ def cancel(
     for each in groups:
         queue = broker.queue(topic, group=each)
         cancelled += queue.cancel(_by_slot(queue, contents, slot_basis))
-    _tell(topic, cancelled, "recalled")
+    _tell(as_json, topic, cancelled, "recalled")
 
 
 def requeue(
@@ -142,6 +146,7 @@ def requeue(
     priority: Priority = None,
     fixed_time: FixedTime = None,
     group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
 ) -> None:
     """Bring dead messages back as first deliveries; due at once, unless a value says when."""
     queue = broker_of(context).queue(topic, group=parse_group(group))
@@ -152,7 +157,7 @@ def requeue(
     ):
         pairs = {s: [v for c in found for v in (score, c)] for s, found in by_slot.items()}
         requeued += queue.requeue_pairs(pairs)
-    _tell(topic, requeued, "brought back")
+    _tell(as_json, topic, requeued, "brought back")
 
 
 def purge(
@@ -167,6 +172,7 @@ def purge(
     slot_basis: SlotBasis = None,
     group: Group = DEFAULT_GROUP_TEXT,
     yes: Yes = False,
+    as_json: Json = False,
 ) -> None:
     """Delete messages for good: dead ones, or those that wait in store or retry queue.
 
@@ -183,13 +189,20 @@ def purge(
         confirm(f"Delete {len(contents or []):,} messages of the {kind} queue of {topic}?", yes)
     delete = queue.purge if kind is QueueKind.DEAD else queue.cancel
     chosen = _chosen(queue, contents, every, slot_basis, (kind, slots, since, until))
-    _tell(topic, sum(map(delete, chosen)), "deleted")
+    _tell(as_json, topic, sum(map(delete, chosen)), "deleted")
 
 
-def expire(context: typer.Context, topic: Topic, group: Group = DEFAULT_GROUP_TEXT) -> None:
+def expire(
+    context: typer.Context,
+    topic: Topic,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
     """Give back now what is claimed and whose lease has run out."""
     queue = broker_of(context).queue(topic, group=parse_group(group))
-    say(f"{topic}: {queue.expire():,} messages given back")
+    given_back = queue.expire()
+    text = f"{topic}: {given_back:,} messages given back"
+    tell(as_json, text, topic=topic, messages=given_back)
 
 
 def _pages(
@@ -288,8 +301,8 @@ def _parts(contents: Iterable[Any]) -> Iterator[list[Any]]:
         yield part
 
 
-def _tell(topic: str, how_many: int, done: str) -> None:
-    say(f"{topic}: {how_many:,} messages {done}")
+def _tell(as_json: bool, topic: str, how_many: int, done: str) -> None:
+    tell(as_json, f"{topic}: {how_many:,} messages {done}", topic=topic, messages=how_many)
     if not how_many:
         raise typer.Exit(NOTHING_FOUND)
 

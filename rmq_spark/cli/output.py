@@ -26,6 +26,14 @@ def say(text: str) -> None:
     console().print(text, markup=False)
 
 
+def tell(as_json: bool, text: str, **values: Any) -> None:
+    """What was done: a line for people, or an object for programs."""
+    if as_json:
+        print_json(values)
+    else:
+        say(text)
+
+
 def print_json(value: Any) -> None:
     """One line of JSON."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from rmq_spark.cli.arguments import Group, Json, Topic, Yes
-from rmq_spark.cli.output import age_text, print_json, print_table, say, time_text
+from rmq_spark.cli.output import age_text, print_json, print_table, say, tell, time_text
 from rmq_spark.cli.session import broker_of
-from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.claims import Figures, QueueFigures
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.topic import (
@@ -18,7 +17,6 @@ from rmq_spark.queue.topic import (
     TopicDefinition,
     TopicType,
     group_text,
-    parse_group,
     parse_groups,
     parse_topic_type,
 )
@@ -76,6 +74,7 @@ def create(
     exclusive: Annotated[
         bool, typer.Option("--exclusive", help="One key, one thread: needs ZooKeeper.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Make a topic. One that is there with this type and number of slots is left as it is."""
     broker = broker_of(context)
@@ -86,7 +85,8 @@ def create(
     made = broker.create(
         topic, parse_topic_type(topic_type), slots, **settings, exclusive=exclusive
     )
-    say(f"{topic}: {'is there already' if was_there else 'made'}: {_told(made)}")
+    text = f"{topic}: {'is there already' if was_there else 'made'}: {_told(made)}"
+    tell(as_json, text, made=not was_there, **definition_json(made))
 
 
 def alter(
@@ -100,6 +100,7 @@ def alter(
     add_group: Annotated[str | None, typer.Option(help="A consumer group to add.")] = None,
     remove_group: Annotated[str | None, typer.Option(help="One to take away.")] = None,
     drop: Annotated[bool, typer.Option("--drop", help="With all messages in that group.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Change retries, backoff, exclusiveness or consumer groups of a topic."""
     changes = _settings(retries, backoff)
@@ -114,22 +115,16 @@ def alter(
     if changes:
         broker.alter(topic, **changes)
     if add_group is not None:
-        _add_group(broker, topic, add_group)
+        broker.add_group(topic, add_group)
+    gone = {}
     if remove_group is not None:
-        gone = broker.remove_group(topic, remove_group, drop=drop)
-        say(f"{topic}: the group {remove_group} is gone, and {gone:,} messages with it")
-    say(f"{topic}: {_told(broker.definition(topic))}")
+        gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
+    altered = broker.definition(topic)
+    lost = f", {gone['messages']:,} messages went with {remove_group}" if gone else ""
+    tell(as_json, f"{topic}: {_told(altered)}{lost}", **definition_json(altered), **gone)
 
 
-def _add_group(broker: Broker, topic: str, group: str) -> None:
-    if parse_group(group) in broker.definition(topic).groups:
-        say(f"{topic}: the group {group} is there already")
-        return
-    broker.add_group(topic, group)
-    say(f"{topic}: the group {group} gets what is sent by batches that start from now on")
-
-
-def delete(context: typer.Context, topic: Topic, yes: Yes = False) -> None:
+def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json = False) -> None:
     """Delete a topic with everything in it."""
     broker = broker_of(context)
     held = sum(
@@ -138,19 +133,20 @@ def delete(context: typer.Context, topic: Topic, yes: Yes = False) -> None:
     )
     confirm(f"Delete topic {topic} with {held:,} messages?", yes)
     broker.delete(topic)
-    say(f"{topic}: deleted, with {held:,} messages")
+    tell(as_json, f"{topic}: deleted, with {held:,} messages", topic=topic, messages=held)
 
 
-def pause(context: typer.Context, topic: Topic) -> None:
+def pause(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
     """Let no query take messages of a topic; sending goes on."""
-    broker_of(context).alter(topic, paused=True)
-    say(f"{topic}: paused; queries take nothing of it from their next batch on")
+    paused = broker_of(context).alter(topic, paused=True)
+    text = f"{topic}: paused; queries take nothing of it from their next batch on"
+    tell(as_json, text, **definition_json(paused))
 
 
-def resume(context: typer.Context, topic: Topic) -> None:
+def resume(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
     """End a pause."""
-    broker_of(context).alter(topic, paused=False)
-    say(f"{topic}: resumed")
+    resumed = broker_of(context).alter(topic, paused=False)
+    tell(as_json, f"{topic}: resumed", **definition_json(resumed))
 
 
 def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
@@ -181,7 +177,12 @@ def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
             )
 
 
-def lower_epochs(context: typer.Context, topic: Topic, group: Group = DEFAULT_GROUP_TEXT) -> None:
+def lower_epochs(
+    context: typer.Context,
+    topic: Topic,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
     """Let slots of an exclusive topic forget their epoch, after ZooKeeper was replaced.
 
     The epochs of a new ensemble begin anew, and a slot refuses one lower than its last. To be run
@@ -190,7 +191,8 @@ def lower_epochs(context: typer.Context, topic: Topic, group: Group = DEFAULT_GR
     """
     lowered = broker_of(context).lower_epochs(topic, group=group)
     nothing = "" if lowered else ": nothing to do, or another topic or Redis is meant"
-    say(f"{topic}: {lowered} slots forgot their epoch{nothing}")
+    text = f"{topic}: {lowered} slots forgot their epoch{nothing}"
+    tell(as_json, text, topic=topic, slots=lowered)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -57,7 +57,7 @@ def test_retries_backoff_and_groups_are_changed(rmq):
     found = rmq.broker.definition("Orders")
     assert (found.max_retries, found.retry_backoff_ms, found.exclusive) == (2, (5000,), True)
     assert found.groups == ("", "audit")
-    assert "is there already" in rmq("alter", "Orders", "--add-group", "audit").out
+    assert rmq("alter", "Orders", "--add-group", "audit").code == 0  # it is there already
 
 
 def test_a_group_with_messages_goes_only_with_drop(rmq):
@@ -66,7 +66,7 @@ def test_a_group_with_messages_goes_only_with_drop(rmq):
     kept = rmq("alter", "Orders", "--remove-group", "audit")
     assert (kept.code, "holds 1 messages" in kept.err) == (1, True)
     gone = rmq("alter", "Orders", "--remove-group", "audit", "--drop")
-    assert (gone.code, "1 messages with it" in gone.out) == (0, True)
+    assert (gone.code, "1 messages went with audit" in gone.out) == (0, True)
 
 
 def test_a_group_without_a_name_is_none(rmq):
@@ -144,3 +144,21 @@ def test_a_topic_is_deleted_only_when_that_is_said(rmq):
     assert rmq.broker.find("Orders")
     assert "with 1 messages" in rmq("delete", "Orders", "--yes").out
     assert rmq.broker.find("Orders") is None
+
+
+def test_what_was_done_is_told_as_json(rmq):
+    def told(*arguments):
+        return rmq(*arguments, "--json").json
+
+    assert told("create", "Orders", "--type", "FixedTime")["made"] is True
+    assert told("alter", "Orders", "--retries", "0")["maxRetries"] == 0
+    assert told("pause", "Orders")["paused"] is True
+    assert told("resume", "Orders")["paused"] is False
+    sent = told("send", "Orders", "a", "a", "b", "--fixed-time", "99")
+    assert sent == {"topic": "Orders", "new": 2, "merged": 1}
+    assert told("cancel", "Orders", "a") == {"topic": "Orders", "messages": 1}
+    assert told("requeue", "Orders", "--all") == {"topic": "Orders", "messages": 0}
+    assert told("purge", "Orders", "x", "--yes") == {"topic": "Orders", "messages": 0}
+    assert told("expire", "Orders") == {"topic": "Orders", "messages": 0}
+    assert told("lower-epochs", "Orders") == {"topic": "Orders", "slots": 0}
+    assert told("delete", "Orders", "--yes") == {"topic": "Orders", "messages": 1}
