@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.claims import ConsumerSeen, Figures
+from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.topic import group_text
 
 # Who was not seen for so long is no owner any more: a lease lasts a minute by default.
@@ -43,7 +44,8 @@ def look(broker: Broker, names: Sequence[str] | None = None) -> list[Row]:
     rows = []
     for topic in broker.topics(lambda name: names is None or not names or name in names):
         for group in topic.groups:
-            queue = broker.queue(topic.name, group=group)
+            # Not asked for by name: the topic may be deleted at any time.
+            queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
             owners = [seen for seen in queue.consumers() if seen.ms_ago < OWNER_SEEN_MS]
             figures = queue.figures()
             rows.append(Row(topic.name, group_text(group), figures, owners, queue.now_ms()))
