@@ -1,62 +1,8 @@
-"""The command as a program of its own, on a Redis that a test may fill."""
-
-import json
-import os
-import subprocess
-import sys
-import uuid
-from dataclasses import dataclass
+"""The command on a Redis that all tests here share; each has a key prefix of its own."""
 
 import pytest
 import servers
-
-from rmq_spark.queue import Broker
-
-COMMAND = [sys.executable, "-m", "rmq_spark.cli"]
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        return json.loads(self.out)
-
-    @property
-    def lines(self):
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-class Rmq:
-    """Runs the command under a key prefix of the test's own."""
-
-    def __init__(self, url, server):
-        self.url = url
-        self.prefix = f"{uuid.uuid4().hex}:"
-        self.broker = Broker(server, key_prefix=self.prefix)
-
-    def __call__(self, *arguments, stdin="", url=None, **environment):
-        done = subprocess.run(
-            [*self.command(url), *arguments],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            timeout=200,
-            check=False,
-            env={**os.environ, "COLUMNS": "80", **environment},
-        )
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-    def command(self, url=None):
-        return [*COMMAND, "--redis-url", url or self.url, "--key-prefix", self.prefix]
-
-    def topic(self, name="Orders", topic_type="FixedTime", slots=4, **settings):
-        self.broker.create(name, topic_type, slots, **settings)
-        return self.broker.queue(name)
+from running import Rmq
 
 
 @pytest.fixture(scope="session")
@@ -69,10 +15,3 @@ def redis_executable():
 @pytest.fixture
 def rmq(redis_url, server):
     return Rmq(redis_url, server)
-
-
-def bury(queue, *contents):
-    """Puts contents into the DeadQueue of their slots."""
-    for number, content in enumerate(contents):
-        slot = queue.definition.slot_of(content)
-        queue.server.client.zadd(queue.keys.dead(slot), {content: 1_000 + number})

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from conftest import bury
+from running import bury
 
 
 def test_messages_are_sent_and_looked_at(rmq):

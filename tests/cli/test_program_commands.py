@@ -10,7 +10,7 @@ import sys
 import urllib.request
 
 import pytest
-from conftest import COMMAND
+from running import COMMAND
 
 import rmq_spark
 import rmq_spark.cli.doctor as doctor_module
