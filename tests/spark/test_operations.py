@@ -140,8 +140,8 @@ def test_a_column_of_another_operation_is_refused(rmq):
 
 def test_an_unknown_operation_is_refused(rmq):
     schema = StructType().add("content", StringType())
-    with refused(InvalidOption, "operation='purge'", "send, cancel, requeue, rollback"):
-        rmq.writer(schema, topic="T", operation="purge")
+    with refused(InvalidOption, "operation='erase'", "send, cancel, requeue, rollback, purge"):
+        rmq.writer(schema, topic="T", operation="erase")
 
 
 def test_an_operation_on_a_topic_that_does_not_exist_makes_none(rmq):

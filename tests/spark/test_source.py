@@ -239,7 +239,7 @@ def test_the_columns_of_the_source_are_those_of_the_documentation(spark, rmq):
     [
         ({"topic": "a{b}"}, "is no topic name"),
         ({"visibilityTimeout": "60"}, "is no duration"),
-        ({"queue": "dead"}, "not available yet"),
+        ({"queue": "dead"}, "queue as a table"),
         ({"maxRecords": "1"}, "Unknown option for reading rmq: maxrecords"),
     ],
 )
