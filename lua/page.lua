@@ -3,13 +3,16 @@
 -- ARGV: 1 lowest and 2 highest score, as ZCOUNT takes them, 3 score and 4 content of the entry
 --       after which to go on, both '' at the beginning, 5 entries at most, 6 bytes after which to stop
 -- Returns {{content, score, ...}, {stamp, consumer, first scores, ...} of the claims they are in,
---   1 if there may be more, else 0}. Where that entry is gone, its equals in score come again.
+--   1 if there may be more, else 0, now in ms}. Where that entry is gone, its equals in score come
+--   again.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: ARGV 5, and about twice ARGV 6: it reads as many again as it has. Reads only.
+-- Bound: ARGV 5; ARGV 6 and what 8 contents more, read at once, hold. Reads only.
 local queue, claims, first = KEYS[1], KEYS[2], KEYS[3]
 local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local most, enough_bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
+local READ_AT_ONCE = 8 -- how large contents are is known only when they are read
 
+--- include time
 --- include types
 --- include records
 
@@ -33,23 +36,29 @@ local function first_rank()
 end
 
 local rank, past = first_rank(), redis.call('ZCOUNT', queue, '-inf', highest)
-local entries, stamps, bytes = {}, {}, 0
+local by_stamp, entries, holders, bytes = {}, {}, {}, 0
+for _, record in ipairs(records) do by_stamp[record.stamp] = record end
+
+-- Notes, once, who holds the messages of a claim; its first scores are a text of up to 28 KiB.
+local function note_holder(stamp)
+  local record = by_stamp[stamp]
+  if not record then return end
+  by_stamp[stamp] = nil
+  local scores = redis.call('HGET', first, record.field) or ''
+  holders[#holders + 1] = stamp
+  holders[#holders + 1] = record.consumer
+  holders[#holders + 1] = scores
+  bytes = bytes + #scores
+end
+
 while rank < past and #entries / 2 < most and bytes < enough_bytes do
   local read = #entries / 2
-  local last = math.min(past, rank + read + 1, rank + most - read) - 1
+  local last = math.min(past, rank + math.min(READ_AT_ONCE, read + 1), rank + most - read) - 1
   for i, text in ipairs(redis.call('ZRANGE', queue, rank, last, 'WITHSCORES')) do
     entries[#entries + 1] = text
     bytes = bytes + #text
-    if claims and i % 2 == 0 then stamps[math.floor(text / 1000)] = true end
+    if claims and i % 2 == 0 then note_holder(math.floor(text / 1000)) end
   end
   rank = last + 1
 end
-local holders = {}
-for _, record in ipairs(records) do
-  if stamps[record.stamp] then
-    holders[#holders + 1] = record.stamp
-    holders[#holders + 1] = record.consumer
-    holders[#holders + 1] = redis.call('HGET', first, record.field) or ''
-  end
-end
-return {entries, holders, rank < past and 1 or 0}
+return {entries, holders, rank < past and 1 or 0, now_ms()}

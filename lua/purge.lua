@@ -1,13 +1,26 @@
--- Deletes messages of one slot from the DeadQueue for good.
--- KEYS: 1 dead
--- ARGV: contents
--- Returns how many there were.
+-- Deletes messages of one slot from one of its queues for good.
+-- KEYS: 1 queue (store, retry or dead), 2 stats
+-- ARGV: 1 counter of what is deleted, or '' for none, 2.. pairs of score and content; only where the
+--       content still has that score, or any score where that is ''
+-- Returns how many were deleted.
 -- Errors: RMQ_WRONGTYPE
--- Bound: what the caller sends, at most 3900.
-local dead = KEYS[1]
+-- Bound: what the caller sends, at most 3900 pairs.
+local queue, stats = KEYS[1], KEYS[2]
+local counter = ARGV[1]
 
 --- include types
 
-local wrong = wrong_type(dead, 'zset')
+local wrong = wrong_type(queue, 'zset', stats, 'hash')
 if wrong then return wrong end
-return redis.call('ZREM', dead, unpack(ARGV))
+local contents, wanted = {}, {}
+for i = 2, #ARGV, 2 do contents[#contents + 1] = ARGV[i + 1] end
+for k, score in ipairs(redis.call('ZMSCORE', queue, unpack(contents))) do
+  local asked = ARGV[2 * k]
+  if score and (asked == '' or tonumber(score) == tonumber(asked)) then
+    wanted[#wanted + 1] = contents[k]
+  end
+end
+if #wanted == 0 then return 0 end
+local deleted = redis.call('ZREM', queue, unpack(wanted))
+if counter ~= '' then redis.call('HINCRBY', stats, counter, deleted) end
+return deleted

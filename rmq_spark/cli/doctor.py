@@ -13,7 +13,7 @@ import redis
 import typer
 
 from rmq_spark.cli.arguments import Json
-from rmq_spark.cli.output import console, print_json, table_of
+from rmq_spark.cli.output import print_json, print_table
 from rmq_spark.cli.session import Session, session_of
 from rmq_spark.queue.errors import RmqError
 from rmq_spark.queue.server import Server
@@ -59,9 +59,8 @@ def doctor(
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
-        console().print(
-            table_of(("", "", "seen", "remedy"), [(f.state, *f[:1], *f[2:]) for f in findings])
-        )
+        rows = [(f.state, f.what, f.seen, f.remedy) for f in findings]
+        print_table(("", "", "seen", "remedy"), rows)
     if any(finding.state == FAIL for finding in findings):
         raise typer.Exit(1)
 

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.live import Live
-from rich.table import Table
 
 from rmq_spark.cli.arguments import Json
-from rmq_spark.cli.output import age_text, console, print_json, table_of
+from rmq_spark.cli.output import age_text, print_json, print_table, table_of
 from rmq_spark.cli.session import broker_of
 from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.durations import parse_duration_ms
@@ -55,12 +54,12 @@ def top(
             if as_json:
                 print_json([_json(row, rates) for row in rows])
             else:
-                console().print(_table(rows, rates))
+                print_table(COLUMNS, _lines(rows, rates))
             sys.stdout.flush()
         return
-    with Live(console=console(), auto_refresh=False, screen=times is None) as live:
+    with Live(auto_refresh=False, screen=times is None) as live:
         for _ in _ticks(seconds, times):
-            live.update(_table(*looks.next()), refresh=True)
+            live.update(table_of(COLUMNS, _lines(*looks.next())), refresh=True)
 
 
 class _Looks:
@@ -97,8 +96,10 @@ def _ticks(seconds: float, times: int | None) -> Any:
         yield number
 
 
-def _table(rows: list[Row], rates: dict[tuple[str, str], tuple[float, float]]) -> Table:
-    return table_of(COLUMNS, [_cells(row, *rates[row.topic, row.group]) for row in rows])
+def _lines(
+    rows: list[Row], rates: dict[tuple[str, str], tuple[float, float]]
+) -> list[tuple[Any, ...]]:
+    return [_cells(row, *rates[row.topic, row.group]) for row in rows]
 
 
 def _cells(row: Row, came: float, went: float) -> tuple[Any, ...]:

@@ -1,8 +1,10 @@
 """Runs the command, and turns our own errors into a line on stderr and an exit code."""
 
+import io
 import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rmq_spark.queue.errors import InvalidMessage, InvalidOption, RmqError, UnknownTopic
 
@@ -10,7 +12,7 @@ FAILED, MISUSED = 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code, or exits with it.
+    """Runs one command and returns its exit code.
 
     0 done; 1 failed, or the answer was no, or nobody reads its output any more; 2 misused: an
     option, a topic or a message that is none; 3 nothing matched; 130 interrupted.
@@ -22,10 +24,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     for name in ("rmq_spark", "kazoo"):  # what fails at last is told
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    code = _run(app, arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # What is left in its buffer would be tried again, and complained of, when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _not_written(error)
+    return code
+
+
+def _run(app: Callable[..., object], arguments: Sequence[str] | None) -> int:
+    if sys.stdout is None:  # closed by who has started us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a content may have any character
     try:
         app(args=arguments, prog_name="rmq")
     except RmqError as error:
         print(f"rmq: {error}", file=sys.stderr)  # noqa: T201 - a program
         misused = isinstance(error, InvalidOption | InvalidMessage | UnknownTopic)
         return MISUSED if misused else FAILED
+    except OSError as error:
+        return _not_written(error)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return 0
+
+
+def _not_written(error: OSError) -> int:
+    if not isinstance(error, BrokenPipeError):
+        print(f"rmq: {error}", file=sys.stderr)  # noqa: T201 - a program
+    return FAILED

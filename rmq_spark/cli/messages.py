@@ -1,5 +1,6 @@
 """Commands on messages: look, send, recall, bring back, delete, give back."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
@@ -45,6 +46,7 @@ from rmq_spark.spark.table_options import parse_slots
 
 NOTHING_FOUND = 3
 LINES_A_SEND = 10_000
+MOST_SHOWN = 1_000_000  # all of them are held in memory
 Every = Annotated[bool, typer.Option("--all", help="All that --slots, --from, --until choose.")]
 
 
@@ -58,7 +60,9 @@ def peek(
     context: typer.Context,
     topic: Topic,
     queues: Queues = QueueKind.STORE.value,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many messages.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=MOST_SHOWN, help="So many messages.")
+    ] = 20,
     slots: Slots = None,
     since: From = None,
     until: Until = None,
@@ -70,7 +74,7 @@ def peek(
     With --json one line each.
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
-    found = first_entries(_pages(queue, queues, slots, since, until), limit)
+    found = first_entries(_pages(queue, _scope(queues, slots, since, until)), limit)
     if as_json:
         for entry in found:
             print_json(_entry_json(entry))
@@ -108,7 +112,8 @@ def send(
     queue = broker.queue(topic, group=broker.definition(topic).groups[0])
     value = _value(time_range, priority, fixed_time)
     new = merged = 0
-    for part in _parts(contents or _lines()):
+    given = map(os.fsencode, contents) if contents else _lines()
+    for part in _parts(given):
         sent = queue.send(part, slot_basis=slot_basis, **value)
         new, merged = new + sent.new, merged + sent.merged
     text = f"{topic}: {new:,} new, {merged:,} merged"
@@ -151,11 +156,15 @@ def requeue(
     """Bring dead messages back as first deliveries; due at once, unless a value says when."""
     queue = broker_of(context).queue(topic, group=parse_group(group))
     score = _score(queue, time_range, priority, fixed_time)
+    found: Iterable[dict[int, list[bytes]]]
+    if _are_named(contents, every):
+        found = [_by_slot(queue, contents or [], slot_basis)]
+    else:  # what dies again meanwhile is not brought back again
+        pages = _pages(queue, _scope(QueueKind.DEAD, slots, since, until, queue.now_ms()))
+        found = ({page.slot: page.contents} for page in pages)
     requeued = 0
-    for by_slot in _chosen(
-        queue, contents, every, slot_basis, (QueueKind.DEAD, slots, since, until)
-    ):
-        pairs = {s: [v for c in found for v in (score, c)] for s, found in by_slot.items()}
+    for by_slot in found:
+        pairs = {s: [v for c in of_slot for v in (score, c)] for s, of_slot in by_slot.items()}
         requeued += queue.requeue_pairs(pairs)
     _tell(as_json, topic, requeued, "brought back")
 
@@ -165,7 +174,9 @@ def purge(
     topic: Topic,
     contents: Contents = None,
     every: Every = False,
-    queues: Queues = QueueKind.DEAD.value,
+    queues: Annotated[
+        str, typer.Option("--queue", help="dead, store or retry.")
+    ] = QueueKind.DEAD.value,
     slots: Slots = None,
     since: From = None,
     until: Until = None,
@@ -182,14 +193,18 @@ def purge(
         raise InvalidOption(f"--queue {queues!r} is not accepted. Accepted: dead, store, retry.")
     queue = broker_of(context).queue(topic, group=parse_group(group))
     kind = QueueKind(queues)
-    if every:
-        held = sum(queue.sizes([kind], queue.slots))
-        confirm(f"Delete messages of the {kind} queue of {topic}, which holds {held:,}?", yes)
-    else:
+    if _are_named(contents, every):
         confirm(f"Delete {len(contents or []):,} messages of the {kind} queue of {topic}?", yes)
-    delete = queue.purge if kind is QueueKind.DEAD else queue.cancel
-    chosen = _chosen(queue, contents, every, slot_basis, (kind, slots, since, until))
-    _tell(as_json, topic, sum(map(delete, chosen)), "deleted")
+        deleted = queue.purge(_by_slot(queue, contents or [], slot_basis), kind)
+    else:
+        held = sum(queue.sizes([kind], queue.slots))
+        chosen = "all messages" if slots is since is until is None else "the chosen messages"
+        confirm(f"Delete {chosen} of the {kind} queue of {topic}, which holds {held:,}?", yes)
+        deleted = 0
+        for page in _pages(queue, _scope(kind, slots, since, until)):
+            pairs = [v for pair in zip(page.scores, page.contents, strict=True) for v in pair]
+            deleted += queue.purge_pairs({page.slot: pairs}, kind)
+    _tell(as_json, topic, deleted, "deleted")
 
 
 def expire(
@@ -205,15 +220,24 @@ def expire(
     tell(as_json, text, topic=topic, messages=given_back)
 
 
-def _pages(
-    queue: Queue, queues: str, slots: str | None, since: str | None, until: str | None
-) -> Iterator[Page]:
-    """The pages of a choice."""
-    scope = Scope(
+def _scope(
+    queues: str,
+    slots: str | None,
+    since: str | None,
+    until: str | None,
+    before_ms: int | None = None,
+) -> Scope:
+    """A choice. before_ms: nothing from then on. Raises InvalidOption."""
+    times = Bounds(_moment("--from", since), _moment("--until", until))
+    return Scope(
         queues=parse_queues(queues),
         slots=None if slots is None else parse_slots(slots),
-        times=Bounds(_moment("--from", since), _moment("--until", until)),
+        times=times.within(None, before_ms),
     )
+
+
+def _pages(queue: Queue, scope: Scope) -> Iterator[Page]:
+    """What a choice finds."""
     for kind in scope.queues:
         scores = scope.scores_of(kind, queue.definition)
         if scores is not None:
@@ -226,21 +250,11 @@ def _moment(name: str, text: str | None) -> int | None:
     return None if text is None else Given({name: text}, (), "").moment(name)
 
 
-def _chosen(
-    queue: Queue,
-    contents: list[str] | None,
-    every: bool,
-    slot_basis: str | None,
-    choice: tuple[str, str | None, str | None, str | None],
-) -> Iterator[dict[int, list[bytes]]]:
-    """By slot, what is named, or page by page what the choice finds."""
+def _are_named(contents: list[str] | None, every: bool) -> bool:
+    """Whether messages are named, rather than chosen. Raises InvalidOption."""
     if bool(contents) == every:
         raise InvalidOption("Which messages? Accepted: contents, or --all; not both.")
-    if contents:
-        yield _by_slot(queue, contents, slot_basis)
-        return
-    for page in _pages(queue, *choice):
-        yield {page.slot: page.contents}
+    return bool(contents)
 
 
 def _by_slot(
@@ -248,8 +262,8 @@ def _by_slot(
 ) -> dict[int, list[bytes]]:
     by_slot: dict[int, list[bytes]] = {}
     for content in contents:
-        basis = (content if slot_basis is None else slot_basis).encode()
-        by_slot.setdefault(queue.definition.slot_of(basis), []).append(content.encode())
+        basis = os.fsencode(content if slot_basis is None else slot_basis)
+        by_slot.setdefault(queue.definition.slot_of(basis), []).append(os.fsencode(content))
     return by_slot
 
 
@@ -286,7 +300,7 @@ def _score(
 
 def _lines() -> Iterator[bytes]:
     """The lines of stdin without their ends."""
-    for line in sys.stdin.buffer:
+    for line in sys.stdin.buffer if sys.stdin else ():
         yield line.rstrip(b"\r\n")
 
 

@@ -11,19 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# Where nobody looks, a line is as long as it needs.
-UNBOUNDED_WIDTH = 10_000
-
-
-def console() -> Console:
-    """stdout; no colours, and lines of any length, where it is no terminal."""
-    width = None if sys.stdout.isatty() else UNBOUNDED_WIDTH
-    return Console(width=width, highlight=False, soft_wrap=not sys.stdout.isatty())
+# Behind a longer cell the others of its line stand further right.
+WIDEST_COLUMN = 60
+SHOWN_BYTES = 200
 
 
 def say(text: str) -> None:
     """A line for people."""
-    console().print(text, markup=False)
+    sys.stdout.write(f"{text}\n")
 
 
 def tell(as_json: bool, text: str, **values: Any) -> None:
@@ -36,12 +31,21 @@ def tell(as_json: bool, text: str, **values: Any) -> None:
 
 def print_json(value: Any) -> None:
     """One line of JSON."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    plain = "utf" not in (sys.stdout.encoding or "").lower()
+    sys.stdout.write(json.dumps(value, ensure_ascii=plain) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table; numbers stand right."""
-    console().print(table_of(columns, rows))
+    """A table; in a pipe without colours, and a line a row however long it is."""
+    listed = [list(row) for row in rows]
+    if sys.stdout.isatty():
+        Console(highlight=False).print(table_of(columns, listed))
+        return
+    lines = [list(columns), *([text_of(cell) for cell in row] for row in listed)]
+    widths = [min(max(map(len, cells)), WIDEST_COLUMN) for cells in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        say("  ".join(cells).rstrip())
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
@@ -88,7 +92,12 @@ def age_text(ms: int | None) -> str:
 
 
 def content_text(content: bytes) -> str:
-    """A content for people: what is no text shows as escapes, and nothing moves the cursor."""
+    """A content for people: what is no text shows as escapes, and nothing moves the cursor.
+
+    Of a long one the beginning; --json shows all.
+    """
+    if len(content) > SHOWN_BYTES:
+        return f"{content_text(content[:SHOWN_BYTES])}... ({len(content):,} bytes)"
     text = content.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from rmq_spark.cli.output import console, print_json, say
-from rmq_spark.cli.session import broker_of, session_of
+from rmq_spark.cli.output import print_json, say
+from rmq_spark.cli.session import session_of
 from rmq_spark.local import LocalRedis
 from rmq_spark.queue.errors import InvalidOption
 
@@ -58,7 +58,13 @@ def demo(
         from rmq_spark.demo.place import one_redis
     except ModuleNotFoundError as error:
         raise InvalidOption(f"The demo needs {error.name}: pip install 'rmq-spark[demo]'") from None
-    url = session_of(context).options.get("redis.url")
+    session = session_of(context)
+    others = sorted(session.options.keys() - {"redis.url"})
+    if others or session.key_prefix:
+        raise InvalidOption(
+            f"The demo takes --redis-url alone, not {', '.join(others) or '--key-prefix'}."
+        )
+    url = session.options.get("redis.url")
     raise typer.Exit(run_demo(output, flights, one_redis(url)))
 
 
@@ -82,8 +88,8 @@ def metrics(
     if dashboard:
         sys.stdout.write(dashboard_json())
         return
-    with serve(QueueCollector(broker_of(context)), host, port) as served:
-        console().print(f"http://{host}:{served}/metrics", markup=False)
+    with serve(QueueCollector(session_of(context).broker), host, port) as served:
+        say(f"http://{host}:{served}/metrics")
         sys.stdout.flush()
         _wait_for_the_end()
 

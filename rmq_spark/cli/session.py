@@ -41,10 +41,10 @@ def parse_options(given: list[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.startswith(_REDIS):
-            # Not shown whole: it may be a password.
             raise InvalidOption(
-                f"--option {name.split('=')[0][:40]!r} is not accepted. Accepted: an option of the "
-                "connection and its value, such as --option redis.sentinelMaster=mymaster."
+                "--option is not accepted (it is not shown, it may be a password). Accepted: an "
+                "option of the connection and its value, such as --option "
+                "redis.sentinelMaster=mymaster."
             )
         options[name] = value
     return options

@@ -199,7 +199,7 @@ def confirm(question: str, yes: bool) -> None:
     """Asks, unless that is answered. Raises InvalidOption where nobody can answer."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not (sys.stdin and sys.stdin.isatty()):
         raise InvalidOption(f"{question} Nobody can be asked: stdin is no terminal. Say --yes.")
     typer.confirm(question, abort=True)
 

@@ -50,11 +50,13 @@ class QueryMetrics(StreamingQueryListener):
         self._lateness = gauge("lateness_seconds", "For how long the oldest message has been due")
         self._slots = gauge("slots_owned", "Slots it owns")
         self._names: dict[str, str] = {}
+        self._kept: dict[str, set[tuple[Gauge, tuple[str, ...]]]] = {}  # by query
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """A query begins."""
         self._names[str(event.id)] = event.name or str(event.id)
         self._active.labels(self._name(event.id)).set(1)
+        self._failures.labels(self._name(event.id))  # 0, so that the first one is an increase
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A batch is done, or nothing came for a while."""
@@ -71,7 +73,10 @@ class QueryMetrics(StreamingQueryListener):
                 self._note(name, topic, of_topic)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new."""
+        """Nothing is due, or nothing that it may have."""
+        for gauge, labels in self._kept.get(self._name(event.id), ()):
+            if gauge is self._lateness or labels[2:] == ("due",):
+                gauge.labels(*labels).set(0)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """A query has ended."""
@@ -79,6 +84,8 @@ class QueryMetrics(StreamingQueryListener):
         self._active.labels(name).set(0)
         if event.exception is not None:
             self._failures.labels(name).inc()
+        for gauge, labels in self._kept.pop(name, set()):  # of the queues it knows no more
+            gauge.remove(*labels)
         self._names.pop(str(event.id), None)
 
     def _name(self, query_id: Any) -> str:
@@ -86,14 +93,18 @@ class QueryMetrics(StreamingQueryListener):
 
     def _note(self, name: str, topic: str, figures: dict[str, Any]) -> None:
         for state in ("due", "delayed", "prepared", "retry", "dead"):
-            self._messages.labels(name, topic, state).set(figures[state])
+            self._set(self._messages, (name, topic, state), figures[state])
         for event, count in figures["counters"].items():
-            self._events.labels(name, topic, event).set(count)
+            self._set(self._events, (name, topic, event), count)
         oldest = figures["oldestDueMs"]
         late_s = 0.0 if oldest is None else max(0.0, time.time() - oldest / 1000)
-        self._lateness.labels(name, topic).set(late_s)
+        self._set(self._lateness, (name, topic), late_s)
         if "slotsOwned" in figures:
-            self._slots.labels(name, topic).set(figures["slotsOwned"])
+            self._set(self._slots, (name, topic), figures["slotsOwned"])
+
+    def _set(self, gauge: Gauge, labels: tuple[str, ...], value: float) -> None:
+        gauge.labels(*labels).set(value)
+        self._kept.setdefault(labels[0], set()).add((gauge, labels))
 
 
 def _figures(latest_offset: str | None) -> dict[str, dict[str, Any]]:

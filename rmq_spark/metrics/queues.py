@@ -22,11 +22,13 @@ _OF_GROUP = ["topic", "group"]
 class QueueCollector(Collector):
     """What prometheus-client asks for the figures; register it, or let ``serve`` do it.
 
-    A Redis that does not answer makes rmq_up 0 and leaves the others out.
+    connect: how Redis is reached, when it is first asked. One that does not answer makes rmq_up 0
+    and leaves the others out.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, connect: Callable[[], Broker]) -> None:
+        self._connect = connect
+        self._broker: Broker | None = None
 
     def describe(self) -> list[Metric]:
         """Nothing: else Redis would be asked when it is registered."""
@@ -35,6 +37,7 @@ class QueueCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All figures, as they are now."""
         try:
+            self._broker = self._broker or self._connect()
             rows = look(self._broker)
         except RmqError as error:
             _log.warning("rmq: no figures: %s", error)

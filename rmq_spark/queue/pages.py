@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.topic import MOST_RETRIES, TopicDefinition
@@ -91,6 +91,7 @@ class Page:
     contents: list[bytes]
     scores: list[float]
     holders: dict[int, Holder]
+    now_ms: int
 
     def after(self, seen: tuple[float, bytes]) -> "Page":
         """Without the entries up to this one. Equal scores are in the order of contents."""
@@ -120,9 +121,12 @@ class Page:
         return [int(score % 1000) for score in self.scores]
 
     def prepared_at_ms(self) -> Sequence[int | None]:
-        """When each was claimed, to the second."""
+        """When each was claimed, to the second; a second later for each other claim in that second.
+
+        (A claim is named by a second of its own.)
+        """
         if self.kind is QueueKind.PREPARE:
-            return [_second(score) for score in self.scores]
+            return [min(_second(score), self.now_ms) for score in self.scores]
         return self._none
 
     def died_at_ms(self) -> Sequence[int | None]:
@@ -179,14 +183,14 @@ def _first(score: float) -> int | None:
     return int(score) if score > MOST_RETRIES else None
 
 
-def page_of(topic: TopicDefinition, kind: QueueKind, slot: int, reply: list[list[bytes]]) -> Page:
+def page_of(topic: TopicDefinition, kind: QueueKind, slot: int, reply: Sequence[Any]) -> Page:
     """What the script answered, taken apart."""
-    flat, claims, _ = reply
+    flat, claims, _, now_ms = reply
     holders = {
         int(claims[at]): Holder(claims[at + 1].decode(), claims[at + 2].split())
         for at in range(0, len(claims), 3)
     }
-    return Page(topic, kind, slot, flat[::2], [float(text) for text in flat[1::2]], holders)
+    return Page(topic, kind, slot, flat[::2], [float(text) for text in flat[1::2]], holders, now_ms)
 
 
 Read = Callable[[tuple[float, bytes] | None], tuple[Page, bool]]

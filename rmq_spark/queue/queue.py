@@ -20,6 +20,7 @@ from rmq_spark.queue.consumer_book import ConsumerBook
 from rmq_spark.queue.errors import InvalidOption, UnknownTopic
 from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
 from rmq_spark.queue.packed import Pairs, calls_of
+from rmq_spark.queue.pages import QueueKind
 from rmq_spark.queue.parts import chunks
 from rmq_spark.queue.server import Call
 from rmq_spark.queue.staging import Staging
@@ -98,7 +99,7 @@ class Queue(QueueView):
         name = self.definition.name
         text = self.server.command("HGET", topics_key(self.key_prefix), name)
         if not text:
-            raise UnknownTopic(f"The topic {name} was deleted. Nothing was sent.")
+            raise UnknownTopic(f"The topic {name} was deleted. None of these messages was sent.")
         self._take(TopicDefinition.from_json(name, text))
 
     def _send_call(self, slot: int, pairs: Pairs) -> Call:
@@ -137,12 +138,23 @@ class Queue(QueueView):
         ]
         return sum(self._pipelines(calls))
 
-    def purge(self, contents: Mapping[int, Sequence[bytes]]) -> int:
-        """Deletes contents, by slot, from the DeadQueue for good. Returns how many there were."""
+    def purge(
+        self, contents: Mapping[int, Sequence[bytes]], kind: QueueKind = QueueKind.DEAD
+    ) -> int:
+        """Deletes contents, by slot, from one queue for good. Returns how many there were."""
+        pairs = {slot: [v for c in wanted for v in ("", c)] for slot, wanted in contents.items()}
+        return self.purge_pairs(pairs, kind)
+
+    def purge_pairs(self, by_slot: Mapping[int, Sequence[Any]], kind: QueueKind) -> int:
+        """purge of what was looked at: by slot, score, content, score, content, ...
+
+        What has another score by now (it was sent again, or died again) is left alone.
+        """
+        counter = "" if kind is QueueKind.DEAD else "cancelled"
         calls = [
-            Call("purge", self._keys(slot, "dead"), part)
-            for slot, wanted in contents.items()
-            for part in chunks(wanted, MESSAGES_A_SEND)
+            Call("purge", self._keys(slot, f"{kind} stats"), [counter, *part])
+            for slot, pairs in by_slot.items()
+            for part in chunks(pairs, 2 * MESSAGES_A_SEND)
         ]
         return sum(self._pipelines(calls))
 

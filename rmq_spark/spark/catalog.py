@@ -10,26 +10,34 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructField, StructType
 
 from rmq_spark.queue.errors import InvalidOption
-from rmq_spark.spark.given import SPARKS_OWN, TABLE_OPTION
 
 _KEY = "rmq.options"
+_OF_CATALOG = "option."
 
 
-def remembering(schema: StructType, given: Mapping[str, str]) -> StructType:
-    """The schema with the options of CREATE TABLE; as it is, where they are of a plain read.
+def own_options(given: Mapping[str, str]) -> dict[str, str]:
+    """The options that somebody gave: those of CREATE TABLE come among properties of the table."""
+    own = {
+        name.removeprefix(_OF_CATALOG): value
+        for name, value in given.items()
+        if name.startswith(_OF_CATALOG)
+    }
+    return own or dict(given)
+
+
+def is_of_catalog(given: Mapping[str, str]) -> bool:
+    """Whether these came with CREATE TABLE."""
+    return any(name.startswith(_OF_CATALOG) for name in given)
+
+
+def remembering(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """The schema with the options of CREATE TABLE.
 
     Raises InvalidOption for a password, which would lie in the catalog for all to read.
     """
-    if not any(name.startswith(TABLE_OPTION) for name in given):
-        return schema
-    kept = {
-        name: value
-        for name, value in given.items()
-        if name.lower() not in SPARKS_OWN and not name.startswith(TABLE_OPTION)
-    }
-    _refuse_secrets(kept)
+    _refuse_secrets(options)
     first, *others = schema.fields
-    marked = StructField(first.name, first.dataType, first.nullable, {_KEY: kept})
+    marked = StructField(first.name, first.dataType, first.nullable, {_KEY: dict(options)})
     return StructType([marked, *others])
 
 
@@ -41,9 +49,11 @@ def remembered(schema: StructType) -> dict[str, str]:
     return {}
 
 
-def _refuse_secrets(kept: Mapping[str, str]) -> None:
-    names = {name.lower(): value for name, value in kept.items()}
-    if any(name.endswith("password") for name in names) or "@" in names.get("redis.url", ""):
+def _refuse_secrets(options: Mapping[str, str]) -> None:
+    # As parse_connection reads names: in any case, with or without underscores.
+    values = {name.lower().replace("_", ""): value for name, value in options.items()}
+    url = values.get("redis.url", "")
+    if any(name.endswith("password") for name in values) or "@" in url or "?" in url:
         raise InvalidOption(
             "CREATE TABLE would keep the password of Redis in the catalog for all to read. Leave "
             "it and redis.url out, and give the address with its password to Spark's driver and "

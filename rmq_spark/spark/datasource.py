@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq_spark.queue.errors import InvalidOption
-from rmq_spark.spark.catalog import remembered, remembering
+from rmq_spark.spark.catalog import is_of_catalog, own_options, remembered, remembering
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA, check_schema
 from rmq_spark.spark.staged_writer import RmqStagedStreamWriter
@@ -40,7 +40,8 @@ class RmqDataSource(DataSource):
     """Messages as rows: ``format("rmq")``."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.options = dict(options)
+        self.options = own_options(options)
+        self._is_of_catalog = is_of_catalog(options)
 
     def __repr__(self) -> str:
         return "RmqDataSource()"
@@ -54,7 +55,9 @@ class RmqDataSource(DataSource):
         """The columns of the source, or of the table. Raises InvalidOption."""
         if is_table(self.options):
             parse_table_options(self.options)
-            return remembering(TABLE_SCHEMA, self.options)
+            if self._is_of_catalog:
+                return remembering(TABLE_SCHEMA, self.options)
+            return TABLE_SCHEMA
         parse_source_options(self.options)
         return SOURCE_SCHEMA
 

@@ -21,11 +21,8 @@ from rmq_spark.queue.topic import (
 # More than a year is a slip, and threads cannot wait for ever so long.
 LONGEST_DURATION_MS = 366 * 24 * 3600 * 1000
 REDIS = "redis."
-# What Spark itself puts among the options: of a source or sink, and of a table in its catalog.
-SPARKS_OWN = frozenset(
-    {"path", "checkpointlocation", "queryname", "outputmode", "owner", "provider"}
-)
-TABLE_OPTION = "option."
+# What Spark itself puts among the options of a source or sink.
+SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 
 
@@ -75,8 +72,7 @@ class Given:
         """Raises InvalidOption for a name that is none of those accepted."""
         known = {option.name.lower() for option in self._accepted} | SPARKS_OWN
         # redis-py writes some of its names with underscores; connection() reads both.
-        passed_on = (REDIS, TABLE_OPTION)
-        unknown = sorted(n for n in self._values if n not in known and not n.startswith(passed_on))
+        unknown = sorted(n for n in self._values if n not in known and not n.startswith(REDIS))
         if unknown:
             raise InvalidOption(
                 f"Unknown option for {self._purpose} rmq: {', '.join(unknown)}. "

@@ -10,7 +10,7 @@ from rmq_spark.queue.claims import Rollback
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.packed import PackedPairs
 from rmq_spark.queue.queue import Queue
-from rmq_spark.queue.topic import LOWEST_SCORE, TopicDefinition, TopicType
+from rmq_spark.queue.topic import LOWEST_SCORE, TopicDefinition, TopicType, group_text
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.packing import pairs_by_slot, rows_by_slot
 from rmq_spark.spark.write_columns import Rows
@@ -125,6 +125,15 @@ class Requeue(Operation):
 
 class Purge(Cancel):
     """Deletes messages from the DeadQueue."""
+
+    def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
+        """Raises InvalidOption where it is not told which group's messages are meant."""
+        if self._options.group is None and len(topic.groups) > 1:
+            raise InvalidOption(
+                f"Topic {topic.name} has the consumer groups "
+                f"{', '.join(map(group_text, topic.groups))}: which of them is to lose its dead "
+                'messages? Add .option("group", ...).'
+            )
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
         """Deletes."""

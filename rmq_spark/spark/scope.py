@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.pages import UNBOUNDED, Bounds, QueueKind
 from rmq_spark.queue.topic import LOWEST_SCORE, TopicDefinition
 
@@ -19,10 +20,16 @@ class Scope:
     times: Bounds = UNBOUNDED
 
     def slots_of(self, topic: TopicDefinition) -> list[int]:
-        """The slots to read."""
-        return [
-            slot for slot in range(topic.slot_amount) if self.slots is None or slot in self.slots
-        ]
+        """The slots to read. Raises InvalidOption for one that the topic has not."""
+        if self.slots is None:
+            return list(range(topic.slot_amount))
+        beyond = [slot for slot in self.slots if slot >= topic.slot_amount]
+        if beyond:
+            raise InvalidOption(
+                f"slots names {min(beyond)}, but topic {topic.name} has the slots 0 to "
+                f"{topic.slot_amount - 1}."
+            )
+        return sorted(self.slots)
 
     def scores_of(self, kind: QueueKind, topic: TopicDefinition) -> Bounds | None:
         """The scores to read of one of its queues; None where nothing in it has such a time."""

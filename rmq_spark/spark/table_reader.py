@@ -8,7 +8,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.errors import InvalidOption, UnreadableContent
 from rmq_spark.queue.pages import Page
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import shared_server
@@ -50,27 +49,17 @@ class RmqTableReader(DataSourceReader):
         options = self._options
         server = shared_server(options.connection)
         topic = Broker(server, key_prefix=options.key_prefix).definition(options.topic)
-        beyond = [slot for slot in options.scope.slots or () if slot >= topic.slot_amount]
-        if beyond:
-            raise InvalidOption(
-                f"slots names {min(beyond)}, but topic {topic.name} has the slots 0 to "
-                f"{topic.slot_amount - 1}."
-            )
         queue = Queue(server, topic, key_prefix=options.key_prefix, group=options.group)
         slots = options.scope.slots_of(topic)
-        tasks = options.num_partitions or self._tasks(queue, slots)
-        shares = (slots[first::tasks] for first in range(tasks))
-        # Spark makes no task without a partition, and a table of none would not be read at all.
-        return [TablePartition(topic, options.scope, share) for share in shares if share] or [
-            TablePartition(topic, options.scope, [])
-        ]
+        tasks = min(options.num_partitions or self._tasks(queue, slots), len(slots))
+        return [TablePartition(topic, options.scope, slots[at::tasks]) for at in range(tasks)]
 
     def _tasks(self, queue: Queue, slots: Sequence[int]) -> int:
         rows = sum(queue.sizes(self._options.scope.queues, slots))
         return max(1, min(MOST_TASKS, rows // ROWS_A_TASK))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in a task. Raises UnreadableContent, ServerError."""
+        """Runs in a task. Raises ServerError."""
         assert isinstance(partition, TablePartition)  # noqa: S101 - Spark hands back our own
         options, topic = self._options, partition.topic
         server = shared_server(options.connection)
@@ -111,10 +100,16 @@ def _times(times_ms: Sequence[int | None], of_type: pa.DataType) -> pa.Array:
 
 
 def _content(page: Page, of_type: pa.DataType) -> pa.Array:
+    """The contents; as text, null for one that is none, so that the others can be looked at."""
+    binary = pa.array(page.contents, pa.binary())
     try:
-        return pa.array(page.contents, pa.binary()).cast(of_type)
+        return binary.cast(of_type)
     except pa.ArrowInvalid:
-        raise UnreadableContent(
-            f"Topic {page.topic.name}, queue {page.kind}, slot {page.slot}: a content is no UTF-8 "
-            'text, but the column content is a STRING. Read it with .schema("content BINARY, ...").'
-        ) from None
+        return pa.array([_text_or_none(content) for content in page.contents], of_type)
+
+
+def _text_or_none(content: bytes) -> str | None:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None

@@ -161,9 +161,10 @@ def test_expired_claims_are_given_back(rmq):
     assert rmq("expire", "Orders").out == "Orders: 1 messages given back\n"
 
 
-def test_output_into_a_closed_pipe_ends_quietly(rmq):
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_output_into_a_closed_pipe_ends_quietly(rmq, form):
     rmq.topic(slots=1).send([f"m{n}" * 50 for n in range(3000)], fixed_time=99)
-    command = [*rmq.command(), "peek", "Orders", "--json", "-n", "3000"]
+    command = [*rmq.command(), "peek", "Orders", "-n", "3000", *form]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()
         process.stdout.close()
@@ -171,3 +172,53 @@ def test_output_into_a_closed_pipe_ends_quietly(rmq):
         process.wait(timeout=60)
     assert errors == ""
     assert process.returncode == 1
+
+
+def test_a_purge_of_one_queue_leaves_the_others(rmq):
+    queue = rmq.topic(slots=1)
+    queue.send(["m"], fixed_time=99)
+    queue.server.client.zadd(queue.keys.retry(0), {"r": 5_004})
+    assert rmq("purge", "Orders", "m", "--queue", "retry", "--yes").code == 3
+    assert rmq("purge", "Orders", "--all", "--queue", "store", "--yes").code == 0
+    figures = queue.figures()
+    assert (figures.store.count, figures.retry.count) == (0, 1)
+
+
+def test_what_dies_again_while_it_is_brought_back_is_brought_back_once(rmq):
+    queue = rmq.topic(slots=1)
+    bury(queue, b"old")
+    queue.server.client.zadd(queue.keys.dead(0), {b"dies later": queue.now_ms() + 3_600_000})
+    assert rmq("requeue", "Orders", "--all").out == "Orders: 1 messages brought back\n"
+    assert queue.figures().dead.count == 1
+
+
+def test_contents_that_are_no_text_are_named_as_the_shell_has_them(rmq):
+    queue = rmq.topic(slots=1)
+    queue.send([b"\xff\xfe"], fixed_time=99)
+    assert rmq("cancel", "Orders", b"\xff\xfe").code == 0
+    bury(queue, b"\xff")
+    assert rmq("requeue", "Orders", b"\xff").code == 0
+    assert rmq("send", "Orders", b"\xfe", "--fixed-time", "99").code == 0
+
+
+def test_a_terminal_without_unicode_gets_escapes_and_json_that_can_be_read(rmq):
+    rmq.topic(slots=1).send(["snow ☃ 😀"], fixed_time=99)
+    plain = {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    assert rmq("peek", "Orders", "--json", **plain).lines[0]["content"] == "snow ☃ 😀"
+    shown = rmq("peek", "Orders", **plain)
+    assert (shown.code, "snow \\u2603" in shown.out) == (0, True)
+
+
+def test_a_line_in_a_pipe_is_a_message_however_long(rmq):
+    rmq.topic(slots=1).send(["x" * 25_000, "y"], fixed_time=99)
+    lines = rmq("peek", "Orders").out.splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) < 400
+    assert "xxx... (25,000 bytes)" in lines[1]
+    assert len(rmq("peek", "Orders", "--json").lines[0]["content"]) == 25_000
+
+
+def test_slots_that_a_topic_has_not_are_refused(rmq):
+    rmq.topic(slots=1)
+    done = rmq("peek", "Orders", "--slots", "7")
+    assert (done.code, "the slots 0 to 0" in done.err) == (2, True)

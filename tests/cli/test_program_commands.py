@@ -41,7 +41,7 @@ def test_every_command_has_help(rmq, name):
     [
         *("topics", "show T", "create T --type Priority", "alter T --retries 1", "delete T --yes"),
         *("pause T", "resume T", "peek T", "send T m", "cancel T m", "requeue T m"),
-        *("purge T m --yes", "expire T", "top --times 1", "metrics"),
+        *("purge T m --yes", "expire T", "top --times 1"),
     ],
 )
 def test_a_redis_that_is_down_is_a_line_and_not_a_trace(rmq, command):
@@ -57,6 +57,8 @@ def test_an_unknown_command_or_option_is_misuse(rmq):
     assert rmq("pek").code == 2
     assert rmq("peek").code == 2
     assert rmq("-o", "redis.password", "topics").code == 2
+    assert "hunter2" not in rmq("-o", "redis.password:hunter2", "topics").err
+    assert "takes --redis-url alone" in rmq("-o", "redis.clientName=x", "demo").err
     secret = rmq("-o", "password=Zk4-word", "topics")
     assert (secret.code, "Zk4-word" in secret.err) == (2, False)
 
@@ -227,3 +229,25 @@ def test_a_port_that_is_taken_is_told(rmq, own_redis):
 
 def test_the_dashboard_is_printed(rmq):
     assert json.loads(rmq("metrics", "--dashboard").out) == json.loads(dashboard_json())
+
+
+def test_figures_are_served_without_redis_too():
+    url = f"redis://127.0.0.1:{free_port()}"
+    command = [*COMMAND, "--redis-url", url, "metrics", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with urllib.request.urlopen(process.stdout.readline().strip()) as answer:
+            text = answer.read().decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+    assert "rmq_up 0.0" in text
+
+
+@pytest.mark.parametrize("redirected", [">&-", "<&-", ">/dev/full"])
+def test_a_stdin_or_stdout_that_is_none_is_no_trace(rmq, redirected):
+    rmq.topic().send(["m"], fixed_time=99)
+    name = "send Orders --fixed-time 99" if redirected == "<&-" else "peek Orders"
+    line = f"{' '.join(rmq.command())} {name} {redirected}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (1 if "full" in redirected else 0)
+    assert ("No space left" in done.stderr) == ("full" in redirected)

@@ -114,7 +114,7 @@ def test_the_operations_page_names_every_option_column_and_command_of_it():
 
 def test_the_operations_page_names_every_figure_and_no_other(broker):
     registry = CollectorRegistry()
-    registry.register(QueueCollector(broker))
+    registry.register(QueueCollector(lambda: broker))
     QueryMetrics(registry)
     broker.create("Orders", "FixedTime", 1)
     there = {family.name for family in registry.collect()}

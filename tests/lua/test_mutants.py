@@ -206,8 +206,10 @@ MUTANTS = [
     *of(
         "purge",
         "purge",
-        ("unpack(ARGV)", "ARGV[1]"),
-        ("'ZREM', dead", "'ZCARD', dead"),
+        ("asked == '' or tonumber(score) == tonumber(asked)", "true"),
+        ("if counter ~= '' then redis", "if false then redis"),
+        ("local asked = ARGV[2 * k]", "local asked = ''"),
+        ("unpack(wanted))", "wanted[1])"),
     ),
     *of(
         "release",
@@ -325,7 +327,10 @@ MUTANTS += [
         ("return below(after_score)", "return below(after_score) + 1"),
         ("and bytes < enough_bytes do", "do"),
         ("rank + most - read) - 1", "past) - 1"),
-        ("if stamps[record.stamp] then", "if not stamps[record.stamp] then"),
+        ("if not record then return end", "do return end"),
+        ("by_stamp[stamp] = nil", ""),
+        ("bytes = bytes + #scores", ""),
+        ("math.min(READ_AT_ONCE, read + 1)", "read + 1"),
         ("rank < past and 1 or 0", "0"),
     ),
     *of(

@@ -90,7 +90,7 @@ KEYS = {
     "open": "consumer",
     "page": "prepare claims first",
     "publish": "stage stages store retry stats",
-    "purge": "dead",
+    "purge": "dead stats",
     "release": "claims consumers",
     "renew": "claims consumers",
     "replay": "claims consumers",

@@ -52,10 +52,14 @@ def test_prepared_messages_show_who_holds_them_since_when_and_their_first_due_ti
     slot.claim("a", limit=2)
     slot.claim("b", limit=1)
     stamps = [slot.records[name].stamp * 1000 for name in ("a:1:0", "b:1:0")]
-    assert entries(slot, PREPARE) == [
-        Entry("prepare", 0, b"retried", None, None, 2, stamps[0], None, "a"),
-        Entry("prepare", 0, b"first", 2000, None, 5, stamps[0], None, "a"),
-        Entry("prepare", 0, b"second", 3000, None, 5, stamps[1], None, "b"),
+    found = entries(slot, PREPARE)
+    assert (
+        stamps[0] <= found[2].prepared_at_ms <= stamps[1]
+    )  # the second after, unless it is to come
+    assert [entry._replace(prepared_at_ms=None) for entry in found] == [
+        Entry("prepare", 0, b"retried", None, None, 2, None, None, "a"),
+        Entry("prepare", 0, b"first", 2000, None, 5, None, None, "a"),
+        Entry("prepare", 0, b"second", 3000, None, 5, None, None, "b"),
     ]
 
 
@@ -228,3 +232,41 @@ def test_claims_of_long_leases_are_told_by_group(new_slot, broker):
 def test_queues_are_named_by_text():
     assert parse_queues("dead, Store") == (STORE, DEAD)
     assert parse_queues("all") == tuple(QueueKind)
+
+
+def test_large_contents_behind_small_ones_are_not_read_all_at_once(slot):
+    slot.put_due(numbered(255))
+    slot.put({name + bytes(100_000): 5_000 for name in numbered(64, "x")})
+    page, more = slot.queue.page(STORE, 0)
+    assert (len(page.contents), more) == (255 + 16, True)
+
+
+def test_scores_of_claims_count_as_what_a_page_brings(slot):
+    slot.put_due(numbered(2048 * 60), first_score=10**12)
+    for seq in range(1, 61):
+        claim = slot.claim(seq=seq)
+        slot.redis.zrem(slot.keys.prepare(0), *claim.contents[1:])
+        slot.count("committed", len(claim.contents) - 1)
+    page, more = slot.queue.page(PREPARE, 0)
+    assert more
+    assert len(page.contents) < 60
+    assert len(list(slot.queue.pages(PREPARE, 0))) > 1
+    assert len(entries(slot, PREPARE)) == 60
+
+
+def test_a_claim_is_told_once_a_page(slot):
+    slot.put_due(numbered(50))
+    slot.claim()
+    reply = slot.queue.server.call(
+        "page", slot.queue._keys(0, "prepare claims first"), ["-inf", "+inf", "", b"", 50, 10**6]
+    )
+    assert len(reply[1]) == 3
+
+
+def test_no_claim_is_of_the_future(slot):
+    for seq in range(1, 6):
+        slot.put_due([b"m%d" % seq])
+        slot.claim(seq=seq)
+    found = entries(slot, PREPARE)
+    now_ms = slot.queue.now_ms()
+    assert all(entry.prepared_at_ms <= now_ms for entry in found)

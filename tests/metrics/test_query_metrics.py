@@ -72,11 +72,19 @@ def test_a_query_tells_what_it_read_and_what_became_of_it(spark, rmq, metrics):
             "the commit of the first batch is seen",
         )
         assert value("rmq_query_messages", topic=name, state="dead") == 0
-        assert value("rmq_query_lateness_seconds", topic=name) >= 0
+        wait_until(
+            lambda: value("rmq_query_lateness_seconds", topic=name) == 0,
+            "an idle query is not late",
+        )
+        assert value("rmq_query_messages", topic=name, state="due") == 0
     finally:
         query.stop()
     wait_until(lambda: value("rmq_query_active") == 0, "its end is seen")
-    assert value("rmq_query_failures_total") is None
+    wait_until(
+        lambda: value("rmq_query_lateness_seconds", topic=name) is None,
+        "of its queues nothing more is told",
+    )
+    assert value("rmq_query_failures_total") == 0
 
 
 def test_a_query_that_fails_is_counted(spark, rmq, metrics):

@@ -16,7 +16,7 @@ from rmq_spark.queue import connect
 def samples(broker):
     """All samples, by name and labels, as they are when it is called."""
     registry = CollectorRegistry()
-    registry.register(QueueCollector(broker))
+    registry.register(QueueCollector(lambda: broker))
 
     def read():
         families = text_string_to_metric_families(generate_latest(registry).decode())
@@ -63,7 +63,7 @@ def test_a_topic_that_goes_is_told_no_more(broker, samples):
 def test_a_redis_that_does_not_answer_is_down_and_comes_up_again(own_redis):
     broker = connect(own_redis.url, patience_s=0.1)
     registry = CollectorRegistry()
-    registry.register(QueueCollector(broker))
+    registry.register(QueueCollector(lambda: broker))
     own_redis.kill()
     assert b"rmq_up 0.0" in generate_latest(registry)
     own_redis.start()
@@ -72,7 +72,7 @@ def test_a_redis_that_does_not_answer_is_down_and_comes_up_again(own_redis):
 
 def test_the_dashboard_draws_only_what_there_is(broker):
     registry = CollectorRegistry()
-    registry.register(QueueCollector(broker))
+    registry.register(QueueCollector(lambda: broker))
     QueryMetrics(registry)
     broker.create("Orders", "FixedTime", 1)
     there = {family.name for family in registry.collect()}
@@ -83,5 +83,6 @@ def test_the_dashboard_draws_only_what_there_is(broker):
         for target in panel["targets"]
         for name in re.findall(r"rmq_[a-z_]+", target["expr"])
     }
-    assert len(panels) == 10
+    assert len(panels) == 12
+    assert there - drawn == {"rmq_query_messages", "rmq_query_events"}  # as of the queues
     assert drawn - there == set()

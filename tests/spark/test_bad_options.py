@@ -239,9 +239,11 @@ def test_an_unknown_option_of_a_table_is_refused_with_those_there_are():
         parse_table_options({"topic": "T", "queue": "dead", "pollInterval": "1s"})
 
 
-def test_what_spark_adds_to_the_options_of_a_catalogs_table_is_no_unknown_option():
-    given = {"owner": "me", "provider": "rmq", "option.topic": "T", "option.queue": "dead"}
-    assert parse_table_options({"topic": "T", "queue": "dead", **given}).topic == "T"
+def test_properties_of_a_catalogs_table_are_no_options():
+    given = {"owner": "me", "provider": "rmq", "a": "b", "comment": "c", "topic": "T"}
+    given |= {"option.topic": "T", "option.queue": "dead"}
+    assert RmqDataSource(given).options == {"topic": "T", "queue": "dead"}
+    assert RmqDataSource({"topic": "T", "a": "b"}).options == {"topic": "T", "a": "b"}
 
 
 def test_a_batch_read_is_refused_with_what_to_do_instead():

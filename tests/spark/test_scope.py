@@ -1,5 +1,8 @@
 """Which part of a topic is read as a table, by options. Pure."""
 
+from driving import refused
+
+from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.pages import UNBOUNDED, Bounds, QueueKind
 from rmq_spark.queue.topic import TopicDefinition, TopicType
 from rmq_spark.spark.scope import Scope
@@ -40,5 +43,7 @@ def test_what_waits_for_a_retry_in_the_store_has_no_due_time():
     assert scores(Scope((STORE,), times=Bounds(high=9)))[STORE] == Bounds(17, 9)
 
 
-def test_slots_are_those_named_that_the_topic_has():
-    assert Scope((STORE,), slots=frozenset({2, 5, 99})).slots_of(TIMED) == [2, 5]
+def test_slots_are_those_named():
+    assert Scope((STORE,), slots=frozenset({5, 2})).slots_of(TIMED) == [2, 5]
+    with refused(InvalidOption, "slots names 8", "the slots 0 to 7"):
+        Scope((STORE,), slots=frozenset({2, 8, 9})).slots_of(TIMED)

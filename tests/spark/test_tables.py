@@ -128,7 +128,10 @@ def test_priorities_are_shown_and_filtered(spark, rmq, pushdown):
     assert contents(frame.where("dueTime is null")) == [f"m{n}" for n in range(10)]
 
 
-@pytest.mark.parametrize(("options", "tasks"), [({}, 1), ({"numPartitions": "3"}, 3)])
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [({}, 1), ({"numPartitions": "3"}, 3), ({"numPartitions": "2147483647"}, 8)],
+)
 def test_slots_are_shared_out_to_tasks(spark, rmq, options, tasks):
     queue = rmq.due(50, slots=8)
     frame = table(spark, rmq, queue, **options)
@@ -165,12 +168,11 @@ def test_a_group_has_its_own_queues(spark, rmq):
 
 def test_a_part_of_the_columns_may_be_asked_for_and_contents_as_bytes(spark, rmq):
     queue = rmq.queue()
-    queue.send([rmq_spark.Message(b"\xff", fixed_time=DUE)])
+    queue.send([rmq_spark.Message(b"\xff", fixed_time=DUE), rmq_spark.Message("m", fixed_time=DUE)])
     given = {"redis.url": rmq.url, "topic": queue.definition.name, "queue": "store"}
     frame = spark.read.format("rmq").options(**given).schema("CONTENT BINARY, slot INT").load()
-    assert bytes(frame.first()[0]) == b"\xff"
-    with pytest.raises(Exception, match="a content is no UTF-8"):
-        table(spark, rmq, queue).collect()
+    assert {bytes(row[0]) for row in frame.collect()} == {b"\xff", b"m"}
+    assert {row.content for row in table(spark, rmq, queue).collect()} == {None, "m"}
 
 
 def test_a_schema_with_what_a_table_has_not_is_refused(spark, rmq):
@@ -203,7 +205,8 @@ def dead_table(spark, rmq):
     name = f"dead_{abs(hash(queue.definition.name))}"
     spark.sql(
         f"CREATE TABLE {name} USING rmq OPTIONS "
-        f"(topic '{queue.definition.name}', queue 'dead', `redis.url` '{rmq.url}')"
+        f"(topic '{queue.definition.name}', queue 'dead', `redis.url` '{rmq.url}') "
+        "COMMENT 'what died' TBLPROPERTIES ('team' = 'billing')"
     )
     yield name
     spark.sql(f"DROP TABLE {name}")
@@ -235,7 +238,14 @@ def test_a_table_with_a_list_of_columns_says_how_it_must_be_made(spark):
 
 
 @pytest.mark.parametrize(
-    "secret", ["`redis.url` 'redis://me:Xy7-word@127.0.0.1:1'", "`redis.Password` 'Xy7-word'"]
+    "secret",
+    [
+        "`redis.url` 'redis://me:Xy7-word@127.0.0.1:1'",
+        "`redis.url` 'redis://127.0.0.1:1/0?password=Xy7-word'",
+        "`redis.u_rl` 'redis://:Xy7-word@127.0.0.1:1'",
+        "`redis.Password` 'Xy7-word'",
+        "`redis.pass_word_` 'Xy7-word'",
+    ],
 )
 def test_a_password_is_not_put_into_the_catalog(spark, secret):
     with pytest.raises(Exception, match="RMQ_REDIS_URL") as caught:
@@ -271,6 +281,18 @@ def test_a_purge_counts_what_it_did_not_find(rmq):
     columns = {"content": (StringType(), ["d0", "unknown"])}
     done = write(rmq, queue.definition.name, columns, operation="purge")
     assert done.counts == {"purged": 1, "not found": 1}
+
+
+def test_of_several_groups_a_purge_must_name_one(spark, rmq):
+    queue = rmq.queue(groups=["", "audit"])
+    audit = queue.of_group("audit")
+    for of in (queue, audit):
+        bury(of, ["d0"])
+    dead = table(spark, rmq, queue, queue="dead", group="audit").select("topic", "slot", "content")
+    with pytest.raises(Exception, match="which of them is to lose its dead"):
+        rmq.write(dead, queue.definition.name, operation="purge")
+    rmq.write(dead, queue.definition.name, operation="purge", group="audit")
+    assert (queue.figures().dead.count, audit.figures().dead.count) == (1, 0)
 
 
 def test_stored_messages_are_chosen_and_recalled(spark, rmq):
