@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +39,7 @@ from rmq_spark.queue.errors import InvalidMessage, InvalidOption
 from rmq_spark.queue.messages import Message, pairs_by_slot
 from rmq_spark.queue.pages import Bounds, Entry, Page, QueueKind, first_entries, parse_queues
 from rmq_spark.queue.queue import Queue
-from rmq_spark.queue.topic import DEFAULT_GROUP_TEXT, TopicType, parse_group
+from rmq_spark.queue.topic import DEFAULT_GROUP_TEXT, TopicDefinition, TopicType, parse_group
 from rmq_spark.spark.given import Given
 from rmq_spark.spark.scope import Scope
 from rmq_spark.spark.table_options import parse_slots
@@ -47,6 +47,11 @@ from rmq_spark.spark.table_options import parse_slots
 NOTHING_FOUND = 3
 LINES_A_SEND = 10_000
 MOST_SHOWN = 1_000_000  # all of them are held in memory
+_ACCEPTED = {
+    "time_range": "a duration such as 30s",
+    "priority": "17 or more; higher goes first",
+    "fixed_time": "ms since 1970, or ISO 8601 with a zone",
+}
 Every = Annotated[bool, typer.Option("--all", help="All that --slots, --from, --until choose.")]
 
 
@@ -111,6 +116,7 @@ def send(
     broker = broker_of(context)
     queue = broker.queue(topic, group=broker.definition(topic).groups[0])
     value = _value(time_range, priority, fixed_time)
+    _check_told(queue.definition, value)
     new = merged = 0
     given = map(os.fsencode, contents) if contents else _lines()
     for part in _parts(given):
@@ -276,6 +282,18 @@ def _value(time_range: str | None, priority: int | None, fixed_time: str | None)
     if fixed_time is not None:
         found["fixed_time"] = _moment("--fixed-time", fixed_time)
     return found
+
+
+def _check_told(topic: TopicDefinition, value: Mapping[str, Any]) -> None:
+    """Raises InvalidMessage where nothing gives the value that the topic's type needs."""
+    name = {"timeRange": "time_range", "fixedTime": "fixed_time"}.get(
+        topic.type.value_name, topic.type.value_name
+    )
+    if name not in value:
+        raise InvalidMessage(
+            f"Topic {topic.name} is {topic.type.value}. Say --{name.replace('_', '-')}: "
+            f"{_ACCEPTED[name]}. Nothing was sent."
+        )
 
 
 def _score(
