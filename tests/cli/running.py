@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rmq_spark.queue import Broker
@@ -54,6 +56,22 @@ class Rmq:
     def topic(self, name="Orders", topic_type="FixedTime", slots=4, **settings):
         self.broker.create(name, topic_type, slots, **settings)
         return self.broker.queue(name)
+
+
+@contextmanager
+def started(command, **options):
+    """A command that runs beside the test, and never longer than it.
+
+    It minds Ctrl-C also where this process does not, such as in the background of a script.
+    """
+    process = subprocess.Popen(
+        command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def bury(queue, *contents):

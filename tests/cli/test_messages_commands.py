@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from running import bury
+from running import bury, started
 
 
 def test_messages_are_sent_and_looked_at(rmq):
@@ -166,7 +166,7 @@ def test_expired_claims_are_given_back(rmq):
 def test_output_into_a_closed_pipe_ends_quietly(rmq, form):
     rmq.topic(slots=1).send([f"m{n}" * 50 for n in range(3000)], fixed_time=99)
     command = [*rmq.command(), "peek", "Orders", "-n", "3000", *form]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()
         process.stdout.close()
         errors = process.stderr.read().decode()

@@ -10,7 +10,7 @@ import sys
 import urllib.request
 
 import pytest
-from running import COMMAND
+from running import COMMAND, started
 
 import rmq_spark
 import rmq_spark.cli.doctor as doctor_module
@@ -82,7 +82,7 @@ def test_top_tells_rates_and_owners(rmq):
 def test_top_shows_what_came_between_two_looks(rmq):
     queue = rmq.topic()
     command = [*rmq.command(), "top", "--times", "2", "--interval", "2s", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with started(command, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         queue.send([f"m{n}" for n in range(100)], fixed_time=99)
         (row,) = json.loads(process.stdout.readline())
@@ -103,7 +103,7 @@ def test_top_on_a_terminal_redraws_until_ctrl_c(rmq):
     rmq.topic()
     terminal, other = pty.openpty()
     command = [*rmq.command(), "top", "--interval", "100ms"]
-    with subprocess.Popen(command, stdout=other, stdin=other, stderr=other) as process:
+    with started(command, stdout=other, stdin=other, stderr=other) as process:
         os.close(other)
         shown = b""
         while shown.count(b"Orders") < 3:
@@ -122,7 +122,7 @@ def test_a_question_is_asked_on_a_terminal_and_no_is_an_answer(rmq):
     rmq.topic()
     terminal, other = pty.openpty()
     command = [*rmq.command(), "delete", "Orders"]
-    with subprocess.Popen(command, stdout=other, stdin=other, stderr=other) as process:
+    with started(command, stdout=other, stdin=other, stderr=other) as process:
         os.close(other)
         shown = b""
         while b"[y/N]" not in shown:
@@ -198,7 +198,7 @@ def test_a_format_that_spark_does_not_find_is_told(monkeypatch):
 
 def test_a_local_redis_lives_until_it_is_ended():
     command = [*COMMAND, "local", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started(command, stdout=subprocess.PIPE, text=True) as process:
         url = json.loads(process.stdout.readline())["RMQ_REDIS_URL"]
         broker = rmq_spark.connect(url)
         broker.create("T", "Priority")
@@ -212,7 +212,7 @@ def test_a_local_redis_lives_until_it_is_ended():
 def test_figures_are_served_until_it_is_ended(rmq):
     rmq.topic().send(["a", "b"], fixed_time=99)
     command = [*rmq.command(), "metrics", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started(command, stdout=subprocess.PIPE, text=True) as process:
         address = process.stdout.readline().strip()
         with urllib.request.urlopen(address) as answer:
             text = answer.read().decode()
@@ -234,7 +234,7 @@ def test_the_dashboard_is_printed(rmq):
 def test_figures_are_served_without_redis_too():
     url = f"redis://127.0.0.1:{free_port()}"
     command = [*COMMAND, "--redis-url", url, "metrics", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with started(command, stdout=subprocess.PIPE, text=True) as process:
         with urllib.request.urlopen(process.stdout.readline().strip()) as answer:
             text = answer.read().decode()
         process.send_signal(signal.SIGTERM)
