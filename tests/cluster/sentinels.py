@@ -87,6 +87,14 @@ class Sentinels:
         others = len(self.ports) - 1
         return (seen["num-slaves"], seen["num-other-sentinels"]) == (1, others)
 
+    def all_name(self, server: LocalRedis) -> bool:
+        """Whether each Sentinel takes it for the master."""
+        for port in self.ports:
+            with redis.Redis(port=port, password=self._password) as client:
+                if client.sentinel_master(NAME)["port"] != server.port:
+                    return False
+        return True
+
     def role(self, server: LocalRedis) -> str:
         with redis.Redis(port=server.port, password=self._password) as client:
             return client.info("replication")["role"]

@@ -21,6 +21,8 @@ def test_a_failover_loses_nothing_that_the_replica_has_confirmed(sentinels):
     with Traffic(None, 8, **sentinels.options, minReplicas="1") as traffic:
         sentinels.master.kill()
         wait_until(lambda: sentinels.role(sentinels.replica) == "master", "the replica takes over")
+        # The old master comes back empty: a Sentinel that did not know yet would lead there.
+        wait_until(lambda: sentinels.all_name(sentinels.replica), "all Sentinels have heard of it")
         sentinels.master.start()
         traffic.go_on()
     assert traffic.lost == set()
