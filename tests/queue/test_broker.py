@@ -312,7 +312,7 @@ def test_a_sender_of_a_deleted_topic_is_told(broker, monkeypatch):
     sender = broker.queue("T")
     broker.delete("T")
     monkeypatch.setattr("rmq_spark.queue.queue.DEFINITION_AGE_S", 0.0)
-    with pytest.raises(UnknownTopic, match=r"was deleted. Nothing was sent"):
+    with pytest.raises(UnknownTopic, match=r"was deleted. None of these messages"):
         sender.send(["m"], fixed_time=99)
     assert broker.server.command("EXISTS", sender.keys.store(0)) == 0
 
