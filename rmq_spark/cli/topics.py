@@ -220,13 +220,7 @@ def definition_json(topic: TopicDefinition) -> dict[str, Any]:
 
 def queues_json(figures: Figures) -> list[dict[str, Any]]:
     """Figures as --json prints them."""
-    queues = {
-        "store": figures.store,
-        "prepare": figures.prepare,
-        "retry": figures.retry,
-        "dead": figures.dead,
-    }
-    return [_queue_json(name, queue) for name, queue in queues.items()]
+    return [_queue_json(name, queue) for name, queue in figures.queues.items()]
 
 
 def _queue_json(name: str, queue: QueueFigures) -> dict[str, Any]:
@@ -251,7 +245,7 @@ def _consumers_json(queue: QueueView) -> list[dict[str, Any]]:
             "atWork": seen.at_work,
             "seenMsAgo": seen.ms_ago,
         }
-        for seen in queue.consumers()
+        for seen in queue.consumers(queue.now_ms())
     ]
 
 

@@ -70,13 +70,7 @@ def _up(value: int) -> GaugeMetricFamily:
 def _messages(rows: list[Row]) -> GaugeMetricFamily:
     family = GaugeMetricFamily("rmq_messages", "Messages in a queue", labels=[*_OF_GROUP, "queue"])
     for row in rows:
-        figures = row.figures
-        for name, queue in (
-            ("store", figures.store),
-            ("prepare", figures.prepare),
-            ("retry", figures.retry),
-            ("dead", figures.dead),
-        ):
+        for name, queue in row.figures.queues.items():
             family.add_metric([row.topic, row.group, name], queue.count)
     return family
 

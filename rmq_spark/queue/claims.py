@@ -219,6 +219,16 @@ class Figures:
     counters: dict[str, int] = field(default_factory=dict)
 
     @property
+    def queues(self) -> dict[str, QueueFigures]:
+        """The queues by name."""
+        return {
+            "store": self.store,
+            "prepare": self.prepare,
+            "retry": self.retry,
+            "dead": self.dead,
+        }
+
+    @property
     def messages(self) -> int:
         """How many are in the queues, dead ones too."""
-        return sum(q.count for q in (self.store, self.prepare, self.retry, self.dead))
+        return sum(queue.count for queue in self.queues.values())

@@ -46,7 +46,7 @@ def look(broker: Broker, names: Sequence[str] | None = None) -> list[Row]:
         for group in topic.groups:
             # Not asked for by name: the topic may be deleted at any time.
             queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
-            owners = [seen for seen in queue.consumers() if seen.ms_ago < OWNER_SEEN_MS]
-            figures = queue.figures()
-            rows.append(Row(topic.name, group_text(group), figures, owners, queue.now_ms()))
+            now_ms = queue.now_ms()
+            owners = [seen for seen in queue.consumers(now_ms) if seen.ms_ago < OWNER_SEEN_MS]
+            rows.append(Row(topic.name, group_text(group), queue.figures(), owners, now_ms))
     return rows

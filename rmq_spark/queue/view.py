@@ -23,7 +23,7 @@ from rmq_spark.queue.topic import DEFAULT_GROUP, Keys, TopicDefinition, group_te
 STORES_A_CALL = 4096
 # One reply or request of a pipeline is held in memory whole on both sides.
 CALLS_A_PIPELINE = 256
-# A page keeps others waiting for about a millisecond.
+# A page keeps others waiting for 2 ms, as a rule (bench/table.py).
 ENTRIES_A_PAGE = 1024
 BYTES_A_PAGE = 1024 * 1024
 COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
@@ -87,8 +87,11 @@ class QueueView:
         )
         return [Header(*map(int, reply.split())) if reply else Header() for reply in replies]
 
-    def consumers(self) -> list[ConsumerSeen]:
-        """All consumers that are remembered, the last seen first. Plain reads."""
+    def consumers(self, now_ms: int) -> list[ConsumerSeen]:
+        """All consumers that are remembered, the last seen first. Plain reads.
+
+        now_ms: Redis' time.
+        """
         hashes = self._plain_pipeline(
             [("HGETALL", self.keys.consumers(slot)) for slot in self.slots]
         )
@@ -103,7 +106,6 @@ class QueueView:
                 if name != b"@epoch":
                     header = Header(*map(int, text.split()))
                     headers.setdefault(name.decode(), []).append(header)
-        now_ms = self.now_ms()
         seen = [
             ConsumerSeen(
                 name,
