@@ -7,7 +7,7 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test explore faults workers-demo lint bench-peers audit
+.PHONY: help demo cluster-demo bench test explore faults outbox workers-demo lint bench-peers audit
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,10 @@ explore: ## try every order of calls in small worlds; ARGS="--help" lists option
 faults: ## kill, stop and cut off real queries and Redis, and count; ARGS="--help" lists options
 	@.ci/environment java
 	@.venv/bin/python tests/faults/run_faults.py $(ARGS)
+
+outbox: ## kill the outbox job while orders come into PostgreSQL, and count; ARGS="--help" lists options
+	@.ci/environment java
+	@.venv/bin/python tests/jobs/outbox_round.py $(ARGS)
 
 workers-demo: ## queries share a topic through ZooKeeper, come, go and die; ARGS="--help" lists options
 	@.ci/environment java

@@ -15,7 +15,7 @@ from pathlib import Path
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
 from pyspark.errors import PySparkException
 
-from rmq_spark.demo.failure import DemoFailed, cause
+from rmq_spark.demo.failure import DemoFailed
 from rmq_spark.demo.flights import TYPES, unpack_flights
 from rmq_spark.demo.lateness import draw_lateness
 from rmq_spark.demo.place import Place, one_redis
@@ -23,6 +23,7 @@ from rmq_spark.demo.report import LEGEND, Outcome, differences, table
 from rmq_spark.demo.run import Run, parquet_folder
 from rmq_spark.demo.session import new_session
 from rmq_spark.queue import Broker, RmqError
+from rmq_spark.spark.causes import cause
 
 DEFAULT_OUTPUT = Path("demo-output")
 LOG = "spark.log"

@@ -3,15 +3,3 @@
 
 class DemoFailed(Exception):
     """The demo cannot go on; its text is for the user."""
-
-
-def cause(error: Exception) -> str:
-    """The line of a Spark error that tells why, of all its traces and plans."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    traced = [at for at, line in enumerate(lines) if "Traceback (most recent" in line]
-    if traced:
-        # The frames of a Python traceback are indented, its error is not.
-        lines = [line for line in lines[traced[-1] + 1 :] if not line.startswith(" ")]
-    elif lines and lines[0].startswith("An error occurred while calling"):
-        lines = lines[1:]
-    return lines[0].removeprefix(": ") if lines else type(error).__name__

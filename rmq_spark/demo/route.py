@@ -6,9 +6,10 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rmq_spark.demo.failure import DemoFailed, cause
+from rmq_spark.demo.failure import DemoFailed
 from rmq_spark.demo.place import Place
 from rmq_spark.queue import Broker, TopicType
+from rmq_spark.spark.causes import cause
 
 SLOTS = 16
 PATIENCE_S = 60.0

@@ -12,7 +12,7 @@ from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
 from rmq_spark.queue.topic import TopicDefinition, TopicType, check_topic_name
 from rmq_spark.spark.options import SinkOptions
-from rmq_spark.spark.write_columns import Rows
+from rmq_spark.spark.write_columns import NOTHING_SENT, Rows
 
 
 class SinkTopics:
@@ -68,6 +68,6 @@ class SinkTopics:
             try:
                 known.setdefault(name, known.get(name) or self.find(server, name))
             except InvalidOption as error:
-                raise InvalidMessage(f"In the column topic: {error} Nothing was sent.") from None
+                raise InvalidMessage(f"In the column topic: {error}{NOTHING_SENT}") from None
             at = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
             yield self.queue(server, known[name]), rows.only(at), contents[at]

@@ -43,6 +43,8 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
         "STRING (a duration such as 30s), INTERVAL DAY TO SECOND, or BIGINT (ms)",
     ),
 }
+# How each error for a row ends.
+NOTHING_SENT = " Nothing of this batch was sent."
 _BOUNDS = {
     TopicType.RANGE_MERGE: (1, LONGEST_TIME_RANGE_MS),
     TopicType.PRIORITY: (LOWEST_SCORE, HIGHEST_SCORE),
@@ -142,8 +144,8 @@ class Rows:
             values = pa.array(np.full(self.length, -1 if default is None else default, np.int64))
             if default is None:
                 raise InvalidMessage(
-                    f"There is neither a column nor an option {name}. Accepted: {accepted}. "
-                    "Nothing was sent."
+                    f"There is neither a column nor an option {name}. Accepted: {accepted}."
+                    f"{NOTHING_SENT}"
                 )
         lowest, highest = _BOUNDS[topic.type]
         right = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
@@ -216,7 +218,7 @@ class Rows:
         place = row if self.places is None else self.places[row]
         return InvalidMessage(
             f"Row {place} of its batch (content {_short(content)}): {name} is {shown}. "
-            f"Accepted: {accepted}. Nothing of this batch was sent."
+            f"Accepted: {accepted}.{NOTHING_SENT}"
         )
 
 

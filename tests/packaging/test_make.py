@@ -9,7 +9,17 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
-    *("demo", "cluster-demo", "bench", "test", "explore", "faults", "workers-demo", "lint"),
+    *(
+        "demo",
+        "cluster-demo",
+        "bench",
+        "test",
+        "explore",
+        "faults",
+        "outbox",
+        "workers-demo",
+        "lint",
+    ),
     *("bench-peers", "audit"),
 )
 

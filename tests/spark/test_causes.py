@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.demo.failure import cause
+from rmq_spark.spark.causes import cause
 
 PYTHON = """\
 [PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):

@@ -1,0 +1,1 @@
+"""Jobs that move messages between topics and what Spark reads and writes. jobs/ starts them."""

@@ -1,0 +1,141 @@
+"""``jobs/relay.py``: a topic into files, a table, or whatever else Spark writes."""
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from rmq_spark.jobs.arguments import (
+    add_options,
+    add_shape,
+    add_streaming,
+    new_spark_parser,
+    shaped,
+    trigger,
+    whole_number,
+)
+from rmq_spark.jobs.exceptions_table import SUFFIX
+from rmq_spark.jobs.jdbc_target import JdbcTarget
+from rmq_spark.jobs.place import FILES, add_place, is_jdbc, place_options
+from rmq_spark.jobs.program import in_session, run, run_query
+from rmq_spark.jobs.targets import NUMBER, RelayBatch, SparkTarget, Target
+from rmq_spark.spark.schemas import SOURCE_SCHEMA
+from rmq_spark.spark.staged_writer import QUERY_ID
+
+DESCRIPTION = """\
+Takes messages from a topic and writes them into files (--to parquet --path ...), a table of a
+database (--to jdbc --url ... --table ...), or any other format of Spark. Files and tables of
+databases get each message once, whatever is killed; other formats at least once. What is refused
+for good (by a constraint of the table, or because --select fails for it) goes to the exceptions
+table, and the rest of its batch is written. Examples: docs/jobs.md.
+"""
+TESTED = ("parquet", "orc", "json", "csv", "jdbc", "console")
+MOST_REFUSED = 1000
+_BINARY = StructType(
+    [
+        StructField("content", BinaryType()) if field.name == "content" else field
+        for field in SOURCE_SCHEMA.fields
+    ]
+)
+_log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job. Returns its exit code."""
+    return run(new_job_parser(), in_session(relay), arguments)
+
+
+def new_job_parser() -> argparse.ArgumentParser:
+    """The arguments of the job."""
+    parser = new_spark_parser("relay", DESCRIPTION)
+    parser.add_argument("--topic", required=True, help="one, or several by commas")
+    add_options(parser, *("-o", "--option"), "an option of the rmq source, redis.* too; repeatable")
+    add_place(parser, "--to", "--target-option", "parquet, jdbc, console, ...")
+    add_streaming(parser, required=True)
+    add_shape(parser, "messages")
+    parser.add_argument(
+        "--binary", action="store_true", help="content is BINARY; else it is a STRING"
+    )
+    parser.add_argument(
+        "--exceptions",
+        help="of jdbc a table, else a folder of Parquet files (default: the name of the table, of "
+        f"the path or of the checkpoint, and {SUFFIX})",
+    )
+    parser.add_argument(
+        "--max-refused",
+        type=whole_number,
+        default=MOST_REFUSED,
+        help="fail where more of a batch are refused: then it is the job that is wrong (default: "
+        "%(default)s)",
+    )
+    return parser
+
+
+def relay(spark: SparkSession, given: argparse.Namespace) -> str:
+    """Runs the query until it ends (--once) or for ever. Returns what it did."""
+    target = _target(spark, given)
+    topics = "topics" if "," in given.topic else "topic"
+    messages = (
+        spark.readStream.format("rmq")
+        .options(**{**given.option, topics: given.topic})
+        .schema(_BINARY)
+        .load()
+    )
+    totals = {"done": 0, "refused": 0}
+    query = (
+        messages.writeStream.foreachBatch(_into(target, given, totals))
+        .option("checkpointLocation", given.checkpoint)
+        .trigger(**trigger(given))
+        .start()
+    )
+    try:
+        run_query(query)
+    finally:
+        target.close()
+    return f"{totals['done']:,} messages done, {totals['refused']:,} of them refused"
+
+
+def _target(spark: SparkSession, given: argparse.Namespace) -> Target:
+    if given.format not in TESTED:
+        _log.warning(
+            "The format %s is not among those that are tested (%s): each message is written at "
+            "least once.",
+            *(given.format, ", ".join(TESTED)),
+        )
+    options = place_options(given)
+    if is_jdbc(given):
+        return JdbcTarget(spark, options, given.exceptions or options["dbtable"] + SUFFIX)
+    folder = options["path"] if given.format in FILES else given.checkpoint
+    return SparkTarget(given.format, options, given.exceptions or folder.rstrip("/") + SUFFIX)
+
+
+def _into(
+    target: Target, given: argparse.Namespace, totals: dict[str, int]
+) -> Callable[[DataFrame, int], None]:
+    """What is called for each batch. totals: is added to."""
+
+    def shape(messages: DataFrame) -> DataFrame:
+        if not given.binary:
+            # Fails for a content that is no text, as a transformation does: it is refused.
+            text = sql.validate_utf8(sql.col("content").cast("string"))
+            messages = messages.withColumn("content", text)
+        return shaped(messages, "messages", given.select, given.where, NUMBER)
+
+    def write(messages: DataFrame, number: int) -> None:
+        query = messages.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        numbered = messages.select(sql.monotonically_increasing_id().alias(NUMBER), "*").persist()
+        try:
+            refused = target.write(
+                RelayBatch(numbered, shape, str(query), number, given.max_refused)
+            )
+            amount = numbered.count()
+        finally:
+            numbered.unpersist()
+        totals["done"] += amount
+        totals["refused"] += refused
+        _log.info("Batch %d: %d messages, %d refused", number, amount, refused)
+
+    return write

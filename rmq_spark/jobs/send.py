@@ -1,0 +1,98 @@
+"""``jobs/send.py``: whatever Spark reads into a topic."""
+
+import argparse
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from rmq_spark.jobs.arguments import (
+    add_options,
+    add_shape,
+    add_streaming,
+    new_spark_parser,
+    shaped,
+    trigger,
+)
+from rmq_spark.jobs.place import add_place, place_options
+from rmq_spark.jobs.program import JobFailed, in_session, run, run_query
+from rmq_spark.jobs.spool import check_run, spooled
+
+DESCRIPTION = """\
+Sends rows of files, a table, a database or a stream to a topic. --select makes of their columns
+those that are sent: content, and fixedTime, priority, timeRange, slotBasis, topic.
+Three ways: as they are (each start sends all rows again); with --run NAME, the rows of the first
+start by that name, once, however often it is started; with --stream what comes in, exactly once.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job. Returns its exit code."""
+    return run(new_job_parser(), in_session(send), arguments)
+
+
+def new_job_parser() -> argparse.ArgumentParser:
+    """The arguments of the job."""
+    parser = new_spark_parser("send", DESCRIPTION)
+    add_place(
+        *(parser, "--from", "--source-option"),
+        "parquet, csv, json, jdbc, kafka, ...; or table, with its name as --path",
+    )
+    parser.add_argument("--schema", metavar="DDL", help="columns, for files without them")
+    add_shape(parser, "rows")
+    parser.add_argument("--topic", help="or the option or column topic")
+    add_options(parser, *("-o", "--option"), "an option of the rmq sink, redis.* too; repeatable")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--stream", action="store_true", help="read it as a stream")
+    ways.add_argument("--run", metavar="NAME", help="such as the date: sent once by that name")
+    add_streaming(parser, required=False)
+    return parser
+
+
+def send(spark: SparkSession, given: argparse.Namespace) -> str:
+    """Sends in one of the three ways, and says so."""
+    _check_way(given)
+    sink = {**given.option, **({} if given.topic is None else {"topic": given.topic})}
+    rows = _source(spark, given)
+    if not (given.stream or given.run):
+        rows.write.format("rmq").options(**sink).mode("append").save()
+        return "Sent."
+    if given.run:
+        given.once = True
+        rows = spooled(rows, given.checkpoint, given.run)
+    sent = _stream(rows, sink, given)
+    return f"{sent:,} rows sent"
+
+
+def _check_way(given: argparse.Namespace) -> None:
+    lasting = given.stream or given.run
+    if lasting and not given.checkpoint:
+        raise JobFailed("--stream and --run need --checkpoint, a folder that is kept.")
+    if not lasting and (given.checkpoint or given.once or given.trigger):
+        raise JobFailed("--checkpoint, --once and --trigger need --stream or --run.")
+    if given.run:
+        check_run(given.run)
+
+
+def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
+    reader = spark.readStream if given.stream else spark.read
+    if given.schema is not None:
+        reader = reader.schema(given.schema)
+    options = place_options(given)
+    if given.format == "table":
+        rows = reader.options(**options).table(given.path or "")
+    else:
+        rows = reader.format(given.format).options(**options).load()
+    return shaped(rows, "rows", given.select, given.where)
+
+
+def _stream(rows: DataFrame, sink: dict[str, str], given: argparse.Namespace) -> int:
+    """Sends until it ends, and returns how many rows."""
+    query = (
+        rows.writeStream.format("rmq")
+        .options(**{"deliveryGuarantee": "exactlyOnce", **sink})
+        .option("checkpointLocation", f"{given.checkpoint}/sent" if given.run else given.checkpoint)
+        .trigger(**trigger(given))
+        .start()
+    )
+    run_query(query)
+    return sum(progress.numInputRows for progress in query.recentProgress)

@@ -1,0 +1,133 @@
+"""The jobs as programs: what they print, how they end, and what they do not show."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.queue import connect
+
+JOBS = Path(__file__).parents[2] / "jobs"
+NAMES = ["send", "relay", "load_outbox", "requeue_dead", "expire", "report"]
+ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=2")
+
+
+@pytest.fixture
+def start(tmp_path, redis_of_jobs):
+    """Starts a job in an empty folder, with nothing but the address of Redis in the environment."""
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("RMQ_")}
+    environment |= {"RMQ_REDIS_URL": redis_of_jobs.url, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("PYSPARK_PYTHON", None)
+
+    def start(name, *arguments):
+        return subprocess.Popen(
+            [sys.executable, JOBS / f"{name}.py", *map(str, arguments)],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture
+def run(start):
+    def run(*arguments):
+        process = start(*arguments)
+        out, err = process.communicate(timeout=240)
+        return process.returncode, out, err
+
+    return run
+
+
+@pytest.fixture
+def orders(redis_of_jobs):
+    """An empty topic Orders, gone in the end."""
+    with closing(connect(redis_of_jobs.url)) as broker:
+        broker.create("Orders", "FixedTime", slot_amount=2)
+        yield broker.queue("Orders")
+        broker.delete("Orders")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_job_tells_how_it_is_used(name, run):
+    code, out, err = run(name, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: {name}")
+
+
+def test_every_job_is_among_them():
+    demos = {"demo", "cluster_demo"}
+    assert {path.stem for path in JOBS.glob("*.py")} - demos == set(NAMES)
+
+
+def test_an_outbox_in_the_embedded_database_begins_with_nothing(run, orders, tmp_path):
+    code, out, err = run("load_outbox", "--create-tables", "--once", *ORDERS)
+    assert (code, out) == (0, "0 messages loaded, 0 of them late arrivals; 0 refused\n"), err
+    assert (tmp_path / "rmq-outbox").is_dir()
+
+
+def test_the_console_shows_messages(run, orders, tmp_path):
+    orders.send(["seen here"], fixed_time=0)
+    arguments = ("--topic", "Orders", "--to", "console", "--once", "--checkpoint", "c")
+    code, out, err = run("relay", *arguments)
+    assert code == 0, err
+    assert "seen here" in out
+    assert out.endswith("1 messages done, 0 of them refused\n")
+
+
+def ended(process, number):
+    """Asks it to end, and returns its log once it has."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, out + err
+    return err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_relay_that_is_asked_to_end_stops_its_query(start, orders, tmp_path, number):
+    kept = ("--path", "out", "--checkpoint", "c")
+    relay = start("relay", "--topic", "Orders", "--to", "parquet", *kept)
+    orders.send(["first"], fixed_time=0)
+    while orders.figures().counters["committed"] < 1:
+        assert relay.poll() is None, relay.communicate()
+        time.sleep(0.1)
+    assert "Traceback" not in ended(relay, number)
+
+
+def test_a_loader_that_is_asked_to_end_finishes_its_round(start, orders):
+    loader = start("load_outbox", "--create-tables", *ORDERS)
+    for line in loader.stderr:
+        if "Loading rmq_outbox" in line:
+            break
+    assert "Traceback" not in ended(loader, signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("--topic", "No/Such"), 2, "topic='No/Such' is no topic name"),
+        (("--topic", "NoSuch"), 1, "The topic NoSuch does not exist"),
+        (("--topic", "Orders", "-o", "redis.url=redis://u:sesame@127.0.0.1:1"), 1, "127.0.0.1:1"),
+        (("--topic", "Orders", "-o", "sesame"), 2, "-o is not accepted"),
+    ],
+)
+def test_a_failure_is_one_line_without_secrets(run, orders, arguments, code, told):
+    found, out, err = run("requeue_dead", *arguments)
+    last = err.strip().splitlines()[-1]
+    assert (found, out) == (code, "")
+    assert last.startswith("requeue_dead: ")
+    assert told in last
+    assert "sesame" not in err
+
+
+def test_jobs_without_spark_need_none(run, orders):
+    code, out, err = run("expire")
+    assert (code, out, err) == (0, "Orders: 0 messages given back\n", "")

@@ -1,0 +1,223 @@
+"""The outbox in a real PostgreSQL: what is loaded, what waits, what is refused, who goes first."""
+
+import subprocess
+import threading
+import time
+
+import pytest
+
+from rmq_spark.jobs.program import JobFailed
+from rmq_spark.queue.errors import UnknownTopic
+
+ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4")
+
+
+@pytest.fixture
+def outbox(trade):
+    trade.load("--create-tables", *ORDERS)
+    return trade
+
+
+def states(trade):
+    return dict(trade.psql("SELECT state, count(*) FROM {t} GROUP BY state"))
+
+
+def test_what_is_due_within_the_horizon_is_loaded_and_marked(outbox):
+    outbox.psql(
+        "INSERT INTO {t} (content, fixed_time) VALUES ('soon', now() + interval '9 minutes'), "
+        "('later', now() + interval '11 minutes'), ('long ago', now() - interval '1 day')"
+    )
+    assert outbox.load(*ORDERS).startswith("2 messages loaded")
+    assert outbox.contents() == ["long ago", "soon"]
+    assert states(outbox) == {"loaded": "2", "new": "1"}
+    assert outbox.count("SELECT count(*) FROM {t} WHERE loaded_at IS NOT NULL") == 2
+    assert outbox.load(*ORDERS, "--horizon", "12m").startswith("1 messages loaded")
+
+
+def test_a_time_keeps_its_zone(outbox):
+    outbox.psql("INSERT INTO {t} (content, fixed_time) VALUES ('x', '2020-02-02 12:00:00.5+05:30')")
+    outbox.load(*ORDERS)
+    assert outbox.broker.queue("Orders").figures().store.oldest_ms == 1580625000500
+
+
+def test_times_may_be_whole_numbers_and_columns_may_be_missing(trade):
+    trade.psql(
+        "CREATE TABLE {t} (id INT PRIMARY KEY, content TEXT, fixed_time BIGINT, state TEXT); "
+        "INSERT INTO {t} VALUES (1, 'due', 17, 'new'), (2, 'in 2286', 9999999999999, 'new')"
+    )
+    assert trade.load(*ORDERS).startswith("1 messages loaded")
+    assert trade.contents() == ["due"]
+
+
+def test_messages_of_all_types_go_to_the_topic_of_their_row(outbox):
+    outbox.broker.create("Mails", "RangeMerge", slot_amount=1)
+    outbox.broker.create("Jobs", "Priority", slot_amount=1)
+    outbox.psql(
+        "INSERT INTO {t} (topic, content, slot_basis, time_range, priority) VALUES "
+        "('Mails', 'm', 'k', 1000, NULL), ('Jobs', 'p', NULL, NULL, 99)"
+    )
+    assert outbox.load().startswith("2 messages loaded")
+    assert outbox.contents("Mails") == ["m"]
+    assert outbox.contents("Jobs") == ["p"]
+
+
+def test_what_a_topic_refuses_goes_to_the_exceptions_and_holds_nobody_up(outbox):
+    outbox.broker.create("Jobs", "Priority", slot_amount=1)
+    outbox.psql(
+        "INSERT INTO {t} (topic, content, priority, fixed_time) VALUES ('Jobs', 'too low', 3, NULL)"
+        ", ('No/Such', 'no name', 99, NULL), ('NoSuch', 'no topic', 99, NULL), "
+        "(NULL, 'no time', NULL, NULL), ('Jobs', 'good', 99, NULL), (NULL, 'due', NULL, now())"
+    )
+    assert outbox.load(*ORDERS) == "2 messages loaded, 0 of them late arrivals; 4 refused"
+    assert states(outbox) == {"loaded": "2", "refused": "4"}
+    rows = outbox.psql("SELECT origin, topic, content, reason FROM {t}_exceptions ORDER BY origin")
+    assert [row[:3] for row in rows] == [
+        [f"{outbox.table} id 1", "Jobs", "too low"],
+        [f"{outbox.table} id 2", "No/Such", "no name"],
+        [f"{outbox.table} id 3", "NoSuch", "no topic"],
+        [f"{outbox.table} id 4", "Orders", "no time"],
+    ]
+    assert "priority is 3. Accepted: a whole number, 17 to" in rows[0][3]
+    assert all("was sent" not in row[3] for row in rows)
+    outbox.psql("UPDATE {t} SET state = 'new', priority = 17 WHERE content = 'too low'")  # the mend
+    assert outbox.load(*ORDERS).startswith("1 messages loaded")
+
+
+def test_late_arrivals_are_found_behind_the_checkpoint(outbox):
+    insert = "INSERT INTO {t} (content, fixed_time) VALUES ('%s', now() + interval '%s minutes')"
+    outbox.psql(insert % ("first", 9))
+    outbox.load(*ORDERS)
+    outbox.psql(insert % ("late", 5))
+    assert outbox.load(*ORDERS) == "1 messages loaded, 1 of them late arrivals; 0 refused"
+
+
+def test_one_that_commits_after_later_ones_were_loaded_is_not_skipped(outbox):
+    slow = subprocess.Popen(
+        outbox.database.psql_command,
+        env=outbox.database.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    insert = f"INSERT INTO {outbox.table} (content, fixed_time) VALUES ('slow', now())"
+    slow.stdin.write(f"BEGIN; {insert} RETURNING id;\n")
+    slow.stdin.flush()
+    assert slow.stdout.readline() == "1\n"  # the lower id, written and not committed
+    outbox.psql("INSERT INTO {t} (content, fixed_time) VALUES ('fast', now())")
+    outbox.load(*ORDERS)
+    assert outbox.contents() == ["fast"]
+    slow.communicate("COMMIT;\n", timeout=60)
+    outbox.load(*ORDERS)
+    assert outbox.contents() == ["fast", "slow"]
+
+
+def test_rounds_of_a_limit_load_the_earliest_first_and_move_the_checkpoint(outbox):
+    outbox.psql(
+        "INSERT INTO {t} (content, fixed_time) SELECT 'order ' || n, "
+        "timestamptz '2026-01-01 00:00:00Z' - n * interval '1 s' FROM generate_series(1, 25) n"
+    )
+    assert outbox.load(*ORDERS, "--limit", "10").startswith("25 messages loaded")
+    assert outbox.count("SELECT rounds FROM {t}_checkpoint") == 3
+    assert outbox.count("SELECT loaded FROM {t}_checkpoint") == 25
+
+
+def test_what_is_sent_and_not_committed_is_found_again(outbox, monkeypatch):
+    from rmq_spark.jobs.outbox import Outbox
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    outbox.psql("INSERT INTO {t} (content, fixed_time) VALUES ('x', now())")
+    with monkeypatch.context() as patched:
+        patched.setattr(Outbox, "_move", killed)
+        with pytest.raises(Killed):
+            outbox.load(*ORDERS)
+    assert outbox.contents() == ["x"]  # sent
+    assert states(outbox) == {"new": "1"}  # and yet to be marked
+    assert outbox.load(*ORDERS).startswith("1 messages loaded")
+    assert outbox.contents() == ["x"]  # merged with the first
+
+
+def test_what_the_business_recalls_before_it_is_marked_is_not_sent(outbox, monkeypatch):
+    from rmq_spark.jobs.outbox import Outbox
+
+    outbox.psql(
+        "INSERT INTO {t} (content, fixed_time) VALUES ('stays', now()), ('recalled', now()), "
+        "('deleted', now())"
+    )
+    mark = Outbox._mark
+
+    def recalled_first(self, ids):
+        outbox.psql(
+            "UPDATE {t} SET state = 'recalled' WHERE content = 'recalled' AND state = 'new'"
+        )
+        outbox.psql("DELETE FROM {t} WHERE content = 'deleted'")
+        return mark(self, ids)
+
+    monkeypatch.setattr(Outbox, "_mark", recalled_first)
+    assert outbox.load(*ORDERS).startswith("1 messages loaded")
+    assert outbox.contents() == ["stays"]
+    assert states(outbox) == {"loaded": "1", "recalled": "1"}
+
+
+def test_a_second_loader_waits_for_the_first(outbox):
+    outbox.psql("INSERT INTO {t} (content, fixed_time) VALUES ('x', now())")
+    other = subprocess.Popen(
+        outbox.database.psql_command,
+        env=outbox.database.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    other.stdin.write(f"BEGIN; UPDATE {outbox.table}_checkpoint SET rounds = 7 RETURNING 1;\n")
+    other.stdin.flush()
+    assert other.stdout.readline() == "1\n"
+    seen = []
+
+    def let_it_go():
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while not outbox.count(waiting):
+            time.sleep(0.05)
+        seen.append(outbox.contents())
+        other.communicate("COMMIT;\n", timeout=60)
+
+    first = threading.Thread(target=let_it_go)
+    first.start()
+    assert outbox.load(*ORDERS).startswith("1 messages loaded")
+    first.join(60)
+    assert seen == [[]]
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        (None, "There is no table"),
+        ("CREATE TABLE {t} (id BIGINT, content TEXT)", "has no column state"),
+        ("CREATE TABLE {t} (id UUID, content TEXT, state TEXT)", "is no whole number"),
+    ],
+)
+def test_a_table_that_is_none_is_told(trade, sql, told):
+    if sql is not None:
+        trade.psql(sql)
+    with pytest.raises(JobFailed, match=told):
+        trade.load(*ORDERS)
+
+
+def test_a_topic_that_is_not_there_is_told_before_anything_is_loaded(trade):
+    with pytest.raises(UnknownTopic):
+        trade.load("--create-tables", "--topic", "Orders")
+
+
+def test_a_name_that_would_end_a_statement_is_refused(trade):
+    with pytest.raises(JobFailed, match="letters, digits and underscores"):
+        trade.job("load_outbox", "--once", "--table", "x; DROP TABLE y", *ORDERS)
+
+
+def test_a_database_that_refuses_the_password_shows_none(trade, monkeypatch):
+    monkeypatch.setenv("RMQ_JDBC_PASSWORD", "mistyped")
+    with pytest.raises(Exception, match="authentication failed") as failure:
+        trade.load(*ORDERS)
+    assert "mistyped" not in str(failure.value)

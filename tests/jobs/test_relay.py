@@ -1,0 +1,217 @@
+"""A topic into PostgreSQL, Derby, files and the console: once, and without what is refused."""
+
+import json
+
+import pytest
+
+from rmq_spark.jobs.jdbc_target import JdbcTarget
+
+SELECT = (
+    "CAST(get_json_object(content, '$.id') AS INT) AS id, get_json_object(content, '$.sku') AS sku"
+)
+
+
+def order(number, sku="A"):
+    return json.dumps({"id": number, "sku": sku})
+
+
+@pytest.fixture
+def to_table(trade):
+    """Relays into a table of PostgreSQL with constraints."""
+    trade.psql("CREATE TABLE {t} (id INT PRIMARY KEY, sku VARCHAR(3) CHECK (sku <> 'BAD'))")
+
+    def relay(*arguments, checkpoint="checkpoint"):
+        return trade.relay(
+            *("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / checkpoint),
+            *("--select", SELECT, *arguments),
+        )
+
+    return relay
+
+
+def test_a_topic_goes_into_a_table_of_postgresql(trade, to_table):
+    trade.orders(order(n) for n in range(300))
+    assert to_table() == "300 messages done, 0 of them refused"
+    assert trade.psql("SELECT count(*), min(id), max(id) FROM {t}") == [["300", "0", "299"]]
+    assert trade.broker.queue("Orders").figures().messages == 0
+    trade.orders([order(300)])
+    assert to_table() == "1 messages done, 0 of them refused"
+    assert trade.count("SELECT count(*) FROM {t}") == 301
+    stages = "SELECT count(*) FROM pg_tables WHERE tablename IN (SELECT stage FROM rmq_relay)"
+    assert trade.count(stages) == 0  # those of ended relays
+
+
+def test_what_the_table_or_the_transformation_refuses_goes_to_the_exceptions(trade, to_table):
+    good = [order(n) for n in range(200)]
+    bad = {
+        order(500, "BAD"): "SQLSTATE 23514",  # the check
+        order(501, "LONG"): "SQLSTATE 22001",  # too long for the column
+        order("x"): "SQLSTATE 22018",  # no number: --select fails for it
+        order(99999999999): "SQLSTATE 22",  # nor does it fit
+        order(502, "a\0c"): "SQLSTATE 22021",  # a sign that PostgreSQL has not
+    }
+    trade.orders([*good, *bad])
+    trade.broker.queue("Orders").send([b"\xff\xfe"], fixed_time=0)
+    assert to_table() == "206 messages done, 6 of them refused"
+    assert trade.count("SELECT count(*) FROM {t}") == 200
+    rows = dict(trade.psql("SELECT content, left(reason, 20) FROM {t}_exceptions"))
+    assert rows.pop("FFFE").startswith("SQLSTATE 22029")  # no text; shown in hex
+    assert rows.keys() == bad.keys()
+    assert all(rows[content].startswith(state) for content, state in bad.items())
+    assert trade.psql("SELECT DISTINCT topic FROM {t}_exceptions") == [["Orders"]]
+
+
+def test_of_two_messages_with_one_key_the_first_stays(trade, to_table):
+    trade.orders([order(1, "A")])
+    trade.orders([order(1, "B")], slot_basis="x")
+    to_table()
+    assert trade.count("SELECT count(*) FROM {t}") == 1
+    assert trade.psql("SELECT left(reason, 14) FROM {t}_exceptions") == [["SQLSTATE 23505"]]
+
+
+class Killed(Exception):
+    """Stands for a kill of the driver at that moment."""
+
+
+@pytest.mark.parametrize("moment", ["_fill", "_note", "_insert"])
+def test_a_batch_that_is_cut_off_before_its_commit_is_written_once(
+    trade, to_table, monkeypatch, moment
+):
+    def killed(*_):
+        raise Killed
+
+    trade.orders([order(1), order(2), order(3, "BAD")])
+    with monkeypatch.context() as patched:
+        patched.setattr(JdbcTarget, moment, killed)
+        with pytest.raises(Exception, match="Killed"):
+            to_table()
+    assert trade.count("SELECT count(*) FROM {t}") == 0
+    to_table()
+    assert trade.count("SELECT count(*) FROM {t}") == 2
+    assert trade.count("SELECT count(*) FROM {t}_exceptions") == 1
+
+
+def test_a_batch_that_is_cut_off_after_its_commit_is_written_once(trade, to_table, monkeypatch):
+    write = JdbcTarget.write
+
+    def killed_after(*arguments):
+        write(*arguments)
+        raise Killed
+
+    trade.orders([order(1), order(2), order(3, "BAD")])
+    with monkeypatch.context() as patched:
+        patched.setattr(JdbcTarget, "write", killed_after)
+        with pytest.raises(Exception, match="Killed"):
+            to_table()
+    to_table()
+    assert trade.count("SELECT count(*) FROM {t}") == 2
+    assert trade.count("SELECT count(*) FROM {t}_exceptions") == 1
+
+
+def test_a_fault_of_the_job_refuses_nothing(trade, to_table):
+    trade.orders([order(1)])
+    trade.psql(
+        "CREATE FUNCTION {t}_full() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "RAISE 'no room' USING ERRCODE = 'disk_full'; END $$; "
+        "CREATE TRIGGER full_disk BEFORE INSERT ON {t} EXECUTE FUNCTION {t}_full()"
+    )
+    with pytest.raises(Exception, match="no room"):
+        to_table()
+    trade.psql("DROP TRIGGER full_disk ON {t}")
+    assert to_table() == "1 messages done, 0 of them refused"
+
+
+def test_more_refused_than_expected_fail_the_batch_and_come_again(trade, to_table):
+    trade.orders([order(1), *(order(n, "BAD") for n in range(2, 12))])
+    with pytest.raises(Exception, match="More than 5 messages of one batch were refused"):
+        to_table("--max-refused", 5)
+    assert trade.count("SELECT count(*) FROM {t}") == 0
+    assert to_table("--max-refused", 10) == "11 messages done, 10 of them refused"
+
+
+def test_a_column_that_the_table_lacks_is_told(trade, to_table):
+    trade.orders([order(1)])
+    with pytest.raises(Exception, match="has no column amount"):
+        to_table("--select", "1 AS amount")
+
+
+def test_a_table_that_is_not_there_is_made(trade):
+    trade.orders(["a", "b"])
+    arguments = ("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / "c")
+    trade.relay(*arguments, "--select", "content, dueTime AS due", "--where", "content <> 'b'")
+    assert trade.psql("SELECT content FROM {t} WHERE due < now()") == [["a"]]
+
+
+def test_a_topic_goes_into_derby(trade, monkeypatch):
+    for name in ("RMQ_JDBC_USER", "RMQ_JDBC_PASSWORD"):
+        monkeypatch.delenv(name)
+    url = f"jdbc:derby:{trade.folder}/shop;create=true"
+    trade.orders([order(1), order(2), order(2, "B"), order("x")])
+    said = trade.relay(
+        *("--to", "jdbc", "--url", url, "--table", "orders", "--select", SELECT),
+        *("--checkpoint", trade.folder / "checkpoint", "--exceptions", "refused"),
+    )
+    assert said == "4 messages done, 1 of them refused"
+
+    def rows(table):
+        return trade.spark.read.format("jdbc").option("url", url).option("dbtable", table).load()
+
+    assert sorted(row.id for row in rows("orders").collect()) == [1, 2, 2]
+    (refused,) = rows("refused").collect()
+    assert order("x") == refused.CONTENT
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
+def test_files_get_each_message_once_and_the_exceptions_beside_them(trade, form, monkeypatch):
+    from rmq_spark.jobs.targets import SparkTarget
+
+    path = trade.folder / "out"
+    arguments = ("--to", form, "--path", path, "--checkpoint", trade.folder / "checkpoint")
+    trade.orders([*(order(n) for n in range(50)), order("x")])
+    with monkeypatch.context() as patched:
+        # As a kill after the files were written and before Spark knows of it.
+        patched.setattr(SparkTarget, "_note", lambda *_: 1 / 0)
+        with pytest.raises(Exception, match="ZeroDivision"):
+            trade.relay(*arguments, "--select", SELECT)
+    assert trade.relay(*arguments, "--select", SELECT) == "51 messages done, 1 of them refused"
+    trade.orders([order(50)])
+    trade.relay(*arguments, "--select", SELECT)
+    found = trade.spark.read.schema("id INT, sku STRING").format(form).load(str(path))
+    assert sorted(row.id for row in found.collect()) == list(range(51))
+    (refused,) = trade.spark.read.parquet(f"{path}_exceptions").collect()
+    assert (refused.content, refused.topic) == (order("x"), "Orders")
+
+
+def test_contents_may_stay_bytes(trade):
+    trade.orders([b"\xff", b"a"])
+    path = trade.folder / "out"
+    trade.relay("--to", "parquet", "--path", path, "--checkpoint", trade.folder / "c", "--binary")
+    assert sorted(bytes(row.content) for row in trade.spark.read.parquet(str(path)).collect()) == [
+        b"a",
+        b"\xff",
+    ]
+
+
+def test_another_format_is_said_to_be_untested(trade, caplog):
+    trade.orders(["a"])
+    trade.relay("--to", "noop", "--checkpoint", trade.folder / "checkpoint")
+    assert "The format noop is not among those that are tested" in caplog.text
+    assert trade.broker.queue("Orders").figures().messages == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--to", "jdbc"), "needs --table"),
+        (("--to", "parquet"), "needs --path"),
+        (("--to", "jdbc", "--table", 'a"b'), "letters, digits and underscores"),
+        (
+            ("--to", "jdbc", "--table", "t", "--url", "jdbc:nothing:x"),
+            "no JDBC driver for jdbc:nothing",
+        ),
+    ],
+)
+def test_what_is_missing_is_told(trade, arguments, told):
+    trade.orders(["a"])
+    with pytest.raises(Exception, match=told):
+        trade.relay(*arguments, "--checkpoint", trade.folder / "checkpoint")

@@ -1,0 +1,138 @@
+"""Files, tables, a database and a stream into a topic: again, once, and exactly once."""
+
+import pytest
+
+from rmq_spark.jobs.program import JobFailed
+
+SHAPE = (
+    *("--select", "concat('order ', id) AS content, CAST(0 AS BIGINT) AS fixedTime"),
+    *("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4"),
+)
+
+
+def files(trade, *numbers, folder="in"):
+    path = trade.folder / folder
+    rows = trade.spark.createDataFrame([(number,) for number in numbers], "id INT")
+    rows.write.mode("append").parquet(str(path))
+    return ("--from", "parquet", "--path", path)
+
+
+def accepted(trade):
+    return trade.broker.queue("Orders").figures().counters["accepted"]
+
+
+def test_files_are_sent_again_at_each_start(trade):
+    source = files(trade, 1, 2, 3)
+    trade.job("send", *source, *SHAPE, "--where", "id > 1")
+    assert trade.contents() == ["order 2", "order 3"]
+    trade.job("send", *source, *SHAPE)
+    assert trade.contents() == ["order 1", "order 2", "order 3"]
+    assert accepted(trade) == 5
+
+
+def test_a_query_on_postgresql_is_sent(trade):
+    trade.psql("CREATE TABLE {t} (id INT); INSERT INTO {t} SELECT generate_series(1, 20)")
+    trade.job("send", "--from", "jdbc", "--table", trade.table, *SHAPE)
+    assert len(trade.contents()) == 20
+
+
+def test_a_table_of_the_catalog_and_lines_of_csv_are_sent(trade):
+    trade.spark.range(2).createOrReplaceTempView("counted")
+    trade.job("send", "--from", "table", "--path", "counted", *SHAPE)
+    (trade.folder / "lines.csv").write_text("7\n8\n")
+    csv = ("--from", "csv", "--path", trade.folder / "lines.csv", "--schema", "id INT")
+    trade.job("send", *csv, *SHAPE)
+    assert trade.contents() == ["order 0", "order 1", "order 7", "order 8"]
+
+
+def test_a_stream_of_files_is_sent_exactly_once(trade):
+    def send():
+        stream = ("--stream", "--once", "--checkpoint", trade.folder / "checkpoint")
+        return trade.job("send", *source, "--schema", "id INT", *SHAPE, *stream)
+
+    source = files(trade, 1, 2)
+    assert send() == "2 rows sent"
+    files(trade, 3)
+    assert send() == "1 rows sent"
+    assert send() == "0 rows sent"
+    assert accepted(trade) == 3
+
+
+@pytest.fixture
+def run(trade):
+    trade.psql("CREATE TABLE {t} (id INT); INSERT INTO {t} VALUES (1), (2)")
+
+    def run(name):
+        lasting = ("--run", name, "--checkpoint", trade.folder / "checkpoint")
+        return trade.job("send", "--from", "jdbc", "--table", trade.table, *SHAPE, *lasting)
+
+    return run
+
+
+def test_a_run_is_sent_once_however_often_it_is_started(trade, run):
+    assert run("2026-11-22") == "2 rows sent"
+    trade.psql("INSERT INTO {t} VALUES (3)")
+    assert run("2026-11-22") == "0 rows sent"
+    assert accepted(trade) == 2
+    assert run("2026-11-23") == "3 rows sent"
+    assert run("2026-11-23") == "0 rows sent"
+    assert accepted(trade) == 5
+
+
+def test_a_run_that_was_killed_is_finished_with_the_rows_that_it_had_read(trade, run, monkeypatch):
+    from rmq_spark.jobs import send
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(send, "_stream", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run("monday")
+    trade.psql("DELETE FROM {t}")
+    assert run("monday") == "2 rows sent"
+
+
+def test_of_two_that_read_a_run_at_once_the_first_counts(trade, run, monkeypatch):
+    from rmq_spark.jobs import spool
+
+    has = spool._Place.has
+    looked = []
+
+    def another_comes_first(self, name):
+        found = has(self, name)
+        if not looked:
+            looked.append(name)
+            trade.psql("INSERT INTO {t} VALUES (3)")
+            run("monday")
+            trade.psql("INSERT INTO {t} VALUES (4)")
+        return found
+
+    monkeypatch.setattr(spool._Place, "has", another_comes_first)
+    assert run("monday") == "0 rows sent"
+    assert accepted(trade) == 3
+    folders = [path.name for path in (trade.folder / "checkpoint").iterdir()]
+    assert sorted(folders) == ["runs", "sent"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--run", "../x", "--checkpoint", "c"), "of which the first is a letter or digit"),
+        (("--run", "monday"), "need --checkpoint"),
+        (("--stream",), "need --checkpoint"),
+        (("--once",), "need --stream or --run"),
+        (("--checkpoint", "c"), "need --stream or --run"),
+    ],
+)
+def test_what_does_not_go_together_is_told(trade, arguments, told):
+    with pytest.raises(JobFailed, match=told):
+        trade.job("send", "--from", "parquet", "--path", "p", *SHAPE, *arguments)
+
+
+def test_a_row_that_the_topic_refuses_is_named(trade):
+    with pytest.raises(Exception, match=r"content 'order 1'\): fixedTime is -5"):
+        trade.job(
+            *("send", *files(trade, 1), "--topic", "Orders", "-o", "topicType=FixedTime"),
+            *("--select", "concat('order ', id) AS content, CAST(-5 AS BIGINT) AS fixedTime"),
+        )

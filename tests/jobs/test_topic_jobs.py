@@ -1,0 +1,107 @@
+"""The jobs that tend topics: requeue_dead, expire and report, on real queues."""
+
+import time
+
+from rmq_spark.jobs import expire
+from rmq_spark.queue import Message
+
+
+def kill(trade, *contents):
+    """Messages that are in the dead queue."""
+    trade.orders(contents)
+    trade.broker.alter("Orders", max_retries=0)
+    with trade.broker.consumer("Orders", "clerk") as consumer:
+        for batch in consumer.batches(wait=False):
+            batch.rollback(list(batch), delay="0ms")
+            batch.commit()
+    assert trade.broker.queue("Orders").figures().dead.count == len(contents)
+
+
+def test_what_died_comes_back(trade):
+    kill(trade, b"a", b"b", b"\xff")
+    assert trade.job("requeue_dead", "--topic", "Orders", "--dry-run").startswith("3 dead")
+    assert trade.job("requeue_dead", "--topic", "Orders", "--where", "content = 'a'") == (
+        "1 dead messages of Orders requeued"
+    )
+    assert trade.contents() == ["a"]
+    assert trade.job("requeue_dead", "--topic", "Orders").startswith("2 dead messages")
+    assert trade.job("requeue_dead", "--topic", "Orders").startswith("0 dead messages")
+    figures = trade.broker.queue("Orders").figures()
+    assert (figures.store.count, figures.dead.count) == (3, 0)
+
+
+def test_slots_and_times_choose_among_the_dead(trade):
+    kill(trade, b"a", b"b")
+    slot = trade.broker.definition("Orders").slot_of(b"a")
+    assert trade.broker.definition("Orders").slot_of(b"b") != slot
+    requeue = ("requeue_dead", "--topic", "Orders")
+    assert trade.job(*requeue, "--until", "2020-01-01T00:00:00Z").startswith("0 ")
+    assert trade.job(*requeue, "--slots", slot, "-o", "fixedTime=9999999999999").startswith("1 ")
+    assert trade.contents() == ["a"]
+    assert trade.broker.queue("Orders").figures().store.due == 0
+
+
+def test_a_priority_topic_takes_its_dead_back_with_a_priority(trade):
+    trade.broker.create("Jobs", "Priority", slot_amount=1, max_retries=0)
+    trade.broker.queue("Jobs").send([Message(b"j", priority=50)])
+    with trade.broker.consumer("Jobs", "clerk") as consumer:
+        for batch in consumer.batches(wait=False):
+            batch.rollback(list(batch), delay="0ms")
+            batch.commit()
+    trade.job("requeue_dead", "--topic", "Jobs", "-o", "priority=60")
+    assert trade.contents("Jobs") == ["j"]
+
+
+def test_what_a_dead_consumer_holds_is_given_back_in_all_groups(trade):
+    trade.broker.create("Orders", "FixedTime", slot_amount=2, groups=["billing", "audit"])
+    trade.broker.create("Mails", "FixedTime", slot_amount=1)
+    trade.orders(["a"])
+    consumers = [
+        trade.broker.consumer("Orders", "gone", group=group, visibility_timeout="1s")
+        for group in ("billing", "audit")
+    ]
+    for consumer in consumers:
+        assert len(consumer.poll()) == 1
+        while not consumer.queue.figures().prepare.due:
+            time.sleep(0.05)
+    told = expire.expire(expire.new_job_parser().parse_args(trade.redis))
+    assert told.splitlines() == ["Mails: 0 messages given back", "Orders: 2 messages given back"]
+    told = expire.expire(expire.new_job_parser().parse_args([*trade.redis, "--topics", "Ord.*"]))
+    assert told == "Orders: 0 messages given back"
+    assert [consumer.queue.figures().prepare.count for consumer in consumers] == [0, 0]
+
+
+def test_the_figures_of_all_topics_are_appended_to_a_table_of_postgresql(trade):
+    trade.orders(["a", "b"])
+    trade.broker.create("Mails", "RangeMerge", slot_amount=1, groups=["x", "y"])
+    trade.broker.queue("Mails", group="x").send(["m"], time_range=100_000)
+    report = ("report", "--to", "jdbc", "--table", trade.table)
+    assert trade.job(*report) == "3 rows appended"
+    assert trade.job(*report, "--topics", "Ord.*") == "1 rows appended"
+    rows = trade.psql(
+        "SELECT topic, consumer_group, due, delayed, dead, accepted FROM {t} ORDER BY at, 1, 2"
+    )
+    assert rows == [
+        ["Mails", "x", "0", "1", "0", "1"],
+        ["Mails", "y", "0", "1", "0", "1"],
+        ["Orders", "default", "2", "0", "0", "2"],
+        ["Orders", "default", "2", "0", "0", "2"],
+    ]
+    assert (
+        trade.count("SELECT count(*) FROM {t} WHERE abs(extract(epoch FROM now() - at)) < 300") == 4
+    )
+
+
+def test_reports_as_files_are_one_table(trade):
+    trade.orders(["a"])
+    before = time.time()
+    for _ in range(2):
+        trade.job("report", "--to", "parquet", "--path", trade.folder / "report")
+    table = trade.spark.read.parquet(str(trade.folder / "report"))
+    assert [row.due for row in table.collect()] == [1, 1]
+    assert all(row.oldest_due.timestamp() <= before for row in table.collect())
+
+
+def test_no_topics_are_no_rows(trade):
+    report = ("report", "--to", "parquet", "--path", trade.folder / "report")
+    assert trade.job(*report) == "0 rows appended"

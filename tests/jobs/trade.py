@@ -1,0 +1,76 @@
+"""A shop's database and queue, with names that no other test uses, and its jobs in this process."""
+
+import time
+import uuid
+
+from rmq_spark.jobs import load_outbox, relay, report, requeue_dead, send
+from rmq_spark.queue import Broker
+from rmq_spark.queue.connection import parse_connection
+from rmq_spark.queue.server import Server
+
+JOBS = {
+    "load_outbox": (load_outbox.new_job_parser, load_outbox.load),
+    "relay": (relay.new_job_parser, relay.relay),
+    "report": (report.new_job_parser, report.report),
+    "requeue_dead": (requeue_dead.new_job_parser, requeue_dead.requeue_dead),
+    "send": (send.new_job_parser, send.send),
+}
+
+
+class Trade:
+    """What a test of a job has."""
+
+    def __init__(self, spark, database, redis_url, name, folder):
+        self.spark = spark
+        self.database = database
+        self.folder = folder
+        self.table = f"t{uuid.uuid4().hex[:8]}"
+        self.prefix = f"{name[-40:]}-{uuid.uuid4().hex[:8]}:"
+        self.broker = Broker(Server(parse_connection({"url": redis_url})), key_prefix=self.prefix)
+        self.redis = ["-o", f"redis.url={redis_url}", "-o", f"keyPrefix={self.prefix}"]
+
+    def close(self):
+        for topic in self.broker.topics():
+            self.broker.delete(topic.name)
+        self.broker.close()
+
+    def job(self, name, *arguments):
+        """Runs a job in the session of the tests. Returns what it says."""
+        new_parser, work = JOBS[name]
+        return work(self.spark, new_parser().parse_args([*self.redis, *map(str, arguments)]))
+
+    def psql(self, sql):
+        """Rows of the database, in which {t} stands for this test's own table name."""
+        return self.database.psql(sql.replace("{t}", self.table))
+
+    def count(self, sql):
+        ((number,),) = self.psql(sql)
+        return int(number)
+
+    def load(self, *arguments):
+        """The outbox job, on a message table of this test's own."""
+        return self.job("load_outbox", "--table", self.table, "--once", *arguments)
+
+    def relay(self, *arguments):
+        """The relay, of the topic Orders."""
+        return self.job("relay", "--topic", "Orders", "--once", *arguments)
+
+    def contents(self, topic="Orders"):
+        """What lies in the store of a topic."""
+        from rmq_spark.queue.pages import QueueKind
+
+        queue = self.broker.queue(topic)
+        return sorted(
+            content.decode()
+            for slot in queue.slots
+            for page in queue.pages(QueueKind.STORE, slot)
+            for content in page.contents
+        )
+
+    def orders(self, contents, **values):
+        """Sends messages that are due at once."""
+        if self.broker.find("Orders") is None:
+            self.broker.create("Orders", "FixedTime", slot_amount=4)
+        self.broker.queue("Orders").send(
+            list(contents), fixed_time=int(time.time() * 1000), **values
+        )
