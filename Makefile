@@ -7,7 +7,8 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test explore faults outbox workers-demo lint bench-peers audit
+.PHONY: help demo cluster-demo bench test explore faults outbox workers-demo notebooks lint
+.PHONY: bench-peers audit
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +44,10 @@ outbox: ## kill the outbox job while orders come into PostgreSQL, and count; ARG
 workers-demo: ## queries share a topic through ZooKeeper, come, go and die; ARGS="--help" lists options
 	@.ci/environment java
 	@.venv/bin/python tests/workers/workers_demo.py $(ARGS)
+
+notebooks: ## run the notebooks and keep their outputs; ARGS="quickstart" picks some
+	@.ci/environment java
+	@.venv/bin/python tests/notebooks/run_notebooks.py $(ARGS)
 
 lint: ## check style, format and types
 	@.ci/environment

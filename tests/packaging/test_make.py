@@ -9,18 +9,8 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
-    *(
-        "demo",
-        "cluster-demo",
-        "bench",
-        "test",
-        "explore",
-        "faults",
-        "outbox",
-        "workers-demo",
-        "lint",
-    ),
-    *("bench-peers", "audit"),
+    *("demo", "cluster-demo", "bench", "test", "explore", "faults", "outbox", "workers-demo"),
+    *("notebooks", "lint", "bench-peers", "audit"),
 )
 
 

@@ -1,0 +1,88 @@
+"""Runs the notebooks from top to bottom and keeps their outputs: make notebooks."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import nbformat
+from ipykernel.kernelspec import make_ipkernel_cmd
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from notebook_rules import METADATA, faults
+
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NAMES = ("quickstart", "operations", "behaviour")
+CELL_TIMEOUT_S = 200
+
+
+class ThisPython(KernelSpecManager):
+    """Knows one kernel: the Python that runs this, whatever is installed for Jupyter elsewhere."""
+
+    def get_kernel_spec(self, kernel_name):
+        """The same for every name."""
+        return KernelSpec(argv=make_ipkernel_cmd(), display_name=kernel_name, language="python")
+
+
+def path_of(name):
+    """Where a notebook lies."""
+    return FOLDER / f"{name}.ipynb"
+
+
+def read(name):
+    """A notebook as it is committed."""
+    return nbformat.read(path_of(name), as_version=4)
+
+
+def execute(notebook, folder, home):
+    """Executes a notebook in a folder, in place. Raises nbclient's CellExecutionError.
+
+    home: a folder for what IPython and Jupyter keep.
+    """
+    client = NotebookClient(
+        notebook,
+        km=AsyncKernelManager(
+            kernel_spec_manager=ThisPython(), connection_file=f"{home}/kernel.json", transport="ipc"
+        ),
+        timeout=CELL_TIMEOUT_S,
+        record_timing=False,
+        coalesce_streams=True,
+        resources={"metadata": {"path": folder}},
+    )
+    environment = {**os.environ, "IPYTHONDIR": home, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("RMQ_REDIS_URL", None)
+    # nbclient ends a kernel of somebody else's making only if told.
+    client.execute(env=environment, cleanup_kc=True)
+    notebook.metadata = nbformat.from_dict(METADATA)
+
+
+def executed(name):
+    """A committed notebook, executed anew in an empty folder."""
+    notebook = read(name)
+    with TemporaryDirectory() as folder, TemporaryDirectory() as home:
+        execute(notebook, folder, home)
+    return notebook
+
+
+def main(arguments=None):
+    """Executes and writes back, unless the outputs are not fit to be kept."""
+    parser = argparse.ArgumentParser(prog="notebooks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    names = parser.parse_args(arguments).names
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    for name in names or NAMES:
+        begin = time.monotonic()
+        notebook = executed(name)
+        if found := faults(notebook):
+            sys.exit("\n".join(f"{name} {fault}" for fault in found))
+        nbformat.write(notebook, path_of(name))
+        size = path_of(name).stat().st_size // 1024
+        sys.stdout.write(f"{name}: {time.monotonic() - begin:.0f} s, {size} KiB\n")
+
+
+if __name__ == "__main__":
+    main()
