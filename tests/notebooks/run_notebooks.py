@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import matplotlib.font_manager  # noqa: F401 - tells that it looks for fonts here, in no cell
 import nbformat
 from ipykernel.kernelspec import make_ipkernel_cmd
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
@@ -16,7 +17,7 @@ from notebook_rules import METADATA, faults
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NAMES = ("quickstart", "operations", "behaviour")
-CELL_TIMEOUT_S = 200
+CELL_TIMEOUT_S = 300
 
 
 class ThisPython(KernelSpecManager):

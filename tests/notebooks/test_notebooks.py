@@ -21,6 +21,7 @@ def test_all_notebooks_of_the_folder_are_run():
     assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == sorted(NAMES)
 
 
+@pytest.mark.timeout(900)  # on a machine that others use, too
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_in_an_empty_folder_and_shows_what_is_committed(name):
     if not servers.executables():
