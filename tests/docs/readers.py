@@ -1,0 +1,95 @@
+"""What the reader of a page has by then, what is looked at afterwards, and what cannot run here."""
+
+from contextlib import contextmanager
+
+from rmq_spark.local_zookeeper import LocalEnsemble
+
+SESSION = """
+from pyspark.sql import SparkSession
+import rmq_spark
+spark = SparkSession.builder.getOrCreate()
+broker = rmq_spark.connect()
+"""
+# By page, Python that goes before its first block.
+BEFORE = {
+    # A topic in which something died.
+    "docs/operations.md": f"""{SESSION}
+broker.create("Orders", "FixedTime", 4)
+queue = broker.queue("Orders")
+for number in range(8):
+    died_at = 1 if number < 4 else 4 * 10**12
+    queue.server.client.zadd(queue.keys.dead(number % 4), {{f"{{number}} eur": died_at}})
+""",
+    # Work to share, and a function that does it.
+    "docs/ownership.md": f"""{SESSION}
+import os
+import time
+broker.create("Orders", "FixedTime", 4)
+broker.queue("Orders").send([f"order {{number}}" for number in range(40)], fixed_time=1)
+def bill(message):
+    assert message.content.startswith("order ")
+""",
+}
+# By page, Python that goes behind its last block.
+AFTER = {
+    "README.md": """
+assert spark.read.parquet("demo-output/orders").where("topic = 'Orders' AND slot < 64").count() > 0
+assert spark.read.parquet("demo-output/good").count() == 1000
+""",
+    "docs/operations.md": """
+store, dead = queue.figures().store, queue.figures().dead
+print("stored", store.count, "dead", dead.count)
+from rmq_spark.queue.pages import QueueKind
+pages = (page for slot in queue.slots for page in queue.pages(QueueKind.STORE, slot))
+print(sorted(content for page in pages for content in page.contents))
+""",
+    "docs/ownership.md": """
+started = [start("one"), start("two")]
+while broker.queue("Orders").figures().counters["committed"] < 40:
+    assert all(query.isActive for query in started), [query.exception() for query in started]
+    time.sleep(0.2)
+for query in started:
+    query.stop()
+print("exclusive", broker.definition("Orders").exclusive)
+""",
+}
+# By page, lines that it must have printed, whole.
+PRINTED = {
+    # What the comments in it say; the dead order, before and after it was mended.
+    "README.md": ["2 1", "re-plan b'N123AA' delivery 1", "1", "0"],
+    # Those that died lately came back as they were, all that were dead then were mended and purged.
+    "docs/operations.md": [
+        "stored 8 dead 0",
+        str([f"{n} EUR".encode() for n in range(4)] + [f"{n} eur".encode() for n in range(4, 8)]),
+    ],
+    "docs/ownership.md": ["exclusive True"],
+}
+# By page, what stands on it and cannot be so here: addresses, ports, folders.
+INSTEAD = {
+    "docs/operations.md": {"start_http_server(9310)": "start_http_server(0)"},
+    "docs/ownership.md": {
+        '"zk1:2181,zk2:2181,zk3:2181"': 'os.environ["ZOOKEEPER"]',
+        'f"/checkpoints/{name}"': 'f"checkpoints/{name}"',
+    },
+}
+# Pages whose reader stands in a clone.
+IN_A_CLONE = ("README.md",)
+# Lines of sh blocks that do not run here, and the test that runs what they do.
+ELSEWHERE = {
+    "pip install .": "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes",
+    "pip install '.[spark]'": "tests/docs/test_lines.py::test_the_extras_are_there",
+    "pip install '.[cli]'": "tests/docs/test_lines.py::test_the_extras_are_there",
+    "spark-submit --py-files rmq_spark.zip job.py": (
+        "tests/packaging/test_zip.py::test_as_py_files_it_sends_and_reads_after_register"
+    ),
+}
+
+
+@contextmanager
+def zookeeper():
+    with LocalEnsemble() as ensemble:
+        yield {"ZOOKEEPER": ensemble.hosts}
+
+
+# By page, a context manager that starts servers beside Redis and gives variables that name them.
+SERVERS = {"docs/ownership.md": zookeeper}

@@ -1,0 +1,54 @@
+"""README.md and docs/operations.md name all there is of what they are about, and no other."""
+
+import re
+
+import pytest
+import yaml
+from figures_there import figures_there
+from pages import NAMES, blocks_of, text_of
+
+from rmq_spark.cli.app import app
+from rmq_spark.spark.given import CONNECTION
+from rmq_spark.spark.options import SINK_OPTIONS, SOURCE_OPTIONS
+from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
+from rmq_spark.spark.table_options import TABLE_OPTIONS
+from rmq_spark.spark.write_columns import COLUMNS
+
+README = text_of("README.md")
+OPERATIONS = text_of("docs/operations.md")
+RULES = [(name, block) for name in NAMES for block in blocks_of(name) if block.language == "yaml"]
+
+
+def test_the_readme_names_every_option_and_column():
+    options = {option.name for option in (*SINK_OPTIONS, *SOURCE_OPTIONS)}
+    columns = {*COLUMNS, *SOURCE_SCHEMA.fieldNames()}
+    assert [name for name in sorted(options | columns) if f"`{name}`" not in README] == []
+
+
+def test_the_operations_page_names_every_option_column_and_command_of_it():
+    wanted = {option.name for option in TABLE_OPTIONS} - {option.name for option in CONNECTION}
+    wanted |= set(TABLE_SCHEMA.fieldNames())
+    assert [name for name in sorted(wanted) if f"`{name}`" not in OPERATIONS] == []
+    commands = [command.name or command.callback.__name__ for command in app.registered_commands]
+    assert len(commands) >= 18
+    assert [name for name in commands if f"`rmq {name}" not in OPERATIONS] == []
+
+
+def names_in(text):
+    found = set(re.findall(r"\brmq_[a-z_]+", text)) - {"rmq_spark", "rmq_"}
+    return {re.sub(r"_total$", "", name) for name in found}
+
+
+def test_the_operations_page_names_every_figure_and_no_other(broker):
+    assert names_in(OPERATIONS) == {f.name for f in figures_there(broker)}
+
+
+@pytest.mark.parametrize(("name", "block"), RULES, ids=lambda value: str(value)[:20])
+def test_alert_rules_ask_for_figures_that_are_exported(name, block, broker):
+    rules = [rule for group in yaml.safe_load(block.text)["groups"] for rule in group["rules"]]
+    assert rules
+    there = {family.name for family in figures_there(broker)}
+    for rule in rules:
+        assert {"alert", "expr", "for"} - rule.keys() <= {"for"}
+        assert names_in(rule["expr"])
+        assert names_in(rule["expr"]) - there == set()
