@@ -1,15 +1,24 @@
 """The figures that are exported to Prometheus."""
 
+import json
+from types import SimpleNamespace
+
 from prometheus_client import CollectorRegistry
 
 from rmq_spark.metrics.queries import QueryMetrics
 from rmq_spark.metrics.queues import QueueCollector
+from rmq_spark.spark.backlog import backlog_figures
 
 
 def figures_there(broker):
-    """All families, once there is a topic."""
+    """All families, once there is a topic and a query has read it."""
     registry = CollectorRegistry()
     registry.register(QueueCollector(lambda: broker))
-    QueryMetrics(registry)
     broker.create("Orders", "FixedTime", 1)
+    reported = backlog_figures(broker.queue("Orders").figures()) | {"slotsOwned": 1}
+    source = SimpleNamespace(latestOffset=json.dumps({"topic": "Orders", **reported}))
+    progress = SimpleNamespace(id="one", sources=[source], numInputRows=1, batchDuration=1)
+    metrics = QueryMetrics(registry)
+    metrics.onQueryStarted(SimpleNamespace(id="one", name="one"))
+    metrics.onQueryProgress(SimpleNamespace(progress=progress))
     return list(registry.collect())
