@@ -5,9 +5,11 @@ import re
 import pytest
 import yaml
 from figures_there import figures_there
-from pages import NAMES, blocks_of, text_of
+from page_tables import Tables
+from pages import NAMES, ROOT, blocks_of, text_of
 
 from rmq_spark.cli.app import app
+from rmq_spark.queue.view import ENTRIES_A_PAGE
 from rmq_spark.spark.given import CONNECTION
 from rmq_spark.spark.options import SINK_OPTIONS, SOURCE_OPTIONS
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
@@ -52,3 +54,19 @@ def test_alert_rules_ask_for_figures_that_are_exported(name, block, broker):
         assert {"alert", "expr", "for"} - rule.keys() <= {"for"}
         assert names_in(rule["expr"])
         assert names_in(rule["expr"]) - there == set()
+
+
+def test_the_protocol_names_every_script_and_no_other():
+    rows = Tables(text_of("docs/protocol.md")).rows("The scripts")
+    named = [name for scripts, *_ in rows for name in re.findall(r"`(\w+)`", scripts)]
+    assert sorted(named) == sorted(file.stem for file in (ROOT / "lua").glob("*.lua"))
+
+
+def test_the_protocol_names_the_bounds_of_the_scripts():
+    rows = Tables(text_of("docs/protocol.md")).rows("The scripts")
+    bounds = {name: cells[-1] for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
+    for name, bound in bounds.items():
+        script = (ROOT / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+        header = script[: script.index("\nlocal ")]
+        told = header + str(ENTRIES_A_PAGE) * (name == "page")  # its callers' own
+        assert [n for n in re.findall(r"\d+", bound) if n not in told] == [], name
