@@ -18,17 +18,19 @@ from rmq_spark.local import LocalRedis
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*/README.md"))]
 NAMES = sorted({file.relative_to(ROOT).as_posix() for file in FILES})
-TIMEOUT_S = 280
+TIMEOUT_S = 540
 # What a page may hold. Without a language, or as text, it is an output or a drawing.
 RUN = ("python", "sh", "sql")
 CHECKED = ("yaml",)  # by tests of their own
 SHOWN = ("", "text")
 # What pip reads of a clone.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rmq_spark", "pyspark_rmq", "lua")
+# Half of a short program's time is the JVM's own compiling.
 SPARK_DEFAULTS = """\
 spark.master local[2]
 spark.ui.enabled false
 spark.sql.shuffle.partitions 2
+spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
 
 

@@ -5,6 +5,7 @@ from pages import NAMES, run_page
 from readers import AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS
 
 
+@pytest.mark.timeout(600)  # whole minutes on a machine that has much else to do
 @pytest.mark.parametrize("name", NAMES)
 def test_the_blocks_of_a_page_run(name, tmp_path):
     lines = run_page(name, tmp_path).splitlines()
