@@ -16,7 +16,7 @@ from readers import AFTER, BEFORE, ELSEWHERE, IN_A_CLONE, INSTEAD, SERVERS
 from rmq_spark.local import LocalRedis
 
 ROOT = Path(__file__).parents[2]
-FILES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*/README.md"))]
+FILES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("[!.]*/README.md")]
 NAMES = sorted({file.relative_to(ROOT).as_posix() for file in FILES})
 TIMEOUT_S = 540
 # What a page may hold. Without a language, or as text, it is an output or a drawing.
