@@ -76,6 +76,14 @@ INSTEAD = {
 IN_A_CLONE = ("README.md",)
 # Lines of sh blocks that do not run here, and the test that runs what they do.
 ELSEWHERE = {
+    "python3 -m venv ~/rmq-venv": (
+        "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
+    ),
+    ". ~/rmq-venv/bin/activate": (
+        "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
+    ),
+    "pip install '.[spark,cli,local]'": "tests/docs/test_lines.py::test_the_extras_are_there",
+    "rmq local": "tests/cli/test_program_commands.py::test_a_local_redis_lives_until_it_is_ended",
     "pip install .": "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes",
     "pip install '.[spark]'": "tests/docs/test_lines.py::test_the_extras_are_there",
     "pip install '.[cli]'": "tests/docs/test_lines.py::test_the_extras_are_there",
