@@ -9,6 +9,7 @@ import sys
 import textwrap
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from readers import AFTER, BEFORE, ELSEWHERE, IN_A_CLONE, INSTEAD, SERVERS
@@ -115,6 +116,25 @@ def program_of(name):
         assert old in text_of(name), f"{name} does not hold {old}"
         text = text.replace(old, new)
     return text
+
+
+def outputs_of(name):
+    """The lines that a page shows as printed by the block before them, but for cuts (...)."""
+    blocks = [block for block in blocks_of(name) if block.language in (*RUN, "text")]
+    shown = [
+        block.text
+        for before, block in pairwise(blocks)
+        if block.language == "text" and before.language != "text"
+    ]
+    lines = "\n".join(text for text in shown if not text.startswith("$ ")).splitlines()
+    return [line for line in map(comparable, lines) if line and line != "..."]
+
+
+def comparable(line):
+    """A line without what differs from run to run: times, ids, and the widths of columns."""
+    line = re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.]+(\+00:00)?", "<time>", line)
+    line = re.sub(r"\b[0-9a-f]{32}\b", "<id>", line)
+    return " ".join(line.split())
 
 
 def run_page(name, folder):

@@ -1,15 +1,19 @@
 """Every page of the documentation runs: its code, in an empty folder, on a Redis of its own."""
 
 import pytest
-from pages import NAMES, run_page
+from pages import NAMES, comparable, outputs_of, run_page
 from readers import AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS
 
 
 @pytest.mark.timeout(600)  # whole minutes on a machine that has much else to do
 @pytest.mark.parametrize("name", NAMES)
 def test_the_blocks_of_a_page_run(name, tmp_path):
-    lines = run_page(name, tmp_path).splitlines()
+    printed = run_page(name, tmp_path)
+    lines = printed.splitlines()
     assert [line for line in PRINTED.get(name, []) if line not in lines] == []
+    if printed:
+        there = set(map(comparable, lines))
+        assert [line for line in outputs_of(name) if line not in there] == [], printed
 
 
 @pytest.mark.parametrize("table", [AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS])
