@@ -30,6 +30,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rmq_spark", "pyspark_rmq",
 SPARK_DEFAULTS = """\
 spark.master local[2]
 spark.ui.enabled false
+spark.ui.showConsoleProgress false
 spark.sql.shuffle.partitions 2
 spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
