@@ -166,6 +166,7 @@ def run(folder, work, addresses):
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_CONF_DIR": str(folder),
         "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say: with the packages that are there
+        "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         **addresses,
     }
