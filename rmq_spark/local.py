@@ -15,6 +15,7 @@ import redis
 from rmq_spark.queue.errors import ServerUnavailable
 
 START_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 30.0
 # Between looking for a free port and using it, another program may take it.
 PORTS_TRIED = 3
 DEFAULT_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
@@ -125,7 +126,11 @@ class LocalRedis:
         """Ends the process, abruptly unless another signal is named; its data stay for start."""
         if self._process is not None:
             self._process.send_signal(with_signal)
-            self._process.wait()
+            try:
+                self._process.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:  # it writes a file first, or stands still
+                self._process.kill()
+                self._process.wait()
             self._process = None
 
     def close(self) -> None:

@@ -94,15 +94,18 @@ class Postgres:
 
     @property
     def psql_command(self) -> list[str]:
-        """psql on this server; without arguments it reads statements."""
-        address = ["-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", "postgres"]
-        return [_program("psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", *address]
+        """psql, with ``environment`` on this server; without arguments it reads statements."""
+        return [_program("psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"]
 
     @property
     def environment(self) -> dict[str, str]:
         """What tells psql and the jobs how to log in."""
-        login = {"RMQ_JDBC_USER": USER, "RMQ_JDBC_PASSWORD": PASSWORD, "PGPASSWORD": PASSWORD}
-        return {**os.environ, **login, "RMQ_JDBC_URL": self.url}
+        return {
+            **os.environ,
+            **{"RMQ_JDBC_URL": self.url, "RMQ_JDBC_USER": USER, "RMQ_JDBC_PASSWORD": PASSWORD},
+            **{"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGDATABASE": "postgres"},
+            **{"PGUSER": USER, "PGPASSWORD": PASSWORD},
+        }
 
     def _run(self, *command: object) -> None:
         done = subprocess.run(

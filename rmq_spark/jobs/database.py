@@ -82,7 +82,10 @@ def jdbc_options(options: Mapping[str, str]) -> dict[str, str]:
     What is given already stays. In the environment a password is not in the list of processes.
     """
     given = {name.lower() for name in options}
-    told = {name: os.environ.get(f"RMQ_JDBC_{name.upper()}") for name in ("user", "password")}
+    told = {
+        "user": os.environ.get("RMQ_JDBC_USER"),
+        "password": os.environ.get("RMQ_JDBC_PASSWORD"),
+    }
     told["driver"] = next(
         (d for url, d in _DRIVERS.items() if options["url"].startswith(url)), None
     )

@@ -5,6 +5,7 @@ does not hide what the others did, and its caller alone knows what may be repeat
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -104,6 +105,7 @@ class Cluster:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._threads: ThreadPoolExecutor | None = None
+        self._threads_of = 0  # the process that has them: a fork leaves its child without
 
     def run(self, commands: Sequence[Command], replication: Replication | None) -> list[Any]:
         """The replies, errors among them. Raises what redis-py does where no node is known."""
@@ -166,7 +168,8 @@ class Cluster:
     ) -> list[list[Any]]:
         if len(groups) < 2:
             return [run(*group) for group in groups]
-        if self._threads is None:
+        if self._threads is None or self._threads_of != os.getpid():
+            self._threads_of = os.getpid()
             nodes = len(self._client.get_primaries())
             self._threads = ThreadPoolExecutor(max(2, nodes), "rmq-node")
         return list(self._threads.map(run, *zip(*groups, strict=True)))

@@ -1,5 +1,6 @@
 """The queue on a real Redis Cluster: spread over its nodes, moved between them, failed over."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -29,6 +30,21 @@ SLOTS = 32
 def claim_all(queue, run, seq=1):
     requests = [ClaimRequest(slot, 0, 2048) for slot in queue.slots]
     return queue.claim(requests, consumer="c", run=run, seq=seq, lease_ms=LONG_MS)
+
+
+def test_a_child_of_a_process_that_has_sent_can_send(cluster_broker):
+    cluster_broker.create("T", "FixedTime", SLOTS)
+    queue = cluster_broker.queue("T")
+    for _ in range(20):  # until each node has its thread
+        queue.send(numbered(100), fixed_time=1)
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: queue.send(numbered(200), fixed_time=1)
+    )
+    child.start()
+    child.join(60)
+    child.kill()
+    assert child.exitcode == 0
+    assert queue.figures().store.count == 200
 
 
 @pytest.mark.parametrize(

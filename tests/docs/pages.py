@@ -25,7 +25,7 @@ RUN = ("python", "sh", "sql")
 CHECKED = ("yaml",)  # by tests of their own
 SHOWN = ("", "text")
 # What pip reads of a clone.
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rmq_spark", "pyspark_rmq", "lua")
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rmq_spark", "pyspark_rmq", "lua", "jobs")
 # Half of a short program's time is the JVM's own compiling.
 SPARK_DEFAULTS = """\
 spark.master local[2]

@@ -2,6 +2,8 @@
 
 from contextlib import contextmanager
 
+import postgres
+
 from rmq_spark.local_zookeeper import LocalEnsemble
 
 SESSION = """
@@ -78,7 +80,7 @@ INSTEAD = {
     },
 }
 # Pages whose reader stands in a clone.
-IN_A_CLONE = ("README.md",)
+IN_A_CLONE = ("README.md", "docs/jobs.md")
 # Lines of sh blocks that do not run here, and the test that runs what they do.
 ELSEWHERE = {
     "python3 -m venv ~/rmq-venv": (
@@ -104,5 +106,12 @@ def zookeeper():
         yield {"ZOOKEEPER": ensemble.hosts}
 
 
+@contextmanager
+def database():
+    postgres.driver()
+    with postgres.Postgres() as server:
+        yield server.environment
+
+
 # By page, a context manager that starts servers beside Redis and gives variables that name them.
-SERVERS = {"docs/ownership.md": zookeeper}
+SERVERS = {"docs/jobs.md": database, "docs/ownership.md": zookeeper}

@@ -11,7 +11,6 @@ from pages import NAMES, ROOT, blocks_of, text_of
 from rmq_spark.cli.app import app
 from rmq_spark.queue.view import ENTRIES_A_PAGE
 from rmq_spark.spark.given import CONNECTION
-from rmq_spark.spark.options import SINK_OPTIONS, SOURCE_OPTIONS
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
 from rmq_spark.spark.table_options import TABLE_OPTIONS
 from rmq_spark.spark.write_columns import COLUMNS
@@ -21,10 +20,9 @@ OPERATIONS = text_of("docs/operations.md")
 RULES = [(name, block) for name in NAMES for block in blocks_of(name) if block.language == "yaml"]
 
 
-def test_the_readme_names_every_option_and_column():
-    options = {option.name for option in (*SINK_OPTIONS, *SOURCE_OPTIONS)}
+def test_the_readme_names_every_column():
     columns = {*COLUMNS, *SOURCE_SCHEMA.fieldNames()}
-    assert [name for name in sorted(options | columns) if f"`{name}`" not in README] == []
+    assert [name for name in sorted(columns) if f"`{name}`" not in README] == []
 
 
 def test_the_operations_page_names_every_option_column_and_command_of_it():

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -406,3 +407,11 @@ def test_a_local_server_that_runs_is_not_started_twice(redis_executable):
         assert same.pid == pid
     with pytest.raises(ServerUnavailable, match="does not run"):
         _ = local.pid
+
+
+def test_a_local_server_that_does_not_end_when_asked_is_killed(redis_executable, monkeypatch):
+    monkeypatch.setattr("rmq_spark.local.END_TIMEOUT_S", 0.2)
+    server = servers.start(redis_executable)
+    os.kill(server.pid, signal.SIGSTOP)  # it cannot even notice that it is asked
+    server.close()
+    assert not server.runs
