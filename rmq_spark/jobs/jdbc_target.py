@@ -1,7 +1,8 @@
 """A table of a database as a relay's target: each batch once, whatever is killed.
 
 Spark writes a batch into a stage: a table with the columns of the target and none of its
-constraints. Then one transaction of the driver does the rest::
+constraints. It does so anew where a task was run twice: one that was lost may have written, too.
+Then one transaction of the driver does the rest::
 
     note the batch's number        compare-and-set: a batch that is noted already is left out
     stage -> target                what a constraint refuses is found by halving, with savepoints
@@ -17,6 +18,7 @@ import uuid
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.database import Connection, Database, Refusal, check_name, refusal
 from rmq_spark.jobs.exceptions_table import create_exceptions, insert_exceptions
@@ -25,6 +27,8 @@ from rmq_spark.jobs.refusals import refused_among
 from rmq_spark.jobs.targets import NUMBER, RelayBatch
 
 LEDGER = "rmq_relay"
+ROW = "rmq_row"
+_TRIES = 3
 _LAST = 2**63 - 1  # no message has a higher number
 
 
@@ -89,7 +93,8 @@ class JdbcTarget:
         unlogged = "UNLOGGED " if connection.product == "PostgreSQL" else ""
         connection.update(
             f"CREATE {unlogged}TABLE {self._stage} AS SELECT {', '.join(columns)}, "
-            f"CAST(0 AS BIGINT) AS {NUMBER} FROM {self._table} WITH NO DATA"
+            f"CAST(0 AS BIGINT) AS {NUMBER}, CAST('' AS VARCHAR(50)) AS {ROW} "
+            f"FROM {self._table} WITH NO DATA"
         )
         index = f"{self._stage.rpartition('.')[2]}_number"
         connection.update(f"CREATE INDEX {index} ON {self._stage} ({NUMBER})")
@@ -110,16 +115,28 @@ class JdbcTarget:
 
     def _noted(self, connection: Connection, batch: RelayBatch) -> bool:
         """Whether it was written by a run before."""
-        sql = f"SELECT batch FROM {self._ledger} WHERE query = ? AND batch >= ?"
-        return bool(connection.query(sql, batch.query, batch.batch))
+        noted = f"SELECT batch FROM {self._ledger} WHERE query = ? AND batch >= ?"
+        return bool(connection.query(noted, batch.query, batch.batch))
 
     def _note(self, connection: Connection, batch: RelayBatch) -> bool:
         """Notes it. Returns False where another run has done so; waits for one that is at it."""
-        sql = f"UPDATE {self._ledger} SET batch = ? WHERE query = ? AND batch < ?"
-        return bool(connection.update(sql, batch.batch, batch.query, batch.batch))
+        change = f"UPDATE {self._ledger} SET batch = ? WHERE query = ? AND batch < ?"
+        return bool(connection.update(change, batch.batch, batch.query, batch.batch))
 
     def _fill(self, connection: Connection, batch: RelayBatch) -> dict[int, Refusal]:
         """Writes the batch into the stage, and returns what cannot even be written there."""
+        for _ in range(_TRIES):
+            refused = self._fill_once(connection, batch)
+            doubled = f"SELECT count(*) - count(DISTINCT {ROW}) FROM {self._stage}"
+            ((too_many,),) = connection.query(doubled)
+            if not too_many:
+                return refused
+        raise JobFailed(
+            f"Spark wrote rows twice in each of {_TRIES} tries: executors die, or seem slow. "
+            "Nothing of the batch was committed: it comes again."
+        )
+
+    def _fill_once(self, connection: Connection, batch: RelayBatch) -> dict[int, Refusal]:
         connection.update(f"TRUNCATE TABLE {self._stage}")
         why = self._staged(batch.shape(batch.messages))
         if why is None:
@@ -133,6 +150,8 @@ class JdbcTarget:
         )
 
     def _staged(self, rows: DataFrame) -> Refusal | None:
+        # The same number for a row whenever its task is run.
+        rows = rows.withColumn(ROW, sql.concat_ws(":", NUMBER, sql.monotonically_increasing_id()))
         try:
             self._append(rows, self._stage)
         except Exception as error:
@@ -146,7 +165,7 @@ class JdbcTarget:
     def _insert(self, connection: Connection, batch: RelayBatch) -> dict[int, Refusal]:
         """Stage -> target. Returns what a constraint refuses."""
         names = ", ".join(self._columns)
-        sql = (
+        move = (
             f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._stage} "
             f"WHERE {NUMBER} BETWEEN ? AND ? ORDER BY {NUMBER}"
         )
@@ -154,7 +173,7 @@ class JdbcTarget:
         def attempt(first: int, last: int) -> Refusal | None:
             try:
                 with connection.savepoint():
-                    connection.update(sql, first, last)
+                    connection.update(move, first, last)
             except Exception as error:
                 return _refusal_or_raise(self._database.spark, error)
             return None

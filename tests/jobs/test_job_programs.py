@@ -9,11 +9,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
+from rmq_spark.jobs import program
+from rmq_spark.jobs.arguments import new_parser
 from rmq_spark.queue import connect
+from rmq_spark.queue.errors import InvalidOption, UnknownTopic
 
 JOBS = Path(__file__).parents[2] / "jobs"
 NAMES = ["send", "relay", "load_outbox", "requeue_dead", "expire", "report"]
+TRACE = 'Failed: Traceback (most recent call last):\n  File "x.py", line 1, in x\n'
 ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=2")
 
 
@@ -91,15 +96,14 @@ def ended(process, number):
     return err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_relay_that_is_asked_to_end_stops_its_query(start, orders, tmp_path, number):
+def test_a_relay_that_is_asked_to_end_stops_its_query(start, orders, tmp_path):
     kept = ("--path", "out", "--checkpoint", "c")
     relay = start("relay", "--topic", "Orders", "--to", "parquet", *kept)
     orders.send(["first"], fixed_time=0)
     while orders.figures().counters["committed"] < 1:
         assert relay.poll() is None, relay.communicate()
         time.sleep(0.1)
-    assert "Traceback" not in ended(relay, number)
+    assert "Traceback" not in ended(relay, signal.SIGTERM)
 
 
 def test_a_loader_that_is_asked_to_end_finishes_its_round(start, orders):
@@ -107,25 +111,45 @@ def test_a_loader_that_is_asked_to_end_finishes_its_round(start, orders):
     for line in loader.stderr:
         if "Loading rmq_outbox" in line:
             break
-    assert "Traceback" not in ended(loader, signal.SIGTERM)
+    assert "Traceback" not in ended(loader, signal.SIGINT)
+
+
+def test_a_failure_is_one_line_without_secrets(run, orders):
+    code, out, err = run(
+        "requeue_dead", "--topic", "Orders", "-o", "redis.url=redis://u:sesame@[::1]:1"
+    )
+    last = err.strip().splitlines()[-1]
+    assert (code, out) == (1, "")
+    assert last.startswith("requeue_dead: Redis at redis://")
+    assert "sesame" not in err
+
+
+def test_an_option_without_a_name_is_not_shown(run):
+    code, out, err = run("expire", "-o", "sesame")
+    assert (code, out) == (2, "")
+    assert "-o is not accepted" in err
+    assert "sesame" not in err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("error", "code", "told"),
     [
-        (("--topic", "No/Such"), 2, "topic='No/Such' is no topic name"),
-        (("--topic", "NoSuch"), 1, "The topic NoSuch does not exist"),
-        (("--topic", "Orders", "-o", "redis.url=redis://u:sesame@127.0.0.1:1"), 1, "127.0.0.1:1"),
-        (("--topic", "Orders", "-o", "sesame"), 2, "-o is not accepted"),
+        (InvalidOption("topic='No/Such'"), 2, "topic='No/Such'"),
+        (UnknownTopic("no NoSuch"), 1, "no NoSuch"),
+        (program.JobFailed("which table?"), 1, "which table?"),
+        # As it comes from one of Spark's Python processes, and from Spark itself.
+        (PySparkException(f"{TRACE}rmq_spark.queue.errors.InvalidMessage: Row 3"), 2, "Row 3"),
+        (PySparkException(f"{TRACE}rmq_spark.queue.errors.ServerFull: full"), 1, "full"),
+        (PySparkException("[PATH_NOT_FOUND] no x\n'Project"), 1, "[PATH_NOT_FOUND] no x"),
+        (KeyboardInterrupt(), 130, None),
     ],
 )
-def test_a_failure_is_one_line_without_secrets(run, orders, arguments, code, told):
-    found, out, err = run("requeue_dead", *arguments)
-    last = err.strip().splitlines()[-1]
-    assert (found, out) == (code, "")
-    assert last.startswith("requeue_dead: ")
-    assert told in last
-    assert "sesame" not in err
+def test_how_a_job_ended_is_its_exit_code(error, code, told, capsys):
+    def job(_):
+        raise error
+
+    assert program.run(new_parser("a_job", "It fails."), job, []) == code
+    assert capsys.readouterr().err == ("" if told is None else f"a_job: {told}\n")
 
 
 def test_jobs_without_spark_need_none(run, orders):

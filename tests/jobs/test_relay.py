@@ -108,6 +108,30 @@ def test_a_batch_that_is_cut_off_after_its_commit_is_written_once(trade, to_tabl
     assert trade.count("SELECT count(*) FROM {t}_exceptions") == 1
 
 
+def test_a_task_that_is_run_twice_writes_once(trade, to_table, monkeypatch):
+    append = JdbcTarget._append
+    times = []
+
+    def lost_and_run_again(self, rows, table):
+        append(self, rows, table)
+        if not times:
+            times.append(table)
+            append(self, rows.limit(2), table)
+
+    trade.orders([order(1), order(2), order(3)])
+    monkeypatch.setattr(JdbcTarget, "_append", lost_and_run_again)
+    assert to_table() == "3 messages done, 0 of them refused"
+    assert trade.count("SELECT count(*) FROM {t}") == 3
+
+
+def test_one_message_may_become_several_rows(trade):
+    trade.psql("CREATE TABLE {t} (word TEXT)")
+    trade.orders(["a a b", "c"])
+    arguments = ("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / "c")
+    trade.relay(*arguments, "--select", "explode(split(content, ' ')) AS word")
+    assert trade.psql("SELECT word FROM {t} ORDER BY 1") == [["a"], ["a"], ["b"], ["c"]]
+
+
 def test_a_fault_of_the_job_refuses_nothing(trade, to_table):
     trade.orders([order(1)])
     trade.psql(
