@@ -32,6 +32,7 @@ from rmq_spark.spark.row_check import with_refusals
 from rmq_spark.spark.sink_topics import SinkTopics
 
 _REASON = "rmq_reason"
+_DUE_MS = "rmq_due_ms"
 _IDS_A_STATEMENT = 1000
 _OF_ONE_TOPIC = ("topictype", "slotamount")
 
@@ -89,21 +90,25 @@ class Outbox:
             # Kept, as it must be the very rows that are marked and sent. Where they get lost with
             # an executor, Spark does not read them anew but fails.
             rows = self._read(until_ms).localCheckpoint()
-            ids = [row.id for row in rows.select("id").collect()]
-            recalled = self._mark(ids)
-            rows = rows.where(~sql.col("id").isin(recalled)) if recalled else rows
-            refused = self._refuse(rows.where(f"{_REASON} IS NOT NULL"))
-            good = rows.where(f"{_REASON} IS NULL")
-            if len(ids) > len(recalled) + refused:
-                self._send(good)
+            is_good = sql.col(_REASON).isNull()
+            found = rows.select("id", _DUE_MS, is_good.alias("good")).collect()
+            recalled = self._mark([row.id for row in found])
+            if recalled:
+                rows = rows.where(~sql.col("id").isin(recalled))
+            ours = [row for row in found if row.id not in recalled]
+            sent_ms = [row[_DUE_MS] or until_ms for row in ours if row.good]
+            if sent_ms:
+                self._send(rows.where(is_good))
+            if len(sent_ms) < len(ours):
+                self._refuse(rows.where(~is_good))
             done = Round(
-                loaded=len(ids) - len(recalled) - refused,
-                late=good.where(f"rmq_due_ms < {since_ms}").count(),
-                refused=refused,
-                full=len(ids) >= self._limit,
+                loaded=len(sent_ms),
+                late=sum(due_ms < since_ms for due_ms in sent_ms),
+                refused=len(ours) - len(sent_ms),
+                full=len(found) >= self._limit,
             )
-            ((latest_ms,),) = rows.agg(sql.max("rmq_due_ms")).collect()
-            self._move(max(since_ms, (latest_ms or 0) if done.full else until_ms), done)
+            latest_ms = max((row[_DUE_MS] or 0 for row in found), default=0)
+            self._move(max(since_ms, latest_ms if done.full else until_ms), done)
         return done
 
     def _wanted(self, columns: str, until_ms: int, amount: int) -> str:
@@ -149,13 +154,13 @@ class Outbox:
         if self._layout.timed:
             at = sql.col("fixedTime")
             due = at if self._layout.time_is_whole else sql.unix_millis(at)
-        rows = rows.withColumn("rmq_due_ms", due.cast("long"))
+        rows = rows.withColumn(_DUE_MS, due.cast("long"))
         return with_refusals(rows, names, self._options, _REASON)
 
-    def _mark(self, ids: Sequence[int]) -> list[int]:
+    def _mark(self, ids: Sequence[int]) -> set[int]:
         """New -> loaded. Returns those that were no longer new, or there."""
         loaded_at = ", loaded_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
-        recalled: list[int] = []
+        recalled: set[int] = set()
         for some in _in_parts(ids):
             among = f"id IN ({', '.join(map(str, some))})"
             marked = self._connection.update(
@@ -166,11 +171,11 @@ class Outbox:
                 ours = self._connection.query(
                     f"SELECT id FROM {self._tables.messages} WHERE state = 'loaded' AND {among}"
                 )
-                recalled += set(some) - {int(number) for (number,) in ours}
+                recalled |= set(some) - {int(number) for (number,) in ours}
         return recalled
 
-    def _refuse(self, rows: DataFrame) -> int:
-        """Notes what the topics cannot take. Returns how many messages."""
+    def _refuse(self, rows: DataFrame) -> None:
+        """Notes what the topics cannot take."""
         binary = isinstance(rows.schema["content"].dataType, BinaryType)
         content = sql.hex("content") if binary else sql.col("content")
         topic = sql.col("topic") if "topic" in rows.columns else sql.lit(None)
@@ -191,7 +196,6 @@ class Outbox:
                 for row in found
             ],
         )
-        return len(found)
 
     def _send(self, rows: DataFrame) -> None:
         names = [SENT[name] for name in self._layout.sent]

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from rmq_spark.jobs.database import Database
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.queue.errors import UnknownTopic
 
@@ -81,6 +82,26 @@ def test_what_a_topic_refuses_goes_to_the_exceptions_and_holds_nobody_up(outbox)
     assert all("was sent" not in row[3] for row in rows)
     outbox.psql("UPDATE {t} SET state = 'new', priority = 17 WHERE content = 'too low'")  # the mend
     assert outbox.load(*ORDERS).startswith("1 messages loaded")
+
+
+def test_an_outbox_in_derby_is_loaded(trade, monkeypatch):
+    for name in ("RMQ_JDBC_USER", "RMQ_JDBC_PASSWORD"):
+        monkeypatch.delenv(name)
+    url = f"jdbc:derby:{trade.folder}/shop;create=true"
+    trade.load("--url", url, "--create-tables", *ORDERS)
+    with Database(trade.spark, {"url": url}).connect() as connection:
+        for content, minutes in (("due", 5), ("late", -5), ("later", 15)):
+            at = f"{{fn TIMESTAMPADD(SQL_TSI_MINUTE, {minutes}, CURRENT_TIMESTAMP)}}"
+            insert = f"INSERT INTO {trade.table} (content, fixed_time) VALUES (?, {at})"
+            connection.update(insert, content)
+        connection.update(f"INSERT INTO {trade.table} (content) VALUES ('no time')")
+    assert trade.load("--url", url, *ORDERS).startswith("2 messages loaded")
+    assert trade.contents() == ["due", "late"]
+    with Database(trade.spark, {"url": url}).connect() as connection:
+        states = f"SELECT state, count(*) FROM {trade.table} GROUP BY state"
+        assert dict(connection.query(states)) == {"loaded": 2, "new": 1, "refused": 1}
+        ((reason,),) = connection.query(f"SELECT reason FROM {trade.table}_exceptions")
+        assert "fixedTime is None" in reason
 
 
 def test_late_arrivals_are_found_behind_the_checkpoint(outbox):
