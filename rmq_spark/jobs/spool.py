@@ -36,8 +36,6 @@ def spooled(rows: DataFrame, folder: str, run: str) -> DataFrame:
     return (
         spark.readStream.schema(rows.schema)
         .option("cleanSource", "delete")
-        # Spark passes over files that are a week older than the newest: a run that waited so long.
-        .option("maxFileAge", "36500d")
         .parquet(place.path("runs/*"))
     )
 

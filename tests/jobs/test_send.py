@@ -1,8 +1,5 @@
 """Files, tables, a database and a stream into a topic: again, once, and exactly once."""
 
-import os
-import time
-
 import pytest
 
 from rmq_spark.jobs.program import JobFailed
@@ -94,22 +91,6 @@ def test_a_run_that_was_killed_is_finished_with_the_rows_that_it_had_read(trade,
             run("monday")
     trade.psql("DELETE FROM {t}")
     assert run("monday") == "2 rows sent"
-
-
-def test_a_run_that_waited_for_weeks_is_sent(trade, run, monkeypatch):
-    from rmq_spark.jobs import send
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(send, "_stream", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run("monday")
-    weeks_ago = time.time() - 30 * 24 * 3600
-    for file in (trade.folder / "checkpoint" / "runs" / "monday").iterdir():
-        os.utime(file, (weeks_ago, weeks_ago))
-    assert run("today") == "4 rows sent"
 
 
 def test_of_two_that_read_a_run_at_once_the_first_counts(trade, run, monkeypatch):
