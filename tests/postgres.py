@@ -98,14 +98,18 @@ class Postgres:
         return [_program("psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"]
 
     @property
-    def environment(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
         """What tells psql and the jobs how to log in."""
         return {
-            **os.environ,
             **{"RMQ_JDBC_URL": self.url, "RMQ_JDBC_USER": USER, "RMQ_JDBC_PASSWORD": PASSWORD},
             **{"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGDATABASE": "postgres"},
             **{"PGUSER": USER, "PGPASSWORD": PASSWORD},
         }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of this process, and these."""
+        return {**os.environ, **self.variables}
 
     def _run(self, *command: object) -> None:
         done = subprocess.run(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import quick_spark
 from readers import AFTER, BEFORE, ELSEWHERE, IN_A_CLONE, INSTEAD, SERVERS
 
 from rmq_spark.local import LocalRedis
@@ -26,14 +27,6 @@ CHECKED = ("yaml",)  # by tests of their own
 SHOWN = ("", "text")
 # What pip reads of a clone.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rmq_spark", "pyspark_rmq", "lua", "jobs")
-# Half of a short program's time is the JVM's own compiling.
-SPARK_DEFAULTS = """\
-spark.master local[2]
-spark.ui.enabled false
-spark.ui.showConsoleProgress false
-spark.sql.shuffle.partitions 2
-spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-"""
 
 
 @dataclass(frozen=True)
@@ -148,7 +141,6 @@ def run_page(name, folder):
     if name in IN_A_CLONE:
         copy_sources(work)
     (folder / "page.py").write_text(text, encoding="utf-8")
-    (folder / "spark-defaults.conf").write_text(SPARK_DEFAULTS, encoding="utf-8")
     with LocalRedis() as redis, SERVERS.get(name, nullcontext)() as more:
         code, printed = run(folder, work, {"RMQ_REDIS_URL": redis.url, **(more or {})})
     assert code == 0, printed
@@ -164,7 +156,7 @@ def run(folder, work, addresses):
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_CONF_DIR": str(folder),
+        **quick_spark.variables(),
         "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say: with the packages that are there
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",

@@ -110,7 +110,7 @@ def zookeeper():
 def database():
     postgres.driver()
     with postgres.Postgres() as server:
-        yield server.environment
+        yield server.variables
 
 
 # By page, a context manager that starts servers beside Redis and gives variables that name them.

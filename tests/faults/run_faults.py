@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the module quick_spark
+
 from cell import SINKS, Cell, Lane
-from class_archive import written
 from fault import Fault
 from injections import FAULTS
+from quick_spark import java_options
 from verdict import HEADINGS, Verdict, aligned, markdown
 
 MESSAGES = 100_000
@@ -147,7 +149,8 @@ def main() -> int:
         (fault, sink) for fault in FAULTS if fault.name in chosen.only for sink in chosen.sink
     ]
     keep = chosen.keep is not None
-    faster = written(folder) if len(wanted) > FEW_CELLS else {}
+    many = len(wanted) > FEW_CELLS
+    faster = {"spark.driver.extraJavaOptions": java_options()} if many else {}
     chosen_round = Round(
         folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep, faster
     )

@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the module postgres
 
 import postgres
+import quick_spark
 
 from rmq_spark.local import LocalRedis
 from rmq_spark.queue import connect
@@ -79,6 +80,7 @@ class OutboxRound:
             "RMQ_REDIS_URL": redis_url,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
+            **quick_spark.variables(),
         }
         self.queue_of = lambda: connect(redis_url).queue("Orders")
         self.running = []
@@ -86,10 +88,9 @@ class OutboxRound:
     def job(self, name, *arguments):
         """Starts a job, as the leader of a group that can be killed as one."""
         log = (self.folder / f"{name}.log").open("ab")
-        settings = ("spark.jars=" + postgres.driver(), "spark.ui.enabled=false")
-        given = [word for setting in settings for word in ("--conf", setting)]
+        driver = f"spark.jars={postgres.driver()}"
         process = subprocess.Popen(
-            [sys.executable, JOBS / f"{name}.py", *given, *arguments],
+            [sys.executable, JOBS / f"{name}.py", "--conf", driver, *arguments],
             cwd=self.folder,
             env=self.environment,
             stdout=log,

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import quick_spark
 from pyspark.errors import PySparkException
 
 from rmq_spark.jobs import program
@@ -27,6 +28,7 @@ def start(tmp_path, redis_of_jobs):
     """Starts a job in an empty folder, with nothing but the address of Redis in the environment."""
     environment = {name: v for name, v in os.environ.items() if not name.startswith("RMQ_")}
     environment |= {"RMQ_REDIS_URL": redis_of_jobs.url, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= quick_spark.variables()
     environment.pop("PYSPARK_PYTHON", None)
 
     def start(name, *arguments):

@@ -38,10 +38,10 @@ def read(name):
     return nbformat.read(path_of(name), as_version=4)
 
 
-def execute(notebook, folder, home):
+def execute(notebook, folder, home, variables):
     """Executes a notebook in a folder, in place. Raises nbclient's CellExecutionError.
 
-    home: a folder for what IPython and Jupyter keep.
+    home: a folder for what IPython and Jupyter keep. variables: of its environment.
     """
     client = NotebookClient(
         notebook,
@@ -53,18 +53,18 @@ def execute(notebook, folder, home):
         coalesce_streams=True,
         resources={"metadata": {"path": folder}},
     )
-    environment = {**os.environ, "IPYTHONDIR": home, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, "IPYTHONDIR": home, "SPARK_LOCAL_IP": "127.0.0.1", **variables}
     environment.pop("RMQ_REDIS_URL", None)
     # nbclient ends a kernel of somebody else's making only if told.
     client.execute(env=environment, cleanup_kc=True)
     notebook.metadata = nbformat.from_dict(METADATA)
 
 
-def executed(name):
-    """A committed notebook, executed anew in an empty folder."""
+def executed(name, **variables):
+    """A committed notebook, executed anew in an empty folder. variables: of its environment."""
     notebook = read(name)
     with TemporaryDirectory() as folder, TemporaryDirectory() as home:
-        execute(notebook, folder, home)
+        execute(notebook, folder, home, variables)
     return notebook
 
 

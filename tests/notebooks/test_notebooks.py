@@ -4,6 +4,7 @@ import re
 
 import nbformat
 import pytest
+import quick_spark
 import servers
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from notebook_rules import METADATA, faults, same_outputs
@@ -26,7 +27,7 @@ def test_all_notebooks_of_the_folder_are_run():
 def test_it_runs_in_an_empty_folder_and_shows_what_is_committed(name):
     if not servers.executables():
         servers.do_without()
-    again, committed = executed(name), read(name)
+    again, committed = executed(name, **quick_spark.variables()), read(name)
     assert faults(again) == []
     assert same_outputs(again) == same_outputs(committed)
 

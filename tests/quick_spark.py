@@ -1,0 +1,63 @@
+"""Settings with which Spark starts in half the time, for tests that start it often."""
+
+import atexit
+import functools
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# Short-lived code is not worth compiling twice, nor 2 cores many collectors.
+PLAIN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+# Uses what most programs use, so that the archive has their classes.
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+options, folder = sys.argv[1:]
+builder = SparkSession.builder.config("spark.driver.extraJavaOptions", options).master("local[2]")
+spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+spark.createDataFrame([(1, "x")], "id INT, name STRING").write.parquet(f"{folder}/in")
+rows = spark.readStream.schema("id INT, name STRING").parquet(f"{folder}/in").selectExpr("name")
+query = rows.writeStream.option("checkpointLocation", f"{folder}/c").trigger(availableNow=True)
+query.start(f"{folder}/out", format="parquet").awaitTermination()
+assert spark.read.parquet(f"{folder}/out").where("name = 'x'").count() == 1
+spark.stop()
+"""
+# Writing it takes long on a machine that has much else to do.
+WRITTEN_S = 600
+
+
+@functools.cache
+def java_options() -> str:
+    """Options of the JVM, with an archive of Spark's classes, which is written at the first call.
+
+    A JVM of another kind starts all the same, without it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="rmq-quick-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    archive = folder / "spark.jsa"
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, f"{PLAIN} -XX:ArchiveClassesAtExit={archive}", folder],
+        check=True,
+        capture_output=True,
+        timeout=WRITTEN_S,
+    )
+    return f"{PLAIN} -XX:SharedArchiveFile={archive}"
+
+
+def variables() -> dict[str, str]:
+    """What makes a program's Spark one of two cores, without pages, and with these options.
+
+    No SPARK_CONF_DIR: with a folder in its class path a JVM uses no archive.
+    """
+    settings = {**SETTINGS, "spark.driver.extraJavaOptions": java_options()}
+    given = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
+    return {"PYSPARK_SUBMIT_ARGS": shlex.join([*given, "pyspark-shell"])}
