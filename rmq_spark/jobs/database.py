@@ -12,7 +12,7 @@ from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # likewise
 from pyspark.sql import SparkSession
 
-from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.program import JobFailed, JobMisused
 
 # What a table may be called here: it becomes part of statements.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
@@ -48,7 +48,7 @@ class Database:
     @property
     def address(self) -> str:
         """Its url without what may be secret."""
-        return re.split(r"[?;]", re.sub(r"//[^/]*@", "//", self.options["url"]))[0]
+        return re.split(r"[?;]", self.options["url"])[0]
 
     def connect(self) -> "Connection":
         """A connection of its own, which commits every statement.
@@ -81,6 +81,13 @@ def jdbc_options(options: Mapping[str, str]) -> dict[str, str]:
 
     What is given already stays. In the environment a password is not in the list of processes.
     """
+    if re.search(r"//[^/?;]*@", options["url"]):
+        raise JobMisused(
+            "A user in the url is not accepted: drivers show it in their errors. Accepted: "
+            "RMQ_JDBC_USER and RMQ_JDBC_PASSWORD, or the options user and password."
+        )
+    if options["url"].startswith("jdbc:derby:"):
+        return dict(options)  # an embedded one knows no users: a name would only choose a schema
     given = {name.lower() for name in options}
     told = {
         "user": os.environ.get("RMQ_JDBC_USER"),
@@ -109,6 +116,11 @@ class Connection:
     def product(self) -> str:
         """What the database calls itself, such as PostgreSQL."""
         return str(self._java.getMetaData().getDatabaseProductName())
+
+    @property
+    def address(self) -> str:
+        """Where the database is."""
+        return self._database.address
 
     def quoted(self, name: str) -> str:
         """A column's name as it stands in statements."""
@@ -181,11 +193,27 @@ class Connection:
         schema, _, name = check_name(table).rpartition(".")
         # The case in which a name without quotes is kept.
         fold = str.upper if meta.storesUpperCaseIdentifiers() else str.lower
-        found = meta.getColumns(None, fold(schema) or self._java.getSchema(), fold(name), "%")
+        place = (fold(schema) or self._java.getSchema(), fold(name))
+        found = meta.getColumns(None, *place, "%")
         columns = {}
         while found.next():
+            # What was asked for is a pattern, in which an underscore is any character.
+            if (found.getString("TABLE_SCHEM"), found.getString("TABLE_NAME")) != place:
+                continue
             columns[str(found.getString("COLUMN_NAME"))] = int(found.getInt("DATA_TYPE"))
         return columns
+
+    def create(self, table: str, *statements: str) -> None:
+        """Makes a table by statements, all or none, unless it is there: another may make it now."""
+        if self.columns(table):
+            return
+        try:
+            with self.transaction():
+                for statement in statements:
+                    self.update(statement)
+        except Py4JJavaError:
+            if not self.columns(table):
+                raise
 
     @contextmanager
     def _prepared(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
@@ -208,9 +236,9 @@ class Connection:
 
 
 def check_name(table: str) -> str:
-    """A table's name. Raises JobFailed for one that would need quotes."""
+    """A table's name. Raises JobMisused for one that would need quotes."""
     if not _NAME.fullmatch(table):
-        raise JobFailed(
+        raise JobMisused(
             f"The table {table!r} is not accepted. Accepted: letters, digits and underscores, "
             "with a schema and a dot before it if need be; or a view of such a name."
         )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from rmq_spark.jobs.database import Connection, check_name
 
 SUFFIX = "_exceptions"
-_REASON = 2000  # characters; the rest of a longer one is cut off
+# Characters; the rest of what is longer is cut off.
+_NAME, _REASON = 300, 2000
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,11 @@ class Refused:
 
 def create_exceptions(connection: Connection, table: str) -> None:
     """Makes the table if there is none."""
-    if not connection.columns(table):
-        text = text_type(connection)
-        connection.update(
-            f"CREATE TABLE {check_name(table)} (refused_at TIMESTAMP, origin VARCHAR(300), "
-            f"topic VARCHAR(300), content {text}, reason VARCHAR({_REASON}))"
-        )
+    connection.create(
+        table,
+        f"CREATE TABLE {check_name(table)} (refused_at TIMESTAMP, origin VARCHAR({_NAME}), topic "
+        f"VARCHAR({_NAME}), content {text_type(connection)}, reason VARCHAR({_REASON}))",
+    )
 
 
 def insert_exceptions(connection: Connection, table: str, refused: Sequence[Refused]) -> None:
@@ -36,10 +36,10 @@ def insert_exceptions(connection: Connection, table: str, refused: Sequence[Refu
         "VALUES (CURRENT_TIMESTAMP, ?, ?, ?, ?)",
         [
             (
-                row.origin,
-                _storable(row.topic),
+                _cut(row.origin, _NAME),
+                _cut(_storable(row.topic), _NAME),
                 _storable(row.content),
-                _storable(row.reason[:_REASON]),
+                _cut(_storable(row.reason), _REASON),
             )
             for row in refused
         ],
@@ -49,6 +49,11 @@ def insert_exceptions(connection: Connection, table: str, refused: Sequence[Refu
 def text_type(connection: Connection) -> str:
     """What a column of texts of any length is declared as."""
     return "TEXT" if connection.product == "PostgreSQL" else "CLOB"  # SQL's own name
+
+
+def _cut(text: str | None, length: int) -> str | None:
+    """So much of it as fits: databases on Java count a character beyond U+FFFF as two."""
+    return text and text.encode("utf-16-le")[: 2 * length].decode("utf-16-le", "ignore")
 
 
 def _storable(text: str | None) -> str | None:

@@ -73,11 +73,11 @@ class JdbcTarget:
             self._append(rows.drop(NUMBER).limit(0), self._table)
         columns = self._columns_of(connection, rows)
         create_exceptions(connection, self._exceptions)
-        if not connection.columns(self._ledger):
-            connection.update(
-                f"CREATE TABLE {self._ledger} "
-                "(query VARCHAR(36) PRIMARY KEY, batch BIGINT, stage VARCHAR(300))"
-            )
+        connection.create(
+            self._ledger,
+            f"CREATE TABLE {self._ledger} "
+            "(query VARCHAR(36) PRIMARY KEY, batch BIGINT, stage VARCHAR(300))",
+        )
         found = connection.query(
             f"SELECT stage FROM {self._ledger} WHERE query = ?",
             batch.query,

@@ -26,12 +26,12 @@ from pyspark.sql.types import BinaryType
 from rmq_spark.jobs.database import Connection, Database
 from rmq_spark.jobs.exceptions_table import Refused, insert_exceptions
 from rmq_spark.jobs.outbox_tables import SENT, OutboxTables, layout_of
+from rmq_spark.jobs.program import JobFailed
 from rmq_spark.queue.server import shared_server
 from rmq_spark.spark.options import parse_sink_options
-from rmq_spark.spark.row_check import with_refusals
+from rmq_spark.spark.row_check import REASON, with_refusals
 from rmq_spark.spark.sink_topics import SinkTopics
 
-_REASON = "rmq_reason"
 _DUE_MS = "rmq_due_ms"
 _IDS_A_STATEMENT = 1000
 _OF_ONE_TOPIC = ("topictype", "slotamount")
@@ -90,8 +90,10 @@ class Outbox:
             # Kept, as it must be the very rows that are marked and sent. Where they get lost with
             # an executor, Spark does not read them anew but fails.
             rows = self._read(until_ms).localCheckpoint()
-            is_good = sql.col(_REASON).isNull()
+            is_good = sql.col(REASON).isNull()
             found = rows.select("id", _DUE_MS, is_good.alias("good")).collect()
+            if any(row.id is None for row in found):
+                raise JobFailed(f"{self._tables.messages} has a row whose id is null: give it one.")
             recalled = self._mark([row.id for row in found])
             if recalled:
                 rows = rows.where(~sql.col("id").isin(recalled))
@@ -131,12 +133,9 @@ class Outbox:
 
     def _lock(self) -> int:
         """Waits for other loaders. Returns until when all was loaded, in ms since 1970."""
-        table, name = self._tables.checkpoint, self._tables.messages
-        self._connection.update(f"UPDATE {table} SET rounds = rounds + 1 WHERE outbox = ?", name)
-        ((until_ms,),) = self._connection.query(
-            f"SELECT loaded_until_ms FROM {table} WHERE outbox = ?",
-            name,
-        )
+        table = self._tables.checkpoint
+        self._connection.update(f"UPDATE {table} SET rounds = rounds + 1")
+        ((until_ms,),) = self._connection.query(f"SELECT loaded_until_ms FROM {table}")
         return int(until_ms)
 
     def _read(self, until_ms: int) -> DataFrame:
@@ -155,7 +154,7 @@ class Outbox:
             at = sql.col("fixedTime")
             due = at if self._layout.time_is_whole else sql.unix_millis(at)
         rows = rows.withColumn(_DUE_MS, due.cast("long"))
-        return with_refusals(rows, names, self._options, _REASON)
+        return with_refusals(rows, names, self._options)
 
     def _mark(self, ids: Sequence[int]) -> set[int]:
         """New -> loaded. Returns those that were no longer new, or there."""
@@ -180,7 +179,7 @@ class Outbox:
         content = sql.hex("content") if binary else sql.col("content")
         topic = sql.col("topic") if "topic" in rows.columns else sql.lit(None)
         topic = sql.coalesce(topic, sql.lit(self._options.topic))
-        found = rows.select("id", topic.alias("topic"), content.alias("content"), _REASON).collect()
+        found = rows.select("id", topic.alias("topic"), content.alias("content"), REASON).collect()
         for some in _in_parts([row.id for row in found]):
             self._connection.update(
                 f"UPDATE {self._tables.messages} SET state = 'refused' "
@@ -190,9 +189,7 @@ class Outbox:
             self._connection,
             self._tables.exceptions,
             [
-                Refused(
-                    f"{self._tables.messages} id {row.id}", row.topic, row.content, row[_REASON]
-                )
+                Refused(f"{self._tables.messages} id {row.id}", row.topic, row.content, row[REASON])
                 for row in found
             ],
         )
@@ -204,11 +201,8 @@ class Outbox:
     def _move(self, until_ms: int, done: Round) -> None:
         self._connection.update(
             f"UPDATE {self._tables.checkpoint} SET loaded_until_ms = ?, loaded = loaded + ?, "
-            "refused = refused + ? WHERE outbox = ?",
-            until_ms,
-            done.loaded,
-            done.refused,
-            self._tables.messages,
+            "refused = refused + ?",
+            *(until_ms, done.loaded, done.refused),
         )
 
 

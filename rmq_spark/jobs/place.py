@@ -5,7 +5,7 @@ import os
 
 from rmq_spark.jobs.arguments import add_options
 from rmq_spark.jobs.database import jdbc_options
-from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.program import JobMisused
 
 # Formats that are folders of files.
 FILES = ("parquet", "orc", "json", "csv", "text", "avro")
@@ -29,7 +29,7 @@ def add_place(parser: argparse.ArgumentParser, flag: str, option_flag: str, what
 
 
 def place_options(given: argparse.Namespace) -> dict[str, str]:
-    """The options for Spark. Raises JobFailed where the format lacks one."""
+    """The options for Spark. Raises JobMisused where the format lacks one."""
     options = dict(getattr(given, given.option_dest))
     names = {"url": given.url, "dbtable": given.table} if is_jdbc(given) else {"path": given.path}
     options |= {name: value for name, value in names.items() if value is not None}
@@ -38,7 +38,7 @@ def place_options(given: argparse.Namespace) -> dict[str, str]:
         needed = {"path": "--path"}
     for name, argument in needed.items():
         if name not in options:
-            raise JobFailed(f"The format {given.format} needs {argument}.")
+            raise JobMisused(f"The format {given.format} needs {argument}.")
     return jdbc_options(options) if is_jdbc(given) else options
 
 

@@ -1,6 +1,7 @@
 """What every job has: a Spark session, an end when asked, errors for people, an exit code."""
 
 import argparse
+import importlib.util
 import logging
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
@@ -22,7 +24,6 @@ from rmq_spark.spark.datasource import register
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
 
-_MISUSES = (InvalidOption, InvalidMessage)
 _LOOK_S = 0.2  # how often the main thread looks whether it is asked to end
 
 Job = Callable[[argparse.Namespace], str]
@@ -31,6 +32,13 @@ SparkJob = Callable[[SparkSession, argparse.Namespace], str]
 
 class JobFailed(Exception):
     """The job cannot go on; its text is for the user."""
+
+
+class JobMisused(JobFailed):
+    """An argument is missing, or is not one of those accepted."""
+
+
+_MISUSES = (JobMisused, InvalidOption, InvalidMessage)
 
 
 def run(parser: argparse.ArgumentParser, job: Job, arguments: Sequence[str] | None) -> int:
@@ -54,7 +62,7 @@ def run(parser: argparse.ArgumentParser, job: Job, arguments: Sequence[str] | No
 
 def _told(error: Exception) -> tuple[str, bool]:
     """An error in one line, and whether options or rows are at fault."""
-    if isinstance(error, RmqError):
+    if isinstance(error, (RmqError, JobFailed)):
         return str(error), isinstance(error, _MISUSES)
     text = cause(error)
     # What was raised in one of Spark's Python processes comes as text.
@@ -107,13 +115,20 @@ def run_query(query: StreamingQuery) -> None:
     """Waits until a query ends, or the job is to end: then it stops it. Raises what ended it."""
     with Ending() as ending:
         try:
-            while not (ending.is_asked or _has_ended(query)):
+            while not (ending.is_asked or has_ended(query)):
                 pass
         finally:
             query.stop()
 
 
-def _has_ended(query: StreamingQuery) -> bool:
+def _is_found_by_spark() -> bool:
+    """Whether Spark finds the format by itself: not in a zip, nor where a path has blanks."""
+    found = importlib.util.find_spec("pyspark_rmq")
+    installed = found is not None and Path(found.origin or "").is_file()
+    return installed and " " not in sys.executable
+
+
+def has_ended(query: StreamingQuery) -> bool:
     """Whether it ends within a moment. Raises what ended it."""
     seconds: Any = _LOOK_S  # declared as int; fractions are taken
     return bool(query.awaitTermination(seconds))
@@ -135,12 +150,13 @@ def _new_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSessio
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"rmq {name}")
     if SparkConf().get("spark.master") is None:
-        builder = builder.master("local[*]")
+        builder = builder.master("local[*]").config("spark.ui.showConsoleProgress", "false")
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:
-        register(spark)
+        if not _is_found_by_spark():
+            register(spark)
         yield spark
     finally:
         spark.stop()

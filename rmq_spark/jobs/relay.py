@@ -3,9 +3,13 @@
 import argparse
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rmq_spark.jobs.arguments import (
@@ -20,7 +24,7 @@ from rmq_spark.jobs.arguments import (
 from rmq_spark.jobs.exceptions_table import SUFFIX
 from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.place import FILES, add_place, is_jdbc, place_options
-from rmq_spark.jobs.program import in_session, run, run_query
+from rmq_spark.jobs.program import Ending, has_ended, in_session, run
 from rmq_spark.jobs.targets import NUMBER, RelayBatch, SparkTarget, Target
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.staged_writer import QUERY_ID
@@ -85,16 +89,19 @@ def relay(spark: SparkSession, given: argparse.Namespace) -> str:
         .load()
     )
     totals = {"done": 0, "refused": 0}
-    query = (
-        messages.writeStream.foreachBatch(_into(target, given, totals))
-        .option("checkpointLocation", given.checkpoint)
-        .trigger(**trigger(given))
-        .start()
-    )
-    try:
-        run_query(query)
-    finally:
-        target.close()
+    with Ending() as ending:
+        query = (
+            messages.writeStream.foreachBatch(_into(target, given, totals, ending))
+            .option("checkpointLocation", given.checkpoint)
+            .trigger(**trigger(given))
+            .start()
+        )
+        try:
+            _run_to_the_end_of_a_batch(query, ending)
+        finally:
+            query.stop()
+            with suppress(Py4JError):  # the next start drops its stage, too
+                target.close()
     return f"{totals['done']:,} messages done, {totals['refused']:,} of them refused"
 
 
@@ -112,8 +119,28 @@ def _target(spark: SparkSession, given: argparse.Namespace) -> Target:
     return SparkTarget(given.format, options, given.exceptions or folder.rstrip("/") + SUFFIX)
 
 
+class _Ended(Exception):
+    """Ends a query before it begins with a batch."""
+
+
+def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
+    """Waits until the query ends, or the job is to end and no batch is without its commit.
+
+    A query that is stopped gives back what is not committed. Of a batch that is written already,
+    others would write it again. Redis knows of its commit when the next batch is planned: that one
+    raises _Ended, or Spark has seen that there is none.
+    """
+    try:
+        while not has_ended(query):
+            if ending.is_asked and not query.status["isDataAvailable"]:
+                return
+    except StreamingQueryException as error:
+        if not (ending.is_asked and _Ended.__name__ in str(error)):
+            raise
+
+
 def _into(
-    target: Target, given: argparse.Namespace, totals: dict[str, int]
+    target: Target, given: argparse.Namespace, totals: dict[str, int], ending: Ending
 ) -> Callable[[DataFrame, int], None]:
     """What is called for each batch. totals: is added to."""
 
@@ -125,6 +152,8 @@ def _into(
         return shaped(messages, "messages", given.select, given.where, NUMBER)
 
     def write(messages: DataFrame, number: int) -> None:
+        if ending.is_asked:
+            raise _Ended
         query = messages.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         numbered = messages.select(sql.monotonically_increasing_id().alias(NUMBER), "*").persist()
         try:

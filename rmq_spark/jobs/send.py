@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,8 +15,11 @@ from rmq_spark.jobs.arguments import (
     trigger,
 )
 from rmq_spark.jobs.place import add_place, place_options
-from rmq_spark.jobs.program import JobFailed, in_session, run, run_query
+from rmq_spark.jobs.program import JobMisused, in_session, run, run_query
 from rmq_spark.jobs.spool import check_run, spooled
+from rmq_spark.queue.errors import InvalidMessage
+from rmq_spark.spark.options import parse_sink_options
+from rmq_spark.spark.row_check import REASON, with_refusals
 
 DESCRIPTION = """\
 Sends rows of files, a table, a database or a stream to a topic. --select makes of their columns
@@ -57,18 +61,31 @@ def send(spark: SparkSession, given: argparse.Namespace) -> str:
         rows.write.format("rmq").options(**sink).mode("append").save()
         return "Sent."
     if given.run:
-        given.once = True
-        rows = spooled(rows, given.checkpoint, given.run)
-    sent = _stream(rows, sink, given)
-    return f"{sent:,} rows sent"
+        return _send_run(rows, sink, given)
+    return f"{_stream(rows, sink, given.checkpoint, trigger(given)):,} rows sent"
+
+
+def _send_run(rows: DataFrame, sink: dict[str, str], given: argparse.Namespace) -> str:
+    """Sends the rows of a run by its name, unless that is done."""
+    folder = f"{given.checkpoint.rstrip('/')}/{given.run}"
+    rows = spooled(rows, folder, lambda kept: _check(kept, sink))
+    sent = _stream(rows, sink, f"{folder}/sent", {"availableNow": True})
+    return f"{sent:,} rows sent" if sent else f"0 rows sent: the run {given.run} was sent before"
+
+
+def _check(rows: DataFrame, sink: dict[str, str]) -> None:
+    """Raises InvalidMessage for a row that the topic does not take: then nothing is kept."""
+    checked = with_refusals(rows, rows.columns, parse_sink_options(sink))
+    for row in checked.where(f"{REASON} IS NOT NULL").select(REASON).limit(1).collect():
+        raise InvalidMessage(row[0])
 
 
 def _check_way(given: argparse.Namespace) -> None:
     lasting = given.stream or given.run
     if lasting and not given.checkpoint:
-        raise JobFailed("--stream and --run need --checkpoint, a folder that is kept.")
+        raise JobMisused("--stream and --run need --checkpoint, a folder that is kept.")
     if not lasting and (given.checkpoint or given.once or given.trigger):
-        raise JobFailed("--checkpoint, --once and --trigger need --stream or --run.")
+        raise JobMisused("--checkpoint, --once and --trigger need --stream or --run.")
     if given.run:
         check_run(given.run)
 
@@ -85,13 +102,13 @@ def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
     return shaped(rows, "rows", given.select, given.where)
 
 
-def _stream(rows: DataFrame, sink: dict[str, str], given: argparse.Namespace) -> int:
-    """Sends until it ends, and returns how many rows."""
+def _stream(rows: DataFrame, sink: dict[str, str], checkpoint: str, when: dict[str, Any]) -> int:
+    """Sends until it ends, and returns how many rows. when: the trigger."""
     query = (
         rows.writeStream.format("rmq")
         .options(**{"deliveryGuarantee": "exactlyOnce", **sink})
-        .option("checkpointLocation", f"{given.checkpoint}/sent" if given.run else given.checkpoint)
-        .trigger(**trigger(given))
+        .option("checkpointLocation", checkpoint)
+        .trigger(**when)
         .start()
     )
     run_query(query)

@@ -2,42 +2,43 @@
 
 import re
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
 from pyspark.sql import DataFrame
 
-from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.program import JobMisused
 
+KEPT = "rows"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # Spark passes over . and _ at the start
 
 
 def check_run(name: str) -> None:
-    """Raises JobFailed for a name that cannot be a folder's."""
+    """Raises JobMisused for a name that cannot be a folder's."""
     if not _RUN.fullmatch(name):
-        raise JobFailed(
+        raise JobMisused(
             f"--run {name!r} is not accepted. Accepted: 1 to 100 letters, digits and . _ - of "
             "which the first is a letter or digit, such as 2026-11-22."
         )
 
 
-def spooled(rows: DataFrame, folder: str, run: str) -> DataFrame:
-    """The rows of all runs that are in the folder, as a stream, this one's among them.
+def spooled(rows: DataFrame, folder: str, check: Callable[[DataFrame], None]) -> DataFrame:
+    """The rows of a run as a stream, from files in its folder, which has nothing else in it.
 
-    Files that a run before has sent are deleted. A run that is there already is not read again:
-    its rows are those of its first start.
+    The first start reads them, and keeps them if check does not raise. Others do not read again.
     """
     spark = rows.sparkSession
     place = _Place(spark._jvm, spark.sparkContext._jsc.hadoopConfiguration(), folder)
-    if not place.has(f"runs/{run}"):
+    if not place.has(KEPT):
         being_written = f"writing-{uuid.uuid4().hex}"
         rows.write.parquet(place.path(being_written))
-        place.move(being_written, f"runs/{run}")
-    return (
-        spark.readStream.schema(rows.schema)
-        .option("cleanSource", "delete")
-        .parquet(place.path("runs/*"))
-    )
+        try:
+            check(spark.read.parquet(place.path(being_written)))
+            place.move(being_written, KEPT)
+        finally:
+            place.remove(being_written)
+    return spark.readStream.schema(rows.schema).parquet(place.path(KEPT))
 
 
 class _Place:
@@ -59,7 +60,6 @@ class _Place:
 
     def move(self, name: str, to: str) -> None:
         """Moves a folder as a whole; where another has come first, that one stays."""
-        self._system.mkdirs(self._at(to).getParent())
         # Unlike that of FileSystem, this rename never moves into a folder that is there already.
         files = self._hadoop.FileContext.getFileContext(self._system.getUri(), self._settings)
         none = getattr(self._hadoop, "Options$Rename").values()[:0]
@@ -68,7 +68,10 @@ class _Place:
         except Py4JJavaError:
             if not self.has(to):
                 raise
-            self._system.delete(self._at(name), True)
+
+    def remove(self, name: str) -> None:
+        """Removes it with all that is in it; nothing where it is not there."""
+        self._system.delete(self._at(name), True)
 
     def _at(self, name: str) -> Any:
         return self._system.makeQualified(self._hadoop.Path(self.path(name)))

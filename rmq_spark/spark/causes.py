@@ -8,6 +8,6 @@ def cause(error: Exception) -> str:
     if traced:
         # The frames of a Python traceback are indented, its error is not.
         lines = [line for line in lines[traced[-1] + 1 :] if not line.startswith(" ")]
-    elif lines and lines[0].startswith("An error occurred while calling"):
+    if len(lines) > 1 and "An error occurred while calling" in lines[0]:
         lines = lines[1:]
     return lines[0].removeprefix(": ") if lines else type(error).__name__

@@ -11,13 +11,13 @@ from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.write_columns import NOTHING_SENT
 from rmq_spark.spark.writers import SinkWork
 
+REASON = "rmq_reason"
 
-def with_refusals(
-    rows: DataFrame, columns: list[str], options: SinkOptions, name: str
-) -> DataFrame:
-    """The rows with one more column: why the sink refuses each, null where it takes it.
 
-    columns: those that would be written. name: of the new column. Raises as a write does for what
+def with_refusals(rows: DataFrame, columns: list[str], options: SinkOptions) -> DataFrame:
+    """The rows with one more column, REASON: why the sink refuses each, null where it takes it.
+
+    columns: those that would be written. Raises as a write does for what
     is no single row's fault: InvalidOption, InvalidMessage, TopicError, ServerError.
     """
     sent = rows.select(columns).schema
@@ -26,9 +26,9 @@ def with_refusals(
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             reasons = _reasons(work, batch.select(sent.names))
-            yield batch.append_column(name, pa.array(reasons, pa.string()))
+            yield batch.append_column(REASON, pa.array(reasons, pa.string()))
 
-    schema = StructType([*rows.schema.fields, StructField(name, StringType())])
+    schema = StructType([*rows.schema.fields, StructField(REASON, StringType())])
     return rows.mapInArrow(check, schema)
 
 

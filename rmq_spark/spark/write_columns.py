@@ -210,7 +210,7 @@ class Rows:
         self, name: str, row: int, accepted: str, default: int | None = None
     ) -> InvalidMessage:
         """The error for one row. default: of the option, for a row without a value."""
-        value = self.columns[name][row].as_py() if name in self.columns else None
+        value = _value(self.columns[name], row) if name in self.columns else None
         shown = _short(value)
         if value is None and default is not None:
             shown = f"{default} (the option)"
@@ -220,6 +220,13 @@ class Rows:
             f"Row {place} of its batch (content {_short(content)}): {name} is {shown}. "
             f"Accepted: {accepted}.{NOTHING_SENT}"
         )
+
+
+def _value(column: pa.Array, row: int) -> Any:
+    try:
+        return column[row].as_py()
+    except (OverflowError, ValueError):  # a time that Python has not: its number will do
+        return column[row].cast(pa.int64()).as_py()
 
 
 def _bytes_of(column: pa.Array) -> Any:

@@ -138,7 +138,8 @@ def test_an_option_without_a_name_is_not_shown(run):
     [
         (InvalidOption("topic='No/Such'"), 2, "topic='No/Such'"),
         (UnknownTopic("no NoSuch"), 1, "no NoSuch"),
-        (program.JobFailed("which table?"), 1, "which table?"),
+        (program.JobFailed("no such table"), 1, "no such table"),
+        (program.JobMisused("which table?"), 2, "which table?"),
         # As it comes from one of Spark's Python processes, and from Spark itself.
         (PySparkException(f"{TRACE}rmq_spark.queue.errors.InvalidMessage: Row 3"), 2, "Row 3"),
         (PySparkException(f"{TRACE}rmq_spark.queue.errors.ServerFull: full"), 1, "full"),

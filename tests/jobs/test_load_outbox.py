@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from rmq_spark.jobs.database import Database
-from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.database import Connection, Database
+from rmq_spark.jobs.program import JobFailed, JobMisused
 from rmq_spark.queue.errors import UnknownTopic
 
 ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4")
@@ -84,9 +84,7 @@ def test_what_a_topic_refuses_goes_to_the_exceptions_and_holds_nobody_up(outbox)
     assert outbox.load(*ORDERS).startswith("1 messages loaded")
 
 
-def test_an_outbox_in_derby_is_loaded(trade, monkeypatch):
-    for name in ("RMQ_JDBC_USER", "RMQ_JDBC_PASSWORD"):
-        monkeypatch.delenv(name)
+def test_an_outbox_in_derby_is_loaded(trade):
     url = f"jdbc:derby:{trade.folder}/shop;create=true"
     trade.load("--url", url, "--create-tables", *ORDERS)
     with Database(trade.spark, {"url": url}).connect() as connection:
@@ -210,6 +208,68 @@ def test_a_second_loader_waits_for_the_first(outbox):
     assert outbox.load(*ORDERS).startswith("1 messages loaded")
     first.join(60)
     assert seen == [[]]
+
+
+def test_nothing_that_is_refused_stops_the_others(outbox):
+    outbox.psql(
+        "INSERT INTO {t} (content, fixed_time) VALUES "
+        "('before Christ', '0044-03-15 00:00 BC'), ('far', '-infinity'), ('good', now())"
+    )
+    outbox.psql("ALTER TABLE {t} ALTER topic TYPE TEXT")
+    outbox.psql(
+        "INSERT INTO {t} (content, fixed_time, topic) VALUES ('x', now(), repeat('n', 5000))"
+    )
+    assert outbox.load(*ORDERS) == "1 messages loaded, 0 of them late arrivals; 3 refused"
+    rows = outbox.psql("SELECT content, length(topic) FROM {t}_exceptions ORDER BY 1")
+    assert rows == [["before Christ", "6"], ["far", "6"], ["x", "300"]]
+
+
+def test_one_table_under_two_spellings_is_one_outbox(outbox):
+    insert = "INSERT INTO {t} (content, fixed_time) VALUES ('%s', now())"
+    outbox.psql(insert % "a")
+    outbox.load(*ORDERS)
+    for spelling in (outbox.table.upper(), f"public.{outbox.table}"):
+        outbox.psql(insert % spelling)
+        told = outbox.job("load_outbox", "--once", "--table", spelling, *ORDERS)
+        assert told.startswith("1 messages loaded")
+    assert outbox.count("SELECT loaded FROM {t}_checkpoint") == 3
+
+
+def test_a_table_whose_name_is_alike_is_another(trade):
+    table, alike = f"{trade.table}_1", f"{trade.table}x1"
+    trade.psql(
+        f"CREATE TABLE {table} (id INT, content TEXT, state TEXT, priority INT); "
+        f"CREATE TABLE {alike} (id INT, content TEXT, state TEXT, fixed_time BIGINT); "
+        f"INSERT INTO {table} VALUES (1, 'p', 'new', 17)"
+    )
+    made = ("--topic", "Jobs", "-o", "topicType=Priority", "-o", "slotAmount=1")
+    told = trade.job("load_outbox", "--once", "--table", table, *made)
+    assert told.startswith("1 messages loaded")
+
+
+def test_two_that_make_the_tables_at_once_both_go_on(outbox, monkeypatch):
+    columns = Connection.columns
+    asked = []
+
+    def not_there_yet(self, table):
+        asked.append(table)
+        return {} if asked.count(table) == 1 else columns(self, table)
+
+    monkeypatch.setattr(Connection, "columns", not_there_yet)
+    assert outbox.load("--create-tables", *ORDERS).startswith("0 messages loaded")
+
+
+def test_a_row_without_an_id_is_told(trade):
+    trade.psql("CREATE TABLE {t} (id INT, content TEXT, state TEXT)")
+    trade.psql("INSERT INTO {t} VALUES (NULL, 'x', 'new')")
+    with pytest.raises(JobFailed, match="a row whose id is null"):
+        trade.load("--topic", "Jobs", "-o", "topicType=Priority", "-o", "priority=17")
+
+
+def test_a_password_in_the_url_is_refused_and_not_shown(trade):
+    with pytest.raises(JobMisused, match="RMQ_JDBC_PASSWORD") as failure:
+        trade.load("--url", "jdbc:postgresql://shop:sesame@127.0.0.1/shop", *ORDERS)
+    assert "sesame" not in str(failure.value)
 
 
 @pytest.mark.parametrize(

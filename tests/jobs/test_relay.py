@@ -1,6 +1,10 @@
 """A topic into PostgreSQL, Derby, files and the console: once, and without what is refused."""
 
 import json
+import os
+import signal
+import threading
+import time
 
 import pytest
 
@@ -132,6 +136,43 @@ def test_one_message_may_become_several_rows(trade):
     assert trade.psql("SELECT word FROM {t} ORDER BY 1") == [["a"], ["a"], ["b"], ["c"]]
 
 
+def test_a_reason_that_is_too_long_is_cut(trade):
+    trade.psql("CREATE TABLE {t} (id INT)")
+    long = "a" * 1900 + "\0" * 90 + "\U0001f600" * 200
+    trade.orders([long, "7"])
+    arguments = ("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / "c")
+    told = trade.relay(*arguments, "--select", "CAST(content AS INT) AS id")
+    assert told == "2 messages done, 1 of them refused"
+    length = "SELECT length(content), length(reason) BETWEEN 1000 AND 2000 FROM {t}_exceptions"
+    assert trade.psql(length) == [[str(1900 + 6 * 90 + 200), "t"]]
+
+
+def test_a_relay_that_is_asked_to_end_within_a_batch_brings_it_to_its_end(trade):
+    trade.psql(
+        "CREATE TABLE {t} (content TEXT); CREATE FUNCTION {t}_slow() RETURNS trigger LANGUAGE "
+        "plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$; CREATE TRIGGER slow "
+        "BEFORE INSERT ON {t} FOR EACH ROW EXECUTE FUNCTION {t}_slow()"
+    )
+    trade.orders(f"order {number}" for number in range(20))
+    into = ("relay", "--topic", "Orders", "--to", "jdbc", "--table", trade.table)
+    writing = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+
+    def ask():
+        while not trade.count(writing):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with pytest.raises(SystemExit) as ended:
+        trade.job(*into, "--checkpoint", trade.folder / "one", "--select", "content")
+    asking.join()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert trade.count("SELECT count(*) FROM {t}") == 20
+    another = ("--checkpoint", trade.folder / "two", "--select", "content", "--once")
+    assert trade.job(*into, *another) == "0 messages done, 0 of them refused"
+
+
 def test_a_fault_of_the_job_refuses_nothing(trade, to_table):
     trade.orders([order(1)])
     trade.psql(
@@ -166,9 +207,7 @@ def test_a_table_that_is_not_there_is_made(trade):
     assert trade.psql("SELECT content FROM {t} WHERE due < now()") == [["a"]]
 
 
-def test_a_topic_goes_into_derby(trade, monkeypatch):
-    for name in ("RMQ_JDBC_USER", "RMQ_JDBC_PASSWORD"):
-        monkeypatch.delenv(name)
+def test_a_topic_goes_into_derby(trade):
     url = f"jdbc:derby:{trade.folder}/shop;create=true"
     trade.orders([order(1), order(2), order(2, "B"), order("x")])
     said = trade.relay(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.program import JobMisused
+from rmq_spark.queue.errors import InvalidMessage
 
 SHAPE = (
     *("--select", "concat('order ', id) AS content, CAST(0 AS BIGINT) AS fixedTime"),
@@ -72,10 +73,10 @@ def run(trade):
 def test_a_run_is_sent_once_however_often_it_is_started(trade, run):
     assert run("2026-11-22") == "2 rows sent"
     trade.psql("INSERT INTO {t} VALUES (3)")
-    assert run("2026-11-22") == "0 rows sent"
+    assert run("2026-11-22") == "0 rows sent: the run 2026-11-22 was sent before"
     assert accepted(trade) == 2
     assert run("2026-11-23") == "3 rows sent"
-    assert run("2026-11-23") == "0 rows sent"
+    assert run("2026-11-23").startswith("0 rows sent")
     assert accepted(trade) == 5
 
 
@@ -109,10 +110,44 @@ def test_of_two_that_read_a_run_at_once_the_first_counts(trade, run, monkeypatch
         return found
 
     monkeypatch.setattr(spool._Place, "has", another_comes_first)
-    assert run("monday") == "0 rows sent"
+    assert run("monday").startswith("0 rows sent")
     assert accepted(trade) == 3
-    folders = [path.name for path in (trade.folder / "checkpoint").iterdir()]
-    assert sorted(folders) == ["runs", "sent"]
+    folders = [path.name for path in (trade.folder / "checkpoint" / "monday").iterdir()]
+    assert sorted(folders) == ["rows", "sent"]
+
+
+def test_a_run_that_is_not_done_is_not_sent_by_another(trade, run, monkeypatch):
+    from rmq_spark.jobs import send
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(send, "_stream", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run("monday")
+    trade.psql("DELETE FROM {t} WHERE id = 1")
+    other = ("--select", "'mail' AS content, 99 AS priority", "--topic", "Mails")
+    made = ("-o", "topicType=Priority", "-o", "slotAmount=1")
+    kept = ("--run", "mails", "--checkpoint", trade.folder / "checkpoint")
+    source = ("--from", "jdbc", "--table", trade.table)
+    assert trade.job("send", *source, *other, *made, *kept) == "1 rows sent"
+    assert run("monday") == "2 rows sent"
+    assert trade.contents("Mails") == ["mail"]
+
+
+def test_a_run_with_a_row_that_is_refused_is_not_kept(trade):
+    def run(name, priority):
+        return trade.job(
+            *("send", *files(trade, 1, folder=name), "--topic", "Jobs", "-o", "topicType=Priority"),
+            *("--select", f"'job' AS content, {priority} AS priority"),
+            *("--run", name, "--checkpoint", trade.folder / "checkpoint"),
+        )
+
+    with pytest.raises(InvalidMessage, match="priority is 3"):
+        run("monday", 3)
+    assert run("tuesday", 50) == "1 rows sent"
+    assert run("monday", 60) == "2 rows sent"  # there is a second file by now
 
 
 @pytest.mark.parametrize(
@@ -126,7 +161,7 @@ def test_of_two_that_read_a_run_at_once_the_first_counts(trade, run, monkeypatch
     ],
 )
 def test_what_does_not_go_together_is_told(trade, arguments, told):
-    with pytest.raises(JobFailed, match=told):
+    with pytest.raises(JobMisused, match=told):
         trade.job("send", "--from", "parquet", "--path", "p", *SHAPE, *arguments)
 
 

@@ -15,6 +15,13 @@ JAVA = """\
 An error occurred while calling o119.load.
 : org.apache.spark.SparkClassNotFoundException: no rmq
 \tat org.apache.spark.Runner.init(Runner.scala:139)"""
+BOTH = """\
+Failed: Traceback (most recent call last):
+  File "utils.py", line 163, in call
+    self.func(frame, batch_id)
+py4j.protocol.Py4JJavaError: An error occurred while calling o3684.apply.
+: org.postgresql.util.PSQLException: FATAL: password authentication failed
+\tat org.postgresql.Driver.connect(Driver.java:1)"""
 SPARK = "[UNRESOLVED_COLUMN] no such column\n'Project [x]"
 
 
@@ -23,6 +30,7 @@ SPARK = "[UNRESOLVED_COLUMN] no such column\n'Project [x]"
     [
         (PYTHON, "rmq_spark.queue.errors.ServerFull: Redis has reached maxmemory."),
         (JAVA, "org.apache.spark.SparkClassNotFoundException: no rmq"),
+        (BOTH, "org.postgresql.util.PSQLException: FATAL: password authentication failed"),
         (SPARK, "[UNRESOLVED_COLUMN] no such column"),
         ("", "RuntimeError"),
     ],
