@@ -40,7 +40,7 @@ def local(
         else:
             for name, value in found.items():
                 say(f"export {name}={value}")
-            say("Until Ctrl-C, with all that is in them.")
+            say("They run until Ctrl-C; then all that is in them is gone.")
         sys.stdout.flush()
         _wait_for_the_end()
 

@@ -58,6 +58,7 @@ class Run:
             stack.enter_context(place.meanwhile(routes[DEPARTURES].queue))
             self._replan_and_depart(routes[REPLANNING], routes[DEPARTURES])
             self._rebook(routes[REBOOKING])
+        print("Comparing the files with the input ...", flush=True)
         return [self._outcome(route) for route in routes.values()]
 
     def _replan_and_depart(self, planning: Route, departing: Route) -> None:
