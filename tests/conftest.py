@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
 
+import postgres
 import servers
 from seeding import Slot
 
@@ -36,6 +37,32 @@ def pytest_configure(config):
     if folder:
         queue_scripts._lua_folder = lambda: Path(folder)
         queue_scripts.scripts_for.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """One session for all tests of a process: what is in its class path stays as it began."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("rmq-spark tests")
+        .config("spark.jars", postgres.found_driver())
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.pollingDelay", "10ms")
+        # Short-lived code is not worth compiling twice, nor 2 cores many collectors.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session", params=KINDS)

@@ -16,21 +16,6 @@ from rmq_spark.metrics.queries import QueryMetrics
 LABELS = ("query", "topic")
 
 
-@pytest.fixture(scope="module")
-def spark():
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("FATAL")
-    yield session
-    session.stop()
-
-
 @pytest.fixture
 def metrics(spark):
     registry = CollectorRegistry()
