@@ -20,6 +20,7 @@ from rmq_spark.local import LocalRedis
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("[!.]*/README.md")]
 NAMES = sorted({file.relative_to(ROOT).as_posix() for file in FILES})
+PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 TIMEOUT_S = 540
 # What a page may hold. Without a language, or as text, it is an output or a drawing.
 RUN = ("python", "sh", "sql")
@@ -141,7 +142,9 @@ def run_page(name, folder):
     if name in IN_A_CLONE:
         copy_sources(work)
     (folder / "page.py").write_text(text, encoding="utf-8")
-    with LocalRedis() as redis, SERVERS.get(name, nullcontext)() as more:
+    # The one that the page would start: an older one could not be its replica.
+    executable = shutil.which("redis-server", path=PATH)
+    with LocalRedis(executable) as redis, SERVERS.get(name, nullcontext)() as more:
         code, printed = run(folder, work, {"RMQ_REDIS_URL": redis.url, **(more or {})})
     assert code == 0, printed
     return printed
@@ -152,7 +155,7 @@ def run(folder, work, addresses):
     paths = [str(Path(__file__).parent), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PATH": PATH,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
