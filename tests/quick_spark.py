@@ -1,13 +1,15 @@
 """Settings with which Spark starts in half the time, for tests that start it often."""
 
-import atexit
 import functools
+import hashlib
+import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import pyspark
 
 # Short-lived code is not worth compiling twice, nor 2 cores many collectors.
 PLAIN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -39,18 +41,30 @@ WRITTEN_S = 600
 def java_options() -> str:
     """Options of the JVM, with an archive of Spark's classes, which is written at the first call.
 
-    A JVM of another kind starts all the same, without it.
+    It is kept in the virtual environment. A JVM of another kind starts all the same, without it.
     """
-    folder = Path(tempfile.mkdtemp(prefix="rmq-quick-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    archive = folder / "spark.jsa"
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, f"{PLAIN} -XX:ArchiveClassesAtExit={archive}", folder],
-        check=True,
-        capture_output=True,
-        timeout=WRITTEN_S,
-    )
+    java = subprocess.run(["java", "-version"], check=True, capture_output=True).stderr
+    kind = hashlib.sha256(java + pyspark.__version__.encode()).hexdigest()[:12]
+    # Nowhere where others could put one: a JVM believes what is in it.
+    kept = os.access(sys.prefix, os.W_OK)
+    folder = Path(sys.prefix) if kept else Path(tempfile.mkdtemp(prefix="rmq-quick-spark-"))
+    archive = folder / f"spark-{kind}.jsa"
+    if not archive.exists():
+        _write(archive)
     return f"{PLAIN} -XX:SharedArchiveFile={archive}"
+
+
+def _write(archive: Path) -> None:
+    """Whole, or not at all: another process may do the same."""
+    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+        written = Path(folder) / "spark.jsa"
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM, f"{PLAIN} -XX:ArchiveClassesAtExit={written}", folder],
+            check=True,
+            capture_output=True,
+            timeout=WRITTEN_S,
+        )
+        written.replace(archive)
 
 
 def variables() -> dict[str, str]:
@@ -61,3 +75,8 @@ def variables() -> dict[str, str]:
     settings = {**SETTINGS, "spark.driver.extraJavaOptions": java_options()}
     given = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
     return {"PYSPARK_SUBMIT_ARGS": shlex.join([*given, "pyspark-shell"])}
+
+
+def java_variables() -> dict[str, str]:
+    """For programs that say themselves where their Spark runs: these options alone."""
+    return {"SPARK_SUBMIT_OPTS": f"{java_options()} -Dspark.ui.enabled=false"}

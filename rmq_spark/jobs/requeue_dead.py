@@ -1,7 +1,6 @@
 """``jobs/requeue_dead.py``: what died in a topic comes back."""
 
 import argparse
-import time
 from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
@@ -33,7 +32,7 @@ def new_job_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--slots", help="such as 0,8-15")
     parser.add_argument("--from", dest="since", metavar="TIME", help="dead from then on: ISO 8601")
-    parser.add_argument("--until", metavar="TIME", help="dead before then (default: now)")
+    parser.add_argument("--until", metavar="TIME", help="dead before then")
     add_options(parser, *("-o", "--option"), "an option of the rmq sink, redis.* too; repeatable")
     parser.add_argument("--dry-run", action="store_true", help="only count them")
     return parser
@@ -45,8 +44,7 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
     scope = {
         "slots": given.slots,
         "startingTime": given.since,
-        # What dies while this runs stays: else what fails at once would go round and round.
-        "endingTime": given.until or str(int(time.time() * 1000)),
+        "endingTime": given.until,
     }
     dead = (
         spark.read.format("rmq")
@@ -61,6 +59,7 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
         .withColumn("content", sql.try_validate_utf8(sql.col("bytes").cast("string")))
         .where(given.where or "true")
         .select("topic", "slot", sql.col("bytes").alias("content"))
+        # All are found before the first one goes back: what fails at once is not found again.
         .localCheckpoint()
     )
     amount = found.count()

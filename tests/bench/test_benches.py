@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import quick_spark
 
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
@@ -16,9 +17,9 @@ import run_all  # noqa: E402
 from measuring import Figure, Report  # noqa: E402
 
 
-def run(name, *arguments):
+def run(name, *arguments, **more):
     command = [sys.executable, str(BENCH / f"{name}.py"), *arguments]
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **more}
     return subprocess.run(
         command, capture_output=True, text=True, timeout=280, env=environment, check=False
     )
@@ -58,7 +59,8 @@ def test_a_bench_writes_its_figures_with_machine_and_versions(tmp_path):
 )
 def test_a_bench_with_spark_runs_from_anywhere(tmp_path, name, size):
     """Spark's workers find none of the modules beside it."""
-    done = run(name, size, "--rounds=1", f"--results={tmp_path}")
+    more = quick_spark.java_variables()
+    done = run(name, size, "--rounds=1", f"--results={tmp_path}", **more)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / f"{name}.json").read_text())["figures"]
 

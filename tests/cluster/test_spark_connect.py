@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import quick_spark
 import servers
 
 import rmq_spark
@@ -25,6 +26,7 @@ def test_a_job_runs_unchanged_over_spark_connect(tmp_path, way):
                 way: "local[2]",
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
+                **quick_spark.java_variables(),
             },
             capture_output=True,
             text=True,

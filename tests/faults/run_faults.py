@@ -22,8 +22,6 @@ from verdict import HEADINGS, Verdict, aligned, markdown
 
 MESSAGES = 100_000
 TIMES = 5
-# So many start too few JVMs to be worth an archive of their classes.
-FEW_CELLS = 4
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
 
 
@@ -149,8 +147,7 @@ def main() -> int:
         (fault, sink) for fault in FAULTS if fault.name in chosen.only for sink in chosen.sink
     ]
     keep = chosen.keep is not None
-    many = len(wanted) > FEW_CELLS
-    faster = {"spark.driver.extraJavaOptions": java_options()} if many else {}
+    faster = {"spark.driver.extraJavaOptions": java_options()}
     chosen_round = Round(
         folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep, faster
     )

@@ -30,6 +30,14 @@ def test_what_died_comes_back(trade):
     assert (figures.store.count, figures.dead.count) == (3, 0)
 
 
+def test_what_died_by_another_clock_is_found(trade):
+    kill(trade, b"a")
+    queue = trade.broker.queue("Orders")
+    slot = queue.definition.slot_of(b"a")
+    assert queue.server.client.zadd(queue.keys.dead(slot), {b"a": 9_999_999_999_999}, ch=True) == 1
+    assert trade.job("requeue_dead", "--topic", "Orders").startswith("1 dead messages")
+
+
 def test_slots_and_times_choose_among_the_dead(trade):
     kill(trade, b"a", b"b")
     slot = trade.broker.definition("Orders").slot_of(b"a")

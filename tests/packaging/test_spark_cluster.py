@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+import quick_spark
 
 import rmq_spark
 from rmq_spark.local_spark import LocalSpark
@@ -104,6 +105,7 @@ def test_a_worker_killed_in_a_batch_leaves_its_claims_to_another(
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "PYSPARK_PYTHON": python,
                 "PYSPARK_DRIVER_PYTHON": python,
+                **quick_spark.java_variables(),
             },
             cwd=tmp_path,
             stdout=log,

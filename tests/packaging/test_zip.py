@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pyspark
+import quick_spark
 
 JOB = """
 import sys
@@ -53,6 +54,7 @@ def test_as_py_files_it_sends_and_reads_after_register(
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": python,
+            **quick_spark.java_variables(),
         },
         cwd=tmp_path,
         capture_output=True,

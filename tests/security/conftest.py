@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+import quick_spark
 import redis
 import servers
 from certificates import Authority, speaks_tls
@@ -68,6 +69,7 @@ def _run_program(given, folder):
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "spark")]),
+        **quick_spark.java_variables(),
     }
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         done = subprocess.run(

@@ -1,6 +1,7 @@
 """A smaller round of `make workers-demo`, and proof that it would see what ownership prevents."""
 
 import pytest
+import quick_spark
 import servers
 from processes import PROC
 from round import Round, short
@@ -15,6 +16,12 @@ pytestmark = [
 def _needs_redis():
     if not servers.executables():
         servers.do_without()
+
+
+@pytest.fixture(autouse=True)
+def _starts_fast(monkeypatch):
+    for name, value in quick_spark.java_variables().items():
+        monkeypatch.setenv(name, value)
 
 
 def test_no_two_queries_work_on_one_stream_whatever_happens_to_them(tmp_path):
