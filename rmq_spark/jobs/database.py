@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # it has none
@@ -71,19 +70,16 @@ class Database:
             ) from error
         return Connection(self, factory.apply(-1))
 
-    def java_timestamp(self, ms: int) -> Any:
-        """A time in ms since 1970 as JDBC takes it."""
-        return self._jvm.java.sql.Timestamp(ms)
-
 
 def jdbc_options(options: Mapping[str, str]) -> dict[str, str]:
     """The options, with the driver, and with user and password of RMQ_JDBC_USER and _PASSWORD.
 
     What is given already stays. In the environment a password is not in the list of processes.
     """
-    if re.search(r"//[^/?;]*@", options["url"]):
+    shown = re.split(r"[?;]", options["url"])[0]
+    if re.search(r"[^:]@|password *=", shown, re.IGNORECASE):
         raise JobMisused(
-            "A user in the url is not accepted: drivers show it in their errors. Accepted: "
+            "A user or password in the url is not accepted: it shows in errors. Accepted: "
             "RMQ_JDBC_USER and RMQ_JDBC_PASSWORD, or the options user and password."
         )
     if options["url"].startswith("jdbc:derby:"):
@@ -228,9 +224,6 @@ class Connection:
         for at, value in enumerate(values, 1):
             if isinstance(value, int):  # py4j makes an int or a long of it, whichever it fits
                 statement.setLong(at, value)
-            elif isinstance(value, datetime):
-                ms = int(value.timestamp() * 1000)
-                statement.setTimestamp(at, self._database.java_timestamp(ms))
             else:
                 statement.setString(at, value)
 

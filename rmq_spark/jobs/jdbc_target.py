@@ -1,23 +1,25 @@
 """A table of a database as a relay's target: each batch once, whatever is killed.
 
 Spark writes a batch into a stage: a table with the columns of the target and none of its
-constraints. It does so anew where a task was run twice: one that was lost may have written, too.
-Then one transaction of the driver does the rest::
+constraints. Then one transaction of the driver does the rest::
 
     note the batch's number        compare-and-set: a batch that is noted already is left out
     stage -> target                what a constraint refuses is found by halving, with savepoints
+    look for rows that are twice   a task that was thought lost may have written, too
     refused -> exceptions table
     commit
 
 Killed before the commit nothing of the batch is in the target; after it all of it is, and the
-batch that Spark runs again ends at the first step. A stage belongs to one start of a relay: the
-next start of the same checkpoint drops it, so a driver that was thought dead fails.
+batch that Spark runs again ends at the first step. Where rows were there twice all is undone, and
+the stage filled anew: looked for last they are seen whenever they came. A stage belongs to one
+start of a relay; the next start of the same checkpoint drops it.
 """
 
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.database import Connection, Database, Refusal, check_name, refusal
@@ -27,9 +29,15 @@ from rmq_spark.jobs.refusals import refused_among
 from rmq_spark.jobs.targets import NUMBER, RelayBatch
 
 LEDGER = "rmq_relay"
-ROW = "rmq_row"
+# Beside the columns of the target. A row of the stage has the same ROW whenever a task writes it;
+# rows of an earlier attempt, which a task of it may still bring, count for nothing.
+ATTEMPT, ROW = "rmq_attempt", "rmq_row"
 _TRIES = 3
 _LAST = 2**63 - 1  # no message has a higher number
+
+
+class _RanTwice(Exception):
+    """The stage holds rows twice."""
 
 
 class JdbcTarget:
@@ -44,21 +52,25 @@ class JdbcTarget:
         self._ledger = f"{schema}{dot}{LEDGER}"
         self._stage = f"{schema}{dot}rmq_stage_{uuid.uuid4().hex[:12]}"
         self._columns: list[str] = []
+        self._attempt = 0
 
     def write(self, batch: RelayBatch) -> int:
         """See Target."""
         with self._database.connect() as connection:
             if not self._columns:
                 self._begin(connection, batch)
-            if self._noted(connection, batch):
-                return 0
-            refused = self._fill(connection, batch)
-            with connection.transaction():
-                if not self._note(connection, batch):
+            for _ in range(_TRIES):
+                if self._noted(connection, batch):
                     return 0
-                refused |= self._insert(connection, batch)
-                insert_exceptions(connection, self._exceptions, batch.exceptions(refused))
-        return len(refused)
+                # TRUNCATE would wait for a lost task's transaction.
+                connection.update(f"DELETE FROM {self._stage}")
+                refused = self._fill(batch)
+                with suppress(_RanTwice):
+                    return self._commit(connection, batch, refused)
+        raise JobFailed(
+            f"Spark wrote rows twice in each of {_TRIES} tries: executors die, or seem slow. "
+            "Nothing of the batch was committed: it comes again."
+        )
 
     def close(self) -> None:
         """See Target."""
@@ -89,12 +101,10 @@ class JdbcTarget:
         else:
             change = f"INSERT INTO {self._ledger} VALUES (?, -1, ?)"
             connection.update(change, batch.query, self._stage)
-        # A stage needs no log: its batch is run again if the server dies.
-        unlogged = "UNLOGGED " if connection.product == "PostgreSQL" else ""
         connection.update(
-            f"CREATE {unlogged}TABLE {self._stage} AS SELECT {', '.join(columns)}, "
-            f"CAST(0 AS BIGINT) AS {NUMBER}, CAST('' AS VARCHAR(50)) AS {ROW} "
-            f"FROM {self._table} WITH NO DATA"
+            f"CREATE TABLE {self._stage} AS SELECT {', '.join(columns)}, "
+            f"CAST(0 AS BIGINT) AS {NUMBER}, CAST(0 AS BIGINT) AS {ATTEMPT}, "
+            f"CAST('' AS VARCHAR(50)) AS {ROW} FROM {self._table} WITH NO DATA"
         )
         index = f"{self._stage.rpartition('.')[2]}_number"
         connection.update(f"CREATE INDEX {index} ON {self._stage} ({NUMBER})")
@@ -123,35 +133,27 @@ class JdbcTarget:
         change = f"UPDATE {self._ledger} SET batch = ? WHERE query = ? AND batch < ?"
         return bool(connection.update(change, batch.batch, batch.query, batch.batch))
 
-    def _fill(self, connection: Connection, batch: RelayBatch) -> dict[int, Refusal]:
+    def _fill(self, batch: RelayBatch) -> dict[int, Refusal]:
         """Writes the batch into the stage, and returns what cannot even be written there."""
-        for _ in range(_TRIES):
-            refused = self._fill_once(connection, batch)
-            doubled = f"SELECT count(*) - count(DISTINCT {ROW}) FROM {self._stage}"
-            ((too_many,),) = connection.query(doubled)
-            if not too_many:
-                return refused
-        raise JobFailed(
-            f"Spark wrote rows twice in each of {_TRIES} tries: executors die, or seem slow. "
-            "Nothing of the batch was committed: it comes again."
-        )
-
-    def _fill_once(self, connection: Connection, batch: RelayBatch) -> dict[int, Refusal]:
-        connection.update(f"TRUNCATE TABLE {self._stage}")
-        why = self._staged(batch.shape(batch.messages))
+        self._attempt += 1
+        rows = batch.shape(batch.messages)
+        why = self._staged(rows, sql.monotonically_increasing_id())
         if why is None:
             return {}
-        connection.update(f"TRUNCATE TABLE {self._stage}")  # other tasks may have committed
-        return refused_among(
-            batch.numbers(),
-            # One task is one transaction: all of its rows are staged, or none.
-            lambda first, last: self._staged(batch.between(first, last).coalesce(1)),
-            batch.most_refused,
-        )
+        self._attempt += 1  # other tasks may have committed
+        of_message = Window.partitionBy(NUMBER).orderBy(NUMBER)
 
-    def _staged(self, rows: DataFrame) -> Refusal | None:
-        # The same number for a row whenever its task is run.
-        rows = rows.withColumn(ROW, sql.concat_ws(":", NUMBER, sql.monotonically_increasing_id()))
+        def attempt(first: int, last: int) -> Refusal | None:
+            # One task is one transaction: all of its rows are staged, or none.
+            rows = batch.between(first, last).coalesce(1)
+            return self._staged(rows, sql.row_number().over(of_message))
+
+        return refused_among(batch.numbers(), attempt, batch.most_refused)
+
+    def _staged(self, rows: DataFrame, place: Column) -> Refusal | None:
+        """place: the same for a row whenever its task is run, and another for each other one."""
+        rows = rows.withColumn(ROW, sql.concat_ws(":", NUMBER, place))
+        rows = rows.withColumn(ATTEMPT, sql.lit(self._attempt).cast("long"))
         try:
             self._append(rows, self._stage)
         except Exception as error:
@@ -162,18 +164,38 @@ class JdbcTarget:
         options = {**self._database.options, "dbtable": table}
         rows.write.format("jdbc").options(**options).mode("append").save()
 
+    def _commit(
+        self, connection: Connection, batch: RelayBatch, refused: dict[int, Refusal]
+    ) -> int:
+        """Stage -> target, but what is refused already. Returns how many messages are.
+
+        Raises _RanTwice, and then has changed nothing.
+        """
+        with connection.transaction():
+            if not self._note(connection, batch):
+                return 0
+            refused = refused | self._insert(connection, batch)
+            ((too_many,),) = connection.query(
+                f"SELECT count(*) - count(DISTINCT {ROW}) FROM {self._stage} WHERE {ATTEMPT} = ?",
+                self._attempt,
+            )
+            if too_many:
+                raise _RanTwice
+            insert_exceptions(connection, self._exceptions, batch.exceptions(refused))
+        return len(refused)
+
     def _insert(self, connection: Connection, batch: RelayBatch) -> dict[int, Refusal]:
         """Stage -> target. Returns what a constraint refuses."""
         names = ", ".join(self._columns)
         move = (
             f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._stage} "
-            f"WHERE {NUMBER} BETWEEN ? AND ? ORDER BY {NUMBER}"
+            f"WHERE {ATTEMPT} = ? AND {NUMBER} BETWEEN ? AND ? ORDER BY {NUMBER}"
         )
 
         def attempt(first: int, last: int) -> Refusal | None:
             try:
                 with connection.savepoint():
-                    connection.update(move, first, last)
+                    connection.update(move, self._attempt, first, last)
             except Exception as error:
                 return _refusal_or_raise(self._database.spark, error)
             return None

@@ -34,7 +34,7 @@ from rmq_spark.spark.sink_topics import SinkTopics
 
 _DUE_MS = "rmq_due_ms"
 _IDS_A_STATEMENT = 1000
-_OF_ONE_TOPIC = ("topictype", "slotamount")
+_OF_ONE_TOPIC = ("topictype", "slotamount", "groups", "maxretries", "retrybackoff")
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,6 @@ class Outbox:
             rows = self._read(until_ms).localCheckpoint()
             is_good = sql.col(REASON).isNull()
             found = rows.select("id", _DUE_MS, is_good.alias("good")).collect()
-            if any(row.id is None for row in found):
-                raise JobFailed(f"{self._tables.messages} has a row whose id is null: give it one.")
             recalled = self._mark([row.id for row in found])
             if recalled:
                 rows = rows.where(~sql.col("id").isin(recalled))
@@ -135,8 +133,13 @@ class Outbox:
         """Waits for other loaders. Returns until when all was loaded, in ms since 1970."""
         table = self._tables.checkpoint
         self._connection.update(f"UPDATE {table} SET rounds = rounds + 1")
-        ((until_ms,),) = self._connection.query(f"SELECT loaded_until_ms FROM {table}")
-        return int(until_ms)
+        found = self._connection.query(f"SELECT loaded_until_ms FROM {table}")
+        if len(found) != 1:
+            raise JobFailed(
+                f"{table} has {len(found)} rows instead of the one that loaders lock. If it is "
+                "empty, drop it: the next start makes it."
+            )
+        return int(found[0][0])
 
     def _read(self, until_ms: int) -> DataFrame:
         """Messages as the sink has them, with their id, when each is due and why it is refused."""
@@ -157,7 +160,14 @@ class Outbox:
         return with_refusals(rows, names, self._options)
 
     def _mark(self, ids: Sequence[int]) -> set[int]:
-        """New -> loaded. Returns those that were no longer new, or there."""
+        """New -> loaded. Returns those that were no longer new, or there.
+
+        Raises JobFailed for ids that do not name one row each.
+        """
+        if None in ids:
+            raise JobFailed(f"{self._tables.messages} has a row whose id is null: give it one.")
+        if len(set(ids)) < len(ids):
+            raise self._not_unique()
         loaded_at = ", loaded_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
         recalled: set[int] = set()
         for some in _in_parts(ids):
@@ -166,12 +176,20 @@ class Outbox:
                 f"UPDATE {self._tables.messages} SET state = 'loaded'{loaded_at} "
                 f"WHERE state = 'new' AND {among}"
             )
+            if marked > len(some):
+                raise self._not_unique()
             if marked < len(some):
                 ours = self._connection.query(
                     f"SELECT id FROM {self._tables.messages} WHERE state = 'loaded' AND {among}"
                 )
                 recalled |= set(some) - {int(number) for (number,) in ours}
         return recalled
+
+    def _not_unique(self) -> JobFailed:
+        return JobFailed(
+            f"{self._tables.messages} has messages with the same id, so that one could be marked "
+            "for the other. Make id its primary key."
+        )
 
     def _refuse(self, rows: DataFrame) -> None:
         """Notes what the topics cannot take."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
-from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -146,11 +145,13 @@ def in_session(job: SparkJob) -> Job:
 
 @contextmanager
 def _new_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """The session that spark-submit prepared, or one on all cores of this machine."""
+    """The session that spark-submit prepared, or one on all cores of this machine: Spark's default.
+
+    Names no master: it would take the place of the one that was submitted.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"rmq {name}")
-    if SparkConf().get("spark.master") is None:
-        builder = builder.master("local[*]").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

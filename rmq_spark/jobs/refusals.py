@@ -33,8 +33,8 @@ def refused_among(numbers: Sequence[int], attempt: Attempt, most: int) -> dict[i
         refused[some[0]] = why
         if len(refused) > most:
             raise TooManyRefused(
-                f"More than {most} messages of one batch were refused, the last one with {why}. If "
-                "they are right to be refused, raise --max-refused. Nothing of the batch was "
-                "committed: it comes again."
+                f"More than {most} messages of one batch were refused. If they are right to be "
+                "refused, raise --max-refused. Nothing of the batch was committed: it comes again. "
+                f"The last one: {' '.join(str(why).split())}"
             )
     return refused

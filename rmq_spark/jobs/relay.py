@@ -24,7 +24,7 @@ from rmq_spark.jobs.arguments import (
 from rmq_spark.jobs.exceptions_table import SUFFIX
 from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.place import FILES, add_place, is_jdbc, place_options
-from rmq_spark.jobs.program import Ending, has_ended, in_session, run
+from rmq_spark.jobs.program import Ending, JobFailed, has_ended, in_session, run
 from rmq_spark.jobs.targets import NUMBER, RelayBatch, SparkTarget, Target
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.staged_writer import QUERY_ID
@@ -120,7 +120,7 @@ def _target(spark: SparkSession, given: argparse.Namespace) -> Target:
 
 
 class _Ended(Exception):
-    """Ends a query before it begins with a batch."""
+    """Ends a query before it begins with another batch."""
 
 
 def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
@@ -151,15 +151,24 @@ def _into(
             messages = messages.withColumn("content", text)
         return shaped(messages, "messages", given.select, given.where, NUMBER)
 
+    begun = False
+
     def write(messages: DataFrame, number: int) -> None:
-        if ending.is_asked:
+        nonlocal begun
+        # The first batch may be one that a relay which was killed has written already: it is not
+        # for others.
+        if ending.is_asked and begun:
             raise _Ended
+        begun = True
         query = messages.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if query is None:
+            raise JobFailed(
+                "Spark does not tell which streaming query this is, so a batch that comes again "
+                "cannot be known. Accepted: PYSPARK_PIN_THREAD is true, as by default."
+            )
         numbered = messages.select(sql.monotonically_increasing_id().alias(NUMBER), "*").persist()
         try:
-            refused = target.write(
-                RelayBatch(numbered, shape, str(query), number, given.max_refused)
-            )
+            refused = target.write(RelayBatch(numbered, shape, query, number, given.max_refused))
             amount = numbered.count()
         finally:
             numbered.unpersist()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_spark.jobs.arguments import (
     add_options,
@@ -56,21 +57,24 @@ def send(spark: SparkSession, given: argparse.Namespace) -> str:
     """Sends in one of the three ways, and says so."""
     _check_way(given)
     sink = {**given.option, **({} if given.topic is None else {"topic": given.topic})}
+    if given.run:
+        return _send_run(spark, sink, given)
     rows = _source(spark, given)
-    if not (given.stream or given.run):
+    if not given.stream:
         rows.write.format("rmq").options(**sink).mode("append").save()
         return "Sent."
-    if given.run:
-        return _send_run(rows, sink, given)
-    return f"{_stream(rows, sink, given.checkpoint, trigger(given)):,} rows sent"
+    _stream(rows, sink, given.checkpoint, trigger(given))
+    return "Sent."
 
 
-def _send_run(rows: DataFrame, sink: dict[str, str], given: argparse.Namespace) -> str:
+def _send_run(spark: SparkSession, sink: dict[str, str], given: argparse.Namespace) -> str:
     """Sends the rows of a run by its name, unless that is done."""
     folder = f"{given.checkpoint.rstrip('/')}/{given.run}"
-    rows = spooled(rows, folder, lambda kept: _check(kept, sink))
-    sent = _stream(rows, sink, f"{folder}/sent", {"availableNow": True})
-    return f"{sent:,} rows sent" if sent else f"0 rows sent: the run {given.run} was sent before"
+    rows = spooled(spark, folder, lambda: _source(spark, given), lambda kept: _check(kept, sink))
+    query = _stream(rows, sink, f"{folder}/sent", {"availableNow": True})
+    sent = sum(progress.numInputRows for progress in query.recentProgress)
+    none = "" if sent else f": the run {given.run} has none, or was sent before"
+    return f"{sent:,} rows sent{none}"
 
 
 def _check(rows: DataFrame, sink: dict[str, str]) -> None:
@@ -102,8 +106,10 @@ def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
     return shaped(rows, "rows", given.select, given.where)
 
 
-def _stream(rows: DataFrame, sink: dict[str, str], checkpoint: str, when: dict[str, Any]) -> int:
-    """Sends until it ends, and returns how many rows. when: the trigger."""
+def _stream(
+    rows: DataFrame, sink: dict[str, str], checkpoint: str, when: dict[str, Any]
+) -> StreamingQuery:
+    """Sends until it ends, and returns the query. when: the trigger."""
     query = (
         rows.writeStream.format("rmq")
         .options(**{"deliveryGuarantee": "exactlyOnce", **sink})
@@ -112,4 +118,4 @@ def _stream(rows: DataFrame, sink: dict[str, str], checkpoint: str, when: dict[s
         .start()
     )
     run_query(query)
-    return sum(progress.numInputRows for progress in query.recentProgress)
+    return query

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from rmq_spark.jobs.program import JobMisused
 
@@ -23,22 +23,28 @@ def check_run(name: str) -> None:
         )
 
 
-def spooled(rows: DataFrame, folder: str, check: Callable[[DataFrame], None]) -> DataFrame:
+def spooled(
+    spark: SparkSession,
+    folder: str,
+    read: Callable[[], DataFrame],
+    check: Callable[[DataFrame], None],
+) -> DataFrame:
     """The rows of a run as a stream, from files in its folder, which has nothing else in it.
 
-    The first start reads them, and keeps them if check does not raise. Others do not read again.
+    The first start reads them, and keeps them if check does not raise. Others do not read again:
+    the source may be gone by then.
     """
-    spark = rows.sparkSession
     place = _Place(spark._jvm, spark.sparkContext._jsc.hadoopConfiguration(), folder)
     if not place.has(KEPT):
         being_written = f"writing-{uuid.uuid4().hex}"
-        rows.write.parquet(place.path(being_written))
+        read().write.parquet(place.path(being_written))
         try:
             check(spark.read.parquet(place.path(being_written)))
             place.move(being_written, KEPT)
         finally:
             place.remove(being_written)
-    return spark.readStream.schema(rows.schema).parquet(place.path(KEPT))
+    kept = place.path(KEPT)
+    return spark.readStream.schema(spark.read.parquet(kept).schema).parquet(kept)
 
 
 class _Place:

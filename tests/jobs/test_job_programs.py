@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import pyspark
 import pytest
 import quick_spark
 from pyspark.errors import PySparkException
@@ -31,9 +32,9 @@ def start(tmp_path, redis_of_jobs):
     environment |= quick_spark.variables()
     environment.pop("PYSPARK_PYTHON", None)
 
-    def start(name, *arguments):
+    def start(name, *arguments, by=(sys.executable,)):
         return subprocess.Popen(
-            [sys.executable, JOBS / f"{name}.py", *map(str, arguments)],
+            [*by, JOBS / f"{name}.py", *map(str, arguments)],
             cwd=tmp_path,
             env=environment,
             stdout=subprocess.PIPE,
@@ -46,8 +47,8 @@ def start(tmp_path, redis_of_jobs):
 
 @pytest.fixture
 def run(start):
-    def run(*arguments):
-        process = start(*arguments)
+    def run(*arguments, **how):
+        process = start(*arguments, **how)
         out, err = process.communicate(timeout=240)
         return process.returncode, out, err
 
@@ -124,6 +125,15 @@ def test_a_failure_is_one_line_without_secrets(run, orders):
     assert (code, out) == (1, "")
     assert last.startswith("requeue_dead: Redis at redis://")
     assert "sesame" not in err
+
+
+def test_the_master_that_is_submitted_is_the_one(run, orders, tmp_path):
+    (tmp_path / "a.csv").write_text("a\n")
+    submit = (Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[few]")
+    csv = ("--from", "csv", "--path", "a.csv", "--select", "_c0 AS content, 1 AS fixedTime")
+    code, out, err = run("send", *csv, "--topic", "Orders", by=submit)
+    assert code == 1, out
+    assert "Could not parse Master URL: 'local[few]'" in err
 
 
 def test_an_option_without_a_name_is_not_shown(run):

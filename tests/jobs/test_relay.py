@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 
 import pytest
 
 from rmq_spark.jobs.jdbc_target import JdbcTarget
+from rmq_spark.jobs.program import Ending
+from rmq_spark.spark.causes import cause
 
 SELECT = (
     "CAST(get_json_object(content, '$.id') AS INT) AS id, get_json_object(content, '$.sku') AS sku"
@@ -128,6 +131,69 @@ def test_a_task_that_is_run_twice_writes_once(trade, to_table, monkeypatch):
     assert trade.count("SELECT count(*) FROM {t}") == 3
 
 
+def test_rows_that_an_earlier_attempt_still_brings_count_for_nothing(trade, to_table, monkeypatch):
+    insert = JdbcTarget._insert
+
+    def after_late_rows(self, connection, batch):
+        connection.update(
+            f"INSERT INTO {self._stage} SELECT id + 10, sku, rmq_number, rmq_attempt - 1, rmq_row "
+            f"FROM {self._stage}"
+        )
+        return insert(self, connection, batch)
+
+    trade.orders([order(1), order(2), order("x")])
+    monkeypatch.setattr(JdbcTarget, "_insert", after_late_rows)
+    assert to_table() == "3 messages done, 1 of them refused"
+    assert trade.psql("SELECT id FROM {t} ORDER BY 1") == [["1"], ["2"]]
+
+
+def test_rows_that_come_between_check_and_commit_are_seen(trade, to_table, monkeypatch):
+    insert = JdbcTarget._insert
+    late = []
+
+    def before_late_rows(self, connection, batch):
+        refused = insert(self, connection, batch)
+        if not late:
+            late.append(connection.update(f"INSERT INTO {self._stage} SELECT * FROM {self._stage}"))
+        return refused
+
+    trade.orders([order(1), order(2)])
+    monkeypatch.setattr(JdbcTarget, "_insert", before_late_rows)
+    assert to_table() == "2 messages done, 0 of them refused"
+    assert late == [2]
+    assert trade.psql("SELECT id FROM {t} ORDER BY 1") == [["1"], ["2"]]
+
+
+def test_one_that_is_asked_to_end_as_it_comes_back_keeps_what_was_written(
+    trade, to_table, monkeypatch
+):
+    write = JdbcTarget.write
+
+    def killed_after(*arguments):
+        write(*arguments)
+        raise Killed
+
+    trade.orders([order(1), order(2)])
+    with monkeypatch.context() as patched:
+        patched.setattr(JdbcTarget, "write", killed_after)
+        with pytest.raises(Exception, match="Killed"):
+            to_table()
+    with monkeypatch.context() as patched:
+        asked = property(lambda self: sys._getframe(1).f_code.co_name == "write")
+        patched.setattr(Ending, "is_asked", asked)
+        to_table()
+    assert to_table(checkpoint="another") == "0 messages done, 0 of them refused"
+    assert trade.count("SELECT count(*) FROM {t}") == 2
+
+
+def test_without_a_name_of_the_query_nothing_is_written(trade, to_table, monkeypatch):
+    trade.orders([order(1)])
+    monkeypatch.setattr("rmq_spark.jobs.relay.QUERY_ID", "no.such.property")
+    with pytest.raises(Exception, match="PYSPARK_PIN_THREAD"):
+        to_table()
+    assert trade.count("SELECT count(*) FROM {t}") == 0
+
+
 def test_one_message_may_become_several_rows(trade):
     trade.psql("CREATE TABLE {t} (word TEXT)")
     trade.orders(["a a b", "c"])
@@ -188,8 +254,9 @@ def test_a_fault_of_the_job_refuses_nothing(trade, to_table):
 
 def test_more_refused_than_expected_fail_the_batch_and_come_again(trade, to_table):
     trade.orders([order(1), *(order(n, "BAD") for n in range(2, 12))])
-    with pytest.raises(Exception, match="More than 5 messages of one batch were refused"):
+    with pytest.raises(Exception, match="More than 5 messages of one batch were") as failure:
         to_table("--max-refused", 5)
+    assert "raise --max-refused" in cause(failure.value)
     assert trade.count("SELECT count(*) FROM {t}") == 0
     assert to_table("--max-refused", 10) == "11 messages done, 10 of them refused"
 

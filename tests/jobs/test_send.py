@@ -52,11 +52,13 @@ def test_a_stream_of_files_is_sent_exactly_once(trade):
         return trade.job("send", *source, "--schema", "id INT", *SHAPE, *stream)
 
     source = files(trade, 1, 2)
-    assert send() == "2 rows sent"
+    assert send() == "Sent."
+    assert accepted(trade) == 2
     files(trade, 3)
-    assert send() == "1 rows sent"
-    assert send() == "0 rows sent"
-    assert accepted(trade) == 3
+    for _ in range(2):
+        send()
+        assert trade.contents() == ["order 1", "order 2", "order 3"]
+        assert accepted(trade) == 3
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def run(trade):
 def test_a_run_is_sent_once_however_often_it_is_started(trade, run):
     assert run("2026-11-22") == "2 rows sent"
     trade.psql("INSERT INTO {t} VALUES (3)")
-    assert run("2026-11-22") == "0 rows sent: the run 2026-11-22 was sent before"
+    assert run("2026-11-22") == ("0 rows sent: the run 2026-11-22 has none, or was sent before")
     assert accepted(trade) == 2
     assert run("2026-11-23") == "3 rows sent"
     assert run("2026-11-23").startswith("0 rows sent")
@@ -90,8 +92,13 @@ def test_a_run_that_was_killed_is_finished_with_the_rows_that_it_had_read(trade,
         patched.setattr(send, "_stream", killed)
         with pytest.raises(KeyboardInterrupt):
             run("monday")
-    trade.psql("DELETE FROM {t}")
+    trade.psql("DROP TABLE {t}")
     assert run("monday") == "2 rows sent"
+
+
+def test_a_run_may_have_no_rows(trade, run):
+    trade.psql("DELETE FROM {t}")
+    assert run("sunday") == "0 rows sent: the run sunday has none, or was sent before"
 
 
 def test_of_two_that_read_a_run_at_once_the_first_counts(trade, run, monkeypatch):
