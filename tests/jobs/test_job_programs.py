@@ -129,7 +129,9 @@ def test_a_failure_is_one_line_without_secrets(run, orders):
 
 def test_the_master_that_is_submitted_is_the_one(run, orders, tmp_path):
     (tmp_path / "a.csv").write_text("a\n")
-    submit = (Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[few]")
+    python = f"spark.pyspark.python={sys.executable}"
+    spark_submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    submit = (spark_submit, "--conf", python, "--master", "local[few]")
     csv = ("--from", "csv", "--path", "a.csv", "--select", "_c0 AS content, 1 AS fixedTime")
     code, out, err = run("send", *csv, "--topic", "Orders", by=submit)
     assert code == 1, out
