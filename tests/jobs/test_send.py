@@ -2,6 +2,7 @@
 
 import pytest
 
+from rmq_spark.jobs import send
 from rmq_spark.jobs.program import JobMisused
 from rmq_spark.queue.errors import InvalidMessage
 
@@ -47,16 +48,16 @@ def test_a_table_of_the_catalog_and_lines_of_csv_are_sent(trade):
 
 
 def test_a_stream_of_files_is_sent_exactly_once(trade):
-    def send():
+    def send_stream():
         stream = ("--stream", "--once", "--checkpoint", trade.folder / "checkpoint")
         return trade.job("send", *source, "--schema", "id INT", *SHAPE, *stream)
 
     source = files(trade, 1, 2)
-    assert send() == "Sent."
+    assert send_stream() == "Sent."
     assert accepted(trade) == 2
     files(trade, 3)
     for _ in range(2):
-        send()
+        send_stream()
         assert trade.contents() == ["order 1", "order 2", "order 3"]
         assert accepted(trade) == 3
 
@@ -72,6 +73,18 @@ def run(trade):
     return run
 
 
+def read_and_killed(run, name, monkeypatch):
+    """A start that ends when the rows are kept, and before one is sent."""
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(send, "_stream", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(name)
+
+
 def test_a_run_is_sent_once_however_often_it_is_started(trade, run):
     assert run("2026-11-22") == "2 rows sent"
     trade.psql("INSERT INTO {t} VALUES (3)")
@@ -83,15 +96,7 @@ def test_a_run_is_sent_once_however_often_it_is_started(trade, run):
 
 
 def test_a_run_that_was_killed_is_finished_with_the_rows_that_it_had_read(trade, run, monkeypatch):
-    from rmq_spark.jobs import send
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(send, "_stream", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run("monday")
+    read_and_killed(run, "monday", monkeypatch)
     trade.psql("DROP TABLE {t}")
     assert run("monday") == "2 rows sent"
 
@@ -124,15 +129,7 @@ def test_of_two_that_read_a_run_at_once_the_first_counts(trade, run, monkeypatch
 
 
 def test_a_run_that_is_not_done_is_not_sent_by_another(trade, run, monkeypatch):
-    from rmq_spark.jobs import send
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(send, "_stream", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run("monday")
+    read_and_killed(run, "monday", monkeypatch)
     trade.psql("DELETE FROM {t} WHERE id = 1")
     other = ("--select", "'mail' AS content, 99 AS priority", "--topic", "Mails")
     made = ("-o", "topicType=Priority", "-o", "slotAmount=1")
