@@ -2,9 +2,12 @@
 -- as the claim consumer:seq:j; asked again by that name it returns the same messages.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
 -- ARGV: 1 consumer, 2 run, 3 seq, 4 j, 5 limit (1..2048), 6 lease in ms, 7 dueBefore in ms or '',
---       8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: ms, by commas
--- Returns {moved, fenced 0/1, {content, ...} in delivery order, their first scores as one text
---   divided by spaces, {retriesLeft, ...}}; the last is empty where all of them have 11 left.
+--       8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: ms, by commas,
+--       13 mark of the batch's plan, '' for a batch without one
+-- Returns {moved, 0 or why nothing was taken (1 a higher epoch owns the slot, 2 the plan is
+--   forgotten: no claim was made), {content, ...} in delivery order, their first scores as one text
+--   divided by spaces, {retriesLeft, ...}, when the claim was made in ms}; retriesLeft is empty where
+--   all of them have ARGV 11 left.
 -- Errors: RMQ_SUPERSEDED, RMQ_SETTLED, RMQ_LOST, RMQ_EXCLUSIVE, RMQ_BADCLAIM, RMQ_WRONGTYPE,
 --   RMQ_VERSION
 -- Bound: limit messages taken, 4096 looked at, 1000 moved from the retry queue, 4096 rolled back.
@@ -15,11 +18,14 @@ local limit, lease_ms, due_before = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumb
 local epoch, replay_only, descending = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10] == '1'
 local max_retries, backoff = tonumber(ARGV[11]), {}
 for wait in string.gmatch(ARGV[12], '%d+') do backoff[#backoff + 1] = tonumber(wait) end
+local planned = ARGV[13]
+local FENCED, PLAN_FORGOTTEN = 1, 2
 
 --- include time
 --- include types
 --- include records
 --- include headers
+--- include server
 --- include giveback
 --- include redeliver
 --- include fractions
@@ -48,6 +54,11 @@ if not record and (replay_only or seq < header.last_seq
   return redis.error_reply(string.format('RMQ_LOST claim %s is gone: its lease ran out and its '
     .. 'messages were given back', record_field(consumer, seq, j)))
 end
+-- Whoever asks may have read this claim before Redis fell back and forgot it. Made anew, it would
+-- hold other messages, which nobody reads and the batch's commit removes.
+if not record and planned ~= '' and (header.mark ~= planned or header.server ~= server_id()) then
+  return {0, PLAN_FORGOTTEN, {}, '', {}, now}
+end
 local stored_epoch = tonumber(redis.call('HGET', consumers, '@epoch'))
 if not record and stored_epoch and not epoch then
   return redis.error_reply('RMQ_EXCLUSIVE the slot of ' .. store .. ' is consumed exclusively')
@@ -68,7 +79,7 @@ end)
 moved = moved + own + reap(records, now, 4096 - own, function(other)
   return other.consumer == consumer
 end)
-local fenced = epoch and (stored_epoch and epoch < stored_epoch) or false
+local fenced = epoch and stored_epoch and epoch < stored_epoch
 local held = false
 if epoch then
   for _, other in ipairs(records) do
@@ -78,7 +89,7 @@ if epoch then
 end
 
 local claim = {field = record_field(consumer, seq, j), stamp = free_stamp(records, now), run = run,
-  deadline = now + lease_ms, moved = moved}
+  deadline = now + lease_ms, moved = moved, made = now}
 local contents, scores, left = {}, {}, {}
 if not fenced and not held then
   contents, scores, left = take_due(claim.stamp, due_before and math.min(now, due_before) or now)
@@ -91,4 +102,4 @@ if claim.count > 0 then redis.call('HSET', first, claim.field, first_scores) end
 header.last_seq, header.last_j = seq, j
 write_header(consumers, header)
 count('claimed', claim.count)
-return {moved, fenced and 1 or 0, contents, first_scores, left}
+return {moved, fenced and FENCED or 0, contents, first_scores, left, now}

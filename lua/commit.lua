@@ -2,7 +2,8 @@
 -- KEYS: 1 prepare, 2 claims, 3 first, 4 consumers, 5 stats
 -- ARGV: 1 consumer, 2 run, 3 seq
 -- Returns {1 if records remain to be committed by another call, else 0; messages claimed; messages
---   moved on the way; messages committed}, of the records this call removed.
+--   moved on the way; messages committed; records}, of the records this call removed; and 1 if the
+--   batch was settled here before, else 0.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 8 records, 16384 messages.
 local prepare, claims, first, consumers, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -23,6 +24,8 @@ local refused = superseded(header, run)
 if refused then return refused end
 
 redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+-- A commit whose reply was lost is called again and then finds nothing: nothing is lost.
+local again = header.settled >= seq and 1 or 0
 local done, more, claimed, moved, held = {}, 0, 0, 0, 0
 for _, record in ipairs(records) do
   if record.consumer == consumer and record.seq <= seq then
@@ -48,4 +51,4 @@ end
 header.run, header.settled, header.seen = run, math.max(header.settled, seq), now_ms()
 write_header(consumers, header)
 if held > 0 then redis.call('HINCRBY', stats, 'committed', held) end
-return {more, claimed, moved, held}
+return {more, claimed, moved, held, #done, again}

@@ -2,9 +2,8 @@
 -- KEYS: 1 queue, 2 claims, 3 first; the last two of the PrepareQueue only
 -- ARGV: 1 lowest and 2 highest score, as ZCOUNT takes them, 3 score and 4 content of the entry
 --       after which to go on, both '' at the beginning, 5 entries at most, 6 bytes after which to stop
--- Returns {{content, score, ...}, {stamp, consumer, first scores, ...} of the claims they are in,
---   1 if there may be more, else 0, now in ms}. Where that entry is gone, its equals in score come
---   again.
+-- Returns {{content, score, ...}, {stamp, consumer, first scores, made ms, ...} of the claims they are in,
+--   1 if there may be more, else 0}. Where that entry is gone, its equals in score come again.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: ARGV 5; ARGV 6 and what 8 contents more, read at once, hold. Reads only.
 local queue, claims, first = KEYS[1], KEYS[2], KEYS[3]
@@ -12,7 +11,6 @@ local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], A
 local most, enough_bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
 local READ_AT_ONCE = 8 -- how large contents are is known only when they are read
 
---- include time
 --- include types
 --- include records
 
@@ -48,6 +46,7 @@ local function note_holder(stamp)
   holders[#holders + 1] = stamp
   holders[#holders + 1] = record.consumer
   holders[#holders + 1] = scores
+  holders[#holders + 1] = record.made
   bytes = bytes + #scores
 end
 
@@ -61,4 +60,4 @@ while rank < past and #entries / 2 < most and bytes < enough_bytes do
   end
   rank = last + 1
 end
-return {entries, holders, rank < past and 1 or 0, now_ms()}
+return {entries, holders, rank < past and 1 or 0}

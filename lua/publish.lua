@@ -1,12 +1,15 @@
 -- Moves messages of one slot from a sealed stage into the store of every group, as the send scripts
--- would have stored them now. Each call takes the next ones, so a repeated call is harmless.
+-- would have stored them now. Each call takes the next ones. How many were moved stays beside the
+-- stage's name, and when all were moved it proves that; so a repeated call is harmless, and a stage
+-- that Redis has forgotten is no stage that was published.
 -- KEYS: 1 stage, 2 stages, for each group 3 store, 4 retry, 5 stats
--- ARGV: 1 the stage's name, 2 rangeMerge 0/1: whether its scores are timeRanges
+-- ARGV: 1 the stage's name, 2 rangeMerge 0/1: whether its scores are timeRanges, 3 how many messages
+--   its task put there
 -- Returns {1 if another call would do more, else 0; new; merged}, counted in the first group.
--- Errors: RMQ_WRONGTYPE
+-- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
 -- Bound: 3900 messages.
 local stage, stages = KEYS[1], KEYS[2]
-local name, range_merge = ARGV[1], ARGV[2] == '1'
+local name, range_merge, total = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 local GROUPS_FROM, MESSAGES_AT_MOST = 3, 3900
 
 --- include time
@@ -16,12 +19,19 @@ local GROUPS_FROM, MESSAGES_AT_MOST = 3, 3900
 
 local wrong = wrong_type(stage, 'list', stages, 'hash') or wrong_group_type(GROUPS_FROM)
 if wrong then return wrong end
+local begun, moved = string.match(redis.call('HGET', stages, name) or '', '^(%d+) ?(%d*)$')
+moved = tonumber(moved) or 0
+local held = redis.call('LLEN', stage) / 2
+if not begun or moved + held ~= total then
+  return redis.error_reply(string.format('RMQ_STAGELOST the stage %s holds %.0f messages and %.0f '
+    .. 'were published, where its task had put %.0f', stage, held, moved, total))
+end
+if held == 0 then return {0, 0, 0} end
 -- Freeing comes first: a full server lets what is sealed through.
-local pairs_ = redis.call('LPOP', stage, 2 * MESSAGES_AT_MOST) or {}
-local more = redis.call('EXISTS', stage)
-if more == 0 then redis.call('HDEL', stages, name) end
-if #pairs_ == 0 then return {0, 0, 0} end
+local pairs_ = redis.call('LPOP', stage, 2 * MESSAGES_AT_MOST)
+local taken = #pairs_ / 2
+redis.call('HSET', stages, name, string.format('%s %.0f', begun, moved + taken))
 local condition = nil
 if range_merge then pairs_, condition = due_after(pairs_, now_ms()), 'NX' end
-local counts = store_in_groups(GROUPS_FROM, condition, #pairs_ / 2, function() return unpack(pairs_) end)
-return {more, counts[1], counts[2]}
+local counts = store_in_groups(GROUPS_FROM, condition, taken, function() return unpack(pairs_) end)
+return {taken < held and 1 or 0, counts[1], counts[2]}

@@ -47,6 +47,7 @@ class Model:
     headers: dict[str, Header] = field(default_factory=dict)
     taken: int = 0  # messages claimed so far
     epoch: int | None = None
+    plans: dict[str, str] = field(default_factory=dict)  # consumer -> mark of its last plan
 
     # -- senders
 
@@ -76,7 +77,16 @@ class Model:
 
     # -- the first phase
 
-    def claim(self, name, run, limit, lease, due_before, epoch, replay_only):
+    def plan(self, consumer, run, mark):
+        header = self.headers.get(consumer, Header())
+        if run < header.run:
+            return "Superseded"
+        header.run = run
+        self.headers[consumer] = header
+        self.plans[consumer] = mark
+        return None
+
+    def claim(self, name, run, limit, lease, due_before, epoch, replay_only, mark):
         """Contents with scores and retries left, in order; or the name of the error."""
         consumer, seq, _ = name
         header = self.headers.get(consumer, Header())
@@ -87,6 +97,8 @@ class Model:
         record = self.records.get(name)
         if record is None and (replay_only or name[1:] <= header.last):
             return "Lost"
+        if record is None and mark and self.plans.get(consumer) != mark:
+            return []
         if record is None and self.epoch is not None and epoch is None:
             return "ExclusiveSlot"
         header.run = run
@@ -187,6 +199,15 @@ class Model:
             self.headers[consumer] = header
         return len(own)
 
+    def let_go(self, consumer, run, seq):
+        header = self.headers.get(consumer, Header())
+        if run < header.run:
+            return "Superseded"
+        header.run, header.settled = run, max(header.settled, header.last[0], seq)
+        self.headers[consumer] = header
+        own = [name for name in self.records if name[0] == consumer]
+        return sum(self.give_back_claim(name) for name in own)
+
     def unread(self, consumer, run, seq):
         if run < self.headers.get(consumer, Header()).run:
             return "Superseded"
@@ -218,18 +239,21 @@ class Model:
     def reap(self, spared=None):
         moved = 0
         for name, record in list(self.records.items()):
-            held = [(c, h) for c, h in self.prepare.items() if h.claim == name]
-            if not record.expired or name[:2] == spared or not held:
-                continue
-            del self.records[name]
-            for content, h in held:
-                del self.prepare[content]
-                if record.run == 0:
-                    self.store.setdefault(content, self.unread_score(record, content, h.left))
-                else:
-                    self.give_back(content, h.left, self.backoff)
-            moved += len(held)
+            holds = any(h.claim == name for h in self.prepare.values())
+            if record.expired and name[:2] != spared and holds:
+                moved += self.give_back_claim(name)
         return moved
+
+    def give_back_claim(self, name):
+        record = self.records.pop(name)
+        held = [(c, h) for c, h in self.prepare.items() if h.claim == name]
+        for content, h in held:
+            del self.prepare[content]
+            if record.run == 0:
+                self.store.setdefault(content, self.unread_score(record, content, h.left))
+            else:
+                self.give_back(content, h.left, self.backoff)
+        return len(held)
 
     def unread_score(self, record, content, left):
         score = record.first[content]

@@ -20,6 +20,7 @@ class Record:
     deadline: int
     count: int
     moved: int
+    made: int
 
 
 def numbered(how_many, name="m", start=0):

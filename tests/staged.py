@@ -22,12 +22,23 @@ class Stages:
         self.staging.stage(name, {0: pairs}, of_slot)
         return of_slot[0]
 
-    def publish(self, *names):
-        return self.staging.publish({0: names or (NAME,)})
+    def publish(self, totals):
+        """Publishes stages, by name, of so many messages."""
+        return self.staging.publish({0: totals})
+
+    @property
+    def begun(self):
+        return self.staging.begun([0])[0]
 
     @property
     def names(self):
-        return sorted(self.staging.begun([0])[0])
+        """The stages that are registered and of which nothing is published."""
+        return sorted(name for name, begun in self.begun.items() if not begun.published)
+
+    @property
+    def evidence(self):
+        """Of how many messages each stage that is published tells that they were."""
+        return {name: begun.published for name, begun in self.begun.items() if begun.published}
 
     def list(self, name=NAME):
         return self.redis.lrange(self.slot.keys.stage(0, name), 0, -1)

@@ -1,14 +1,20 @@
--- A header is the text "run settledSeq lastSeq lastJ seenMs" under the consumer's name.
+-- A header is the text "run settledSeq lastSeq lastJ seenMs mark server" under the consumer's name.
+-- The last two are those of the batch that was planned last (plan.lua), '-' before the first.
+local NO_PLAN = '-'
+
 local function read_header(consumers, consumer)
   local text = redis.call('HGET', consumers, consumer) or '0 0 0 0 0'
-  local run, settled, last_seq, last_j, seen = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local run, settled, last_seq, last_j, seen, mark, server =
+    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) ?(%S*) ?(%S*)$')
   return {consumer = consumer, run = tonumber(run), settled = tonumber(settled),
-    last_seq = tonumber(last_seq), last_j = tonumber(last_j), seen = tonumber(seen)}
+    last_seq = tonumber(last_seq), last_j = tonumber(last_j), seen = tonumber(seen),
+    mark = mark ~= '' and mark or NO_PLAN, server = server ~= '' and server or NO_PLAN}
 end
 
 local function write_header(consumers, header)
-  redis.call('HSET', consumers, header.consumer, string.format('%.0f %.0f %.0f %.0f %.0f',
-    header.run, header.settled, header.last_seq, header.last_j, header.seen))
+  redis.call('HSET', consumers, header.consumer, string.format('%.0f %.0f %.0f %.0f %.0f %s %s',
+    header.run, header.settled, header.last_seq, header.last_j, header.seen, header.mark,
+    header.server))
 end
 
 -- The error reply for a caller whose run is older than the header's, or nil.

@@ -1,6 +1,7 @@
--- A record is the text "version stamp run deadlineMs count moved" under the field consumer:seq:j.
+-- A record is the text "version stamp run deadlineMs count moved madeMs" under the field
+-- consumer:seq:j.
 -- Run 0 means that the claim was handed back undelivered (unread.lua). Stamp 0: an empty claim.
-local RECORD_VERSION = 1
+local RECORD_VERSION = 2
 
 local function text_of(number) return string.format('%.0f', number) end
 
@@ -8,15 +9,16 @@ local function record_field(consumer, seq, j) return consumer .. ':' .. seq .. '
 
 local function write_record(claims, record)
   redis.call('HSET', claims, record.field, table.concat({RECORD_VERSION, text_of(record.stamp),
-    text_of(record.run), text_of(record.deadline), record.count, record.moved}, ' '))
+    text_of(record.run), text_of(record.deadline), record.count, record.moved,
+    text_of(record.made)}, ' '))
 end
 
 -- All records of a slot, as a list and by field; or nil and an error reply.
 local function read_records(claims)
   local flat, list, by_field = redis.call('HGETALL', claims), {}, {}
   for i = 1, #flat, 2 do
-    local version, stamp, run, deadline, count, moved =
-      string.match(flat[i + 1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    local version, stamp, run, deadline, count, moved, made =
+      string.match(flat[i + 1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
     local consumer, seq, j = string.match(flat[i], '^(.+):(%d+):(%d+)$')
     if tonumber(version) ~= RECORD_VERSION or not consumer then
       return nil, redis.error_reply('RMQ_VERSION the record ' .. flat[i] .. ' in ' .. claims
@@ -24,7 +26,7 @@ local function read_records(claims)
     end
     local record = {field = flat[i], consumer = consumer, seq = tonumber(seq), j = tonumber(j),
       stamp = tonumber(stamp), run = tonumber(run), deadline = tonumber(deadline),
-      count = tonumber(count), moved = tonumber(moved)}
+      count = tonumber(count), moved = tonumber(moved), made = tonumber(made)}
     list[#list + 1] = record
     by_field[record.field] = record
   end

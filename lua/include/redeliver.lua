@@ -42,5 +42,5 @@ local function redeliver(record, now)
   end
   record.run, record.deadline = run, now + lease_ms
   write_record(claims, record)
-  return {record.moved, 0, found, table.concat(found_scores, ' '), found_left}
+  return {record.moved, 0, found, table.concat(found_scores, ' '), found_left, record.made}
 end

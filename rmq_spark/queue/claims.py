@@ -52,7 +52,8 @@ class Delivered:
     """One message as its consumer sees it.
 
     due_time_ms and priority are those of the first delivery, None on a retry. delivery_count
-    counts from 1. claim_id names the claim for a rollback.
+    counts from 1. claim_id names the claim for a rollback. claimed_at_ms is when the claim was
+    made, by Redis' clock; a claim that is read again keeps it.
     """
 
     content: bytes
@@ -63,6 +64,7 @@ class Delivered:
     delivery_count: int
     retries_left: int
     claim_id: str
+    claimed_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,10 @@ class Claim:
     score_text: the scores as the store had them, decimal, divided by spaces; one of 16 or less was
     a number of retries left.
     retries_left: of each message; where every one is a first delivery, a single number for all.
+    claimed_at_ms: when it was made, by Redis' clock.
     moved: messages that making this claim gave back or took from the retry queue.
     fenced: a higher epoch owns the slot.
+    forgotten: Redis has forgotten the batch's plan, so the claim was not made.
     """
 
     topic: str
@@ -86,8 +90,10 @@ class Claim:
     score_text: bytes
     retries_left: list[int] | int
     max_retries: int
+    claimed_at_ms: int
     moved: int = 0
     fenced: bool = False
+    forgotten: bool = False
 
     @property
     def claim_id(self) -> str:
@@ -114,6 +120,7 @@ class Claim:
                 delivery_count=max(1, self.max_retries - retries_left + 1),
                 retries_left=retries_left,
                 claim_id=self.claim_id,
+                claimed_at_ms=self.claimed_at_ms,
             )
 
 
@@ -139,6 +146,11 @@ class Header:
     last_seq: int = 0
     last_j: int = 0
     seen_ms: int = 0
+
+    @staticmethod
+    def parse(text: bytes | None) -> "Header":
+        """Read what a script wrote; what it notes of plans is for scripts alone."""
+        return Header(*map(int, text.split()[:5])) if text else Header()
 
 
 class ConsumerSeen(NamedTuple):
@@ -182,11 +194,18 @@ class RollbackResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SettledClaims:
-    """What a commit removed: messages claimed, moved on the way, and committed."""
+    """What a commit removed: messages claimed, moved on the way, and committed.
+
+    records: claims removed. held: the slots that had any.
+    again: the slots where the batch was settled before, as by a commit whose reply was lost.
+    """
 
     claimed: int = 0
     moved: int = 0
     committed: int = 0
+    records: int = 0
+    held: frozenset[int] = frozenset()
+    again: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,20 @@
 
 import logging
 import re
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from types import TracebackType
 
 from rmq_spark.queue.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, Rollback
 from rmq_spark.queue.durations import parse_duration_ms
-from rmq_spark.queue.errors import ExclusiveSlot, InvalidOption, Lost, RmqError
+from rmq_spark.queue.errors import (
+    ConsumerMisused,
+    ExclusiveSlot,
+    InvalidOption,
+    Lost,
+    RmqError,
+)
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.topic import TopicDefinition
 
@@ -20,7 +27,10 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 class Batch:
-    """Messages that were taken and wait to be committed. Iterate over it."""
+    """Messages that were taken and wait to be committed. Iterate over it.
+
+    Any thread may call its methods.
+    """
 
     def __init__(self, consumer: "Consumer", claims: list[Claim]) -> None:
         self._consumer = consumer
@@ -29,6 +39,10 @@ class Batch:
             for claim in claims
             for message in claim.messages(consumer.queue.definition.type)
         ]
+        # What follows is the consumer's, under its lock.
+        # By slot and claim: how many messages were not rolled back.
+        self._waiting = {(claim.slot, claim.claim_id): len(claim.contents) for claim in claims}
+        self._done = not self._messages
 
     def __iter__(self) -> Iterator[Delivered]:
         return iter(self._messages)
@@ -37,33 +51,31 @@ class Batch:
         return len(self._messages)
 
     def commit(self) -> int:
-        """What was not rolled back is done. Returns how many messages that were.
+        """Commit the messages that were not rolled back. Return how many that are.
 
-        Raises Lost when the batch was given back: the next was taken, or the consumer closed.
+        A second call changes nothing and returns 0. Raises Lost when the lease of some messages ran
+        out and they were given back: all others are committed by then. Raises Lost, too, when the
+        whole batch was given back: you took the next one, or closed the consumer.
         """
         return self._consumer.commit(self)
 
     def rollback(
         self, messages: Iterable[Delivered] | None = None, *, delay: str | None = None
     ) -> int:
-        """Rolls messages back, all without ``messages``; the others still wait for commit.
+        """Roll messages back, all without ``messages``; the others still wait for commit.
 
         They are delivered again, after ``delay`` (such as "30s") or else after the topic's
         backoff, and go to the DeadQueue when no retry is left. Returns how many were rolled back;
         a message whose lease had run out is not among them.
         """
         wait = None if delay is None else parse_duration_ms("delay", delay)
-        by_claim: dict[tuple[int, str], list[bytes]] = {}
-        for message in self._messages if messages is None else messages:
-            by_claim.setdefault((message.slot, message.claim_id), []).append(message.content)
-        queue = self._consumer.queue
-        return queue.rollbacks(
-            Rollback(slot, claim_id, contents, wait)
-            for (slot, claim_id), contents in by_claim.items()
-        ).rolled_back
+        return self._consumer.rollback(self, self if messages is None else messages, wait)
 
     def renew(self) -> None:
-        """Begins the lease anew: for a batch that takes long. Raises Lost like commit."""
+        """Begin the lease anew, for a batch that takes long.
+
+        Raises Lost as commit does: the messages that you still hold have their new lease by then.
+        """
         self._consumer.renew(self)
 
 
@@ -85,6 +97,11 @@ class Consumer:
     belongs to one process at a time: a second start takes over from the first, which then fails
     with Superseded. Several names share the messages of a topic; a topic that is exclusive is for
     Spark queries.
+
+    A consumer belongs to one thread at a time. While the batch of one thread is neither committed
+    nor given back, no other can take the next: poll raises ConsumerMisused. Open a consumer with a
+    name of its own for each thread. Other threads may commit, renew or roll back a batch, and close
+    the consumer.
     """
 
     def __init__(self, open_queue: Callable[[], Queue], name: str, *, lease_ms: int) -> None:
@@ -103,16 +120,19 @@ class Consumer:
         refuse_exclusive(queue.definition)
         self.name = name
         self._lease_ms = lease_ms
+        # A signal handler that closes the consumer may interrupt one of its calls.
+        self._lock = threading.RLock()
         self._claimed_slots: list[int] = []
         self._taken: Batch | None = None
-        headers = queue.headers(name)
+        self._thread = threading.current_thread()  # that took it
+        self._closed = False
         # People choose names, so another topic or group may have a consumer of the same one.
         scoped = scoped_name(queue.keys.topic, queue.keys.group, name)
-        self._run = queue.open_run(scoped, max(header.run for header in headers))
+        self._run = queue.open_run(scoped, max(header.run for header in queue.headers(name)))
+        queue.give_back(queue.slots, name, self._run)
+        # Only now: until they were barred, older runs of this name could claim.
+        headers = queue.headers(name)
         self._seq = max(max(header.last_seq, header.settled) for header in headers)
-        # Bars older runs of this name, then lets go what they left.
-        queue.replay(name, self._run, self._seq, self._seq, lease_ms)
-        queue.release(queue.slots, name, self._run)
 
     def __enter__(self) -> "Consumer":
         return self
@@ -131,11 +151,16 @@ class Consumer:
             _log.warning("rmq: what %s had taken stays taken for its lease: %s", self.name, failure)
 
     def close(self) -> None:
-        """Gives back what was not committed."""
-        self._give_back()
+        """Give back what was not committed: others can take it at once. Any thread may call it."""
+        with self._lock:
+            self._closed = True
+            self._give_back()
 
     def batches(self, limit: int = DEFAULT_LIMIT, *, wait: bool = True) -> Iterator[Batch]:
-        """Batches of up to ``limit`` messages: for ever, or while something is due if not wait."""
+        """Yield batches of up to ``limit`` messages: for ever, or while any is due if not wait.
+
+        Raises ConsumerMisused like poll.
+        """
         while True:
             batch = self.poll(limit)
             if batch:
@@ -146,21 +171,45 @@ class Consumer:
                 return
 
     def poll(self, limit: int = DEFAULT_LIMIT) -> Batch:
-        """Takes up to ``limit`` due messages now; an empty batch when nothing is due."""
+        """Take up to ``limit`` due messages now; an empty batch when nothing is due.
+
+        Raises ConsumerMisused when another thread works on a batch of this consumer, or the
+        consumer is closed.
+        """
         if limit < 1:
             raise InvalidOption(f"limit={limit} is not accepted. Accepted: 1 or more.")
-        if self._taken and self._claimed_slots:
-            _log.warning(
-                "rmq: a batch of consumer %s was not committed before the next was asked for: its "
-                "messages come again, with a retry less",
-                self.name,
+        with self._lock:
+            self._check_may_poll()
+            if self._is_at_work():
+                _log.warning(
+                    "rmq: a batch of consumer %s was not committed before the next was asked for: "
+                    "its messages come again, with a retry less",
+                    self.name,
+                )
+            self._give_back()
+            self.queue = self._open_queue()
+            refuse_exclusive(self.queue.definition)
+            claims = [] if self.queue.definition.paused else self._claim(limit)
+            self._taken, self._thread = Batch(self, claims), threading.current_thread()
+            return self._taken
+
+    def _check_may_poll(self) -> None:
+        if self._closed:
+            raise ConsumerMisused(
+                f"The consumer {self.name} is closed and takes nothing more. Open a new one."
             )
-        self._give_back()
-        self.queue = self._open_queue()
-        refuse_exclusive(self.queue.definition)
-        claims = [] if self.queue.definition.paused else self._claim(limit)
-        self._taken = Batch(self, claims)
-        return self._taken
+        caller = threading.current_thread()
+        if self._is_at_work() and self._thread is not caller and self._thread.is_alive():
+            raise ConsumerMisused(
+                f"The consumer {self.name} belongs to one thread at a time: thread {caller.name} "
+                f"asks for a batch while the one that thread {self._thread.name} took is neither "
+                "committed nor given back. Open a consumer with a name of its own for each thread."
+            )
+
+    def _is_at_work(self) -> bool:
+        """Whether messages of the batch that was taken last wait for its commit."""
+        taken = self._taken
+        return taken is not None and not taken._done and any(taken._waiting.values())
 
     def _claim(self, limit: int) -> list[Claim]:
         due = [slot for slot in self.queue.due(self.queue.slots, self.name) if slot.due]
@@ -179,16 +228,62 @@ class Consumer:
         )
 
     def commit(self, batch: Batch) -> int:
-        """Commits a batch. Returns how many messages. Raises Lost as Batch.commit does."""
-        self._check_is_taken(batch)
-        settled = self.queue.commit(self._claimed_slots, self.name, self._run, self._seq)
-        self._claimed_slots = []
-        return settled.committed
+        """Commit a batch. Return how many messages. Raises Lost as Batch.commit does."""
+        with self._lock:
+            if batch._done:
+                return 0
+            self._check_is_taken(batch)
+            settled = self.queue.commit(self._claimed_slots, self.name, self._run, self._seq)
+            self._claimed_slots = []
+            batch._done = True
+            by_lost_reply = sum(
+                n for (slot, _), n in batch._waiting.items() if slot in settled.again
+            )
+            done = by_lost_reply + settled.committed
+            self._check_is_held(batch, settled.held | settled.again, f"{done} are committed")
+            return done
+
+    def rollback(self, batch: Batch, messages: Iterable[Delivered], delay_ms: int | None) -> int:
+        """Roll messages back. Return how many. delay_ms None takes the topic's backoff."""
+        by_claim: dict[tuple[int, str], list[bytes]] = {}
+        for message in messages:
+            by_claim.setdefault((message.slot, message.claim_id), []).append(message.content)
+        wanted = [
+            Rollback(slot, claim_id, contents, delay_ms)
+            for (slot, claim_id), contents in by_claim.items()
+        ]
+        with self._lock:
+            rolled_back = [result.rolled_back for result in self.queue.rollback_each(wanted)]
+            for claim, how_many in zip(by_claim, rolled_back, strict=True):
+                if claim in batch._waiting:  # else the message came with another batch
+                    batch._waiting[claim] -= how_many
+        return sum(rolled_back)
 
     def renew(self, batch: Batch) -> None:
-        """Begins the lease of a batch anew. Raises Lost as Batch.commit does."""
-        self._check_is_taken(batch)
-        self.queue.renew(self._claimed_slots, self.name, self._run, self._lease_ms)
+        """Begin the lease of a batch anew. Raises Lost as Batch.renew does."""
+        with self._lock:
+            if batch._done:
+                return
+            self._check_is_taken(batch)
+            renewed = self.queue.renew(self._claimed_slots, self.name, self._run, self._lease_ms)
+            held = {slot for slot, claims in renewed.items() if claims}
+            self._check_is_held(batch, held, "The others have a new lease")
+
+    def _check_is_held(self, batch: Batch, held: Container[int], done: str) -> None:
+        """Raises Lost unless all slots with messages that were not rolled back are among held.
+
+        A claim is given back whole, and its record goes with it. One whose messages were all rolled
+        back, even by others who have its claimId, stays until its commit.
+        """
+        lost = sum(n for (slot, _), n in batch._waiting.items() if slot not in held)
+        if lost:
+            raise Lost(
+                f"{lost} of {len(batch)} messages in the batch of consumer {self.name} were lost: "
+                f"their lease (visibility_timeout, {self._lease_ms} ms) ran out, and they were "
+                "given back: they come again, here or to another consumer, or are dead where no "
+                f"retry was left. {done}. Take fewer messages at once, call renew() in time, or "
+                "set a longer visibility_timeout."
+            )
 
     def _check_is_taken(self, batch: Batch) -> None:
         """Raises Lost unless the batch is the one taken last and was not given back."""
@@ -201,7 +296,7 @@ class Consumer:
     def _give_back(self) -> None:
         self._taken = None
         if self._claimed_slots:
-            self.queue.release(self._claimed_slots, self.name, self._run)
+            self.queue.give_back(self._claimed_slots, self.name, self._run, self._seq)
             self._claimed_slots = []
 
 

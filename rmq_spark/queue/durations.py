@@ -7,6 +7,8 @@ from rmq_spark.queue.errors import InvalidOption
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+# Longer ones are typing errors; the retry queue keeps the retries left behind a wait's last digit.
+LONGEST_DURATION_MS = 366 * _UNITS_MS["d"]
 ACCEPTED = "a number with its unit, one of ms, s, m, h or d, such as 500ms, 60s or 5m"
 
 

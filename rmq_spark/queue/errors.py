@@ -17,6 +17,7 @@
     |   +-- ExclusiveSlot      the topic is consumed exclusively, through ZooKeeper
     |   +-- CheckpointRefused  the checkpoint was restored, copied, or belongs to another topic
     |   +-- UnreadableContent  a content that is no UTF-8 where STRING was asked for
+    +-- ConsumerMisused        a Consumer is used by two threads at once, or after its end
     +-- OwnershipError         ZooKeeper did not do what was asked
     |   +-- OwnershipUnavailable  no connection to it
     |   +-- OwnershipRefused   wrong user or password, or a path that may not be written
@@ -27,7 +28,7 @@
         +-- ServerUnsuitable   too old, or it evicts keys
         +-- ServerFull         maxmemory is reached: nothing can be stored
         +-- NotReplicated      it is done, but too few replicas have confirmed it
-        +-- StageLost          what a task had staged was deleted before it ended
+        +-- StageLost          what was staged is gone and was not published
         +-- WrongKeyType       a key of another type is in the way
         +-- ScriptFailed       anything else a script answered
 
@@ -95,6 +96,10 @@ class UnreadableContent(ClaimError):
     """A content is no UTF-8 text, but was asked for as STRING."""
 
 
+class ConsumerMisused(RmqError):
+    """A Consumer is used by two threads at once, or after its end."""
+
+
 class OwnershipError(RmqError):
     """ZooKeeper, which says who owns which slot, did not do what was asked."""
 
@@ -136,7 +141,7 @@ class NotReplicated(ServerError):
 
 
 class StageLost(ServerError):
-    """What a task had staged for a batch was deleted: the batch was published without it."""
+    """Messages that a task had staged for a batch are gone and were not published."""
 
 
 class WrongKeyType(ServerError):

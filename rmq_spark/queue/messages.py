@@ -24,6 +24,7 @@ class Message:
 
     content: what consumers get, and what equal messages are merged by; text is sent as UTF-8.
     slot_basis: messages with the same one are consumed one after another; the content if None.
+    Derive it from the content, always in the same way: a content with two of them is two messages.
     time_range: RangeMerge, ms or timedelta. priority: Priority. fixed_time: FixedTime, ms since
     1970 or a datetime that knows its zone.
     """

@@ -75,10 +75,11 @@ class Entry(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Who claimed the messages of a stamp, and which scores they had in the store, by rank."""
+    """Who claimed the messages of a stamp, when, and their scores in the store, by rank."""
 
     consumer: str
     first_scores: list[bytes]
+    claimed_at_ms: int
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,6 @@ class Page:
     contents: list[bytes]
     scores: list[float]
     holders: dict[int, Holder]
-    now_ms: int
 
     def after(self, seen: tuple[float, bytes]) -> "Page":
         """Without the entries up to this one. Equal scores are in the order of contents."""
@@ -121,13 +121,8 @@ class Page:
         return [int(score % 1000) for score in self.scores]
 
     def prepared_at_ms(self) -> Sequence[int | None]:
-        """When each was claimed, to the second; a second later for each other claim in that second.
-
-        (A claim is named by a second of its own.)
-        """
-        if self.kind is QueueKind.PREPARE:
-            return [min(_second(score), self.now_ms) for score in self.scores]
-        return self._none
+        """When each was claimed."""
+        return [None if holder is None else holder.claimed_at_ms for holder in self._holders()]
 
     def died_at_ms(self) -> Sequence[int | None]:
         """When each was given up."""
@@ -135,10 +130,7 @@ class Page:
 
     def consumers(self) -> Sequence[str | None]:
         """Who holds each."""
-        if self.kind is not QueueKind.PREPARE:
-            return self._none
-        found = [self.holders.get(int(score / 1000)) for score in self.scores]
-        return [None if holder is None else holder.consumer for holder in found]
+        return [None if holder is None else holder.consumer for holder in self._holders()]
 
     def entries(self) -> Iterator[Entry]:
         """One by one."""
@@ -155,6 +147,11 @@ class Page:
             self.consumers(),
         )
         return map(Entry, *columns)
+
+    def _holders(self) -> Sequence[Holder | None]:
+        if self.kind is not QueueKind.PREPARE:
+            return self._none
+        return [self.holders.get(int(score / 1000)) for score in self.scores]
 
     @property
     def _none(self) -> list[None]:
@@ -185,12 +182,12 @@ def _first(score: float) -> int | None:
 
 def page_of(topic: TopicDefinition, kind: QueueKind, slot: int, reply: Sequence[Any]) -> Page:
     """What the script answered, taken apart."""
-    flat, claims, _, now_ms = reply
+    flat, claims, _ = reply
     holders = {
-        int(claims[at]): Holder(claims[at + 1].decode(), claims[at + 2].split())
-        for at in range(0, len(claims), 3)
+        int(claims[at]): Holder(claims[at + 1].decode(), claims[at + 2].split(), claims[at + 3])
+        for at in range(0, len(claims), 4)
     }
-    return Page(topic, kind, slot, flat[::2], [float(text) for text in flat[1::2]], holders, now_ms)
+    return Page(topic, kind, slot, flat[::2], [float(text) for text in flat[1::2]], holders)
 
 
 Read = Callable[[tuple[float, bytes] | None], tuple[Page, bool]]

@@ -23,6 +23,7 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
     "HINCRBY": ("", "no number"),
     "HKEYS": (),
     "HSET": ("", "", "a field without value"),
+    "INFO": (),
     "LLEN": (),
     "LPOP": ("0",),
     "PERSIST": (),

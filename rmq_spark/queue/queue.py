@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from rmq_spark.queue.claims import (
@@ -17,6 +18,7 @@ from rmq_spark.queue.claims import (
     split_claim_id,
 )
 from rmq_spark.queue.consumer_book import ConsumerBook
+from rmq_spark.queue.durations import LONGEST_DURATION_MS
 from rmq_spark.queue.errors import InvalidOption, UnknownTopic
 from rmq_spark.queue.messages import Message, SendResult, pairs_by_slot
 from rmq_spark.queue.packed import Pairs, calls_of
@@ -32,6 +34,8 @@ from rmq_spark.queue.view import QueueView, keys_of, text_of
 MESSAGES_A_SEND = 3900
 # So old a definition is read again before a send: groups come and go, and senders live for long.
 DEFINITION_AGE_S = 1.0
+# Why claim.lua took nothing.
+_FENCED, _PLAN_FORGOTTEN = 1, 2
 # A consumer that was not seen for so long has no checkpoint any more that could come back.
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
 
@@ -176,6 +180,17 @@ class Queue(QueueView):
         """The batch up to which a consumer is known to be settled; 0 at first. A plain read."""
         return self._book(consumer).settled()
 
+    def plan(self, slots: Iterable[int], consumer: str, run: int, mark: str) -> None:
+        """Leave a batch's mark in the slots that are to give messages to it.
+
+        mark: a random text. Claims of the batch name it; a slot that has forgotten it makes none.
+        Raises Superseded.
+        """
+        calls = [
+            Call("plan", self._keys(slot, "consumers"), [consumer, run, mark]) for slot in slots
+        ]
+        self._pipelines(calls)
+
     def claim(
         self,
         requests: Sequence[ClaimRequest],
@@ -187,10 +202,12 @@ class Queue(QueueView):
         due_before_ms: int | None = None,
         epochs: Mapping[int, int | None] | None = None,
         replay_only: bool = False,
+        mark: str = "",
     ) -> list[Claim]:
         """Makes claims, or reads again those that exist: the first phase.
 
-        Raises Superseded, Settled, Lost or ExclusiveSlot.
+        mark: what plan left for this batch; empty for a batch that is asked for once, which needs
+        none. Raises Superseded, Settled, Lost or ExclusiveSlot.
         """
         definition = self.definition
         calls = [
@@ -201,6 +218,7 @@ class Queue(QueueView):
                     *(consumer, run, seq, request.j, request.limit, lease_ms),
                     *(text_of(due_before_ms), text_of((epochs or {}).get(request.slot))),
                     *(int(replay_only), self._descending, definition.max_retries, self._backoff),
+                    mark,
                 ],
             )
             for request in requests
@@ -231,7 +249,7 @@ class Queue(QueueView):
 
     def commit(self, slots: Iterable[int], consumer: str, run: int, seq: int) -> SettledClaims:
         """The second phase: everything claimed in these slots up to batch seq is done."""
-        claimed = moved = committed = 0
+        rounds = []
         left = list(slots)
         while left:
             calls = [
@@ -242,24 +260,48 @@ class Queue(QueueView):
                 )
                 for slot in left
             ]
-            replies = self._pipelines(calls)
-            claimed += sum(reply[1] for reply in replies)
-            moved += sum(reply[2] for reply in replies)
-            committed += sum(reply[3] for reply in replies)
-            left = [slot for slot, reply in zip(left, replies, strict=True) if reply[0]]
-        return SettledClaims(claimed, moved, committed)
+            rounds.append(dict(zip(left, self._pipelines(calls), strict=True)))
+            left = [slot for slot, reply in rounds[-1].items() if reply[0]]
+        return _settled(rounds)
 
-    def renew(self, slots: Iterable[int], consumer: str, run: int, lease_ms: int) -> int:
-        """Puts off the deadlines of all claims the consumer holds there. Returns their number."""
-        return self._on_claims("renew", slots, [consumer, run, lease_ms])
+    def renew(self, slots: Iterable[int], consumer: str, run: int, lease_ms: int) -> dict[int, int]:
+        """Puts off the deadlines of all claims the consumer holds there.
+
+        Returns, by slot, how many claims these are.
+        """
+        asked = list(slots)
+        renewed = self._on_claims("renew", asked, [consumer, run, lease_ms])
+        return dict(zip(asked, renewed, strict=True))
 
     def release(self, slots: Iterable[int], consumer: str, run: int) -> int:
         """Ends the leases of all claims the consumer holds there: its batch failed."""
-        return self._on_claims("release", slots, [consumer, run])
+        return sum(self._on_claims("release", slots, [consumer, run]))
+
+    def give_back(self, slots: Iterable[int], consumer: str, run: int, seq: int = 0) -> int:
+        """Gives back what the consumer holds there, as if its leases had run out.
+
+        Bars older runs. seq: the last batch that the run has asked for, of which a claim that comes
+        late is refused. Returns how many messages. Raises Superseded.
+        """
+        given_back = 0
+        left = list(slots)
+        while left:
+            calls = [
+                Call(
+                    "give_back",
+                    self._keys(slot, "store prepare retry dead claims first consumers stats"),
+                    [consumer, run, seq, self.definition.max_retries, self._backoff],
+                )
+                for slot in left
+            ]
+            replies = self._pipelines(calls)
+            given_back += sum(reply[0] for reply in replies)
+            left = [slot for slot, reply in zip(left, replies, strict=True) if reply[1]]
+        return given_back
 
     def unread(self, slots: Iterable[int], consumer: str, run: int, seq: int) -> int:
         """Marks what was claimed for a batch as never delivered, so that it costs no retry."""
-        return self._on_claims("unread", slots, [consumer, run, seq])
+        return sum(self._on_claims("unread", slots, [consumer, run, seq]))
 
     def rollback(
         self, slot: int, claim_id: str, contents: Sequence[bytes], delay_ms: int | None = None
@@ -273,23 +315,36 @@ class Queue(QueueView):
         return self.rollbacks([Rollback(slot, claim_id, contents, delay_ms)])
 
     def rollbacks(self, wanted: Iterable[Rollback]) -> RollbackResult:
-        """rollback of many claims in one pipeline.
+        """rollback of many claims in one pipeline. Returns the sums.
 
         A claim whose consumer's name tells a group is that group's; others are this queue's own.
         """
-        calls = []
-        for one in wanted:
-            claim, run = split_claim_id(one.claim_id)
-            fixed = [claim, run, text_of(one.delay_ms), self.definition.max_retries, self._backoff]
-            group = group_of_consumer(claim.partition(":")[0]) or self.keys.group
-            of = Keys(self.keys.topic, self.keys.prefix, group)
-            keys = keys_of(of, one.slot, "store prepare retry dead claims first stats")
-            for part in chunks(one.contents, MESSAGES_A_CLAIM):
-                calls.append(Call("rollback", keys, [*fixed, *part]))
-        replies = self._pipelines(calls)
-        return RollbackResult(
-            sum(reply[0] for reply in replies), sum(reply[1] for reply in replies)
-        )
+        return _sum_of(self.rollback_each(list(wanted)))
+
+    def rollback_each(self, wanted: Sequence[Rollback]) -> list[RollbackResult]:
+        """rollbacks, with the result of each."""
+        calls = [self._rollback_calls(one) for one in wanted]
+        replies = iter(self._pipelines([call for of_one in calls for call in of_one]))
+        return [
+            _sum_of(RollbackResult(*reply) for reply in islice(replies, len(of_one)))
+            for of_one in calls
+        ]
+
+    def _rollback_calls(self, one: Rollback) -> list[Call]:
+        claim, run = split_claim_id(one.claim_id)
+        if one.delay_ms is not None and not 0 <= one.delay_ms <= LONGEST_DURATION_MS:
+            raise InvalidOption(
+                f"The delay {one.delay_ms} ms is not accepted. Accepted: 0 to "
+                f"{LONGEST_DURATION_MS} ms (366d); None for the topic's backoff."
+            )
+        fixed = [claim, run, text_of(one.delay_ms), self.definition.max_retries, self._backoff]
+        group = group_of_consumer(claim.partition(":")[0]) or self.keys.group
+        of = Keys(self.keys.topic, self.keys.prefix, group)
+        keys = keys_of(of, one.slot, "store prepare retry dead claims first stats")
+        return [
+            Call("rollback", keys, [*fixed, *part])
+            for part in chunks(one.contents, MESSAGES_A_CLAIM)
+        ]
 
     # -- the third group: what people call
 
@@ -320,12 +375,31 @@ class Queue(QueueView):
     def _book(self, consumer: str) -> ConsumerBook:
         return ConsumerBook(self.server, consumer, self.key_prefix)
 
-    def _on_claims(self, script: str, slots: Iterable[int], args: list[Any]) -> int:
-        return sum(
-            self._pipelines(
-                [Call(script, self._keys(slot, "claims consumers"), args) for slot in slots]
-            )
+    def _on_claims(self, script: str, slots: Iterable[int], args: list[Any]) -> list[int]:
+        return self._pipelines(
+            [Call(script, self._keys(slot, "claims consumers"), args) for slot in slots]
         )
+
+
+def _settled(rounds: Sequence[Mapping[int, Sequence[int]]]) -> SettledClaims:
+    """What the calls of a commit did: by slot the replies to the first calls, the second, ..."""
+    replies = [reply for one in rounds for reply in one.values()]
+    return SettledClaims(
+        claimed=sum(reply[1] for reply in replies),
+        moved=sum(reply[2] for reply in replies),
+        committed=sum(reply[3] for reply in replies),
+        records=sum(reply[4] for reply in replies),
+        held=frozenset(slot for one in rounds for slot, reply in one.items() if reply[4]),
+        # A later call finds the batch settled by the first.
+        again=frozenset(slot for one in rounds[:1] for slot, reply in one.items() if reply[5]),
+    )
+
+
+def _sum_of(results: Iterable[RollbackResult]) -> RollbackResult:
+    listed = list(results)
+    return RollbackResult(
+        sum(result.rolled_back for result in listed), sum(result.left_alone for result in listed)
+    )
 
 
 def _claim_of(
@@ -336,7 +410,7 @@ def _claim_of(
     request: ClaimRequest,
     reply: Sequence[Any],
 ) -> Claim:
-    moved, fenced, contents, score_text, retries_left = reply
+    moved, why_nothing, contents, score_text, retries_left, claimed_at_ms = reply
     return Claim(
         topic=definition.name,
         slot=request.slot,
@@ -348,6 +422,8 @@ def _claim_of(
         score_text=score_text,
         retries_left=retries_left or definition.max_retries,
         max_retries=definition.max_retries,
+        claimed_at_ms=claimed_at_ms,
         moved=moved,
-        fenced=bool(fenced),
+        fenced=why_nothing == _FENCED,
+        forgotten=why_nothing == _PLAN_FORGOTTEN,
     )

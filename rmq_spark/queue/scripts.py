@@ -24,10 +24,12 @@ _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 _STORING = frozenset({"send_first", "send_last", "stage"})
 _READING = frozenset({"any_due", "due", "figures", "counts", "page"})
 # What a replica need not have: the next renewal comes by itself, a lease that was not released ends
-# by itself, and a definition that is not changed after all is changed again by whoever wants it.
-_TRANSIENT = frozenset({"renew", "release", "alter"})
+# by itself, a definition that is not changed after all is changed again by whoever wants it, a
+# batch whose plan is forgotten takes nothing, and one that is not announced is not concluded.
+_TRANSIENT = frozenset({"renew", "release", "alter", "plan", "announce"})
 NAMES = (
     "alter",
+    "announce",
     "any_due",
     "cancel",
     "claim",
@@ -38,8 +40,10 @@ NAMES = (
     "due",
     "expire",
     "figures",
+    "give_back",
     "open",
     "page",
+    "plan",
     "publish",
     "purge",
     "release",
@@ -53,6 +57,7 @@ NAMES = (
     "settle",
     "stage",
     "unread",
+    "unseal",
 )
 
 

@@ -45,7 +45,8 @@ _REMEDIES = {
     errors.ExclusiveSlot: "Read it with zookeeper.hosts, or switch the topic's exclusive off.",
     errors.WrongKeyType: "Move that key away, or give the queue a keyPrefix "
     "or database of its own.",
-    errors.StageLost: "Start the query again: its batch is staged anew.",
+    errors.StageLost: "Start the query again: its batch is staged anew; messages of it that were "
+    "published before Redis fell back may come twice.",
     errors.CheckpointRefused: "Give the query a new checkpointLocation.",
     errors.ServerUntrusted: "Name the server in redis.url as its certificate does, and the file "
     "of the authority that signed it in redis.sslCaCerts.",
@@ -292,7 +293,7 @@ class Server:
             )
         if isinstance(error, failures.NoPermissionError) or code == "NOPERM":
             return errors.ServerRefused(f"{at} does not permit this user: {text}. {_PERMIT}")
-        if _DENIED_IN_SCRIPT in text:
+        if any(words in text for words in _DENIED_IN_SCRIPT):
             return errors.ServerRefused(
                 f"{at} does not permit this user a command or key of {what}: {text.rstrip('.')}. "
                 f"{_PERMIT}"
@@ -347,8 +348,8 @@ class Server:
 
 
 _PERMIT = "Give it all of docs/security.md: +command, and ~keyPrefix* for keys."
-# What Redis 6.2 and 7.0 say; later ones say NOPERM.
-_DENIED_IN_SCRIPT = "The user executing the script can't"
+# What Redis 6.2 and 7.0 say; what Redis 7.2 and later and Valkey say.
+_DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script:")
 _LASTING = (failures.AuthenticationError, failures.AuthorizationError)
 _PASSING = (
     failures.AskError,  # MOVED, too

@@ -1,17 +1,20 @@
 """Messages that wait, unseen by consumers, until the batch they belong to is published whole."""
 
+import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq_spark.queue.errors import ScriptFailed
+from rmq_spark.queue.errors import ScriptFailed, StageLost
 from rmq_spark.queue.messages import SendResult
 from rmq_spark.queue.packed import Pairs, calls_of
 from rmq_spark.queue.parts import chunks, in_parts
 from rmq_spark.queue.server import Call, Server
 from rmq_spark.queue.topic import Keys, TopicDefinition, TopicType, sink_key
 
+_log = logging.getLogger(__name__)
 MESSAGES_A_STAGING = 3900
 STAGES_A_DISCARD = 1000
 CALLS_A_PIPELINE = 256
@@ -19,7 +22,7 @@ CALLS_A_PIPELINE = 256
 PUBLISHES_A_PIPELINE = 16
 # A query that was not seen for so long has no checkpoint any more that could come back.
 FORGET_STAGES_MS = 30 * 24 * 3600 * 1000
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,26 @@ class StageName:
         return StageName(query, int(batch), int(partition), attempt)
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A registered stage: when it was begun, ms, and how many of its messages were published."""
+
+    ms: int
+    published: int = 0
+
+    @staticmethod
+    def parse(text: bytes) -> "Begun":
+        """Read what the scripts stage and publish wrote."""
+        return Begun(*map(int, text.split()))
+
+
 class Staging:
-    """The staged messages of one topic, for all its consumer groups."""
+    """The staged messages of one topic, for all its consumer groups.
+
+    A stage that was published stays registered with the number of its messages: this is the
+    evidence that lets a repeated publish tell it from a stage that Redis has forgotten. The sweep
+    of a later batch deletes it, for that batch is sealed only when this one is concluded.
+    """
 
     def __init__(self, server: Server, definition: TopicDefinition, key_prefix: str = "") -> None:
         self._server = server
@@ -68,15 +89,25 @@ class Staging:
             ]
             held.update(zip(now, self._server.pipeline(calls), strict=True))
 
-    def publish(self, names: Mapping[int, Iterable[str]]) -> SendResult:
-        """Moves stages, by slot, into the stores. What is there no more was published before."""
+    def publish(self, totals: Mapping[int, Mapping[str, int]]) -> SendResult:
+        """Move stages into the stores: by slot and name, how many messages each was given.
+
+        What was published before adds nothing. Raises StageLost where messages of a stage are
+        neither in it nor published.
+        """
         new = merged = 0
-        left = [(slot, name) for slot, of_slot in names.items() for name in of_slot]
+        left = [
+            (slot, name, total)
+            for slot, of_slot in totals.items()
+            for name, total in of_slot.items()
+        ]
         range_merge = int(self._definition.type is TopicType.RANGE_MERGE)
         while left:
             calls = [
-                Call("publish", self._of(slot, name) + self._groups(slot), [name, range_merge])
-                for slot, name in left
+                Call(
+                    "publish", self._of(slot, name) + self._groups(slot), [name, range_merge, total]
+                )
+                for slot, name, total in left
             ]
             replies = in_parts(calls, self._server.pipeline, PUBLISHES_A_PIPELINE)
             new += sum(reply[1] for reply in replies)
@@ -84,45 +115,73 @@ class Staging:
             left = [stage for stage, reply in zip(left, replies, strict=True) if reply[0]]
         return SendResult(new, merged)
 
-    def discard(self, names: Mapping[int, Sequence[str]]) -> int:
+    def discard(self, names: Mapping[int, Iterable[str]]) -> int:
         """Deletes stages, by slot. Returns how many lists there were."""
         calls = [
             Call("discard", [self._keys.stages(slot), *self._lists(slot, part)], part)
             for slot, of_slot in names.items()
-            for part in chunks(of_slot, STAGES_A_DISCARD)
+            for part in chunks(list(of_slot), STAGES_A_DISCARD)
         ]
         return sum(in_parts(calls, self._server.pipeline, CALLS_A_PIPELINE))
 
-    def begun(self, slots: Sequence[int]) -> list[dict[str, int]]:
-        """The stages of each slot, by name, and when each was begun, ms. No script: plain reads."""
+    def begun(self, slots: Sequence[int]) -> list[dict[str, Begun]]:
+        """The registered stages of each slot, by name. No script: plain reads."""
         reads = [("HGETALL", self._keys.stages(slot)) for slot in slots]
         replies = in_parts(reads, self._server.commands, CALLS_A_PIPELINE)
-        return [{name.decode(): int(ms) for name, ms in _pairs(reply)} for reply in replies]
+        return [
+            {name.decode(): Begun.parse(text) for name, text in _pairs(reply)} for reply in replies
+        ]
 
-    def sweep(self, slots: Sequence[int], query: str, batch: int) -> int:
-        """Deletes what a query has staged up to a batch; to be called once that is published."""
-        return self.discard(
+    def sweep(
+        self,
+        slots: Sequence[int],
+        query: str,
+        batch: int,
+        published: Mapping[int, Mapping[str, int]],
+    ) -> bool:
+        """Delete what a query has staged up to a batch, apart from what was published last.
+
+        published: the totals of the batch, as publish took them. Returns False, and deletes
+        nothing, where the evidence for any of them is missing: Redis has forgotten writes.
+        """
+        registered = dict(zip(slots, self.begun(slots), strict=True))
+        if not all(
+            registered[slot].get(name, Begun(0)).published == total
+            for slot, of_slot in published.items()
+            for name, total in of_slot.items()
+        ):
+            return False
+        self.discard(
             {
                 slot: leftovers
-                for slot, stages in zip(slots, self.begun(slots), strict=True)
-                if (leftovers := [name for name in stages if _is_up_to(name, query, batch)])
+                for slot, stages in registered.items()
+                if (leftovers := _up_to(batch, query, stages.keys() - published.get(slot, {})))
             }
         )
+        return True
 
     def forget(self, slots: Sequence[int]) -> None:
         """Ends stages that were begun more than 30 days ago; their queries do not come back.
 
-        One that its query has sealed is published, as the query was about to do; others go.
+        One that its query has sealed is published, as the query was about to do, and its evidence
+        stays until the query concludes the batch; others go.
         """
         seconds, _ = self._server.command("TIME")
         end_ms = int(seconds) * 1000 - FORGET_STAGES_MS
         for slot, stages in zip(slots, self.begun(slots), strict=True):
-            for name in (name for name, begun_ms in stages.items() if begun_ms <= end_ms):
+            for name in (name for name, begun in stages.items() if begun.ms <= end_ms):
                 book = SinkBook(self._server, StageName.parse(name).query, self._prefix)
-                if name in book.pending():
-                    self.publish({slot: [name]})
+                of_topic = book.pending().by_topic().get(self._definition.name, {})
+                if name in of_topic.get(slot, {}):
+                    self._publish_forgotten(slot, name, of_topic[slot][name])
                 else:
                     self.discard({slot: [name]})
+
+    def _publish_forgotten(self, slot: int, name: str, total: int) -> None:
+        try:
+            self.publish({slot: {name: total}})
+        except StageLost as error:  # one query's loss must not end the work for all others
+            _log.warning("rmq: a stage of a query that did not come back: %s", error)
 
     def _of(self, slot: int, name: str) -> list[str]:
         return [self._keys.stage(slot, name), self._keys.stages(slot)]
@@ -139,22 +198,24 @@ class Staging:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a batch consists of: by name of a stage, by topic, the slots it has messages in."""
+    """What a batch consists of: by name of a stage, topic and slot, how many messages it holds."""
 
-    stages: Mapping[str, Mapping[str, Sequence[int]]]
+    stages: Mapping[str, Mapping[str, Mapping[int, int]]]
     messages: int = 0
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.stages
-
-    def by_topic(self) -> dict[str, dict[int, list[str]]]:
-        """The names of the stages, by topic and slot."""
-        topics: dict[str, dict[int, list[str]]] = {}
+    def by_topic(self) -> dict[str, dict[int, dict[str, int]]]:
+        """How many messages each stage holds, by topic, slot and name."""
+        topics: dict[str, dict[int, dict[str, int]]] = {}
         for name, slots_of in self.stages.items():
-            for topic, slots in slots_of.items():
-                for slot in slots:
-                    topics.setdefault(topic, {}).setdefault(slot, []).append(name)
+            for topic, totals in slots_of.items():
+                for slot, total in totals.items():
+                    topics.setdefault(topic, {}).setdefault(slot, {})[name] = total
         return topics
+
+    @property
+    def digest(self) -> str:
+        """The SHA-1 of its text in Redis, by which the scripts tell it from another manifest."""
+        return hashlib.sha1(self.to_json().encode(), usedforsecurity=False).hexdigest()
 
     def to_json(self) -> str:
         """The form that Redis keeps under ``sink:<query>``."""
@@ -172,7 +233,11 @@ class Manifest:
                 "What a sink has sealed was written by another version of rmq-spark: "
                 f"{text[:200]!r}"
             )
-        return Manifest(fields["stages"], fields.get("messages", 0))
+        stages = {
+            name: {topic: {int(slot): n for slot, n in of.items()} for topic, of in topics.items()}
+            for name, topics in fields["stages"].items()
+        }
+        return Manifest(stages, fields["messages"])
 
 
 @dataclass(frozen=True)
@@ -201,9 +266,28 @@ class SinkBook:
         sealed, text = self._server.call("seal", [self._key], arguments)
         return sealed, Manifest.from_json(text)
 
-    def conclude(self, batch: int) -> None:
-        """Everything that a sealed batch consists of is published."""
-        self._server.call("conclude", [self._key], [batch, FORGET_STAGES_MS])
+    def announce(self, batch: int, manifest: Manifest, name: str) -> bool:
+        """Announce that all of a sealed batch is published, before the evidence is looked at.
+
+        name: one that no other announcement has. Returns False where it is not sealed like this.
+        """
+        return bool(self._server.call("announce", [self._key], [batch, manifest.digest, name]))
+
+    def conclude(self, batch: int, name: str) -> bool:
+        """Note that everything that a sealed batch consists of is published.
+
+        Returns False where the announcement of that name is gone: Redis fell back meanwhile, or
+        another driver is at work.
+        """
+        return bool(self._server.call("conclude", [self._key], [batch, name, FORGET_STAGES_MS]))
+
+    def unseal(self, batch: int, manifest: Manifest) -> bool:
+        """Let a batch of which a stage is lost be staged anew.
+
+        Returns False where this manifest is not sealed and pending any more.
+        """
+        arguments = [batch, manifest.digest, FORGET_STAGES_MS]
+        return bool(self._server.call("unseal", [self._key], arguments))
 
     def last(self) -> Sealed:
         """The batch sealed last. No script: a plain read."""
@@ -220,9 +304,9 @@ class SinkBook:
         return Manifest.from_json(self._server.command("HGET", self._key, "manifest") or b"")
 
 
-def _is_up_to(text: str, query: str, batch: int) -> bool:
-    name = StageName.parse(text)
-    return name.query == query and name.batch <= batch
+def _up_to(batch: int, query: str, texts: Iterable[str]) -> list[str]:
+    names = map(StageName.parse, texts)
+    return [str(name) for name in names if name.query == query and name.batch <= batch]
 
 
 def _pairs(reply: Any) -> Iterable[tuple[bytes, bytes]]:

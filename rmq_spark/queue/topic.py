@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import crcmod.predefined
 
-from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.durations import LONGEST_DURATION_MS, parse_duration_ms
 from rmq_spark.queue.errors import InvalidOption, ScriptFailed
 
 DEFAULT_SLOT_AMOUNT = 64
@@ -114,16 +114,17 @@ def parse_retry_backoff(text: str) -> tuple[int, ...]:
 
 
 def check_retry_backoff(waits: tuple[int, ...]) -> None:
-    """Raises InvalidOption for more than 16 waits, or one that is none."""
-    if len(waits) > MOST_RETRIES or min(waits, default=1) < 1:
+    """Raises InvalidOption for more than 16 waits, or one that is none or too long."""
+    fits = all(1 <= wait <= LONGEST_DURATION_MS for wait in waits)
+    if len(waits) > MOST_RETRIES or not fits:
         raise InvalidOption(
             f"retryBackoff={list(waits)} (ms) is not accepted. Accepted: {_ACCEPTED_BACKOFF}."
         )
 
 
 _ACCEPTED_BACKOFF = (
-    f"none, rocketmq, or 1 to {MOST_RETRIES} durations above 0 such as '10s, 30s, 1m'; the last "
-    "one repeats"
+    f"none, rocketmq, or 1 to {MOST_RETRIES} durations above 0 and up to 366d, such as "
+    "'10s, 30s, 1m'; the last one repeats"
 )
 
 
@@ -310,7 +311,7 @@ class Keys:
         return self._tagged("stats", slot)
 
     def stages(self, slot: int) -> str:
-        """HASH: name of a stage -> when it was begun, ms. One for all groups."""
+        """HASH: name of a stage -> when it was begun, ms, messages published. For all groups."""
         return f"{self.prefix}stages_{{{self.prefix}{self.topic}_{slot}}}"
 
     def stage(self, slot: int, name: str) -> str:

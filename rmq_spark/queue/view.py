@@ -85,7 +85,7 @@ class QueueView:
         replies = self._plain_pipeline(
             [("HGET", self.keys.consumers(slot), consumer) for slot in self.slots]
         )
-        return [Header(*map(int, reply.split())) if reply else Header() for reply in replies]
+        return [Header.parse(reply) for reply in replies]
 
     def consumers(self, now_ms: int) -> list[ConsumerSeen]:
         """All consumers that are remembered, the last seen first. Plain reads.
@@ -104,8 +104,7 @@ class QueueView:
             )
             for name, text in pairs:
                 if name != b"@epoch":
-                    header = Header(*map(int, text.split()))
-                    headers.setdefault(name.decode(), []).append(header)
+                    headers.setdefault(name.decode(), []).append(Header.parse(text))
         seen = [
             ConsumerSeen(
                 name,

@@ -9,6 +9,12 @@ from rmq_spark.queue.queue import Queue
 
 _log = logging.getLogger(__name__)
 
+# Spark does not tell a source whether a batch was read: that no claim is made is the only sign.
+NOT_READ = (
+    "the query plans batches, but no task reads them, so no message is consumed. The function of "
+    "foreachBatch must run an action on the DataFrame that it is given, such as write or collect"
+)
+
 
 class Backlog:
     """What an AvailableNow query reads: what was due when it began, in the slots it may claim.
@@ -25,6 +31,7 @@ class Backlog:
         self._left = self._held = 0
         self._counted: set[int] = set()
         self._planned: dict[int, int] = {}
+        self._unread = False  # nobody read the last batch
         self._empty: set[int] = set()
         self._barren: set[int] = set()
         if queue.definition.paused:
@@ -43,6 +50,7 @@ class Backlog:
         """That batch is done; what it did not find, or rolled back, may still be read."""
         # What was moved was another's, or waited: it must not take the place of what was due.
         self._left += sum(self._planned.values()) - settled.committed + settled.moved
+        self._unread = bool(self._planned) and not settled.records
         if settled.claimed or settled.moved:
             self._empty -= self._planned.keys()
         else:
@@ -64,9 +72,10 @@ class Backlog:
         """Nothing more is read; what is due but cannot be had is named in a warning."""
         if self._held:
             _log.warning(
-                "rmq: topic %s: ends with %d due messages unread, others hold them",
+                "rmq: topic %s: the query ends with %d due messages unread: %s",
                 self._topic,
                 self._held,
+                NOT_READ if self._unread else "other consumers hold them",
             )
         self._left = 0
 

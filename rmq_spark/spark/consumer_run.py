@@ -12,6 +12,7 @@ messages of several topics; its number counts in each of them.
 """
 
 import logging
+import secrets
 from collections.abc import Iterable, Mapping
 
 from rmq_spark.queue.broker import Broker
@@ -20,7 +21,7 @@ from rmq_spark.queue.consumer_book import ConsumerBook
 from rmq_spark.queue.errors import CheckpointRefused, RmqError
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
-from rmq_spark.spark.backlog import Backlog
+from rmq_spark.spark.backlog import NOT_READ, Backlog
 from rmq_spark.spark.flow import FlowControl
 from rmq_spark.spark.lease import LeaseTimer
 from rmq_spark.spark.limits import Limits
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 # A task takes Spark some 20 ms beside its reading; of so many messages that is a small part.
 MESSAGES_A_TASK = 32_768
+# One batch may go unread for other reasons, such as a Redis that has forgotten its plan.
+UNREAD_BATCHES_TO_WARN_OF = 3
 _NOTHING = SettledClaims(0, 0, 0)
 
 
@@ -70,8 +73,10 @@ class ConsumerRun:
         self._run = self._book.open(options.subscription.text, known_run, earlier)
         self._settled: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}
+        self._mark = ""  # of the batch that this run planned last
         self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}
         self.last_planned: int | None = None  # the number of the batch that this run planned last
+        self._unread = 0  # batches in a row of which no claim was made
         self._watch = Watch(options.poll_interval_ms / 1000)
         target_ms = options.target_batch_ms
         self._flow = None if target_ms is None else FlowControl(target_ms / 1000)
@@ -136,8 +141,11 @@ class ConsumerRun:
         last = [] if self.last_planned is None else self._planned.get(self.last_planned, [])
         for name in {claim.topic for claim in last} & self._topics.keys():
             self._topics[name].done(settled.get(name, _NOTHING))
+        self._unread = 0 if any(claims.records for claims in settled.values()) else self._unread + 1
+        if self._unread == UNREAD_BATCHES_TO_WARN_OF:
+            _log.warning("rmq: %s", NOT_READ)
         if self._backlogs is None and not any(claims.claimed for claims in settled.values()):
-            self._watch.rest()
+            self._watch.rest(doublings=self._unread)
 
     # -- planning
 
@@ -163,6 +171,7 @@ class ConsumerRun:
         self._planned = {planned.seq: claims}
         self._replayed = {}
         self.last_planned = planned.seq
+        self._leave_mark(claims)
         self._hold(planned.seq, claims)
         if self._flow is not None:
             self._flow.begin()
@@ -228,7 +237,7 @@ class ConsumerRun:
             consumer=self.consumer,
             run=self._run,
             due_before_ms=next((b.due_before_ms for b in (self._backlogs or {}).values()), None),
-            replay_only=replay,
+            mark="" if replay else self._mark,
         )
         return [RmqPartition(delivery, share) for share in share_out(claims, self._tasks(claims))]
 
@@ -251,20 +260,23 @@ class ConsumerRun:
                 self._lease.hold(seq_to, topic.queue, topic.queue.slots)
         return self._replayed[seq_from, seq_to]
 
+    def _leave_mark(self, claims: Iterable[PlannedClaim]) -> None:
+        """Makes the claims of this plan distinguishable from any that Redis may forget."""
+        self._mark = secrets.token_hex(8)
+        for name, slots in _slots_of(claims).items():
+            self._topics[name].mark(slots, self._mark)
+
     def _hold(self, seq: int, claims: Iterable[PlannedClaim]) -> None:
-        slots: dict[str, set[int]] = {}
-        for claim in claims:
-            slots.setdefault(claim.topic, set()).add(claim.slot)
-        for name, of_topic in slots.items():
-            self._lease.hold(seq, self._topics[name].queue, of_topic)
+        for name, slots in _slots_of(claims).items():
+            self._lease.hold(seq, self._topics[name].queue, slots)
 
     # -- the end
 
     def stop(self, release: bool) -> None:
-        """Renews no more; ``release`` gives what is in work to whoever comes first.
+        """Stop renewing leases; with ``release``, give the batch in work to whoever comes first.
 
-        Where slots are owned it stays ours for its lease: tasks of a query that ends may go on for
-        a while, and what they have in work is nobody else's.
+        Claims in slots that are owned always stay for their lease: tasks of a query that ends may
+        go on for a while, and the messages that they have in work are nobody else's.
         """
         held = self._lease.slots()
         self._lease.end()
@@ -295,6 +307,13 @@ class ConsumerRun:
             if self._flow is not None and self._flow.knows(name):
                 figures[name]["messageMs"] = round(1000 * self._flow.cost_s(name), 4)
         return figures
+
+
+def _slots_of(claims: Iterable[PlannedClaim]) -> dict[str, set[int]]:
+    slots: dict[str, set[int]] = {}
+    for claim in claims:
+        slots.setdefault(claim.topic, set()).add(claim.slot)
+    return slots
 
 
 def _release_all(server: Server, slots: Mapping[TopicRun, list[int]]) -> None:

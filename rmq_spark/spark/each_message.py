@@ -26,12 +26,13 @@ from pyspark.sql.types import (
 
 from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.claims import Rollback
-from rmq_spark.queue.errors import InvalidMessage, InvalidOption
+from rmq_spark.queue.errors import InvalidMessage, InvalidOption, UnusableFunction
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import shared_server
 from rmq_spark.spark.message_child import Handing, Job
 from rmq_spark.spark.message_runner import MESSAGES_AT_ONCE, Failure, runner_of
 from rmq_spark.spark.options import ListenerOptions, parse_listener_options
+from rmq_spark.spark.write_columns import first_not_utf8, shown_value
 
 _log = logging.getLogger(__name__)
 
@@ -98,8 +99,9 @@ def each_message(
     own message with it. Broadcast variables work, accumulators do not.
 
     Raises InvalidOption. The query fails with InvalidMessage when the DataFrame lacks topic, slot,
-    claimId or content, with UnusableFunction when the function cannot be loaded on an executor,
-    with a ServerError when Redis cannot be reached: nothing is lost then, the batch comes again.
+    claimId or content, or a STRING that must be read is not valid UTF-8; with UnusableFunction
+    when the function cannot be loaded on an executor; with a ServerError when Redis cannot be
+    reached. Nothing is lost then, the batch comes again.
     """
     return EachMessage(function, batch=batch, timeout=timeout, delay=delay, options=options)
 
@@ -225,7 +227,11 @@ class _Task:
             self._find_queues(batch, queues)
             runner = runner_of(self.job)
             for part in self._parts(batch):
-                failures = runner.run(part, None if limit_ms is None else limit_ms / 1000)
+                try:
+                    failures = runner.run(part, None if limit_ms is None else limit_ms / 1000)
+                except UnusableFunction:
+                    self._check_readable(batch)
+                    raise
                 failed = sum(len(failure.rows) for failure in failures)
                 outcome.succeeded += part.num_rows - failed
                 outcome.failed += failed
@@ -243,6 +249,8 @@ class _Task:
                 raise InvalidMessage(
                     f"The column {name} has a null. Accepted: the values of the source."
                 )
+        for name in ("topic", "claimId"):
+            _check_texts(name, self._column(batch, name), "the values of the source.")
         prefix = self.options.key_prefix
         for topic in pc.unique(self._column(batch, "topic")).to_pylist():
             if topic not in queues:
@@ -250,6 +258,14 @@ class _Task:
                 broker = Broker(shared_server(self.options.connection), key_prefix=prefix)
                 group = broker.definition(topic).groups[0]
                 queues[topic] = broker.queue(topic, group=group)
+
+    def _check_readable(self, batch: pa.RecordBatch) -> None:
+        """Raises InvalidMessage for a text that keeps a batch from becoming rows or pandas."""
+        if self.job.handing is Handing.ARROW:
+            return  # the function gets the bytes as they are
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                _check_texts(name, column, "valid UTF-8 in a STRING. Cast it to BINARY.")
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Parts of a batch in order, each small enough; with whole batches, of one claim each."""
@@ -298,6 +314,16 @@ class _Task:
                 f"{several}topic {topic}, slot {slot}, claim {claim_id}: {failure.reason}"
             )
             first += len(failure.rows)
+
+
+def _check_texts(name: str, column: pa.Array, accepted: str) -> None:
+    """Raises InvalidMessage for the first value that is not valid UTF-8."""
+    row = first_not_utf8(column)
+    if row is not None:
+        raise InvalidMessage(
+            f"The column {name} has {shown_value(column, row)} in row {row} of its batch, which is "
+            f"not valid UTF-8. Accepted: {accepted}"
+        )
 
 
 class _Pickler(cloudpickle.CloudPickler):

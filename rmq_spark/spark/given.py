@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rmq_spark.queue.connection import CLIENT_OPTIONS, ConnectionOptions, parse_connection
 from rmq_spark.queue.durations import ACCEPTED as ACCEPTED_DURATION
-from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.durations import LONGEST_DURATION_MS, parse_duration_ms
 from rmq_spark.queue.errors import InvalidOption
 from rmq_spark.queue.messages import LONGEST_TIME_RANGE_MS
 from rmq_spark.queue.topic import (
@@ -19,7 +19,6 @@ from rmq_spark.queue.topic import (
 )
 
 # More than a year is a slip, and threads cannot wait for ever so long.
-LONGEST_DURATION_MS = 366 * 24 * 3600 * 1000
 REDIS = "redis."
 # What Spark itself puts among the options of a source or sink.
 SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})

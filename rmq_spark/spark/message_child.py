@@ -221,6 +221,8 @@ def reason_of(error: BaseException) -> str:
     """An error's type, text and place, in one line of bounded length."""
     try:
         text = " ".join(str(error)[:LONGEST_REASON].split())
+        # Half a surrogate pair, as JSON can hold it, is no UTF-8: Arrow would refuse the reason.
+        text = text.encode("utf-8", "backslashreplace").decode()
     except Exception:
         text = "(its text cannot be read)"
     trace = traceback.extract_tb(error.__traceback__)

@@ -88,6 +88,7 @@ SOURCE_OPTIONS = (
     Option("numPartitions", f"by size, up to {DEFAULT_MOST_PARTITIONS}", "tasks of a batch"),
     Option("visibilityTimeout", "60s", "how long a claim outlives its query, from 1s"),
     Option("maxProcessingTime", "no limit", "after this a batch in work is let go"),
+    Option("releaseOnStop", "false", "true: query.stop() gives its batch back, even if finished"),
     Option("pollInterval", "100ms", "while nothing is due, Redis is not asked more often"),
     *CONNECTION,
     *_ENSEMBLE,
@@ -114,6 +115,7 @@ class SourceOptions:
     lease_ms: int
     max_processing_ms: int | None
     poll_interval_ms: int
+    release_on_stop: bool = False
     ensemble: EnsembleOptions | None = None
 
     @property
@@ -201,6 +203,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
             None if max_processing is None else options.positive_duration("maxProcessingTime", 1)
         ),
         poll_interval_ms=options.positive_duration("pollInterval", 100),
+        release_on_stop=options.one_of("releaseOnStop", ("false", "true")) == "true",
         ensemble=parse_ensemble(options.behind(ZOOKEEPER)),
     )
 

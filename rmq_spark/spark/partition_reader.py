@@ -1,6 +1,7 @@
 """What a task does: make the claims it was given, and hand their messages on as Arrow batches."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,8 @@ from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.plan import PlannedClaim
 from rmq_spark.spark.worker_process import spare_collections
 
+_log = logging.getLogger(__name__)
+
 # One round trip brings so many messages at most, or so many bytes once their size is known.
 MESSAGES_A_READ = 8 * MESSAGES_A_CLAIM
 BYTES_A_READ = 32 * 1024 * 1024
@@ -27,13 +30,21 @@ BYTES_A_READ = 32 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Delivery:
-    """To whom a batch goes, and under which terms: the same for all of its partitions."""
+    """To whom a batch goes, and under which terms: the same for all of its partitions.
+
+    mark: what planning the batch left in its slots; empty for a replay, which makes no claim.
+    """
 
     topics: Mapping[str, TopicDefinition]
     consumer: str
     run: int
     due_before_ms: int | None = None
-    replay_only: bool = False
+    mark: str = ""
+
+    @property
+    def replays(self) -> bool:
+        """Whether an earlier run has made the claims."""
+        return not self.mark
 
 
 class RmqPartition(InputPartition):
@@ -101,6 +112,7 @@ def _claims_ahead(
             left = left[len(part) :]
             if part:
                 under_way = reader.submit(_claim, queues[part[0].topic], options, delivery, part)
+            _warn_of_forgotten(claims)
             if taken:
                 yield seq, claims, size
 
@@ -127,8 +139,22 @@ def _claim(
         lease_ms=options.lease_ms,
         due_before_ms=delivery.due_before_ms,
         epochs={claim.slot: claim.epoch for claim in part},
-        replay_only=delivery.replay_only,
+        replay_only=delivery.replays,
+        mark=delivery.mark,
     )
+
+
+def _warn_of_forgotten(claims: Sequence[Claim]) -> None:
+    slots = sorted({claim.slot for claim in claims if claim.forgotten})
+    if slots:
+        _log.warning(
+            "rmq: topic %s: Redis has forgotten the plan of batch %d in the slots %s: it was "
+            "restarted or failed over, or the topic was made anew. Messages that these slots had "
+            "not handed out yet come in the next batch.",
+            claims[0].topic,
+            claims[0].seq,
+            slots,
+        )
 
 
 def _batches(
@@ -177,7 +203,7 @@ class _Columns:
         self.rows = sum(self._counts)
 
     def build(self, field: pa.Field) -> pa.Array:
-        builders = {
+        builders: dict[str, Callable[[], pa.Array]] = {
             "content": lambda: self._content(field.type),
             "topic": lambda: pa.repeat(self._topic.name, self.rows),
             "slot": lambda: self._repeated([claim.slot for claim in self._claims], np.int32),
@@ -186,6 +212,7 @@ class _Columns:
             "deliverycount": self._delivery_count,
             "retriesleft": self._retries_left,
             "claimid": self._claim_id,
+            "claimedat": lambda: self._claimed_at(field.type),
         }
         return builders[field.name.lower()]()
 
@@ -235,6 +262,10 @@ class _Columns:
     def _claim_id(self) -> pa.Array:
         names = pa.array([claim.claim_id for claim in self._claims], pa.string())
         return names.take(pa.array(np.repeat(np.arange(len(self._claims)), self._counts)))
+
+    def _claimed_at(self, of_type: pa.DataType) -> pa.Array:
+        times_us = [claim.claimed_at_ms * 1000 for claim in self._claims]
+        return self._repeated(times_us, np.int64).cast(of_type)
 
 
 def _refuse_unreadable(queue: Queue, delivery: Delivery, seq: int, claims: list[Claim]) -> None:

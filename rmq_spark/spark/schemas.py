@@ -23,6 +23,7 @@ SOURCE_SCHEMA = StructType(
         StructField("deliveryCount", IntegerType()),
         StructField("retriesLeft", IntegerType()),
         StructField("claimId", StringType()),
+        StructField("claimedAt", TimestampType()),
     ]
 )
 TABLE_SCHEMA = StructType(

@@ -58,12 +58,14 @@ class SinkTopics:
             assert default is not None  # noqa: S101 - checked when the write began
             yield self.queue(server, known[default]), rows, contents
             return
+        accepted = "the name of a topic"
+        rows.check_texts("topic", accepted)
         names = rows.columns["topic"]
         if default is not None:
             names = names.fill_null(default)
         if names.null_count:
             row = pc.index(pc.is_null(names), True).as_py()
-            raise rows.refused("topic", row, "the name of a topic")
+            raise rows.refused("topic", row, accepted)
         for name in pc.unique(names).to_pylist():
             try:
                 known.setdefault(name, known.get(name) or self.find(server, name))

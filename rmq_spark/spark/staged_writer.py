@@ -144,10 +144,7 @@ def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
 
 def _manifest(staged: list[Staged]) -> Manifest:
     return Manifest(
-        {
-            str(one.name): {topic: sorted(held) for topic, held in one.held.items()}
-            for one in staged
-        },
+        {str(one.name): {topic: dict(held) for topic, held in one.held.items()} for one in staged},
         sum(one.rows for one in staged),
     )
 

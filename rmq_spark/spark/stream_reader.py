@@ -156,10 +156,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return summed_figures(by_topic.values()) | {"topics": by_topic}
 
     def stop(self) -> None:
-        """Gives back what is in work, so that others need not wait for the lease.
+        """Ends this run; its claims stay for their lease.
 
-        A query triggered once asks for nothing after its batch, so whether that is done is not
-        known here: its claims stay.
+        Spark does not tell whether it has finished the batch in work, and a finished batch that is
+        given back comes a second time. With releaseOnStop it is given back all the same, except by
+        a query triggered once, which never asks for anything behind its one batch, and a query
+        whose driver died, which may be started again.
         """
         if self._run is None:
             return
@@ -168,7 +170,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # killed, it may come back with the same checkpoint while the lease lasts.
         lost_driver = isinstance(sys.exc_info()[1], EOFError | ConnectionError)
         try:
-            run.stop(release=not (self._once or lost_driver))
+            run.stop(self._options.release_on_stop and not (self._once or lost_driver))
         except RmqError as error:
             _log.warning(
                 "rmq: claims were not released, they last until their lease ends: %s", error

@@ -113,6 +113,10 @@ class TopicRun:
             self._backlog.begin(quotas)
         return claims_of(self.name, quotas, seq, self._epochs)
 
+    def mark(self, slots: Iterable[int], mark: str) -> None:
+        """Leaves the mark of a planned batch in the slots that are to give messages to it."""
+        self.queue.plan(sorted(slots), self._consumer, self._run, mark)
+
     def _first_of(self, limit: int, seq: int) -> dict[int, int]:
         due = {slot.slot: slot.due for slot in self._due}
         if limit >= sum(due.values()):

@@ -10,6 +10,8 @@ SLOTS_A_SECOND = 128
 SHORTEST_S = 1.0
 # Nothing else in the query goes on while its source waits, and query.stop() waits too.
 LONGEST_WAIT_S = 0.1
+# A query whose batches nobody reads is not asked to plan the next one more often than this.
+LONGEST_REST_S = 10.0
 # Spark asks again 10 ms after the last answer, unless it has had a batch of other sources between.
 IDLE_WITHIN_S = 0.05
 
@@ -47,10 +49,12 @@ class Watch:
         self._answered = self._clock()
         return self._answered < self._rests_until
 
-    def rest(self) -> None:
-        """Redis is not asked for a pollInterval."""
+    def rest(self, doublings: int = 0) -> None:
+        """Do not ask Redis for a pollInterval, doubled this often, up to 10 s."""
         self._answered = self._clock()
-        self._rests_until = self._answered + self._poll_interval_s
+        longest_s = max(LONGEST_REST_S, self._poll_interval_s)
+        rest_s = min(self._poll_interval_s * 2 ** min(doublings, 30), longest_s)
+        self._rests_until = self._answered + rest_s
 
     def knows_too_little(self) -> bool:
         """Whether all slots are to be asked."""

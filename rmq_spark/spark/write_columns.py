@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from rmq_spark.queue.claims import split_claim_id
 from rmq_spark.queue.durations import ACCEPTED as ACCEPTED_DURATION
-from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.queue.durations import LONGEST_DURATION_MS, parse_duration_ms
 from rmq_spark.queue.errors import InvalidMessage, InvalidOption
 from rmq_spark.queue.messages import ACCEPTED_VALUES, LONGEST_TIME_RANGE_MS
 from rmq_spark.queue.topic import HIGHEST_SCORE, LOWEST_SCORE, TopicDefinition, TopicType
@@ -172,38 +172,53 @@ class Rows:
             raise self.refused("slot", _first(pc.invert(right)), accepted)
         return column.to_numpy(zero_copy_only=False)
 
+    def check_texts(self, name: str, accepted: str) -> None:
+        """Raises InvalidMessage for the first value of a STRING column that is not valid UTF-8."""
+        row = first_not_utf8(self.columns[name])
+        if row is not None:
+            accepted = (
+                f"{accepted}, in valid UTF-8. Correct or drop the rows where is_valid_utf8({name}) "
+                "is false"
+            )
+            raise self.refused(name, row, accepted)
+
     def claim_ids(self) -> list[str]:
         """The column claimId. Raises InvalidMessage for a text that is none."""
+        accepted = "the claimId that came with the message"
+        self.check_texts("claimId", accepted)
         ids: list[str | None] = self.columns["claimId"].to_pylist()
         for claim_id in set(ids):
             try:
                 split_claim_id(claim_id or "")
             except InvalidOption:
-                accepted = "the claimId that came with the message"
                 raise self.refused("claimId", ids.index(claim_id), accepted) from None
         return [claim_id or "" for claim_id in ids]
 
     def delays(self, default_ms: int | None) -> list[int | None]:
         """The column delay in ms, ``default_ms`` where there is none.
 
-        Raises InvalidMessage for one that is negative or no duration.
+        Raises InvalidMessage for one that is negative, longer than 366 days, or no duration.
         """
         if "delay" not in self.columns:
             return [default_ms] * self.length
         column = self.columns["delay"]
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            accepted = f"{ACCEPTED_DURATION}, up to 366d; null for the topic's backoff"
+            self.check_texts("delay", accepted)
             texts: list[str | None] = column.to_pylist()
             delays = {
                 text: None if text is None else _duration_or_none(text) for text in set(texts)
             }
             for row, text in enumerate(texts):
                 if text is not None and delays[text] is None:
-                    raise self.refused("delay", row, f"{ACCEPTED_DURATION}; null for the topic's")
+                    raise self.refused("delay", row, accepted)
             return [default_ms if text is None else delays[text] for text in texts]
         values = _milliseconds(column)
-        negative = pc.less(values, 0).fill_null(False)
-        if pc.any(negative).as_py():
-            raise self.refused("delay", _first(negative), "0 or more; null for the topic's backoff")
+        beyond = pc.or_(pc.less(values, 0), pc.greater(values, LONGEST_DURATION_MS))
+        refused = beyond.fill_null(False)
+        if pc.any(refused).as_py():
+            accepted = f"0 to {LONGEST_DURATION_MS} ms (366d); null for the topic's backoff"
+            raise self.refused("delay", _first(refused), accepted)
         return [default_ms if value is None else value for value in values.to_pylist()]
 
     def refused(
@@ -214,17 +229,43 @@ class Rows:
         shown = _short(value)
         if value is None and default is not None:
             shown = f"{default} (the option)"
-        content = self.columns["content"][row].as_py()
         place = row if self.places is None else self.places[row]
         return InvalidMessage(
-            f"Row {place} of its batch (content {_short(content)}): {name} is {shown}. "
-            f"Accepted: {accepted}.{NOTHING_SENT}"
+            f"Row {place} of its batch (content {shown_value(self.columns['content'], row)}): "
+            f"{name} is {shown}. Accepted: {accepted}.{NOTHING_SENT}"
         )
+
+
+def first_not_utf8(column: pa.Array) -> int | None:
+    """The first row of a STRING column that is not valid UTF-8: a cast from BINARY checks none."""
+    values = column.cast(pa.large_binary())
+    try:
+        values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        for row, value in enumerate(values.to_pylist()):
+            if not _is_utf8(value or b""):
+                return row
+    return None
+
+
+def shown_value(column: pa.Array, row: int) -> str:
+    """A value as errors show it: escaped and cut short."""
+    return _short(_value(column, row))
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _value(column: pa.Array, row: int) -> Any:
     try:
         return column[row].as_py()
+    except UnicodeDecodeError:  # a STRING that is not valid UTF-8: its bytes will do
+        return column[row].cast(pa.large_binary()).as_py()
     except (OverflowError, ValueError):  # a time that Python has not: its number will do
         return column[row].cast(pa.int64()).as_py()
 
@@ -244,9 +285,10 @@ def _milliseconds(column: pa.Array) -> pa.Array:
 
 def _duration_or_none(text: str) -> int | None:
     try:
-        return parse_duration_ms("delay", text)
+        delay_ms = parse_duration_ms("delay", text)
     except InvalidOption:
         return None
+    return delay_ms if delay_ms <= LONGEST_DURATION_MS else None
 
 
 def _first(flags: pa.Array) -> int:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import rmq_spark
-from rmq_spark.queue.errors import ServerError
+from rmq_spark.queue.errors import Lost, ServerError
 
 TOPIC = "Traffic"
 PATIENCE_S = 60.0
@@ -115,7 +115,7 @@ class Traffic:
                     # Worked on before it is committed: that may be done though its reply is lost.
                     self.delivered.update(contents)
                     batch.commit()
-                except ServerError:
+                except (ServerError, Lost):  # a replica may lack the claim
                     continue
                 if contents or not self._ended.is_set():
                     quiet_since = time.monotonic()

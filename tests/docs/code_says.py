@@ -14,11 +14,12 @@ from rmq_spark.queue.claims import Figures, QueueFigures
 INSIDE = {
     "Queue": (
         *("send_pairs", "requeue_pairs", "purge_pairs", "open_run", "settle", "settled"),
-        *("claim", "replay", "commit", "renew", "release", "unread", "rollback", "rollbacks"),
+        *("plan", "claim", "replay", "commit", "renew", "release", "give_back", "unread"),
+        *("rollback", "rollbacks", "rollback_each"),
         *("through", "headers", "consumers", "epochs", "due", "counts", "any_due"),
         *("any_due_calls", "page", "sizes"),
     ),
-    "Consumer": ("commit", "renew"),
+    "Consumer": ("commit", "renew", "rollback"),
 }
 CLASSES = (rmq_spark.Broker, rmq_spark.Queue, rmq_spark.Consumer, rmq_spark.Batch)
 VALUES = (

@@ -37,6 +37,7 @@ class Action:
     limit: int = 0
     epoch: int | None = None
     replay_only: bool = False
+    mark: str = ""
     contents: frozenset[str] = frozenset()
     times: int | None = None
 
@@ -89,6 +90,24 @@ def expire(*, slot: int = 0) -> Action:
 # -- what consumers call; a caller is a consumer and its run, such as "a1"
 
 
+def plan(caller: str, seq: int, *, slot: int = 0) -> Action:
+    """Once, as a query plans each batch once."""
+    consumer, run = who(caller)
+    mark = mark_of(caller, seq)
+    return Action(
+        f"{caller} plans batch {seq} in slot {slot}",
+        "plan",
+        lambda queue: queue.plan([slot], consumer, run, mark),
+        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
+        mark=mark,
+        times=1,
+    )
+
+
+def mark_of(caller: str, seq: int) -> str:
+    return f"{caller}-{seq}"
+
+
 def claim(
     caller: str,
     seq: int,
@@ -98,9 +117,12 @@ def claim(
     limit: int = 2,
     epoch: int | None = None,
     replay_only: bool = False,
+    planned: bool = False,
 ) -> Action:
     consumer, run = who(caller)
+    mark = mark_of(caller, seq) if planned else ""
     how = f", limit {limit}" + f", epoch {epoch}" * (epoch is not None) + ", replay" * replay_only
+    how += ", planned" * planned
     return Action(
         f"{caller} claims {consumer}:{seq}:{j} in slot {slot}{how}",
         "claim",
@@ -112,11 +134,13 @@ def claim(
             lease_ms=LEASE_MS,
             epochs=None if epoch is None else {slot: epoch},
             replay_only=replay_only,
+            mark=mark,
         ),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "j": j},
         limit=limit,
         epoch=epoch,
         replay_only=replay_only,
+        mark=mark,
     )
 
 
@@ -152,14 +176,23 @@ def commit(caller: str, seq: int, *, slot: int = 0) -> Action:
     )
 
 
-def release(caller: str, *, slot: int = 0, times: int | None = None) -> Action:
+def release(caller: str, *, slot: int = 0) -> Action:
     consumer, run = who(caller)
     return Action(
         f"{caller} releases slot {slot}",
         "release",
         lambda queue: queue.release([slot], consumer, run),
         **{"slot": slot, "consumer": consumer, "run": run},
-        times=times,
+    )
+
+
+def give_back(caller: str, *, slot: int = 0) -> Action:
+    consumer, run = who(caller)
+    return Action(
+        f"{caller} gives back slot {slot}",
+        "give_back",
+        lambda queue: queue.give_back([slot], consumer, run),
+        **{"slot": slot, "consumer": consumer, "run": run},
     )
 
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import redis
 from calls import Action, Calls
-from ghosts import Ghost, after
+from ghosts import Ghost, after, forgotten
 from promises import OF_REFUSALS, PROMISES, Step
-from slot_state import FAR, KINDS, Slot, slot_of, values_of, view_of
+from slot_state import FAR, KINDS, Slot, fallen_back, slot_of, values_of, view_of
 from worlds import World
 
 from rmq_spark.queue.connection import parse_connection
@@ -25,6 +25,7 @@ STATES_AT_ONCE = 32
 # A busy machine is no reason to end an exploration.
 PATIENCE = "60s"
 HERE = Path(__file__).parent
+PLAN_FORGOTTEN = 2  # as claim.lua answers
 DUE = 1000  # the score of a message whose timeRange is over
 
 
@@ -36,6 +37,7 @@ class ExploredServer(Server):
         known = load_scripts(lua, self.version >= FIRST_WITH_FLAGS)
         own = {n: Script(n, (HERE / f"{n}.lua").read_text()) for n in ("restore", "dump")}
         self._scripts = known | own
+        self.id = self.client.info("replication")["master_replid"]
 
     def replies(self, calls: list[Call]) -> list[Any]:
         """The replies in order; a refusal is a reply too."""
@@ -47,11 +49,15 @@ class ExploredServer(Server):
 
 
 class State(NamedTuple):
-    """Where a path has led. called: how often each bounded call was made on it."""
+    """Where a path has led.
+
+    called: how often each bounded call was made on it. saved: what the server may fall back to.
+    """
 
     slots: tuple[Slot, ...]
     ghosts: tuple[Ghost, ...]
     called: tuple[tuple[str, int], ...] = ()
+    saved: tuple[tuple[Slot, Ghost], ...] = ()
 
 
 @dataclass
@@ -125,9 +131,24 @@ class Explorer:
             for state, action, new in self.steps(wanted):
                 self.note(state, action.text, new, found)
             for state in states:
-                for text, new in passing_time(state):
+                for text, new in (*passing_time(state), *self.forgetting(state)):
                     self.note(state, text, new, found)
         return found
+
+    def forgetting(self, state: State) -> Iterator[tuple[str, State]]:
+        """The server's state is saved, and it falls back to that."""
+        if not self.world.forgets:
+            return
+        if not state.saved:
+            saved = tuple(zip(state.slots, state.ghosts, strict=True))
+            yield "the state is saved", state._replace(saved=saved)
+        else:
+            slots = tuple(fallen_back(slot) for slot, _ in state.saved)
+            ghosts = tuple(
+                forgotten(before, now)
+                for (_, before), now in zip(state.saved, state.ghosts, strict=True)
+            )
+            yield "the server falls back", state._replace(slots=slots, ghosts=ghosts, saved=())
 
     def note(self, state: State, text: str, new: State, found: list[State]) -> None:
         if new in self.came_from:
@@ -149,12 +170,12 @@ class Explorer:
         )
         for at, (state, action) in enumerate(wanted):
             _, reply, dump = replies[3 * at : 3 * at + 3]
-            step = self.step(state, action, reply, slot_of(dump, self.world.turns))
+            step = self.step(state, action, reply, slot_of(dump, self.world.turns, self.server.id))
             yield state, action, self.leads_to(state, step)
 
     def three_calls(self, state: State, action: Action, now_ms: int) -> Iterator[Call]:
         keys = self.keys[action.slot]
-        yield Call("restore", keys, values_of(state.slots[action.slot], now_ms))
+        yield Call("restore", keys, values_of(state.slots[action.slot], now_ms, self.server.id))
         yield self.call_of[action]
         yield Call("dump", keys, ())
 
@@ -172,6 +193,7 @@ class Explorer:
             step.error = str(reply).split(" ")[0]
         else:
             step.answer = self.calls.answer(action, reply)
+            step.forgotten = action.kind == "claim" and reply[1] == PLAN_FORGOTTEN
         of = OF_REFUSALS if step.error else PROMISES
         broken = next((promise for promise in of if not promise(step)), None)
         if broken:
@@ -186,10 +208,10 @@ class Explorer:
         at, called = step.action.slot, dict(state.called)
         if step.action.times is not None:
             called[step.action.text] = called.get(step.action.text, 0) + 1
-        return State(
-            (*state.slots[:at], step.after.slot, *state.slots[at + 1 :]),
-            (*state.ghosts[:at], after(step), *state.ghosts[at + 1 :]),
-            tuple(sorted(called.items())),
+        return state._replace(
+            slots=(*state.slots[:at], step.after.slot, *state.slots[at + 1 :]),
+            ghosts=(*state.ghosts[:at], after(step), *state.ghosts[at + 1 :]),
+            called=tuple(sorted(called.items())),
         )
 
     # -- what is printed

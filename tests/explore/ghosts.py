@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 # The calls by which a slot comes to know of a run.
-RAISING = ("claim", "replay", "commit", "renew", "release")
+RAISING = ("plan", "claim", "replay", "commit", "renew", "release", "give_back")
 # Content, score in the store, or None on a retry, and retries left.
 Row = tuple[str, int | None, int]
 
@@ -20,7 +20,8 @@ class Ghost:
 
     newest, done: the highest run, and the highest batch committed, of each consumer. made: every
     claim there ever was. read: claim, run and rows of the last read. listed: consumer and run, and
-    what its replay listed that it has not read yet. epoch: the highest that made a claim.
+    what its replay listed that it has not read yet. epoch: the highest that made a claim. plans:
+    the mark of each consumer's last plan, as far as the server cannot have forgotten it.
     """
 
     newest: tuple = ()
@@ -29,10 +30,12 @@ class Ghost:
     read: tuple = ()
     listed: tuple = ()
     epoch: int = 0
+    plans: tuple = ()
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.newest, self.done, self.made, self.read, self.listed, self.epoch))
+        seen = (self.newest, self.done, self.made, self.read, self.listed, self.epoch, self.plans)
+        return hash(seen)
 
     def __hash__(self) -> int:
         return self._hash
@@ -50,6 +53,10 @@ class Ghost:
         return {name: (run, rows) for name, run, rows in self.read}
 
     @cached_property
+    def marks(self) -> dict[str, str]:
+        return dict(self.plans)
+
+    @cached_property
     def unread(self) -> dict[tuple[str, int], frozenset[str]]:
         return dict(self.listed)
 
@@ -62,12 +69,17 @@ class Ghost:
 def after(step: Any) -> Ghost:
     """The past of the state that a step leads to, one that was not refused."""
     ghost, by = step.ghost, step.action
+    if step.forgotten:
+        return ghost
     changes: dict[str, Any] = {}
-    found_nothing = by.kind in ("renew", "release") and step.answer == 0
-    if by.kind in RAISING and not found_nothing:
+    if by.kind in RAISING and not found_nothing(step):
         changes["newest"] = raised(ghost.runs, by.consumer, by.run)
+    if by.kind == "plan":
+        changes["plans"] = tuple(sorted({**ghost.marks, by.consumer: by.mark}.items()))
     if by.kind == "commit":
         changes["done"] = raised(ghost.settled, by.consumer, by.seq)
+    if by.kind == "give_back":  # what was claimed is over
+        changes["done"] = raised(ghost.settled, by.consumer, ghost.latest(by.consumer)[0])
     if by.kind in ("claim", "replay"):
         changes["listed"] = listed_after(step)
     if by.kind == "claim":
@@ -76,6 +88,20 @@ def after(step: Any) -> Ghost:
         changes["epoch"] = max(ghost.epoch, by.epoch or 0)
     changes["read"] = reads_after(step)
     return replace(ghost, **changes)
+
+
+def found_nothing(step: Any) -> bool:
+    """Whether a renewal or a release met no claim; then it leaves no trace of its run."""
+    renewed = step.answer.values() if step.action.kind == "renew" else [step.answer]
+    return step.action.kind in ("renew", "release") and not any(renewed)
+
+
+def forgotten(saved: Ghost, now: Ghost) -> Ghost:
+    """The past of a server that fell back: it forgets, but nobody forgets what it has read.
+
+    A claim that was made is never made again, whatever the server knows of it.
+    """
+    return replace(saved, made=now.made, plans=())
 
 
 def raised(numbers: dict[str, int], name: str, to: int) -> tuple:

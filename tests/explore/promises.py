@@ -11,7 +11,7 @@ from ghosts import Ghost
 from slot_state import FAR, MOST_RETRIES, Held, View
 
 SENDING = ("send", "requeue")
-OF_A_RUN = ("claim", "replay", "commit", "renew", "release", "unread")
+OF_A_RUN = ("plan", "claim", "replay", "commit", "renew", "release", "give_back", "unread")
 
 
 @dataclass
@@ -30,6 +30,7 @@ class Step:
     descending: bool
     error: str = ""
     answer: Any = None
+    forgotten: bool = False  # the claim was not made, for its plan is not known
 
     def done(self, *kinds: str) -> bool:
         """Whether it is a call of one of these kinds, and was not refused."""
@@ -43,7 +44,8 @@ class Step:
 
     @property
     def makes_a_claim(self) -> bool:
-        return self.done("claim") and self.action.claim not in self.before.claims
+        named = self.action.claim
+        return self.done("claim") and not self.forgotten and named not in self.before.claims
 
     @property
     def reads_again(self) -> bool:
@@ -163,10 +165,31 @@ def is_kept(step: Step, name: str) -> bool:
 
 
 def was_given_back(step: Step, name: str) -> bool:
+    if step.done("give_back"):
+        return name.startswith(f"{step.action.consumer}:")
     if name in step.after.claims or not step.before.held(name) or step.before.claims[name].live:
         return False
     own = name.startswith(f"{step.action.consumer}:{step.action.seq}:")
     return step.done("expire") or (step.makes_a_claim and not own)
+
+
+def only_what_was_planned_is_claimed(step: Step) -> bool:
+    """A claim of a plan is made where that plan is known, and where it is not nothing changes."""
+    by = step.action
+    known = not by.mark or step.ghost.marks.get(by.consumer) == by.mark
+    if step.forgotten:
+        return not known and by.claim not in step.before.claims and is_unchanged(step)
+    return known or not step.makes_a_claim
+
+
+def is_unchanged(step: Step) -> bool:
+    return step.after.slot == step.before.slot
+
+
+def who_gave_back_holds_nothing(step: Step) -> bool:
+    """A consumer that has given back holds nothing: all of it waits again, or is buried."""
+    owners = {name.split(":")[0] for name in step.after.claims}
+    return not step.done("give_back") or step.action.consumer not in owners
 
 
 def readers_get_what_is_held(step: Step) -> bool:
@@ -370,6 +393,8 @@ PROMISES = (
     older_runs_roll_back_nothing,
     claims_never_grow,
     claims_are_kept,
+    who_gave_back_holds_nothing,
+    only_what_was_planned_is_claimed,
     readers_get_what_is_held,
     reads_are_equal,
     order_is_kept,

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 MOST_RETRIES = 16
 FAR = float("inf")
+NO_PLAN = "-"
+ELSEWHERE = "elsewhere"  # a server that no real one is
 FAR_MS = 3_600_000  # from now: no call takes that long
 LONG_PAST_MS = 1
 ENDS = ("merged", "committed", "cancelled", "dead")
@@ -26,10 +28,14 @@ class Record(NamedTuple):
 
 
 class Header(NamedTuple):
+    """mark: of the plan that was left last. here: whether in this life of the server."""
+
     run: int
     settled: int
     last_seq: int
     last_j: int
+    mark: str = NO_PLAN
+    here: bool = False
 
 
 class Slot(NamedTuple):
@@ -88,7 +94,7 @@ def view_of(slot: Slot) -> View:
 
 
 @lru_cache(maxsize=256)  # a slot is put back for many calls in turn
-def values_of(slot: Slot, now_ms: int) -> list:
+def values_of(slot: Slot, now_ms: int, server_id: str) -> list:
     """The arguments of restore.lua. All claims were made in this second, or moved on from it."""
     second, far = now_ms // 1000, now_ms + FAR_MS
     stamps = {number: second + number - 1 for number in stamps_of(slot)} | {0: 0}
@@ -110,7 +116,7 @@ def values_of(slot: Slot, now_ms: int) -> list:
         [
             v
             for consumer, header in slot.headers
-            for v in (consumer, " ".join(map(str, (*header, now_ms))))
+            for v in (consumer, text_of_header(header, now_ms, server_id))
         ],
         ["accepted", len(slot.store) + len(slot.prepare) + len(slot.retry), "claimed", slot.turn],
     ]
@@ -125,10 +131,26 @@ def stamps_of(slot: Slot) -> set[int]:
 
 def text_of(record: Record, stamps: dict[int, int], far: int) -> str:
     deadline = far if record.live else LONG_PAST_MS
-    return f"1 {stamps[record.stamp]} {record.run} {deadline} {record.count} 0"
+    return f"2 {stamps[record.stamp]} {record.run} {deadline} {record.count} 0 {LONG_PAST_MS}"
 
 
-def slot_of(dump: list, turns: bool) -> Slot:
+def text_of_header(header: Header, now_ms: int, server_id: str) -> str:
+    server = server_id if header.here else ELSEWHERE
+    return " ".join(map(str, (*header[:4], now_ms, header.mark, server)))
+
+
+def header_of(text: bytes, server_id: str) -> Header:
+    *numbers, mark, server = text.decode().split()
+    return Header(*map(int, numbers[:4]), mark, server == server_id)
+
+
+def fallen_back(slot: Slot) -> Slot:
+    """The same on another server, or in another life of this one."""
+    headers = tuple((consumer, header._replace(here=False)) for consumer, header in slot.headers)
+    return slot._replace(headers=headers)
+
+
+def slot_of(dump: list, turns: bool, server_id: str) -> Slot:
     """What dump.lua returned."""
     *held, time = dump
     store, prepare, retry, dead, claims, first, consumers, stats = map(pairs, held)
@@ -136,8 +158,9 @@ def slot_of(dump: list, turns: bool) -> Slot:
     records = sorted((name.decode(), list(map(int, text.split()))) for name, text in claims)
     in_flight = sorted((c.decode(), *in_prepare(float(score))) for c, score in prepare)
     stamps = numbered([fields[1] for _, fields in records] + [held[1] for held in in_flight])
-    headers = {name.decode(): tuple(map(int, text.split())) for name, text in consumers}
-    epoch = headers.pop("@epoch", (0,))[0]
+    known = {name.decode(): text for name, text in consumers}
+    epoch = int(known.pop("@epoch", 0))
+    headers = {name: header_of(text, server_id) for name, text in known.items()}
     counted = {name.decode(): int(number) for name, number in stats}
     held_now = len(store) + len(prepare) + len(retry)
     return Slot(
@@ -149,10 +172,10 @@ def slot_of(dump: list, turns: bool) -> Slot:
         dead=tuple(sorted(c.decode() for c, _ in dead)),
         claims=tuple(
             (name, Record(stamps[stamp], run, deadline > now_ms, count))
-            for name, (_, stamp, run, deadline, count, _) in records
+            for name, (_, stamp, run, deadline, count, *_) in records
         ),
         first=tuple(sorted((name.decode(), text) for name, text in first)),
-        headers=tuple(sorted((name, Header(*fields[:4])) for name, fields in headers.items())),
+        headers=tuple(sorted(headers.items())),
         epoch=epoch,
         turn=counted.get("claimed", 0) % 2 if turns else 0,
         balance=counted.get("accepted", 0) - sum(counted.get(end, 0) for end in ENDS) - held_now,

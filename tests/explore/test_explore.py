@@ -47,15 +47,15 @@ def test_a_slot_that_is_put_back_reads_the_same(explored_server, explore):
             ("b:7:15", Record(2, 0, False, 1)),
         ),
         first=(("a:1:0", b"some bytes"), ("b:7:15", b"\x91\xa41000")),
-        headers=(("a", Header(2, 0, 1, 1)), ("b", Header(1, 6, 7, 15))),
+        headers=(("a", Header(2, 0, 1, 1, "m", True)), ("b", Header(1, 6, 7, 15))),
         epoch=3,
         turn=1,
     )
     explorer = explore(WORLDS[0])
     [keys], now_ms = explorer.keys, explored_server.now_ms()
     dump = explored_server.replies(
-        [Call("restore", keys, values_of(slot, now_ms)), Call("dump", keys, ())]
+        [Call("restore", keys, values_of(slot, now_ms, explored_server.id)), Call("dump", keys, ())]
     )[1]
     explored_server.command("UNLINK", *keys)
-    assert slot_of(dump, turns=True) == slot
+    assert slot_of(dump, turns=True, server_id=explored_server.id) == slot
     assert view_of(slot).held("a:1:0") == {"v": 2, "y": 0}

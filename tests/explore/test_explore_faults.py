@@ -9,7 +9,7 @@ import promises
 import pytest
 import servers
 from explorer import ExploredServer, Explorer, PromiseBroken
-from worlds import BACKOFF, EXCLUSIVE, RETRIES, SLOTS, World
+from worlds import BACKOFF, EXCLUSIVE, FORGETTING, RETRIES, SLOTS, World
 
 from rmq_spark.queue import scripts
 
@@ -37,6 +37,22 @@ FAULTS = (
         "",
         RETRIES,
         promises.older_runs_take_nothing,
+    ),
+    Fault(
+        "a server that fell back makes a forgotten claim anew",
+        "claim",
+        "header.mark ~= planned or",
+        "",
+        FORGETTING,
+        promises.only_what_was_planned_is_claimed,
+    ),
+    Fault(
+        "another server makes the claims of a plan",
+        "claim",
+        "or header.server ~= server_id()",
+        "",
+        FORGETTING,
+        promises.only_what_was_planned_is_claimed,
     ),
     Fault(
         "an empty claim leaves no record",

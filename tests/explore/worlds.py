@@ -12,6 +12,8 @@ from calls import (
     commit,
     due,
     expire,
+    give_back,
+    plan,
     release,
     renew,
     replay,
@@ -36,18 +38,17 @@ def like_spark(state: Any, by: Action) -> bool:
 def like_a_plain_consumer(state: Any, by: Action) -> bool:
     """What a consumer in plain Python keeps to.
 
-    It lets go of a batch before it asks for the next. A later run first replays, then releases;
-    it commits the batches that it has claimed itself.
+    It gives a batch back before it asks for the next, and a later run what the earlier one held
+    before all else; it commits the batches that it has claimed itself.
     """
     if by.kind == "claim" and holds_an_earlier_batch(state.slots[by.slot], by):
         return False
-    if by.run < 2:
+    if by.run < 2 or by.kind == "give_back":
         return True
-    called = dict(state.called)
-    if by.kind in ("replay", "release"):
-        return by.kind == "replay" or any("a2 replays" in text for text in called)
-    read = state.ghosts[by.slot].reads.get(by.claim, (0, ()))[0] == by.run
-    return any("a2 releases" in text for text in called) and (by.kind != "commit" or read)
+    ghost = state.ghosts[by.slot]
+    has_begun = ghost.runs.get(by.consumer, 0) >= by.run  # nothing else could come first
+    read = ghost.reads.get(by.claim, (0, ()))[0] == by.run
+    return has_begun and (by.kind != "commit" or read)
 
 
 def holds_an_earlier_batch(slot: Slot, by: Action) -> bool:
@@ -60,6 +61,7 @@ class World:
     """depth: calls and ends of leases on a path, in full; small_depth: within the tests.
 
     begin: the texts of the calls that come first. may: what callers keep to, by what was seen.
+    forgets: whether the server may fall back to an earlier state.
     """
 
     name: str
@@ -69,6 +71,7 @@ class World:
     depth: int
     small_depth: int
     may: Callable[[Any, Action], bool] = like_spark
+    forgets: bool = False
 
     @property
     def turns(self) -> bool:
@@ -264,9 +267,8 @@ PLAIN = World(
         claim("a2", 3),
         claim("b1", 1),
         due("a2"),
-        replay("a2", 1, times=1),
-        release("a1"),
-        release("a2", times=1),
+        give_back("a1"),
+        give_back("a2"),
         renew("a1"),
         renew("a2"),
         commit("a1", 1),
@@ -284,4 +286,31 @@ PLAIN = World(
     may=like_a_plain_consumer,
 )
 
-WORLDS = (RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN)
+FORGETTING = World(
+    "forgetting",
+    topic(TopicType.FIXED_TIME, max_retries=2),
+    begin=("send x with 1000",),
+    actions=(
+        send("x", 1000),
+        send("y", 500),
+        plan("a1", 1),
+        plan("a1", 2),
+        plan("a2", 2),
+        claim("a1", 1, limit=1, planned=True),
+        claim("a1", 1, 1, limit=1, planned=True),
+        claim("a1", 2, limit=1, planned=True),
+        claim("a2", 1, replay_only=True),
+        claim("a2", 2, planned=True),
+        replay("a2", 2, times=1),
+        commit("a1", 1),
+        commit("a1", 2),
+        commit("a2", 1),
+        release("a1"),
+        rollback("a1", 1, "x"),
+    ),
+    depth=7,
+    small_depth=4,
+    forgets=True,
+)
+
+WORLDS = (RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN, FORGETTING)

@@ -5,8 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moments import Places
+from past import Past
+
+from rmq_spark.local import LocalRedis
 
 Phases = Mapping[str, Places]
+# The sinks that read a batch once. "twice" is a foreachBatch of two actions without persist.
+ONE_READ = ("parquet", "keyed")
+SINKS = (*ONE_READ, "twice")
 
 
 @dataclass(frozen=True)
@@ -16,6 +22,7 @@ class Fault:
     inject: gets the cell and the moment that is held, and tells whether it hit something. places:
     by the sink's name, where each phase is entered. lease: the consumer's visibilityTimeout.
     guarantee: the producer's deliveryGuarantee. client: further options redis.* of all queries.
+    sinks: those it is tried on. past: keeps the state that Redis falls back to, for such a fault.
     """
 
     name: str
@@ -27,11 +34,13 @@ class Fault:
     guarantee: str = "exactlyOnce"
     client: Mapping[str, str] = field(default_factory=dict)
     speculates: bool = False
+    sinks: tuple[str, ...] = ONE_READ
+    past: Callable[[LocalRedis], Past] | None = None
 
 
 def of_consumer(sink: str) -> Phases:
-    """A claim, the sink's task or its end, and the commit of a batch."""
-    last = "written" if sink == "keyed" else "end"
+    """A claim, the sink's task, or what follows it, and the commit of a batch."""
+    last = {"parquet": "end", "keyed": "written", "twice": "between"}[sink]
     return {
         "read": Places(scripts=("claim",)),
         "write": Places(gates=("rows", last)),

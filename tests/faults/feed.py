@@ -7,9 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rmq_spark.queue.messages import Message
+from rmq_spark.queue.queue import Queue
+
 # When a message falls due after its file was laid down, ms: by turns.
 DUE_AFTER_MS = (0, 300, 900, 1800)
 SLOT_BASES = 97
+# The contents that fail when they are delivered for the first time: 2 of 50.
+FAILING = "[05]7$"
 
 
 class Feed:
@@ -28,7 +33,7 @@ class Feed:
         table = pa.table(
             {
                 "content": [content(n) for n in numbers],
-                "slotBasis": [f"customer-{n % SLOT_BASES}" for n in numbers],
+                "slotBasis": [slot_basis(n) for n in numbers],
                 "fixedTime": [now + DUE_AFTER_MS[n % len(DUE_AFTER_MS)] for n in numbers],
             }
         )
@@ -40,6 +45,29 @@ class Feed:
 
     def contents(self) -> set[str]:
         return {content(n) for n in range(self.given)}
+
+
+class Sends:
+    """Numbered messages that this process sends: when ``give`` returns, they are accepted."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.given = 0
+
+    def give(self, count: int, due_before_ms: int = 0) -> None:
+        """Sends that many, all due that long before now."""
+        due = int(time.time() * 1000) - due_before_ms
+        numbers = range(self.given, self.given + count)
+        self.queue.send([Message(content(n), slot_basis(n), fixed_time=due) for n in numbers])
+        self.given += count
+
+    def contents(self, since: int = 0) -> set[str]:
+        """All contents, or those from a number on."""
+        return {content(n) for n in range(since, self.given)}
+
+
+def slot_basis(number: int) -> str:
+    return f"customer-{number % SLOT_BASES}"
 
 
 def content(number: int) -> str:

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 
 from cell import TOPIC, Cell
+from fallback import FallBackCell
 from fault import (
+    SINKS,
     Fault,
     of_calls,
     of_consumer,
@@ -20,6 +22,7 @@ from fault import (
     of_task,
 )
 from moments import Call, Gate, Moment
+from past import Dump, Replica
 from processes import alive, client_of, family, send
 from program import NotInTime, Program, wait_until
 
@@ -197,6 +200,13 @@ def fill_redis(cell: Cell, moment: Moment) -> bool:
     return True
 
 
+def fall_back(cell: FallBackCell, moment: Moment) -> bool:
+    """Redis is as it was earlier; then new messages come, which are due before all others."""
+    hit = cell.fall_back()
+    cell.give_second_half()
+    return hit
+
+
 def _send_until_refused(cell: Cell) -> None:
     """File after file; the next when the last one went through."""
     producer = cell.lane.program("producer")
@@ -262,6 +272,7 @@ def _attempted_again(cell: Cell, moment: Moment) -> bool:
 
 
 _AT_LEAST_ONCE = "at least once"
+_FROM_THEN_ON = "nothing accepted after it is lost"
 FAULTS = (
     Fault("driver-kill", "driver JVM: kill -9", end_driver("consumer", KILL), of_consumer),
     Fault("driver-term", "driver JVM: SIGTERM", end_driver("consumer", TERM), of_consumer),
@@ -333,4 +344,22 @@ FAULTS = (
         speculates=True,
     ),
     Fault("task-fails", "a task fails on its first attempt", fail_first, of_failing_task),
+    Fault(
+        "fallback-rdb",
+        "Redis: kill -9, comes back from an RDB of before the batch",
+        fall_back,
+        of_consumer,
+        promise=_FROM_THEN_ON,
+        sinks=SINKS,
+        past=Dump,
+    ),
+    Fault(
+        "fallback-replica",
+        "Redis: a replica that lags takes over",
+        fall_back,
+        of_consumer,
+        promise=_FROM_THEN_ON,
+        sinks=SINKS,
+        past=Replica,
+    ),
 )

@@ -40,7 +40,7 @@ class Proxy:
     """Listens on a loopback port of its own and passes everything on to another."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target  # the port of new connections
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port = int(self._listener.getsockname()[1])
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                server = socket.create_connection(("127.0.0.1", self._target))
+                server = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 client.close()
                 continue

@@ -1,4 +1,4 @@
-"""The queries under test: files to rmq, and rmq to Parquet or to a keyed foreachBatch."""
+"""The queries under test: files to rmq, and rmq to Parquet or into a foreachBatch."""
 
 import re
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
+from feed import FAILING
 from gates import note_attempt, pass_gate
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -13,10 +14,9 @@ from pyspark.sql.streaming import StreamingQuery
 import rmq_spark
 from rmq_spark.queue.claims import Rollback
 
-# The messages that fail when they are delivered for the first time: 2 of 50, one of them with a
-# wait before it comes again.
-FAILING = "[05]7$"
+# Of the messages that fail, those that wait before they come again.
 WAITING = "57$"
+FAILS = f"deliveryCount = 1 AND content RLIKE '{FAILING}'"
 DELAY_MS = 400
 ROWS_AT_ONCE = 500
 KEPT = "content STRING, deliveryCount INT"
@@ -24,9 +24,11 @@ KEPT = "content STRING, deliveryCount INT"
 
 def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
     """Starts the query that a job describes, or goes on from its checkpoint."""
-    return {"producer": _produce, "parquet": _into_parquet, "keyed": _into_batches}[job["kind"]](
-        spark, job
-    )
+    kinds = {
+        **{"producer": _produce, "parquet": _into_parquet},
+        **{"keyed": _into_batches, "twice": _into_batches_read_twice},
+    }
+    return kinds[job["kind"]](spark, job)
 
 
 def _produce(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
@@ -61,30 +63,49 @@ def _into_batches(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
 
     def work(frame: DataFrame, batch: int) -> None:
         frame.persist()
-        failing = f"deliveryCount = 1 AND content RLIKE '{FAILING}'"
-        (
-            frame.where(failing)
-            .selectExpr(
-                "topic",
-                "slot",
-                "claimId",
-                "content",
-                f"CAST(IF(content RLIKE '{WAITING}', {DELAY_MS}, NULL) AS BIGINT) AS delay",
-            )
-            .write.format("rmq")
-            .options(**job["sinkOptions"])
-            .option("operation", "rollback")
-            .mode("append")
-            .save()
-        )
-        kept = frame.where(f"NOT ({failing})").select("content", "deliveryCount")
-        gated = kept.mapInArrow(_gated(job["gates"]), KEPT)
-        gated.write.mode("overwrite").parquet(f"{job['out']}/batch={batch}")
+        _roll_back_failing(frame, job)
+        _write_rest(frame, batch, job)
         pass_gate(job["gates"], "written")
         frame.unpersist()
 
     writer = _read(spark, job).writeStream.foreachBatch(work)
     return writer.option("checkpointLocation", job["checkpoint"]).start()
+
+
+def _into_batches_read_twice(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
+    """The same without persist: each of its two actions claims the batch by its names."""
+
+    def work(frame: DataFrame, batch: int) -> None:
+        _write_rest(frame, batch, job)
+        pass_gate(job["gates"], "between")
+        _roll_back_failing(frame, job)
+
+    writer = _read(spark, job).writeStream.foreachBatch(work)
+    return writer.option("checkpointLocation", job["checkpoint"]).start()
+
+
+def _write_rest(frame: DataFrame, batch: int, job: dict[str, Any]) -> None:
+    kept = frame.where(f"NOT ({FAILS})").select("content", "deliveryCount")
+    gated = kept.mapInArrow(_gated(job["gates"]), KEPT)
+    gated.write.mode("overwrite").parquet(f"{job['out']}/batch={batch}")
+
+
+def _roll_back_failing(frame: DataFrame, job: dict[str, Any]) -> None:
+    (
+        frame.where(FAILS)
+        .selectExpr(
+            "topic",
+            "slot",
+            "claimId",
+            "content",
+            f"CAST(IF(content RLIKE '{WAITING}', {DELAY_MS}, NULL) AS BIGINT) AS delay",
+        )
+        .write.format("rmq")
+        .options(**job["sinkOptions"])
+        .option("operation", "rollback")
+        .mode("append")
+        .save()
+    )
 
 
 def _gated(gates: str, before: str = ""):

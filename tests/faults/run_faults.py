@@ -14,8 +14,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the module quick_spark
 
-from cell import SINKS, Cell, Lane
-from fault import Fault
+from cell import Cell, Lane
+from fallback import FallBackCell
+from fault import SINKS, Fault
 from injections import FAULTS
 from quick_spark import java_options
 from verdict import HEADINGS, Verdict, aligned, markdown
@@ -40,7 +41,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--only", nargs="+", choices=names, default=names, metavar="FAULT", help="of those below"
     )
     parser.add_argument(
-        "--sink", nargs="+", choices=SINKS, default=SINKS, metavar="SINK", help="parquet, keyed"
+        "--sink", nargs="+", choices=SINKS, default=SINKS, metavar="SINK", help=", ".join(SINKS)
     )
     parser.add_argument("--lanes", type=int, default=2, help="cells at the same time; 2")
     parser.add_argument("--markdown", type=Path, help="write the table into this file")
@@ -50,7 +51,20 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--times={chosen.times}: a fault is injected into 3 phases, so 3 or more.")
     if chosen.messages < 200 * chosen.times:
         parser.error(f"--messages={chosen.messages}: needed are {200 * chosen.times} or more.")
+    if not cells_of(chosen):
+        parser.error(f"--sink={' '.join(chosen.sink)}: none of these faults is tried on it.")
     return chosen
+
+
+def cells_of(chosen: argparse.Namespace) -> list[tuple[Fault, str]]:
+    """The faults and sinks that were asked for."""
+    return [
+        (fault, sink)
+        for fault in FAULTS
+        if fault.name in chosen.only
+        for sink in fault.sinks
+        if sink in chosen.sink
+    ]
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,8 @@ class Round:
 
     def _cell(self, lane: Lane, fault: Fault, sink: str) -> Verdict:
         place = self.folder / f"{fault.name}-{sink}"
-        cell = Cell(lane, fault, sink, place, f"{self.seed} {fault.name} {sink}")
+        kind = FallBackCell if fault.past else Cell
+        cell = kind(lane, fault, sink, place, f"{self.seed} {fault.name} {sink}")
         verdict = cell.run(self.messages, self.times)
         if not verdict.faults_found() and not self.keep:
             shutil.rmtree(place, ignore_errors=True)
@@ -132,7 +147,7 @@ def write_markdown(chosen: argparse.Namespace, verdicts: Sequence[Verdict]) -> N
     before, rest = chosen.markdown.read_text().split(BEGIN)
     table, after = rest.split(END)
     given = f"--seed {chosen.seed} --messages {chosen.messages} --times {chosen.times}"
-    order = [(fault.text, sink) for fault in FAULTS for sink in SINKS]
+    order = [(fault.text, sink) for fault in FAULTS for sink in fault.sinks]
     text = f'{BEGIN}\n`make faults ARGS="{given}"`\n\n{markdown(verdicts, table, order)}\n{END}'
     chosen.markdown.write_text(f"{before}{text}{after}")
 
@@ -143,15 +158,12 @@ def main() -> int:
     folder = chosen.keep or Path(tempfile.mkdtemp(prefix="rmq-faults-"))
     folder.mkdir(parents=True, exist_ok=True)
     since = time.monotonic()
-    wanted = [
-        (fault, sink) for fault in FAULTS if fault.name in chosen.only for sink in chosen.sink
-    ]
     keep = chosen.keep is not None
     faster = {"spark.driver.extraJavaOptions": java_options()}
     chosen_round = Round(
         folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep, faster
     )
-    verdicts = chosen_round.run(wanted, lambda verdict: tell(verdict, chosen))
+    verdicts = chosen_round.run(cells_of(chosen), lambda verdict: tell(verdict, chosen))
     seconds = time.monotonic() - since
     say("\n" + aligned([HEADINGS, *(each.cells() for each in verdicts)]))
     failed = [each for each in verdicts if each.faults_found()]

@@ -6,7 +6,10 @@ from injections import FAULTS
 from processes import PROC
 from run_faults import Round
 
-SMALL = (("drop", "parquet"), ("redis-kill", "keyed"), ("worker-kill", "parquet"))
+SMALL = (
+    *(("drop", "parquet"), ("redis-kill", "keyed"), ("worker-kill", "parquet")),
+    *(("fallback-rdb", "twice"), ("fallback-replica", "parquet")),
+)
 
 
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do

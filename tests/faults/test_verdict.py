@@ -3,16 +3,16 @@
 from collections import Counter
 
 import pytest
-from verdict import Verdict, markdown
+from verdict import HEADINGS, Verdict, markdown
 
 SENT = {"a", "b", "c"}
 ONCE = [("a", 1), ("b", 1), ("c", 2)]
 
 
-def verdict(rows, promise="exactly once", **injected):
+def verdict(rows, promise="exactly once", forgettable=frozenset(), **injected):
     made = Verdict("a fault", "parquet", "60s", promise)
     made.injected = Counter({"read": 2, "write": 1, "commit": 2, **injected})
-    made.compare(SENT, rows)
+    made.compare(SENT, rows, forgettable)
     return made
 
 
@@ -48,6 +48,28 @@ def test_duplicates_are_counted_but_allowed_where_nothing_else_is_promised():
 )
 def test_a_fault_that_hit_too_seldom_fails_it(injected, found):
     assert verdict(ONCE, **injected).faults_found() == found
+
+
+@pytest.mark.parametrize(
+    ("rows", "lost", "faults"),
+    [
+        (ONCE, "0", 0),  # what may be forgotten, but was in the sink by then
+        (ONCE[1:], "0 (1 forgotten)", 0),
+        (ONCE[2:], "1 (1 forgotten)", 1),
+        ([*ONCE[1:], ("b", 1)], "0 (1 forgotten)", 0),  # Redis forgot that it was committed
+    ],
+)
+def test_what_redis_has_forgotten_is_no_loss_but_all_else_is(rows, lost, faults):
+    fallen_back = verdict(rows, "nothing accepted after it is lost", forgettable={"a"})
+    assert fallen_back.cells()[HEADINGS.index("lost")] == lost
+    assert len(fallen_back.faults_found()) == faults
+
+
+def test_a_query_that_stops_where_it_must_go_on_fails_it():
+    stopped = verdict(ONCE)
+    stopped.stopped.append("Lost: claim c:1:0 is gone")
+    (text,) = stopped.faults_found()
+    assert "must go on: Lost: claim c:1:0 is gone" in text
 
 
 def test_a_cell_that_is_run_again_replaces_its_line_and_no_other():

@@ -1,7 +1,7 @@
 """What a cell ends with: sets of messages compared, one line of the table each."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 PHASES = ("read", "write", "commit")
@@ -16,8 +16,10 @@ class Verdict:
     """One cell. promise: "exactly once" or "at least once"; injected: by phase.
 
     sent: messages that the producer has sent and Redis accepted. delivered: rows in the sink.
-    lost: sent, and not in the sink. unexpected: in the sink, and never sent. duplicated: rows too
-    many. redelivered: rows that were not the first delivery of their message.
+    lost: sent, and not in the sink. forgotten: the same, of messages that Redis may forget as it
+    falls back to a state from before they were sent. unexpected: in the sink, and never sent.
+    duplicated: rows too many. redelivered: rows that were not the first delivery of their message.
+    stopped: errors that ended the consumer's query where it must go on.
     """
 
     fault: str
@@ -29,17 +31,28 @@ class Verdict:
     sent: int = 0
     delivered: int = 0
     lost: int = 0
+    forgotten: int = 0
     unexpected: int = 0
     duplicated: int = 0
     redelivered: int = 0
+    stopped: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
-    def compare(self, sent: set[str], rows: Sequence[tuple[str, int]]) -> None:
-        """Fills in the figures. rows: content and delivery count."""
+    def compare(
+        self,
+        sent: set[str],
+        rows: Sequence[tuple[str, int]],
+        forgettable: Set[str] = frozenset(),
+    ) -> None:
+        """Fills in the figures.
+
+        rows: content and delivery count. forgettable: what need not be in the sink.
+        """
         found = Counter(content for content, _ in rows)
         self.sent, self.delivered = len(sent), len(rows)
-        self.lost = len(sent - found.keys())
+        self.lost = len(sent - found.keys() - forgettable)
+        self.forgotten = len((sent & forgettable) - found.keys())
         self.unexpected = len(found.keys() - sent)
         self.duplicated = len(rows) - len(found)
         self.redelivered = sum(count > 1 for _, count in rows)
@@ -54,6 +67,7 @@ class Verdict:
             found.append(f"{self.lost} lost, {self.unexpected} unexpected")
         if self.duplicated and self.promise == "exactly once":
             found.append(f"{self.duplicated} duplicated where exactly once is promised")
+        found += [f"the query stopped, and must go on: {error}" for error in self.stopped]
         if not self.redelivered:
             found.append("no message was delivered a second time, so no retry was among them")
         return found
@@ -61,7 +75,8 @@ class Verdict:
     def cells(self) -> list[str]:
         """The columns of HEADINGS."""
         by_phase = "/".join(str(self.injected[phase]) for phase in PHASES)
-        figures = (self.sent, self.delivered, self.lost, self.unexpected, self.duplicated)
+        lost = f"{self.lost} ({self.forgotten} forgotten)" if self.forgotten else str(self.lost)
+        figures = (self.sent, self.delivered, lost, self.unexpected, self.duplicated)
         return [
             *(self.fault, self.sink, self.lease, self.promise),
             f"{sum(self.injected.values())} ({by_phase})",

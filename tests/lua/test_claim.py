@@ -96,7 +96,7 @@ def test_the_record_tells_run_deadline_and_count(slot):
     before = slot.now_ms()
     slot.claim(run=7, seq=5, j=2, lease_ms=LONG_MS)
     record = slot.records["a:5:2"]
-    assert (record.version, record.run, record.count, record.moved) == (1, 7, 3, 0)
+    assert (record.version, record.run, record.count, record.moved) == (2, 7, 3, 0)
     assert before + LONG_MS <= record.deadline <= slot.now_ms() + LONG_MS
 
 

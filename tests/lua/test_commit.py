@@ -1,8 +1,9 @@
 """The second phase: what was claimed is done."""
 
 import pytest
-from seeding import numbered
+from seeding import LONG_MS, numbered
 
+from rmq_spark.queue.claims import ClaimRequest
 from rmq_spark.queue.errors import Settled, Superseded
 
 
@@ -52,7 +53,7 @@ def test_settled_never_goes_back(slot):
 
 
 def test_a_commit_settles_batches_that_never_claimed(slot):
-    assert call(slot, seq=7) == [0, 0, 0, 0]
+    assert call(slot, seq=7) == [0, 0, 0, 0, 0, 0]
     assert slot.header().settled == 7
 
 
@@ -78,16 +79,16 @@ def test_a_call_takes_eight_records_and_says_that_more_remain(slot):
     for j in range(16):
         slot.claim(j=j, limit=1)
     slot.claim("b")
-    assert call(slot) == [1, 8, 0, 8]
+    assert call(slot) == [1, 8, 0, 8, 8, 0]
     assert len(slot.records) == 9
-    assert call(slot) == [0, 8, 0, 8]
+    assert call(slot) == [0, 8, 0, 8, 8, 1]
     assert list(slot.records) == ["b:1:0"]
 
 
 def test_exactly_eight_records_need_one_call(slot):
     for j in range(8):
         slot.claim(j=j)
-    assert call(slot) == [0, 0, 0, 0]
+    assert call(slot) == [0, 0, 0, 0, 8, 0]
     assert slot.records == {}
 
 
@@ -97,7 +98,8 @@ def test_the_queue_commits_all_however_many_there_are(slot):
         for j in range(16):
             slot.claim(seq=seq, j=j, limit=1)
     settled = slot.commit(seq=3)
-    assert (settled.claimed, settled.committed) == (40, 40)
+    assert (settled.claimed, settled.committed, settled.records) == (40, 40, 48)
+    assert (settled.held, settled.again) == ({0}, set())
     assert slot.records == {}
 
 
@@ -108,6 +110,33 @@ def test_claimed_and_moved_are_told_as_the_claims_saw_them(slot):
     slot.rollback([numbered(3)[2]])
     settled = slot.commit("a")
     assert (settled.claimed, settled.moved, settled.committed) == (3, 2, 2)
+
+
+def test_a_commit_tells_a_batch_that_was_settled_from_one_that_was_lost(slot):
+    slot.put_due(numbered(2))
+    slot.claim("a", limit=1)
+    slot.claim("lost", limit=1, lease_ms=0)
+    slot.queue.expire()
+    first, again, lost = slot.commit("a"), slot.commit("a"), slot.commit("lost")
+    assert (first.records, first.held, first.again) == (1, {0}, set())
+    assert (again.records, again.held, again.again) == (0, set(), {0})
+    assert (lost.records, lost.held, lost.again) == (0, set(), set())
+
+
+def test_a_batch_is_settled_by_its_own_commit_or_a_later_one(slot):
+    slot.commit(seq=4)
+    assert slot.commit(seq=5).again == set()
+    assert slot.commit(seq=4).again == {0}
+
+
+def test_each_slot_of_a_commit_answers_for_itself(broker):
+    broker.create("T", "FixedTime", 4)
+    queue = broker.queue("T")
+    asked = {"consumer": "a", "run": 1, "seq": 1, "lease_ms": LONG_MS}
+    queue.claim([ClaimRequest(slot, 0) for slot in (0, 1)], **asked)
+    queue.commit([0], "a", 1, 1)
+    settled = queue.commit(queue.slots, "a", 1, 1)
+    assert (settled.records, settled.held, settled.again) == (1, {1}, {0})
 
 
 def test_an_older_run_is_superseded_and_deletes_nothing(slot):

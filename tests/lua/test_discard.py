@@ -36,8 +36,26 @@ def test_a_sweep_takes_what_the_query_staged_up_to_the_batch(stages):
     kept = [f"{QUERY}:3:0:x", "another:1:0:x"]
     for name in [*kept, f"{QUERY}:2:0:x", f"{QUERY}:1:7:x"]:
         stages.put([b"m"], name)
-    assert stages.staging.sweep([0], QUERY, 2) == 2
+    assert stages.staging.sweep([0], QUERY, 2, {})
     assert stages.names == kept
+
+
+def test_a_sweep_leaves_the_evidence_of_the_batch_and_takes_that_of_earlier_ones(stages):
+    for name in (now := f"{QUERY}:2:0:x", f"{QUERY}:1:0:x"):
+        stages.put(numbered(3), name)
+        stages.publish({name: 3})
+    assert stages.staging.sweep([0], QUERY, 2, {0: {now: 3}})
+    assert stages.evidence == {now: 3}
+
+
+@pytest.mark.parametrize("found", [0, 2])
+def test_a_sweep_that_misses_evidence_says_so_and_deletes_nothing(stages, found):
+    stages.put([b"in vain"], f"{QUERY}:2:1:x")
+    if found:
+        stages.put(numbered(found))
+        stages.publish({NAME: found})
+    assert not stages.staging.sweep([0], QUERY, 2, {0: {NAME: 3}})
+    assert stages.names == [f"{QUERY}:2:1:x"]
 
 
 def test_a_deleted_topic_takes_its_stages_along(broker):
@@ -47,6 +65,14 @@ def test_a_deleted_topic_takes_its_stages_along(broker):
     broker.delete("T")
     assert stages.keys() == []
     assert not slot.redis.exists(slot.keys.stages(0))
+
+
+def sealed_long_ago(stages, slot, total):
+    """Seals a stage of so many messages that was begun more than 30 days ago."""
+    manifest = Manifest({NAME: {slot.queue.definition.name: {0: total}}})
+    stages.book.seal(1, manifest)
+    slot.redis.hset(slot.keys.stages(0), NAME, slot.now_ms() - FORGET_STAGES_MS - 1000)
+    return manifest
 
 
 @pytest.mark.parametrize("age_ms", [FORGET_STAGES_MS - 60_000, FORGET_STAGES_MS + 1000])
@@ -62,8 +88,30 @@ def test_expire_forgets_stages_that_nobody_came_back_to_for_30_days(stages, slot
 
 def test_expire_publishes_an_old_stage_that_was_sealed(stages, slot):
     stages.put(numbered(3))
-    stages.book.seal(1, Manifest({NAME: {slot.queue.definition.name: [0]}}))
-    slot.redis.hset(slot.keys.stages(0), NAME, slot.now_ms() - FORGET_STAGES_MS - 1000)
+    sealed_long_ago(stages, slot, 3)
     slot.queue.expire()
-    assert stages.names == []
+    slot.queue.expire()
+    assert stages.names == stages.keys() == []
     assert slot.claimed() == numbered(3)
+    assert stages.evidence == {NAME: 3}  # for its query, should it come back
+
+
+def test_expire_leaves_a_sealed_stage_that_is_lost_to_its_query(stages, slot, caplog):
+    stages.put(numbered(2))
+    stages.put([b"in vain"], "another:1:0:x")
+    sealed_long_ago(stages, slot, 3)
+    slot.redis.hset(slot.keys.stages(0), "another:1:0:x", 1)
+    slot.queue.expire()
+    assert stages.names == [NAME]
+    assert "did not come back" in caplog.text
+    assert slot.store == {}
+
+
+def test_expire_deletes_the_evidence_of_a_batch_that_is_concluded(stages, slot):
+    stages.put(numbered(3))
+    manifest = sealed_long_ago(stages, slot, 3)
+    stages.publish({NAME: 3})
+    stages.book.announce(1, manifest, "a")
+    stages.book.conclude(1, "a")
+    slot.queue.expire()
+    assert stages.begun == {}

@@ -53,11 +53,18 @@ def test_a_new_consumer_opens_replays_and_reads_an_earlier_runs_claims(server_of
     slot.put_due(numbered(3))
     slot.claim()
     server_of_test[1]()
-    assert slot.queue.open_run("a", 1) == 2
-    assert len(slot.queue.replay("a", 2, 0, 1, LONG_MS)) == 1
-    assert slot.claim(run=2, replay_only=True).retries_left == [15, 15, 15]
+    run = slot.queue.open_run("a", 1)
+    assert len(slot.queue.replay("a", run, 0, 1, LONG_MS)) == 1
+    assert slot.claim(run=run, replay_only=True).retries_left == [15, 15, 15]
     slot.queue.settle("a", 1)
-    assert slot.commit(run=2).committed == 3
+    assert slot.commit(run=run).committed == 3
+
+
+def test_batches_are_planned(server_of_test, slot):
+    slot.put_due(numbered(3))
+    server_of_test[1]()
+    slot.queue.plan([0], "a", 1, "mark")
+    assert slot.claimed(mark="mark") == numbered(3)
 
 
 def test_empty_claims_and_commits_work(server_of_test, slot):
@@ -72,9 +79,18 @@ def test_leases_are_renewed_and_ended(server_of_test, slot):
     slot.put_due(numbered(3))
     slot.claim("a")
     server_of_test[1]()
-    assert slot.queue.renew([0], "a", 1, LONG_MS) == 1
+    assert slot.queue.renew([0], "a", 1, LONG_MS) == {0: 1}
     assert slot.queue.unread([0], "a", 1, 1) == 1
     assert slot.release("a") == 1
+    assert slot.claimed("b") == numbered(3)
+
+
+def test_a_consumer_gives_its_messages_back(server_of_test, slot):
+    slot.put_due(numbered(3))
+    slot.claim("a")
+    server_of_test[1]()
+    assert slot.queue.give_back([0], "a", 1) == 3
+    assert slot.queue.give_back([0], "new", 1) == 0  # nothing to free
     assert slot.claimed("b") == numbered(3)
 
 

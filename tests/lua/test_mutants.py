@@ -68,12 +68,28 @@ MUTANTS = [
         ("write_record(claims, claim)", "if claim.count > 0 then write_record(claims, claim) end"),
         ("other.consumer ~= consumer or other.seq == seq", "other.consumer ~= consumer"),
         ("other.consumer ~= consumer and held_messages", "held_messages"),
-        ("epoch < stored_epoch) or false", "epoch <= stored_epoch) or false"),
+        ("stored_epoch and epoch < stored_epoch", "stored_epoch and epoch <= stored_epoch"),
         ("if not fenced then redis.call", "if true then redis.call"),
         ("if not record and stored_epoch and not epoch then", "if stored_epoch and not epoch then"),
         ("limit <= 2048", "limit <= 4096"),
         ("count('claimed', claim.count)", "count('claimed', limit)"),
     ),
+    *of(
+        "claim",
+        "plan",
+        ("header.mark ~= planned or", ""),
+        ("or header.server ~= server_id()", ""),
+        ("and planned ~= '' and", "and"),
+    ),
+    *of(
+        "plan",
+        "plan",
+        ("if refused then return refused end", ""),
+        ("header.run, header.seen = run, now_ms()", ""),
+        ("header.mark, header.server = mark, server_id()", "header.mark = mark"),
+    ),
+    *of("include/server", "plan", ("master_replid:(%w+)", "role:(%w+)")),
+    *of("include/headers", "plan", (" ?(%S*) ?(%S*)$", " (%S*) (%S*)$")),
     *of(
         "include/redeliver",
         "claim_again unread",
@@ -84,6 +100,7 @@ MUTANTS = [
         ("record.run, record.deadline = run, now + lease_ms", "record.run = run"),
         ("scores[rank + 1]", "scores[#found]"),
         ("return {record.moved, 0,", "return {0, 0,"),
+        ("found_left, record.made}", "found_left, now}"),
     ),
     *of(
         "include/take",
@@ -136,6 +153,8 @@ MUTANTS = [
         ("header.run, header.settled,", "header.settled,"),
         ("redis.call('HDEL', first, record.field)", ""),
         ("local RECORDS_A_CALL = 8", "local RECORDS_A_CALL = 9"),
+        ("header.settled >= seq and 1 or 0", "header.settled > seq and 1 or 0"),
+        ("moved, held, #done, again}", "moved, held, held, again}"),
     ),
     *of(
         "due",
@@ -174,11 +193,28 @@ MUTANTS = [
         ("if held > 0 then", "if true then"),
     ),
     *of(
+        "give_back",
+        "give_back",
+        ("if record.consumer == consumer then", "if true then"),
+        ("if refused then return refused end", ""),
+        ("if held_messages(prepare, record) == 0 then", "if false then"),
+        ("given_back + record.count <= MESSAGES_AT_MOST", "given_back <= MESSAGES_AT_MOST"),
+        ("      more = 1", ""),
+        ("header.run, header.seen = run, now", "header.seen = now"),
+        ("header.run, header.seen = run, now", "header.run = run"),
+        ("if more == 0 then header.settled", "header.settled"),
+        ("if more == 0 then header.settled", "if false then header.settled"),
+        ("header.last_seq, seq)", "seq)"),
+        ("header.last_seq, seq)", "header.last_seq)"),
+    ),
+    *of(
         "open",
         "open",
         ("if of and of ~= topic and of ~= earlier then", "if false then"),
         (" and of ~= earlier then", " then"),
-        ("1 + math.max(known_run,", "1 + math.min(known_run,"),
+        ("local last = math.max(", "local last = math.min("),
+        ("math.max(last + 1, now_ms())", "last + 1"),
+        ("math.max(last + 1, now_ms())", "now_ms()"),
     ),
     *of(
         "settle",
@@ -299,7 +335,8 @@ MUTANTS += [
         "stage",
         "stage",
         ("if held == after then return after end", ""),
-        ("if held ~= before then", "if held > before then"),
+        ("if held ~= before or moved then", "if held > before or moved then"),
+        ("if held ~= before or moved then", "if held ~= before then"),
         ("redis.call('HSETNX', stages, name, string.format('%.0f', now_ms()))", ""),
         ("before + sent", "before + 1"),
     ),
@@ -336,13 +373,23 @@ MUTANTS += [
     *of(
         "publish",
         "publish",
-        ("if more == 0 then redis", "redis"),
+        ("if not begun or moved + held ~= total then", "if moved + held ~= total then"),
+        ("if not begun or moved + held ~= total then", "if not begun or held > total then"),
+        ("if not begun or moved + held ~= total then", "if not begun or moved + held < total then"),
+        ("moved = tonumber(moved) or 0", "moved = 0"),
+        ("'%s %.0f', begun, moved + taken)", "'%s %.0f', begun, taken)"),
+        ("'%s %.0f', begun, moved + taken)", "'%s %.0f', 0, moved + taken)"),
+        (
+            "redis.call('HSET', stages, name, string.format('%s %.0f', begun, moved + taken))",
+            "redis.call('HDEL', stages, name)",
+        ),
         ("2 * MESSAGES_AT_MOST)", "MESSAGES_AT_MOST)"),
         (
             "condition = due_after(pairs_, now_ms()), 'NX'",
             "condition = due_after(pairs_, now_ms()), nil",
         ),
-        ("local more = redis.call('EXISTS', stage)", "local more = 0"),
+        ("taken < held and 1 or 0", "0"),
+        ("taken < held and 1 or 0", "taken <= held and 1 or 0"),
     ),
     *of(
         "discard",
@@ -354,7 +401,37 @@ MUTANTS += [
         "conclude",
         "conclude",
         ("if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end", ""),
-        ("redis.call('HDEL', sink, 'manifest')", ""),
+        ("redis.call('HGET', sink, 'announced') ~= name", "false"),
+        (
+            "redis.call('HGET', sink, 'announced') ~= name",
+            "redis.call('HEXISTS', sink, 'announced') == 0",
+        ),
+        ("redis.call('HEXISTS', sink, 'manifest') == 1 and ", ""),
+        ("redis.call('HDEL', sink, 'manifest', 'announced')", ""),
+        (
+            "redis.call('HDEL', sink, 'manifest', 'announced')",
+            "redis.call('HDEL', sink, 'manifest')",
+        ),
+        ("redis.call('PEXPIRE', sink, forget_ms)", ""),
+    ),
+    *of(
+        "announce",
+        "announce",
+        ("if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end", ""),
+        ("if not manifest then return 1 end", "if not manifest then return 0 end"),
+        ("if redis.sha1hex(manifest) ~= digest then return 0 end", ""),
+        ("redis.call('HDEL', sink, '')", ""),
+        ("redis.call('HSET', sink, 'announced', name)", ""),
+    ),
+    *of(
+        "unseal",
+        "unseal",
+        ("if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end", ""),
+        ("redis.sha1hex(redis.call('HGET', sink, 'manifest') or '') ~= digest", "false"),
+        ("'manifest', 'messages', 'announced')", "'messages', 'announced')"),
+        ("'manifest', 'messages', 'announced')", "'manifest', 'announced')"),
+        ("'manifest', 'messages', 'announced')", "'manifest', 'messages')"),
+        ("batch - 1)", "-1)"),
         ("redis.call('PEXPIRE', sink, forget_ms)", ""),
     ),
 ]
@@ -371,8 +448,9 @@ MUTANTS += [
     ),
     *of("include/time", "send_first", ("time[1] * 1000", "time[1]")),
 ]
-for name in ("open", "settle", "replay", "unread", "commit"):
-    hash_of = "key" if name in ("open", "settle") else "claims"
+HASH_OF = {"open": "key", "settle": "key", "plan": "consumers"}
+for name in ("open", "settle", "plan", "replay", "unread", "commit"):
+    hash_of = HASH_OF.get(name, "claims")
     MUTANTS += of(name, "full_server", (f"redis.call('HDEL', {hash_of}, '')", ""))
 
 

@@ -12,6 +12,7 @@ from rmq_spark.queue.staging import Manifest, SinkBook
 from rmq_spark.queue.topic import consumer_key, sink_key, topics_key
 
 OTHER_QUERY = "another-query"
+MANIFEST = Manifest({NAME: {"T": {0: 1}}})
 
 
 def busy(slot):
@@ -23,11 +24,12 @@ def busy(slot):
     slot.queue.release([0], "b", 1)
     slot.bury(b"dead")
     slot.put_waiting({b"waiting": 5_004})
-    slot.queue.open_run("a", 1)
+    slot.queue.open_run("a", 0)
     slot.queue.settle("a", 1)
     stages = Stages(slot)
     stages.put([b"staged"])
-    stages.book.seal(1, Manifest({NAME: {"T": [0]}}))
+    stages.book.seal(1, MANIFEST)
+    stages.book.announce(1, MANIFEST, "a")
 
 
 def call_of(slot, name):
@@ -37,19 +39,22 @@ def call_of(slot, name):
     held = slot.claim(a, limit=2).contents
     calls = {
         "alter": lambda: slot.broker.alter(queue.definition.name, max_retries=3),
+        "announce": lambda: stages.book.announce(1, MANIFEST, "another"),
         "cancel": lambda: queue.cancel({0: [numbered(6)[5], b"waiting"]}),
         "any_due": lambda: queue.any_due(range(1)),
         "claim": lambda: slot.claim(a, seq=2),
         "commit": lambda: slot.commit(a),
-        "conclude": lambda: stages.book.conclude(1),
+        "conclude": lambda: stages.book.conclude(1, "a"),
         "discard": lambda: stages.staging.discard({0: [NAME]}),
         "counts": lambda: queue.counts([0], [5_000]),
         "due": lambda: queue.due([0], a),
         "expire": lambda: queue.expire(),
         "figures": lambda: queue.figures(),
+        "give_back": lambda: queue.give_back([0], a, 1),
         "open": lambda: queue.open_run(a, 5),
         "page": lambda: queue.page(QueueKind.PREPARE, 0),
-        "publish": lambda: stages.publish(),
+        "plan": lambda: queue.plan([0], a, 1, "mark"),
+        "publish": lambda: stages.publish({NAME: 1}),
         "purge": lambda: queue.purge({0: [b"dead"]}),
         "release": lambda: slot.release(a),
         "renew": lambda: queue.renew([0], a, 1, 2 * LONG_MS),
@@ -62,6 +67,7 @@ def call_of(slot, name):
         "settle": lambda: queue.settle(a, 9),
         "stage": lambda: stages.put([b"more"], held=1),
         "unread": lambda: queue.unread([0], a, 1, 1),
+        "unseal": lambda: stages.book.unseal(1, MANIFEST),
     }
     return calls[name]
 
@@ -77,6 +83,7 @@ def sending(name, slot):
 
 KEYS = {
     "alter": "topics",
+    "announce": "sink",
     "cancel": "store retry stats",
     "claim": "store prepare retry dead claims first consumers stats",
     "commit": "prepare claims first consumers stats",
@@ -87,8 +94,10 @@ KEYS = {
     "due": "store prepare retry claims consumers",
     "expire": "store prepare retry dead claims first consumers stats",
     "figures": "store prepare retry dead claims",
+    "give_back": "store prepare retry dead claims first consumers stats",
     "open": "consumer",
     "page": "prepare claims first",
+    "plan": "consumers",
     "publish": "stage stages store retry stats",
     "purge": "dead stats",
     "release": "claims consumers",
@@ -102,6 +111,7 @@ KEYS = {
     "settle": "consumer",
     "stage": "stage stages",
     "unread": "claims consumers",
+    "unseal": "sink",
 }
 READ_ONLY = {"any_due", "counts", "due", "figures", "page"}
 

@@ -83,7 +83,7 @@ def test_prepared_priorities_are_kept(new_slot):
 
 def test_messages_of_a_claim_without_a_record_are_shown_all_the_same(slot):
     slot.redis.zadd(slot.keys.prepare(0), {b"m": 5_016})
-    assert entries(slot, PREPARE) == [Entry("prepare", 0, b"m", None, None, 16, 5000, None, None)]
+    assert entries(slot, PREPARE) == [Entry("prepare", 0, b"m", None, None, 16, None, None, None)]
     slot.redis.delete(slot.keys.prepare(0))
 
 
@@ -260,7 +260,7 @@ def test_a_claim_is_told_once_a_page(slot):
     reply = slot.queue.server.call(
         "page", slot.queue._keys(0, "prepare claims first"), ["-inf", "+inf", "", b"", 50, 10**6]
     )
-    assert len(reply[1]) == 3
+    assert len(reply[1]) == 4
 
 
 def test_no_claim_is_of_the_future(slot):

@@ -5,8 +5,8 @@ from seeding import LONG_MS, Slot, numbered
 from staged import NAME, Stages
 
 from rmq_spark.queue import SendResult, connect
-from rmq_spark.queue.errors import ServerFull
-from rmq_spark.queue.staging import Manifest
+from rmq_spark.queue.errors import ServerFull, StageLost
+from rmq_spark.queue.staging import Begun, Manifest
 
 
 @pytest.fixture
@@ -14,37 +14,109 @@ def stages(slot):
     return Stages(slot)
 
 
+def keys_of(stages, slot):
+    """The keys of a stage and of the slot's store."""
+    return [*stages.staging._of(0, NAME), *stages.staging._groups(0)]
+
+
+def everything(stages, slot):
+    return [slot.redis.dump(key) for key in keys_of(stages, slot)]
+
+
+def publish_once(stages, slot, total):
+    return slot.queue.server.call("publish", keys_of(stages, slot), [NAME, 0, total])
+
+
 def test_what_was_staged_can_be_claimed_and_the_stage_is_gone(stages, slot):
     stages.put(numbered(3))
-    assert stages.publish() == SendResult(3, 0)
+    assert stages.publish({NAME: 3}) == SendResult(3, 0)
     assert slot.claimed() == numbered(3)
     assert stages.names == stages.keys() == []
+    assert stages.evidence == {NAME: 3}
     assert slot.counters == {"accepted": 3, "claimed": 3}
 
 
 def test_publishing_again_adds_nothing_even_when_the_first_copy_was_committed(stages, slot):
     stages.put(numbered(3))
-    stages.publish()
+    stages.publish({NAME: 3})
     slot.claim()
     slot.commit()
     before = slot.dump()
-    assert stages.publish() == SendResult(0, 0)
+    assert stages.publish({NAME: 3}) == SendResult(0, 0)
     assert slot.dump() == before
+
+
+def test_a_stage_that_is_published_remembers_when_it_was_begun(stages):
+    stages.put(numbered(5000))
+    before = stages.begun[NAME]
+    stages.publish({NAME: 5000})
+    assert stages.begun[NAME] == Begun(before.ms, 5000)
+
+
+@pytest.mark.parametrize("there", [0, 2, 4])
+def test_a_stage_that_does_not_hold_what_its_task_put_there_is_lost(stages, slot, there):
+    if there:
+        stages.put(numbered(there))
+    before = everything(stages, slot)
+    with pytest.raises(StageLost, match=f"holds {there} messages and 0 were published.* put 3"):
+        stages.publish({NAME: 3})
+    assert everything(stages, slot) == before
+
+
+def test_a_stage_that_was_published_in_part_is_checked_by_both_parts(stages, slot):
+    contents = numbered(9000)
+    stages.put(contents)
+    publish_once(stages, slot, 9000)
+    slot.redis.rpop(slot.keys.stage(0, NAME), 2)
+    before = everything(stages, slot)
+    with pytest.raises(StageLost, match="holds 5099 messages and 3900 were published"):
+        stages.publish({NAME: 9000})
+    assert everything(stages, slot) == before
+
+
+def test_a_stage_whose_evidence_is_gone_is_lost(stages, slot):
+    """Not published a second time: nothing tells how much of it was published."""
+    stages.put(numbered(3))
+    slot.redis.delete(slot.keys.stages(0))
+    before = everything(stages, slot)
+    with pytest.raises(StageLost):
+        stages.publish({NAME: 3})
+    assert everything(stages, slot) == before
+
+
+def test_a_slot_that_falls_back_is_published_from_where_it_then_is(stages, slot):
+    stages.put(numbered(9000))
+    publish_once(stages, slot, 9000)
+    kept = {key: slot.redis.dump(key) for key in keys_of(stages, slot) if slot.redis.exists(key)}
+    stages.publish({NAME: 9000})
+    slot.redis.delete(*keys_of(stages, slot))
+    for key, value in kept.items():
+        slot.redis.restore(key, 0, value)
+    assert stages.publish({NAME: 9000}) == SendResult(5100, 0)
+    assert sorted(slot.store) == numbered(9000)
 
 
 def test_a_call_takes_at_most_3900_and_repeated_calls_take_the_rest(stages, slot):
     contents = numbered(9000)
     stages.put(contents)
-    keys = [*stages.staging._of(0, NAME), *stages.staging._groups(0)]
-    replies = [slot.queue.server.call("publish", keys, [NAME, 0]) for _ in range(4)]
+    replies, evidence = [], []
+    for _ in range(4):
+        replies.append(publish_once(stages, slot, 9000))
+        evidence.append(stages.evidence[NAME])
     assert replies == [[1, 3900, 0], [1, 3900, 0], [0, 1200, 0], [0, 0, 0]]
+    assert evidence == [3900, 7800, 9000, 9000]
     assert sorted(slot.store) == contents
-    assert stages.names == []
+    assert stages.keys() == []
+
+
+def test_the_last_call_says_so(stages, slot):
+    stages.put(numbered(3900))
+    assert publish_once(stages, slot, 3900) == [0, 3900, 0]
 
 
 def test_a_stage_is_published_whole_in_calls(stages, slot):
     stages.put(numbered(9000))
-    assert stages.publish() == SendResult(9000, 0)
+    assert stages.publish({NAME: 9000}) == SendResult(9000, 0)
     assert len(slot.store) == 9000
 
 
@@ -52,7 +124,7 @@ def test_the_last_score_wins_where_the_type_says_so(stages, slot):
     slot.queue.send([b"old"], fixed_time=500)
     stages.put([b"old", b"new"], score=700)
     stages.put([b"new"], score=600, held=2)
-    assert stages.publish() == SendResult(new=1, merged=2)
+    assert stages.publish({NAME: 3}) == SendResult(new=1, merged=2)
     assert slot.store == {b"old": 700, b"new": 600}
 
 
@@ -65,7 +137,7 @@ def test_a_time_range_runs_from_publishing_and_the_first_due_time_stays(new_slot
     stages.put([b"new"], score=LONG_MS, held=2)
     slot.wait_until(slot.now_ms() + 20)
     before = slot.now_ms()
-    assert stages.publish() == SendResult(new=1, merged=2)
+    assert stages.publish({NAME: 3}) == SendResult(new=1, merged=2)
     assert slot.store[b"old"] == due
     assert before + 10 <= slot.store[b"new"] <= slot.now_ms() + 10
 
@@ -73,7 +145,7 @@ def test_a_time_range_runs_from_publishing_and_the_first_due_time_stays(new_slot
 def test_a_copy_in_the_retry_queue_gives_way(stages, slot):
     slot.put_waiting({b"m": 5_005, b"other": 5_005})
     stages.put([b"m"])
-    assert stages.publish() == SendResult(new=0, merged=1)
+    assert stages.publish({NAME: 1}) == SendResult(new=0, merged=1)
     assert slot.retry == {b"other": 5_005}
 
 
@@ -85,7 +157,7 @@ def test_every_group_gets_a_copy_and_the_first_groups_counts_are_returned(broker
     slot.commit()
     stages = Stages(slot)
     stages.put([b"m"])
-    assert stages.publish() == SendResult(new=1, merged=0)
+    assert stages.publish({NAME: 1}) == SendResult(new=1, merged=0)
     assert slot.claimed(seq=2) == [b"m"]
     assert other.counters == {"accepted": 2, "merged": 1}
     for each in (slot, other):
@@ -96,8 +168,9 @@ def test_several_stages_are_published_at_once(stages, slot):
     names = [f"a-query:1:{partition}:x" for partition in range(40)]
     for n, name in enumerate(names):
         stages.put([b"%d" % n], name)
-    assert stages.publish(*names) == SendResult(40, 0)
+    assert stages.publish(dict.fromkeys(names, 1)) == SendResult(40, 0)
     assert stages.names == []
+    assert stages.evidence == dict.fromkeys(names, 1)
 
 
 def test_a_full_server_stages_nothing_more_but_lets_through_what_is_staged(own_redis):
@@ -110,9 +183,11 @@ def test_a_full_server_stages_nothing_more_but_lets_through_what_is_staged(own_r
     for name, held in ((NAME, 5000), ("a-query:1:1:new", 0)):
         with pytest.raises(ServerFull):
             stages.put([b"more"], name, held=held)
-    assert stages.book.seal(1, Manifest({NAME: {"T": [0]}}))[0] == 1
-    assert stages.publish() == SendResult(5000, 0)
-    stages.book.conclude(1)
+    manifest = Manifest({NAME: {"T": {0: 5000}}})
+    assert stages.book.seal(1, manifest)[0] == 1
+    assert stages.publish({NAME: 5000}) == SendResult(5000, 0)
+    assert stages.book.announce(1, manifest, "a")
+    assert stages.book.conclude(1, "a")
     assert len(slot.claimed()) == 2048
     slot.check_conservation()
     broker.close()

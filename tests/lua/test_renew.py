@@ -13,7 +13,7 @@ def test_all_claims_of_the_consumer_are_put_off_and_no_others(slot):
     slot.claim("b", seq=1, lease_ms=1000, limit=1)
     others = slot.records["b:1:0"]
     before = slot.now_ms()
-    assert slot.queue.renew([0], "a", 1, LONG_MS) == 2
+    assert slot.queue.renew([0], "a", 1, LONG_MS) == {0: 2}
     records = slot.records
     for name in ("a:1:0", "a:2:0"):
         assert before + LONG_MS <= records[name].deadline <= slot.now_ms() + LONG_MS
@@ -32,7 +32,7 @@ def test_claims_that_an_older_run_made_are_put_off_too(slot):
     slot.put_due([b"m"])
     slot.claim("a", run=1, lease_ms=0)
     slot.queue.replay("a", 2, 5, 5, LONG_MS)
-    assert slot.queue.renew([0], "a", 2, LONG_MS) == 1
+    assert slot.queue.renew([0], "a", 2, LONG_MS) == {0: 1}
     assert slot.records["a:1:0"].run == 1
     assert slot.claimed("b") == []
 

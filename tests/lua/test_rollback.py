@@ -199,3 +199,14 @@ def test_after_a_rollback_the_rest_is_committed(slot):
 def test_a_text_that_is_no_claim_id_is_refused(slot, claim_id):
     with pytest.raises(InvalidOption, match="claimId"):
         slot.rollback([b"m"], claim_id)
+
+
+@pytest.mark.parametrize("delay_ms", [-1, 2**63 - 1])
+def test_a_delay_out_of_bounds_is_refused_and_nothing_moves(slot, delay_ms):
+    """A wait that ends past what a score holds would take the retries left with it."""
+    slot.put_due(numbered(1))
+    slot.claim()
+    before = slot.dump()
+    with pytest.raises(InvalidOption, match=f"delay {delay_ms} ms .* 0 to 31622400000 ms"):
+        slot.rollback(numbered(1), delay_ms=delay_ms)
+    assert slot.dump() == before

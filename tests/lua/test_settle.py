@@ -14,9 +14,10 @@ def test_consumers_settle_for_themselves(slot):
 
 
 def test_settling_keeps_the_run(slot):
-    slot.queue.open_run("a", 0)
+    later = 10 * slot.now_ms()
+    slot.queue.open_run("a", later)
     slot.queue.settle("a", 3)
-    assert slot.queue.open_run("a", 0) == 2
+    assert slot.queue.open_run("a", 0) == later + 2
 
 
 def test_batches_beyond_what_a_double_prints_stay_exact(slot):

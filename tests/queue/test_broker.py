@@ -238,13 +238,13 @@ def test_deleting_a_topic_leaves_what_a_consumer_of_several_topics_has_done(brok
     for name in ("A", "B"):
         broker.create(name, "FixedTime", 1)
     book = ConsumerBook(broker.server, "c", broker.key_prefix)
-    book.open("A,B", 0)
+    run = book.open("A,B", 0)
     queue = broker.queue("A")
     queue.send(numbered(1), fixed_time=1000)
     queue.claim([ClaimRequest(0, 0, 1)], consumer="c", run=1, seq=1, lease_ms=LONG_MS)
     broker.delete("A")
     assert book.topics() == "A,B"
-    assert book.open("A,B", 0) == 2
+    assert book.open("A,B", 0) > run
 
 
 def test_a_sealed_batch_goes_on_without_a_topic_that_was_deleted(broker, caplog):
@@ -254,7 +254,7 @@ def test_a_sealed_batch_goes_on_without_a_topic_that_was_deleted(broker, caplog)
         staging = Staging(broker.server, definition, broker.key_prefix)
         staging.stage(str(name), {0: [1000, b"m"]}, {})
     broker.delete("A")
-    manifest = Manifest({str(name): {"A": [0], "B": [0]}}, 2)
+    manifest = Manifest({str(name): {"A": {0: 1}, "B": {0: 1}}}, 2)
     assert StagedSink(broker, "query").publish(0, manifest).new == 1
     assert "topic A was deleted" in caplog.text
     assert broker.queue("B").figures().store.count == 1

@@ -6,6 +6,7 @@ the model might share a mistake with the scripts.
 
 import itertools
 import os
+from copy import deepcopy
 
 import pytest
 import servers
@@ -74,6 +75,8 @@ class QueueHistory(RuleBasedStateMachine):
         self.present, self.sizes, self.gone = set(), {}, set()
         self.sent_in_flight = set()
         self.lefts, self.renewed = {}, set()
+        self.saved = None  # what the server may fall back to
+        self.fell_back = False
 
     @initialize(topic=topics)
     def make_topic(self, topic):
@@ -187,7 +190,13 @@ class QueueHistory(RuleBasedStateMachine):
             self.send_due(sent)
         self.seq[consumer] += 1
         name = (consumer, self.seq[consumer], 0)
+        self.plan(consumer)
         self.claim_named(name, self.run[consumer], limit, lease, due_before, epoch, False)
+
+    def plan(self, consumer):
+        run, mark = self.run[consumer], mark_of(consumer, self.seq[consumer])
+        expected = self.model.plan(consumer, run, mark)
+        self.both(expected, lambda: self.queue.plan([0], consumer, run, mark))
 
     def send_due(self, contents):
         self.send(contents, 1000)
@@ -200,15 +209,22 @@ class QueueHistory(RuleBasedStateMachine):
         limit=limits,
         lease=leases,
         epoch=epochs,
-        how=st.tuples(behind, st.sampled_from([False, False, True])),
+        how=st.tuples(behind, st.sampled_from([False, False, True]), st.booleans()),
     )
     def claim(self, consumer, back, j, limit, lease, epoch, how):
         name = (consumer, max(1, self.seq[consumer] - back[1]), j)
-        self.claim_named(name, self.run[consumer] - back[0], limit, lease, how[0], epoch, how[1])
+        # Who plans nothing never asks again by the name of a claim that it has lost.
+        plain = how[2] or not self.seq[consumer]
+        if plain and self.fell_back:
+            return
+        self.seq[consumer] = max(1, self.seq[consumer])
+        run = self.run[consumer] - back[0]
+        self.claim_named(name, run, limit, lease, how[0], epoch, how[1], plain)
 
-    def claim_named(self, name, run, limit, lease, due_before, epoch, replay_only):
+    def claim_named(self, name, run, limit, lease, due_before, epoch, replay_only, plain=False):
         epoch = epoch if self.exclusive else None
-        expected = self.model.claim(name, run, limit, lease, due_before, epoch, replay_only)
+        mark = "" if plain or replay_only else mark_of(*name[:2])
+        expected = self.model.claim(name, run, limit, lease, due_before, epoch, replay_only, mark)
 
         def real():
             claims = self.queue.claim(
@@ -220,6 +236,7 @@ class QueueHistory(RuleBasedStateMachine):
                 due_before_ms=DUE_BEFORE_MS if due_before else None,
                 epochs={0: epoch} if epoch else None,
                 replay_only=replay_only,
+                mark=mark,
             )
             self.note_read(name, run, triples(claims[0]))
             return triples(claims[0])
@@ -254,9 +271,17 @@ class QueueHistory(RuleBasedStateMachine):
         run = self.run[consumer] - old_run
         expected = self.model.set_leases(consumer, run, lease)
         if lease:
-            self.both(expected, lambda: self.queue.renew([0], consumer, run, LONG_MS))
+            self.both(expected, lambda: self.queue.renew([0], consumer, run, LONG_MS)[0])
         else:
             self.both(expected, lambda: self.queue.release([0], consumer, run))
+
+    @precondition(lambda self: self.model.records)
+    @rule(consumer=consumers, old_run=behind, knows_seq=st.booleans())
+    def let_go(self, consumer, old_run, knows_seq):
+        """A plain consumer starts, or lets go of its batch."""
+        run, seq = self.run[consumer] - old_run, self.seq[consumer] * knows_seq
+        expected = self.model.let_go(consumer, run, seq)
+        self.both(expected, lambda: self.queue.give_back([0], consumer, run, seq))
 
     @precondition(lambda self: self.model.records)
     @rule(consumer=consumers, old_run=behind, back=st.sampled_from([1, 1, 2, 9]), lease=leases)
@@ -316,6 +341,37 @@ class QueueHistory(RuleBasedStateMachine):
         claim_id = "{}:{}:{}:{}".format(*name, run)
         self.both(expected, lambda: tuple(self.queue.rollback(0, claim_id, contents, delay_ms)))
 
+    # -- a server that forgets
+
+    @rule()
+    def save(self):
+        queues = [self.server.command("DUMP", key) for key in self.keys.all_of(0)]
+        seen = self.present, self.sizes, self.sent_in_flight, self.far_scores, self.lefts
+        self.saved = deepcopy((queues, self.model, seen, self.reads))
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def fall_back(self):
+        """Another server has the state that was saved; what was read meanwhile was read."""
+        queues, self.model, seen, reads = deepcopy(self.saved)
+        came = self.sizes.keys()
+        self.present, self.sizes, self.sent_in_flight, self.far_scores, self.lefts = seen
+        self.gone = (self.gone | came) - self.sizes.keys()
+        self.reads |= reads
+        self.restore(queues)
+        self.model.plans, self.fell_back = {}, True
+
+    def restore(self, queues):
+        for key, dumped in zip(self.keys.all_of(0), queues, strict=True):
+            self.server.command("UNLINK", key)
+            if dumped is not None:
+                self.server.command("RESTORE", key, 0, dumped)
+        headers = hash_of(self.server.command("HGETALL", self.keys.consumers(0)))
+        headers.pop("@epoch", None)
+        for consumer, text in headers.items():
+            elsewhere = b" ".join([*text.split()[:-1], b"elsewhere"])
+            self.server.command("HSET", self.keys.consumers(0), consumer, elsewhere)
+
     # -- after every step
 
     @invariant()
@@ -370,8 +426,8 @@ class QueueHistory(RuleBasedStateMachine):
 
     def check_books(self, records, headers):
         model = self.model
-        # The record's fields are version, stamp, run, deadline, count, moved.
-        found = {claim_name(field): text.split()[2:] for field, text in records.items()}
+        # The record's fields are version, stamp, run, deadline, count, moved, made.
+        found = {claim_name(field): text.split()[2:6] for field, text in records.items()}
         assert found.keys() == model.records.keys()
         for name, (run, deadline, count, moved) in found.items():
             of = model.records[name]
@@ -379,7 +435,7 @@ class QueueHistory(RuleBasedStateMachine):
             assert int(deadline) > 0
         epoch = headers.pop("@epoch", None)
         assert (epoch and int(epoch)) == model.epoch
-        assert {name: list(map(int, text.split()))[:4] for name, text in headers.items()} == {
+        assert {name: list(map(int, text.split()[:4])) for name, text in headers.items()} == {
             name: [header.run, header.settled, *header.last]
             for name, header in model.headers.items()
         }
@@ -410,6 +466,10 @@ def claims_of(prepare, records):
 def claim_name(field):
     consumer, seq, j = field.split(":")
     return consumer, int(seq), int(j)
+
+
+def mark_of(consumer, seq):
+    return f"{consumer}-{seq}"
 
 
 def waiting(score):

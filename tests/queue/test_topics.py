@@ -209,6 +209,7 @@ def test_another_backoff_is_refused(text):
         ({"max_retries": -1}, "maxRetries=-1"),
         ({"retry_backoff_ms": (0,)}, "retryBackoff"),
         ({"retry_backoff_ms": (1,) * 17}, "retryBackoff"),
+        ({"retry_backoff_ms": (2**63,)}, "up to 366d"),
         ({"groups": ()}, "groups"),
         ({"groups": ("a", "a")}, "groups"),
         ({"groups": ("a b",)}, "group='a b'"),

@@ -101,10 +101,10 @@ class Journey:
         names = [StageName("a-query", 0, 0, uuid.uuid4().hex) for _ in range(2)]
         for name in names:
             staging.stage(str(name), {0: [DUE, b"x", DUE, b"y"]}, {})
-        batch = Manifest({str(names[0]): {"FixedTime": [0]}}, 2)
+        batch = Manifest({str(names[0]): {"FixedTime": {0: 2}}}, 2)
         assert sink.publish(0, batch).new == 2
         assert sink.resume(0, batch) is None
-        sink.discard(Manifest({str(names[1]): {"FixedTime": [0]}}))
+        sink.discard(Manifest({str(names[1]): {"FixedTime": {0: 2}}}))
 
     def unmake(self):
         self.broker.alter("FixedTime", exclusive=True)

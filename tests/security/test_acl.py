@@ -184,6 +184,17 @@ def test_a_script_that_would_be_stopped_half_way_is_not_begun(enter, call):
         assert queue.figures() == before
 
 
+@pytest.mark.parametrize(
+    "denied",
+    ["User rmq has no permissions to run the 'rpush' command", "No permissions to access a key"],
+)
+def test_a_denial_in_a_script_is_a_refusal_in_the_words_of_later_servers_too(enter, denied):
+    """Seen: on Redis 8 and Valkey 8 a denial was a ScriptFailed. All of theirs begin like this."""
+    answer = ("EVAL", "return redis.error_reply(ARGV[1])", 1, "k")
+    with pytest.raises(ServerRefused, match=f"does not permit this user.*{denied}.*security.md"):
+        enter().server.command(*answer, f"ERR ACL failure in script: {denied}")
+
+
 def test_a_user_who_is_given_what_was_missing_goes_on(url, enter):
     queue = filled(enter(), "T")
     poor = enter("rmq", without="zadd").queue("T")

@@ -163,7 +163,7 @@ def test_through_the_stages_of_an_exactly_once_sink(queue, dangerous):
     slots = by_slot(queue, dangerous)
     pairs = {slot: [v for c in of for v in (DUE, c)] for slot, of in slots.items()}
     staging.stage(str(name), pairs, {})
-    manifest = Manifest({str(name): {"T": sorted(pairs)}}, len(dangerous))
+    manifest = Manifest({str(name): {"T": {n: len(of) for n, of in slots.items()}}}, len(dangerous))
     assert StagedSink(broker, "a-query").publish(0, manifest).new == len(dangerous)
     with broker.consumer("T", "clerk") as clerk:
         assert sorted_contents(clerk.poll()) == sorted(dangerous)

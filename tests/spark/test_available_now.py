@@ -158,7 +158,7 @@ def test_it_ends_with_a_warning_when_another_holds_what_looks_due(rmq, caplog):
             _, batches = run_to_the_end(run, most=20)
     assert contents(flat(batches)) == []
     assert f"topic {queue.definition.name}: ends with" in caplog.text
-    assert "others hold them" in caplog.text
+    assert "3 due messages unread: other consumers hold them" in caplog.text
 
 
 def test_one_slot_whose_messages_others_hold_does_not_end_it_for_the_rest(rmq):

@@ -55,8 +55,14 @@ def test_the_order_is_the_same_on_a_second_read_and_on_a_replay(rmq, topic_type,
 def test_a_first_delivery_shows_its_time_its_counts_and_its_claim(rmq):
     queue = rmq.queue("FixedTime", 1)
     queue.send(["hello"], fixed_time=1_600_000_000_123)
+    before = queue.now_ms()
     with rmq.by_hand(queue) as run:
-        end, (row,) = run.next(run.initial())
+        start = run.initial()
+        end, (row,) = run.next(start)
+        assert run.batch(start, end) == [row]
+    claimed_at, claim_id = row.pop("claimedAt"), row.pop("claimId")
+    assert before <= round(claimed_at.timestamp() * 1000) <= queue.now_ms()
+    assert claim_id.startswith(f"{end['consumer']}:1:0:")
     assert row == {
         "content": "hello",
         "topic": queue.definition.name,
@@ -65,7 +71,6 @@ def test_a_first_delivery_shows_its_time_its_counts_and_its_claim(rmq):
         "priority": None,
         "deliveryCount": 1,
         "retriesLeft": 16,
-        "claimId": f"{end['consumer']}:1:0:1",
     }
 
 
@@ -270,7 +275,7 @@ def test_a_claim_of_more_bytes_than_arrow_addresses_comes_in_parts():
     """One content stands 2048 times for 2.2 GiB; the parts are looked at one by one."""
     topic = TopicDefinition("T", TopicType.FIXED_TIME, 1)
     rows = 2048
-    claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, b"1000 " * rows, 16, 16)
+    claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, b"1000 " * rows, 16, 16, 1)
     schema = to_arrow_schema(SOURCE_SCHEMA, timezone="UTC")
     batches = partition_reader._batches(topic, schema, [claim], rows * 1_100_000)
     sizes = [(batch.num_rows, batch.nbytes) for batch in batches]

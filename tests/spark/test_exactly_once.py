@@ -1,20 +1,20 @@
 """A sink that sends exactly once: killed at each step, its messages come once each."""
 
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from driving import DUE, Rmq, names, refused, wait_until
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
+from sink_driving import SCHEMA, Sink, killed, numbers
 
 from rmq_spark.queue import staging
 from rmq_spark.queue.errors import CheckpointRefused, InvalidMessage, InvalidOption, StageLost
@@ -27,60 +27,7 @@ from rmq_spark.spark.staged_writer import RmqStagedStreamWriter
 from rmq_spark.spark.writers import RmqStreamWriter
 
 PROGRAM = Path(__file__).parent / "exactly_once_program.py"
-SCHEMA = StructType([StructField("content", StringType()), StructField("topic", StringType())])
 MANY = 200_000  # so many that publishing them takes long enough to be killed in its middle
-_attempts = itertools.count()
-
-
-class Killed(BaseException):
-    """What ends a process here."""
-
-
-class Sink:
-    """A query with an exactly-once sink, by hand. Every call is that of a process just started."""
-
-    def __init__(self, rmq, queue, query):
-        self.rmq, self.queue, self.query = rmq, queue, query
-        self.topic = queue.definition.name
-        self.options = {}
-
-    def writer(self, **options):
-        given = {"redis.url": self.rmq.url, "topic": self.topic, "fixedTime": str(DUE)}
-        given |= {"deliveryGuarantee": "exactlyOnce", **self.options, **options}
-        return RmqDataSource(given).streamWriter(SCHEMA, overwrite=False)
-
-    def stage(self, batch, contents, partition=0, topic=None):
-        """What one attempt of a task stages, in two Arrow batches."""
-        half = len(contents) // 2
-        batches = [
-            pa.record_batch({"content": part, "topic": pa.array([topic] * len(part), pa.string())})
-            for part in (contents[:half], contents[half:])
-            if part
-        ]
-        name = StageName(self.query, batch, partition, f"attempt{next(_attempts)}")
-        return self.writer().stage(iter(batches), name)
-
-    def staged(self, batch, *partitions):
-        return [self.stage(batch, contents, n) for n, contents in enumerate(partitions)]
-
-    def run(self, batch, *partitions):
-        """A batch from its tasks to its end."""
-        self.writer().commit(self.staged(batch, *partitions), batch)
-
-    def consume(self):
-        """What a consumer takes now, and commits."""
-        taken = []
-        with self.rmq.broker.consumer(self.topic, "consumer") as consumer:
-            for batch in consumer.batches(100_000, wait=False):
-                taken += [message.content.decode() for message in batch]
-                batch.commit()
-        return taken
-
-    def stages(self):
-        """Of all slots: the names that are registered, and the lists that are there."""
-        begun = Staging(self.queue.server, self.queue.definition).begun(self.queue.slots)
-        lists = self.queue.server.client.keys(f"stage_?{self.topic}_*")
-        return sorted({name for stages in begun for name in stages}), lists
 
 
 @pytest.fixture
@@ -88,35 +35,10 @@ def sink(rmq):
     return Sink(rmq, rmq.queue("FixedTime", 4), f"query-of-{rmq.name()}")
 
 
-@contextmanager
-def killed(monkeypatch, script, nth=0, after=False):
-    """The process dies at its nth call of a script: before Redis gets it, or before it answers."""
-    calls = itertools.count()
-    pipeline = Server.pipeline
-
-    def until(self, wanted):
-        dies = any(call.script == script for call in wanted) and next(calls) == nth
-        if dies and not after:
-            raise Killed
-        replies = pipeline(self, wanted)
-        if dies:
-            raise Killed
-        return replies
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Server, "pipeline", until)
-        patched.setattr(staging, "PUBLISHES_A_PIPELINE", 1)
-        with pytest.raises(Killed):
-            yield
-
-
-def numbers(start, end):
-    return [f"m{n}" for n in range(start, end)]
-
-
 STEPS = [
     *(("seal", 0, after) for after in (False, True)),
     *(("publish", nth, after) for nth in (0, 1, 5, 7) for after in (False, True)),
+    *(("announce", 0, after) for after in (False, True)),
     *(("conclude", 0, after) for after in (False, True)),
     *(("discard", 0, after) for after in (False, True)),
 ]
@@ -363,7 +285,37 @@ def test_two_drivers_that_publish_at_once_do_it_once(sink, monkeypatch):
     assert sink.stages() == ([], [])
 
 
-@pytest.mark.parametrize("script", ["stage", "seal", "publish", "conclude", "discard"])
+def test_a_driver_whose_evidence_a_later_batch_has_swept_misses_nothing(sink, monkeypatch):
+    """It publishes, and sees what it looks for gone, for another has concluded its batch."""
+    messages = sink.staged(1, numbers(0, 40))
+    pipeline = Server.pipeline
+    overtaken = []
+
+    def overtaking(self, calls):
+        if any(call.script == "publish" for call in calls) and not overtaken:
+            overtaken.append(True)
+            sink.run(1, numbers(0, 40))
+            sink.run(2, numbers(40, 80))
+        return pipeline(self, calls)
+
+    monkeypatch.setattr(Server, "pipeline", overtaking)
+    with refused(CheckpointRefused, "batch 1 comes again, but batch 2"):
+        sink.writer().commit(messages, 1)
+    assert sorted(sink.consume()) == names(80)
+    assert sink.queue.figures().counters["accepted"] == 80
+
+
+def test_the_evidence_of_a_batch_goes_with_the_sweep_of_a_later_one(sink):
+    def registered():
+        begun = Staging(sink.queue.server, sink.queue.definition).begun(sink.queue.slots)
+        return {StageName.parse(name).batch for of in begun for name in of}
+
+    for batch in (1, 2, 3):
+        sink.run(batch, numbers(0, 40))
+        assert registered() == {batch}
+
+
+@pytest.mark.parametrize("script", ["stage", "seal", "publish", "announce", "conclude", "discard"])
 def test_every_call_may_be_repeated_and_the_cache_flushed(sink, monkeypatch, script):
     pipeline = Server.pipeline
 
@@ -386,7 +338,7 @@ def test_a_task_whose_stage_was_swept_fails_instead_of_sending_a_part(sink, monk
 
     def swept(self, name, by_slot, held):
         stage(self, name, by_slot, held)
-        self.sweep(range(4), sink.query, 1)
+        self.sweep(range(4), sink.query, 1, {})
 
     monkeypatch.setattr(Staging, "stage", swept)
     monkeypatch.setattr(packing, "ROWS_A_BATCH", 10)

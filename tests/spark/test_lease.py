@@ -221,11 +221,11 @@ def test_a_committed_batch_is_renewed_no_more(rmq):
 NOT_UTF8 = b"\xc3\x28 is no text"
 
 
-def unreadable(rmq):
+def unreadable(rmq, **options):
     """A topic with one bad content among good ones, read as STRING: the query fails."""
     queue = rmq.queue("FixedTime", 1)
     queue.send(["fine", NOT_UTF8, "too"], fixed_time=1_000_000)
-    run = rmq.by_hand(queue)
+    run = rmq.by_hand(queue, **options)
     start = run.initial()
     end = run.plan(start)
     with refused(
@@ -255,7 +255,7 @@ def test_a_content_that_is_no_utf8_is_read_as_binary_by_the_same_checkpoint(rmq,
 
 
 def test_a_content_that_is_no_utf8_is_read_as_binary_by_a_new_checkpoint(rmq, binary_schema):
-    queue, run, *_ = unreadable(rmq)
+    queue, run, *_ = unreadable(rmq, releaseOnStop="true")
     run.stop()
     with rmq.by_hand(queue, binary_schema) as other:
         _, rows = other.next(other.initial())

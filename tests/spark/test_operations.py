@@ -82,7 +82,7 @@ def test_a_slot_that_the_topic_has_not_is_refused(rmq, slot):
     run.stop()
 
 
-@pytest.mark.parametrize("delay", ["5", "-5s", "soon", ""])
+@pytest.mark.parametrize("delay", ["5", "-5s", "soon", "", "367d", "9" * 30 + "d"])
 def test_a_delay_that_is_no_duration_is_refused(rmq, delay):
     queue, run, _, rows = claimed(rmq)
     with refused(InvalidMessage, "Row 0 ", "delay is ", "a number with its unit"):
@@ -91,15 +91,16 @@ def test_a_delay_that_is_no_duration_is_refused(rmq, delay):
     run.stop()
 
 
-def test_a_negative_delay_in_ms_is_refused(rmq):
+@pytest.mark.parametrize("delay", [-1, 2**63 - 1])
+def test_a_delay_in_ms_out_of_bounds_is_refused(rmq, delay):
     queue, run, _, rows = claimed(rmq)
     columns = {
         "content": (StringType(), ["m0"]),
         "slot": (IntegerType(), [0]),
         "claimId": (StringType(), [rows[0]["claimId"]]),
-        "delay": (LongType(), [-1]),
+        "delay": (LongType(), [delay]),
     }
-    with refused(InvalidMessage, "Row 0 ", "delay is -1", "0 or more"):
+    with refused(InvalidMessage, "Row 0 ", f"delay is {delay}", "0 to 31622400000 ms (366d)"):
         write(rmq, queue.definition.name, columns, operation="rollback")
     run.stop()
 

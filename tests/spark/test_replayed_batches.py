@@ -8,6 +8,11 @@ from driving import contents, names, refused, send_due
 from rmq_spark.queue.errors import Lost, Settled, Superseded
 
 
+def run_of(rows) -> int:
+    """The number of the run that read these."""
+    return int(rows[0]["claimId"].rsplit(":", 1)[1])
+
+
 def test_an_old_task_that_claims_after_the_replay_takes_nothing(rmq):
     """Without it, the commit of the replayed batch deletes what nobody has read (seen)."""
     queue = rmq.due(20)
@@ -17,7 +22,7 @@ def test_an_old_task_that_claims_after_the_replay_takes_nothing(rmq):
     late = old.partitions(start, end)
     with old.again() as new:
         assert new.batch(start, end) == []
-        with refused(Superseded, "was superseded by run 2", "A newer start of the same query"):
+        with refused(Superseded, "was superseded by run ", "A newer start of the same query"):
             old.read(late)
         assert queue.figures().store.count == 20
         later, rows = new.next(end)
@@ -160,7 +165,7 @@ def test_what_is_lost_fails_a_second_read_and_is_not_in_the_next_run(rmq):
     with rmq.by_hand(queue) as run:
         start = run.initial()
         end, first = run.next(start)
-        queue.release(queue.slots, end["consumer"], 1)
+        queue.release(queue.slots, end["consumer"], run_of(first))
         with rmq.by_hand(queue) as other:
             _, taken = other.next(other.initial())
             assert contents(taken) == contents(first)
@@ -173,9 +178,23 @@ def test_what_is_lost_fails_a_second_read_and_is_not_in_the_next_run(rmq):
             assert queue.figures().prepare.count == 6
 
 
-def test_after_stop_others_get_the_messages_at_once(rmq):
+def test_after_stop_the_messages_stay_claimed(rmq):
+    """Spark may have finished the batch: whoever got it then would have it a second time."""
     queue = rmq.due(6)
     with rmq.by_hand(queue, visibilityTimeout="1h") as run:
+        start = run.initial()
+        end, rows = run.next(start)
+    with rmq.by_hand(queue) as other:
+        assert other.next(other.initial())[1] == []
+    with run.again() as later:
+        assert contents(later.batch(start, end)) == contents(rows)
+        later.plan(end)
+    assert queue.figures().counters["committed"] == 6
+
+
+def test_after_stop_others_get_the_messages_at_once_if_asked_for(rmq):
+    queue = rmq.due(6)
+    with rmq.by_hand(queue, visibilityTimeout="1h", releaseOnStop="true") as run:
         run.next(run.initial())
         with rmq.by_hand(queue) as other:
             start = other.initial()
@@ -217,7 +236,7 @@ def test_stop_is_harmless_before_any_call_and_twice(rmq):
     run.next(run.initial())
     run.stop()
     run.stop()
-    assert sum(slot.due for slot in queue.due(queue.slots, "other")) == 2
+    assert sum(slot.due for slot in queue.due(queue.slots, "other")) == 0
 
 
 def test_a_query_triggered_once_does_not_release_when_it_stops(rmq):

@@ -58,8 +58,8 @@ def test_a_restart_reads_the_same_rows_of_every_topic(rmq, two):
         assert again.plan(later) == later
 
 
-def test_the_driver_that_is_stopped_gives_back_what_it_had_of_every_topic(rmq, two):
-    with Run(options(rmq, topics=listed(*two))) as run:
+def test_with_release_on_stop_the_messages_of_every_topic_are_given_back(rmq, two):
+    with Run(options(rmq, topics=listed(*two), releaseOnStop="true")) as run:
         run.next(run.initial())
     with Run(options(rmq, topics=listed(*two))) as other:
         _, rows = other.next(other.initial())

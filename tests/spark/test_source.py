@@ -112,11 +112,12 @@ def test_a_failed_batch_comes_again_with_the_same_rows_in_the_same_order(spark, 
     assert queue.figures().counters["committed"] == 70
 
 
-def test_a_failed_batch_is_released_at_once_to_whoever_comes_first(spark, rmq):
+def test_with_release_on_stop_a_failed_batch_goes_to_whoever_comes_first(spark, rmq):
     queue = rmq.due(8)
     batches = Batches(fail_in={0})
+    frame = rmq.read(spark, queue, visibilityTimeout="1h", releaseOnStop="true")
     with pytest.raises(StreamingQueryException):
-        batches.run(rmq.read(spark, queue, visibilityTimeout="1h"), rmq.folder / "checkpoint")
+        batches.run(frame, rmq.folder / "checkpoint")
     wait_until(lambda: due_to_another(queue) == 8, "the failed batch to be given back")
     with rmq.by_hand(queue) as other:
         end, rows = other.next(other.initial())
@@ -129,7 +130,7 @@ def test_a_failed_batch_is_released_at_once_to_whoever_comes_first(spark, rmq):
     assert batches.contents() == ["m8", "m9"]
 
 
-def test_between_two_late_triggers_nothing_is_lost_and_stop_gives_back(spark, rmq):
+def test_between_two_late_triggers_leases_are_renewed(spark, rmq):
     queue = rmq.due(8)
     batches = Batches()
     query = (
@@ -143,11 +144,24 @@ def test_between_two_late_triggers_nothing_is_lost_and_stop_gives_back(spark, rm
     wait_until(lambda: queue.now_ms() > begun + 1500, "the lease to end")
     assert due_to_another(queue) == 0
     query.stop()
-    # Its last batch is done, but only its next start can tell.
-    wait_until(lambda: due_to_another(queue) == 8, "the messages to be given back")
     batches.run(rmq.read(spark, queue), rmq.folder / "checkpoint")
     assert queue.figures().counters["committed"] == 8
     assert batches.contents() == names(8)
+
+
+def test_stopping_a_query_gives_its_finished_batch_to_nobody(spark, rmq):
+    """The sink has it, and Spark's commit log: another query must not get it a second time."""
+    queue = rmq.due(8)
+    frame = rmq.read(spark, queue, visibilityTimeout="1h")
+    query = rmq.into_parquet(frame, processingTime="1 hour")
+    wait_until(lambda: query.lastProgress, "the first batch to end")
+    query.stop()
+    rmq.drain(rmq.read(spark, queue), "-other")
+    assert not (rmq.folder / "out-other").exists() or rmq.contents(spark, "-other") == []
+    send_due(queue, range(8, 10))
+    rmq.drain(frame)  # the same checkpoint goes on at once
+    assert rmq.contents(spark) == names(10)
+    assert queue.figures().counters["committed"] == 10
 
 
 def test_a_query_that_goes_on_finds_new_messages_until_it_is_stopped(spark, rmq):
@@ -283,7 +297,7 @@ def test_neither_explain_nor_a_failed_query_shows_the_password(spark, rmq, capsy
     assert secret not in shown + chained_text(error.value)
 
 
-def test_a_reader_that_gets_sigterm_twice_gives_back_its_messages(rmq):
+def test_a_reader_that_gets_sigterm_twice_gives_back_its_messages_if_asked_for(rmq):
     """Spark ends a reader so, often with two signals; its stop must get to its end."""
     queue = rmq.due(8)
     program = (
@@ -296,7 +310,7 @@ def test_a_reader_that_gets_sigterm_twice_gives_back_its_messages(rmq):
         "finally:\n"
         "    run.stop()\n"
     )
-    options = json.dumps(rmq.options(queue, visibilityTimeout="1h"))
+    options = json.dumps(rmq.options(queue, visibilityTimeout="1h", releaseOnStop="true"))
     arguments = [sys.executable, "-c", program, os.path.dirname(__file__), options]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
         assert reader.stdout.readline() == b"8\n"

@@ -28,6 +28,12 @@ class Relay:
         with self._lock:
             self._is_cut = False
 
+    def lead_to(self, target: int) -> None:
+        """Ends all connections; new ones go to another server."""
+        self.cut()
+        self._target = target
+        self.mend()
+
     def close(self) -> None:
         self._listener.close()
         self.cut()

@@ -1,0 +1,21 @@
+-- Announces that all of a sealed batch was published and will be concluded. Who announces it looks
+-- for the evidence in all slots then: conclude refuses when Redis has forgotten the announcement.
+-- KEYS: 1 sink
+-- ARGV: 1 batch, 2 SHA-1 of its manifest, 3 a name that no other announcement has
+-- Returns 1 (also when the batch is concluded already), or 0 when another batch, or this one with
+--   another manifest, is sealed.
+-- Errors: RMQ_WRONGTYPE
+-- Bound: constant.
+local sink, batch, digest, name = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
+
+--- include types
+
+local wrong = wrong_type(sink, 'hash')
+if wrong then return wrong end
+if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end
+local manifest = redis.call('HGET', sink, 'manifest')
+if not manifest then return 1 end
+if redis.sha1hex(manifest) ~= digest then return 0 end
+redis.call('HDEL', sink, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+redis.call('HSET', sink, 'announced', name)
+return 1

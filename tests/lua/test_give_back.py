@@ -1,0 +1,194 @@
+"""What a consumer holds is given back: it starts, takes its next batch, or ends."""
+
+import pytest
+from seeding import LONG_MS, numbered
+
+from rmq_spark.queue.errors import Settled, Superseded
+from rmq_spark.queue.view import keys_of
+
+EVERYTHING = "store prepare retry dead claims first consumers stats"
+
+
+def call(slot, consumer="a", run=1, seq=0):
+    """One call of the script, which the queue repeats while more remains."""
+    keys = keys_of(slot.keys, 0, EVERYTHING)
+    return slot.queue.server.call("give_back", keys, [consumer, run, seq, 16, ""])
+
+
+def give_back(slot, consumer="a", run=1, seq=0):
+    return slot.queue.give_back([0], consumer, run, seq)
+
+
+def test_all_batches_of_the_consumer_are_in_the_store_at_once(slot):
+    slot.put_due(numbered(3))
+    for seq in (1, 2):
+        slot.claim("a", seq=seq, limit=1)
+    slot.claim("b", limit=1)
+    assert give_back(slot) == 2
+    assert slot.store == dict.fromkeys(numbered(2), 16)
+    assert list(slot.records) == ["b:1:0"]
+    assert slot.redis.hlen(slot.keys.first(0)) == 1
+    assert slot.claim("c").retries_left == [15, 15]
+
+
+def test_a_delivery_costs_what_it_costs_when_its_lease_runs_out(new_slot):
+    ran_out, given_back = new_slot(max_retries=2), new_slot(max_retries=2)
+    for slot in (ran_out, given_back):
+        slot.put({b"first": 1000, b"retried": 2, b"last": 1})
+        slot.claim(lease_ms=0 if slot is ran_out else LONG_MS)
+    ran_out.queue.expire()
+    give_back(given_back)
+    assert given_back.store == ran_out.store == {b"first": 2, b"retried": 1}
+    assert list(given_back.dead) == list(ran_out.dead) == [b"last"]
+    assert given_back.counters == ran_out.counters
+
+
+def test_a_lease_that_ran_out_is_given_back_too(slot):
+    slot.put_due([b"m"])
+    slot.claim(lease_ms=0)
+    assert give_back(slot) == 1
+    assert slot.store == {b"m": 16}
+
+
+def test_a_claim_that_was_never_delivered_costs_nothing(slot):
+    slot.put_due([b"m"], first_score=1000)
+    slot.claim()
+    slot.queue.unread([0], "a", 1, 1)
+    assert give_back(slot) == 1
+    assert slot.store == {b"m": 1000}
+
+
+def test_the_backoff_holds(new_slot):
+    slot = new_slot(retry_backoff="1h")
+    slot.put_due([b"m"])
+    slot.claim()
+    assert give_back(slot) == 1
+    assert (slot.store, slot.waiting) == ({}, {b"m": 16})
+
+
+def test_a_copy_sent_again_meanwhile_wins(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    slot.queue.send([b"m"], fixed_time=7000)
+    assert give_back(slot) == 1
+    assert slot.store == {b"m": 7000}
+
+
+def test_what_was_rolled_back_or_committed_stays_where_it_is(slot):
+    slot.put_due(numbered(2))
+    slot.claim(seq=1, limit=1)
+    slot.commit(seq=1)
+    slot.claim(seq=2)
+    slot.rollback(numbered(2), "a:2:0:1", delay_ms=LONG_MS)
+    assert give_back(slot) == 0
+    assert slot.waiting == {numbered(2)[1]: 16}
+    assert slot.records == slot.store == {}
+    assert slot.redis.hlen(slot.keys.first(0)) == 0
+
+
+def test_empty_records_of_the_consumer_go_and_those_of_others_stay(slot):
+    for consumer in ("a", "aa", "b"):
+        slot.claim(consumer)
+    assert give_back(slot) == 0
+    assert sorted(slot.records) == ["aa:1:0", "b:1:0"]
+
+
+def test_an_empty_claim_that_was_never_delivered_goes_too(slot):
+    slot.claim()
+    assert slot.queue.unread([0], "a", 1, 1) == 1
+    assert give_back(slot) == 0
+    assert slot.records == {}
+
+
+def test_the_consumer_is_no_longer_at_work(slot):
+    slot.put_due([b"m"])
+    slot.claim(seq=4, j=3)
+    claimed_ms = slot.header().seen_ms
+    slot.wait_until(claimed_ms)
+    give_back(slot)
+    header = slot.header()
+    assert (header.run, header.settled, header.last_seq, header.last_j) == (1, 4, 4, 3)
+    assert header.seen_ms > claimed_ms
+    assert [seen.at_work for seen in slot.queue.consumers(slot.now_ms())] == [0]
+
+
+def test_settled_never_goes_back(slot):
+    slot.claim(seq=2)
+    slot.commit(seq=9)
+    give_back(slot, seq=3)
+    assert slot.header().settled == 9
+
+
+def test_a_claim_that_comes_too_late_is_refused(slot):
+    """Its call was still under way to Redis when the consumer gave up. Nobody reads the reply, and
+    the commit of the next batch would remove the messages."""
+    slot.put_due([b"m"])
+    give_back(slot, seq=3)
+    with pytest.raises(Settled):
+        slot.claim(seq=3)
+    assert slot.claimed(seq=4) == [b"m"]
+
+
+def test_a_newer_run_takes_what_an_older_one_held_and_bars_it(slot):
+    slot.put_due([b"m"])
+    slot.claim(run=1)
+    assert give_back(slot, run=2) == 1
+    for late in (lambda: slot.claim(run=1, seq=2), lambda: slot.commit(run=1)):
+        with pytest.raises(Superseded):
+            late()
+    assert slot.store == {b"m": 16}
+
+
+def test_a_slot_that_held_nothing_is_barred_as_well(slot):
+    assert give_back(slot, run=2) == 0
+    with pytest.raises(Superseded):
+        slot.claim(run=1)
+
+
+def test_an_older_run_than_the_slot_knows_gives_nothing_back(slot):
+    slot.put_due([b"m"])
+    slot.claim(run=2)
+    before = slot.dump()
+    with pytest.raises(Superseded):
+        give_back(slot, run=1)
+    assert slot.dump() == before
+
+
+def test_a_second_time_changes_nothing_but_the_time_seen(slot):
+    slot.put_due(numbered(3))
+    slot.claim()
+    give_back(slot)
+    keys = slot.keys.all_of(0)
+    before = [slot.redis.dump(key) for key in keys if key != slot.keys.consumers(0)]
+    assert give_back(slot) == 0
+    assert [slot.redis.dump(key) for key in keys if key != slot.keys.consumers(0)] == before
+
+
+def test_a_call_gives_back_at_most_4096_messages_and_the_queue_all(slot):
+    slot.put_due(numbered(3 * 2048))
+    for j in range(3):
+        slot.claim(j=j)
+    assert call(slot) == [4096, 1]
+    assert slot.header().settled == 0
+    assert give_back(slot) == 2048
+    assert slot.header().settled == 1
+    assert len(slot.store) == 3 * 2048
+
+
+def test_a_call_that_was_interrupted_is_repeated_to_the_end(slot):
+    slot.put_due(numbered(3 * 2048))
+    for j in range(3):
+        slot.claim(j=j)
+    assert [call(slot), call(slot), call(slot)] == [[4096, 1], [2048, 0], [0, 0]]
+    assert slot.prepare == slot.records == {}
+
+
+def test_each_slot_goes_on_until_it_is_empty(broker):
+    broker.create("T", "FixedTime", 2)
+    queue = broker.queue("T")
+    queue.send(numbered(50), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        assert len(consumer.poll()) == 50
+        run = queue.headers("a")[0].run
+        assert queue.give_back(queue.slots, "a", run) == 50
+    assert queue.figures().store.count == 50
