@@ -37,6 +37,14 @@ def test_a_full_claim_comes_back_in_order_after_a_replay_changed_some_retries(ne
     assert again.retries_left == [max(0, left - 1) for left in first.retries_left]
 
 
+def test_a_claim_keeps_the_time_at_which_it_was_made(slot):
+    slot.put_due(numbered(2))
+    made = slot.claim().claimed_at_ms
+    slot.wait_until(made)
+    assert slot.claim().claimed_at_ms == made
+    assert slot.claim(run=2).claimed_at_ms == made
+
+
 def test_asking_again_does_not_charge_a_retry_but_renews_the_lease(slot):
     slot.put_due([b"m"])
     slot.claim(lease_ms=0)

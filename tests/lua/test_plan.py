@@ -3,6 +3,8 @@
 import pytest
 from seeding import LONG_MS, numbered
 
+from rmq_spark.queue import connect
+from rmq_spark.queue.claims import ClaimRequest
 from rmq_spark.queue.errors import Lost, Settled, Superseded
 
 
@@ -66,19 +68,16 @@ def test_the_next_plan_claims_on_the_other_server(slot):
 
 
 def test_a_server_that_takes_a_new_replication_id_makes_no_claim_of_an_earlier_plan(
-    own_redis, redis_executable
+    own_redis,
 ):
     """What every restart and every failover brings, here without losing anything."""
-    from rmq_spark.queue import connect
-
     broker = connect(own_redis.url)
-    queue = broker.create("T", "FixedTime", 1) and broker.queue("T")
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
     queue.send([b"m"], fixed_time=1000)
     queue.plan([0], "a", 1, "m1")
     broker.server.client.execute_command("REPLICAOF", "127.0.0.1", "1")
     broker.server.client.execute_command("REPLICAOF", "NO", "ONE")
-    from rmq_spark.queue.claims import ClaimRequest
-
     [claim] = queue.claim(
         [ClaimRequest(0, 0)], consumer="a", run=1, seq=1, lease_ms=LONG_MS, mark="m1"
     )
@@ -103,6 +102,14 @@ def test_each_consumer_has_a_plan_of_its_own(slot):
     assert slot.claimed(mark="m1", limit=2) == numbered(2)
     assert slot.claim("b", mark="m1").forgotten
     assert slot.claimed("b", mark="m2") == numbered(4)[2:]
+
+
+def test_a_claim_without_a_mark_is_made_whatever_the_plan(slot):
+    """A plain consumer asks for a claim once, and plans nothing."""
+    slot.put_due(numbered(2))
+    plan(slot, "m1")
+    to_another_server(slot)
+    assert slot.claimed() == numbered(2)
 
 
 def test_a_claim_that_was_given_back_is_lost_and_not_forgotten(slot):

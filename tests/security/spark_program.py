@@ -187,7 +187,8 @@ def main():
     @attempt("wrong password, each_message")
     def _():
         listener = rmq_spark.each_message(print, options=REFUSED)
-        return drain(read("Orders", IN_URL), "unsettled", listener)
+        reading = {**IN_URL, "releaseOnStop": "true"}  # the next attempt gets these messages
+        return drain(read("Orders", reading), "unsettled", listener)
 
     @attempt("read, password in the address")
     def _():

@@ -44,7 +44,9 @@ def use(url, **options):
     broker.create("T", "FixedTime", 1)
     assert broker.queue("T").send([b"m"], fixed_time=1).new == 1
     with broker.consumer("T", "a") as consumer:
-        assert [message.content for message in consumer.poll()] == [b"m"]
+        batch = consumer.poll()
+        assert [message.content for message in batch] == [b"m"]
+        assert batch.commit() == 1
     shown = repr(broker)
     broker.close()
     return shown

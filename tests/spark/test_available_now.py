@@ -157,7 +157,7 @@ def test_it_ends_with_a_warning_when_another_holds_what_looks_due(rmq, caplog):
         with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
             _, batches = run_to_the_end(run, most=20)
     assert contents(flat(batches)) == []
-    assert f"topic {queue.definition.name}: ends with" in caplog.text
+    assert f"topic {queue.definition.name}: the query ends with" in caplog.text
     assert "3 due messages unread: other consumers hold them" in caplog.text
 
 

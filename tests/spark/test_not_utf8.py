@@ -132,7 +132,7 @@ def test_a_topic_that_is_no_text_is_named_and_cut_short(rmq, bad):
     ("name", "accepted"),
     [
         ("claimId", "the claimId that came with the message, in valid UTF-8"),
-        ("delay", "null for the topic's, in valid UTF-8"),
+        ("delay", "null for the topic's backoff, in valid UTF-8"),
     ],
 )
 def test_a_text_of_a_rollback_that_is_no_text_is_named(rmq, name, accepted):
