@@ -52,7 +52,7 @@ local record = by_field[record_field(consumer, seq, j)]
 if not record and (replay_only or seq < header.last_seq
   or seq == header.last_seq and j <= header.last_j) then
   return redis.error_reply(string.format('RMQ_LOST claim %s is gone: its lease ran out and its '
-    .. 'messages were given back', record_field(consumer, seq, j)))
+    .. 'messages were given back, or Redis has forgotten it', record_field(consumer, seq, j)))
 end
 -- Whoever asks may have read this claim before Redis fell back and forgot it. Made anew, it would
 -- hold other messages, which nobody reads and the batch's commit removes.
@@ -89,7 +89,7 @@ if epoch then
 end
 
 local claim = {field = record_field(consumer, seq, j), stamp = free_stamp(records, now), run = run,
-  deadline = now + lease_ms, moved = moved, made = now}
+  deadline = now + lease_ms, moved = moved, made = now, replayed = 0}
 local contents, scores, left = {}, {}, {}
 if not fenced and not held then
   contents, scores, left = take_due(claim.stamp, due_before and math.min(now, due_before) or now)

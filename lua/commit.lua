@@ -1,6 +1,9 @@
--- The second phase of delivery: everything a consumer claimed in one slot up to a batch is done.
+-- The second phase of delivery: what a run has claimed or replayed in one slot is done. Claims of
+-- earlier runs stay, as nobody has finished them: Redis may have fallen back to a state that has
+-- them, or the topic was not read for a while. They are given back when their lease ends.
 -- KEYS: 1 prepare, 2 claims, 3 first, 4 consumers, 5 stats
--- ARGV: 1 consumer, 2 run, 3 seq
+-- ARGV: 1 consumer, 2 run, 3 seq, 4 since: the batch (exclusive) from which on, 5 1 to commit the
+--       claims of earlier runs, too, else 0
 -- Returns {1 if records remain to be committed by another call, else 0; messages claimed; messages
 --   moved on the way; messages committed; records}, of the records this call removed; and 1 if the
 --   batch was settled here before, else 0.
@@ -8,6 +11,7 @@
 -- Bound: 8 records, 16384 messages.
 local prepare, claims, first, consumers, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local since, of_earlier_runs = tonumber(ARGV[4]), ARGV[5] == '1'
 local RECORDS_A_CALL = 8
 
 --- include time
@@ -28,7 +32,8 @@ redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run t
 local again = header.settled >= seq and 1 or 0
 local done, more, claimed, moved, held = {}, 0, 0, 0, 0
 for _, record in ipairs(records) do
-  if record.consumer == consumer and record.seq <= seq then
+  if record.consumer == consumer and record.seq > since and record.seq <= seq
+    and (of_earlier_runs or record.run == run or record.replayed == run) then
     if #done == RECORDS_A_CALL then
       more = 1
       break

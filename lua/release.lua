@@ -6,7 +6,7 @@
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 local claims, consumers = KEYS[1], KEYS[2]
-local consumer, run, lease_ms = ARGV[1], tonumber(ARGV[2]), 0
+local consumer, run, lease_ms, since = ARGV[1], tonumber(ARGV[2]), 0, 0
 
 --- include time
 --- include types

@@ -1,11 +1,12 @@
--- Puts off the deadlines of all claims that a consumer holds in one slot, whatever run made them.
+-- Puts off the deadlines of the claims that a consumer holds in one slot, whatever run made them.
 -- KEYS: 1 claims, 2 consumers
--- ARGV: 1 consumer, 2 run, 3 lease in ms
+-- ARGV: 1 consumer, 2 run, 3 lease in ms, 4 since: the batch (exclusive) from which on
 -- Returns how many claims.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 local claims, consumers = KEYS[1], KEYS[2]
-local consumer, run, lease_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local consumer, run = ARGV[1], tonumber(ARGV[2])
+local lease_ms, since = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 --- include time
 --- include types

@@ -1,5 +1,6 @@
 -- Lists the claims of a batch that an earlier run made in one slot, renews their leases, and bars
--- all older runs from the slot. Each is then claimed by its name with replayOnly.
+-- all older runs from the slot. Each is then claimed by its name with replayOnly; or by nobody, where
+-- the sink has the batch already.
 -- KEYS: 1 claims, 2 consumers
 -- ARGV: 1 consumer, 2 run, 3 seqFrom (exclusive), 4 seqTo (inclusive), 5 lease in ms
 -- Returns {seq, j, messages claimed, ...}, in no order.
@@ -28,7 +29,7 @@ header.run, header.seen = run, now
 write_header(consumers, header)
 for _, record in ipairs(records) do
   if record.consumer == consumer and record.seq > seq_from and record.seq <= seq_to then
-    record.deadline = now + lease_ms
+    record.deadline, record.replayed = now + lease_ms, run
     write_record(claims, record)
     listed[#listed + 1] = record.seq
     listed[#listed + 1] = record.j

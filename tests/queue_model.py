@@ -24,6 +24,7 @@ class Record:
     expired: bool
     first: dict[bytes, int]  # content -> score in the store, in delivery order
     moved: int
+    replayed: int = 0
 
 
 @dataclass
@@ -167,19 +168,25 @@ class Model:
         listed = []
         for name, record in self.records.items():
             if name[0] == consumer and seq_from < name[1] <= seq_to:
-                record.expired = not lease
+                record.expired, record.replayed = not lease, run
                 listed.append((*name[1:], len(record.first)))
         return sorted(listed)
 
     # -- the second phase, and the ways back
 
-    def commit(self, consumer, run, seq):
+    def commit(self, consumer, run, seq, since, of_earlier_runs):
         header = self.headers.get(consumer, Header())
         if run < header.run:
             return "Superseded"
         header.run, header.settled = run, max(header.settled, seq)
         self.headers[consumer] = header
-        done = [name for name in self.records if name[0] == consumer and name[1] <= seq]
+        done = [
+            name
+            for name, record in self.records.items()
+            if name[0] == consumer
+            and since < name[1] <= seq
+            and (of_earlier_runs or run in (record.run, record.replayed))
+        ]
         committed = [content for content, h in self.prepare.items() if h.claim in done]
         for content in committed:
             del self.prepare[content]

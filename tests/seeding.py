@@ -21,6 +21,7 @@ class Record:
     count: int
     moved: int
     made: int
+    replayed: int
 
 
 def numbered(how_many, name="m", start=0):
@@ -77,8 +78,8 @@ class Slot:
     def claimed(self, *args, **options):
         return self.claim(*args, **options).contents
 
-    def commit(self, consumer="a", run=1, seq=1):
-        return self.queue.commit([0], consumer, run, seq)
+    def commit(self, consumer="a", run=1, seq=1, **which):
+        return self.queue.commit([0], consumer, run, seq, **which)
 
     def release(self, consumer="a", run=1):
         return self.queue.release([0], consumer, run)

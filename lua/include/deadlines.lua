@@ -1,4 +1,5 @@
--- What renew.lua and release.lua share; they declare claims, consumers, consumer, run and lease_ms.
+-- What renew.lua and release.lua share; they declare claims, consumers, consumer, run,
+-- lease_ms and since.
 local LONG_PAST = 1 -- a released claim stays released when the server's clock steps back
 
 local function set_deadlines()
@@ -12,7 +13,7 @@ local function set_deadlines()
   redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
   local now, renewed = now_ms(), 0
   for _, record in ipairs(records) do
-    if record.consumer == consumer then
+    if record.consumer == consumer and record.seq > since then
       record.deadline = lease_ms > 0 and now + lease_ms or LONG_PAST
       write_record(claims, record)
       renewed = renewed + 1

@@ -1,5 +1,6 @@
--- A record is the text "version stamp run deadlineMs count moved madeMs" under the field
--- consumer:seq:j.
+-- A record is the text "version stamp run deadlineMs count moved madeMs replayed" under the field
+-- consumer:seq:j. replayed: the run that listed it to replay its batch, 0 before. Version 1 had not
+-- the last two; its stamp is a second close to madeMs.
 -- Run 0 means that the claim was handed back undelivered (unread.lua). Stamp 0: an empty claim.
 local RECORD_VERSION = 2
 
@@ -10,23 +11,28 @@ local function record_field(consumer, seq, j) return consumer .. ':' .. seq .. '
 local function write_record(claims, record)
   redis.call('HSET', claims, record.field, table.concat({RECORD_VERSION, text_of(record.stamp),
     text_of(record.run), text_of(record.deadline), record.count, record.moved,
-    text_of(record.made)}, ' '))
+    text_of(record.made), text_of(record.replayed)}, ' '))
 end
 
 -- All records of a slot, as a list and by field; or nil and an error reply.
 local function read_records(claims)
   local flat, list, by_field = redis.call('HGETALL', claims), {}, {}
   for i = 1, #flat, 2 do
-    local version, stamp, run, deadline, count, moved, made =
-      string.match(flat[i + 1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    local stamp, run, deadline, count, moved, made, replayed =
+      string.match(flat[i + 1], '^2 (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    if not stamp then
+      stamp, run, deadline, count, moved =
+        string.match(flat[i + 1], '^1 (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    end
     local consumer, seq, j = string.match(flat[i], '^(.+):(%d+):(%d+)$')
-    if tonumber(version) ~= RECORD_VERSION or not consumer then
+    if not stamp or not consumer then
       return nil, redis.error_reply('RMQ_VERSION the record ' .. flat[i] .. ' in ' .. claims
         .. ' was written by another version of rmq-spark: ' .. flat[i + 1])
     end
     local record = {field = flat[i], consumer = consumer, seq = tonumber(seq), j = tonumber(j),
       stamp = tonumber(stamp), run = tonumber(run), deadline = tonumber(deadline),
-      count = tonumber(count), moved = tonumber(moved), made = tonumber(made)}
+      count = tonumber(count), moved = tonumber(moved), made = tonumber(made) or stamp * 1000,
+      replayed = tonumber(replayed) or 0}
     list[#list + 1] = record
     by_field[record.field] = record
   end

@@ -126,8 +126,8 @@ class _Ended(Exception):
 def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
     """Waits until the query ends, or the job is to end and no batch is without its commit.
 
-    A query that is stopped gives back what is not committed. Of a batch that is written already,
-    others would write it again. Redis knows of its commit when the next batch is planned: that one
+    What a stopped query has not committed goes to others when its lease ends. Of a batch that is
+    written already, they would write it again. Redis knows of its commit when the next batch is planned: that one
     raises _Ended, or Spark has seen that there is none.
     """
     try:

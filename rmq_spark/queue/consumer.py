@@ -233,7 +233,10 @@ class Consumer:
             if batch._done:
                 return 0
             self._check_is_taken(batch)
-            settled = self.queue.commit(self._claimed_slots, self.name, self._run, self._seq)
+            # Redis may have fallen back to a state with an earlier batch, which is not finished.
+            settled = self.queue.commit(
+                self._claimed_slots, self.name, self._run, self._seq, since=self._seq - 1
+            )
             self._claimed_slots = []
             batch._done = True
             by_lost_reply = sum(
@@ -265,7 +268,9 @@ class Consumer:
             if batch._done:
                 return
             self._check_is_taken(batch)
-            renewed = self.queue.renew(self._claimed_slots, self.name, self._run, self._lease_ms)
+            renewed = self.queue.renew(
+                self._claimed_slots, self.name, self._run, self._lease_ms, since=self._seq - 1
+            )
             held = {slot for slot, claims in renewed.items() if claims}
             self._check_is_held(batch, held, "The others have a new lease")
 
@@ -279,10 +284,10 @@ class Consumer:
         if lost:
             raise Lost(
                 f"{lost} of {len(batch)} messages in the batch of consumer {self.name} were lost: "
-                f"their lease (visibility_timeout, {self._lease_ms} ms) ran out, and they were "
-                "given back: they come again, here or to another consumer, or are dead where no "
-                f"retry was left. {done}. Take fewer messages at once, call renew() in time, or "
-                "set a longer visibility_timeout."
+                f"their lease (visibility_timeout, {self._lease_ms} ms) ran out, or Redis has "
+                "forgotten that they were taken. Messages that were given back come again, here or "
+                f"to another consumer, or are dead where no retry was left. {done}. Take fewer "
+                "messages at once, call renew() in time, or set a longer visibility_timeout."
             )
 
     def _check_is_taken(self, batch: Batch) -> None:

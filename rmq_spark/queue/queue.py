@@ -247,8 +247,21 @@ class Queue(QueueView):
             for at in range(0, len(flat), 3)
         ]
 
-    def commit(self, slots: Iterable[int], consumer: str, run: int, seq: int) -> SettledClaims:
-        """The second phase: everything claimed in these slots up to batch seq is done."""
+    def commit(
+        self,
+        slots: Iterable[int],
+        consumer: str,
+        run: int,
+        seq: int,
+        *,
+        since: int = 0,
+        of_earlier_runs: bool = False,
+    ) -> SettledClaims:
+        """Settle what this run has claimed or replayed in these slots: the second phase.
+
+        seq, since: the last batch, and the one behind which to begin. of_earlier_runs: whether
+        other claims of these batches are done, too; else they stay until their lease ends.
+        """
         rounds = []
         left = list(slots)
         while left:
@@ -256,7 +269,7 @@ class Queue(QueueView):
                 Call(
                     "commit",
                     self._keys(slot, "prepare claims first consumers stats"),
-                    [consumer, run, seq],
+                    [consumer, run, seq, since, int(of_earlier_runs)],
                 )
                 for slot in left
             ]
@@ -264,13 +277,15 @@ class Queue(QueueView):
             left = [slot for slot, reply in rounds[-1].items() if reply[0]]
         return _settled(rounds)
 
-    def renew(self, slots: Iterable[int], consumer: str, run: int, lease_ms: int) -> dict[int, int]:
-        """Puts off the deadlines of all claims the consumer holds there.
+    def renew(
+        self, slots: Iterable[int], consumer: str, run: int, lease_ms: int, *, since: int = 0
+    ) -> dict[int, int]:
+        """Put off the deadlines of the claims that the consumer holds there.
 
-        Returns, by slot, how many claims these are.
+        since: the batch behind which to begin. Returns, by slot, how many claims these are.
         """
         asked = list(slots)
-        renewed = self._on_claims("renew", asked, [consumer, run, lease_ms])
+        renewed = self._on_claims("renew", asked, [consumer, run, lease_ms, since])
         return dict(zip(asked, renewed, strict=True))
 
     def release(self, slots: Iterable[int], consumer: str, run: int) -> int:

@@ -80,7 +80,8 @@ class ConsumerRun:
         self._watch = Watch(options.poll_interval_ms / 1000)
         target_ms = options.target_batch_ms
         self._flow = None if target_ms is None else FlowControl(target_ms / 1000)
-        self._lease = LeaseTimer(options, start.consumer, self._run)
+        self._lease = LeaseTimer(options, start.consumer, self._run, start.seq)
+        self._replays = replays
         self._topics: dict[str, TopicRun] = {}
         for queue in queues:
             self._join(queue)
@@ -121,14 +122,18 @@ class ConsumerRun:
     # -- settling
 
     def settle(self, seq: int) -> dict[str, SettledClaims] | None:
-        """Commits everything up to a batch, once: by topic. None when that was done before."""
+        """Commits everything up to a batch, once: by topic. None when that was done before.
+
+        The first batch that a run settles without having replayed it is one that Spark finished in
+        an earlier run.
+        """
         if self._settled is not None and seq <= self._settled:
             return None
         first, held = self._settled is None, self._lease.slots()
         settled = {}
         for name, topic in self._topics.items():
             slots = topic.queue.slots if first else sorted(held.get(name, ()))
-            settled[name] = topic.settle(slots, seq)
+            settled[name] = topic.settle(slots, seq, first and not self._replays)
         self._book.settle(seq)
         self._settled = seq
         self._lease.let_go(seq)

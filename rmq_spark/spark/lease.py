@@ -33,8 +33,10 @@ class LeaseTimer:
     run has taken over; any other failure is logged, and the next third of the lease tries again.
     """
 
-    def __init__(self, options: SourceOptions, consumer: str, run: int) -> None:
+    def __init__(self, options: SourceOptions, consumer: str, run: int, settled: int) -> None:
+        """settled: the batch up to which all is done; what is claimed behind it is renewed."""
         self._options = options
+        self._settled = settled
         self._consumer = consumer
         self._run = run
         self._held: list[_Held] = []
@@ -54,6 +56,7 @@ class LeaseTimer:
         """Renews batches up to this one no more: they are committed."""
         with self._lock:
             self._held = [held for held in self._held if held.seq > seq]
+            self._settled = max(self._settled, seq)
 
     def slots(self) -> dict[str, frozenset[int]]:
         """By topic, the slots of all batches that are held."""
@@ -85,7 +88,13 @@ class LeaseTimer:
             try:
                 server = server or Server(self._options.connection, self._options.patience_s)
                 own = queue.through(server)
-                own.renew(sorted(slots), self._consumer, self._run, self._options.lease_ms)
+                own.renew(
+                    sorted(slots),
+                    self._consumer,
+                    self._run,
+                    self._options.lease_ms,
+                    since=self._settled,
+                )
             except Superseded:
                 raise
             except Exception as error:  # without its thread a healthy query loses its messages

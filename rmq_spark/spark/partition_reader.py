@@ -1,7 +1,7 @@
 """What a task does: make the claims it was given, and hand their messages on as Arrow batches."""
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,7 +85,7 @@ def read_partition(
             yield from _batches(queue.definition, arrow_schema, claims, size)
         except pa.ArrowInvalid:
             read.close()  # what is under way would not be marked
-            _refuse_unreadable(queue, delivery, seq, claims)
+            _refuse_unreadable(queues.values(), delivery, seq, claims)
             raise
 
 
@@ -148,9 +148,10 @@ def _warn_of_forgotten(claims: Sequence[Claim]) -> None:
     slots = sorted({claim.slot for claim in claims if claim.forgotten})
     if slots:
         _log.warning(
-            "rmq: topic %s: Redis has forgotten the plan of batch %d in the slots %s: it was "
-            "restarted or failed over, or the topic was made anew. Messages that these slots had "
-            "not handed out yet come in the next batch.",
+            "rmq: topic %s: Redis has forgotten the plan of batch %d in the slots %s, or is not "
+            "the same server any more: after a restart or a failover, with its first replica, "
+            "where a slot moved to another node, or where the topic was made anew. Messages that "
+            "these slots had not handed out yet come in the next batch.",
             claims[0].topic,
             claims[0].seq,
             slots,
@@ -268,14 +269,17 @@ class _Columns:
         return self._repeated(times_us, np.int64).cast(of_type)
 
 
-def _refuse_unreadable(queue: Queue, delivery: Delivery, seq: int, claims: list[Claim]) -> None:
-    """Raises UnreadableContent for a content that is no UTF-8; its claim costs no retry."""
+def _refuse_unreadable(
+    queues: Iterable[Queue], delivery: Delivery, seq: int, claims: list[Claim]
+) -> None:
+    """Raise UnreadableContent for a content that is no UTF-8; its batch costs no retry."""
     for claim in claims:
         for content in claim.contents:
             try:
                 content.decode()
             except UnicodeDecodeError as error:
-                queue.unread(queue.slots, delivery.consumer, delivery.run, seq)
+                for queue in queues:
+                    queue.unread(queue.slots, delivery.consumer, delivery.run, seq)
                 raise UnreadableContent(
                     f"Topic {claim.topic}, slot {claim.slot}: a content is no UTF-8 text (byte "
                     f"{error.start} of {len(content)}), but the column content is a STRING. Read "

@@ -67,6 +67,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run: ConsumerRun | None = None
         self._backlogs: dict[str, Backlog] | None = None
         self._once = False
+        self._asked = False  # for an offset, by this run
         self._figures: _Reported | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,6 +98,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks only when the batch that ends at start is done.
         """
         offset = Offset.from_dict(start, self._options.subscription)
+        self._asked = True
         if isinstance(limit, ReadAllAvailable) and self._backlogs is None:
             self._once = True
         run = self._opened_run(offset, replays=False)
@@ -160,8 +162,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark does not tell whether it has finished the batch in work, and a finished batch that is
         given back comes a second time. With releaseOnStop it is given back all the same, except by
-        a query triggered once, which never asks for anything behind its one batch, and a query
-        whose driver died, which may be started again.
+        a query triggered once, which never asks for anything behind its one batch (of one that only
+        replays a batch nothing else tells), and a query whose driver died, which may be started
+        again.
         """
         if self._run is None:
             return
@@ -170,7 +173,8 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # killed, it may come back with the same checkpoint while the lease lasts.
         lost_driver = isinstance(sys.exc_info()[1], EOFError | ConnectionError)
         try:
-            run.stop(self._options.release_on_stop and not (self._once or lost_driver))
+            asks_on = self._asked and not self._once
+            run.stop(self._options.release_on_stop and asks_on and not lost_driver)
         except RmqError as error:
             _log.warning(
                 "rmq: claims were not released, they last until their lease ends: %s", error

@@ -67,9 +67,16 @@ class TopicRun:
         """What was found by the last look."""
         return self._due
 
-    def settle(self, slots: Iterable[int], seq: int) -> SettledClaims:
-        """Commits everything up to a batch in these slots."""
-        return self.queue.commit(slots, self._consumer, self._run, seq)
+    def settle(
+        self, slots: Iterable[int], seq: int, finished_by_earlier_run: bool
+    ) -> SettledClaims:
+        """Commit what this run handled up to a batch, or the batch that an earlier run finished."""
+        since = seq - 1 if finished_by_earlier_run else 0
+        return self.queue.commit(
+            *(slots, self._consumer, self._run, seq),
+            since=since,
+            of_earlier_runs=finished_by_earlier_run,
+        )
 
     def done(self, settled: SettledClaims) -> None:
         """That is what became of the batch that this run planned last."""

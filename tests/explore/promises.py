@@ -37,10 +37,13 @@ class Step:
         return not self.error and self.action.kind in kinds
 
     def settles(self, name: str) -> bool:
-        """Whether it is a commit of that claim."""
+        """Whether it is a commit of that claim, by the run that has made or replayed it."""
         consumer, seq, _ = name.split(":")
         by = self.action
-        return self.done("commit") and consumer == by.consumer and int(seq) <= by.seq
+        if not self.done("commit") or consumer != by.consumer or int(seq) > by.seq:
+            return False
+        record = self.before.claims.get(name)
+        return record is not None and by.run in (record.run, record.replayed)
 
     @property
     def makes_a_claim(self) -> bool:

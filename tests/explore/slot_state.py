@@ -25,6 +25,7 @@ class Record(NamedTuple):
     run: int
     live: bool
     count: int
+    replayed: int = 0
 
 
 class Header(NamedTuple):
@@ -131,7 +132,8 @@ def stamps_of(slot: Slot) -> set[int]:
 
 def text_of(record: Record, stamps: dict[int, int], far: int) -> str:
     deadline = far if record.live else LONG_PAST_MS
-    return f"2 {stamps[record.stamp]} {record.run} {deadline} {record.count} 0 {LONG_PAST_MS}"
+    fields = (2, stamps[record.stamp], record.run, deadline, record.count, 0, LONG_PAST_MS)
+    return " ".join(map(str, (*fields, record.replayed)))
 
 
 def text_of_header(header: Header, now_ms: int, server_id: str) -> str:
@@ -171,8 +173,8 @@ def slot_of(dump: list, turns: bool, server_id: str) -> Slot:
         ),
         dead=tuple(sorted(c.decode() for c, _ in dead)),
         claims=tuple(
-            (name, Record(stamps[stamp], run, deadline > now_ms, count))
-            for name, (_, stamp, run, deadline, count, *_) in records
+            (name, Record(stamps[stamp], run, deadline > now_ms, count, replayed))
+            for name, (_, stamp, run, deadline, count, _, _, replayed) in records
         ),
         first=tuple(sorted((name.decode(), text) for name, text in first)),
         headers=tuple(sorted(headers.items())),

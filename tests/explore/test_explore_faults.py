@@ -137,8 +137,8 @@ FAULTS = (
     Fault(
         "a release ends the leases of others",
         "include/deadlines",
-        "if record.consumer == consumer then",
-        "if true then",
+        "if record.consumer == consumer and",
+        "if true and",
         RETRIES,
         promises.leases_are_the_consumers_own,
     ),

@@ -10,7 +10,7 @@ from rmq_spark.queue.errors import Settled, Superseded
 def call(slot, consumer="a", run=1, seq=1):
     """One call of the script, which the queue repeats while records remain."""
     keys = [getattr(slot.keys, k)(0) for k in ["prepare", "claims", "first", "consumers", "stats"]]
-    return slot.queue.server.call("commit", keys, [consumer, run, seq])
+    return slot.queue.server.call("commit", keys, [consumer, run, seq, 0, 0])
 
 
 def test_committed_messages_are_gone_with_their_records(slot):
@@ -152,9 +152,64 @@ def test_an_older_run_is_superseded_and_deletes_nothing(slot):
 def test_a_newer_run_commits_and_bars_the_older(slot):
     slot.put_due([b"m"])
     slot.claim(run=1)
-    assert slot.commit(run=2).committed == 1
+    assert slot.commit(run=2, of_earlier_runs=True).committed == 1
     with pytest.raises(Superseded):
         slot.claim(run=1, seq=2)
+
+
+def test_claims_of_an_earlier_run_that_were_not_replayed_stay(slot):
+    """Redis may have fallen back to a state that has them: nobody has finished them."""
+    slot.put_due(numbered(3))
+    slot.claim(run=1, limit=1)
+    slot.claim(run=2, seq=2, limit=1)
+    settled = slot.commit(run=2, seq=2)
+    assert (settled.records, settled.committed) == (1, 1)
+    assert list(slot.records) == ["a:1:0"]
+    slot.queue.release([0], "a", 2)
+    assert slot.claimed("b") == [numbered(3)[0], numbered(3)[2]]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_claims_that_a_run_has_replayed_are_committed_whether_it_read_them_or_not(slot, reads):
+    """A file sink that has the batch already does not read it again."""
+    slot.put_due(numbered(2))
+    slot.claim(run=1)
+    slot.queue.replay("a", 2, 0, 1, LONG_MS)
+    if reads:
+        slot.claim(run=2, replay_only=True)
+    assert slot.commit(run=2).committed == 2
+
+
+def test_a_claim_that_was_replayed_by_the_run_before_stays(slot):
+    slot.put_due(numbered(2))
+    slot.claim(run=1)
+    slot.queue.replay("a", 2, 0, 1, LONG_MS)
+    assert slot.commit(run=3).committed == 0
+    assert list(slot.records) == ["a:1:0"]
+
+
+def test_only_batches_behind_a_number_are_committed(slot):
+    """A plain consumer settles its batch alone: an earlier one may come back with a fall-back."""
+    slot.put_due(numbered(3))
+    for seq in (1, 2, 3):
+        slot.claim(seq=seq, limit=1)
+    assert slot.commit(seq=3, since=2).committed == 1
+    assert sorted(slot.records) == ["a:1:0", "a:2:0"]
+    assert slot.commit(seq=2, since=0).committed == 2
+
+
+def test_records_of_the_version_before_are_read(slot):
+    slot.put_due(numbered(2))
+    slot.claim(limit=1)
+    slot.claim("empty", seq=7, limit=1)
+    slot.rollback(numbered(2)[1:], claim_id="empty:7:0:1")
+    key = slot.keys.claims(0)
+    for name, record in slot.records.items():
+        old = (1, record.stamp, record.run, record.deadline, record.count, record.moved)
+        slot.redis.hset(key, name, " ".join(map(str, old)))
+    assert slot.claim().claimed_at_ms % 1000 == 0
+    assert slot.commit().committed == 1
+    assert slot.claimed("b") == numbered(2)[1:]
 
 
 def test_an_old_task_cannot_claim_what_the_commit_of_the_replay_would_delete(slot):

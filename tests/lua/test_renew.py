@@ -53,9 +53,20 @@ def test_nothing_but_the_deadline_changes(slot):
     slot.queue.renew([0], "a", 1, 2 * LONG_MS)
     again = slot.records["a:1:0"]
     assert again.deadline > record.deadline
-    unchanged = ("version", "stamp", "run", "count", "moved")
+    unchanged = ("version", "stamp", "run", "count", "moved", "made", "replayed")
     assert [getattr(again, n) for n in unchanged] == [getattr(record, n) for n in unchanged]
     assert slot.claim().contents == first.contents
+
+
+def test_only_batches_behind_a_number_are_renewed(slot):
+    """A claim that came back with a fall-back must end, and be given back."""
+    slot.put_due(numbered(2))
+    slot.claim(limit=1)
+    slot.claim(seq=2, limit=1)
+    before = slot.records
+    assert slot.queue.renew([0], "a", 1, 2 * LONG_MS, since=1) == {0: 1}
+    assert slot.records["a:1:0"] == before["a:1:0"]
+    assert slot.records["a:2:0"].deadline > before["a:2:0"].deadline
 
 
 def test_the_consumer_counts_as_seen(slot):

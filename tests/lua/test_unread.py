@@ -128,8 +128,9 @@ def test_an_older_run_is_superseded(slot):
     assert slot.dump() == before
 
 
-def test_unread_messages_may_be_committed(slot):
+def test_unread_messages_are_committed_once_they_were_read(slot):
     slot.put_due([b"m"])
     slot.claim()
     unread(slot)
-    assert slot.commit().committed == 1
+    assert slot.commit(seq=1).committed == 0
+    assert slot.commit(seq=1, of_earlier_runs=True).committed == 1

@@ -257,13 +257,15 @@ class QueueHistory(RuleBasedStateMachine):
             self.lefts[content] = left
 
     @precondition(lambda self: self.model.records)
-    @rule(consumer=consumers, back=st.tuples(behind, behind))
-    def commit(self, consumer, back):
+    @rule(consumer=consumers, back=st.tuples(behind, behind), of_earlier_runs=st.booleans())
+    def commit(self, consumer, back, of_earlier_runs):
         run, seq = self.run[consumer] - back[0], max(1, self.seq[consumer] - back[1])
         read = self.delivered.get(consumer, {})
         self.may_end = {c for batch, contents in read.items() if batch <= seq for c in contents}
-        expected = self.model.commit(consumer, run, seq)
-        self.both(expected, lambda: settled(self.queue.commit([0], consumer, run, seq)))
+        since = seq - 1 if of_earlier_runs else 0
+        expected = self.model.commit(consumer, run, seq, since, of_earlier_runs)
+        which = {"since": since, "of_earlier_runs": of_earlier_runs}
+        self.both(expected, lambda: settled(self.queue.commit([0], consumer, run, seq, **which)))
 
     @precondition(lambda self: self.model.records)
     @rule(consumer=consumers, old_run=behind, lease=leases)

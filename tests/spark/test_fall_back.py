@@ -148,6 +148,29 @@ def test_a_replica_that_lags_and_takes_over_makes_no_claim_anew(own, tmp_path):
         behind.close()
 
 
+@pytest.mark.parametrize("batches", [1, 2])
+def test_claims_that_come_back_and_were_not_replayed_are_committed_by_nobody(own, batches):
+    """The lease had ended, so the replay had nothing; no finished batch has read them."""
+    redis, rmq = own
+    queue = rmq.due(50, slots=1)
+    killed = rmq.by_hand(queue, visibilityTimeout="1s")
+    start = killed.initial()
+    end, _ = killed.next(start)
+    killed.reader._run._lease.end()
+    fall_back = save(redis, rmq)
+    ended = queue.now_ms() + 1000
+    wait_until(lambda: queue.now_ms() > ended, "the lease to end")
+    assert queue.expire() == 50
+    with killed.again() as run:
+        assert run.batch(start, end) == []
+        if batches == 2:
+            end, rows = run.next(end)
+            assert len(rows) == 50
+        fall_back()
+        assert sorted(rest_of(run, end)) == names(50)
+    assert queue.figures().counters["committed"] == 50
+
+
 @pytest.mark.parametrize("slots", [4, 8])
 def test_a_topic_made_anew_within_a_batch_gives_it_nothing(rmq, slots):
     queue = rmq.due(100)

@@ -3,11 +3,12 @@
 import logging
 
 import pytest
-from driving import contents, names, refused, wait_until
+from driving import Run, contents, names, refused, wait_until
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from redis.exceptions import RedisClusterException
 
 from rmq_spark.queue.errors import Lost, Superseded, UnreadableContent
+from rmq_spark.queue.pages import QueueKind
 from rmq_spark.queue.queue import Queue
 from rmq_spark.queue.server import Server
 from rmq_spark.spark import lease as lease_module
@@ -155,10 +156,10 @@ def test_the_timer_survives_any_failure_and_renews_again(rmq, monkeypatch, caplo
     queue = rmq.due(6)
     renew, failing, made = Queue.renew, [error, error], []
 
-    def fail_first(self, *args):
+    def fail_first(self, *args, **options):
         if failing:
             raise failing.pop()
-        return renew(self, *args)
+        return renew(self, *args, **options)
 
     def counted(*args):
         made.append(Server(*args))
@@ -192,7 +193,7 @@ def test_a_timer_whose_thread_has_ended_is_started_again_by_the_next_batch(rmq, 
         assert due_to_another(queue) == 0
 
 
-def superseded(*args):
+def superseded(*_, **__):
     raise Superseded("by a newer one")
 
 
@@ -261,6 +262,25 @@ def test_a_content_that_is_no_utf8_is_read_as_binary_by_a_new_checkpoint(rmq, bi
         _, rows = other.next(other.initial())
     assert {row["content"] for row in rows} == {b"fine", NOT_UTF8, b"too"}
     assert {(row["retriesLeft"], row["deliveryCount"]) for row in rows} == {(16, 1)}
+
+
+def test_a_content_that_is_no_utf8_costs_no_message_of_another_topic_a_retry(rmq):
+    bad, good = rmq.queue("FixedTime", 1), rmq.due(3, slots=1)
+    bad.send([NOT_UTF8], fixed_time=1_000_000)
+    topics = ",".join(queue.definition.name for queue in (bad, good))
+    asked = {**rmq.options(bad, numPartitions=1), "topics": topics}
+    del asked["topic"]
+    run = Run(asked)
+    start = run.initial()
+    end = run.plan(start)
+    for _ in range(3):
+        with pytest.raises(UnreadableContent):
+            run.batch(start, end)
+        run.stop()
+        run = run.again()
+    run.stop()
+    [page] = good.pages(QueueKind.PREPARE, 0)
+    assert page.retries_left() == [16] * 3
 
 
 def test_no_retry_is_charged_however_often_it_fails_as_text(rmq, binary_schema):

@@ -252,6 +252,18 @@ def test_a_query_triggered_once_does_not_release_when_it_stops(rmq):
     assert queue.figures().counters["committed"] == 6
 
 
+def test_a_run_that_only_replays_does_not_release_when_it_stops(rmq):
+    """A query triggered once ends behind its replay: the batch is done, and nothing tells so."""
+    queue = rmq.due(6)
+    run = rmq.by_hand(queue, releaseOnStop="true")
+    start = run.initial()
+    end = run.plan(start, all_available=True)
+    run.batch(start, end)  # and it is killed
+    with run.again() as replay:
+        assert len(replay.batch(start, end)) == 6
+    assert sum(slot.due for slot in queue.due(queue.slots, "other")) == 0
+
+
 def test_a_batch_with_several_claims_a_slot_is_replayed_in_order(rmq):
     queue = rmq.due(5000, slots=1)
     with rmq.by_hand(queue) as run:

@@ -1,5 +1,6 @@
 """One query that reads several topics: which they are, what a batch takes of each, and restarts."""
 
+import re
 import time
 from collections import Counter
 
@@ -64,6 +65,30 @@ def test_with_release_on_stop_the_messages_of_every_topic_are_given_back(rmq, tw
     with Run(options(rmq, topics=listed(*two))) as other:
         _, rows = other.next(other.initial())
     assert len(rows) == 12
+
+
+def test_what_a_topic_had_in_work_when_it_left_is_not_committed_when_it_returns(rmq, two):
+    """The batch was replayed without it: nobody has finished its claims."""
+    first, second = two
+    pattern = re.escape(first.definition.name.rpartition(".")[0]) + "[.](?:{}|{})".format(
+        *(queue.definition.name.rpartition(".")[2] for queue in two)
+    )
+    killed = Run(options(rmq, topicPattern=pattern))
+    start = killed.initial()
+    end, rows = killed.next(start)
+    mine = len([row for row in rows if row["topic"] == first.definition.name])
+    assert 0 < mine < len(rows)
+    rmq.broker.alter(first.definition.name, exclusive=True)
+    with killed.again() as run:
+        assert by_topic(run.batch(start, end)) == {second.definition.name: len(rows) - mine}
+        rmq.broker.alter(first.definition.name, exclusive=False)
+        for queue in two:
+            send_due(queue, range(100, 103))
+        while (later := run.plan(end)) != end:
+            run.batch(end, later)
+            end = later
+    figures = first.figures()
+    assert (figures.prepare.count, figures.counters["committed"]) == (mine, 3)
 
 
 def test_a_number_limits_the_batch_and_topics_share_it_evenly(rmq, two):
@@ -293,10 +318,10 @@ def test_topics_that_were_only_waited_for_bind_no_checkpoint(rmq, two):
 def test_a_lease_that_cannot_be_renewed_in_one_topic_is_in_the_others(rmq, two, monkeypatch):
     renew, failing = Queue.renew, sorted(listed(queue) for queue in two)[0]
 
-    def renewed(queue, *arguments):
+    def renewed(queue, *arguments, **options):
         if queue.definition.name == failing:
             raise ServerUnavailable("its node is dead")
-        return renew(queue, *arguments)
+        return renew(queue, *arguments, **options)
 
     monkeypatch.setattr(Queue, "renew", renewed)
     with Run(options(rmq, topics=listed(*two), visibilityTimeout="2s")) as run:
