@@ -127,8 +127,8 @@ def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
     """Waits until the query ends, or the job is to end and no batch is without its commit.
 
     What a stopped query has not committed goes to others when its lease ends. Of a batch that is
-    written already, they would write it again. Redis knows of its commit when the next batch is planned: that one
-    raises _Ended, or Spark has seen that there is none.
+    written already, they would write it again. Redis knows of its commit when the next batch is
+    planned: that one raises _Ended, or Spark has seen that there is none.
     """
     try:
         while not has_ended(query):
