@@ -2,8 +2,8 @@
 -- earlier runs stay, as nobody has finished them: Redis may have fallen back to a state that has
 -- them, or the topic was not read for a while. They are given back when their lease ends.
 -- KEYS: 1 prepare, 2 claims, 3 first, 4 consumers, 5 stats
--- ARGV: 1 consumer, 2 run, 3 seq, 4 since: the batch (exclusive) from which on, 5 1 to commit the
---       claims of earlier runs, too, else 0
+-- ARGV: 1 consumer, 2 run, 3 seq, 4 since: the batch (exclusive) from which on, 5 an earlier run
+--       whose claims are done, too, 0 for every run, or ''
 -- Returns {1 if records remain to be committed by another call, else 0; messages claimed; messages
 --   moved on the way; messages committed; records}, of the records this call removed; and 1 if the
 --   batch was settled here before, else 0.
@@ -11,8 +11,8 @@
 -- Bound: 8 records, 16384 messages.
 local prepare, claims, first, consumers, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local since, of_earlier_runs = tonumber(ARGV[4]), ARGV[5] == '1'
-local RECORDS_A_CALL = 8
+local since, finisher = tonumber(ARGV[4]), tonumber(ARGV[5])
+local RECORDS_A_CALL, EVERY_RUN = 8, 0
 
 --- include time
 --- include types
@@ -27,13 +27,15 @@ local header = read_header(consumers, consumer)
 local refused = superseded(header, run)
 if refused then return refused end
 
+local function is_of(record, of_run) return record.run == of_run or record.replayed == of_run end
+
 redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
 -- A commit whose reply was lost is called again and then finds nothing: nothing is lost.
 local again = header.settled >= seq and 1 or 0
 local done, more, claimed, moved, held = {}, 0, 0, 0, 0
 for _, record in ipairs(records) do
   if record.consumer == consumer and record.seq > since and record.seq <= seq
-    and (of_earlier_runs or record.run == run or record.replayed == run) then
+    and (is_of(record, run) or finisher == EVERY_RUN or finisher and is_of(record, finisher)) then
     if #done == RECORDS_A_CALL then
       more = 1
       break

@@ -1,7 +1,8 @@
 -- Begins a new run of a consumer. Its number is the time, so that a Redis that fell back and forgot
 -- a run gives its number to no other; at least it is one more than any run known of the consumer.
 -- KEYS: 1 consumer:<id>
--- ARGV: 1 what it reads, as text, 2 the highest run in any slot's header, 3 what it read before
+-- ARGV: 1 what it reads, as text, 2 the highest run in any slot's header, 3 what it read before,
+--       4 the batch that this run replays, or ''
 -- Returns the run.
 -- Errors: RMQ_OTHERTOPIC, RMQ_WRONGTYPE
 -- Bound: constant.
@@ -20,4 +21,5 @@ local last = math.max(known_run, tonumber(redis.call('HGET', key, 'run') or 0))
 local run = math.max(last + 1, now_ms())
 redis.call('HDEL', key, '') -- frees nothing, but lets a full Redis 6.2 run the rest
 redis.call('HSET', key, 'run', string.format('%.0f', run), 'topic', topic)
+if ARGV[4] ~= '' then redis.call('HSET', key, 'replayed', ARGV[4] .. string.format(' %.0f', run)) end
 return run

@@ -174,7 +174,7 @@ class Model:
 
     # -- the second phase, and the ways back
 
-    def commit(self, consumer, run, seq, since, of_earlier_runs):
+    def commit(self, consumer, run, seq, since, finisher):
         header = self.headers.get(consumer, Header())
         if run < header.run:
             return "Superseded"
@@ -185,7 +185,7 @@ class Model:
             for name, record in self.records.items()
             if name[0] == consumer
             and since < name[1] <= seq
-            and (of_earlier_runs or run in (record.run, record.replayed))
+            and (finisher == 0 or {run, finisher} & {record.run, record.replayed})
         ]
         committed = [content for content, h in self.prepare.items() if h.claim in done]
         for content in committed:

@@ -11,15 +11,28 @@ class ConsumerBook:
         self._server = server
         self._key = consumer_key(consumer, key_prefix)
 
-    def open(self, topics: str, known_run: int, earlier: str | None = None) -> int:
+    def open(
+        self,
+        topics: str,
+        known_run: int,
+        earlier: str | None = None,
+        replays: int | None = None,
+    ) -> int:
         """Begins a run and returns its number.
 
         topics: what it reads, as text. known_run: the highest run in any of its headers. earlier:
-        what it read when it was last seen, if that may differ. Raises CheckpointRefused when it
-        reads something else.
+        what it read when it was last seen, if that may differ. replays: the batch that the run
+        replays, if any. Raises CheckpointRefused when it reads something else.
         """
-        arguments = [topics, known_run, topics if earlier is None else earlier]
+        before = topics if earlier is None else earlier
+        arguments = [topics, known_run, before, "" if replays is None else replays]
         return int(self._server.call("open", [self._key], arguments))
+
+    def replayed_by(self, seq: int) -> int | None:
+        """The run that has replayed a batch last; None if none is known. A plain read."""
+        noted = self._server.command("HGET", self._key, "replayed")
+        batch, run = map(int, noted.split()) if noted else (None, None)
+        return run if batch == seq else None
 
     def topics(self) -> str | None:
         """What it read when it was opened last; None at first. A plain read."""

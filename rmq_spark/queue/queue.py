@@ -34,6 +34,8 @@ from rmq_spark.queue.view import QueueView, keys_of, text_of
 MESSAGES_A_SEND = 3900
 # So old a definition is read again before a send: groups come and go, and senders live for long.
 DEFINITION_AGE_S = 1.0
+# Stands for whichever run it was.
+EVERY_RUN = 0
 # Why claim.lua took nothing.
 _FENCED, _PLAN_FORGOTTEN = 1, 2
 # A consumer that was not seen for so long has no checkpoint any more that could come back.
@@ -255,12 +257,12 @@ class Queue(QueueView):
         seq: int,
         *,
         since: int = 0,
-        of_earlier_runs: bool = False,
+        finished_by: int | None = None,
     ) -> SettledClaims:
         """Settle what this run has claimed or replayed in these slots: the second phase.
 
-        seq, since: the last batch, and the one behind which to begin. of_earlier_runs: whether
-        other claims of these batches are done, too; else they stay until their lease ends.
+        seq, since: the last batch, and the one behind which to begin. finished_by: an earlier
+        run whose claims are done, too, or EVERY_RUN; other claims stay until their lease ends.
         """
         rounds = []
         left = list(slots)
@@ -269,7 +271,7 @@ class Queue(QueueView):
                 Call(
                     "commit",
                     self._keys(slot, "prepare claims first consumers stats"),
-                    [consumer, run, seq, since, int(of_earlier_runs)],
+                    [consumer, run, seq, since, text_of(finished_by)],
                 )
                 for slot in left
             ]

@@ -19,7 +19,7 @@ from rmq_spark.queue.broker import Broker
 from rmq_spark.queue.claims import Header, SettledClaims
 from rmq_spark.queue.consumer_book import ConsumerBook
 from rmq_spark.queue.errors import CheckpointRefused, RmqError
-from rmq_spark.queue.queue import Queue
+from rmq_spark.queue.queue import EVERY_RUN, Queue
 from rmq_spark.queue.server import Server
 from rmq_spark.spark.backlog import NOT_READ, Backlog
 from rmq_spark.spark.flow import FlowControl
@@ -70,7 +70,10 @@ class ConsumerRun:
         known_run = _checked(self._book, queues, start, replays)
         # Whether it may read these topics the checkpoint has told; the book may be of an idle run.
         earlier = self._book.topics()
-        self._run = self._book.open(options.subscription.text, known_run, earlier)
+        replayed = start.seq + 1 if replays else None
+        self._run = self._book.open(options.subscription.text, known_run, earlier, replayed)
+        # Who finished the batch that is settled first; None where this run itself replays it.
+        self._finished_by = None if replays else self._book.replayed_by(start.seq) or EVERY_RUN
         self._settled: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}
         self._mark = ""  # of the batch that this run planned last
@@ -81,7 +84,6 @@ class ConsumerRun:
         target_ms = options.target_batch_ms
         self._flow = None if target_ms is None else FlowControl(target_ms / 1000)
         self._lease = LeaseTimer(options, start.consumer, self._run, start.seq)
-        self._replays = replays
         self._topics: dict[str, TopicRun] = {}
         for queue in queues:
             self._join(queue)
@@ -129,15 +131,19 @@ class ConsumerRun:
         """
         if self._settled is not None and seq <= self._settled:
             return None
-        first, held = self._settled is None, self._lease.slots()
-        settled = {}
-        for name, topic in self._topics.items():
-            slots = topic.queue.slots if first else sorted(held.get(name, ()))
-            settled[name] = topic.settle(slots, seq, first and not self._replays)
+        settled = {name: self._settle_topic(topic, seq) for name, topic in self._topics.items()}
         self._book.settle(seq)
         self._settled = seq
+        self._finished_by = None
         self._lease.let_go(seq)
         return settled
+
+    def _settle_topic(self, topic: TopicRun, seq: int) -> SettledClaims:
+        if self._finished_by is not None:
+            return topic.settle_finished(seq, self._finished_by)
+        if self._settled is None:
+            return topic.settle(topic.queue.slots, seq)
+        return topic.settle(sorted(self._lease.slots().get(topic.name, ())), seq)
 
     def _learn(self, settled: Mapping[str, SettledClaims]) -> None:
         """From what became of the batch that this run has planned last."""

@@ -67,15 +67,16 @@ class TopicRun:
         """What was found by the last look."""
         return self._due
 
-    def settle(
-        self, slots: Iterable[int], seq: int, finished_by_earlier_run: bool
-    ) -> SettledClaims:
-        """Commit what this run handled up to a batch, or the batch that an earlier run finished."""
-        since = seq - 1 if finished_by_earlier_run else 0
+    def settle(self, slots: Iterable[int], seq: int) -> SettledClaims:
+        """Commit what this run has claimed or replayed up to a batch."""
+        return self.queue.commit(slots, self._consumer, self._run, seq)
+
+    def settle_finished(self, seq: int, finished_by: int) -> SettledClaims:
+        """Commit, in all slots, the one batch that an earlier run has finished."""
         return self.queue.commit(
-            *(slots, self._consumer, self._run, seq),
-            since=since,
-            of_earlier_runs=finished_by_earlier_run,
+            *(self.queue.slots, self._consumer, self._run, seq),
+            since=seq - 1,
+            finished_by=finished_by,
         )
 
     def done(self, settled: SettledClaims) -> None:

@@ -10,7 +10,7 @@ from rmq_spark.queue.errors import Settled, Superseded
 def call(slot, consumer="a", run=1, seq=1):
     """One call of the script, which the queue repeats while records remain."""
     keys = [getattr(slot.keys, k)(0) for k in ["prepare", "claims", "first", "consumers", "stats"]]
-    return slot.queue.server.call("commit", keys, [consumer, run, seq, 0, 0])
+    return slot.queue.server.call("commit", keys, [consumer, run, seq, 0, ""])
 
 
 def test_committed_messages_are_gone_with_their_records(slot):
@@ -152,7 +152,7 @@ def test_an_older_run_is_superseded_and_deletes_nothing(slot):
 def test_a_newer_run_commits_and_bars_the_older(slot):
     slot.put_due([b"m"])
     slot.claim(run=1)
-    assert slot.commit(run=2, of_earlier_runs=True).committed == 1
+    assert slot.commit(run=2, finished_by=0).committed == 1
     with pytest.raises(Superseded):
         slot.claim(run=1, seq=2)
 
@@ -178,6 +178,17 @@ def test_claims_that_a_run_has_replayed_are_committed_whether_it_read_them_or_no
     if reads:
         slot.claim(run=2, replay_only=True)
     assert slot.commit(run=2).committed == 2
+
+
+@pytest.mark.parametrize("finisher", [1, 2])
+def test_claims_of_the_run_that_finished_a_batch_are_committed_by_the_next(slot, finisher):
+    """The other topics of its batch, which it had not, are nobody's."""
+    slot.put_due(numbered(2))
+    slot.claim(run=1)
+    if finisher == 2:
+        slot.queue.replay("a", 2, 0, 1, LONG_MS)
+    assert slot.commit(run=4, finished_by=3).committed == 0
+    assert slot.commit(run=4, finished_by=finisher).committed == 2
 
 
 def test_a_claim_that_was_replayed_by_the_run_before_stays(slot):

@@ -133,4 +133,4 @@ def test_unread_messages_are_committed_once_they_were_read(slot):
     slot.claim()
     unread(slot)
     assert slot.commit(seq=1).committed == 0
-    assert slot.commit(seq=1, of_earlier_runs=True).committed == 1
+    assert slot.commit(seq=1, finished_by=0).committed == 1

@@ -45,6 +45,8 @@ limits = st.sampled_from([2048, 1, 2, 3, 8, 16, 1])
 leases = st.booleans()  # never runs out, or has run out at once
 any_record = st.integers(0, 11)  # modulo how many there are
 epochs = st.sampled_from([None, 1, 2, 3])
+# The run that finished a batch, if it is not the one that commits: any, or how many runs ago.
+finishers = st.sampled_from([None, None, 0, 1])
 next_batches = {
     "consumer": consumers,
     "sent": st.lists(st.sampled_from(CONTENTS), max_size=3),
@@ -257,14 +259,15 @@ class QueueHistory(RuleBasedStateMachine):
             self.lefts[content] = left
 
     @precondition(lambda self: self.model.records)
-    @rule(consumer=consumers, back=st.tuples(behind, behind), of_earlier_runs=st.booleans())
-    def commit(self, consumer, back, of_earlier_runs):
+    @rule(consumer=consumers, back=st.tuples(behind, behind), finisher=finishers)
+    def commit(self, consumer, back, finisher):
         run, seq = self.run[consumer] - back[0], max(1, self.seq[consumer] - back[1])
         read = self.delivered.get(consumer, {})
         self.may_end = {c for batch, contents in read.items() if batch <= seq for c in contents}
-        since = seq - 1 if of_earlier_runs else 0
-        expected = self.model.commit(consumer, run, seq, since, of_earlier_runs)
-        which = {"since": since, "of_earlier_runs": of_earlier_runs}
+        finisher = finisher and run - finisher
+        since = 0 if finisher is None else seq - 1
+        expected = self.model.commit(consumer, run, seq, since, finisher)
+        which = {"since": since, "finished_by": finisher}
         self.both(expected, lambda: settled(self.queue.commit([0], consumer, run, seq, **which)))
 
     @precondition(lambda self: self.model.records)

@@ -67,7 +67,8 @@ def test_with_release_on_stop_the_messages_of_every_topic_are_given_back(rmq, tw
     assert len(rows) == 12
 
 
-def test_what_a_topic_had_in_work_when_it_left_is_not_committed_when_it_returns(rmq, two):
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_topic_had_in_work_when_it_left_is_not_committed_when_it_returns(rmq, two, restarts):
     """The batch was replayed without it: nobody has finished its claims."""
     first, second = two
     pattern = re.escape(first.definition.name.rpartition(".")[0]) + "[.](?:{}|{})".format(
@@ -82,6 +83,9 @@ def test_what_a_topic_had_in_work_when_it_left_is_not_committed_when_it_returns(
     with killed.again() as run:
         assert by_topic(run.batch(start, end)) == {second.definition.name: len(rows) - mine}
         rmq.broker.alter(first.definition.name, exclusive=False)
+        if restarts:  # Spark has finished the batch, and Redis does not know yet
+            run.stop()
+            run = run.again()
         for queue in two:
             send_due(queue, range(100, 103))
         while (later := run.plan(end)) != end:
@@ -89,6 +93,7 @@ def test_what_a_topic_had_in_work_when_it_left_is_not_committed_when_it_returns(
             end = later
     figures = first.figures()
     assert (figures.prepare.count, figures.counters["committed"]) == (mine, 3)
+    assert second.figures().counters["committed"] == len(rows) - mine + 3
 
 
 def test_a_number_limits_the_batch_and_topics_share_it_evenly(rmq, two):
