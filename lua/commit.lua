@@ -3,7 +3,7 @@
 -- them, or the topic was not read for a while. They are given back when their lease ends.
 -- KEYS: 1 prepare, 2 claims, 3 first, 4 consumers, 5 stats
 -- ARGV: 1 consumer, 2 run, 3 seq, 4 since: the batch (exclusive) from which on, 5 an earlier run
---       whose claims are done, too, 0 for every run, or ''
+--       whose claims are done, too (0: every run), or ''
 -- Returns {1 if records remain to be committed by another call, else 0; messages claimed; messages
 --   moved on the way; messages committed; records}, of the records this call removed; and 1 if the
 --   batch was settled here before, else 0.
