@@ -283,11 +283,11 @@ class Consumer:
         lost = sum(n for (slot, _), n in batch._waiting.items() if slot not in held)
         if lost:
             raise Lost(
-                f"{lost} of {len(batch)} messages in the batch of consumer {self.name} were lost: "
-                f"their lease (visibility_timeout, {self._lease_ms} ms) ran out, or Redis has "
-                "forgotten that they were taken. Messages that were given back come again, here or "
-                f"to another consumer, or are dead where no retry was left. {done}. Take fewer "
-                "messages at once, call renew() in time, or set a longer visibility_timeout."
+                f"Consumer {self.name} no longer holds {lost} of {len(batch)} messages of its "
+                f"batch: their lease (visibility_timeout, {self._lease_ms} ms) ended, or Redis has "
+                "forgotten the claim. Unless the topic was deleted, they come again, here or at "
+                f"another consumer, or lie in the dead queue. {done}. Take fewer messages at once, "
+                "call renew() in time, or set a longer visibility_timeout."
             )
 
     def _check_is_taken(self, batch: Batch) -> None:

@@ -148,10 +148,9 @@ def _warn_of_forgotten(claims: Sequence[Claim]) -> None:
     slots = sorted({claim.slot for claim in claims if claim.forgotten})
     if slots:
         _log.warning(
-            "rmq: topic %s: Redis has forgotten the plan of batch %d in the slots %s, or is not "
-            "the same server any more: after a restart or a failover, with its first replica, "
-            "where a slot moved to another node, or where the topic was made anew. Messages that "
-            "these slots had not handed out yet come in the next batch.",
+            "rmq: topic %s: Redis has forgotten the plan of batch %d, was restarted, or failed "
+            "over. The batch takes nothing more from the slots %s. Nothing is lost by that: their "
+            "messages come in the next batch.",
             claims[0].topic,
             claims[0].seq,
             slots,
