@@ -351,7 +351,10 @@ class QueueHistory(RuleBasedStateMachine):
     @rule()
     def save(self):
         queues = [self.server.command("DUMP", key) for key in self.keys.all_of(0)]
-        seen = self.present, self.sizes, self.sent_in_flight, self.far_scores, self.lefts
+        seen = (
+            *(self.present, self.sizes, self.sent_in_flight),
+            *(self.far_scores, self.lefts, self.renewed),
+        )
         self.saved = deepcopy((queues, self.model, seen, self.reads))
 
     @precondition(lambda self: self.saved is not None)
@@ -360,9 +363,12 @@ class QueueHistory(RuleBasedStateMachine):
         """Another server has the state that was saved; what was read meanwhile was read."""
         queues, self.model, seen, reads = deepcopy(self.saved)
         came = self.sizes.keys()
-        self.present, self.sizes, self.sent_in_flight, self.far_scores, self.lefts = seen
+        self.present, self.sizes, self.sent_in_flight = seen[:3]
+        self.far_scores, self.lefts, self.renewed = seen[3:]
         self.gone = (self.gone | came) - self.sizes.keys()
-        self.reads |= reads
+        # Of a claim that it knows, what was read by then counts; of one that it forgot, all.
+        forgotten = {each: got for each, got in self.reads.items() if each[0] not in self.sizes}
+        self.reads = forgotten | reads
         self.restore(queues)
         self.model.plans, self.fell_back = {}, True
 
