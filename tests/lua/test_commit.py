@@ -5,6 +5,7 @@ from seeding import LONG_MS, numbered
 
 from rmq_spark.queue.claims import ClaimRequest
 from rmq_spark.queue.errors import Settled, Superseded
+from rmq_spark.queue.queue import EVERY_RUN
 
 
 def call(slot, consumer="a", run=1, seq=1):
@@ -152,7 +153,7 @@ def test_an_older_run_is_superseded_and_deletes_nothing(slot):
 def test_a_newer_run_commits_and_bars_the_older(slot):
     slot.put_due([b"m"])
     slot.claim(run=1)
-    assert slot.commit(run=2, finished_by=0).committed == 1
+    assert slot.commit(run=2, finished_by=EVERY_RUN).committed == 1
     with pytest.raises(Superseded):
         slot.claim(run=1, seq=2)
 
@@ -180,12 +181,12 @@ def test_claims_that_a_run_has_replayed_are_committed_whether_it_read_them_or_no
     assert slot.commit(run=2).committed == 2
 
 
-@pytest.mark.parametrize("finisher", [1, 2])
+@pytest.mark.parametrize("finisher", [1, 2, EVERY_RUN])
 def test_claims_of_the_run_that_finished_a_batch_are_committed_by_the_next(slot, finisher):
     """The other topics of its batch, which it had not, are nobody's."""
     slot.put_due(numbered(2))
     slot.claim(run=1)
-    if finisher == 2:
+    if finisher != 1:
         slot.queue.replay("a", 2, 0, 1, LONG_MS)
     assert slot.commit(run=4, finished_by=3).committed == 0
     assert slot.commit(run=4, finished_by=finisher).committed == 2

@@ -157,7 +157,7 @@ MUTANTS = [
         ("math.max(header.settled, seq)", "seq"),
         ("header.run, header.settled,", "header.settled,"),
         ("redis.call('HDEL', first, record.field)", ""),
-        ("local RECORDS_A_CALL = 8", "local RECORDS_A_CALL = 9"),
+        ("RECORDS_A_CALL, EVERY_RUN = 8, 0", "RECORDS_A_CALL, EVERY_RUN = 9, 0"),
         ("header.settled >= seq and 1 or 0", "header.settled > seq and 1 or 0"),
         ("moved, held, #done, again}", "moved, held, held, again}"),
     ),
