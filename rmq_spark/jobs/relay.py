@@ -124,11 +124,11 @@ class _Ended(Exception):
 
 
 def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
-    """Waits until the query ends, or the job is to end and no batch is without its commit.
+    """Wait until the query ends, or the job is asked to end and every batch is committed.
 
-    What a stopped query has not committed goes to others when its lease ends. Of a batch that is
-    written already, they would write it again. Redis knows of its commit when the next batch is
-    planned: that one raises _Ended, or Spark has seen that there is none.
+    Messages that a stopped query has not committed go to others when its lease ends, and they would
+    write a finished batch again. A batch is committed in Redis when Spark asks for the next one.
+    That request raises _Ended; or Spark finds that nothing is due.
     """
     try:
         while not has_ended(query):

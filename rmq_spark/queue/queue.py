@@ -36,6 +36,8 @@ MESSAGES_A_SEND = 3900
 DEFINITION_AGE_S = 1.0
 # Stands for whichever run it was.
 EVERY_RUN = 0
+# The keys of a slot that a script needs which gives messages back.
+_ALL_KINDS = "store prepare retry dead claims first consumers stats"
 # Why claim.lua took nothing.
 _FENCED, _PLAN_FORGOTTEN = 1, 2
 # A consumer that was not seen for so long has no checkpoint any more that could come back.
@@ -215,7 +217,7 @@ class Queue(QueueView):
         calls = [
             Call(
                 "claim",
-                self._keys(request.slot, "store prepare retry dead claims first consumers stats"),
+                self._keys(request.slot, _ALL_KINDS),
                 [
                     *(consumer, run, seq, request.j, request.limit, lease_ms),
                     *(text_of(due_before_ms), text_of((epochs or {}).get(request.slot))),
@@ -264,19 +266,8 @@ class Queue(QueueView):
         seq, since: the last batch, and the one behind which to begin. finished_by: an earlier
         run whose claims are done, too, or EVERY_RUN; other claims stay until their lease ends.
         """
-        rounds = []
-        left = list(slots)
-        while left:
-            calls = [
-                Call(
-                    "commit",
-                    self._keys(slot, "prepare claims first consumers stats"),
-                    [consumer, run, seq, since, text_of(finished_by)],
-                )
-                for slot in left
-            ]
-            rounds.append(dict(zip(left, self._pipelines(calls), strict=True)))
-            left = [slot for slot, reply in rounds[-1].items() if reply[0]]
+        args = [consumer, run, seq, since, text_of(finished_by)]
+        rounds = self._rounds("commit", "prepare claims first consumers stats", slots, args, more=0)
         return _settled(rounds)
 
     def renew(
@@ -300,21 +291,9 @@ class Queue(QueueView):
         Bars older runs. seq: the last batch that the run has asked for, of which a claim that comes
         late is refused. Returns how many messages. Raises Superseded.
         """
-        given_back = 0
-        left = list(slots)
-        while left:
-            calls = [
-                Call(
-                    "give_back",
-                    self._keys(slot, "store prepare retry dead claims first consumers stats"),
-                    [consumer, run, seq, self.definition.max_retries, self._backoff],
-                )
-                for slot in left
-            ]
-            replies = self._pipelines(calls)
-            given_back += sum(reply[0] for reply in replies)
-            left = [slot for slot, reply in zip(left, replies, strict=True) if reply[1]]
-        return given_back
+        args = [consumer, run, seq, self.definition.max_retries, self._backoff]
+        rounds = self._rounds("give_back", _ALL_KINDS, slots, args, more=1)
+        return sum(reply[0] for one in rounds for reply in one.values())
 
     def unread(self, slots: Iterable[int], consumer: str, run: int, seq: int) -> int:
         """Marks what was claimed for a batch as never delivered, so that it costs no retry."""
@@ -370,27 +349,31 @@ class Queue(QueueView):
 
         Also forgets consumers, and what sinks have staged, that nobody came back to for 30 days.
         """
-        given_back = 0
-        left = list(self.slots if slots is None else slots)
-        Staging(self.server, self.definition, self.key_prefix).forget(left)
-        while left:
-            calls = [
-                Call(
-                    "expire",
-                    self._keys(slot, "store prepare retry dead claims first consumers stats"),
-                    [self.definition.max_retries, self._backoff, FORGET_CONSUMERS_MS],
-                )
-                for slot in left
-            ]
-            replies = self._pipelines(calls)
-            given_back += sum(reply[0] for reply in replies)
-            left = [slot for slot, reply in zip(left, replies, strict=True) if reply[2]]
-        return given_back
+        asked = list(self.slots if slots is None else slots)
+        Staging(self.server, self.definition, self.key_prefix).forget(asked)
+        args = [self.definition.max_retries, self._backoff, FORGET_CONSUMERS_MS]
+        rounds = self._rounds("expire", _ALL_KINDS, asked, args, more=2)
+        return sum(reply[0] for one in rounds for reply in one.values())
 
     # -- below: how scripts are called
 
     def _book(self, consumer: str) -> ConsumerBook:
         return ConsumerBook(self.server, consumer, self.key_prefix)
+
+    def _rounds(
+        self, script: str, kinds: str, slots: Iterable[int], args: list[Any], *, more: int
+    ) -> list[dict[int, Any]]:
+        """Call a bounded script in each slot until it has no more to do there.
+
+        more: where a reply says so. Returns the replies by slot of the first calls, the second, ...
+        """
+        rounds: list[dict[int, Any]] = []
+        left = list(slots)
+        while left:
+            calls = [Call(script, self._keys(slot, kinds), args) for slot in left]
+            rounds.append(dict(zip(left, self._pipelines(calls), strict=True)))
+            left = [slot for slot, reply in rounds[-1].items() if reply[more]]
+        return rounds
 
     def _on_claims(self, script: str, slots: Iterable[int], args: list[Any]) -> list[int]:
         return self._pipelines(
