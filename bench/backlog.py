@@ -17,9 +17,9 @@ from limits import SEND
 from measuring import Figure, Report, arguments_of
 
 import rmq_spark
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.queue import Queue
+from rmq_spark.client.queue import Queue
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.protocol.claims import ClaimRequest
 
 SIZES = (100_000, 1_000_000, 5_000_000, 20_000_000)
 SLOTS = 64

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from flights.place import Place
 from measuring import Figure, Report, arguments_of
 from pyspark.sql import SparkSession
 from spark_side import folder, numbered, run_to_end, session, spent_s, timed
 
-from rmq_spark.demo.place import Place
-from rmq_spark.local import LocalRedis
-from rmq_spark.local_cluster import LocalCluster
-from rmq_spark.local_spark import LocalSpark
-from rmq_spark.local_zookeeper import LocalEnsemble
+from rmq_spark.dev_servers.redis_cluster import LocalCluster
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.dev_servers.spark_cluster import LocalSpark
+from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 
 SLOTS, BYTES = 64, 34
 SETTINGS = {"appendonly": "no"}

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from spark_side import session
 
 import rmq_spark
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 SLOTS = (64, 1024)
 WARM_UP_S = 5.0

@@ -19,7 +19,7 @@ from typing import Any
 
 import redis
 
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("rmq-spark", "pyspark", "redis", "hiredis", "pyarrow", "numpy")

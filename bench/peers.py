@@ -24,8 +24,8 @@ from spark_side import folder, numbered, session
 from watching import FOLDER, Crew, Peer, Watcher
 
 import rmq_spark
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue.topic import Keys
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.topics.definition import Keys
 
 PYTHON = sys.executable
 BULLMQ_KEYS = ("bull:Bench:wait", "bull:Bench:delayed", "bull:Bench:active")

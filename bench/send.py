@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from spark_side import folder, numbered, run_to_end, session, spent_s, timed
 
 import rmq_spark
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue.topic import slots_of
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.topics.definition import slots_of
 
 SLOTS = 64
 TYPES = {"FixedTime": "fixedTime", "Priority": "priority", "RangeMerge": "timeRange"}

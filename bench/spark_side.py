@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flights.session import SETTINGS
 from measuring import python_of_spark
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming import DataStreamWriter
-
-from rmq_spark.demo.session import SETTINGS
 
 MEMORY = {"spark.driver.memory": "2g"}
 

@@ -9,7 +9,7 @@ from measuring import Figure, Report, arguments_of
 from spark_side import folder, numbered, session, timed
 
 import rmq_spark
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 SLOTS, BYTES = 64, 34
 LONGEST_MS = 20.0

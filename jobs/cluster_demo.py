@@ -2,7 +2,7 @@
 
 import sys
 
-from rmq_spark.demo.clusters import main
+from flights.clusters import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from rmq_spark.demo.cli import main
+from flights.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

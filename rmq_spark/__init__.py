@@ -7,7 +7,7 @@ neither pyspark nor pyarrow.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rmq_spark.queue import (
+from rmq_spark.client import (
     Batch,
     Broker,
     Consumer,
@@ -23,7 +23,7 @@ from rmq_spark.queue import (
 
 if TYPE_CHECKING:
     from rmq_spark.spark.datasource import RmqDataSource, register
-    from rmq_spark.spark.each_message import EachMessage, each_message
+    from rmq_spark.spark.listener.each_message import EachMessage, each_message
 
 __version__ = "0.1.0"
 
@@ -48,9 +48,9 @@ __all__ = [
 
 # The names that need Spark, and the module of each.
 _SPARK_MODULES = {
-    "EachMessage": "each_message",
+    "EachMessage": "listener.each_message",
     "RmqDataSource": "datasource",
-    "each_message": "each_message",
+    "each_message": "listener.each_message",
     "register": "datasource",
 }
 _NEED_SPARK = _SPARK_MODULES.keys()

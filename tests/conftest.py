@@ -15,11 +15,11 @@ import postgres
 import servers
 from seeding import Slot
 
-from rmq_spark.local_zookeeper import LocalEnsemble
-from rmq_spark.queue import Broker
-from rmq_spark.queue import scripts as queue_scripts
-from rmq_spark.queue.connection import parse_connection
-from rmq_spark.queue.server import Server
+from rmq_spark.client import Broker
+from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from rmq_spark.protocol import scripts as queue_scripts
+from rmq_spark.transport.connection import parse_connection
+from rmq_spark.transport.server import Server
 
 EXECUTABLES = servers.executables()
 KINDS = list(EXECUTABLES) or ["none"]

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from rmq_spark.local import free_port
+from rmq_spark.dev_servers.redis_server import free_port
 
 USER, PASSWORD = "shop", "sesame open"
 # Where Debian and others keep what is not on PATH.

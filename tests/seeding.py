@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass
 
-from rmq_spark.queue.claims import MESSAGES_A_CLAIM, ClaimRequest
-from rmq_spark.queue.topic import DEFAULT_GROUP
+from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest
+from rmq_spark.topics.definition import DEFAULT_GROUP
 
 LONG_MS = 3_600_000  # a lease or a wait that no test outlives
 FAR_MS = 10**13  # a due time that no test outlives: the year 2286

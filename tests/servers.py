@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from rmq_spark.local import LocalRedis, embedded_redis_server
+from rmq_spark.dev_servers.redis_server import LocalRedis, embedded_redis_server
 
 # The mutants' test runs get a server that runs already: "<executable> <url>".
 HANDED = "RMQ_TEST_REDIS"

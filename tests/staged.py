@@ -1,6 +1,6 @@
 """Staged messages as the tests see them."""
 
-from rmq_spark.queue.staging import SinkBook, Staging
+from rmq_spark.client.staging import SinkBook, Staging
 
 QUERY = "a-query"
 NAME = f"{QUERY}:1:0:a"

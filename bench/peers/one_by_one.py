@@ -10,9 +10,9 @@ from collections import deque
 from contents import PART, PARTS, URL, own_contents, tell_done
 
 import rmq_spark
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.queue import Queue
-from rmq_spark.queue.topic import slots_of
+from rmq_spark.client.queue import Queue
+from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.topics.definition import slots_of
 
 TOPIC, SLOTS = "Bench", 64
 DUE_MS = 1_700_000_000_000

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 import rmq_spark
-from rmq_spark.cli import doctor, live, messages, programs, topics
+from rmq_spark.cli import doctor, live, message_commands, program_commands, topic_commands
 from rmq_spark.cli.session import Session, parse_options
-from rmq_spark.queue.topic import check_key_prefix
+from rmq_spark.topics.definition import check_key_prefix
 
 app = typer.Typer(
     name="rmq",
@@ -55,5 +55,5 @@ def _connection(
     context.obj = Session(options, check_key_prefix(key_prefix))
 
 
-for module in (topics, messages, live, doctor, programs):
+for module in (topic_commands, message_commands, live, doctor, program_commands):
     module.add_to(app)

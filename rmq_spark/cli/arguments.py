@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_spark.queue.pages import QueueKind
+from rmq_spark.protocol.pages import QueueKind
 
 Topic = Annotated[str, typer.Argument(help="A topic.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

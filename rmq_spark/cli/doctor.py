@@ -15,9 +15,9 @@ import typer
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_table
 from rmq_spark.cli.session import Session, session_of
-from rmq_spark.queue.errors import RmqError
-from rmq_spark.queue.server import Server
-from rmq_spark.workers.ensemble import parse_ensemble
+from rmq_spark.errors import RmqError
+from rmq_spark.ownership.ensemble import parse_ensemble
+from rmq_spark.transport.server import Server
 
 OLDEST_JAVA = 17
 FULL_PERCENT = 80

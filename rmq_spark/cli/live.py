@@ -11,10 +11,10 @@ from rich.live import Live
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import age_text, print_json, print_table, table_of
 from rmq_spark.cli.session import broker_of
-from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.durations import parse_duration_ms
-from rmq_spark.queue.errors import InvalidOption
-from rmq_spark.queue.overview import Row, look
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.overview import Row, look
+from rmq_spark.errors import InvalidOption
+from rmq_spark.topics.durations import parse_duration_ms
 
 SHORTEST_INTERVAL_S = 0.1
 COLUMNS = (

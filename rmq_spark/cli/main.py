@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rmq_spark.queue.errors import InvalidMessage, InvalidOption, RmqError, UnknownTopic
+from rmq_spark.errors import InvalidMessage, InvalidOption, RmqError, UnknownTopic
 
 FAILED, MISUSED = 1, 2
 

@@ -6,10 +6,10 @@ from typing import cast
 
 import typer
 
-from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.connection import parse_connection
-from rmq_spark.queue.errors import InvalidOption
-from rmq_spark.queue.server import Server
+from rmq_spark.client.broker import Broker
+from rmq_spark.errors import InvalidOption
+from rmq_spark.transport.connection import parse_connection
+from rmq_spark.transport.server import Server
 
 # A person waits: what a query would wait out is told soon.
 PATIENCE_S = 2.0

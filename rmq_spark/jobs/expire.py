@@ -3,12 +3,12 @@
 import argparse
 from collections.abc import Sequence
 
-from rmq_spark.jobs.arguments import new_parser
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.queue import Queue
+from rmq_spark.jobs.chosen_topics import add_topics, broker_of
+from rmq_spark.jobs.job_arguments import new_parser
 from rmq_spark.jobs.program import run
-from rmq_spark.jobs.topics import add_topics, broker_of
-from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.queue import Queue
-from rmq_spark.queue.topic import TopicDefinition
+from rmq_spark.topics.definition import TopicDefinition
 
 DESCRIPTION = """\
 Gives back, in all topics and consumer groups, the messages of claims whose lease has run out.

@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.database import Connection, Database, Refusal, check_name, refusal
-from rmq_spark.jobs.exceptions_table import create_exceptions, insert_exceptions
+from rmq_spark.jobs.outbox.exceptions_table import create_exceptions, insert_exceptions
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.refusals import refused_among
 from rmq_spark.jobs.targets import NUMBER, RelayBatch

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rmq_spark.queue.errors import InvalidMessage, InvalidOption, RmqError
-from rmq_spark.spark.causes import cause
+from rmq_spark.errors import InvalidMessage, InvalidOption, RmqError
 from rmq_spark.spark.datasource import register
+from rmq_spark.spark.failure_cause import cause
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 128 + signal.SIGINT
 

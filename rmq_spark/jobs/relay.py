@@ -12,7 +12,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from rmq_spark.jobs.arguments import (
+from rmq_spark.jobs.formats import FILES, add_place, is_jdbc, place_options
+from rmq_spark.jobs.jdbc_target import JdbcTarget
+from rmq_spark.jobs.job_arguments import (
     add_options,
     add_shape,
     add_streaming,
@@ -21,13 +23,11 @@ from rmq_spark.jobs.arguments import (
     trigger,
     whole_number,
 )
-from rmq_spark.jobs.exceptions_table import SUFFIX
-from rmq_spark.jobs.jdbc_target import JdbcTarget
-from rmq_spark.jobs.place import FILES, add_place, is_jdbc, place_options
+from rmq_spark.jobs.outbox.exceptions_table import SUFFIX
 from rmq_spark.jobs.program import Ending, JobFailed, has_ended, in_session, run
 from rmq_spark.jobs.targets import NUMBER, RelayBatch, SparkTarget, Target
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
-from rmq_spark.spark.staged_writer import QUERY_ID
+from rmq_spark.spark.sink.exactly_once_writer import QUERY_ID
 
 DESCRIPTION = """\
 Takes messages from a topic and writes them into files (--to parquet --path ...), a table of a

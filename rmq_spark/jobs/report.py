@@ -8,11 +8,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from rmq_spark.jobs.arguments import new_spark_parser
-from rmq_spark.jobs.place import FILES, add_place, place_options
+from rmq_spark.client.overview import Row, look
+from rmq_spark.jobs.chosen_topics import add_topics, broker_of
+from rmq_spark.jobs.formats import FILES, add_place, place_options
+from rmq_spark.jobs.job_arguments import new_spark_parser
 from rmq_spark.jobs.program import in_session, run
-from rmq_spark.jobs.topics import add_topics, broker_of
-from rmq_spark.queue.overview import Row, look
 
 DESCRIPTION = """\
 Appends one row for each topic and consumer group to a table: what its queues hold now, and its

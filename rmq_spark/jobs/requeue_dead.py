@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from rmq_spark.jobs.arguments import add_options, new_spark_parser
+from rmq_spark.jobs.job_arguments import add_options, new_spark_parser
 from rmq_spark.jobs.program import in_session, run
 
 DESCRIPTION = """\

@@ -7,7 +7,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rmq_spark.jobs.arguments import (
+from rmq_spark.errors import InvalidMessage
+from rmq_spark.jobs.formats import add_place, place_options
+from rmq_spark.jobs.job_arguments import (
     add_options,
     add_shape,
     add_streaming,
@@ -15,12 +17,10 @@ from rmq_spark.jobs.arguments import (
     shaped,
     trigger,
 )
-from rmq_spark.jobs.place import add_place, place_options
 from rmq_spark.jobs.program import JobMisused, in_session, run, run_query
 from rmq_spark.jobs.spool import check_run, spooled
-from rmq_spark.queue.errors import InvalidMessage
 from rmq_spark.spark.options import parse_sink_options
-from rmq_spark.spark.row_check import REASON, with_refusals
+from rmq_spark.spark.sink.validation import REASON, with_refusals
 
 DESCRIPTION = """\
 Sends rows of files, a table, a database or a stream to a topic. --select makes of their columns

@@ -10,9 +10,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.errors import InvalidOption, RmqError
-from rmq_spark.queue.overview import Row, look
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.overview import Row, look
+from rmq_spark.errors import InvalidOption, RmqError
 
 _log = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmq_spark.queue.errors import InvalidOption
-from rmq_spark.spark.catalog import is_of_catalog, own_options, remembered, remembering
+from rmq_spark.errors import InvalidOption
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA, check_schema
-from rmq_spark.spark.staged_writer import RmqStagedStreamWriter
-from rmq_spark.spark.stream_reader import RmqStreamReader
-from rmq_spark.spark.table_options import is_table, parse_table_options
-from rmq_spark.spark.table_reader import RmqTableReader
-from rmq_spark.spark.writers import RmqStreamWriter, RmqWriter
+from rmq_spark.spark.sink.exactly_once_writer import RmqStagedStreamWriter
+from rmq_spark.spark.sink.writers import RmqStreamWriter, RmqWriter
+from rmq_spark.spark.source.stream_reader import RmqStreamReader
+from rmq_spark.spark.table.catalog import is_of_catalog, own_options, remembered, remembering
+from rmq_spark.spark.table.table_options import is_table, parse_table_options
+from rmq_spark.spark.table.table_reader import RmqTableReader
 
 _NOT_CONSUMED = (
     "spark.read cannot consume messages: nothing would tell when they are done. Use "

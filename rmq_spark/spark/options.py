@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_spark.queue.connection import ConnectionOptions
-from rmq_spark.queue.errors import InvalidOption
-from rmq_spark.queue.topic import (
+from rmq_spark.errors import InvalidOption
+from rmq_spark.ownership.ensemble import (
+    DEFAULT_ROOT,
+    ENSEMBLE_OPTIONS,
+    EnsembleOptions,
+    parse_ensemble,
+)
+from rmq_spark.spark.batch_limits import Limits
+from rmq_spark.spark.option_values import CONNECTION, Given, Option
+from rmq_spark.spark.subscription import Subscription
+from rmq_spark.topics.definition import (
     DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
     HIGHEST_SCORE,
@@ -20,15 +28,7 @@ from rmq_spark.queue.topic import (
     parse_groups,
     parse_retry_backoff,
 )
-from rmq_spark.spark.given import CONNECTION, Given, Option
-from rmq_spark.spark.limits import Limits
-from rmq_spark.spark.subscription import Subscription
-from rmq_spark.workers.ensemble import (
-    DEFAULT_ROOT,
-    ENSEMBLE_OPTIONS,
-    EnsembleOptions,
-    parse_ensemble,
-)
+from rmq_spark.transport.connection import ConnectionOptions
 
 DEFAULT_MAX_RECORDS = 500_000
 DEFAULT_MOST_PARTITIONS = 8

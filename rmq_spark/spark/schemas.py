@@ -11,7 +11,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.errors import InvalidOption
 
 SOURCE_SCHEMA = StructType(
     [

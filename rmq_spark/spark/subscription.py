@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from rmq_spark.queue.broker import Broker
-from rmq_spark.queue.topic import TopicDefinition
+from rmq_spark.client.broker import Broker
+from rmq_spark.topics.definition import TopicDefinition
 
 _PATTERN = "pattern:"  # no topic's name has a colon
 

@@ -9,7 +9,7 @@ import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rmq_spark.queue import Broker
+from rmq_spark.client import Broker
 
 COMMAND = [sys.executable, "-m", "rmq_spark.cli"]
 

@@ -14,12 +14,12 @@ from running import COMMAND, started
 
 import rmq_spark
 import rmq_spark.cli.doctor as doctor_module
-from rmq_spark.local import free_port
+from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.metrics.queues import dashboard_json
 
 ALL = (
     "topics create alter delete pause resume show lower-epochs peek send cancel requeue purge "
-    "expire top doctor local demo metrics"
+    "expire top doctor local metrics"
 )
 
 
@@ -58,7 +58,6 @@ def test_an_unknown_command_or_option_is_misuse(rmq):
     assert rmq("peek").code == 2
     assert rmq("-o", "redis.password", "topics").code == 2
     assert "hunter2" not in rmq("-o", "redis.password:hunter2", "topics").err
-    assert "takes --redis-url alone" in rmq("-o", "redis.clientName=x", "demo").err
     secret = rmq("-o", "password=Zk4-word", "topics")
     assert (secret.code, "Zk4-word" in secret.err) == (2, False)
 

@@ -6,7 +6,7 @@ import pytest
 import servers
 
 import rmq_spark
-from rmq_spark.local_cluster import LocalCluster
+from rmq_spark.dev_servers.redis_cluster import LocalCluster
 
 
 @pytest.fixture(scope="session")

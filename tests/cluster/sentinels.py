@@ -9,7 +9,7 @@ from pathlib import Path
 import redis
 import servers
 
-from rmq_spark.local import LocalRedis, free_port
+from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
 
 NAME = "mymaster"
 PATIENCE_S = 60.0

@@ -14,15 +14,15 @@ from seeding import LONG_MS, numbered
 from traffic import TOPIC, Traffic, wait_until
 
 import rmq_spark
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.errors import (
+from rmq_spark.errors import (
     InvalidOption,
     NotReplicated,
     ServerUnavailable,
     ServerUnsuitable,
     Superseded,
 )
-from rmq_spark.queue.topic import Keys
+from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.topics.definition import Keys
 
 SLOTS = 32
 

@@ -5,8 +5,8 @@ from sentinels import NAME, Sentinels
 from traffic import Traffic, wait_until
 
 import rmq_spark
-from rmq_spark.queue.connection import parse_connection
-from rmq_spark.queue.errors import InvalidOption, ServerRefused, ServerUnavailable
+from rmq_spark.errors import InvalidOption, ServerRefused, ServerUnavailable
+from rmq_spark.transport.connection import parse_connection
 
 SECRET = "s3cret-of-sentinels"
 

@@ -11,7 +11,7 @@ import quick_spark
 import servers
 
 import rmq_spark
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 JOB = Path(__file__).parent / "connect_job.py"
 

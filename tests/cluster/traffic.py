@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import rmq_spark
-from rmq_spark.queue.errors import Lost, ServerError
+from rmq_spark.errors import Lost, ServerError
 
 TOPIC = "Traffic"
 PATIENCE_S = 60.0

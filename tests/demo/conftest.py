@@ -9,6 +9,7 @@ import pytest
 import quick_spark
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "jobs"))  # for the package flights
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,8 @@
 """What the comparison of files and input sees."""
 
 import pytest
-
-from rmq_spark.demo.check import Compared, compare
-from rmq_spark.demo.flights import DEPARTURES, REBOOKING, REPLANNING
+from flights.check import Compared, compare
+from flights.flights import DEPARTURES, REBOOKING, REPLANNING
 
 CSV = """\
 year,month,day,dep_delay,carrier,flight,tailnum,hour,minute,time_hour

@@ -3,7 +3,7 @@
 import pytest
 import redis
 
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 FLIGHTS = 3000
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from flights.check import Compared
+from flights.lateness import Lateness
+from flights.report import Outcome, differences, table
 
-from rmq_spark.demo.check import Compared
-from rmq_spark.demo.lateness import Lateness
-from rmq_spark.demo.report import Outcome, differences, table
-from rmq_spark.queue import TopicType
+from rmq_spark.client import TopicType
 
 GOOD = Outcome(
     topic="Departures",

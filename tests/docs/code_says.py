@@ -8,7 +8,7 @@ from typer.main import get_command
 
 import rmq_spark
 from rmq_spark.cli.app import _connection, app
-from rmq_spark.queue.claims import Figures, QueueFigures
+from rmq_spark.protocol.claims import Figures, QueueFigures
 
 # Methods of Queue and Consumer that the connector calls, and whoever settles claims by hand.
 INSIDE = {

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from rmq_spark.metrics.queries import QueryMetrics
 from rmq_spark.metrics.queues import QueueCollector
-from rmq_spark.spark.backlog import backlog_figures
+from rmq_spark.spark.source.backlog import backlog_figures
 
 
 def figures_there(broker):

@@ -15,7 +15,7 @@ from pathlib import Path
 import quick_spark
 from readers import AFTER, BEFORE, ELSEWHERE, IN_A_CLONE, INSTEAD, SERVERS
 
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("[!.]*/README.md")]

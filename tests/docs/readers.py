@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import postgres
 
-from rmq_spark.local_zookeeper import LocalEnsemble
+from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 
 SESSION = """
 from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ assert spark.read.parquet("demo-output/good").count() == 1000
     "docs/operations.md": """
 store, dead = queue.figures().store, queue.figures().dead
 print("stored", store.count, "dead", dead.count)
-from rmq_spark.queue.pages import QueueKind
+from rmq_spark.protocol.pages import QueueKind
 pages = (page for slot in queue.slots for page in queue.pages(QueueKind.STORE, slot))
 print(sorted(content for page in pages for content in page.contents))
 """,

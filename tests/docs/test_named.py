@@ -9,11 +9,11 @@ from page_tables import Tables
 from pages import NAMES, ROOT, blocks_of, text_of
 
 from rmq_spark.cli.app import app
-from rmq_spark.queue.view import ENTRIES_A_PAGE
-from rmq_spark.spark.given import CONNECTION
+from rmq_spark.client.browsing import ENTRIES_A_PAGE
+from rmq_spark.spark.option_values import CONNECTION
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
-from rmq_spark.spark.table_options import TABLE_OPTIONS
-from rmq_spark.spark.write_columns import COLUMNS
+from rmq_spark.spark.sink.columns import COLUMNS
+from rmq_spark.spark.table.table_options import TABLE_OPTIONS
 
 README = text_of("README.md")
 OPERATIONS = text_of("docs/operations.md")

@@ -11,13 +11,9 @@ from page_tables import Tables, plain
 from pages import ROOT, text_of
 
 import rmq_spark
-from rmq_spark.queue import errors
-from rmq_spark.queue.connection import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
-from rmq_spark.queue.durations import parse_duration_ms
-from rmq_spark.queue.errors import InvalidOption
-from rmq_spark.queue.topic import TopicDefinition
-from rmq_spark.spark.given import CONNECTION
-from rmq_spark.spark.operations import OPERATIONS
+from rmq_spark import errors
+from rmq_spark.errors import InvalidOption
+from rmq_spark.spark.option_values import CONNECTION
 from rmq_spark.spark.options import (
     LISTENER_OPTIONS,
     SINK_OPTIONS,
@@ -27,8 +23,12 @@ from rmq_spark.spark.options import (
     parse_source_options,
 )
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
-from rmq_spark.spark.table_options import TABLE_OPTIONS, parse_table_options
-from rmq_spark.spark.write_columns import COLUMNS
+from rmq_spark.spark.sink.columns import COLUMNS
+from rmq_spark.spark.sink.operations import OPERATIONS
+from rmq_spark.spark.table.table_options import TABLE_OPTIONS, parse_table_options
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.transport.connection import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
 
 PAGE = text_of("docs/reference.md")
 TABLES = Tables(PAGE)

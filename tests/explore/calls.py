@@ -10,9 +10,10 @@ from typing import Any
 
 from ghosts import Row
 
-from rmq_spark.queue import Queue, TopicDefinition
-from rmq_spark.queue.claims import Claim, ClaimRequest
-from rmq_spark.queue.server import Call, Server
+from rmq_spark.client import Queue, TopicDefinition
+from rmq_spark.protocol.calls import Call
+from rmq_spark.protocol.claims import Claim, ClaimRequest
+from rmq_spark.transport.server import Server
 
 LEASE_MS = 3_600_000
 WAIT_MS = 3_600_000

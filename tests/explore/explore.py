@@ -11,8 +11,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from explorer import ExploredServer, Explorer, PromiseBroken, Tally  # noqa: E402
 from worlds import WORLDS, World  # noqa: E402
 
-from rmq_spark.local import LocalRedis  # noqa: E402
-from rmq_spark.queue import scripts  # noqa: E402
+from rmq_spark.dev_servers.redis_server import LocalRedis  # noqa: E402
+from rmq_spark.protocol import scripts  # noqa: E402
 
 ROW = "{:<10} {:>5} {:>9} {:>9} {:>9} {:>8}"
 COLUMNS = ("world", "depth", "states", "steps", "merged", "seconds")

@@ -7,8 +7,8 @@ from explorer import ExploredServer, Explorer
 from slot_state import FAR, Header, Record, Slot, slot_of, values_of, view_of
 from worlds import WORLDS
 
-from rmq_spark.queue import scripts
-from rmq_spark.queue.server import Call
+from rmq_spark.protocol import scripts
+from rmq_spark.protocol.calls import Call
 
 # A world that has lost most of its calls would keep every promise.
 STEPS_AT_LEAST = 1000

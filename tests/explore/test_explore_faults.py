@@ -11,7 +11,7 @@ import servers
 from explorer import ExploredServer, Explorer, PromiseBroken
 from worlds import BACKOFF, EXCLUSIVE, FORGETTING, RETRIES, SLOTS, World
 
-from rmq_spark.queue import scripts
+from rmq_spark.protocol import scripts
 
 FOLDER = Path(str(scripts._lua_folder()))
 DEPTH = 4  # none needs more; the search ends at the first broken promise

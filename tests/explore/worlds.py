@@ -24,7 +24,7 @@ from calls import (
 )
 from slot_state import Slot
 
-from rmq_spark.queue import TopicDefinition, TopicType
+from rmq_spark.client import TopicDefinition, TopicType
 
 
 def like_spark(state: Any, by: Action) -> bool:

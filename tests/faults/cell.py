@@ -16,9 +16,9 @@ from proxy import Proxy
 from verdict import PHASES, Verdict
 
 import rmq_spark
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue.scripts import scripts_for
-from rmq_spark.queue.server import FIRST_WITH_FLAGS
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.protocol.scripts import scripts_for
+from rmq_spark.transport.server import FIRST_WITH_FLAGS
 
 TOPIC = "Orders"
 SLOTS = 8

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from program import environment
 
-from rmq_spark.local_spark import LocalSpark
+from rmq_spark.dev_servers.spark_cluster import LocalSpark
 
 SETTINGS = {
     "spark.speculation": "true",

@@ -30,7 +30,7 @@ import rmq_spark
 DUE_BEFORE_ALL_MS = 3_600_000
 # Of the messages before the fall-back, one of so many is accepted after the state was kept.
 AFTER_KEPT = 10
-ERROR = re.compile(r"rmq_spark\.queue\.errors\.\w+: .*")
+ERROR = re.compile(r"rmq_spark\.errors\.\w+: .*")
 
 
 class FallBackCell(Cell):

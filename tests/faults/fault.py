@@ -7,7 +7,7 @@ from typing import Any
 from moments import Places
 from past import Past
 
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 Phases = Mapping[str, Places]
 # The sinks that read a batch once. "twice" is a foreachBatch of two actions without persist.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmq_spark.queue.messages import Message
-from rmq_spark.queue.queue import Queue
+from rmq_spark.client.messages import Message
+from rmq_spark.client.queue import Queue
 
 # When a message falls due after its file was laid down, ms: by turns.
 DUE_AFTER_MS = (0, 300, 900, 1800)

@@ -26,7 +26,7 @@ from past import Dump, Replica
 from processes import alive, client_of, family, send
 from program import NotInTime, Program, wait_until
 
-from rmq_spark.queue.durations import parse_duration_ms
+from rmq_spark.topics.durations import parse_duration_ms
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 SHORT_LEASE = "5s"

@@ -7,7 +7,7 @@ from typing import Protocol
 import redis
 from program import wait_until
 
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 # Where no master answers: the replica keeps what it has.
 NOBODY = ("127.0.0.1", "1")

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import rmq_spark
-from rmq_spark.queue.claims import Rollback
+from rmq_spark.protocol.claims import Rollback
 
 # Of the messages that fail, those that wait before they come again.
 WAITING = "57$"

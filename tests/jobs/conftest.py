@@ -4,7 +4,7 @@ import postgres
 import pytest
 from trade import Trade
 
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 
 @pytest.fixture(scope="session")

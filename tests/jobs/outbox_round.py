@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for the module postgres
 import postgres
 import quick_spark
 
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue import connect
+from rmq_spark.client import connect
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SESSIONS = 4

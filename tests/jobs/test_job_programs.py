@@ -13,10 +13,10 @@ import pytest
 import quick_spark
 from pyspark.errors import PySparkException
 
+from rmq_spark.client import connect
+from rmq_spark.errors import InvalidOption, UnknownTopic
 from rmq_spark.jobs import program
-from rmq_spark.jobs.arguments import new_parser
-from rmq_spark.queue import connect
-from rmq_spark.queue.errors import InvalidOption, UnknownTopic
+from rmq_spark.jobs.job_arguments import new_parser
 
 JOBS = Path(__file__).parents[2] / "jobs"
 NAMES = ["send", "relay", "load_outbox", "requeue_dead", "expire", "report"]
@@ -153,8 +153,8 @@ def test_an_option_without_a_name_is_not_shown(run):
         (program.JobFailed("no such table"), 1, "no such table"),
         (program.JobMisused("which table?"), 2, "which table?"),
         # As it comes from one of Spark's Python processes, and from Spark itself.
-        (PySparkException(f"{TRACE}rmq_spark.queue.errors.InvalidMessage: Row 3"), 2, "Row 3"),
-        (PySparkException(f"{TRACE}rmq_spark.queue.errors.ServerFull: full"), 1, "full"),
+        (PySparkException(f"{TRACE}rmq_spark.errors.InvalidMessage: Row 3"), 2, "Row 3"),
+        (PySparkException(f"{TRACE}rmq_spark.errors.ServerFull: full"), 1, "full"),
         (PySparkException("[PATH_NOT_FOUND] no x\n'Project"), 1, "[PATH_NOT_FOUND] no x"),
         (KeyboardInterrupt(), 130, None),
     ],

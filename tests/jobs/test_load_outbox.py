@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from rmq_spark.errors import UnknownTopic
 from rmq_spark.jobs.database import Connection, Database
 from rmq_spark.jobs.program import JobFailed, JobMisused
-from rmq_spark.queue.errors import UnknownTopic
 
 ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4")
 
@@ -141,7 +141,7 @@ def test_rounds_of_a_limit_load_the_earliest_first_and_move_the_checkpoint(outbo
 
 
 def test_what_is_sent_and_not_committed_is_found_again(outbox, monkeypatch):
-    from rmq_spark.jobs.outbox import Outbox
+    from rmq_spark.jobs.outbox.rounds import Outbox
 
     class Killed(BaseException):
         pass
@@ -161,7 +161,7 @@ def test_what_is_sent_and_not_committed_is_found_again(outbox, monkeypatch):
 
 
 def test_what_the_business_recalls_before_it_is_marked_is_not_sent(outbox, monkeypatch):
-    from rmq_spark.jobs.outbox import Outbox
+    from rmq_spark.jobs.outbox.rounds import Outbox
 
     outbox.psql(
         "INSERT INTO {t} (content, fixed_time) VALUES ('stays', now()), ('recalled', now()), "

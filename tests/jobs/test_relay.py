@@ -11,7 +11,7 @@ import pytest
 
 from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.program import Ending
-from rmq_spark.spark.causes import cause
+from rmq_spark.spark.failure_cause import cause
 
 SELECT = (
     "CAST(get_json_object(content, '$.id') AS INT) AS id, get_json_object(content, '$.sku') AS sku"

@@ -2,9 +2,9 @@
 
 import pytest
 
+from rmq_spark.errors import InvalidMessage
 from rmq_spark.jobs import send
 from rmq_spark.jobs.program import JobMisused
-from rmq_spark.queue.errors import InvalidMessage
 
 SHAPE = (
     *("--select", "concat('order ', id) AS content, CAST(0 AS BIGINT) AS fixedTime"),

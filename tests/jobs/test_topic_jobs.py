@@ -2,8 +2,8 @@
 
 import time
 
+from rmq_spark.client import Message
 from rmq_spark.jobs import expire
-from rmq_spark.queue import Message
 
 
 def kill(trade, *contents):

@@ -3,10 +3,11 @@
 import time
 import uuid
 
-from rmq_spark.jobs import load_outbox, relay, report, requeue_dead, send
-from rmq_spark.queue import Broker
-from rmq_spark.queue.connection import parse_connection
-from rmq_spark.queue.server import Server
+from rmq_spark.client import Broker
+from rmq_spark.jobs import relay, report, requeue_dead, send
+from rmq_spark.jobs.outbox import load_outbox
+from rmq_spark.transport.connection import parse_connection
+from rmq_spark.transport.server import Server
 
 JOBS = {
     "load_outbox": (load_outbox.new_job_parser, load_outbox.load),
@@ -57,7 +58,7 @@ class Trade:
 
     def contents(self, topic="Orders"):
         """What lies in the store of a topic."""
-        from rmq_spark.queue.pages import QueueKind
+        from rmq_spark.protocol.pages import QueueKind
 
         queue = self.broker.queue(topic)
         return sorted(

@@ -3,7 +3,7 @@
 import pytest
 from seeding import FAR_MS, LONG_MS, numbered
 
-from rmq_spark.queue.errors import ScriptFailed
+from rmq_spark.errors import ScriptFailed
 
 
 def test_messages_move_into_the_prepare_queue_in_order_of_their_due_times(slot):

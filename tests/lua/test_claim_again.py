@@ -3,7 +3,7 @@
 import pytest
 from seeding import FAR_MS, LONG_MS, numbered
 
-from rmq_spark.queue.errors import Lost, Settled, Superseded
+from rmq_spark.errors import Lost, Settled, Superseded
 
 
 def test_a_claim_asked_for_again_returns_the_same_messages(slot):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.queue.errors import ExclusiveSlot
+from rmq_spark.errors import ExclusiveSlot
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.errors import Settled, Superseded
-from rmq_spark.queue.queue import EVERY_RUN
+from rmq_spark.client.queue import EVERY_RUN
+from rmq_spark.errors import Settled, Superseded
+from rmq_spark.protocol.claims import ClaimRequest
 
 
 def call(slot, consumer="a", run=1, seq=1):

@@ -3,8 +3,8 @@
 import pytest
 from staged import QUERY, Stages
 
-from rmq_spark.queue.staging import FORGET_STAGES_MS, Manifest
-from rmq_spark.queue.topic import sink_key
+from rmq_spark.client.staging import FORGET_STAGES_MS, Manifest
+from rmq_spark.topics.definition import sink_key
 
 SEALED = Manifest({"q:1:0:a": {"T": {0: 3}}}, messages=3)
 

@@ -3,7 +3,7 @@
 import pytest
 from seeding import FAR_MS, LONG_MS, numbered
 
-from rmq_spark.queue.errors import ExclusiveSlot
+from rmq_spark.errors import ExclusiveSlot
 
 
 def due(slot, consumer="a", epoch=None, **options):

@@ -2,7 +2,7 @@
 
 from seeding import FAR_MS, LONG_MS, numbered
 
-from rmq_spark.queue import QueueFigures
+from rmq_spark.client import QueueFigures
 
 
 def test_a_topic_without_messages_has_figures_of_zero(slot):

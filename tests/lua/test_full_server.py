@@ -3,8 +3,8 @@
 import pytest
 from seeding import LONG_MS, Slot, numbered
 
-from rmq_spark.queue import connect
-from rmq_spark.queue.errors import ServerFull, ServerUnsuitable
+from rmq_spark.client import connect
+from rmq_spark.errors import ServerFull, ServerUnsuitable
 
 
 @pytest.fixture

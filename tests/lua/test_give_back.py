@@ -3,8 +3,8 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue.errors import Settled, Superseded
-from rmq_spark.queue.view import keys_of
+from rmq_spark.client.browsing import keys_of
+from rmq_spark.errors import Settled, Superseded
 
 EVERYTHING = "store prepare retry dead claims first consumers stats"
 

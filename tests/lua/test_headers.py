@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rmq_spark.queue import scripts
+from rmq_spark.protocol import scripts
 
 FOLDER = scripts._lua_folder()
 SCRIPTS = {name: FOLDER.joinpath(f"{name}.lua").read_text() for name in scripts.NAMES}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import servers
 
-from rmq_spark.queue import scripts
+from rmq_spark.protocol import scripts
 
 FOLDER = Path(str(scripts._lua_folder()))
 AT_ONCE = 2

@@ -4,12 +4,13 @@ import pytest
 from seeding import LONG_MS, Slot, numbered
 from staged import NAME, QUERY, Stages
 
-from rmq_spark.queue import connect, scripts
-from rmq_spark.queue.errors import ScriptFailed, WrongKeyType
-from rmq_spark.queue.pages import QueueKind
-from rmq_spark.queue.server import Call
-from rmq_spark.queue.staging import Manifest, SinkBook
-from rmq_spark.queue.topic import consumer_key, sink_key, topics_key
+from rmq_spark.client import connect
+from rmq_spark.client.staging import Manifest, SinkBook
+from rmq_spark.errors import ScriptFailed, WrongKeyType
+from rmq_spark.protocol import scripts
+from rmq_spark.protocol.calls import Call
+from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.topics.definition import consumer_key, sink_key, topics_key
 
 OTHER_QUERY = "another-query"
 MANIFEST = Manifest({NAME: {"T": {0: 1}}})

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rmq_spark.queue.consumer_book import ConsumerBook
-from rmq_spark.queue.errors import CheckpointRefused
-from rmq_spark.queue.topic import consumer_key
+from rmq_spark.client.consumer_runs import ConsumerBook
+from rmq_spark.errors import CheckpointRefused
+from rmq_spark.topics.definition import consumer_key
 
 
 def test_each_run_is_later_than_the_last(slot):

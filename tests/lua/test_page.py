@@ -5,7 +5,7 @@ import itertools
 import pytest
 from seeding import FAR_MS, LONG_MS, numbered
 
-from rmq_spark.queue.pages import (
+from rmq_spark.protocol.pages import (
     Bounds,
     Entry,
     QueueKind,

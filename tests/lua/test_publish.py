@@ -4,9 +4,9 @@ import pytest
 from seeding import LONG_MS, Slot, numbered
 from staged import NAME, Stages
 
-from rmq_spark.queue import SendResult, connect
-from rmq_spark.queue.errors import ServerFull, StageLost
-from rmq_spark.queue.staging import Begun, Manifest
+from rmq_spark.client import SendResult, connect
+from rmq_spark.client.staging import Begun, Manifest
+from rmq_spark.errors import ServerFull, StageLost
 
 
 @pytest.fixture

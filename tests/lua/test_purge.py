@@ -2,7 +2,7 @@
 
 from seeding import FAR_MS, numbered
 
-from rmq_spark.queue.pages import QueueKind
+from rmq_spark.protocol.pages import QueueKind
 
 
 def test_named_messages_leave_the_dead_queue(slot):

@@ -3,7 +3,7 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue.errors import Superseded
+from rmq_spark.errors import Superseded
 
 
 def test_anyone_else_takes_what_was_released(slot):

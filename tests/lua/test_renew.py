@@ -3,7 +3,7 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue.errors import Superseded
+from rmq_spark.errors import Superseded
 
 
 def test_all_claims_of_the_consumer_are_put_off_and_no_others(slot):

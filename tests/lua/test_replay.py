@@ -3,7 +3,7 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue.errors import Superseded
+from rmq_spark.errors import Superseded
 
 
 def listed(slot, seq_from, seq_to, consumer="a", run=2):

@@ -3,7 +3,7 @@
 import pytest
 from seeding import numbered
 
-from rmq_spark.queue.errors import ScriptFailed
+from rmq_spark.errors import ScriptFailed
 
 
 def test_a_dead_message_comes_back_as_a_first_delivery(slot):

@@ -3,7 +3,7 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.errors import InvalidOption
 
 
 def test_a_message_goes_back_with_the_retries_it_has_left(slot):

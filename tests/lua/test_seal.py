@@ -3,9 +3,9 @@
 import pytest
 from staged import QUERY, Stages
 
-from rmq_spark.queue.errors import CheckpointRefused, ScriptFailed
-from rmq_spark.queue.staging import Manifest, Sealed
-from rmq_spark.queue.topic import sink_key
+from rmq_spark.client.staging import Manifest, Sealed
+from rmq_spark.errors import CheckpointRefused, ScriptFailed
+from rmq_spark.topics.definition import sink_key
 
 FIRST, SECOND = (Manifest({name: {"T": {5: 70, 10: 7}}}) for name in ("q:1:0:a", "q:1:0:b"))
 

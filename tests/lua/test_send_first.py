@@ -3,8 +3,8 @@
 import pytest
 from seeding import LONG_MS, Slot, numbered
 
-from rmq_spark.queue import Message, SendResult
-from rmq_spark.queue.server import Call
+from rmq_spark.client import Message, SendResult
+from rmq_spark.protocol.calls import Call
 
 
 @pytest.fixture

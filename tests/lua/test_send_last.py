@@ -3,9 +3,9 @@
 import pytest
 from seeding import LONG_MS, Slot, numbered
 
-from rmq_spark.queue import Message, SendResult
-from rmq_spark.queue.errors import ScriptFailed
-from rmq_spark.queue.server import Call
+from rmq_spark.client import Message, SendResult
+from rmq_spark.errors import ScriptFailed
+from rmq_spark.protocol.calls import Call
 
 
 @pytest.fixture(params=["Priority", "FixedTime"])

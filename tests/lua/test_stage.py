@@ -4,9 +4,9 @@ import pytest
 from seeding import numbered
 from staged import NAME, Stages
 
-from rmq_spark.queue import SendResult
-from rmq_spark.queue.errors import StageLost
-from rmq_spark.queue.server import Call
+from rmq_spark.client import SendResult
+from rmq_spark.errors import StageLost
+from rmq_spark.protocol.calls import Call
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue.errors import Superseded
+from rmq_spark.errors import Superseded
 
 
 def unread(slot, consumer="a", run=1, seq=1):

@@ -3,10 +3,10 @@
 import pytest
 from staged import QUERY, Stages
 
-from rmq_spark.queue import connect
-from rmq_spark.queue.errors import CheckpointRefused
-from rmq_spark.queue.staging import FORGET_STAGES_MS, Manifest, Sealed, SinkBook
-from rmq_spark.queue.topic import sink_key
+from rmq_spark.client import connect
+from rmq_spark.client.staging import FORGET_STAGES_MS, Manifest, Sealed, SinkBook
+from rmq_spark.errors import CheckpointRefused
+from rmq_spark.topics.definition import sink_key
 
 FIRST, SECOND = (Manifest({name: {"T": {0: 3}}}, 3) for name in ("q:1:0:a", "q:1:0:b"))
 

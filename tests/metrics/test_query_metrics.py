@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for its module d
 from driving import Rmq, wait_until
 from prometheus_client import CollectorRegistry
 
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.metrics.queries import QueryMetrics
 
 LABELS = ("query", "topic")

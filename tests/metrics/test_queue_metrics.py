@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rmq_spark.client import connect
 from rmq_spark.metrics.queries import QueryMetrics
 from rmq_spark.metrics.queues import QueueCollector, dashboard_json
-from rmq_spark.queue import connect
 
 
 @pytest.fixture

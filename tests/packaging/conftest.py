@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,10 +22,10 @@ def test_every_name_in_all_is_there():
     assert all(getattr(rmq_spark, name) is not None for name in rmq_spark.__all__)
 
 
-def test_the_queue_offers_what_its_all_says():
-    from rmq_spark import queue
+def test_the_client_offers_what_its_all_says():
+    from rmq_spark import client
 
-    assert all(getattr(queue, name) is not None for name in queue.__all__)
+    assert all(getattr(client, name) is not None for name in client.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -33,7 +33,9 @@ def test_an_unknown_name_is_an_attribute_error():
         rmq_spark.Nonsense  # noqa: B018 - the look-up is the test
 
 
-@pytest.mark.parametrize("module", ["rmq_spark", "rmq_spark.queue", "rmq_spark.local"])
+@pytest.mark.parametrize(
+    "module", ["rmq_spark", "rmq_spark.client", "rmq_spark.dev_servers.redis_server"]
+)
 def test_importing_loads_nothing_of_spark(module):
     program = f"import sys, {module}; print({{'pyspark', 'pyarrow', 'pandas'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

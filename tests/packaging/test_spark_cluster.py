@@ -11,7 +11,7 @@ import pytest
 import quick_spark
 
 import rmq_spark
-from rmq_spark.local_spark import LocalSpark
+from rmq_spark.dev_servers.spark_cluster import LocalSpark
 
 MESSAGES = 600
 JOB = """

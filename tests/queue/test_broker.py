@@ -5,19 +5,19 @@ import json
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue import Broker, TopicType, connect
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.consumer_book import ConsumerBook
-from rmq_spark.queue.errors import (
+from rmq_spark.client import Broker, TopicType, connect
+from rmq_spark.client.consumer_runs import ConsumerBook
+from rmq_spark.client.exactly_once import StagedSink
+from rmq_spark.client.staging import Manifest, StageName, Staging
+from rmq_spark.errors import (
     InvalidOption,
     ServerUnsuitable,
     TopicMismatch,
     UnknownTopic,
     WrongKeyType,
 )
-from rmq_spark.queue.staged_sink import StagedSink
-from rmq_spark.queue.staging import Manifest, StageName, Staging
-from rmq_spark.queue.topic import topics_key
+from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.topics.definition import topics_key
 
 
 def all_keys(broker):
@@ -298,7 +298,7 @@ def test_a_sender_goes_by_the_groups_there_are(broker, monkeypatch):
     broker.create("T", "FixedTime", 1)
     sender = broker.queue("T")
     broker.add_group("T", "late")
-    monkeypatch.setattr("rmq_spark.queue.queue.DEFINITION_AGE_S", 0.0)
+    monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 0.0)
     sender.send(["m"], fixed_time=99)
     late = broker.queue("T", group="late")
     assert late.figures().store.count == 1
@@ -311,7 +311,7 @@ def test_a_sender_of_a_deleted_topic_is_told(broker, monkeypatch):
     broker.create("T", "FixedTime", 1)
     sender = broker.queue("T")
     broker.delete("T")
-    monkeypatch.setattr("rmq_spark.queue.queue.DEFINITION_AGE_S", 0.0)
+    monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 0.0)
     with pytest.raises(UnknownTopic, match=r"was deleted. None of these messages"):
         sender.send(["m"], fixed_time=99)
     assert broker.server.command("EXISTS", sender.keys.store(0)) == 0
@@ -321,7 +321,7 @@ def test_a_definition_that_was_just_read_is_not_read_again(broker, monkeypatch):
     broker.create("T", "FixedTime", 1)
     sender = broker.queue("T")
     broker.delete("T")
-    monkeypatch.setattr("rmq_spark.queue.queue.DEFINITION_AGE_S", 3600.0)
+    monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 3600.0)
     assert sender.send(["m"], fixed_time=99).new == 1
 
 

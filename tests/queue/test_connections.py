@@ -2,9 +2,9 @@
 
 import pytest
 
-from rmq_spark.queue.connection import new_client, parse_connection
-from rmq_spark.queue.durations import parse_duration_ms
-from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.errors import InvalidOption
+from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.transport.connection import new_client, parse_connection
 
 SECRET = "s3cret"
 

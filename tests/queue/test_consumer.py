@@ -3,9 +3,9 @@
 import pytest
 from seeding import LONG_MS, Slot, numbered
 
-from rmq_spark.queue import connect
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.errors import ExclusiveSlot, InvalidOption, Lost, Superseded, UnknownTopic
+from rmq_spark.client import connect
+from rmq_spark.errors import ExclusiveSlot, InvalidOption, Lost, Superseded, UnknownTopic
+from rmq_spark.protocol.claims import ClaimRequest
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rmq_spark.queue import connect
-from rmq_spark.queue.errors import Lost
-from rmq_spark.queue.messages import Message
+from rmq_spark.client import connect
+from rmq_spark.client.messages import Message
+from rmq_spark.errors import Lost
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.queue import connect
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.errors import Lost, ServerUnavailable
+from rmq_spark.client import connect
+from rmq_spark.errors import Lost, ServerUnavailable
+from rmq_spark.protocol.claims import ClaimRequest
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from seeding import numbered
 
-from rmq_spark.queue import errors
+from rmq_spark import errors
 
 PATIENCE_S = 60
 

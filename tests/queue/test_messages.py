@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from seeding import numbered
 
-from rmq_spark.queue import Message
-from rmq_spark.queue.errors import InvalidMessage, InvalidOption
+from rmq_spark.client import Message
+from rmq_spark.errors import InvalidMessage, InvalidOption
 
 RANGE, PRIORITY, FIXED = "RangeMerge", "Priority", "FixedTime"
 ACCEPTED = {

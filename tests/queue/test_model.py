@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 from queue_model import DUE_BEFORE_MS, FAR, Held, Model
 from seeding import FAR_MS, LONG_MS
 
-from rmq_spark.queue import Queue, TopicDefinition, TopicType
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.errors import ClaimError
+from rmq_spark.client import Queue, TopicDefinition, TopicType
+from rmq_spark.errors import ClaimError
+from rmq_spark.protocol.claims import ClaimRequest
 
 STEPS = 60  # at most: hypothesis ends some runs earlier, the mean is about 50
 RUNS_IN_CI, RUNS = 1100, 100

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.queue import packed as packing
-from rmq_spark.queue.packed import PackedPairs, calls_of, packed
+from rmq_spark.protocol import messagepack as packing
+from rmq_spark.protocol.messagepack import PackedPairs, calls_of, packed
 
 CONTENTS = st.lists(st.binary(max_size=40), max_size=60)
 

@@ -15,9 +15,9 @@ import redis
 import servers
 from seeding import numbered
 
-from rmq_spark.local import free_port
-from rmq_spark.queue import Message, connect
-from rmq_spark.queue.errors import (
+from rmq_spark.client import Message, connect
+from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.errors import (
     InvalidOption,
     RmqError,
     ScriptFailed,
@@ -25,7 +25,8 @@ from rmq_spark.queue.errors import (
     ServerUnavailable,
     ServerUnsuitable,
 )
-from rmq_spark.queue.server import Call, Server, _version_of
+from rmq_spark.protocol.calls import Call
+from rmq_spark.transport.server import Server, _version_of
 
 SECRET, WRONG = "s3cret", "wr0ng"
 
@@ -410,7 +411,7 @@ def test_a_local_server_that_runs_is_not_started_twice(redis_executable):
 
 
 def test_a_local_server_that_does_not_end_when_asked_is_killed(redis_executable, monkeypatch):
-    monkeypatch.setattr("rmq_spark.local.END_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rmq_spark.dev_servers.redis_server.END_TIMEOUT_S", 0.2)
     server = servers.start(redis_executable)
     os.kill(server.pid, signal.SIGSTOP)  # it cannot even notice that it is asked
     server.close()

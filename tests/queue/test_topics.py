@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.queue import TopicDefinition, TopicType
-from rmq_spark.queue.errors import InvalidOption, ScriptFailed
-from rmq_spark.queue.topic import (
+from rmq_spark.client import TopicDefinition, TopicType
+from rmq_spark.errors import InvalidOption, ScriptFailed
+from rmq_spark.topics.definition import (
     Keys,
     check_key_prefix,
     check_slot_amount,

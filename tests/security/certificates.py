@@ -5,7 +5,7 @@ import subprocess
 
 import trustme
 
-from rmq_spark.local import free_port
+from rmq_spark.dev_servers.redis_server import free_port
 
 
 class Authority:

@@ -16,7 +16,7 @@ from certificates import Authority, speaks_tls
 from credentials import ADMIN, SECRET, WRONG, permit
 from documented import ROOT
 
-from rmq_spark.local import LocalRedis, find_redis_server, free_port
+from rmq_spark.dev_servers.redis_server import LocalRedis, find_redis_server, free_port
 
 sys.path.insert(0, str(ROOT / "tests" / "spark"))  # for its module driving
 

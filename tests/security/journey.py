@@ -2,10 +2,10 @@
 
 import uuid
 
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.pages import QueueKind
-from rmq_spark.queue.staged_sink import StagedSink
-from rmq_spark.queue.staging import Manifest, StageName, Staging
+from rmq_spark.client.exactly_once import StagedSink
+from rmq_spark.client.staging import Manifest, StageName, Staging
+from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.protocol.pages import QueueKind
 
 DUE = 1_000_000  # ms: long past, so due at once
 LEASE_MS = 60_000

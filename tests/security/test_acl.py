@@ -9,11 +9,11 @@ from credentials import PREFIX, SECRET, permit
 from documented import documented_users
 from journey import DUE, LEASE_MS, Journey
 
-from rmq_spark.queue import connect
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.errors import RmqError, ServerRefused
-from rmq_spark.queue.permissions import commands_of
-from rmq_spark.queue.scripts import scripts_for
+from rmq_spark.client import connect
+from rmq_spark.errors import RmqError, ServerRefused
+from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.protocol.scripts import scripts_for
+from rmq_spark.transport.acl import commands_of
 
 COMMANDS = [rule[1:] for rule in documented_users()["rmq"] if rule.startswith("+")]
 SENDER = [rule[1:] for rule in documented_users()["rmq-sender"] if rule.startswith("+")]

@@ -12,14 +12,14 @@ from journey import LEASE_MS
 from pyspark import cloudpickle
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from rmq_spark.queue import Message, connect
-from rmq_spark.queue.claims import ClaimRequest
-from rmq_spark.queue.staged_sink import StagedSink
-from rmq_spark.queue.staging import Manifest, StageName, Staging
-from rmq_spark.spark.message_child import Handing, Job
-from rmq_spark.spark.message_runner import MessageRunner
+from rmq_spark.client import Message, connect
+from rmq_spark.client.exactly_once import StagedSink
+from rmq_spark.client.staging import Manifest, StageName, Staging
+from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.spark.listener.message_child import Handing, Job
+from rmq_spark.spark.listener.message_runner import MessageRunner
 from rmq_spark.spark.options import parse_sink_options
-from rmq_spark.spark.writers import RmqWriter
+from rmq_spark.spark.sink.writers import RmqWriter
 
 SOURCE = (
     StructType().add("content", BinaryType()).add("claimId", StringType()).add("slot", "integer")

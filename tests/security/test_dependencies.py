@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.local import free_port
+from rmq_spark.dev_servers.redis_server import free_port
 
 AUDIT = Path(__file__).with_name("audit.py")
 

@@ -9,15 +9,15 @@ import pytest
 from credentials import ADMIN, SECRET, WRONG, found_in, variants
 from driving import wait_until
 
-from rmq_spark.local import free_port
-from rmq_spark.queue import connect
-from rmq_spark.queue.connection import parse_connection
-from rmq_spark.queue.errors import InvalidOption, ServerUnsuitable
+from rmq_spark.client import connect
+from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.errors import InvalidOption, ServerUnsuitable
 from rmq_spark.spark.options import (
     parse_listener_options,
     parse_sink_options,
     parse_source_options,
 )
+from rmq_spark.transport.connection import parse_connection
 
 pytestmark = pytest.mark.timeout(900)  # a Spark of its own, on a machine that may be busy
 

@@ -10,10 +10,10 @@ from certificates import Authority, speaks_tls
 from credentials import KEY_SECRET, SECRET, found_in
 from cryptography.hazmat.primitives import serialization
 
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue import connect
-from rmq_spark.queue.connection import new_client, parse_connection
-from rmq_spark.queue.errors import InvalidOption, ServerUnavailable, ServerUntrusted
+from rmq_spark.client import connect
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.errors import InvalidOption, ServerUnavailable, ServerUntrusted
+from rmq_spark.transport.connection import new_client, parse_connection
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from driving import Rmq
 
-from rmq_spark.local import LocalRedis
+from rmq_spark.dev_servers.redis_server import LocalRedis
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 import rmq_spark
-from rmq_spark.queue.queue import Queue
+from rmq_spark.client.queue import Queue
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
-from rmq_spark.spark.stream_reader import NO_LIMIT, RmqStreamReader
-from rmq_spark.spark.writers import RmqWriter
+from rmq_spark.spark.sink.writers import RmqWriter
+from rmq_spark.spark.source.stream_reader import NO_LIMIT, RmqStreamReader
 
 _numbers = itertools.count()
 DUE = 1_000_000  # ms: long past, so due at once

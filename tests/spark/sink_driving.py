@@ -8,10 +8,10 @@ import pytest
 from driving import DUE
 from pyspark.sql.types import StringType, StructField, StructType
 
-from rmq_spark.queue import staging
-from rmq_spark.queue.server import Server
-from rmq_spark.queue.staging import StageName, Staging
+from rmq_spark.client import staging
+from rmq_spark.client.staging import StageName, Staging
 from rmq_spark.spark.datasource import RmqDataSource
+from rmq_spark.transport.server import Server
 
 SCHEMA = StructType([StructField("content", StringType()), StructField("topic", StringType())])
 _attempts = itertools.count()

@@ -4,7 +4,7 @@ import pytest
 from driving import refused
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from rmq_spark.queue.errors import InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.errors import InvalidOption, TopicMismatch, UnknownTopic
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.options import (
     SINK_OPTIONS,
@@ -13,7 +13,7 @@ from rmq_spark.spark.options import (
     parse_source_options,
 )
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_schema
-from rmq_spark.spark.table_options import parse_table_options
+from rmq_spark.spark.table.table_options import parse_table_options
 
 DURATION = "a number with its unit, one of ms, s, m, h or d"
 TOPIC_OF = {

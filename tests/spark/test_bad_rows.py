@@ -21,8 +21,8 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from rmq_spark.queue.errors import InvalidMessage, InvalidOption
-from rmq_spark.spark import packing
+from rmq_spark.errors import InvalidMessage, InvalidOption
+from rmq_spark.spark.sink import arrow_pairs as packing
 
 ARROW = {
     StringType: pa.string(),

@@ -8,8 +8,8 @@ import pytest
 from driving import DUE, Rmq, Run, chained_text, refused
 from pyspark.sql.types import StringType, StructType
 
-from rmq_spark.local import LocalRedis, free_port
-from rmq_spark.queue.errors import (
+from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
+from rmq_spark.errors import (
     InvalidOption,
     RmqError,
     ServerRefused,
@@ -17,10 +17,10 @@ from rmq_spark.queue.errors import (
     ServerUnsuitable,
     WrongKeyType,
 )
-from rmq_spark.queue.server import Server
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
-from rmq_spark.spark.writers import RmqWriter
+from rmq_spark.spark.sink.writers import RmqWriter
+from rmq_spark.transport.server import Server
 
 CONTENT = StructType().add("content", StringType())
 SECRET = "hunter2-of-the-tests"

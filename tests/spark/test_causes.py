@@ -2,13 +2,13 @@
 
 import pytest
 
-from rmq_spark.spark.causes import cause
+from rmq_spark.spark.failure_cause import cause
 
 PYTHON = """\
 [PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
   File "worker.py", line 69, in worker_run
     main(infile, outfile)
-rmq_spark.queue.errors.ServerFull: Redis has reached maxmemory.
+rmq_spark.errors.ServerFull: Redis has reached maxmemory.
  SQLSTATE: 38000
 \tat org.apache.spark.Runner.init(Runner.scala:139)"""
 JAVA = """\
@@ -28,7 +28,7 @@ SPARK = "[UNRESOLVED_COLUMN] no such column\n'Project [x]"
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (PYTHON, "rmq_spark.queue.errors.ServerFull: Redis has reached maxmemory."),
+        (PYTHON, "rmq_spark.errors.ServerFull: Redis has reached maxmemory."),
         (JAVA, "org.apache.spark.SparkClassNotFoundException: no rmq"),
         (BOTH, "org.postgresql.util.PSQLException: FATAL: password authentication failed"),
         (SPARK, "[UNRESOLVED_COLUMN] no such column"),

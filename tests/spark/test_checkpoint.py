@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from driving import contents, names, send_due
 
-from rmq_spark.queue.errors import CheckpointRefused
-from rmq_spark.spark.offsets import Offset
+from rmq_spark.errors import CheckpointRefused
+from rmq_spark.spark.source.offsets import Offset
 from rmq_spark.spark.subscription import Subscription
 
 GOLDEN = Path(__file__).parent / "golden" / "offset_v1.json"

@@ -9,12 +9,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from rmq_spark import Message
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue.claims import Claim
-from rmq_spark.queue.server import Server
-from rmq_spark.queue.topic import TopicDefinition, TopicType
-from rmq_spark.spark import consumer_run, partition_reader
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.protocol.claims import Claim
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
+from rmq_spark.spark.source import query_run, task_reader
+from rmq_spark.topics.definition import TopicDefinition, TopicType
+from rmq_spark.transport.server import Server
 
 
 def test_times_come_ascending_within_a_slot(rmq):
@@ -212,7 +212,7 @@ def planned(run, start):
 def test_by_default_a_batch_has_as_many_partitions_as_it_is_worth(
     rmq, monkeypatch, messages, tasks
 ):
-    monkeypatch.setattr(consumer_run, "MESSAGES_A_TASK", 100)
+    monkeypatch.setattr(query_run, "MESSAGES_A_TASK", 100)
     queue = rmq.due(messages, slots=16)
     with rmq.by_hand(queue) as run:
         start = run.initial()
@@ -277,10 +277,10 @@ def test_a_claim_of_more_bytes_than_arrow_addresses_comes_in_parts():
     rows = 2048
     claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, b"1000 " * rows, 16, 16, 1)
     schema = to_arrow_schema(SOURCE_SCHEMA, timezone="UTC")
-    batches = partition_reader._batches(topic, schema, [claim], rows * 1_100_000)
+    batches = task_reader._batches(topic, schema, [claim], rows * 1_100_000)
     sizes = [(batch.num_rows, batch.nbytes) for batch in batches]
     assert sum(count for count, _ in sizes) == rows
-    assert max(size for _, size in sizes) < 2 * partition_reader.BYTES_A_READ
+    assert max(size for _, size in sizes) < 2 * task_reader.BYTES_A_READ
 
 
 def test_a_paused_topic_gives_nothing_until_it_goes_on(rmq):

@@ -13,7 +13,7 @@ from pyspark.sql.functions import array, col, lit, struct
 from test_message_runner import SHORT_S, is_running
 
 import rmq_spark
-from rmq_spark.queue.errors import InvalidMessage
+from rmq_spark.errors import InvalidMessage
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 
 DELIVERIES = 17  # one, and 16 retries

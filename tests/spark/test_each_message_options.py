@@ -6,7 +6,7 @@ import pytest
 from driving import refused
 
 import rmq_spark
-from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.errors import InvalidOption
 from rmq_spark.spark.options import LISTENER_OPTIONS
 
 

@@ -16,15 +16,15 @@ from driving import DUE, Rmq, names, refused, wait_until
 from pyspark.sql.types import LongType, StructField, StructType
 from sink_driving import SCHEMA, Sink, killed, numbers
 
-from rmq_spark.queue import staging
-from rmq_spark.queue.errors import CheckpointRefused, InvalidMessage, InvalidOption, StageLost
-from rmq_spark.queue.server import Server
-from rmq_spark.queue.staging import SinkBook, StageName, Staging
-from rmq_spark.queue.topic import sink_key
-from rmq_spark.spark import packing
+from rmq_spark.client import staging
+from rmq_spark.client.staging import SinkBook, StageName, Staging
+from rmq_spark.errors import CheckpointRefused, InvalidMessage, InvalidOption, StageLost
 from rmq_spark.spark.datasource import RmqDataSource
-from rmq_spark.spark.staged_writer import RmqStagedStreamWriter
-from rmq_spark.spark.writers import RmqStreamWriter
+from rmq_spark.spark.sink import arrow_pairs as packing
+from rmq_spark.spark.sink.exactly_once_writer import RmqStagedStreamWriter
+from rmq_spark.spark.sink.writers import RmqStreamWriter
+from rmq_spark.topics.definition import sink_key
+from rmq_spark.transport.server import Server
 
 PROGRAM = Path(__file__).parent / "exactly_once_program.py"
 MANY = 200_000  # so many that publishing them takes long enough to be killed in its middle

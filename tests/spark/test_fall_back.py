@@ -13,8 +13,8 @@ from relay import Relay
 
 import rmq_spark
 from rmq_spark import Message
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue.errors import Superseded
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.errors import Superseded
 
 VOLATILE = {"appendonly": "no"}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.spark.flow import FIRST_MESSAGES, GROWTH, FlowControl
+from rmq_spark.spark.source.batch_sizing import FIRST_MESSAGES, GROWTH, FlowControl
 
 BACKLOG = 10**7
 

@@ -4,7 +4,7 @@ import pytest
 from driving import Run, contents, names, refused, send_due
 
 import rmq_spark
-from rmq_spark.queue.errors import CheckpointRefused, GroupNotEmpty, InvalidOption, TopicMismatch
+from rmq_spark.errors import CheckpointRefused, GroupNotEmpty, InvalidOption, TopicMismatch
 
 
 @pytest.fixture

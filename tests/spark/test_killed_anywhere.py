@@ -4,7 +4,7 @@ from driving import Run, contents, names, send_due
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmq_spark.queue.errors import RmqError
+from rmq_spark.errors import RmqError
 
 # How far a batch comes before its driver is killed.
 STEPS = (

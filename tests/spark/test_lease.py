@@ -7,12 +7,12 @@ from driving import Run, contents, names, refused, wait_until
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from redis.exceptions import RedisClusterException
 
-from rmq_spark.queue.errors import Lost, Superseded, UnreadableContent
-from rmq_spark.queue.pages import QueueKind
-from rmq_spark.queue.queue import Queue
-from rmq_spark.queue.server import Server
-from rmq_spark.spark import lease as lease_module
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import Lost, Superseded, UnreadableContent
+from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
+from rmq_spark.spark.source import lease_renewal as lease_module
+from rmq_spark.transport.server import Server
 
 
 def die(run) -> None:

@@ -16,9 +16,9 @@ from driving import wait_until
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from rmq_spark.queue.errors import UnusableFunction
-from rmq_spark.spark.message_child import Handing, Job
-from rmq_spark.spark.message_runner import MessageRunner
+from rmq_spark.errors import UnusableFunction
+from rmq_spark.spark.listener.message_child import Handing, Job
+from rmq_spark.spark.listener.message_runner import MessageRunner
 
 SCHEMA = StructType([StructField("content", StringType()), StructField("n", LongType())])
 GENEROUS_S = 60.0
@@ -297,9 +297,9 @@ def test_it_holds_nothing_of_its_parents_files_and_handles_no_signal(runner_for)
 WORKER = """
     import os, sys, time
     from pyspark import cloudpickle
-    from rmq_spark.spark import message_child
-    from rmq_spark.spark.message_child import Handing, Job
-    from rmq_spark.spark.message_runner import MessageRunner
+    from rmq_spark.spark.listener import message_child
+    from rmq_spark.spark.listener.message_child import Handing, Job
+    from rmq_spark.spark.listener.message_runner import MessageRunner
     import test_message_runner as tests
 
     def function(row):

@@ -16,10 +16,10 @@ from pyspark.sql.types import (
 )
 
 import rmq_spark
-from rmq_spark.queue.errors import InvalidMessage
-from rmq_spark.queue.pages import QueueKind
+from rmq_spark.errors import InvalidMessage
+from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.spark.options import parse_sink_options
-from rmq_spark.spark.row_check import REASON, with_refusals
+from rmq_spark.spark.sink.validation import REASON, with_refusals
 
 TYPES: dict[str, tuple[DataType, pa.DataType]] = {
     "timeRange": (LongType(), pa.int64()),

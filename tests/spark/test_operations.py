@@ -12,8 +12,8 @@ from pyspark.sql.types import (
 )
 from test_bad_rows import write
 
-from rmq_spark.queue.errors import InvalidMessage, InvalidOption, UnknownTopic
-from rmq_spark.queue.topic import ROCKETMQ_BACKOFF
+from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
+from rmq_spark.topics.definition import ROCKETMQ_BACKOFF
 
 CLAIMED = ["content", "slot", "claimId"]
 

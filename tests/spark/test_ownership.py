@@ -10,10 +10,10 @@ from kazoo.client import KazooClient
 from pyspark.errors import StreamingQueryException
 
 import rmq_spark
-from rmq_spark.local_zookeeper import LocalEnsemble
-from rmq_spark.queue.claims import ClaimRequest, SettledClaims
-from rmq_spark.queue.errors import ExclusiveSlot, OwnershipError, OwnershipUnavailable
-from rmq_spark.spark.backlog import Backlog
+from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from rmq_spark.errors import ExclusiveSlot, OwnershipError, OwnershipUnavailable
+from rmq_spark.protocol.claims import ClaimRequest, SettledClaims
+from rmq_spark.spark.source.backlog import Backlog
 
 SLOTS = 4
 
@@ -129,7 +129,7 @@ def owns_all(run, start):
 
 
 def offset_of(run, start):
-    from rmq_spark.spark.offsets import Offset
+    from rmq_spark.spark.source.offsets import Offset
 
     return Offset.from_dict(start, run.reader._options.subscription)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.queue.packed import packed
-from rmq_spark.spark import packing
+from rmq_spark.protocol.messagepack import packed
+from rmq_spark.spark.sink import arrow_pairs as packing
 
 ROWS = st.lists(
     st.tuples(st.integers(17, 2**53), st.binary(max_size=300), st.integers(0, 65535)), min_size=1

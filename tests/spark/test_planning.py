@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.spark.plan import (
+from rmq_spark.spark.source.planning import (
     FAIR_SHARE,
     MESSAGES_A_SLOT,
     PlannedClaim,

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 from driving import contents, names, refused, send_due
 
-from rmq_spark.queue.errors import Lost, Settled, Superseded
+from rmq_spark.errors import Lost, Settled, Superseded
 
 
 def run_of(rows) -> int:

@@ -2,10 +2,10 @@
 
 from driving import refused
 
-from rmq_spark.queue.errors import InvalidOption
-from rmq_spark.queue.pages import UNBOUNDED, Bounds, QueueKind
-from rmq_spark.queue.topic import TopicDefinition, TopicType
-from rmq_spark.spark.scope import Scope
+from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.pages import UNBOUNDED, Bounds, QueueKind
+from rmq_spark.spark.table.selection import Scope
+from rmq_spark.topics.definition import TopicDefinition, TopicType
 
 STORE, PREPARE, RETRY, DEAD = QueueKind
 ALL = Scope(tuple(QueueKind))

@@ -7,14 +7,14 @@ from collections import Counter
 import pytest
 from driving import Run, contents, names, refused, send_due, wait_until
 
-from rmq_spark.queue.errors import (
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import (
     CheckpointRefused,
     InvalidOption,
     ServerUnavailable,
     UnknownTopic,
 )
-from rmq_spark.queue.queue import Queue
-from rmq_spark.spark.flow import FIRST_MESSAGES
+from rmq_spark.spark.source.batch_sizing import FIRST_MESSAGES
 
 
 @pytest.fixture

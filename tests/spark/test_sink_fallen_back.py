@@ -7,12 +7,12 @@ import pytest
 from driving import Rmq, names, refused
 from sink_driving import Killed, Sink, killed, numbers
 
-from rmq_spark.local import LocalRedis
-from rmq_spark.queue import staging
-from rmq_spark.queue.errors import StageLost
-from rmq_spark.queue.server import Server
-from rmq_spark.queue.staging import SinkBook
-from rmq_spark.queue.topic import sink_key
+from rmq_spark.client import staging
+from rmq_spark.client.staging import SinkBook
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.errors import StageLost
+from rmq_spark.topics.definition import sink_key
+from rmq_spark.transport.server import Server
 
 ROWS = numbers(0, 6), numbers(6, 12)
 STARTS_AT_MOST = 3

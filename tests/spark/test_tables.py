@@ -10,7 +10,7 @@ from seeding import FAR_MS
 from test_bad_rows import write
 
 import rmq_spark
-from rmq_spark.queue.errors import InvalidOption, UnknownTopic
+from rmq_spark.errors import InvalidOption, UnknownTopic
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
 

@@ -5,7 +5,7 @@ import logging
 from driving import contents, names, send_due, wait_until
 from test_available_now import run_to_the_end
 
-from rmq_spark.spark.consumer_run import UNREAD_BATCHES_TO_WARN_OF
+from rmq_spark.spark.source.query_run import UNREAD_BATCHES_TO_WARN_OF
 
 WARNING = "The function of foreachBatch must run an action on the DataFrame"
 

@@ -27,8 +27,8 @@ from processes import alive, family
 from relay import Relay
 
 import rmq_spark
-from rmq_spark.local import LocalRedis
-from rmq_spark.local_zookeeper import LocalEnsemble, LocalZookeeper
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble, LocalZookeeper
 
 PROGRAM = Path(__file__).parent / "stream_program.py"
 TOPIC = "Streams"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rmq_spark.queue.errors import InvalidOption
+from rmq_spark.errors import InvalidOption
+from rmq_spark.ownership.ensemble import EnsembleOptions, parse_ensemble
 from rmq_spark.spark.options import parse_source_options
-from rmq_spark.workers.ensemble import EnsembleOptions, parse_ensemble
 
 
 def test_without_any_there_is_none():

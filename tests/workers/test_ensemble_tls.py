@@ -4,12 +4,12 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from rmq_spark.local import free_port
-from rmq_spark.local_zookeeper import LocalEnsemble
-from rmq_spark.queue.errors import OwnershipUnavailable
-from rmq_spark.queue.topic import TopicDefinition, TopicType
-from rmq_spark.workers.ensemble import EnsembleOptions
-from rmq_spark.workers.worker import Worker
+from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from rmq_spark.errors import OwnershipUnavailable
+from rmq_spark.ownership.ensemble import EnsembleOptions
+from rmq_spark.ownership.member import Worker
+from rmq_spark.topics.definition import TopicDefinition, TopicType
 
 TOPIC = TopicDefinition("T", TopicType.FIXED_TIME, 4)
 

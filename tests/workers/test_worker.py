@@ -14,11 +14,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
-from rmq_spark.local_zookeeper import LocalEnsemble
-from rmq_spark.queue.errors import OwnershipRefused, OwnershipUnavailable, TopicMismatch
-from rmq_spark.queue.topic import TopicDefinition, TopicType
-from rmq_spark.workers.ensemble import EnsembleOptions
-from rmq_spark.workers.worker import State, Worker
+from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from rmq_spark.errors import OwnershipRefused, OwnershipUnavailable, TopicMismatch
+from rmq_spark.ownership.ensemble import EnsembleOptions
+from rmq_spark.ownership.member import State, Worker
+from rmq_spark.topics.definition import TopicDefinition, TopicType
 
 SLOTS = 8
 TOPIC = TopicDefinition("T", TopicType.FIXED_TIME, SLOTS)
@@ -299,9 +299,9 @@ def other_process(zookeeper, root):
     """A worker in a process of its own."""
     code = (
         "import sys, time\n"
-        "from rmq_spark.queue.topic import TopicDefinition, TopicType\n"
-        "from rmq_spark.workers.ensemble import EnsembleOptions\n"
-        "from rmq_spark.workers.worker import Worker\n"
+        "from rmq_spark.topics.definition import TopicDefinition, TopicType\n"
+        "from rmq_spark.ownership.ensemble import EnsembleOptions\n"
+        "from rmq_spark.ownership.member import Worker\n"
         f"options = EnsembleOptions({zookeeper.hosts!r}, {root!r}, {SESSION_MS})\n"
         f"topic = TopicDefinition('T', TopicType.FIXED_TIME, {SLOTS})\n"
         "worker = Worker(options, topic, 'T', 'other').start()\n"

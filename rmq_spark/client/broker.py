@@ -1,0 +1,363 @@
+"""A Redis server and the topics on it: made, changed, listed and deleted."""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rmq_spark.client.consumer import Consumer, scoped_name
+from rmq_spark.client.consumer_runs import ConsumerBook
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import GroupNotEmpty, InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.topics.definition import (
+    DEFAULT_GROUP,
+    DEFAULT_SLOT_AMOUNT,
+    Keys,
+    TopicDefinition,
+    TopicType,
+    check_key_prefix,
+    check_slot_amount,
+    check_topic_name,
+    consumer_key,
+    group_text,
+    parse_group,
+    parse_groups,
+    parse_retry_backoff,
+    parse_topic_type,
+    topics_key,
+)
+from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.transport.connection import parse_connection
+from rmq_spark.transport.server import Server
+
+CHANGEABLE = ("max_retries", "retry_backoff", "exclusive", "paused", "groups")
+DEFAULT_VISIBILITY_TIMEOUT = "60s"
+
+
+class Broker:
+    """The topics of one database. ``key_prefix`` keeps them apart from those of others there."""
+
+    def __init__(self, server: Server, *, key_prefix: str = "") -> None:
+        self.server = server
+        self.key_prefix = check_key_prefix(key_prefix)
+
+    def __repr__(self) -> str:
+        return f"Broker({self.server!r})"
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.server.close()
+
+    # -- topics
+
+    def find(self, name: str) -> TopicDefinition | None:
+        """A topic's definition, or None. Raises InvalidOption for a name no topic can have."""
+        try:
+            return self.definition(name)
+        except UnknownTopic:
+            return None
+
+    def definition(self, name: str) -> TopicDefinition:
+        """A topic's definition. Raises UnknownTopic."""
+        return self._read(name)[1]
+
+    def _read(self, name: str) -> tuple[bytes, TopicDefinition]:
+        """A topic's definition as Redis keeps it, and what it says. Raises UnknownTopic."""
+        check_topic_name(name)
+        text = self.server.command("HGET", topics_key(self.key_prefix), name)
+        return text, self._parsed(name, text)
+
+    def _parsed(self, name: str, text: bytes | None) -> TopicDefinition:
+        if not text:
+            raise UnknownTopic(
+                f"The topic {name} does not exist on {self.server.address}"
+                f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}."
+                f"{self._nearest(name)} The first send with a topicType makes it, or "
+                "Broker.create; a reader never does."
+            )
+        return TopicDefinition.from_json(name, text)
+
+    def _nearest(self, name: str) -> str:
+        known = [
+            found.decode() for found in self.server.command("HKEYS", topics_key(self.key_prefix))
+        ]
+        near = difflib.get_close_matches(name.lower(), [found.lower() for found in known], 3)
+        meant = [found for found in known if found.lower() in near]
+        return f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
+
+    def definitions(self, names: Sequence[str]) -> list[TopicDefinition]:
+        """The definitions of several topics in one round trip. Raises UnknownTopic."""
+        if not names:
+            return []
+        texts = self.server.command("HMGET", topics_key(self.key_prefix), *names)
+        return [self._parsed(name, text) for name, text in zip(names, texts, strict=True)]
+
+    def topics(
+        self, is_wanted: Callable[[str], object] = lambda name: True
+    ) -> list[TopicDefinition]:
+        """All topics whose names are wanted, by name."""
+        pairs = self.server.command("HGETALL", topics_key(self.key_prefix))
+        items = (
+            pairs.items() if isinstance(pairs, dict) else zip(pairs[::2], pairs[1::2], strict=True)
+        )
+        wanted = sorted((name.decode(), text) for name, text in items if is_wanted(name.decode()))
+        return [TopicDefinition.from_json(name, text) for name, text in wanted]
+
+    def define(
+        self,
+        name: str,
+        topic_type: TopicType | str | None = None,
+        slot_amount: int | str | None = None,
+        **settings: Any,
+    ) -> TopicDefinition:
+        """The topic's definition; the first use makes it.
+
+        Type and number of slots may be left out once the topic exists, and must agree if given.
+        ``settings`` count when it is made: max_retries (0 to 16), retry_backoff (text such as
+        "10s, 30s, 1m", "none" or "rocketmq"), exclusive (bool), groups (consumer groups, in a list;
+        one that exists must have them).
+        Raises TopicMismatch showing both definitions, UnknownTopic when it does not exist and no
+        type says how to make it.
+        """
+        if isinstance(topic_type, str):
+            topic_type = parse_topic_type(topic_type)
+        amount = None if slot_amount is None else check_slot_amount(slot_amount)
+        fields = _fields("set", settings)
+        found = self.find(name)
+        if found is None and topic_type is not None:
+            new = TopicDefinition(name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **fields)
+            self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
+        found = self.definition(name)
+        check_agrees(found, topic_type, amount)
+        _check_groups(found, fields.get("groups", ()))
+        return found
+
+    def create(
+        self,
+        name: str,
+        topic_type: TopicType | str,
+        slot_amount: int = DEFAULT_SLOT_AMOUNT,
+        **settings: Any,
+    ) -> TopicDefinition:
+        """Makes a topic, or finds it made already with the same type and number of slots."""
+        return self.define(name, topic_type, slot_amount, **settings)
+
+    def alter(self, name: str, **changes: Any) -> TopicDefinition:
+        """Changes max_retries, retry_backoff (text), exclusive, paused or groups of a topic.
+
+        Senders and consumers see it from their next batch or start on.
+        """
+        fields = _fields("changed", changes)
+        while True:
+            text, old = self._read(name)
+            new = old.changed(**fields)
+            gone = [group_text(group) for group in old.groups if group not in new.groups]
+            if gone:
+                raise InvalidOption(
+                    f"groups={','.join(map(group_text, new.groups))} lacks {', '.join(gone)}, "
+                    f"which topic {name} has. Remedy: Broker.remove_group, which says what is left "
+                    "in a group."
+                )
+            if self._replace(name, text, new.to_json()):
+                break
+        if old.exclusive and not new.exclusive:
+            self._forget_epochs(new)
+        return new
+
+    def lower_epochs(self, name: str, *, group: str = DEFAULT_GROUP) -> int:
+        """Makes the slots of an exclusive topic take any epoch again; returns how many had one.
+
+        For after a ZooKeeper ensemble was replaced: the epochs of a new one begin anew. Queries
+        that still read through the old one would be let in as well. Raises UnknownTopic.
+        """
+        queue = self.queue(name, group=group)
+        had = [
+            slot
+            for slot, epoch in zip(queue.slots, queue.epochs(queue.slots), strict=True)
+            if epoch
+        ]
+        for slot in had:
+            self.server.command("HSET", queue.keys.consumers(slot), "@epoch", 0)
+        return len(had)
+
+    def delete(self, name: str) -> None:
+        """Deletes a topic with everything in it. Who still sends to it leaves keys behind."""
+        text, old = self._read(name)
+        while not self._replace(name, text, ""):
+            text, old = self._read(name)
+        for group in old.groups:
+            self._delete_group(old, group)
+        keys = Keys(name, self.key_prefix)
+        for slot in range(old.slot_amount):
+            for stage in self.server.command("HKEYS", keys.stages(slot)):
+                self.server.command("UNLINK", keys.stage(slot, stage.decode()))
+            self.server.command("UNLINK", keys.stages(slot))
+
+    def _delete_group(self, topic: TopicDefinition, group: str) -> None:
+        keys = Keys(topic.name, self.key_prefix, group)
+        for slot in range(topic.slot_amount):
+            for known in self.server.command("HKEYS", keys.consumers(slot)):
+                for consumer in (known.decode(), scoped_name(topic.name, group, known.decode())):
+                    self._delete_book(topic.name, consumer)
+            self.server.command("UNLINK", *keys.all_of(slot))
+
+    def _delete_book(self, topic: str, consumer: str) -> None:
+        """Deletes what is kept of a consumer, unless it reads other topics as well."""
+        if ConsumerBook(self.server, consumer, self.key_prefix).topics() == topic:
+            self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
+
+    # -- consumer groups
+
+    def add_group(self, name: str, group: str) -> TopicDefinition:
+        """Adds a consumer group to a topic: it gets what is sent by batches that start from now on.
+
+        One that is there is left alone. Raises UnknownTopic, InvalidOption.
+        """
+        wanted = parse_group(group)
+        while True:
+            text, old = self._read(name)
+            if wanted in old.groups:
+                return old
+            self._delete_group(old, wanted)  # what a sender in work left when it was removed
+            new = old.changed(groups=(*old.groups, wanted))
+            if self._replace(name, text, new.to_json()):
+                return new
+
+    def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
+        """Takes a consumer group away from a topic. Returns how many messages went with it.
+
+        Its dead messages are among them. With any in it, drop says that they may go; else raises
+        GroupNotEmpty, and the group stays (if they came in the very moment it is put back; what was
+        sent in between is not in it). Senders stop sending to it from their next batch on:
+        one that is in work leaves copies behind. Raises UnknownTopic, InvalidOption.
+        """
+        wanted = parse_group(group)
+        text, old = self._read(name)
+        left = self.queue(name, group=wanted).figures()  # refuses a group that is not there
+        if len(old.groups) == 1:
+            raise InvalidOption(
+                f"group={group_text(wanted)!r} is the only consumer group of topic {name}. "
+                "Accepted: one of several; Broker.delete deletes a topic."
+            )
+        if left.messages and not drop:
+            raise GroupNotEmpty(
+                f"The consumer group {group_text(wanted)} of topic {name} holds {left.messages} "
+                f"messages: {left.store.count} stored, {left.prepare.count} in work, "
+                f"{left.retry.count} waiting for a retry, {left.dead.count} dead. Let a query read "
+                "them first, or say that they may go: drop=True (--drop)."
+            )
+        new = old.changed(groups=tuple(known for known in old.groups if known != wanted))
+        if not self._replace(name, text, new.to_json()):
+            return self.remove_group(name, group, drop=drop)
+        gone = Queue(self.server, old, key_prefix=self.key_prefix, group=wanted).figures().messages
+        if gone and not drop:  # sent in the meantime
+            self.add_group(name, wanted)
+            return self.remove_group(name, group, drop=drop)
+        self._delete_group(old, wanted)
+        return gone
+
+    def _replace(self, name: str, read: bytes, new: str) -> bool:
+        # Compared as it was read: another version writes the same definition in another way.
+        key = topics_key(self.key_prefix)
+        return bool(self.server.call("alter", [key], [name, read, new]))
+
+    def _forget_epochs(self, topic: TopicDefinition) -> None:
+        for group in topic.groups:
+            keys = Keys(topic.name, self.key_prefix, group)
+            for slot in range(topic.slot_amount):
+                self.server.command("HDEL", keys.consumers(slot), "@epoch")
+
+    # -- queues and consumers
+
+    def queue(self, name: str, *, group: str | None = None) -> Queue:
+        """The queue of a topic that exists, as a consumer group has it. Raises UnknownTopic.
+
+        What is sent goes to all groups. group: None for the default group, or for the first one
+        where there is no default group.
+        """
+        topic = self.definition(name)
+        if group is None:
+            of = DEFAULT_GROUP if DEFAULT_GROUP in topic.groups else topic.groups[0]
+        else:
+            of = group if group == DEFAULT_GROUP else parse_group(group)
+        return Queue(self.server, topic, key_prefix=self.key_prefix, group=of)
+
+    def consumer(
+        self,
+        topic: str,
+        name: str,
+        *,
+        group: str = DEFAULT_GROUP,
+        visibility_timeout: str = DEFAULT_VISIBILITY_TIMEOUT,
+    ) -> Consumer:
+        """A consumer of a topic: see Consumer. One process at a time uses a name."""
+        lease_ms = parse_duration_ms("visibility_timeout", visibility_timeout)
+        if lease_ms < 1:
+            raise InvalidOption(
+                f"visibility_timeout={visibility_timeout!r} is not accepted. Accepted: 1ms or more."
+            )
+        return Consumer(lambda: self.queue(topic, group=group), name, lease_ms=lease_ms)
+
+
+def check_agrees(
+    found: TopicDefinition, topic_type: TopicType | None, slot_amount: int | None
+) -> None:
+    """Raises TopicMismatch where a topic is not what was asked for; None asks for nothing."""
+    wanted = topic_type or found.type, slot_amount or found.slot_amount
+    if wanted != (found.type, found.slot_amount):
+        raise TopicMismatch(
+            f"The topic {found.name} exists as {found.type.value} with slotAmount "
+            f"{found.slot_amount}; asked for was {wanted[0].value} with slotAmount {wanted[1]}. "
+            "Both are fixed for ever: leave them out, or choose another topic name."
+        )
+
+
+def _check_groups(found: TopicDefinition, wanted: Iterable[str]) -> None:
+    missing = [group for group in wanted if group not in found.groups]
+    if missing:
+        raise TopicMismatch(
+            f"Topic {found.name} has no consumer group {', '.join(map(group_text, missing))}, "
+            f"which groups names; it has {', '.join(map(group_text, found.groups))}. Leave groups "
+            "out, or add what is missing: Broker.add_group, or rmq alter --add-group."
+        )
+
+
+def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as TopicDefinition names them. Raises InvalidOption for one that is none."""
+    unknown = sorted(set(settings) - set(CHANGEABLE))
+    if unknown:
+        raise InvalidOption(
+            f"{', '.join(unknown)} of a topic cannot be {done}. Accepted: {', '.join(CHANGEABLE)}."
+        )
+    fields = dict(settings)
+    if "retry_backoff" in fields:
+        fields["retry_backoff_ms"] = parse_retry_backoff(fields.pop("retry_backoff"))
+    if "groups" in fields:
+        fields["groups"] = parse_groups(fields["groups"])
+    return fields
+
+
+def _text(name: str, value: Any) -> str:
+    """An option as text, as which all of them are parsed."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int):
+        return str(value)
+    raise InvalidOption(f"redis.{name} is a {type(value).__name__}. Accepted: text, see connect.")
+
+
+def connect(
+    url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: str
+) -> Broker:
+    """A connection to the queue for plain Python programs.
+
+    url: ``redis://``, ``rediss://`` or ``unix://``; without it RMQ_REDIS_URL, else the local
+    server. options: those behind ``redis.``, such as ``password``, ``socketTimeout="5s"``,
+    ``cluster=True``, ``min_replicas=1``, or ``sentinels="host:port,..."`` with ``sentinelMaster``.
+    patience_s: for how long a broken connection is tried again; None for 10 s, or 25 s where a
+    replica may take over. Raises InvalidOption, ServerError.
+    """
+    given = {name: _text(name, value) for name, value in options.items()}
+    given |= {} if url is None else {"url": url}
+    server = Server(parse_connection(given), patience_s)
+    server.warn_if_volatile()
+    return Broker(server, key_prefix=key_prefix)

@@ -1,0 +1,150 @@
+"""Publishing batches exactly once: what a streaming query's driver does with staged messages.
+
+::
+
+    tasks       stage: lists of messages that no consumer sees
+    driver      seal: one write decides which stages the batch consists of
+                publish: a few thousand messages a call, out of the stages into the stores
+                announce: one write that a Redis which falls back from now on forgets
+                sweep: look for the evidence that every stage was published; then what was staged
+                in vain, and the evidence of earlier batches, is deleted
+                conclude: one write, refused when the announcement is gone
+    a replay    of a batch that is sealed stages nothing: what was sealed first is published to its
+                end; one that is not sealed begins anew
+
+The evidence of a batch outlives its manifest: only the sweep of a later batch deletes it, and a
+later batch is sealed only when this one is concluded. So a driver that is killed between any two
+calls leaves a manifest with its evidence, or no manifest. A driver that misses the evidence asks
+whether its manifest is still sealed. If so, Redis has forgotten messages: the batch is unsealed.
+If not, another driver went on in the meantime, and it starts again from what is sealed now.
+"""
+
+import logging
+import uuid
+from collections.abc import Mapping
+
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.messages import SendResult
+from rmq_spark.client.staging import Manifest, Sealed, SinkBook, Staging
+from rmq_spark.errors import CheckpointRefused, StageLost
+
+_log = logging.getLogger(__name__)
+_Totals = Mapping[int, Mapping[str, int]]  # by slot and name of a stage: messages
+
+
+class StagedSink:
+    """The batches of one streaming query."""
+
+    def __init__(self, broker: Broker, query: str) -> None:
+        self._broker = broker
+        self._query = query
+        self._book = SinkBook(broker.server, query, broker.key_prefix)
+
+    def publish(self, batch: int, staged: Manifest) -> SendResult | None:
+        """Publishes a batch, unless that was done before (None); may be called again at any time.
+
+        What this query has staged for this batch and earlier ones, and is not part of them, is
+        deleted. Raises CheckpointRefused when a later batch was published; then nothing is stored.
+        Raises StageLost when Redis has forgotten messages of a batch; then that one is not sealed
+        any more, and can be staged and published anew.
+        """
+        while True:
+            try:
+                sealed, manifest = self._book.seal(batch, staged)
+            except CheckpointRefused:
+                self.discard(staged)
+                raise
+            try:
+                result = self._finish(sealed, manifest, staged)
+            except StageLost as error:
+                if sealed == batch:
+                    raise
+                raise StageLost(
+                    f"{error} Batch {sealed} of the query {self._query} was sealed and is not "
+                    f"published, and Spark is at batch {batch}: if it does not run batch {sealed} "
+                    "again, send that batch's rows yourself."
+                ) from None
+            if result is not None and sealed == batch:
+                return result if manifest.stages else None
+
+    def resume(self, batch: int, staged: Manifest) -> SendResult | None:
+        """Publishes a batch that a task has found sealed and so did not stage again.
+
+        Never seals it: a manifest without what such a task left out would lose that. Raises
+        StageLost where it is not sealed any more, else as publish.
+        """
+        while True:
+            last = self.last()
+            if last.batch < batch:
+                raise StageLost(
+                    f"Batch {batch} of the query {self._query} was sealed when its tasks began, "
+                    "and is not any more: Redis has lost writes. Start the query again: its batch "
+                    "is staged anew."
+                )
+            if last.batch > batch:
+                return self.publish(batch, staged)  # refuses
+            result = self._finish(batch, last.pending, staged)
+            if result is not None:
+                return result if last.pending.stages else None
+
+    def last(self) -> Sealed:
+        """The batch that this query has sealed last."""
+        return self._book.last()
+
+    def discard(self, staged: Manifest) -> None:
+        """Deletes stages that were not, and will never be, part of a batch."""
+        for topic, names in staged.by_topic().items():
+            staging = self._staging(topic)
+            if staging is not None:
+                staging.discard(names)
+
+    def _finish(self, batch: int, manifest: Manifest, staged: Manifest) -> SendResult | None:
+        """None: what is sealed has changed since, or is not all published; look again."""
+        try:
+            result = self._publish(manifest)
+        except StageLost:
+            if not self._book.unseal(batch, manifest):
+                return None
+            self.discard(manifest)
+            self.discard(staged)
+            raise
+        name = uuid.uuid4().hex
+        # Before the manifest goes: whoever is killed in here leaves where it must be done again.
+        if (
+            self._book.announce(batch, manifest, name)
+            and self._sweep(batch, manifest, staged)
+            and self._book.conclude(batch, name)
+        ):
+            return result
+        return None
+
+    def _publish(self, manifest: Manifest) -> SendResult:
+        new = merged = 0
+        for topic, totals in manifest.by_topic().items():
+            staging = self._staging(topic)
+            if staging is None:
+                _log.warning("rmq: topic %s was deleted: what was staged for it is gone", topic)
+                continue
+            result = staging.publish(totals)
+            new, merged = new + result.new, merged + result.merged
+        return SendResult(new, merged)
+
+    def _sweep(self, batch: int, manifest: Manifest, staged: Manifest) -> bool:
+        """Whether every stage of the manifest was published."""
+        published, touched = manifest.by_topic(), staged.by_topic()
+        return all(
+            self._sweep_topic(topic, batch, published.get(topic, {}), touched.get(topic, {}))
+            for topic in published.keys() | touched.keys()
+        )
+
+    def _sweep_topic(self, topic: str, batch: int, published: _Totals, touched: _Totals) -> bool:
+        staging = self._staging(topic)
+        slots = sorted(published.keys() | touched.keys())
+        return staging is None or staging.sweep(slots, self._query, batch, published)
+
+    def _staging(self, topic: str) -> Staging | None:
+        """None for a topic that was deleted, with all its stages."""
+        broker, definition = self._broker, self._broker.find(topic)
+        if definition is None:
+            return None
+        return Staging(broker.server, definition, broker.key_prefix)

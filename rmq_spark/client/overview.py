@@ -1,0 +1,52 @@
+"""All topics at one moment: for people who watch, and for what collects figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.queue import Queue
+from rmq_spark.protocol.claims import ConsumerSeen, Figures
+from rmq_spark.topics.definition import group_text
+
+# Who was not seen for so long is no owner any more: a lease lasts a minute by default.
+OWNER_SEEN_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One group of a topic at one moment."""
+
+    topic: str
+    group: str
+    figures: Figures
+    owners: list[ConsumerSeen]
+    now_ms: int
+
+    @property
+    def due(self) -> int:
+        """Messages that may be delivered now."""
+        return self.figures.store.due + self.figures.retry.due
+
+    @property
+    def delayed(self) -> int:
+        """Messages whose time has not come."""
+        return self.figures.store.count - self.figures.store.due
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """For how long the first of them has been due."""
+        first = self.figures.store.oldest_ms
+        return None if first is None else max(0, self.now_ms - first)
+
+
+def look(broker: Broker, names: Sequence[str] | None = None) -> list[Row]:
+    """All topics there are now, or of those named the ones that are there."""
+    rows = []
+    for topic in broker.topics(lambda name: names is None or not names or name in names):
+        for group in topic.groups:
+            # Not asked for by name: the topic may be deleted at any time.
+            queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
+            now_ms = queue.now_ms()
+            owners = [seen for seen in queue.consumers(now_ms) if seen.ms_ago < OWNER_SEEN_MS]
+            rows.append(Row(topic.name, group_text(group), queue.figures(), owners, now_ms))
+    return rows

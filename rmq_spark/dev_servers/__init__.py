@@ -1,0 +1,1 @@
+"""Servers for trials and tests: Redis, Redis Cluster, ZooKeeper, Spark."""

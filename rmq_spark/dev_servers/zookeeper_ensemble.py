@@ -1,0 +1,180 @@
+"""A ZooKeeper ensemble of one's own, from PySpark's jars, for demos, notebooks and tests."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.errors import OwnershipUnavailable
+
+START_TIMEOUT_S = 60.0
+# ZooKeeper accepts session timeouts of 2 to 20 ticks.
+TICK_MS = 500
+SETTINGS = {
+    "tickTime": str(TICK_MS),
+    "initLimit": "20",
+    "syncLimit": "10",
+    "maxSessionTimeout": "60000",
+    "maxClientCnxns": "0",
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "srvr",
+}
+# Small, quick to start, and gentle to two cores.
+JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+def find_java() -> str:
+    """The java of JAVA_HOME, else the one on PATH. Raises OwnershipUnavailable with the remedy."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        raise OwnershipUnavailable(
+            "No java was found. Install Java 17 or later (such as with 'apt-get install "
+            "openjdk-17-jre-headless') or set JAVA_HOME."
+        )
+    return java
+
+
+def find_jars() -> str:
+    """PySpark's jars, which hold a complete ZooKeeper. Raises OwnershipUnavailable."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise OwnershipUnavailable(
+            "The local ZooKeeper comes with PySpark, which is not installed. Remedy: pip install "
+            "pyspark."
+        )
+    return str(Path(spec.origin).parent / "jars" / "*")
+
+
+class LocalZookeeper:
+    """One server of an ensemble, or a server alone. Its data stay until the ensemble is closed."""
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str], java_options: Sequence[str]
+    ) -> None:
+        self.port = int(settings["clientPort"])
+        self._folder = folder
+        self._java_options = (*JAVA_OPTIONS, *java_options)
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True)
+        lines = {**settings, "dataDir": str(folder)}
+        (folder / "zoo.cfg").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None while it does not run."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def mode(self) -> str | None:
+        """leader, follower or standalone; None while it serves nobody."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                connection.sendall(b"srvr")
+                reply = connection.makefile("rb").read().decode()
+        except OSError:
+            return None
+        modes = [line.split()[1] for line in reply.splitlines() if line.startswith("Mode:")]
+        return modes[0] if modes else None
+
+    def start(self) -> None:
+        """Starts the process, again if it had ended; does not wait for it."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - the program we found
+                [
+                    *(find_java(), *self._java_options, "-cp", find_jars()),
+                    "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                    str(self._folder / "zoo.cfg"),
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # an interrupt typed by the user is not for the server
+            )
+
+    def kill(self, with_signal: signal.Signals = signal.SIGKILL) -> None:
+        """Ends the process, abruptly unless another signal is named."""
+        if self._process is not None:
+            self._process.send_signal(with_signal)
+            self._process.wait()
+            self._process = None
+
+
+class LocalEnsemble:
+    """ZooKeeper servers on free loopback ports, gone with their data when closed.
+
+    servers: 1, or an odd number of which a majority must run. settings: lines of zoo.cfg that
+    differ from SETTINGS. A context manager; without ``with`` it must be closed, or its servers go
+    on when the program has ended.
+    """
+
+    def __init__(
+        self,
+        servers: int = 1,
+        settings: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="rmq-zookeeper-")
+        numbers = range(1, servers + 1)
+        peers = {
+            f"server.{number}": f"127.0.0.1:{free_port()}:{free_port()}"
+            for number in numbers
+            if servers > 1
+        }
+        self.servers = []
+        for number in numbers:
+            folder = Path(self._folder.name) / str(number)
+            lines = {**SETTINGS, **peers, **(settings or {}), "clientPort": str(free_port())}
+            self.servers.append(LocalZookeeper(folder, lines, java_options))
+            (folder / "myid").write_text(str(number))
+
+    @property
+    def hosts(self) -> str:
+        """Its addresses, for zookeeper.hosts."""
+        return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
+
+    @property
+    def leader(self) -> LocalZookeeper | None:
+        """The server that leads; None while they have none."""
+        leading = [server for server in self.servers if server.mode in ("leader", "standalone")]
+        return leading[0] if leading else None
+
+    def start(self) -> "LocalEnsemble":
+        """Starts all servers and waits until each serves. Raises OwnershipUnavailable."""
+        for server in self.servers:
+            server.start()
+        end = time.monotonic() + START_TIMEOUT_S
+        while any(server.mode is None for server in self.servers):
+            if time.monotonic() > end:
+                self.close()
+                raise OwnershipUnavailable(
+                    f"The local ZooKeeper did not serve within {START_TIMEOUT_S:g} s."
+                )
+            time.sleep(0.05)
+        return self
+
+    def close(self) -> None:
+        """Ends them and removes their data."""
+        for server in self.servers:
+            server.kill()
+        self._folder.cleanup()
+
+    def __enter__(self) -> "LocalEnsemble":
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""The transactional outbox: a message table of a database into topics."""

@@ -1,0 +1,114 @@
+"""``jobs/load_outbox.py``: a transactional outbox into topics."""
+
+import argparse
+import logging
+import os
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from rmq_spark.jobs.database import Database, jdbc_options
+from rmq_spark.jobs.job_arguments import add_options, duration_ms, new_spark_parser, whole_number
+from rmq_spark.jobs.outbox.rounds import Outbox, Round
+from rmq_spark.jobs.outbox.tables import OutboxTables, create_messages, create_others
+from rmq_spark.jobs.program import Ending, in_session, run
+
+DESCRIPTION = """\
+Loads messages that a business wrote into its database together with its own rows: those that are
+due within --horizon, from new to loaded, into the topic of --topic or of their column topic. Goes
+on until it is ended, or with --once until all that is due now is loaded. What a topic cannot take
+goes to the exceptions table. Killed at any moment it loses nothing; what it was sending is sent
+again. Of two that run at once one waits for the other. Columns and examples: docs/jobs.md.
+"""
+DERBY = "jdbc:derby:rmq-outbox;create=true"
+_log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the job. Returns its exit code."""
+    return run(new_job_parser(), in_session(load), arguments)
+
+
+def new_job_parser() -> argparse.ArgumentParser:
+    """The arguments of the job."""
+    parser = new_spark_parser("load_outbox", DESCRIPTION)
+    parser.add_argument(
+        "--url",
+        default=os.environ.get("RMQ_JDBC_URL", DERBY),
+        help="the database (default: RMQ_JDBC_URL, else an embedded Derby in ./rmq-outbox)",
+    )
+    add_options(
+        parser,
+        "--jdbc-option",
+        "an option of Spark's format jdbc, such as driver; repeatable. user and password come from "
+        "RMQ_JDBC_USER and RMQ_JDBC_PASSWORD, where these are set",
+    )
+    parser.add_argument("--table", default="rmq_outbox", help="the messages (default: %(default)s)")
+    parser.add_argument("--exceptions", help="the exceptions table (default: TABLE_exceptions)")
+    parser.add_argument(
+        "--create-tables", action="store_true", help="make the message table if there is none"
+    )
+    parser.add_argument("--topic", help="for rows whose column topic is null or not there")
+    add_options(parser, *("-o", "--option"), "an option of the rmq sink, redis.* too; repeatable")
+    parser.add_argument(
+        "--horizon",
+        type=duration_ms,
+        default="10m",
+        metavar="DURATION",
+        help="load what is due within it (default: %(default)s); longer than a stop of this job",
+    )
+    parser.add_argument(
+        "--limit",
+        type=whole_number,
+        default=10_000,
+        help="messages in one transaction (default: %(default)s)",
+    )
+    ends = parser.add_mutually_exclusive_group()
+    ends.add_argument("--once", action="store_true", help="end when all that is due is loaded")
+    ends.add_argument(
+        "--interval",
+        type=duration_ms,
+        default="1s",
+        metavar="DURATION",
+        help="look so often for what is new (default: %(default)s)",
+    )
+    return parser
+
+
+def load(spark: SparkSession, given: argparse.Namespace) -> str:
+    """Rounds, until nothing is left (--once) or the job is asked to end."""
+    database = Database(spark, jdbc_options({"url": given.url, **given.jdbc_option}))
+    tables = OutboxTables.named(given.table, given.exceptions)
+    topic = {} if given.topic is None else {"topic": given.topic}
+    with Ending() as ending, database.connect() as connection:
+        if given.create_tables:
+            create_messages(connection, tables)
+        create_others(connection, tables)
+        outbox = Outbox(
+            database, connection, tables, {**topic, **given.option}, given.horizon, given.limit
+        )
+        _log.info("Loading %s of %s", tables.messages, database.address)
+        return _told(_rounds(outbox, ending, None if given.once else given.interval / 1000))
+
+
+def _rounds(outbox: Outbox, ending: Ending, interval_s: float | None) -> Round:
+    """interval_s: between rounds that found all there was; None: end after the first such one."""
+    total = Round()
+    while not ending.is_asked:
+        done = outbox.round()
+        total += done
+        if done.loaded or done.refused:
+            _log.info(_told(done))
+        if done.full:
+            continue
+        if interval_s is None:
+            break
+        ending.wait(interval_s)
+    return total
+
+
+def _told(done: Round) -> str:
+    return (
+        f"{done.loaded:,} messages loaded, {done.late:,} of them late arrivals; "
+        f"{done.refused:,} refused"
+    )

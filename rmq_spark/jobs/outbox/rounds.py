@@ -1,0 +1,240 @@
+"""The transactional outbox: messages that a business wrote into its database, loaded into topics.
+
+The business inserts a row and its message in one transaction; the message's state is ``new``. A
+round of the loader is one transaction, too::
+
+    lock the checkpoint            a second loader waits here, until this one is done or dead
+    read what is new and due       the earliest first, up to a limit
+    new -> loaded                  by compare-and-set: what was recalled meanwhile stays out
+    send                           into Redis
+    new -> refused                 what the topic cannot take, with a row of the exceptions table
+    move the checkpoint, commit
+
+Whoever is killed before the commit has changed nothing in the database: the messages are still new,
+and the next round sends them again. A message is found by its own state, never by a number or a
+time behind which another transaction could still commit one.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.types import BinaryType
+
+from rmq_spark.jobs.database import Connection, Database
+from rmq_spark.jobs.outbox.exceptions_table import Refused, insert_exceptions
+from rmq_spark.jobs.outbox.tables import SENT, OutboxTables, layout_of
+from rmq_spark.jobs.program import JobFailed
+from rmq_spark.spark.options import parse_sink_options
+from rmq_spark.spark.sink.target_topics import SinkTopics
+from rmq_spark.spark.sink.validation import REASON, with_refusals
+from rmq_spark.transport.server import shared_server
+
+_DUE_MS = "rmq_due_ms"
+_IDS_A_STATEMENT = 1000
+_OF_ONE_TOPIC = ("topictype", "slotamount", "groups", "maxretries", "retrybackoff")
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did. late: of the loaded, those due before the checkpoint of the last one.
+
+    full: the limit was reached, so there may be more.
+    """
+
+    loaded: int = 0
+    late: int = 0
+    refused: int = 0
+    full: bool = False
+
+    def __add__(self, other: "Round") -> "Round":
+        loaded, late = self.loaded + other.loaded, self.late + other.late
+        return Round(loaded, late, self.refused + other.refused, other.full)
+
+
+class Outbox:
+    """The loader of one message table, on a connection of its own.
+
+    sink: options of the rmq sink. horizon_ms: what is due within it is loaded; a message without a
+    time is due at once. limit: messages in a round. Raises JobFailed, InvalidOption.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        connection: Connection,
+        tables: OutboxTables,
+        sink: dict[str, str],
+        horizon_ms: int,
+        limit: int,
+    ) -> None:
+        self._database = database
+        self._connection = connection
+        self._tables = tables
+        self._layout = layout_of(connection, tables)
+        self._horizon_ms = horizon_ms
+        self._limit = limit
+        self._sink = _with_topic(sink)
+        self._options = parse_sink_options(self._sink)
+
+    def round(self) -> Round:
+        """Loads up to the limit. Raises what a write raises, and then has changed nothing."""
+        until_ms = int(time.time() * 1000) + self._horizon_ms
+        # Most rounds find nothing, and cost one query.
+        if not self._connection.query(self._wanted("id", until_ms, 1)):
+            return Round()
+        with self._connection.transaction():
+            since_ms = self._lock()
+            # Kept, as it must be the very rows that are marked and sent. Where they get lost with
+            # an executor, Spark does not read them anew but fails.
+            rows = self._read(until_ms).localCheckpoint()
+            is_good = sql.col(REASON).isNull()
+            found = rows.select("id", _DUE_MS, is_good.alias("good")).collect()
+            recalled = self._mark([row.id for row in found])
+            if recalled:
+                rows = rows.where(~sql.col("id").isin(recalled))
+            ours = [row for row in found if row.id not in recalled]
+            sent_ms = [row[_DUE_MS] or until_ms for row in ours if row.good]
+            if sent_ms:
+                self._send(rows.where(is_good))
+            if len(sent_ms) < len(ours):
+                self._refuse(rows.where(~is_good))
+            done = Round(
+                loaded=len(sent_ms),
+                late=sum(due_ms < since_ms for due_ms in sent_ms),
+                refused=len(ours) - len(sent_ms),
+                full=len(found) >= self._limit,
+            )
+            latest_ms = max((row[_DUE_MS] or 0 for row in found), default=0)
+            self._move(max(since_ms, latest_ms if done.full else until_ms), done)
+        return done
+
+    def _wanted(self, columns: str, until_ms: int, amount: int) -> str:
+        """The query for what is new and due until then, the earliest first."""
+        due, order = "", "id"
+        if self._layout.timed:
+            due = f" AND (fixed_time IS NULL OR fixed_time < {self._until_sql(until_ms)})"
+            order = "fixed_time NULLS FIRST, id"
+        return (
+            f"SELECT {columns} FROM {self._tables.messages} WHERE state = 'new'{due} "
+            f"ORDER BY {order} FETCH FIRST {amount} ROWS ONLY"
+        )
+
+    def _until_sql(self, until_ms: int) -> str:
+        if self._layout.time_is_whole:
+            return str(until_ms)
+        # The database knows what zone its times are in; the braces are every JDBC driver's.
+        seconds = self._horizon_ms // 1000
+        return f"{{fn TIMESTAMPADD(SQL_TSI_SECOND, {seconds}, CURRENT_TIMESTAMP)}}"
+
+    def _lock(self) -> int:
+        """Waits for other loaders. Returns until when all was loaded, in ms since 1970."""
+        table = self._tables.checkpoint
+        self._connection.update(f"UPDATE {table} SET rounds = rounds + 1")
+        found = self._connection.query(f"SELECT loaded_until_ms FROM {table}")
+        if len(found) != 1:
+            raise JobFailed(
+                f"{table} has {len(found)} rows instead of the one that loaders lock. If it is "
+                "empty, drop it: the next start makes it."
+            )
+        return int(found[0][0])
+
+    def _read(self, until_ms: int) -> DataFrame:
+        """Messages as the sink has them, with their id, when each is due and why it is refused."""
+        columns = ", ".join(("id", *self._layout.sent))
+        rows = (
+            self._database.spark.read.format("jdbc")
+            .options(**self._database.options)
+            .option("query", self._wanted(columns, until_ms, self._limit))
+            .load()
+        )
+        names = [SENT[name] for name in self._layout.sent]
+        rows = rows.toDF("id", *names).withColumn("id", sql.col("id").cast("long"))
+        due = sql.lit(None)
+        if self._layout.timed:
+            at = sql.col("fixedTime")
+            due = at if self._layout.time_is_whole else sql.unix_millis(at)
+        rows = rows.withColumn(_DUE_MS, due.cast("long"))
+        return with_refusals(rows, names, self._options)
+
+    def _mark(self, ids: Sequence[int]) -> set[int]:
+        """New -> loaded. Returns those that were no longer new, or there.
+
+        Raises JobFailed for ids that do not name one row each.
+        """
+        if None in ids:
+            raise JobFailed(f"{self._tables.messages} has a row whose id is null: give it one.")
+        if len(set(ids)) < len(ids):
+            raise self._not_unique()
+        loaded_at = ", loaded_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
+        recalled: set[int] = set()
+        for some in _in_parts(ids):
+            among = f"id IN ({', '.join(map(str, some))})"
+            marked = self._connection.update(
+                f"UPDATE {self._tables.messages} SET state = 'loaded'{loaded_at} "
+                f"WHERE state = 'new' AND {among}"
+            )
+            if marked > len(some):
+                raise self._not_unique()
+            if marked < len(some):
+                ours = self._connection.query(
+                    f"SELECT id FROM {self._tables.messages} WHERE state = 'loaded' AND {among}"
+                )
+                recalled |= set(some) - {int(number) for (number,) in ours}
+        return recalled
+
+    def _not_unique(self) -> JobFailed:
+        return JobFailed(
+            f"{self._tables.messages} has messages with the same id, so that one could be marked "
+            "for the other. Make id its primary key."
+        )
+
+    def _refuse(self, rows: DataFrame) -> None:
+        """Notes what the topics cannot take."""
+        binary = isinstance(rows.schema["content"].dataType, BinaryType)
+        content = sql.hex("content") if binary else sql.col("content")
+        topic = sql.col("topic") if "topic" in rows.columns else sql.lit(None)
+        topic = sql.coalesce(topic, sql.lit(self._options.topic))
+        found = rows.select("id", topic.alias("topic"), content.alias("content"), REASON).collect()
+        for some in _in_parts([row.id for row in found]):
+            self._connection.update(
+                f"UPDATE {self._tables.messages} SET state = 'refused' "
+                f"WHERE id IN ({', '.join(map(str, some))})"
+            )
+        insert_exceptions(
+            self._connection,
+            self._tables.exceptions,
+            [
+                Refused(f"{self._tables.messages} id {row.id}", row.topic, row.content, row[REASON])
+                for row in found
+            ],
+        )
+
+    def _send(self, rows: DataFrame) -> None:
+        names = [SENT[name] for name in self._layout.sent]
+        rows.select(names).write.format("rmq").options(**self._sink).mode("append").save()
+
+    def _move(self, until_ms: int, done: Round) -> None:
+        self._connection.update(
+            f"UPDATE {self._tables.checkpoint} SET loaded_until_ms = ?, loaded = loaded + ?, "
+            "refused = refused + ?",
+            *(until_ms, done.loaded, done.refused),
+        )
+
+
+def _with_topic(sink: dict[str, str]) -> dict[str, str]:
+    """Finds or makes the topic of the options, and returns those that rows of all topics may have.
+
+    Before the first message, so that whoever reads the topic can start.
+    """
+    options = parse_sink_options(sink)
+    if options.topic is None:
+        return sink
+    SinkTopics(options, defines=True).find(shared_server(options.connection), options.topic)
+    return {name: value for name, value in sink.items() if name.lower() not in _OF_ONE_TOPIC}
+
+
+def _in_parts(ids: Sequence[int]) -> list[Sequence[int]]:
+    return [ids[at : at + _IDS_A_STATEMENT] for at in range(0, len(ids), _IDS_A_STATEMENT)]

@@ -1,0 +1,1 @@
+"""What is said to Redis, and what it answers."""

@@ -1,0 +1,218 @@
+"""Queues as people see them: page by page, without taking anything."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import islice
+from typing import Any, NamedTuple
+
+from rmq_spark.errors import InvalidOption
+from rmq_spark.topics.definition import MOST_RETRIES, TopicDefinition
+
+
+class QueueKind(StrEnum):
+    """The queues of a topic."""
+
+    STORE = "store"
+    PREPARE = "prepare"
+    RETRY = "retry"
+    DEAD = "dead"
+
+
+def parse_queues(text: str) -> tuple[QueueKind, ...]:
+    """The queues that a text names, by commas; "all" names each. Raises InvalidOption."""
+    names = [name.strip().lower() for name in text.split(",")]
+    if names == ["all"]:
+        return tuple(QueueKind)
+    if not set(names) <= set(QueueKind):
+        raise InvalidOption(
+            f"queue={text!r} is not accepted. Accepted: {', '.join(QueueKind)}, several of them by "
+            "commas, or all."
+        )
+    return tuple(kind for kind in QueueKind if kind in names)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Whole numbers from low on and below high. None: no bound.
+
+    Of scores: a store has due times in ms or priorities, and up to 16 the retries left of what was
+    rolled back; a PrepareQueue has the times of claims, a retry queue due times, both in full
+    seconds, and a DeadQueue times of death, in ms.
+    """
+
+    low: int | None = None
+    high: int | None = None
+
+    def within(self, low: int | None, high: int | None) -> "Bounds":
+        """These, but only from low on and below high as well."""
+        lows = [bound for bound in (self.low, low) if bound is not None]
+        highs = [bound for bound in (self.high, high) if bound is not None]
+        return Bounds(max(lows, default=None), min(highs, default=None))
+
+    @property
+    def limits(self) -> tuple[str, str]:
+        """As Redis takes them."""
+        low = "-inf" if self.low is None else str(self.low)
+        return low, "+inf" if self.high is None else f"({self.high}"
+
+
+UNBOUNDED = Bounds()
+
+
+class Entry(NamedTuple):
+    """One message in a queue; times in ms since 1970. What a queue does not keep is None."""
+
+    queue: str
+    slot: int
+    content: bytes
+    due_time_ms: int | None
+    priority: int | None
+    retries_left: int
+    prepared_at_ms: int | None
+    died_at_ms: int | None
+    consumer: str | None
+
+
+class Holder(NamedTuple):
+    """Who claimed the messages of a stamp, when, and their scores in the store, by rank."""
+
+    consumer: str
+    first_scores: list[bytes]
+    claimed_at_ms: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some entries of one queue of one slot, in the order of its scores; column by column."""
+
+    topic: TopicDefinition
+    kind: QueueKind
+    slot: int
+    contents: list[bytes]
+    scores: list[float]
+    holders: dict[int, Holder]
+
+    def after(self, seen: tuple[float, bytes]) -> "Page":
+        """Without the entries up to this one. Equal scores are in the order of contents."""
+        if not self.contents or (self.scores[0], self.contents[0]) > seen:
+            return self
+        pairs = zip(self.scores, self.contents, strict=True)
+        skipped = sum(1 for pair in pairs if pair <= seen)
+        return replace(self, contents=self.contents[skipped:], scores=self.scores[skipped:])
+
+    def due_times_ms(self) -> Sequence[int | None]:
+        """When each is or was due: unknown of the dead, of retries in the store, of priorities."""
+        if self.kind is QueueKind.RETRY:
+            return [_second(score) for score in self.scores]
+        return self._none if self.topic.type.descending else self._first_scores()
+
+    def priorities(self) -> Sequence[int | None]:
+        """The priority of each: not kept once a message was rolled back."""
+        return self._first_scores() if self.topic.type.descending else self._none
+
+    def retries_left(self) -> list[int]:
+        """How often each may still be delivered again."""
+        if self.kind is QueueKind.STORE:
+            most = self.topic.max_retries
+            return [int(score) if score <= MOST_RETRIES else most for score in self.scores]
+        if self.kind is QueueKind.DEAD:
+            return [0] * len(self.scores)
+        return [int(score % 1000) for score in self.scores]
+
+    def prepared_at_ms(self) -> Sequence[int | None]:
+        """When each was claimed."""
+        return [None if holder is None else holder.claimed_at_ms for holder in self._holders()]
+
+    def died_at_ms(self) -> Sequence[int | None]:
+        """When each was given up."""
+        return [int(score) for score in self.scores] if self.kind is QueueKind.DEAD else self._none
+
+    def consumers(self) -> Sequence[str | None]:
+        """Who holds each."""
+        return [None if holder is None else holder.consumer for holder in self._holders()]
+
+    def entries(self) -> Iterator[Entry]:
+        """One by one."""
+        size = len(self.contents)
+        columns = (
+            [self.kind.value] * size,
+            [self.slot] * size,
+            self.contents,
+            self.due_times_ms(),
+            self.priorities(),
+            self.retries_left(),
+            self.prepared_at_ms(),
+            self.died_at_ms(),
+            self.consumers(),
+        )
+        return map(Entry, *columns)
+
+    def _holders(self) -> Sequence[Holder | None]:
+        if self.kind is not QueueKind.PREPARE:
+            return self._none
+        return [self.holders.get(int(score / 1000)) for score in self.scores]
+
+    @property
+    def _none(self) -> list[None]:
+        return [None] * len(self.contents)
+
+    def _first_scores(self) -> Sequence[int | None]:
+        if self.kind is QueueKind.STORE:
+            return [_first(score) for score in self.scores]
+        if self.kind is QueueKind.PREPARE:
+            return [self._before_claim(score) for score in self.scores]
+        return self._none
+
+    def _before_claim(self, score: float) -> int | None:
+        holder = self.holders.get(int(score / 1000))
+        rank = int(score % 1 * 2048)
+        if holder is None or rank >= len(holder.first_scores):
+            return None
+        return _first(float(holder.first_scores[rank]))
+
+
+def _second(score: float) -> int:
+    return int(score / 1000) * 1000
+
+
+def _first(score: float) -> int | None:
+    return int(score) if score > MOST_RETRIES else None
+
+
+def page_of(topic: TopicDefinition, kind: QueueKind, slot: int, reply: Sequence[Any]) -> Page:
+    """What the script answered, taken apart."""
+    flat, claims, _ = reply
+    holders = {
+        int(claims[at]): Holder(claims[at + 1].decode(), claims[at + 2].split(), claims[at + 3])
+        for at in range(0, len(claims), 4)
+    }
+    return Page(topic, kind, slot, flat[::2], [float(text) for text in flat[1::2]], holders)
+
+
+Read = Callable[[tuple[float, bytes] | None], tuple[Page, bool]]
+
+
+def pages_after_each_other(read: Read) -> Iterator[Page]:
+    """All pages of a queue: what stays in it meanwhile comes once, what moves may be missing.
+
+    read: the page after an entry (score and content), and whether there may be more. If that entry
+    has left, it answers all of its score, of which some came before.
+    """
+    at: tuple[float, bytes] | None = None
+    seen: tuple[float, bytes] | None = None
+    more = True
+    while more:
+        page, more = read(at)
+        if not page.contents:
+            return
+        at = page.scores[-1], page.contents[-1]
+        fresh = page if seen is None else page.after(seen)
+        if fresh.contents:
+            seen = at
+            yield fresh
+
+
+def first_entries(pages: Iterator[Page], how_many: int) -> list[Entry]:
+    """The first of several pages."""
+    return list(islice((entry for page in pages for entry in page.entries()), how_many))

@@ -1,0 +1,1 @@
+"""``each_message``: a function called for every message of a micro-batch."""

@@ -1,0 +1,1 @@
+"""The sink: ``df.write`` and ``df.writeStream`` with ``format("rmq")``."""

@@ -1,0 +1,300 @@
+"""The columns of a DataFrame that is sent: where they are, and whether each value is right."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from rmq_spark.client.messages import ACCEPTED_VALUES, LONGEST_TIME_RANGE_MS
+from rmq_spark.errors import InvalidMessage, InvalidOption
+from rmq_spark.protocol.claims import split_claim_id
+from rmq_spark.topics.definition import HIGHEST_SCORE, LOWEST_SCORE, TopicDefinition, TopicType
+from rmq_spark.topics.durations import ACCEPTED as ACCEPTED_DURATION
+from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
+
+_TEXT = (StringType, BinaryType)
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+# By column: the Spark types accepted, and how they are named to the user.
+COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "content": (_TEXT, "STRING or BINARY"),
+    "slotBasis": (_TEXT, "STRING or BINARY"),
+    "timeRange": ((*_WHOLE, DayTimeIntervalType), "INT or BIGINT (ms), or INTERVAL DAY TO SECOND"),
+    "priority": (_WHOLE, "INT or BIGINT"),
+    "fixedTime": ((*_WHOLE, TimestampType), "TIMESTAMP, or BIGINT (ms since 1970)"),
+    "topic": ((StringType,), "STRING"),
+    "slot": (_WHOLE, "INT"),
+    "claimId": ((StringType,), "STRING"),
+    "delay": (
+        (StringType, *_WHOLE, DayTimeIntervalType),
+        "STRING (a duration such as 30s), INTERVAL DAY TO SECOND, or BIGINT (ms)",
+    ),
+}
+# How each error for a row ends.
+NOTHING_SENT = " Nothing of this batch was sent."
+_BOUNDS = {
+    TopicType.RANGE_MERGE: (1, LONGEST_TIME_RANGE_MS),
+    TopicType.PRIORITY: (LOWEST_SCORE, HIGHEST_SCORE),
+    TopicType.FIXED_TIME: (0, HIGHEST_SCORE),
+}
+
+
+class _Takes(Protocol):
+    columns: tuple[str, ...]
+    required: tuple[str, ...]
+
+
+def locate_columns(schema: StructType, operation: str, takes: _Takes) -> dict[str, int]:
+    """The position of each column that is there, by its proper name.
+
+    Raises InvalidMessage for a column that the operation does not take, that is there twice, has
+    another type, or is required and missing.
+    """
+    proper = {name.lower(): name for name in takes.columns}
+    found: dict[str, int] = {}
+    for at, field in enumerate(schema.fields):
+        name = proper.get(field.name.lower())
+        if name is None:
+            raise InvalidMessage(
+                f"Unknown column {field.name} for writing rmq with operation {operation}. "
+                f"Accepted: {', '.join(takes.columns)}. Drop it, or make it part of content."
+            )
+        types, accepted = COLUMNS[name]
+        if not isinstance(field.dataType, types):
+            raise InvalidMessage(
+                f"The column {name} is {field.dataType.simpleString().upper()}. "
+                f"Accepted: {accepted}. Cast it."
+            )
+        if name in found:
+            raise InvalidMessage(f"The column {name} is there twice. Accepted: once.")
+        found[name] = at
+    for name in takes.required:
+        if name not in found:
+            raise InvalidMessage(
+                f"The column {name} is missing; there are {', '.join(schema.fieldNames())}. "
+                f"Accepted: a column named {name}, {COLUMNS[name][1]}."
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one Arrow batch, column by column, as Arrow arrays."""
+
+    columns: dict[str, pa.Array]
+    length: int
+    places: Any = None  # in the Arrow batch, where these are only some of its rows
+
+    @staticmethod
+    def of(batch: pa.RecordBatch, places: dict[str, int]) -> "Rows":
+        """Names the columns of a batch."""
+        return Rows({name: batch.column(at) for name, at in places.items()}, batch.num_rows)
+
+    def only(self, indices: Any) -> "Rows":
+        """The rows at these indices."""
+        wanted = pa.array(indices)
+        columns = {name: column.take(wanted) for name, column in self.columns.items()}
+        return Rows(columns, len(wanted), indices)
+
+    def contents(self) -> Any:
+        """All contents as an object array of bytes. Raises InvalidMessage for a null."""
+        column = self.columns["content"]
+        if column.null_count:
+            raise self.refused("content", _first(pc.is_null(column)), "STRING or BINARY, not null")
+        return _bytes_of(column)
+
+    def bases(self, contents: Any, default: bytes | None) -> Any:
+        """What the slot of each row follows from: slotBasis, else the default, else the content."""
+        fallback = contents if default is None else np.full(self.length, default, object)
+        if "slotBasis" not in self.columns:
+            return fallback
+        column = self.columns["slotBasis"]
+        bases = _bytes_of(column)
+        if column.null_count:
+            missing = pc.is_null(column).to_numpy(zero_copy_only=False)
+            bases = np.where(missing, fallback, bases)
+        return bases
+
+    def scores(self, topic: TopicDefinition, default: int | None, not_before_ms: int | None) -> Any:
+        """The number that a topic's type needs of each row, as an int64 array.
+
+        default: for rows without one. not_before_ms: a fixed time must be after this. Raises
+        InvalidMessage naming the first row that is not accepted.
+        """
+        name = topic.type.value_name
+        accepted = f"{ACCEPTED_VALUES[topic.type]}; the topic {topic.name} is {topic.type.value}"
+        if name in self.columns:
+            values = _milliseconds(self.columns[name])
+            if default is not None:
+                values = values.fill_null(default)
+        else:
+            values = pa.array(np.full(self.length, -1 if default is None else default, np.int64))
+            if default is None:
+                raise InvalidMessage(
+                    f"There is neither a column nor an option {name}. Accepted: {accepted}."
+                    f"{NOTHING_SENT}"
+                )
+        lowest, highest = _BOUNDS[topic.type]
+        right = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
+        if values.null_count or not pc.all(right).as_py():
+            row = _first(pc.invert(right.fill_null(False)))
+            raise self.refused(name, row, accepted, default)
+        scores = values.to_numpy(zero_copy_only=False)
+        if not_before_ms is not None and topic.type is TopicType.FIXED_TIME:
+            past = scores <= not_before_ms
+            if past.any():
+                after = f"a time after now ({not_before_ms}), as pastFixedTime is fail"
+                raise self.refused(name, int(past.argmax()), after, default)
+        # A time below 17 ms after 1970 would be taken for a retry count.
+        return np.maximum(scores, LOWEST_SCORE) if topic.type is TopicType.FIXED_TIME else scores
+
+    def slots(self, topic: TopicDefinition) -> Any:
+        """The column slot. Raises InvalidMessage for a slot that the topic has not."""
+        column = self.columns["slot"].cast(pa.int64())
+        highest = topic.slot_amount - 1
+        right = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, highest))
+        right = right.fill_null(False)
+        if not pc.all(right).as_py():
+            accepted = f"0 to {highest}, the slots of topic {topic.name}"
+            raise self.refused("slot", _first(pc.invert(right)), accepted)
+        return column.to_numpy(zero_copy_only=False)
+
+    def check_texts(self, name: str, accepted: str) -> None:
+        """Raises InvalidMessage for the first value of a STRING column that is not valid UTF-8."""
+        row = first_not_utf8(self.columns[name])
+        if row is not None:
+            accepted = (
+                f"{accepted}, in valid UTF-8. Correct or drop the rows where is_valid_utf8({name}) "
+                "is false"
+            )
+            raise self.refused(name, row, accepted)
+
+    def claim_ids(self) -> list[str]:
+        """The column claimId. Raises InvalidMessage for a text that is none."""
+        accepted = "the claimId that came with the message"
+        self.check_texts("claimId", accepted)
+        ids: list[str | None] = self.columns["claimId"].to_pylist()
+        for claim_id in set(ids):
+            try:
+                split_claim_id(claim_id or "")
+            except InvalidOption:
+                raise self.refused("claimId", ids.index(claim_id), accepted) from None
+        return [claim_id or "" for claim_id in ids]
+
+    def delays(self, default_ms: int | None) -> list[int | None]:
+        """The column delay in ms, ``default_ms`` where there is none.
+
+        Raises InvalidMessage for one that is negative, longer than 366 days, or no duration.
+        """
+        if "delay" not in self.columns:
+            return [default_ms] * self.length
+        column = self.columns["delay"]
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            accepted = f"{ACCEPTED_DURATION}, up to 366d; null for the topic's backoff"
+            self.check_texts("delay", accepted)
+            texts: list[str | None] = column.to_pylist()
+            delays = {
+                text: None if text is None else _duration_or_none(text) for text in set(texts)
+            }
+            for row, text in enumerate(texts):
+                if text is not None and delays[text] is None:
+                    raise self.refused("delay", row, accepted)
+            return [default_ms if text is None else delays[text] for text in texts]
+        values = _milliseconds(column)
+        beyond = pc.or_(pc.less(values, 0), pc.greater(values, LONGEST_DURATION_MS))
+        refused = beyond.fill_null(False)
+        if pc.any(refused).as_py():
+            accepted = f"0 to {LONGEST_DURATION_MS} ms (366d); null for the topic's backoff"
+            raise self.refused("delay", _first(refused), accepted)
+        return [default_ms if value is None else value for value in values.to_pylist()]
+
+    def refused(
+        self, name: str, row: int, accepted: str, default: int | None = None
+    ) -> InvalidMessage:
+        """The error for one row. default: of the option, for a row without a value."""
+        value = _value(self.columns[name], row) if name in self.columns else None
+        shown = _short(value)
+        if value is None and default is not None:
+            shown = f"{default} (the option)"
+        place = row if self.places is None else self.places[row]
+        return InvalidMessage(
+            f"Row {place} of its batch (content {shown_value(self.columns['content'], row)}): "
+            f"{name} is {shown}. Accepted: {accepted}.{NOTHING_SENT}"
+        )
+
+
+def first_not_utf8(column: pa.Array) -> int | None:
+    """The first row of a STRING column that is not valid UTF-8: a cast from BINARY checks none."""
+    values = column.cast(pa.large_binary())
+    try:
+        values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        for row, value in enumerate(values.to_pylist()):
+            if not _is_utf8(value or b""):
+                return row
+    return None
+
+
+def shown_value(column: pa.Array, row: int) -> str:
+    """A value as errors show it: escaped and cut short."""
+    return _short(_value(column, row))
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _value(column: pa.Array, row: int) -> Any:
+    try:
+        return column[row].as_py()
+    except UnicodeDecodeError:  # a STRING that is not valid UTF-8: its bytes will do
+        return column[row].cast(pa.large_binary()).as_py()
+    except (OverflowError, ValueError):  # a time that Python has not: its number will do
+        return column[row].cast(pa.int64()).as_py()
+
+
+def _bytes_of(column: pa.Array) -> Any:
+    return column.cast(pa.binary()).to_numpy(zero_copy_only=False)
+
+
+def _milliseconds(column: pa.Array) -> pa.Array:
+    """Whole numbers as they are; times and intervals, which Arrow has in microseconds, in ms."""
+    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
+        micros = column.cast(pa.int64())
+        # Arrow divides towards zero; a negative value is refused in any case, -1 us included.
+        return pc.if_else(pc.less(micros, 0), -1, pc.divide(micros, 1000))
+    return column.cast(pa.int64())
+
+
+def _duration_or_none(text: str) -> int | None:
+    try:
+        delay_ms = parse_duration_ms("delay", text)
+    except InvalidOption:
+        return None
+    return delay_ms if delay_ms <= LONGEST_DURATION_MS else None
+
+
+def _first(flags: pa.Array) -> int:
+    return int(pc.index(flags, True).as_py())
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

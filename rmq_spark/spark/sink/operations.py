@@ -1,0 +1,192 @@
+"""What a write can do with its rows: send, cancel, requeue, roll back, purge."""
+
+import zlib
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.claims import Rollback
+from rmq_spark.protocol.messagepack import PackedPairs
+from rmq_spark.spark.options import SinkOptions
+from rmq_spark.spark.sink.arrow_pairs import pairs_by_slot, rows_by_slot
+from rmq_spark.spark.sink.columns import Rows
+from rmq_spark.topics.definition import LOWEST_SCORE, TopicDefinition, TopicType, group_text
+
+
+class Operation(ABC):
+    """One value of the option ``operation``.
+
+    columns: those it takes; required: those it cannot do without. creates: whether it may make a
+    topic.
+    """
+
+    columns: tuple[str, ...]
+    required: tuple[str, ...] = ("content",)
+    creates = False
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def check_topic(  # noqa: B027 - most operations need nothing more of a topic
+        self, topic: TopicDefinition, columns: set[str]
+    ) -> None:
+        """Raises InvalidOption when columns and options together lack something for this topic."""
+
+    @abstractmethod
+    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> Any:
+        """Checks the rows of one topic and prepares what do needs. Raises InvalidMessage."""
+
+    @abstractmethod
+    def do(self, queue: Queue, work: Any) -> dict[str, int]:
+        """Does it in Redis, and returns messages by what happened to them."""
+
+
+class Send(Operation):
+    """Stores messages."""
+
+    columns = ("content", "slotBasis", "timeRange", "priority", "fixedTime", "topic")
+    creates = True
+
+    def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
+        """Raises InvalidOption when nothing gives the value that the topic's type needs."""
+        name = topic.type.value_name
+        if name not in columns and default_value(self._options, topic) is None:
+            raise InvalidOption(
+                f"Topic {topic.name} is {topic.type.value}, but neither a column nor an option "
+                f'gives {name}. Add the column, or .option("{name}", ...).'
+            )
+
+    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
+        """By slot, score, content, score, content, ..."""
+        topic = queue.definition
+        refuse_past = self._options.fail_past and topic.type is TopicType.FIXED_TIME
+        now_ms = queue.now_ms() if refuse_past else None
+        scores = rows.scores(topic, default_value(self._options, topic), now_ms)
+        slots = slots_of_rows(topic, rows, contents, self._options)
+        return pairs_by_slot(scores, rows.columns["content"], slots)
+
+    def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
+        """Sends."""
+        sent = queue.send_pairs(work)
+        return {"new": sent.new, "merged": sent.merged}
+
+
+class Cancel(Operation):
+    """Recalls messages that nobody has claimed yet."""
+
+    columns = ("content", "slotBasis", "slot", "topic")
+
+    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, list[bytes]]:
+        """Contents by slot."""
+        slots = slots_of_rows(queue.definition, rows, contents, self._options)
+        return {slot: contents[at].tolist() for slot, at in rows_by_slot(slots)}
+
+    def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
+        """Cancels: the copies of all groups, unless an option names one."""
+        groups = queue.definition.groups if self._options.group is None else (queue.keys.group,)
+        cancelled = sum(queue.of_group(group).cancel(work) for group in groups)
+        asked = len(groups) * sum(map(len, work.values()))
+        return {"cancelled": cancelled, "not found": asked - cancelled}
+
+
+class Requeue(Operation):
+    """Brings messages back from the DeadQueue as first deliveries."""
+
+    columns = ("content", "slotBasis", "slot", "timeRange", "priority", "fixedTime", "topic")
+
+    def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
+        """Raises InvalidOption when nothing gives the priority of a Priority topic."""
+        if topic.type is TopicType.PRIORITY:
+            Send(self._options).check_topic(topic, columns)
+
+    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
+        """By slot, score, content, ... Where nothing tells the time, it is due at once."""
+        topic = queue.definition
+        now_ms = queue.now_ms()
+        default = default_value(self._options, topic)
+        if topic.type is TopicType.RANGE_MERGE:
+            scores = now_ms + rows.scores(topic, 1 if default is None else default, None)
+        else:
+            due_now = now_ms if topic.type is TopicType.FIXED_TIME else None
+            scores = rows.scores(topic, due_now if default is None else default, None)
+        slots = slots_of_rows(topic, rows, contents, self._options)
+        scores = np.maximum(scores, LOWEST_SCORE)
+        return pairs_by_slot(scores, rows.columns["content"], slots)
+
+    def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
+        """Requeues."""
+        requeued = queue.requeue_pairs(work)
+        asked = sum(map(len, work.values())) // 2
+        return {"requeued": requeued, "not found": asked - requeued}
+
+
+class Purge(Cancel):
+    """Deletes messages from the DeadQueue."""
+
+    def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
+        """Raises InvalidOption where it is not told which group's messages are meant."""
+        if self._options.group is None and len(topic.groups) > 1:
+            raise InvalidOption(
+                f"Topic {topic.name} has the consumer groups "
+                f"{', '.join(map(group_text, topic.groups))}: which of them is to lose its dead "
+                'messages? Add .option("group", ...).'
+            )
+
+    def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
+        """Deletes."""
+        purged = queue.purge(work)
+        return {"purged": purged, "not found": sum(map(len, work.values())) - purged}
+
+
+class RollBack(Operation):
+    """Rolls back single messages of claims."""
+
+    columns = ("content", "slot", "claimId", "delay", "topic")
+    required = ("content", "slot", "claimId")
+
+    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> list[Rollback]:
+        """One rollback for each slot, claim and delay."""
+        slots = rows.slots(queue.definition).tolist()
+        wanted: dict[tuple[int, str, int | None], list[bytes]] = {}
+        keys = zip(slots, rows.claim_ids(), rows.delays(self._options.delay_ms), strict=True)
+        for key, content in zip(keys, contents, strict=True):
+            wanted.setdefault(key, []).append(content)
+        return [
+            Rollback(slot, claim_id, found, delay_ms)
+            for (slot, claim_id, delay_ms), found in wanted.items()
+        ]
+
+    def do(self, queue: Queue, work: list[Rollback]) -> dict[str, int]:
+        """Rolls back. What its claim holds no more is left alone: it comes again by itself."""
+        result = queue.rollbacks(work)
+        return {"rolled back": result.rolled_back, "left alone": result.left_alone}
+
+
+OPERATIONS: dict[str, type[Operation]] = {
+    "send": Send,
+    "cancel": Cancel,
+    "requeue": Requeue,
+    "rollback": RollBack,
+    "purge": Purge,
+}
+
+
+def default_value(options: SinkOptions, topic: TopicDefinition) -> int | None:
+    """What the options say of the number that a topic's type needs."""
+    return {
+        TopicType.RANGE_MERGE: options.time_range_ms,
+        TopicType.PRIORITY: options.priority,
+        TopicType.FIXED_TIME: options.fixed_time_ms,
+    }[topic.type]
+
+
+def slots_of_rows(topic: TopicDefinition, rows: Rows, contents: Any, options: SinkOptions) -> Any:
+    """The slot of each row: its column slot, else what follows from slotBasis or content."""
+    if "slot" in rows.columns:
+        return rows.slots(topic)
+    bases = rows.bases(contents, options.slot_basis)
+    slots = np.fromiter(map(zlib.crc32, bases), np.uint32, len(bases))
+    return slots & np.uint32(topic.slot_amount - 1)

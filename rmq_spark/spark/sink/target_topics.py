@@ -1,0 +1,75 @@
+"""Which topics the rows of a write belong to."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
+from rmq_spark.spark.options import SinkOptions
+from rmq_spark.spark.sink.columns import NOTHING_SENT, Rows
+from rmq_spark.topics.definition import TopicDefinition, TopicType, check_topic_name
+from rmq_spark.transport.server import Server
+
+
+class SinkTopics:
+    """The topics of one write, found by the option ``topic`` or by the column of that name.
+
+    defines: whether the write may make a topic that does not exist yet.
+    """
+
+    def __init__(self, options: SinkOptions, defines: bool) -> None:
+        self._options = options
+        self._defines = defines
+
+    def find(self, server: Server, name: str) -> TopicDefinition:
+        """A topic's definition; its type and slots agree with the options, where these name them.
+
+        Raises UnknownTopic, TopicMismatch, InvalidOption.
+        """
+        options = self._options
+        broker = Broker(server, key_prefix=options.key_prefix)
+        if not self._defines:
+            broker.definition(check_topic_name(name))
+        elif options.topic_type is None and broker.find(name) is None:
+            raise UnknownTopic(
+                f"The topic {name} does not exist yet. Its first use defines it: add "
+                f'.option("topicType", ...), one of {", ".join(TopicType)}.'
+            )
+        return broker.define(name, options.topic_type, options.slot_amount, **options.settings)
+
+    def queue(self, server: Server, topic: TopicDefinition) -> Queue:
+        """The queue of a topic, of the group that an option names or else of its first one."""
+        group = topic.groups[0] if self._options.group is None else self._options.group
+        return Queue(server, topic, key_prefix=self._options.key_prefix, group=group)
+
+    def split(
+        self, server: Server, known: dict[str, TopicDefinition], rows: Rows, contents: Any
+    ) -> Iterator[tuple[Queue, Rows, Any]]:
+        """The rows of each topic, with their contents. A row's own topic goes before the option.
+
+        known: definitions found before, in this task or on the driver; new ones are added.
+        """
+        default = self._options.topic
+        if "topic" not in rows.columns:
+            assert default is not None  # noqa: S101 - checked when the write began
+            yield self.queue(server, known[default]), rows, contents
+            return
+        accepted = "the name of a topic"
+        rows.check_texts("topic", accepted)
+        names = rows.columns["topic"]
+        if default is not None:
+            names = names.fill_null(default)
+        if names.null_count:
+            row = pc.index(pc.is_null(names), True).as_py()
+            raise rows.refused("topic", row, accepted)
+        for name in pc.unique(names).to_pylist():
+            try:
+                known.setdefault(name, known.get(name) or self.find(server, name))
+            except InvalidOption as error:
+                raise InvalidMessage(f"In the column topic: {error}{NOTHING_SENT}") from None
+            at = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
+            yield self.queue(server, known[name]), rows.only(at), contents[at]

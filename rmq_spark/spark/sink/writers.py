@@ -1,0 +1,142 @@
+"""The sink as Spark calls it. What is done with the rows is in operations."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import InvalidOption
+from rmq_spark.spark.options import SinkOptions
+from rmq_spark.spark.sink.arrow_pairs import larger
+from rmq_spark.spark.sink.columns import Rows, locate_columns
+from rmq_spark.spark.sink.operations import OPERATIONS
+from rmq_spark.spark.sink.target_topics import SinkTopics
+from rmq_spark.spark.worker_process import spare_collections
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.transport.server import Server, shared_server
+
+_log = logging.getLogger(__name__)
+
+
+class Counted(WriterCommitMessage):
+    """What one task did: messages by what happened to them."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self.counts = counts
+
+
+class SinkWork:
+    """What a write does. Made on the driver, pickled to the tasks.
+
+    The definition of the topic that an option names is read on the driver when a batch starts, so
+    every task of the batch sends to the same consumer groups.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._operation = OPERATIONS[options.operation](options)
+        self._places = locate_columns(schema, options.operation, self._operation)
+        self._topics = SinkTopics(options, self._operation.creates)
+        self._known: dict[str, TopicDefinition] = {}
+        if options.topic is not None:
+            server = Server(options.connection)
+            topic = self._topics.find(server, options.topic)
+            self._operation.check_topic(topic, set(self._places))
+            self._known[options.topic] = topic
+            server.warn_if_volatile()
+            server.close()
+        elif "topic" not in self._places:
+            raise InvalidOption(
+                "Neither an option nor a column names the topic. Accepted: "
+                '.option("topic", ...), or a STRING column named topic.'
+            )
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Counted:
+        """Works on all rows of a partition, each batch checked whole before it goes.
+
+        While Redis works on one, the next is read and checked.
+        """
+        counts: Counter[str] = Counter()
+        under_way: Future[None] | None = None
+        with ThreadPoolExecutor(1, "rmq-send") as sender:
+            for checked in self.checked(batches):
+                if under_way is not None:
+                    under_way.result()
+                under_way = sender.submit(self._do, checked, counts)
+            if under_way is not None:
+                under_way.result()
+        return Counted(+counts)  # without zeros
+
+    def _do(self, checked: list[tuple[Queue, Any]], counts: Counter[str]) -> None:
+        for queue, work in checked:
+            counts.update(self._operation.do(queue, work))
+
+    def checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[tuple[Queue, Any]]]:
+        """Of each batch, once all of it is checked, what is to be done in each topic."""
+        spare_collections()
+        server = shared_server(self._options.connection)
+        known = dict(self._known)
+        for batch in larger(batches):
+            rows = Rows.of(batch, self._places)
+            yield [
+                (queue, self._operation.work_of(queue, part, contents))
+                for queue, part, contents in self._topics.split(
+                    server, known, rows, rows.contents()
+                )
+            ]
+
+
+class RmqWriter(DataSourceArrowWriter):
+    """``df.write.format("rmq")``: at least once; a task that fails and is run again sends again."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._work = SinkWork(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        """Runs in a task."""
+        return self._work.run(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks are done."""
+        report("the write", messages)
+
+
+class RmqStreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream.format("rmq")``: at least once; a batch that is run again is sent again."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._work = SinkWork(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        """Runs in a task."""
+        return self._work.run(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All tasks of the batch are done."""
+        report(f"batch {batchId}", messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was sent stays; when the batch is run again, it merges with it."""
+        _log.warning("rmq: batch %d failed after: %s", batchId, _total(messages))
+
+
+def report(what: str, messages: list[WriterCommitMessage | None]) -> None:
+    """Logs what was done, as a warning where messages were not there any more."""
+    total = _total(messages)
+    missed = total["left alone"] + total["not found"]
+    _log.log(logging.WARNING if missed else logging.INFO, "rmq: %s: %s", what, dict(total))
+
+
+def _total(messages: list[WriterCommitMessage | None]) -> Counter[str]:
+    counted = (message.counts for message in messages if isinstance(message, Counted))
+    return sum(counted, Counter())

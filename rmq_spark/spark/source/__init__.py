@@ -1,0 +1,1 @@
+"""The source: ``spark.readStream.format("rmq")``."""

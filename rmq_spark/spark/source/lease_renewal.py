@@ -1,0 +1,131 @@
+"""Keeps the leases of claims in work alive from a thread of the driver's reader process."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import RmqError, ServerUnavailable, Superseded
+from rmq_spark.spark.options import SourceOptions
+from rmq_spark.transport.server import Server
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a batch has in work in one topic, since when (monotonic)."""
+
+    seq: int
+    queue: Queue
+    slots: frozenset[int]
+    since: float
+
+
+class LeaseTimer:
+    """Renews, every third of the lease, what one run holds: while its batch is in work, and while
+    a finished batch waits for the next trigger, which alone can tell that it is done.
+
+    A batch older than maxProcessingTime is renewed no more. The thread ends by itself when a newer
+    run has taken over; any other failure is logged, and the next third of the lease tries again.
+    """
+
+    def __init__(self, options: SourceOptions, consumer: str, run: int, settled: int) -> None:
+        """settled: the batch up to which all is done; what is claimed behind it is renewed."""
+        self._options = options
+        self._settled = settled
+        self._consumer = consumer
+        self._run = run
+        self._held: list[_Held] = []
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, seq: int, queue: Queue, slots: Iterable[int]) -> None:
+        """Renews what a batch has in these slots of a topic from now on."""
+        with self._lock:
+            self._held.append(_Held(seq, queue, frozenset(slots), time.monotonic()))
+        if (self._thread is None or not self._thread.is_alive()) and not self._ended.is_set():
+            self._thread = threading.Thread(target=self._renew_until_ended, daemon=True)
+            self._thread.start()
+
+    def let_go(self, seq: int) -> None:
+        """Renews batches up to this one no more: they are committed."""
+        with self._lock:
+            self._held = [held for held in self._held if held.seq > seq]
+            self._settled = max(self._settled, seq)
+
+    def slots(self) -> dict[str, frozenset[int]]:
+        """By topic, the slots of all batches that are held."""
+        with self._lock:
+            return {name: slots for name, (_, slots) in _by_topic(self._held).items()}
+
+    def end(self) -> None:
+        """Stops renewing; a call under way ends first, as far as it does so soon."""
+        self._ended.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def _renew_until_ended(self) -> None:
+        server: Server | None = None
+        while not self._ended.wait(self._options.lease_ms / 3000):
+            try:
+                server = self._renewed(server)
+            except Superseded as error:
+                _log.warning("rmq: leases of %s are renewed no more: %s", self._consumer, error)
+                break
+        _close(server)
+
+    def _renewed(self, server: Server | None) -> Server | None:
+        """Renews in every topic, even if that fails in one; the connection to go on with, if any.
+
+        It is its own: the reader's may be in the middle of a reply. Raises Superseded.
+        """
+        for queue, slots in self._due().values():
+            try:
+                server = server or Server(self._options.connection, self._options.patience_s)
+                own = queue.through(server)
+                own.renew(
+                    sorted(slots),
+                    self._consumer,
+                    self._run,
+                    self._options.lease_ms,
+                    since=self._settled,
+                )
+            except Superseded:
+                raise
+            except Exception as error:  # without its thread a healthy query loses its messages
+                _log.warning(
+                    "rmq: could not renew the leases of %s: %s: %s",
+                    self._consumer,
+                    type(error).__name__,
+                    error,
+                )
+                if isinstance(error, ServerUnavailable) or not isinstance(error, RmqError):
+                    _close(server)
+                    server = None
+        return server
+
+    def _due(self) -> dict[str, tuple[Queue, frozenset[int]]]:
+        longest = self._options.max_processing_ms
+        since = -float("inf") if longest is None else time.monotonic() - longest / 1000
+        with self._lock:
+            return _by_topic(held for held in self._held if held.since >= since)
+
+
+def _by_topic(held: Iterable[_Held]) -> dict[str, tuple[Queue, frozenset[int]]]:
+    found: dict[str, tuple[Queue, frozenset[int]]] = {}
+    for one in held:
+        name = one.queue.definition.name
+        _, slots = found.get(name, (one.queue, frozenset()))
+        found[name] = one.queue, slots | one.slots
+    return found
+
+
+def _close(server: Server | None) -> None:
+    if server is not None:
+        with contextlib.suppress(Exception):
+            server.close()

@@ -1,0 +1,60 @@
+"""The offset that Spark keeps in the checkpoint.
+
+Spark compares offsets as text, so the keys are always written in the same order.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rmq_spark.errors import CheckpointRefused
+from rmq_spark.protocol.claims import group_of_consumer
+from rmq_spark.spark.subscription import Subscription
+from rmq_spark.topics.definition import group_text
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Everything up to batch ``seq`` of a consumer; the consumer's name lives in the checkpoint.
+
+    topic: what it reads, as Subscription.text says it.
+    """
+
+    consumer: str
+    seq: int
+    topic: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form that Spark writes down."""
+        return {
+            "consumer": self.consumer,
+            "seq": self.seq,
+            "topic": self.topic,
+            "version": VERSION,
+        }
+
+    @staticmethod
+    def from_dict(fields: dict[str, Any], subscription: Subscription) -> "Offset":
+        """Reads what to_dict wrote for these topics. Raises CheckpointRefused."""
+        if fields.get("version") != VERSION:
+            raise CheckpointRefused(
+                f"The checkpoint's offset has version {fields.get('version')!r}; this rmq-spark "
+                f"reads version {VERSION}. Use the version that wrote it, or a new "
+                "checkpointLocation."
+            )
+        topic, consumer = str(fields.get("topic")), str(fields["consumer"])
+        if not subscription.continues(topic):
+            raise CheckpointRefused(
+                f"The checkpoint belongs to the topic {topic!r}, not to {subscription.text!r}. "
+                "Give each its own checkpointLocation. Topics may be added to a list, not taken "
+                "away; with a new checkpoint, what the old one had in work comes again."
+            )
+        group = group_of_consumer(consumer)
+        if group != subscription.group:
+            raise CheckpointRefused(
+                f"The checkpoint belongs to the consumer group {group_text(group)!r} of "
+                f"{topic}, not to {group_text(subscription.group)!r}. Give each group its own "
+                "checkpointLocation."
+            )
+        return Offset(consumer, int(fields["seq"]), topic)

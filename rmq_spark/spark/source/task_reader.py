@@ -1,0 +1,286 @@
+"""What a task does: make the claims it was given, and hand their messages on as Arrow batches."""
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import UnreadableContent
+from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest
+from rmq_spark.spark.options import SourceOptions
+from rmq_spark.spark.source.planning import PlannedClaim
+from rmq_spark.spark.worker_process import spare_collections
+from rmq_spark.topics.definition import MOST_RETRIES, TopicDefinition
+from rmq_spark.transport.server import shared_server
+
+_log = logging.getLogger(__name__)
+
+# One round trip brings so many messages at most, or so many bytes once their size is known.
+MESSAGES_A_READ = 8 * MESSAGES_A_CLAIM
+BYTES_A_READ = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """To whom a batch goes, and under which terms: the same for all of its partitions.
+
+    mark: what planning the batch left in its slots; empty for a replay, which makes no claim.
+    """
+
+    topics: Mapping[str, TopicDefinition]
+    consumer: str
+    run: int
+    due_before_ms: int | None = None
+    mark: str = ""
+
+    @property
+    def replays(self) -> bool:
+        """Whether an earlier run has made the claims."""
+        return not self.mark
+
+
+class RmqPartition(InputPartition):
+    """The claims that one task makes, in order."""
+
+    def __init__(self, delivery: Delivery, claims: list[PlannedClaim]) -> None:
+        self.delivery = delivery
+        self.claims = claims
+
+    def __repr__(self) -> str:
+        slots: dict[str, set[int]] = {}
+        for claim in self.claims:
+            slots.setdefault(claim.topic, set()).add(claim.slot)
+        named = "; ".join(f"{name}, slots {sorted(of)}" for name, of in slots.items())
+        return f"RmqPartition({named})"
+
+
+def read_partition(
+    options: SourceOptions, schema: StructType, partition: RmqPartition
+) -> Iterator[pa.RecordBatch]:
+    """Makes the claims and yields their messages; read again, it yields the same.
+
+    Raises Superseded, Settled, Lost, UnreadableContent, ServerError.
+    """
+    spare_collections()
+    delivery = partition.delivery
+    server = shared_server(options.connection, options.patience_s)
+    group = options.subscription.group
+    queues = {
+        name: Queue(server, topic, key_prefix=options.key_prefix, group=group)
+        for name, topic in delivery.topics.items()
+    }
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    read = _claims_ahead(queues, options, delivery, partition.claims)
+    for seq, claims, size in read:
+        queue = queues[claims[0].topic]
+        try:
+            yield from _batches(queue.definition, arrow_schema, claims, size)
+        except pa.ArrowInvalid:
+            read.close()  # what is under way would not be marked
+            _refuse_unreadable(queues.values(), delivery, seq, claims)
+            raise
+
+
+def _claims_ahead(
+    queues: Mapping[str, Queue],
+    options: SourceOptions,
+    delivery: Delivery,
+    planned: list[PlannedClaim],
+) -> Generator[tuple[int, list[Claim], int], None, None]:
+    """Makes the claims, pipeline by pipeline: their seq, they themselves, their bytes.
+
+    While the caller works on some, the next are on their way. Closed, it waits for these.
+    """
+    # How large contents are is known only after the first claim.
+    part = _first_of(planned, MESSAGES_A_CLAIM)
+    left = planned[len(part) :]
+    with ThreadPoolExecutor(1, "rmq-read") as reader:
+        under_way = reader.submit(_claim, queues[part[0].topic], options, delivery, part)
+        while part:
+            seq, claims = part[0].seq, under_way.result()
+            size, taken = _bytes_of(claims), sum(len(claim.contents) for claim in claims)
+            messages = BYTES_A_READ * taken // max(size, 1) if taken else MESSAGES_A_CLAIM
+            part = _first_of(left, min(MESSAGES_A_READ, max(1, messages)))
+            left = left[len(part) :]
+            if part:
+                under_way = reader.submit(_claim, queues[part[0].topic], options, delivery, part)
+            _warn_of_forgotten(claims)
+            if taken:
+                yield seq, claims, size
+
+
+def _first_of(claims: list[PlannedClaim], messages: int) -> list[PlannedClaim]:
+    """The first claims of one batch and topic of up to so many messages; at least one claim."""
+    size = 0
+    for at, claim in enumerate(claims):
+        size += claim.limit
+        alike = (claim.seq, claim.topic) == (claims[0].seq, claims[0].topic)
+        if at and (size > messages or not alike):
+            return claims[:at]
+    return claims
+
+
+def _claim(
+    queue: Queue, options: SourceOptions, delivery: Delivery, part: Sequence[PlannedClaim]
+) -> list[Claim]:
+    return queue.claim(
+        [ClaimRequest(claim.slot, claim.j, claim.limit) for claim in part],
+        consumer=delivery.consumer,
+        run=delivery.run,
+        seq=part[0].seq,
+        lease_ms=options.lease_ms,
+        due_before_ms=delivery.due_before_ms,
+        epochs={claim.slot: claim.epoch for claim in part},
+        replay_only=delivery.replays,
+        mark=delivery.mark,
+    )
+
+
+def _warn_of_forgotten(claims: Sequence[Claim]) -> None:
+    slots = sorted({claim.slot for claim in claims if claim.forgotten})
+    if slots:
+        _log.warning(
+            "rmq: topic %s: Redis has forgotten the plan of batch %d, was restarted, or failed "
+            "over. The batch takes nothing more from the slots %s. Nothing is lost by that: their "
+            "messages come in the next batch.",
+            claims[0].topic,
+            claims[0].seq,
+            slots,
+        )
+
+
+def _batches(
+    topic: TopicDefinition, schema: pa.Schema, claims: list[Claim], size: int
+) -> Iterator[pa.RecordBatch]:
+    """One Arrow batch of all claims; several when one would hold too many bytes.
+
+    Arrow addresses 2 GiB of text in a column, and Spark copies a batch whole.
+    """
+    claims = [claim for claim in claims if claim.contents]
+    columns = _Columns(topic, claims)
+    if size > BYTES_A_READ and columns.rows > 1:
+        parts = [[claim] for claim in claims] if len(claims) > 1 else _halves(claims[0])
+        for part in parts:
+            yield from _batches(topic, schema, part, _bytes_of(part))
+    elif columns.rows:
+        yield pa.RecordBatch.from_arrays([columns.build(f) for f in schema], schema=schema)
+
+
+def _halves(claim: Claim) -> list[list[Claim]]:
+    half = len(claim.contents) // 2
+    return [[_part(claim, slice(half))], [_part(claim, slice(half, None))]]
+
+
+def _part(claim: Claim, rows: slice) -> Claim:
+    left = claim.retries_left
+    return replace(
+        claim,
+        contents=claim.contents[rows],
+        score_text=b" ".join(claim.score_text.split()[rows]),
+        retries_left=left if isinstance(left, int) else left[rows],
+    )
+
+
+def _bytes_of(claims: list[Claim]) -> int:
+    return sum(sum(map(len, claim.contents)) for claim in claims)
+
+
+class _Columns:
+    """The columns of the source, built from claims as they are asked for."""
+
+    def __init__(self, topic: TopicDefinition, claims: list[Claim]) -> None:
+        self._topic = topic
+        self._claims = claims
+        self._counts = [len(claim.contents) for claim in claims]
+        self.rows = sum(self._counts)
+
+    def build(self, field: pa.Field) -> pa.Array:
+        builders: dict[str, Callable[[], pa.Array]] = {
+            "content": lambda: self._content(field.type),
+            "topic": lambda: pa.repeat(self._topic.name, self.rows),
+            "slot": lambda: self._repeated([claim.slot for claim in self._claims], np.int32),
+            "duetime": lambda: self._due_time(field.type),
+            "priority": self._priority,
+            "deliverycount": self._delivery_count,
+            "retriesleft": self._retries_left,
+            "claimid": self._claim_id,
+            "claimedat": lambda: self._claimed_at(field.type),
+        }
+        return builders[field.name.lower()]()
+
+    def _content(self, of_type: pa.DataType) -> pa.Array:
+        contents: list[bytes] = []
+        for claim in self._claims:
+            contents += claim.contents
+        return pa.array(contents, pa.binary()).cast(of_type)
+
+    def _repeated(self, values: Sequence[int], of_type: Any) -> pa.Array:
+        return pa.array(np.repeat(np.array(values, of_type), self._counts))
+
+    def _first_scores(self) -> Any:
+        texts = b" ".join(claim.score_text for claim in self._claims)
+        scores = np.fromstring(texts.decode(), np.int64, sep=" ")
+        return scores, scores <= MOST_RETRIES
+
+    def _due_time(self, of_type: pa.DataType) -> pa.Array:
+        if self._topic.type.descending:
+            return pa.nulls(self.rows, of_type)
+        scores, retried = self._first_scores()
+        return pa.array(scores * 1000, pa.int64(), mask=retried).cast(of_type)
+
+    def _priority(self) -> pa.Array:
+        if not self._topic.type.descending:
+            return pa.nulls(self.rows, pa.int64())
+        scores, retried = self._first_scores()
+        return pa.array(scores, pa.int64(), mask=retried)
+
+    def _retries(self) -> Any:
+        parts = [
+            np.full(count, claim.retries_left, np.int32)
+            if isinstance(claim.retries_left, int)
+            else np.array(claim.retries_left, np.int32)
+            for claim, count in zip(self._claims, self._counts, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    def _retries_left(self) -> pa.Array:
+        return pa.array(self._retries())
+
+    def _delivery_count(self) -> pa.Array:
+        return pa.array(
+            np.maximum(1, self._topic.max_retries + 1 - self._retries()).astype(np.int32)
+        )
+
+    def _claim_id(self) -> pa.Array:
+        names = pa.array([claim.claim_id for claim in self._claims], pa.string())
+        return names.take(pa.array(np.repeat(np.arange(len(self._claims)), self._counts)))
+
+    def _claimed_at(self, of_type: pa.DataType) -> pa.Array:
+        times_us = [claim.claimed_at_ms * 1000 for claim in self._claims]
+        return self._repeated(times_us, np.int64).cast(of_type)
+
+
+def _refuse_unreadable(
+    queues: Iterable[Queue], delivery: Delivery, seq: int, claims: list[Claim]
+) -> None:
+    """Raise UnreadableContent for a content that is no UTF-8; its batch costs no retry."""
+    for claim in claims:
+        for content in claim.contents:
+            try:
+                content.decode()
+            except UnicodeDecodeError as error:
+                for queue in queues:
+                    queue.unread(queue.slots, delivery.consumer, delivery.run, seq)
+                raise UnreadableContent(
+                    f"Topic {claim.topic}, slot {claim.slot}: a content is no UTF-8 text (byte "
+                    f"{error.start} of {len(content)}), but the column content is a STRING. Read "
+                    'it with .schema("content BINARY, ..."). No retry was charged.'
+                ) from None

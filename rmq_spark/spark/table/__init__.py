@@ -1,0 +1,1 @@
+"""Queues as tables: ``spark.read.format("rmq")`` with the option queue."""

@@ -1,0 +1,340 @@
+"""What a topic is: its type, its slots, and the names of its keys in Redis."""
+
+import json
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, cast
+
+import crcmod.predefined
+
+from rmq_spark.errors import InvalidOption, ScriptFailed
+from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
+
+DEFAULT_SLOT_AMOUNT = 64
+MOST_SLOTS = 65_536
+# RMQ's design: a message is delivered once and retried 16 times. A score of 16 or less in a store
+# is a number of retries left, hence the lowest priority is 17.
+MOST_RETRIES = 16
+LOWEST_SCORE = MOST_RETRIES + 1
+# Scores are IEEE doubles: whole numbers are exact up to here.
+HIGHEST_SCORE = 2**53
+DEFAULT_GROUP = ""
+DEFAULT_GROUP_TEXT = "default"
+
+# RocketMQ's delays from its third level on, which its retries use.
+ROCKETMQ_BACKOFF = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_crc32 = crcmod.predefined.mkPredefinedCrcFun("crc-32")
+
+
+class TopicType(StrEnum):
+    """The three kinds of message; a topic holds one of them."""
+
+    RANGE_MERGE = "RangeMerge"
+    PRIORITY = "Priority"
+    FIXED_TIME = "FixedTime"
+
+    @property
+    def descending(self) -> bool:
+        """Whether the highest score is delivered first."""
+        return self is TopicType.PRIORITY
+
+    @property
+    def value_name(self) -> str:
+        """The column or option that gives a message its score."""
+        return _VALUE_NAMES[self]
+
+
+_VALUE_NAMES = {
+    TopicType.RANGE_MERGE: "timeRange",
+    TopicType.PRIORITY: "priority",
+    TopicType.FIXED_TIME: "fixedTime",
+}
+
+
+def parse_topic_type(text: str) -> TopicType:
+    """The type of that name, in any case. Raises InvalidOption."""
+    for topic_type in TopicType:
+        if topic_type.value.lower() == text.strip().lower():
+            return topic_type
+    raise InvalidOption(
+        f"topicType={text!r} is unknown. Accepted: {', '.join(t.value for t in TopicType)}."
+    )
+
+
+def check_topic_name(name: str) -> str:
+    """The name itself. Raises InvalidOption when it is none a topic can have."""
+    if not _NAME.fullmatch(name):
+        raise InvalidOption(
+            f"topic={name[:250]!r} is no topic name. Accepted: 1 to 200 of the characters "
+            "A-Z a-z 0-9 . _ -"
+        )
+    return name
+
+
+def check_slot_amount(value: str | int) -> int:
+    """The number of slots. Raises InvalidOption unless it is a power of two, 1 to 65536."""
+    try:
+        amount = int(value)
+    except ValueError:
+        amount = 0
+    if not 1 <= amount <= MOST_SLOTS or amount & (amount - 1):
+        raise InvalidOption(
+            f"slotAmount={value!r} is not accepted. Accepted: a power of two, 1 to {MOST_SLOTS}."
+        )
+    return amount
+
+
+def check_key_prefix(prefix: str) -> str:
+    """The prefix itself. Raises InvalidOption unless it is empty or ends in a colon."""
+    if prefix and (not prefix.endswith(":") or set(prefix) & set("{}") or len(prefix) == 1):
+        raise InvalidOption(
+            f"keyPrefix={prefix!r} is not accepted. Accepted: text that ends in ':' and has no "
+            "braces, such as 'shop:'."
+        )
+    return prefix
+
+
+def parse_retry_backoff(text: str) -> tuple[int, ...]:
+    """The waits in ms before the first, second, ... retry, the last of which repeats.
+
+    text: ``none``, ``rocketmq``, or up to 16 durations with units. Raises InvalidOption.
+    """
+    named = {"none": "", "rocketmq": ROCKETMQ_BACKOFF}
+    words = named.get(text.strip().lower(), text).replace(",", " ").split()
+    waits = tuple(parse_duration_ms("retryBackoff", word) for word in words)
+    if text.strip().lower() != "none" and not waits:
+        raise InvalidOption(f"retryBackoff={text!r} has no step. Accepted: {_ACCEPTED_BACKOFF}.")
+    check_retry_backoff(waits)
+    return waits
+
+
+def check_retry_backoff(waits: tuple[int, ...]) -> None:
+    """Raises InvalidOption for more than 16 waits, or one that is none or too long."""
+    fits = all(1 <= wait <= LONGEST_DURATION_MS for wait in waits)
+    if len(waits) > MOST_RETRIES or not fits:
+        raise InvalidOption(
+            f"retryBackoff={list(waits)} (ms) is not accepted. Accepted: {_ACCEPTED_BACKOFF}."
+        )
+
+
+_ACCEPTED_BACKOFF = (
+    f"none, rocketmq, or 1 to {MOST_RETRIES} durations above 0 and up to 366d, such as "
+    "'10s, 30s, 1m'; the last one repeats"
+)
+
+
+@dataclass(frozen=True)
+class TopicDefinition:
+    """What all users of a topic agree on. Type and number of slots never change.
+
+    max_retries: deliveries after the first, 0 to 16. retry_backoff_ms: the wait before the first,
+    second, ... retry; the last one repeats; empty for none. groups: the consumer groups that each
+    get a copy of what is sent; the empty name is the default group.
+    """
+
+    name: str
+    type: TopicType
+    slot_amount: int = DEFAULT_SLOT_AMOUNT
+    max_retries: int = MOST_RETRIES
+    retry_backoff_ms: tuple[int, ...] = ()
+    exclusive: bool = False
+    paused: bool = False
+    groups: tuple[str, ...] = (DEFAULT_GROUP,)
+
+    def __post_init__(self) -> None:
+        check_topic_name(self.name)
+        check_slot_amount(self.slot_amount)
+        for name in ("exclusive", "paused"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidOption(
+                    f"{name}={getattr(self, name)!r} is not accepted. Accepted: True or False."
+                )
+        if not 0 <= self.max_retries <= MOST_RETRIES:
+            raise InvalidOption(
+                f"maxRetries={self.max_retries} is not accepted. Accepted: 0 to {MOST_RETRIES}."
+            )
+        check_retry_backoff(self.retry_backoff_ms)
+        if not self.groups or len(set(self.groups)) < len(self.groups):
+            raise InvalidOption(f"groups={list(self.groups)} is not accepted: each once, not none.")
+        for group in self.groups:
+            check_group(group)
+
+    def to_json(self) -> str:
+        """The form that Redis keeps under ``rmq_topics``."""
+        return json.dumps(
+            {
+                "exclusive": self.exclusive,
+                "groups": list(self.groups),
+                "maxRetries": self.max_retries,
+                "paused": self.paused,
+                "retryBackoff": list(self.retry_backoff_ms),
+                "slotAmount": self.slot_amount,
+                "topicType": self.type.value,
+            },
+            sort_keys=True,
+        )
+
+    @staticmethod
+    def from_json(name: str, text: str | bytes) -> "TopicDefinition":
+        """Reads what to_json wrote. Raises ScriptFailed where something else wrote it."""
+        try:
+            fields = cast(dict[str, Any], json.loads(text))
+            return TopicDefinition(
+                name=name,
+                type=TopicType(fields["topicType"]),
+                slot_amount=fields["slotAmount"],
+                max_retries=fields["maxRetries"],
+                retry_backoff_ms=tuple(fields["retryBackoff"]),
+                exclusive=fields["exclusive"],
+                paused=fields["paused"],
+                groups=tuple(fields["groups"]),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ScriptFailed(
+                f"The definition of topic {name} in rmq_topics cannot be read ({error}): {text!r}"
+            ) from error
+
+    def changed(self, **changes: Any) -> "TopicDefinition":
+        """The same topic with other values of what may change."""
+        return replace(self, **changes)
+
+    def slot_of(self, basis: bytes) -> int:
+        """The slot of a message with this slotBasis (or, without one, this content)."""
+        return slot_of(basis, self.slot_amount)
+
+
+def check_group(group: str) -> str:
+    """The name itself; the empty one is the default group. Raises InvalidOption."""
+    if group != DEFAULT_GROUP and (not _NAME.fullmatch(group) or group == DEFAULT_GROUP_TEXT):
+        raise InvalidOption(
+            f"group={group!r} is no group name. Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
+        )
+    return group
+
+
+def parse_group(text: str) -> str:
+    """A group's name as options write it: ``default`` is the default group's.
+
+    Raises InvalidOption for one that is none, such as no text.
+    """
+    name = text.strip() if isinstance(text, str) else text
+    if name == DEFAULT_GROUP_TEXT:
+        return DEFAULT_GROUP
+    if not isinstance(name, str) or name == "":
+        raise InvalidOption(
+            f"group={text!r} is no group name. Accepted: {DEFAULT_GROUP_TEXT}, or 1 to 200 of "
+            "A-Z a-z 0-9 . _ -"
+        )
+    return check_group(name)
+
+
+def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of groups, in a list or by commas. Raises InvalidOption."""
+    listed = [name for name in text.split(",") if name.strip()] if isinstance(text, str) else text
+    names = tuple(DEFAULT_GROUP if name == DEFAULT_GROUP else parse_group(name) for name in listed)
+    if not names:
+        raise InvalidOption(
+            f"groups={text!r} has no name. Accepted: names, in a list or by commas."
+        )
+    return names
+
+
+def group_text(group: str) -> str:
+    """How a group's name is shown and written in options."""
+    return group or DEFAULT_GROUP_TEXT
+
+
+def slot_of(basis: bytes, slot_amount: int) -> int:
+    """CRC-32 (ISO-HDLC) of the basis, modulo the number of slots."""
+    return cast(int, _crc32(basis)) % slot_amount
+
+
+def slots_of(bases: Iterable[bytes], slot_amount: int) -> list[int]:
+    """slot_of for many: zlib's CRC-32 is the same function and twice as fast."""
+    crc32, mask = zlib.crc32, slot_amount - 1
+    return [crc32(basis) & mask for basis in bases]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The names of the keys of one topic and consumer group.
+
+    The braces are a hash tag: in a Redis Cluster all keys of a slot lie on one node. Every key
+    begins with the prefix, so one ACL pattern covers them.
+    """
+
+    topic: str
+    prefix: str = ""
+    group: str = DEFAULT_GROUP
+
+    def _tagged(self, kind: str, slot: int) -> str:
+        suffix = f"@{self.group}" if self.group else ""
+        return f"{self.prefix}{kind}_{{{self.prefix}{self.topic}_{slot}}}{suffix}"
+
+    def store(self, slot: int) -> str:
+        """ZSET: content -> due time in ms, priority, or retries left."""
+        if self.group:
+            return f"{self.prefix}{{{self.prefix}{self.topic}_{slot}}}@{self.group}"
+        return f"{self.prefix}{self.topic}_{slot}"
+
+    def prepare(self, slot: int) -> str:
+        """ZSET: content -> stamp * 1000 + retries left + rank / 2048."""
+        return self._tagged("prepare", slot)
+
+    def retry(self, slot: int) -> str:
+        """ZSET: content -> due second * 1000 + retries left."""
+        return self._tagged("retry", slot)
+
+    def dead(self, slot: int) -> str:
+        """ZSET: content -> time of death in ms."""
+        return self._tagged("dead", slot)
+
+    def claims(self, slot: int) -> str:
+        """HASH: consumer:seq:j -> record."""
+        return self._tagged("claims", slot)
+
+    def first(self, slot: int) -> str:
+        """HASH: consumer:seq:j -> first scores by rank."""
+        return self._tagged("first", slot)
+
+    def consumers(self, slot: int) -> str:
+        """HASH: consumer -> header; and @epoch."""
+        return self._tagged("consumers", slot)
+
+    def stats(self, slot: int) -> str:
+        """HASH: counters."""
+        return self._tagged("stats", slot)
+
+    def stages(self, slot: int) -> str:
+        """HASH: name of a stage -> when it was begun, ms, messages published. For all groups."""
+        return f"{self.prefix}stages_{{{self.prefix}{self.topic}_{slot}}}"
+
+    def stage(self, slot: int, name: str) -> str:
+        """LIST: score, content, score, content, ... as they were sent. One for all groups."""
+        return f"{self.prefix}stage_{{{self.prefix}{self.topic}_{slot}}}:{name}"
+
+    def all_of(self, slot: int) -> list[str]:
+        """Every key of a slot that this group has for itself: all but the stages."""
+        kinds = (self.store, self.prepare, self.retry, self.dead)
+        books = (self.claims, self.first, self.consumers, self.stats)
+        return [key(slot) for key in (*kinds, *books)]
+
+
+def topics_key(prefix: str = "") -> str:
+    """HASH: topic -> definition as JSON."""
+    return f"{prefix}rmq_topics"
+
+
+def consumer_key(consumer: str, prefix: str = "") -> str:
+    """HASH: run, settled and topic of a consumer."""
+    return f"{prefix}consumer:{consumer}"
+
+
+def sink_key(query: str, prefix: str = "") -> str:
+    """HASH: the batch that an exactly-once sink sealed last, and what is left of it to publish."""
+    return f"{prefix}sink:{query}"

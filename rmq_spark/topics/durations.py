@@ -1,0 +1,24 @@
+"""Durations as options write them: a number and its unit."""
+
+import re
+from decimal import Decimal
+
+from rmq_spark.errors import InvalidOption
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+# Longer ones are typing errors; the retry queue keeps the retries left behind a wait's last digit.
+LONGEST_DURATION_MS = 366 * _UNITS_MS["d"]
+ACCEPTED = "a number with its unit, one of ms, s, m, h or d, such as 500ms, 60s or 5m"
+
+
+def parse_duration_ms(name: str, text: str) -> int:
+    """Milliseconds of a duration such as ``60s``; ``name`` is the option it came from.
+
+    Parts of a millisecond are cut off. Raises InvalidOption when there is no unit or no number.
+    """
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    unit = _UNITS_MS.get(match.group(2).lower()) if match else None
+    if match is None or unit is None:
+        raise InvalidOption(f"{name}={text!r} is no duration. Accepted: {ACCEPTED}.")
+    return int(Decimal(match.group(1)) * unit)

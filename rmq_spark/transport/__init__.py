@@ -1,0 +1,1 @@
+"""How it gets to Redis: connections, repetition, routing, errors."""

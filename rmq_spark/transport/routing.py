@@ -1,0 +1,195 @@
+"""Where commands go: to the one server there is, or to the nodes of a cluster that have their keys.
+
+Both answer a list of commands with a list of replies, errors among them as values: one that fails
+does not hide what the others did, and its caller alone knows what may be repeated.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from redis import exceptions as failures
+
+from rmq_spark.errors import NotReplicated
+
+# A slot moves once while a command is on its way, or twice; more is a cluster at odds with itself.
+REDIRECTIONS = 5
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command and the key that says which node it belongs to."""
+
+    key: str
+    words: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Replication:
+    """How many replicas must have what was written, and how long they are waited for."""
+
+    replicas: int
+    timeout_ms: int
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """The command that waits for what its connection has written before."""
+        return ("WAIT", self.replicas, self.timeout_ms)
+
+    def shortfall(self, address: str, acknowledged: Any) -> Exception | None:
+        """What says that there were fewer; or the error that the server answered."""
+        if isinstance(acknowledged, Exception):
+            return acknowledged
+        if acknowledged >= self.replicas:
+            return None
+        return NotReplicated(
+            f"Redis at {address} has done it, but {acknowledged} of {self.replicas} replicas "
+            f"confirmed it within {self.timeout_ms} ms: a failover now could undo it. It may be "
+            "done again. Check the replicas, or lower redis.minReplicas, or raise "
+            "redis.replicaTimeout."
+        )
+
+
+def _run(client: Any, words: Sequence[Sequence[Any]]) -> list[Any]:
+    """One pipeline. A broken connection is every command's reply."""
+    pipeline = client.pipeline(transaction=False)
+    for each in words:
+        pipeline.execute_command(*each)
+    try:
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        return replies
+    except failures.RedisError as error:
+        return [error] * len(words)
+
+
+def _run_and_wait(
+    client: Any, words: Sequence[Sequence[Any]], replication: Replication | None, address: str
+) -> list[Any]:
+    """One pipeline, which ends by waiting for replicas where that is asked for."""
+    if replication is None:
+        return _run(client, words)
+    *replies, acknowledged = _run(client, [*words, replication.words])
+    error = replication.shortfall(address, acknowledged)
+    if error is None:
+        return replies
+    return [reply if isinstance(reply, Exception) else error for reply in replies]
+
+
+class OneServer:
+    """All commands go to one server."""
+
+    def __init__(self, client: Any, address: str) -> None:
+        self._client = client
+        self._address = address
+
+    def run(self, commands: Sequence[Command], replication: Replication | None) -> list[Any]:
+        """The replies, errors among them."""
+        words = [command.words for command in commands]
+        return _run_and_wait(self._client, words, replication, self._address)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+
+class Cluster:
+    """Each command goes to the node that has its key: nodes beside each other, one pipeline each.
+
+    Where a key has moved to, the node asked tells. What answers TRYAGAIN (the keys of a script lie
+    on two nodes while their slot moves) or does not answer at all is left to the caller.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._threads: ThreadPoolExecutor | None = None
+        self._threads_of = 0  # the process that has them: a fork leaves its child without
+
+    def run(self, commands: Sequence[Command], replication: Replication | None) -> list[Any]:
+        """The replies, errors among them. Raises what redis-py does where no node is known."""
+        replies: dict[int, Any] = {}
+        asking: dict[int, Any] = {}
+        left = list(range(len(commands)))
+        for _ in range(REDIRECTIONS):
+            replies |= self._run_once(commands, left, asking, replication)
+            left = [at for at in left if isinstance(replies[at], failures.AskError)]
+            asking = self._followed({at: replies[at] for at in left})
+            if not left:
+                break
+        if any(
+            isinstance(reply, failures.ConnectionError | failures.TimeoutError)
+            for reply in replies.values()
+        ):
+            # A replica may have taken over. If nobody tells now, the next attempt asks again.
+            with contextlib.suppress(failures.RedisError, failures.RedisClusterException):
+                self._client.nodes_manager.initialize()
+        return [replies[at] for at in range(len(commands))]
+
+    def close(self) -> None:
+        """Closes the connections."""
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+        self._client.close()
+
+    def _run_once(
+        self,
+        commands: Sequence[Command],
+        wanted: Iterable[int],
+        asking: dict[int, Any],
+        replication: Replication | None,
+    ) -> dict[int, Any]:
+        by_node: dict[tuple[str, bool], list[int]] = {}
+        nodes = {}
+        for at in wanted:
+            node = asking.get(at) or self._node_of(commands[at].key)
+            nodes[node.name] = node
+            by_node.setdefault((node.name, at in asking), []).append(at)
+
+        def run(name: str, asks: bool) -> list[Any]:
+            words = [commands[at].words for at in by_node[name, asks]]
+            client = self._client.get_redis_connection(nodes[name])
+            if not asks:
+                return _run_and_wait(client, words, replication, name)
+            both = [each for one in words for each in (("ASKING",), one)]
+            return _run_and_wait(client, both, replication, name)[1::2]
+
+        answers = self._beside_each_other(run, list(by_node))
+        return {
+            at: reply
+            for numbers, answer in zip(by_node.values(), answers, strict=True)
+            for at, reply in zip(numbers, answer, strict=True)
+        }
+
+    def _beside_each_other(
+        self, run: Callable[[str, bool], list[Any]], groups: Sequence[tuple[str, bool]]
+    ) -> list[list[Any]]:
+        if len(groups) < 2:
+            return [run(*group) for group in groups]
+        if self._threads is None or self._threads_of != os.getpid():
+            self._threads_of = os.getpid()
+            nodes = len(self._client.get_primaries())
+            self._threads = ThreadPoolExecutor(max(2, nodes), "rmq-node")
+        return list(self._threads.map(run, *zip(*groups, strict=True)))
+
+    def _node_of(self, key: str) -> Any:
+        return self._client.nodes_manager.get_node_from_slot(self._client.keyslot(key))
+
+    def _followed(self, redirected: dict[int, failures.AskError]) -> dict[int, Any]:
+        """Notes which slots have moved; the nodes to ask once of slots that are on their way."""
+        manager = self._client.nodes_manager
+        asking = {}
+        for at, error in redirected.items():
+            if isinstance(error, failures.MovedError):
+                manager.move_slot(error)
+            else:
+                asking[at] = manager.get_node(host=error.host, port=error.port)
+        if None in asking.values():  # a node that joined since
+            manager.initialize()
+            asking = {
+                at: manager.get_node(host=redirected[at].host, port=redirected[at].port)
+                for at in asking
+            }
+        return {at: node for at, node in asking.items() if node is not None}

@@ -1,0 +1,418 @@
+"""Calling scripts on a Redis server: loaded on demand, repeated within bounds, errors typed."""
+
+import logging
+import os
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import redis
+from redis import exceptions as failures
+from redis.sentinel import MasterNotFoundError
+
+from rmq_spark import errors
+from rmq_spark.protocol.calls import Call
+from rmq_spark.protocol.messagepack import packed
+from rmq_spark.protocol.scripts import Script, scripts_for, settles_or_stores
+from rmq_spark.transport.acl import commands_of, denied_commands
+from rmq_spark.transport.connection import ConnectionOptions, new_client, not_accepted
+from rmq_spark.transport.routing import Cluster, Command, OneServer, Replication
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+# ZMSCORE and ZADD GT are the newest commands the scripts use.
+OLDEST_VERSION = (6, 2)
+FIRST_WITH_FLAGS = (7, 0)
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
+
+_BY_CODE: dict[str, type[errors.RmqError]] = {
+    "RMQ_SUPERSEDED": errors.Superseded,
+    "RMQ_SETTLED": errors.Settled,
+    "RMQ_LOST": errors.Lost,
+    "RMQ_EXCLUSIVE": errors.ExclusiveSlot,
+    "RMQ_WRONGTYPE": errors.WrongKeyType,
+    "RMQ_OTHERTOPIC": errors.CheckpointRefused,
+    "RMQ_RESTORED": errors.CheckpointRefused,
+    "RMQ_STAGELOST": errors.StageLost,
+}
+_REMEDIES = {
+    errors.Superseded: "A newer start of the same query or consumer has taken over. If two queries "
+    "share a checkpoint, give one of them its own.",
+    errors.Lost: "Start the query again: its next run goes on without them. A longer "
+    "visibilityTimeout makes it rarer.",
+    errors.ExclusiveSlot: "Read it with zookeeper.hosts, or switch the topic's exclusive off.",
+    errors.WrongKeyType: "Move that key away, or give the queue a keyPrefix "
+    "or database of its own.",
+    errors.StageLost: "Start the query again: its batch is staged anew; messages of it that were "
+    "published before Redis fell back may come twice.",
+    errors.CheckpointRefused: "Give the query a new checkpointLocation.",
+    errors.ServerUntrusted: "Name the server in redis.url as its certificate does, and the file "
+    "of the authority that signed it in redis.sslCaCerts.",
+}
+
+
+class Server:
+    """A Redis server that runs the queue's scripts. Threads may share it; forks may not."""
+
+    def __init__(self, options: ConnectionOptions, patience_s: float | None = None) -> None:
+        """patience_s: how long a broken connection is tried again; None: as the options say."""
+        self._options = options
+        self._patience_s = options.patience_s if patience_s is None else patience_s
+        self.client: Any = None
+        try:
+            info = self._repeated(self._first_info)
+        except (TypeError, UnicodeError) as error:  # redis-py finds these when it connects
+            raise not_accepted(error) from None
+        self._nodes: OneServer | Cluster = (
+            Cluster(self.client) if options.cluster else OneServer(self.client, self.address)
+        )
+        self._replication = (
+            Replication(options.min_replicas, options.replica_timeout_ms)
+            if options.min_replicas
+            else None
+        )
+        self.version = _version_of(info)
+        self._check(info)
+        self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
+        self._loaded = False
+        self._denied: frozenset[str] | None = None  # not asked yet
+
+    def __repr__(self) -> str:
+        return f"Server({self.address})"
+
+    @property
+    def address(self) -> str:
+        """Where it is, without credentials."""
+        return self._options.address
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether a call may only touch keys of one hash slot."""
+        return self._options.cluster
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._nodes.close()
+
+    def warn_if_volatile(self) -> None:
+        """Warns, once a process, of a server that forgets everything when it ends."""
+        if self.address in _warned or self._options.cluster:
+            return
+        _warned.add(self.address)
+        try:
+            append_only = self.client.info("persistence").get("aof_enabled")
+            saves = self.client.config_get("save").get("save")
+        except redis.RedisError:
+            return  # a user who may not look is not kept from working
+        if not append_only and not saves:
+            _log.warning(
+                "rmq: Redis at %s keeps nothing on disk: its messages are lost when it ends. "
+                "Set appendonly yes.",
+                self.address,
+            )
+
+    def denied(self, key: str = "rmq") -> frozenset[str]:
+        """The commands of the scripts that this user may not run. Raises ServerError."""
+        return self._repeated(lambda: denied_commands(self._asked_once, key))  # type: ignore[no-any-return]
+
+    def command(self, *words: Any) -> Any:
+        """Runs a plain command that may run twice."""
+        return self._repeated(lambda: self.client.execute_command(*words), _named(words))
+
+    def commands(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Runs plain commands, a key behind each name, that may run twice; in one round trip."""
+        asked = [Command(str(words[1]), words) for words in commands]
+        replies = self._answered(asked, lambda left: self._nodes.run(left, None))
+        for words, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, Exception):
+                raise self._typed(reply, _named(words)) from None
+        return replies
+
+    def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Runs one script. Raises an RmqError for every failure."""
+        return self.pipeline([Call(script, keys, args)])[0]
+
+    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
+        """Runs scripts in one round trip (in a cluster, one a node) and returns their replies.
+
+        What a broken connection leaves unanswered is called again, so each must be one that may run
+        twice. Raises the first error that any of them answered, after all have run.
+        """
+        replies = self._answered(calls, self._run)
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, errors.RmqError):
+                raise reply
+            if isinstance(reply, Exception):
+                raise self._typed(reply, call.script) from None
+        return replies
+
+    def _answered(self, asked: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]]) -> list[Any]:
+        """The replies of all; what fails for now is run again without what is answered."""
+        replies: dict[int, Any] = {}
+
+        def run_rest() -> None:
+            left = [at for at in range(len(asked)) if at not in replies]
+            answers = dict(zip(left, run([asked[at] for at in left]), strict=True))
+            passing = {at: reply for at, reply in answers.items() if _is_passing(reply)}
+            replies.update({at: answers[at] for at in answers.keys() - passing.keys()})
+            for error in passing.values():
+                raise error
+
+        self._repeated(run_rest)
+        return [replies[at] for at in range(len(asked))]
+
+    def _run(self, calls: Sequence[Call]) -> list[Any]:
+        if not self._loaded:
+            self._load()
+        self._check_permitted(calls)
+        replies = self._send(calls)
+        missing = [
+            at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)
+        ]
+        if missing:
+            for at, reply in zip(missing, self._loaded_again(calls, missing), strict=True):
+                replies[at] = reply
+        return replies
+
+    def _loaded_again(self, calls: Sequence[Call], missing: Sequence[int]) -> list[Any]:
+        """The replies of those whose script was forgotten; what fails is their reply alone."""
+        try:
+            self._load()
+            return self._send([calls[at] for at in missing])
+        except (redis.RedisError, failures.RedisClusterException) as error:
+            return [_root(error)] * len(missing)
+
+    def _send(self, calls: Sequence[Call]) -> list[Any]:
+        commands = [Command(call.keys[0], self._words(call)) for call in calls]
+        lasting = any(settles_or_stores(call.script) for call in calls)
+        return self._nodes.run(commands, self._replication if lasting else None)
+
+    def _words(self, call: Call) -> list[Any]:
+        sha = self._scripts[call.script].sha
+        words = ["EVALSHA", sha, len(call.keys), *call.keys, *call.args]
+        return [*words, packed(call.pairs)] if len(call.pairs) else words
+
+    def _load(self) -> None:
+        for script in self._scripts.values():
+            self._load_one(script)
+        self._loaded = True
+
+    def _check_permitted(self, calls: Sequence[Call]) -> None:
+        if self._denied is None:
+            self._denied = denied_commands(self._asked_once, calls[0].keys[0])
+        if not self._denied:
+            return
+        for script in {call.script for call in calls}:
+            missing = self._denied & commands_of(self._scripts[script].text)
+            if missing:
+                self._denied = None  # it may be given them while this process lives
+                raise errors.ServerRefused(
+                    f"Redis at {self.address} does not permit this user "
+                    f"{', '.join(sorted(missing))}, without which {script} would stop half-way. "
+                    f"{_PERMIT}"
+                )
+
+    def _asked_once(self, commands: Sequence[Command]) -> list[Any]:
+        return self._nodes.run(commands, None)
+
+    def _load_one(self, script: Script) -> None:
+        self.client.script_load(script.text)
+
+    def _repeated(self, run: Callable[[], Any], what: str = "a command") -> Any:
+        """Runs it until the connection holds, no longer than the patience."""
+        end, wait = time.monotonic() + self._patience_s, _FIRST_WAIT_S
+        while True:
+            try:
+                return run()
+            except (redis.RedisError, failures.RedisClusterException) as raised:
+                error = _root(raised)
+            # Raised from here, ours has no error of redis-py behind it, which may quote a password.
+            if not isinstance(error, redis.RedisError | failures.RedisClusterException):
+                raise error from None
+            if not _passes(error) or time.monotonic() + wait >= end:
+                raise self._typed(error, what)
+            _log.warning("Redis at %s: %s; trying again", self.address, type(error).__name__)
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _first_info(self) -> dict[str, Any]:
+        if self.client is None:
+            self.client = new_client(self._options)
+        return self._info()
+
+    def _info(self) -> dict[str, Any]:
+        if self._options.cluster:
+            node = self.client.get_random_primary_node()
+            return cast(dict[str, Any], self.client.info(target_nodes=node))
+        return cast(dict[str, Any], self.client.info())
+
+    def _check(self, info: dict[str, Any]) -> None:
+        if self.version < OLDEST_VERSION:
+            raise errors.ServerUnsuitable(
+                f"Redis at {self.address} is version {info.get('redis_version')}; needed: 6.2 or "
+                "later, or Valkey."
+            )
+        if info.get("cluster_enabled") and not self.is_cluster:
+            raise errors.ServerUnsuitable(
+                f"Redis at {self.address} is a node of a Redis Cluster. Set redis.cluster=true."
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise errors.ServerUnsuitable(
+                f"Redis at {self.address} has maxmemory-policy {policy}: it would evict whole "
+                "queues. Set maxmemory-policy noeviction."
+            )
+
+    def _typed(self, error: Exception, what: str) -> errors.RmqError:
+        """The error that says it; ``what`` was called."""
+        # Of a command that it does not know the server quotes the arguments: AUTH's is a password.
+        text = str(error).partition(", with args beginning with:")[0]
+        code = text.split(" ", 1)[0]
+        at = f"Redis at {self.address}"
+        if code in _BY_CODE:
+            kind = _BY_CODE[code]
+            remedy = _REMEDIES.get(kind, "")
+            return kind(f"{text.split(' ', 1)[1]}. {remedy}".strip())
+        if isinstance(
+            error, failures.AuthenticationError | failures.AuthenticationWrongNumberOfArgsError
+        ):
+            return errors.ServerRefused(
+                f"{at} refused the user or password. Check redis.username and redis.password."
+            )
+        if isinstance(error, failures.NoPermissionError) or code == "NOPERM":
+            return errors.ServerRefused(f"{at} does not permit this user: {text}. {_PERMIT}")
+        if any(words in text for words in _DENIED_IN_SCRIPT):
+            return errors.ServerRefused(
+                f"{at} does not permit this user a command or key of {what}: {text.rstrip('.')}. "
+                f"{_PERMIT}"
+            )
+        if "NOAUTH" in text or isinstance(error, failures.AuthorizationError):
+            return errors.ServerRefused(f"{at} asks for a password. Set redis.password.")
+        if "DB index is out of range" in text or "invalid DB index" in text:
+            return errors.ServerRefused(f"{at} has no such database: {text}. Check redis.url.")
+        if isinstance(error, failures.OutOfMemoryError) or code == "OOM" or "OOM command" in text:
+            return errors.ServerFull(
+                f"{at} has reached maxmemory: nothing more can be stored until messages are "
+                "consumed or the limit is raised."
+            )
+        if _NO_CLUSTER in text:
+            return errors.ServerUnsuitable(
+                f"redis.cluster=true, but {at} is no cluster. Leave redis.cluster out."
+            )
+        if (certificate := _certificate_error(error)) is not None:
+            return errors.ServerUntrusted(
+                f"{at} shows a certificate that is not trusted: "
+                f"{certificate.verify_message.removesuffix('.')}. "
+                f"{_REMEDIES[errors.ServerUntrusted]}"
+            )
+        if text.startswith(_FAILING_OVER):
+            return errors.NotReplicated(
+                f"{at} is being failed over, or has fewer replicas than it needs to write "
+                f"({text}); it was tried for {self._patience_s:g} s."
+            )
+        if isinstance(error, MasterNotFoundError):  # redis-py quotes what it asked with
+            text = "the Sentinels know of no such master, or none of them answers"
+        if self._options.sentinels and isinstance(error, MasterNotFoundError):
+            return errors.ServerUnavailable(
+                f"{at} is not known: {text}. Check redis.sentinelMaster and redis.sentinels; they "
+                f"were asked for {self._patience_s:g} s."
+            )
+        if _passes(error):
+            tls = " with TLS, maybe for clients with a certificate only (redis.sslCertfile)"
+            return errors.ServerUnavailable(
+                f"{at} cannot be reached ({type(error).__name__}: {text}). Check redis.url and "
+                f"that the server runs{tls if self.address.startswith('rediss') else ''}; it was "
+                f"tried for {self._patience_s:g} s."
+            )
+        if text.lower().startswith("unknown command"):
+            return errors.ServerUnsuitable(
+                f"{at}: {text}. Needed: Redis 6.2 or later, or Valkey, with no command renamed."
+            )
+        if "WRONGTYPE" in text:
+            return errors.WrongKeyType(
+                f"{at}: {what} found a key of another type. {_REMEDIES[errors.WrongKeyType]}"
+            )
+        return errors.ScriptFailed(f"{at}: {what} failed: {text}")
+
+
+_PERMIT = "Give it all of docs/security.md: +command, and ~keyPrefix* for keys."
+# What Redis 6.2 and 7.0 say; what Redis 7.2 and later and Valkey say.
+_DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script:")
+_LASTING = (failures.AuthenticationError, failures.AuthorizationError)
+_PASSING = (
+    failures.AskError,  # MOVED, too
+    failures.ConnectionError,
+    failures.TimeoutError,
+    failures.BusyLoadingError,
+    failures.TryAgainError,
+    failures.ReadOnlyError,
+    failures.ClusterDownError,
+    failures.MasterDownError,
+)
+# What a master says that becomes a replica while WAIT waits, or that has too few replicas to write.
+_FAILING_OVER = ("UNBLOCKED", "NOREPLICAS")
+# What redis-py says, in a class that is no RedisError, of a server that is no cluster, and of
+# clusters that are being formed or rebuilt.
+_NO_CLUSTER = "Cluster mode is not enabled"
+_PASSING_IN_CLUSTER = ("slots are not covered", "could not agree on")
+
+
+def _is_passing(reply: Any) -> bool:
+    return isinstance(reply, Exception) and _passes(reply)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether it may go away by itself."""
+    if isinstance(error, failures.RedisClusterException):
+        return isinstance(error, failures.SlotNotCoveredError) or any(
+            text in str(error) for text in _PASSING_IN_CLUSTER
+        )
+    if isinstance(error, _LASTING) or _certificate_error(error) is not None:
+        return False
+    return isinstance(error, _PASSING) or str(error).startswith(_FAILING_OVER)
+
+
+def _certificate_error(error: Exception) -> ssl.SSLCertVerificationError | None:
+    """Why the server's certificate was refused, if that is what redis-py stumbled over."""
+    behind = error.__context__
+    return behind if isinstance(behind, ssl.SSLCertVerificationError) else None
+
+
+def _root(error: Exception) -> Exception:
+    """What was the matter with the node of a cluster that was asked last."""
+    while isinstance(error, failures.RedisClusterException):
+        if _NO_CLUSTER in str(error) and isinstance(error.__context__, failures.NoPermissionError):
+            return error.__context__
+        if not isinstance(error.__cause__, Exception):
+            break
+        error = error.__cause__
+    return error
+
+
+def _named(words: Sequence[Any]) -> str:
+    """A command and its key; its values are nobody's business."""
+    return " ".join(str(word) for word in words[:2])
+
+
+def _version_of(info: dict[str, Any]) -> tuple[int, int]:
+    if "valkey_version" in info:  # all of Valkey knows what Redis 7.2 did
+        return (7, 2)
+    major, minor = str(info.get("redis_version", "0.0")).split(".")[:2]
+    return int(major), int(minor)
+
+
+_warned: set[str] = set()
+_servers: dict[tuple[int, ConnectionOptions, float | None], Server] = {}
+
+
+def shared_server(options: ConnectionOptions, patience_s: float | None = None) -> Server:
+    """This process's server for these options: Spark reuses worker processes for many tasks.
+
+    The process id is part of the name because connections do not survive a fork.
+    """
+    key = (os.getpid(), options, patience_s)
+    if key not in _servers:
+        _servers[key] = Server(options, patience_s)
+    return _servers[key]
