@@ -19,6 +19,7 @@ from measuring import Figure, Report, arguments_of
 import rmq_spark
 from rmq_spark.client.queue import Queue
 from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import ClaimRequest
 
 SIZES = (100_000, 1_000_000, 5_000_000, 20_000_000)
@@ -75,7 +76,8 @@ class Backlog:
         self._seq += 1
         slot = self._seq % SLOTS
         start = time.perf_counter()
-        (claim,) = self.queue.claim(
+        (claim,) = self.queue.ask(
+            claiming.claim,
             [ClaimRequest(slot, 0, LIMIT)],
             consumer="bench",
             run=1,
@@ -85,15 +87,15 @@ class Backlog:
         spent = time.perf_counter() - start
         if len(claim.contents) != LIMIT:
             raise SystemExit(f"slot {slot} gave {len(claim.contents)} of {LIMIT} messages")
-        self.queue.commit([slot], "bench", 1, self._seq)
+        self.queue.ask(claiming.commit, [slot], "bench", 1, self._seq)
         pairs = [value for pair in zip(claim.scores, claim.contents, strict=True) for value in pair]
-        self.queue.send_pairs({slot: pairs})
+        self.queue.ask(sending.send, {slot: pairs})
         return spent * 1000
 
     def plan_ms(self) -> float:
         """Milliseconds of asking all slots what is due."""
         start = time.perf_counter()
-        due = self.queue.due(self.queue.slots, "bench")
+        due = self.queue.ask(reading.due, self.queue.slots, "bench")
         spent = time.perf_counter() - start
         if sum(slot.due for slot in due) != self.stored:
             raise SystemExit("not everything is due")

@@ -18,6 +18,7 @@ from spark_side import session
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.protocol import sending
 
 SLOTS = (64, 1024)
 WARM_UP_S = 5.0
@@ -72,7 +73,7 @@ def idle(spark: SparkSession, server: LocalRedis, slots: int, seconds: int) -> d
     broker = rmq_spark.connect(server.url)
     broker.create("Bench", "FixedTime", slots)
     next_year = broker.queue("Bench").now_ms() + 365 * 86_400_000
-    broker.queue("Bench").send_pairs({slot: [next_year, b"m"] for slot in range(slots)})
+    broker.queue("Bench").ask(sending.send, {slot: [next_year, b"m"] for slot in range(slots)})
     frame = spark.readStream.format("rmq").options(**{"redis.url": server.url, "topic": "Bench"})
     with tempfile.TemporaryDirectory(prefix="rmq-bench-") as checkpoint:
         writer = frame.load().writeStream.format("noop")

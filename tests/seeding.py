@@ -3,7 +3,9 @@
 import time
 from dataclasses import dataclass
 
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest
+from rmq_spark.client.consumer_runs import ConsumerRuns
+from rmq_spark.protocol import claiming, reading, sending
+from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest, Rollback
 from rmq_spark.topics.definition import DEFAULT_GROUP
 
 LONG_MS = 3_600_000  # a lease or a wait that no test outlives
@@ -27,6 +29,34 @@ class Record:
 def numbered(how_many, name="m", start=0):
     """Contents whose order as bytes is that of their numbers."""
     return [f"{name}{number:05}".encode() for number in range(start, start + how_many)]
+
+
+def runs_of(queue, consumer):
+    """What Redis keeps of a consumer beside its headers in the slots."""
+    return ConsumerRuns(queue.server, consumer, queue.key_prefix)
+
+
+def open_run(queue, consumer, known_run):
+    """Begins a run of a consumer that reads this topic alone; returns its number."""
+    return runs_of(queue, consumer).open(queue.definition.name, known_run)
+
+
+def settle(queue, consumer, seq):
+    return runs_of(queue, consumer).settle(seq)
+
+
+def settled(queue, consumer):
+    return runs_of(queue, consumer).settled()
+
+
+def requeue(queue, slot, contents, score):
+    """Brings contents back from the DeadQueue with this very score."""
+    pairs = [value for content in contents for value in (score, content)]
+    return queue.ask(sending.requeue, {slot: pairs})
+
+
+def rollback(queue, slot, claim_id, contents, delay_ms=None):
+    return queue.ask(claiming.rollbacks, [Rollback(slot, claim_id, contents, delay_ms)])
 
 
 class Slot:
@@ -71,21 +101,26 @@ class Slot:
         epoch = options.pop("epoch", None)
         if epoch is not None:
             options["epochs"] = {0: epoch}
-        return self.queue.claim(
-            [ClaimRequest(0, j, limit)], consumer=consumer, run=run, seq=seq, **options
+        return self.queue.ask(
+            claiming.claim,
+            [ClaimRequest(0, j, limit)],
+            consumer=consumer,
+            run=run,
+            seq=seq,
+            **options,
         )[0]
 
     def claimed(self, *args, **options):
         return self.claim(*args, **options).contents
 
     def commit(self, consumer="a", run=1, seq=1, **which):
-        return self.queue.commit([0], consumer, run, seq, **which)
+        return self.queue.ask(claiming.commit, [0], consumer, run, seq, **which)
 
     def release(self, consumer="a", run=1):
-        return self.queue.release([0], consumer, run)
+        return self.queue.ask(claiming.release, [0], consumer, run)
 
     def rollback(self, contents, claim_id="a:1:0:1", delay_ms=None):
-        return self.queue.rollback(0, claim_id, contents, delay_ms)
+        return rollback(self.queue, 0, claim_id, contents, delay_ms)
 
     # -- looking
 
@@ -124,7 +159,7 @@ class Slot:
         return {field.decode(): Record(*map(int, text.split())) for field, text in flat.items()}
 
     def header(self, consumer="a"):
-        return self.queue.headers(consumer)[0]
+        return self.queue.ask(reading.headers, consumer)[0]
 
     @property
     def counters(self):

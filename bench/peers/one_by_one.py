@@ -10,7 +10,9 @@ from collections import deque
 from contents import PART, PARTS, URL, own_contents, tell_done
 
 import rmq_spark
+from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
+from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.topics.definition import slots_of
 
@@ -23,20 +25,22 @@ def send(queue: Queue) -> None:
     """One call of the send script for each message."""
     contents = [content.encode() for content in own_contents()]
     for slot, content in zip(slots_of(contents, SLOTS), contents, strict=True):
-        queue.send_pairs({slot: [DUE_MS, content]})
+        queue.ask(sending.send, {slot: [DUE_MS, content]})
 
 
 def receive(queue: Queue) -> None:
     """One call to claim and one to commit each message, slot by slot in turns."""
     consumer, seq = f"c{PART}", 0
-    run = queue.open_run(consumer, 0)
+    run = ConsumerRuns(queue.server, consumer, queue.key_prefix).open(queue.definition.name, 0)
     left = deque(range(PART, SLOTS, PARTS))
     done = 0
     while left:
         slot, seq = left.popleft(), seq + 1
         request = ClaimRequest(slot, 0, limit=1)
-        (claim,) = queue.claim([request], consumer=consumer, run=run, seq=seq, lease_ms=LEASE_MS)
-        queue.commit([slot], consumer, run, seq)
+        (claim,) = queue.ask(
+            claiming.claim, [request], consumer=consumer, run=run, seq=seq, lease_ms=LEASE_MS
+        )
+        queue.ask(claiming.commit, [slot], consumer, run, seq)
         if claim.contents:
             done += 1
             left.append(slot)

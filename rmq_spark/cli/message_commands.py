@@ -34,14 +34,15 @@ from rmq_spark.cli.output import (
 )
 from rmq_spark.cli.session import broker_of
 from rmq_spark.cli.topic_commands import confirm
-from rmq_spark.client.messages import Message, pairs_by_slot
+from rmq_spark.client.messages import Message, requeue_score
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption
+from rmq_spark.protocol import reading, sending
 from rmq_spark.protocol.pages import Bounds, Entry, Page, QueueKind, first_entries, parse_queues
 from rmq_spark.spark.option_values import Given
 from rmq_spark.spark.table.selection import Scope
 from rmq_spark.spark.table.table_options import parse_slots
-from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, TopicDefinition, TopicType, parse_group
+from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, TopicDefinition, parse_group
 from rmq_spark.topics.durations import parse_duration_ms
 
 NOTHING_FOUND = 3
@@ -161,7 +162,8 @@ def requeue(
 ) -> None:
     """Bring dead messages back as first deliveries; due at once, unless a value says when."""
     queue = broker_of(context).queue(topic, group=parse_group(group))
-    score = _score(queue, time_range, priority, fixed_time)
+    value = Message(b"", **_value(time_range, priority, fixed_time))
+    score = requeue_score(value, queue.definition, queue.now_ms())
     found: Iterable[dict[int, list[bytes]]]
     if _are_named(contents, every):
         found = [_by_slot(queue, contents or [], slot_basis)]
@@ -171,7 +173,7 @@ def requeue(
     requeued = 0
     for by_slot in found:
         pairs = {s: [v for c in of_slot for v in (score, c)] for s, of_slot in by_slot.items()}
-        requeued += queue.requeue_pairs(pairs)
+        requeued += queue.ask(sending.requeue, pairs)
     _tell(as_json, topic, requeued, "brought back")
 
 
@@ -203,13 +205,13 @@ def purge(
         confirm(f"Delete {len(contents or []):,} messages of the {kind} queue of {topic}?", yes)
         deleted = queue.purge(_by_slot(queue, contents or [], slot_basis), kind)
     else:
-        held = sum(queue.sizes([kind], queue.slots))
+        held = sum(queue.ask(reading.sizes, [kind], queue.slots))
         chosen = "all messages" if slots is since is until is None else "the chosen messages"
         confirm(f"Delete {chosen} of the {kind} queue of {topic}, which holds {held:,}?", yes)
         deleted = 0
         for page in _pages(queue, _scope(kind, slots, since, until)):
             pairs = [v for pair in zip(page.scores, page.contents, strict=True) for v in pair]
-            deleted += queue.purge_pairs({page.slot: pairs}, kind)
+            deleted += queue.ask(sending.purge, {page.slot: pairs}, kind)
     _tell(as_json, topic, deleted, "deleted")
 
 
@@ -294,26 +296,6 @@ def _check_told(topic: TopicDefinition, value: Mapping[str, Any]) -> None:
             f"Topic {topic.name} is {topic.type.value}. Say --{name.replace('_', '-')}: "
             f"{_ACCEPTED[name]}. Nothing was sent."
         )
-
-
-def _score(
-    queue: Queue, time_range: str | None, priority: int | None, fixed_time: str | None
-) -> int:
-    """The score in the store of what is brought back. Raises InvalidMessage."""
-    topic, now_ms = queue.definition, queue.now_ms()
-    value = _value(time_range, priority, fixed_time)
-    if topic.type is TopicType.PRIORITY and priority is None:
-        raise InvalidMessage(
-            f"Topic {topic.name} is Priority: nothing tells which priority dead messages come back "
-            "with. Say --priority, 17 or more. Nothing was brought back."
-        )
-    due_now = {
-        TopicType.FIXED_TIME: {"fixed_time": now_ms},
-        TopicType.RANGE_MERGE: {"time_range": 1},
-    }
-    message = Message(b"", **{**due_now.get(topic.type, {}), **value})
-    score = next(iter(pairs_by_slot([message], Message(b""), topic).values()))[0]
-    return int(now_ms + score if topic.type is TopicType.RANGE_MERGE else score)
 
 
 def _lines() -> Iterator[bytes]:

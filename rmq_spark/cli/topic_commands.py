@@ -9,8 +9,9 @@ import typer
 from rmq_spark.cli.arguments import Group, Json, Topic, Yes
 from rmq_spark.cli.output import age_text, print_json, print_table, say, tell, time_text
 from rmq_spark.cli.session import broker_of
-from rmq_spark.client.browsing import QueueView
+from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import Figures, QueueFigures
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP_TEXT,
@@ -227,7 +228,7 @@ def _queue_json(name: str, queue: QueueFigures) -> dict[str, Any]:
     return {"queue": name, "messages": queue.count, "due": queue.due, "firstMs": queue.oldest_ms}
 
 
-def _group_json(queue: QueueView) -> dict[str, Any]:
+def _group_json(queue: Queue) -> dict[str, Any]:
     figures = queue.figures()
     return {
         "group": group_text(queue.keys.group),
@@ -237,7 +238,7 @@ def _group_json(queue: QueueView) -> dict[str, Any]:
     }
 
 
-def _consumers_json(queue: QueueView) -> list[dict[str, Any]]:
+def _consumers_json(queue: Queue) -> list[dict[str, Any]]:
     return [
         {
             "consumer": seen.consumer,
@@ -245,7 +246,7 @@ def _consumers_json(queue: QueueView) -> list[dict[str, Any]]:
             "atWork": seen.at_work,
             "seenMsAgo": seen.ms_ago,
         }
-        for seen in queue.consumers(queue.now_ms())
+        for seen in queue.ask(reading.consumers, queue.now_ms())
     ]
 
 

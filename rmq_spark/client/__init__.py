@@ -2,10 +2,11 @@
 
 from rmq_spark.client.broker import Broker, connect
 from rmq_spark.client.consumer import Batch, Consumer
-from rmq_spark.client.messages import Message, SendResult
+from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import RmqError
 from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures
+from rmq_spark.protocol.sending import SendResult
 from rmq_spark.topics.definition import TopicDefinition, TopicType
 
 __all__ = [

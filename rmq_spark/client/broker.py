@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rmq_spark.client.consumer import Consumer, scoped_name
-from rmq_spark.client.consumer_runs import ConsumerBook
+from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.protocol import reading
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP,
     DEFAULT_SLOT_AMOUNT,
@@ -172,7 +173,7 @@ class Broker:
         queue = self.queue(name, group=group)
         had = [
             slot
-            for slot, epoch in zip(queue.slots, queue.epochs(queue.slots), strict=True)
+            for slot, epoch in zip(queue.slots, queue.ask(reading.epochs, queue.slots), strict=True)
             if epoch
         ]
         for slot in had:
@@ -202,7 +203,7 @@ class Broker:
 
     def _delete_book(self, topic: str, consumer: str) -> None:
         """Deletes what is kept of a consumer, unless it reads other topics as well."""
-        if ConsumerBook(self.server, consumer, self.key_prefix).topics() == topic:
+        if ConsumerRuns(self.server, consumer, self.key_prefix).topics() == topic:
             self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
 
     # -- consumer groups

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from types import TracebackType
 
+from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import (
     ConsumerMisused,
@@ -15,6 +16,7 @@ from rmq_spark.errors import (
     Lost,
     RmqError,
 )
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, Rollback
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.durations import parse_duration_ms
@@ -128,10 +130,12 @@ class Consumer:
         self._closed = False
         # People choose names, so another topic or group may have a consumer of the same one.
         scoped = scoped_name(queue.keys.topic, queue.keys.group, name)
-        self._run = queue.open_run(scoped, max(header.run for header in queue.headers(name)))
-        queue.give_back(queue.slots, name, self._run)
+        known_run = max(header.run for header in queue.ask(reading.headers, name))
+        runs = ConsumerRuns(queue.server, scoped, queue.key_prefix)
+        self._run = runs.open(queue.keys.topic, known_run)
+        queue.ask(claiming.give_back, queue.slots, name, self._run)
         # Only now: until they were barred, older runs of this name could claim.
-        headers = queue.headers(name)
+        headers = queue.ask(reading.headers, name)
         self._seq = max(max(header.last_seq, header.settled) for header in headers)
 
     def __enter__(self) -> "Consumer":
@@ -212,7 +216,9 @@ class Consumer:
         return taken is not None and not taken._done and any(taken._waiting.values())
 
     def _claim(self, limit: int) -> list[Claim]:
-        due = [slot for slot in self.queue.due(self.queue.slots, self.name) if slot.due]
+        due = [
+            slot for slot in self.queue.ask(reading.due, self.queue.slots, self.name) if slot.due
+        ]
         self._seq += 1
         # Begins at another slot each time, so that a small limit does not starve the last ones.
         start = self._seq % len(due) if due else 0
@@ -223,8 +229,13 @@ class Consumer:
                 requests.append(ClaimRequest(slot.slot, 0, take))
                 limit -= take
         self._claimed_slots = [request.slot for request in requests]
-        return self.queue.claim(
-            requests, consumer=self.name, run=self._run, seq=self._seq, lease_ms=self._lease_ms
+        return self.queue.ask(
+            claiming.claim,
+            requests,
+            consumer=self.name,
+            run=self._run,
+            seq=self._seq,
+            lease_ms=self._lease_ms,
         )
 
     def commit(self, batch: Batch) -> int:
@@ -234,8 +245,13 @@ class Consumer:
                 return 0
             self._check_is_taken(batch)
             # Redis may have fallen back to a state with an earlier batch, which is not finished.
-            settled = self.queue.commit(
-                self._claimed_slots, self.name, self._run, self._seq, since=self._seq - 1
+            settled = self.queue.ask(
+                claiming.commit,
+                self._claimed_slots,
+                self.name,
+                self._run,
+                self._seq,
+                since=self._seq - 1,
             )
             self._claimed_slots = []
             batch._done = True
@@ -256,7 +272,9 @@ class Consumer:
             for (slot, claim_id), contents in by_claim.items()
         ]
         with self._lock:
-            rolled_back = [result.rolled_back for result in self.queue.rollback_each(wanted)]
+            rolled_back = [
+                result.rolled_back for result in self.queue.ask(claiming.rollback_each, wanted)
+            ]
             for claim, how_many in zip(by_claim, rolled_back, strict=True):
                 if claim in batch._waiting:  # else the message came with another batch
                     batch._waiting[claim] -= how_many
@@ -268,8 +286,13 @@ class Consumer:
             if batch._done:
                 return
             self._check_is_taken(batch)
-            renewed = self.queue.renew(
-                self._claimed_slots, self.name, self._run, self._lease_ms, since=self._seq - 1
+            renewed = self.queue.ask(
+                claiming.renew,
+                self._claimed_slots,
+                self.name,
+                self._run,
+                self._lease_ms,
+                since=self._seq - 1,
             )
             held = {slot for slot, claims in renewed.items() if claims}
             self._check_is_held(batch, held, "The others have a new lease")
@@ -301,7 +324,7 @@ class Consumer:
     def _give_back(self) -> None:
         self._taken = None
         if self._claimed_slots:
-            self.queue.give_back(self._claimed_slots, self.name, self._run, self._seq)
+            self.queue.ask(claiming.give_back, self._claimed_slots, self.name, self._run, self._seq)
             self._claimed_slots = []
 
 

@@ -24,9 +24,10 @@ import uuid
 from collections.abc import Mapping
 
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.messages import SendResult
-from rmq_spark.client.staging import Manifest, Sealed, SinkBook, Staging
+from rmq_spark.client.staging import SealedBatches, Staging
 from rmq_spark.errors import CheckpointRefused, StageLost
+from rmq_spark.protocol.sealing import Manifest, Sealed
+from rmq_spark.protocol.sending import SendResult
 
 _log = logging.getLogger(__name__)
 _Totals = Mapping[int, Mapping[str, int]]  # by slot and name of a stage: messages
@@ -38,7 +39,7 @@ class StagedSink:
     def __init__(self, broker: Broker, query: str) -> None:
         self._broker = broker
         self._query = query
-        self._book = SinkBook(broker.server, query, broker.key_prefix)
+        self._sealed = SealedBatches(broker.server, query, broker.key_prefix)
 
     def publish(self, batch: int, staged: Manifest) -> SendResult | None:
         """Publishes a batch, unless that was done before (None); may be called again at any time.
@@ -50,7 +51,7 @@ class StagedSink:
         """
         while True:
             try:
-                sealed, manifest = self._book.seal(batch, staged)
+                sealed, manifest = self._sealed.seal(batch, staged)
             except CheckpointRefused:
                 self.discard(staged)
                 raise
@@ -89,7 +90,7 @@ class StagedSink:
 
     def last(self) -> Sealed:
         """The batch that this query has sealed last."""
-        return self._book.last()
+        return self._sealed.last()
 
     def discard(self, staged: Manifest) -> None:
         """Deletes stages that were not, and will never be, part of a batch."""
@@ -103,7 +104,7 @@ class StagedSink:
         try:
             result = self._publish(manifest)
         except StageLost:
-            if not self._book.unseal(batch, manifest):
+            if not self._sealed.unseal(batch, manifest):
                 return None
             self.discard(manifest)
             self.discard(staged)
@@ -111,9 +112,9 @@ class StagedSink:
         name = uuid.uuid4().hex
         # Before the manifest goes: whoever is killed in here leaves where it must be done again.
         if (
-            self._book.announce(batch, manifest, name)
+            self._sealed.announce(batch, manifest, name)
             and self._sweep(batch, manifest, staged)
-            and self._book.conclude(batch, name)
+            and self._sealed.conclude(batch, name)
         ):
             return result
         return None

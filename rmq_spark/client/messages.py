@@ -1,11 +1,11 @@
 """Messages as plain Python sends and receives them, and the rules their values obey."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from rmq_spark.errors import InvalidMessage
+from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.topics.definition import HIGHEST_SCORE, LOWEST_SCORE, TopicDefinition, TopicType
 
 # A time range is added to a time in ms, and the sum must stay exact.
@@ -36,14 +36,6 @@ class Message:
     fixed_time: int | datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """How many messages were new, and how many merged into one already stored."""
-
-    new: int
-    merged: int
-
-
 def pairs_by_slot(
     messages: Iterable[Message | bytes | str],
     defaults: Message,
@@ -51,7 +43,7 @@ def pairs_by_slot(
     *,
     refuse_before_ms: int | None = None,
 ) -> dict[int, list[Any]]:
-    """Checks all messages and returns, by slot, score, content, score, content, ...
+    """Check all messages. Return, by slot, score, content, score, content, ...
 
     ``defaults`` gives the values that a message has not. ``refuse_before_ms``: a fixed time not
     after this is refused. Raises InvalidMessage naming the message's index, the value and what is
@@ -76,6 +68,60 @@ def pairs_by_slot(
             )
         by_slot.setdefault(topic.slot_of(key), []).extend((score, content))
     return by_slot
+
+
+def contents_by_slot(
+    contents: Iterable[bytes | str] | Mapping[int, Sequence[bytes | str]],
+    slot_basis: bytes | str | None,
+    topic: TopicDefinition,
+) -> dict[int, list[bytes]]:
+    """Return contents by slot, as bytes.
+
+    contents: a list, or lists by slot. slot_basis: the one that all of a list were sent with; None
+    where they were sent without. Raises InvalidMessage for another thing than bytes or text,
+    InvalidOption for a slot that is not there.
+    """
+    if isinstance(contents, str | bytes):
+        raise InvalidMessage(
+            f"contents={contents!r} is one {type(contents).__name__}, each letter of which would "
+            "be a content. Accepted: a list of contents, or lists by slot."
+        )
+    if isinstance(contents, Mapping):
+        if slot_basis is not None:
+            raise InvalidOption(
+                f"slot_basis={slot_basis!r} is not accepted with contents by slot, which name "
+                "their slots. Accepted: a list of contents with slot_basis; contents by slot alone."
+            )
+        return {
+            topic.check_slot(slot): [_bytes_of("content", one, at) for at, one in enumerate(listed)]
+            for slot, listed in contents.items()
+        }
+    by_slot: dict[int, list[bytes]] = {}
+    for at, given in enumerate(contents):
+        content = _bytes_of("content", given, at)
+        by_slot.setdefault(topic.slot_of(content if slot_basis is None else slot_basis), []).append(
+            content
+        )
+    return by_slot
+
+
+def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
+    """Return the score in the store of messages that come back from the DeadQueue.
+
+    value: says when or with which priority; without, they are due at once. Raises InvalidMessage
+    where a Priority topic is given no priority.
+    """
+    if topic.type is TopicType.PRIORITY and value.priority is None:
+        raise InvalidMessage(
+            f"Topic {topic.name} is Priority: nothing says which priority dead messages come back "
+            f"with. Give a priority, {LOWEST_SCORE} or more. Nothing was brought back."
+        )
+    due_now = {
+        TopicType.FIXED_TIME: Message(b"", fixed_time=now_ms),
+        TopicType.RANGE_MERGE: Message(b"", time_range=1),
+    }
+    score = _score(value, due_now.get(topic.type, value), topic, 0)
+    return now_ms + score if topic.type is TopicType.RANGE_MERGE else score
 
 
 def _bytes_of(name: str, value: Any, index: int) -> bytes:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ConsumerSeen, Figures
 from rmq_spark.topics.definition import group_text
 
@@ -47,6 +48,8 @@ def look(broker: Broker, names: Sequence[str] | None = None) -> list[Row]:
             # Not asked for by name: the topic may be deleted at any time.
             queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
             now_ms = queue.now_ms()
-            owners = [seen for seen in queue.consumers(now_ms) if seen.ms_ago < OWNER_SEEN_MS]
+            owners = [
+                seen for seen in queue.ask(reading.consumers, now_ms) if seen.ms_ago < OWNER_SEEN_MS
+            ]
             rows.append(Row(topic.name, group_text(group), queue.figures(), owners, now_ms))
     return rows

@@ -203,9 +203,21 @@ class TopicDefinition:
         """The same topic with other values of what may change."""
         return replace(self, **changes)
 
-    def slot_of(self, basis: bytes) -> int:
-        """The slot of a message with this slotBasis (or, without one, this content)."""
-        return slot_of(basis, self.slot_amount)
+    def slot_of(self, basis: bytes | str) -> int:
+        """Return the slot of a message with this slotBasis (or, without one, this content).
+
+        Text stands for its UTF-8 bytes.
+        """
+        return slot_of(basis.encode() if isinstance(basis, str) else basis, self.slot_amount)
+
+    def check_slot(self, slot: int) -> int:
+        """Return the slot itself. Raises InvalidOption where the topic has no such slot."""
+        if not isinstance(slot, int) or not 0 <= slot < self.slot_amount:
+            raise InvalidOption(
+                f"slot={slot!r} is not a slot of topic {self.name}. Accepted: 0 to "
+                f"{self.slot_amount - 1}."
+            )
+        return slot
 
 
 def check_group(group: str) -> str:

@@ -12,7 +12,8 @@ from redis import exceptions as failures
 from redis.sentinel import MasterNotFoundError
 
 from rmq_spark import errors
-from rmq_spark.protocol.calls import Call
+from rmq_spark.protocol.calls import BoundedRequest, Call, Request
+from rmq_spark.protocol.chunks import in_parts
 from rmq_spark.protocol.messagepack import packed
 from rmq_spark.protocol.scripts import Script, scripts_for, settles_or_stores
 from rmq_spark.transport.acl import commands_of, denied_commands
@@ -128,6 +129,31 @@ class Server:
         for words, reply in zip(commands, replies, strict=True):
             if isinstance(reply, Exception):
                 raise self._typed(reply, _named(words)) from None
+        return replies
+
+    def now_ms(self) -> int:
+        """Return the server's time, ms since 1970."""
+        seconds, microseconds = self.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def ask(self, request: Request[_T] | BoundedRequest[_T]) -> _T:
+        """Run a request and return its answer. Raises an RmqError for every failure."""
+        if isinstance(request, BoundedRequest):
+            return request.read(self._until_done(request))
+        replies = in_parts(request.calls, self.pipeline, request.a_pipeline)
+        return request.read(replies + in_parts(request.reads, self.commands, request.a_pipeline))
+
+    def _until_done(self, request: BoundedRequest[Any]) -> list[list[Any]]:
+        """Return the replies to each call, which is repeated until it has no more to do."""
+        replies: list[list[Any]] = [[] for _ in request.calls]
+        left = list(range(len(request.calls)))
+        while left:
+            calls = [request.calls[at] for at in left]
+            for at, reply in zip(
+                left, in_parts(calls, self.pipeline, request.a_pipeline), strict=True
+            ):
+                replies[at].append(reply)
+            left = [at for at in left if replies[at][-1][request.more]]
         return replies
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ import moving
 import pytest
 import redis
 from redis.crc import key_slot
-from seeding import LONG_MS, numbered
+from seeding import LONG_MS, numbered, open_run
 from traffic import TOPIC, Traffic, wait_until
 
 import rmq_spark
@@ -21,6 +21,7 @@ from rmq_spark.errors import (
     ServerUnsuitable,
     Superseded,
 )
+from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.topics.definition import Keys
 
@@ -29,7 +30,7 @@ SLOTS = 32
 
 def claim_all(queue, run, seq=1):
     requests = [ClaimRequest(slot, 0, 2048) for slot in queue.slots]
-    return queue.claim(requests, consumer="c", run=run, seq=seq, lease_ms=LONG_MS)
+    return queue.ask(claiming.claim, requests, consumer="c", run=run, seq=seq, lease_ms=LONG_MS)
 
 
 def test_a_child_of_a_process_that_has_sent_can_send(cluster_broker):
@@ -71,12 +72,12 @@ def test_every_type_is_sent_claimed_and_committed_on_all_nodes(
             counts.append(sum(client.zcard(queue.keys.store(slot)) for slot in own))
     assert sum(counts) == 1000
     assert min(counts) > 0
-    run = queue.open_run("c", 0)
+    run = open_run(queue, "c", 0)
     claims = claim_all(queue, run)
     assert sorted(content for claim in claims for content in claim.contents) == sent
     again = claim_all(queue, run)
     assert [claim.contents for claim in claims] == [claim.contents for claim in again]
-    assert queue.commit(queue.slots, "c", run, 1).committed == 1000
+    assert queue.ask(claiming.commit, queue.slots, "c", run, 1).committed == 1000
     assert queue.figures().counters["committed"] == 1000
 
 
@@ -84,15 +85,15 @@ def test_what_people_call_works_on_all_nodes(cluster_broker):
     cluster_broker.create("T", "FixedTime", SLOTS, max_retries=0)
     queue = cluster_broker.queue("T")
     queue.send(numbered(100), fixed_time=1)
-    assert queue.any_due(queue.slots)
+    assert queue.ask(reading.any_due, queue.slots, one_node=False)
     assert abs(queue.now_ms() - time.time() * 1000) < 60_000
-    assert sum(slot.due for slot in queue.due(queue.slots, "c")) == 100
-    run = queue.open_run("c", 0)
+    assert sum(slot.due for slot in queue.ask(reading.due, queue.slots, "c")) == 100
+    run = open_run(queue, "c", 0)
     claims = claim_all(queue, run)
-    queue.release(queue.slots, "c", run)
+    queue.ask(claiming.release, queue.slots, "c", run)
     assert queue.expire() == 100
     assert queue.figures().dead.count == 100
-    assert queue.requeue_pairs(
+    assert queue.ask(sending.requeue,
         {claim.slot: [v for c in claim.contents for v in (20, c)] for claim in claims}
     ) == 100  # fmt: skip
     assert queue.figures().store.count == 100
@@ -104,8 +105,10 @@ def test_an_error_of_one_node_leaves_what_others_did(cluster_broker):
     cluster_broker.create("T", "FixedTime", SLOTS)
     queue = cluster_broker.queue("T")
     queue.send(numbered(500), fixed_time=1)
-    run = queue.open_run("c", 0)
-    newer = queue.claim([ClaimRequest(3, 0, 9)], consumer="c", run=run + 1, seq=1, lease_ms=LONG_MS)
+    run = open_run(queue, "c", 0)
+    newer = queue.ask(
+        claiming.claim, [ClaimRequest(3, 0, 9)], consumer="c", run=run + 1, seq=1, lease_ms=LONG_MS
+    )
     with pytest.raises(Superseded):
         claim_all(queue, run)
     held = queue.figures().prepare.count
@@ -138,11 +141,11 @@ def test_a_hash_slot_on_its_way_is_found_at_either_end(cluster_broker, shared_cl
     assert queue.server.commands([("ZCARD", one)]) == [100], "an ASK was not followed"
     finishing = threading.Timer(0.5, lambda: (moving.move_keys(*way), moving.finish(*way)))
     finishing.start()
-    run = queue.open_run("c", 0)
+    run = open_run(queue, "c", 0)
     (claim,) = claim_all(queue, run)
     finishing.join()
     assert claim.contents == numbered(100)
-    assert queue.commit([0], "c", run, 1).committed == 100
+    assert queue.ask(claiming.commit, [0], "c", run, 1).committed == 100
     moving.begin(shared_cluster, hash_slot, target, source)
     moving.move_keys(shared_cluster, hash_slot, target, source)
     moving.finish(shared_cluster, hash_slot, target, source)

@@ -9,7 +9,7 @@ from page_tables import Tables
 from pages import NAMES, ROOT, blocks_of, text_of
 
 from rmq_spark.cli.app import app
-from rmq_spark.client.browsing import ENTRIES_A_PAGE
+from rmq_spark.protocol.reading import ENTRIES_A_PAGE
 from rmq_spark.spark.option_values import CONNECTION
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
 from rmq_spark.spark.sink.columns import COLUMNS

@@ -1,19 +1,20 @@
 """The calls that the explorer makes, each one call of one script on one slot.
 
-A call is written as it is made on a Queue, so the keys and arguments are those of the queue itself,
-and its reply is read by the queue too.
+The calls are built, and their replies are read, by the functions that clients use.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ghosts import Row
 
-from rmq_spark.client import Queue, TopicDefinition
-from rmq_spark.protocol.calls import Call
-from rmq_spark.protocol.claims import Claim, ClaimRequest
-from rmq_spark.transport.server import Server
+from rmq_spark.client import TopicDefinition
+from rmq_spark.protocol import claiming, reading, sending
+from rmq_spark.protocol.calls import BoundedRequest, Call, Request
+from rmq_spark.protocol.claims import Claim, ClaimRequest, Rollback
+from rmq_spark.protocol.topic_queues import TopicQueues
+from rmq_spark.topics.definition import Keys
 
 LEASE_MS = 3_600_000
 WAIT_MS = 3_600_000
@@ -29,7 +30,7 @@ class Action:
 
     text: str
     kind: str
-    ask: Callable[[Queue], Any]
+    ask: Callable[[TopicQueues], Request[Any] | BoundedRequest[Any]]
     slot: int = 0
     consumer: str = ""
     run: int = 0
@@ -56,7 +57,7 @@ def send(content: str, score: int, *, slot: int = 0, times: int = 1) -> Action:
     return Action(
         f"send {content} with {score}",
         "send",
-        lambda queue: queue.send_pairs(pairs),
+        lambda queues: sending.send(queues, pairs),
         slot=slot,
         contents=frozenset({content}),
         times=times,
@@ -68,7 +69,7 @@ def cancel(content: str, *, slot: int = 0) -> Action:
     return Action(
         f"cancel {content}",
         "cancel",
-        lambda queue: queue.cancel(wanted),
+        lambda queues: sending.cancel(queues, wanted),
         slot=slot,
         contents=frozenset({content}),
     )
@@ -78,14 +79,16 @@ def requeue(content: str, score: int, *, slot: int = 0) -> Action:
     return Action(
         f"requeue {content} with {score}",
         "requeue",
-        lambda queue: queue.requeue(slot, [content.encode()], score),
+        lambda queues: sending.requeue(queues, {slot: [score, content.encode()]}),
         slot=slot,
         contents=frozenset({content}),
     )
 
 
 def expire(*, slot: int = 0) -> Action:
-    return Action(f"expire slot {slot}", "expire", lambda queue: queue.expire([slot]), slot=slot)
+    return Action(
+        f"expire slot {slot}", "expire", lambda queues: claiming.expire(queues, [slot]), slot=slot
+    )
 
 
 # -- what consumers call; a caller is a consumer and its run, such as "a1"
@@ -98,7 +101,7 @@ def plan(caller: str, seq: int, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} plans batch {seq} in slot {slot}",
         "plan",
-        lambda queue: queue.plan([slot], consumer, run, mark),
+        lambda queues: claiming.plan(queues, [slot], consumer, run, mark),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
         mark=mark,
         times=1,
@@ -127,7 +130,8 @@ def claim(
     return Action(
         f"{caller} claims {consumer}:{seq}:{j} in slot {slot}{how}",
         "claim",
-        lambda queue: queue.claim(
+        lambda queues: claiming.claim(
+            queues,
             [ClaimRequest(slot, j, limit)],
             consumer=consumer,
             run=run,
@@ -150,7 +154,9 @@ def due(caller: str, *, slot: int = 0, epoch: int | None = None) -> Action:
     return Action(
         f"{caller} asks what is due in slot {slot}",
         "due",
-        lambda queue: queue.due([slot], consumer, epochs=None if epoch is None else {slot: epoch}),
+        lambda queues: reading.due(
+            queues, [slot], consumer, epochs=None if epoch is None else {slot: epoch}
+        ),
         **{"slot": slot, "consumer": consumer, "run": run},
         epoch=epoch,
     )
@@ -161,7 +167,7 @@ def replay(caller: str, to: int, *, slot: int = 0, times: int | None = None) -> 
     return Action(
         f"{caller} replays batches 1 to {to} in slot {slot}",
         "replay",
-        lambda queue: queue.replay(consumer, run, 0, to, LEASE_MS),
+        lambda queues: claiming.replay(queues, consumer, run, 0, to, LEASE_MS),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": to},
         times=times,
     )
@@ -172,7 +178,7 @@ def commit(caller: str, seq: int, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} commits up to batch {seq} in slot {slot}",
         "commit",
-        lambda queue: queue.commit([slot], consumer, run, seq),
+        lambda queues: claiming.commit(queues, [slot], consumer, run, seq),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
     )
 
@@ -182,7 +188,7 @@ def release(caller: str, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} releases slot {slot}",
         "release",
-        lambda queue: queue.release([slot], consumer, run),
+        lambda queues: claiming.release(queues, [slot], consumer, run),
         **{"slot": slot, "consumer": consumer, "run": run},
     )
 
@@ -192,7 +198,7 @@ def give_back(caller: str, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} gives back slot {slot}",
         "give_back",
-        lambda queue: queue.give_back([slot], consumer, run),
+        lambda queues: claiming.give_back(queues, [slot], consumer, run),
         **{"slot": slot, "consumer": consumer, "run": run},
     )
 
@@ -202,7 +208,7 @@ def renew(caller: str, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} renews slot {slot}",
         "renew",
-        lambda queue: queue.renew([slot], consumer, run, LEASE_MS),
+        lambda queues: claiming.renew(queues, [slot], consumer, run, LEASE_MS),
         **{"slot": slot, "consumer": consumer, "run": run},
     )
 
@@ -212,7 +218,7 @@ def unread(caller: str, seq: int, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} marks batch {seq} in slot {slot} as unread",
         "unread",
-        lambda queue: queue.unread([slot], consumer, run, seq),
+        lambda queues: claiming.unread(queues, [slot], consumer, run, seq),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
     )
 
@@ -227,7 +233,9 @@ def rollback(
     return Action(
         f"{content} of {claim_id} is rolled back{how}",
         "rollback",
-        lambda queue: queue.rollback(slot, claim_id, [content.encode()], delay_ms),
+        lambda queues: claiming.rollbacks(
+            queues, [Rollback(slot, claim_id, [content.encode()], delay_ms)]
+        ),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "j": j},
         contents=frozenset({content}),
     )
@@ -240,65 +248,29 @@ def who(caller: str) -> tuple[str, int]:
 # -- how they get to Redis
 
 
-class Noted(Exception):
-    def __init__(self, calls: Sequence[Call]) -> None:
-        self.calls = calls
-
-
-class Noting:
-    """Stands between a queue and its server, and carries off the calls of scripts."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server, name)
-
-    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
-        raise Noted(calls)
-
-
-class Answering(Noting):
-    """Gives a queue the replies that its calls have got."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__(server)
-        self.replies: list[Any] = []
-
-    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
-        return self.replies
-
-
 class Calls:
     """The calls of a topic's actions, and what their replies mean."""
 
-    def __init__(self, server: Server, definition: TopicDefinition, key_prefix: str) -> None:
-        self._noting = Queue(Noting(server), definition, key_prefix=key_prefix)
-        self._server = Answering(server)
-        self._answering = Queue(self._server, definition, key_prefix=key_prefix)
-        self.keys = self._noting.keys
+    def __init__(self, definition: TopicDefinition, key_prefix: str) -> None:
+        self.keys = Keys(definition.name, key_prefix)
+        self._queues = TopicQueues(definition, self.keys)
 
     def of(self, action: Action) -> Call:
         """The one call that an action is; of one on all slots, that on its own slot."""
-        try:
-            action.ask(self._noting)
-        except Noted as noted:
-            return noted.calls[action.slot if len(noted.calls) > 1 else 0]
-        raise AssertionError(f"{action.text} called no script")
+        calls = action.ask(self._queues).calls
+        return calls[action.slot if len(calls) > 1 else 0]
 
     def answer(self, action: Action, reply: Any) -> Any:
-        """A reply as the queue's caller gets it; of a claim, its messages as rows.
+        """A reply as the caller gets it; of a claim, its messages as rows.
 
         Of calls whose answers nobody looks at, the reply.
         """
         if action.kind not in ANSWERED:
             return reply
-        if action.kind == "replay":  # the only one that asks all slots
-            self._server.replies = [[] for _ in self._answering.slots]
-            self._server.replies[action.slot] = reply
-        else:
-            self._server.replies = [reply]
-        answer = action.ask(self._answering)
+        request = action.ask(self._queues)
+        replies = [[] for _ in request.calls]  # a replay asks all slots
+        replies[action.slot if len(replies) > 1 else 0] = reply
+        answer = request.read(replies)
         return self._rows(answer[0]) if action.kind == "claim" else answer
 
     def _rows(self, claim: Claim) -> tuple[Row, ...]:
@@ -308,5 +280,5 @@ class Calls:
                 message.due_time_ms or message.priority,
                 message.retries_left,
             )
-            for message in claim.messages(self._answering.definition.type)
+            for message in claim.messages(self._queues.definition.type)
         )

@@ -89,7 +89,7 @@ class PromiseBroken(AssertionError):
 class Explorer:
     def __init__(self, server: ExploredServer, world: World, depth: int, prefix: str) -> None:
         self.server, self.world, self.depth = server, world, depth
-        self.calls = Calls(server, world.topic, prefix)
+        self.calls = Calls(world.topic, prefix)
         self.call_of = {action: self.calls.of(action) for action in world.actions}
         keys = self.calls.keys
         self.keys = [[getattr(keys, kind)(s) for kind in KINDS] for s in range(world.slots)]

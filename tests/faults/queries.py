@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import rmq_spark
+from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import Rollback
 
 # Of the messages that fail, those that wait before they come again.
@@ -138,7 +139,8 @@ def _without_failing(batch: pa.RecordBatch, job: dict[str, Any]) -> pa.RecordBat
     ]
     failed = batch.filter(pa.array(fails))
     if failed.num_rows:
-        _queue(job["options"]["redis.url"], job["options"]["topic"]).rollbacks(_rollbacks(failed))
+        queue = _queue(job["options"]["redis.url"], job["options"]["topic"])
+        queue.ask(claiming.rollbacks, _rollbacks(failed))
     return batch.filter(pa.array([not each for each in fails])).select(["content", "deliveryCount"])
 
 

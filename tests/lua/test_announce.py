@@ -4,7 +4,8 @@ import pytest
 from staged import QUERY, Stages
 
 from rmq_spark.client import connect
-from rmq_spark.client.staging import Manifest, SinkBook
+from rmq_spark.client.staging import SealedBatches
+from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.topics.definition import sink_key
 
 FIRST, SECOND = (Manifest({name: {"T": {0: 3}}}) for name in ("q:1:0:a", "q:1:0:b"))
@@ -24,7 +25,7 @@ def test_a_sealed_batch_is_announced_and_its_manifest_stays(book, slot, key):
     book.seal(1, FIRST)
     assert book.announce(1, FIRST, "a")
     assert slot.redis.hget(key, "announced") == b"a"
-    assert book.pending() == FIRST
+    assert book.last().pending == FIRST
 
 
 @pytest.mark.parametrize("batch", [0, 2])
@@ -57,7 +58,7 @@ def test_nothing_is_made_where_nothing_was_sealed(book, slot, key):
 
 def test_a_full_server_lets_it_through(own_redis):
     broker = connect(own_redis.url, patience_s=2)
-    book = SinkBook(broker.server, QUERY)
+    book = SealedBatches(broker.server, QUERY)
     book.seal(1, FIRST)
     broker.server.client.config_set("maxmemory", 1)
     assert book.announce(1, FIRST, "a")

@@ -3,6 +3,7 @@
 import pytest
 
 from rmq_spark.errors import ExclusiveSlot
+from rmq_spark.protocol import claiming
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_settling_never_looks_at_epochs(slot):
     slot.put_due([b"m"])
     slot.claim("a", epoch=1)
     slot.claim("b", epoch=9)
-    slot.queue.renew([0], "a", 1, 1000)
+    slot.queue.ask(claiming.renew, [0], "a", 1, 1000)
     slot.release("a")
     assert slot.commit("a").committed == 1
 

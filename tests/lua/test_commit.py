@@ -3,8 +3,9 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.client.queue import EVERY_RUN
 from rmq_spark.errors import Settled, Superseded
+from rmq_spark.protocol import claiming
+from rmq_spark.protocol.claiming import EVERY_RUN
 from rmq_spark.protocol.claims import ClaimRequest
 
 
@@ -134,9 +135,9 @@ def test_each_slot_of_a_commit_answers_for_itself(broker):
     broker.create("T", "FixedTime", 4)
     queue = broker.queue("T")
     asked = {"consumer": "a", "run": 1, "seq": 1, "lease_ms": LONG_MS}
-    queue.claim([ClaimRequest(slot, 0) for slot in (0, 1)], **asked)
-    queue.commit([0], "a", 1, 1)
-    settled = queue.commit(queue.slots, "a", 1, 1)
+    queue.ask(claiming.claim, [ClaimRequest(slot, 0) for slot in (0, 1)], **asked)
+    queue.ask(claiming.commit, [0], "a", 1, 1)
+    settled = queue.ask(claiming.commit, queue.slots, "a", 1, 1)
     assert (settled.records, settled.held, settled.again) == (1, {1}, {0})
 
 
@@ -166,7 +167,7 @@ def test_claims_of_an_earlier_run_that_were_not_replayed_stay(slot):
     settled = slot.commit(run=2, seq=2)
     assert (settled.records, settled.committed) == (1, 1)
     assert list(slot.records) == ["a:1:0"]
-    slot.queue.release([0], "a", 2)
+    slot.queue.ask(claiming.release, [0], "a", 2)
     assert slot.claimed("b") == [numbered(3)[0], numbered(3)[2]]
 
 
@@ -175,7 +176,7 @@ def test_claims_that_a_run_has_replayed_are_committed_whether_it_read_them_or_no
     """A file sink that has the batch already does not read it again."""
     slot.put_due(numbered(2))
     slot.claim(run=1)
-    slot.queue.replay("a", 2, 0, 1, LONG_MS)
+    slot.queue.ask(claiming.replay, "a", 2, 0, 1, LONG_MS)
     if reads:
         slot.claim(run=2, replay_only=True)
     assert slot.commit(run=2).committed == 2
@@ -187,7 +188,7 @@ def test_claims_of_the_run_that_finished_a_batch_are_committed_by_the_next(slot,
     slot.put_due(numbered(2))
     slot.claim(run=1)
     if finisher != 1:
-        slot.queue.replay("a", 2, 0, 1, LONG_MS)
+        slot.queue.ask(claiming.replay, "a", 2, 0, 1, LONG_MS)
     assert slot.commit(run=4, finished_by=3).committed == 0
     assert slot.commit(run=4, finished_by=finisher).committed == 2
 
@@ -195,7 +196,7 @@ def test_claims_of_the_run_that_finished_a_batch_are_committed_by_the_next(slot,
 def test_a_claim_that_was_replayed_by_the_run_before_stays(slot):
     slot.put_due(numbered(2))
     slot.claim(run=1)
-    slot.queue.replay("a", 2, 0, 1, LONG_MS)
+    slot.queue.ask(claiming.replay, "a", 2, 0, 1, LONG_MS)
     assert slot.commit(run=3).committed == 0
     assert list(slot.records) == ["a:1:0"]
 
@@ -226,7 +227,7 @@ def test_records_of_the_version_before_are_read(slot):
 
 def test_an_old_task_cannot_claim_what_the_commit_of_the_replay_would_delete(slot):
     """Seen: an old run's task popped after the replay had passed its slot; nobody read that."""
-    slot.queue.replay("a", 2, 0, 1, 1000)
+    slot.queue.ask(claiming.replay, "a", 2, 0, 1, 1000)
     slot.put_due([b"m"])
     with pytest.raises(Superseded):
         slot.claim(run=1, seq=1)

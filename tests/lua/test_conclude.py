@@ -3,7 +3,7 @@
 import pytest
 from staged import QUERY, Stages
 
-from rmq_spark.client.staging import FORGET_STAGES_MS, Manifest
+from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest
 from rmq_spark.topics.definition import sink_key
 
 SEALED = Manifest({"q:1:0:a": {"T": {0: 3}}}, messages=3)
@@ -40,20 +40,20 @@ def test_it_may_be_repeated(book):
 def test_another_batch_is_left_alone(book, batch):
     sealed(book)
     assert not book.conclude(batch, "a")
-    assert book.pending() == SEALED
+    assert book.last().pending == SEALED
 
 
 def test_a_batch_that_was_not_announced_is_left_alone(book):
     book.seal(1, SEALED)
     assert not book.conclude(1, "a")
-    assert book.pending() == SEALED
+    assert book.last().pending == SEALED
 
 
 def test_a_batch_that_another_driver_has_announced_since_is_left_alone(book):
     sealed(book)
     assert book.announce(1, SEALED, "b")
     assert not book.conclude(1, "a")
-    assert book.pending() == SEALED
+    assert book.last().pending == SEALED
     assert book.conclude(1, "b")
 
 

@@ -4,7 +4,7 @@ import pytest
 from seeding import Slot, numbered
 from staged import NAME, QUERY, Stages
 
-from rmq_spark.client.staging import FORGET_STAGES_MS, Manifest
+from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest
 
 
 @pytest.fixture

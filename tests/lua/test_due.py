@@ -4,11 +4,12 @@ import pytest
 from seeding import FAR_MS, LONG_MS, numbered
 
 from rmq_spark.errors import ExclusiveSlot
+from rmq_spark.protocol import reading
 
 
 def due(slot, consumer="a", epoch=None, **options):
     epochs = None if epoch is None else {0: epoch}
-    found = slot.queue.due([0], consumer, epochs=epochs, **options)[0]
+    found = slot.queue.ask(reading.due, [0], consumer, epochs=epochs, **options)[0]
     return found.due, found.held
 
 
@@ -87,7 +88,7 @@ def test_without_an_epoch_a_slot_that_has_one_is_refused(new_slot):
 
 
 def next_ms(slot):
-    return slot.queue.due([0], "a")[0].next_ms
+    return slot.queue.ask(reading.due, [0], "a")[0].next_ms
 
 
 def test_the_next_thing_that_time_brings_is_told(slot):

@@ -2,7 +2,7 @@
 
 from seeding import LONG_MS, numbered
 
-from rmq_spark.client.queue import FORGET_CONSUMERS_MS
+from rmq_spark.protocol.claiming import FORGET_CONSUMERS_MS
 
 
 def seen_long_ago(slot, consumer, ms_ago=FORGET_CONSUMERS_MS + 1000):

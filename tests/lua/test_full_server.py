@@ -1,10 +1,11 @@
 """A server that has reached maxmemory: nobody sends, everybody drains."""
 
 import pytest
-from seeding import LONG_MS, Slot, numbered
+from seeding import LONG_MS, Slot, numbered, open_run, requeue, settle
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ServerFull, ServerUnsuitable
+from rmq_spark.protocol import claiming, reading
 
 
 @pytest.fixture
@@ -53,17 +54,17 @@ def test_a_new_consumer_opens_replays_and_reads_an_earlier_runs_claims(server_of
     slot.put_due(numbered(3))
     slot.claim()
     server_of_test[1]()
-    run = slot.queue.open_run("a", 1)
-    assert len(slot.queue.replay("a", run, 0, 1, LONG_MS)) == 1
+    run = open_run(slot.queue, "a", 1)
+    assert len(slot.queue.ask(claiming.replay, "a", run, 0, 1, LONG_MS)) == 1
     assert slot.claim(run=run, replay_only=True).retries_left == [15, 15, 15]
-    slot.queue.settle("a", 1)
+    settle(slot.queue, "a", 1)
     assert slot.commit(run=run).committed == 3
 
 
 def test_batches_are_planned(server_of_test, slot):
     slot.put_due(numbered(3))
     server_of_test[1]()
-    slot.queue.plan([0], "a", 1, "mark")
+    slot.queue.ask(claiming.plan, [0], "a", 1, "mark")
     assert slot.claimed(mark="mark") == numbered(3)
 
 
@@ -79,8 +80,8 @@ def test_leases_are_renewed_and_ended(server_of_test, slot):
     slot.put_due(numbered(3))
     slot.claim("a")
     server_of_test[1]()
-    assert slot.queue.renew([0], "a", 1, LONG_MS) == {0: 1}
-    assert slot.queue.unread([0], "a", 1, 1) == 1
+    assert slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS) == {0: 1}
+    assert slot.queue.ask(claiming.unread, [0], "a", 1, 1) == 1
     assert slot.release("a") == 1
     assert slot.claimed("b") == numbered(3)
 
@@ -89,8 +90,8 @@ def test_a_consumer_gives_its_messages_back(server_of_test, slot):
     slot.put_due(numbered(3))
     slot.claim("a")
     server_of_test[1]()
-    assert slot.queue.give_back([0], "a", 1) == 3
-    assert slot.queue.give_back([0], "new", 1) == 0  # nothing to free
+    assert slot.queue.ask(claiming.give_back, [0], "a", 1) == 3
+    assert slot.queue.ask(claiming.give_back, [0], "new", 1) == 0  # nothing to free
     assert slot.claimed("b") == numbered(3)
 
 
@@ -111,7 +112,7 @@ def test_claims_expire_and_the_dead_are_buried_cancelled_and_requeued(server_of_
     assert slot.queue.expire() == 4
     assert set(slot.dead) == {b"last"}
     assert slot.queue.cancel({0: numbered(1)}) == 1
-    assert slot.queue.requeue(0, [b"last"], 500) == 1
+    assert requeue(slot.queue, 0, [b"last"], 500) == 1
     assert slot.store == {b"last": 500, b"more": 8, numbered(2)[1]: 16}
 
 
@@ -119,7 +120,7 @@ def test_a_topic_is_altered_looked_at_and_deleted(server_of_test, slot):
     slot.put_due(numbered(2))
     server_of_test[1]()
     assert slot.broker.alter("T", paused=True).paused
-    assert slot.queue.due([0], "a")[0].due == 2
+    assert slot.queue.ask(reading.due, [0], "a")[0].due == 2
     assert slot.queue.figures().store.count == 2
     slot.broker.delete("T")
     assert slot.broker.find("T") is None

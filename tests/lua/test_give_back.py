@@ -3,8 +3,9 @@
 import pytest
 from seeding import LONG_MS, numbered
 
-from rmq_spark.client.browsing import keys_of
 from rmq_spark.errors import Settled, Superseded
+from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol.topic_queues import keys_of
 
 EVERYTHING = "store prepare retry dead claims first consumers stats"
 
@@ -16,7 +17,7 @@ def call(slot, consumer="a", run=1, seq=0):
 
 
 def give_back(slot, consumer="a", run=1, seq=0):
-    return slot.queue.give_back([0], consumer, run, seq)
+    return slot.queue.ask(claiming.give_back, [0], consumer, run, seq)
 
 
 def test_all_batches_of_the_consumer_are_in_the_store_at_once(slot):
@@ -53,7 +54,7 @@ def test_a_lease_that_ran_out_is_given_back_too(slot):
 def test_a_claim_that_was_never_delivered_costs_nothing(slot):
     slot.put_due([b"m"], first_score=1000)
     slot.claim()
-    slot.queue.unread([0], "a", 1, 1)
+    slot.queue.ask(claiming.unread, [0], "a", 1, 1)
     assert give_back(slot) == 1
     assert slot.store == {b"m": 1000}
 
@@ -95,7 +96,7 @@ def test_empty_records_of_the_consumer_go_and_those_of_others_stay(slot):
 
 def test_an_empty_claim_that_was_never_delivered_goes_too(slot):
     slot.claim()
-    assert slot.queue.unread([0], "a", 1, 1) == 1
+    assert slot.queue.ask(claiming.unread, [0], "a", 1, 1) == 1
     assert give_back(slot) == 0
     assert slot.records == {}
 
@@ -109,7 +110,7 @@ def test_the_consumer_is_no_longer_at_work(slot):
     header = slot.header()
     assert (header.run, header.settled, header.last_seq, header.last_j) == (1, 4, 4, 3)
     assert header.seen_ms > claimed_ms
-    assert [seen.at_work for seen in slot.queue.consumers(slot.now_ms())] == [0]
+    assert [seen.at_work for seen in slot.queue.ask(reading.consumers, slot.now_ms())] == [0]
 
 
 def test_settled_never_goes_back(slot):
@@ -189,6 +190,6 @@ def test_each_slot_goes_on_until_it_is_empty(broker):
     queue.send(numbered(50), fixed_time=1000)
     with broker.consumer("T", "a") as consumer:
         assert len(consumer.poll()) == 50
-        run = queue.headers("a")[0].run
-        assert queue.give_back(queue.slots, "a", run) == 50
+        run = queue.ask(reading.headers, "a")[0].run
+        assert queue.ask(claiming.give_back, queue.slots, "a", run) == 50
     assert queue.figures().store.count == 50

@@ -1,15 +1,17 @@
 """What every script meets: keys of another type, records of another version, a flushed cache."""
 
 import pytest
-from seeding import LONG_MS, Slot, numbered
+from seeding import LONG_MS, Slot, numbered, open_run, requeue, settle
 from staged import NAME, QUERY, Stages
 
 from rmq_spark.client import connect
-from rmq_spark.client.staging import Manifest, SinkBook
+from rmq_spark.client.staging import SealedBatches
 from rmq_spark.errors import ScriptFailed, WrongKeyType
-from rmq_spark.protocol import scripts
+from rmq_spark.protocol import claiming, reading, scripts
+from rmq_spark.protocol import sending as build
 from rmq_spark.protocol.calls import Call
 from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.topics.definition import consumer_key, sink_key, topics_key
 
 OTHER_QUERY = "another-query"
@@ -22,11 +24,11 @@ def busy(slot):
     slot.put({b"retried": 4})
     slot.claim("b", limit=3)
     slot.claim("a", limit=2)
-    slot.queue.release([0], "b", 1)
+    slot.queue.ask(claiming.release, [0], "b", 1)
     slot.bury(b"dead")
     slot.put_waiting({b"waiting": 5_004})
-    slot.queue.open_run("a", 0)
-    slot.queue.settle("a", 1)
+    open_run(slot.queue, "a", 0)
+    settle(slot.queue, "a", 1)
     stages = Stages(slot)
     stages.put([b"staged"])
     stages.book.seal(1, MANIFEST)
@@ -42,42 +44,42 @@ def call_of(slot, name):
         "alter": lambda: slot.broker.alter(queue.definition.name, max_retries=3),
         "announce": lambda: stages.book.announce(1, MANIFEST, "another"),
         "cancel": lambda: queue.cancel({0: [numbered(6)[5], b"waiting"]}),
-        "any_due": lambda: queue.any_due(range(1)),
+        "any_due": lambda: queue.ask(reading.any_due, range(1), one_node=True),
         "claim": lambda: slot.claim(a, seq=2),
         "commit": lambda: slot.commit(a),
         "conclude": lambda: stages.book.conclude(1, "a"),
         "discard": lambda: stages.staging.discard({0: [NAME]}),
-        "counts": lambda: queue.counts([0], [5_000]),
-        "due": lambda: queue.due([0], a),
+        "counts": lambda: queue.ask(reading.counts, [0], [5_000]),
+        "due": lambda: queue.ask(reading.due, [0], a),
         "expire": lambda: queue.expire(),
         "figures": lambda: queue.figures(),
-        "give_back": lambda: queue.give_back([0], a, 1),
-        "open": lambda: queue.open_run(a, 5),
-        "page": lambda: queue.page(QueueKind.PREPARE, 0),
-        "plan": lambda: queue.plan([0], a, 1, "mark"),
+        "give_back": lambda: queue.ask(claiming.give_back, [0], a, 1),
+        "open": lambda: open_run(queue, a, 5),
+        "page": lambda: queue.ask(reading.page, QueueKind.PREPARE, 0),
+        "plan": lambda: queue.ask(claiming.plan, [0], a, 1, "mark"),
         "publish": lambda: stages.publish({NAME: 1}),
         "purge": lambda: queue.purge({0: [b"dead"]}),
         "release": lambda: slot.release(a),
-        "renew": lambda: queue.renew([0], a, 1, 2 * LONG_MS),
-        "replay": lambda: queue.replay(a, 2, 0, 1, 2 * LONG_MS),
-        "requeue": lambda: queue.requeue(0, [b"dead"], 500),
+        "renew": lambda: queue.ask(claiming.renew, [0], a, 1, 2 * LONG_MS),
+        "replay": lambda: queue.ask(claiming.replay, a, 2, 0, 1, 2 * LONG_MS),
+        "requeue": lambda: requeue(queue, 0, [b"dead"], 500),
         "rollback": lambda: slot.rollback(held),
         "seal": lambda: other_book(slot).seal(1, Manifest({})),
-        "send_first": lambda: queue.server.pipeline([sending("send_first", slot)]),
-        "send_last": lambda: queue.server.pipeline([sending("send_last", slot)]),
-        "settle": lambda: queue.settle(a, 9),
+        "send_first": lambda: queue.server.pipeline([send_of("send_first", slot)]),
+        "send_last": lambda: queue.server.pipeline([send_of("send_last", slot)]),
+        "settle": lambda: settle(queue, a, 9),
         "stage": lambda: stages.put([b"more"], held=1),
-        "unread": lambda: queue.unread([0], a, 1, 1),
+        "unread": lambda: queue.ask(claiming.unread, [0], a, 1, 1),
         "unseal": lambda: stages.book.unseal(1, MANIFEST),
     }
     return calls[name]
 
 
 def other_book(slot):
-    return SinkBook(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
+    return SealedBatches(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
 
 
-def sending(name, slot):
+def send_of(name, slot):
     keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
     return Call(name, keys, [1], [500, b"waiting"])
 
@@ -204,7 +206,7 @@ def test_a_cache_flushed_between_two_scripts_of_a_pipeline_repeats_only_the_seco
     broker.create("T", "FixedTime", 2)
     queue = broker.queue("T")
     queue.send([b"warm"], fixed_time=500)
-    one = queue._send_call(0, [500, b"m"])
+    (one,) = build.send(queue.queues, {0: [500, b"m"]}).calls
     broker.server.client.script_flush()
     broker.server._load_one(broker.server._scripts["send_last"])
     other = [queue.keys.claims(1), queue.keys.consumers(1)]

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from seeding import FAR_MS, LONG_MS, numbered
 
+from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import (
     Bounds,
     Entry,
@@ -119,16 +120,16 @@ def test_scores_are_from_the_lowest_on_and_below_the_highest(slot):
 
 def test_a_page_ends_after_so_many_entries(slot):
     slot.put_due(numbered(7))
-    page, more = slot.queue.page(STORE, 0, most=3)
+    page, more = slot.queue.ask(reading.page, STORE, 0, most=3)
     assert (page.contents, more) == (numbered(3), True)
-    page, more = slot.queue.page(STORE, 0, after=(1002, numbered(3)[2]), most=4)
+    page, more = slot.queue.ask(reading.page, STORE, 0, after=(1002, numbered(3)[2]), most=4)
     assert (page.contents, more) == (numbered(4, start=3), False)
 
 
 def test_a_page_ends_soon_after_so_many_bytes(slot):
     large = [name + bytes(400_000) for name in numbered(20)]
     slot.put_due(large)
-    page, more = slot.queue.page(STORE, 0)
+    page, more = slot.queue.ask(reading.page, STORE, 0)
     assert (len(page.contents), more) == (3, True)
     assert contents(slot, STORE) == large
 
@@ -138,7 +139,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(slot, most):
     slot.put({content: 1000 + rank // 4 for rank, content in enumerate(numbered(30))})
     seen, after, more = [], None, True
     while more:
-        page, more = slot.queue.page(STORE, 0, Bounds(1001), after, most)
+        page, more = slot.queue.ask(reading.page, STORE, 0, Bounds(1001), after, most)
         seen += page.contents
         after = (page.scores[-1], page.contents[-1])
     assert seen == numbered(26, start=4)
@@ -150,7 +151,7 @@ def test_prepared_messages_are_paged_by_claim_and_rank(slot):
         slot.claim(seq=seq, limit=100)
     seen, after, more = [], None, True
     while more:
-        page, more = slot.queue.page(PREPARE, 0, after=after, most=64)
+        page, more = slot.queue.ask(reading.page, PREPARE, 0, after=after, most=64)
         seen += page.entries()
         after = (page.scores[-1], page.contents[-1])
     assert [entry.content for entry in seen] == numbered(700)
@@ -162,7 +163,7 @@ def in_small_pages(slot, most, meanwhile):
 
     def read(after):
         meanwhile(after)
-        return slot.queue.page(STORE, 0, Bounds(), after, most)
+        return slot.queue.ask(reading.page, STORE, 0, Bounds(), after, most)
 
     shown = itertools.islice(pages_after_each_other(read), 1000)
     return [content for page in shown for content in page.contents]
@@ -206,7 +207,7 @@ def test_an_empty_queue_has_no_page(slot):
 
 def test_an_empty_content_is_a_content(slot):
     slot.put(dict.fromkeys([b"", *numbered(4)], 1000))
-    page, _ = slot.queue.page(STORE, 0, after=(1000, b""), most=2)
+    page, _ = slot.queue.ask(reading.page, STORE, 0, after=(1000, b""), most=2)
     assert page.contents == numbered(2)
 
 
@@ -214,7 +215,7 @@ def test_sizes_add_up_queues_by_slot(broker):
     broker.create("T", "FixedTime", 4)
     queue = broker.queue("T")
     queue.send(numbered(100), fixed_time=FAR_MS)
-    sizes = queue.sizes([STORE, DEAD], range(4))
+    sizes = queue.ask(reading.sizes, [STORE, DEAD], range(4))
     assert sum(sizes) == 100
     assert sizes == [len(next(queue.pages(STORE, s)).contents) for s in range(4)]
 
@@ -237,7 +238,7 @@ def test_queues_are_named_by_text():
 def test_large_contents_behind_small_ones_are_not_read_all_at_once(slot):
     slot.put_due(numbered(255))
     slot.put({name + bytes(100_000): 5_000 for name in numbered(64, "x")})
-    page, more = slot.queue.page(STORE, 0)
+    page, more = slot.queue.ask(reading.page, STORE, 0)
     assert (len(page.contents), more) == (255 + 16, True)
 
 
@@ -247,7 +248,7 @@ def test_scores_of_claims_count_as_what_a_page_brings(slot):
         claim = slot.claim(seq=seq)
         slot.redis.zrem(slot.keys.prepare(0), *claim.contents[1:])
         slot.count("committed", len(claim.contents) - 1)
-    page, more = slot.queue.page(PREPARE, 0)
+    page, more = slot.queue.ask(reading.page, PREPARE, 0)
     assert more
     assert len(page.contents) < 60
     assert len(list(slot.queue.pages(PREPARE, 0))) > 1
@@ -258,7 +259,9 @@ def test_a_claim_is_told_once_a_page(slot):
     slot.put_due(numbered(50))
     slot.claim()
     reply = slot.queue.server.call(
-        "page", slot.queue._keys(0, "prepare claims first"), ["-inf", "+inf", "", b"", 50, 10**6]
+        "page",
+        slot.queue.queues.keys_of(0, "prepare claims first"),
+        ["-inf", "+inf", "", b"", 50, 10**6],
     )
     assert len(reply[1]) == 4
 

@@ -5,11 +5,12 @@ from seeding import LONG_MS, numbered
 
 from rmq_spark.client import connect
 from rmq_spark.errors import Lost, Settled, Superseded
+from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
 
 
 def plan(slot, mark, consumer="a", run=1):
-    slot.queue.plan([0], consumer, run, mark)
+    slot.queue.ask(claiming.plan, [0], consumer, run, mark)
 
 
 def to_another_server(slot, consumer="a"):
@@ -75,11 +76,17 @@ def test_a_server_that_takes_a_new_replication_id_makes_no_claim_of_an_earlier_p
     broker.create("T", "FixedTime", 1)
     queue = broker.queue("T")
     queue.send([b"m"], fixed_time=1000)
-    queue.plan([0], "a", 1, "m1")
+    queue.ask(claiming.plan, [0], "a", 1, "m1")
     broker.server.client.execute_command("REPLICAOF", "127.0.0.1", "1")
     broker.server.client.execute_command("REPLICAOF", "NO", "ONE")
-    [claim] = queue.claim(
-        [ClaimRequest(0, 0)], consumer="a", run=1, seq=1, lease_ms=LONG_MS, mark="m1"
+    [claim] = queue.ask(
+        claiming.claim,
+        [ClaimRequest(0, 0)],
+        consumer="a",
+        run=1,
+        seq=1,
+        lease_ms=LONG_MS,
+        mark="m1",
     )
     assert (claim.contents, claim.forgotten) == ([], True)
     broker.close()
@@ -89,9 +96,9 @@ def test_claims_commits_and_renewals_keep_the_mark(slot):
     slot.put_due(numbered(4))
     plan(slot, "m1")
     slot.claim(mark="m1", limit=1)
-    slot.queue.renew([0], "a", 1, LONG_MS)
+    slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS)
     assert slot.claimed(mark="m1", j=1, limit=1) == numbered(4)[1:2]
-    slot.queue.replay("a", 2, 0, 1, LONG_MS)
+    slot.queue.ask(claiming.replay, "a", 2, 0, 1, LONG_MS)
     assert slot.claimed(mark="m1", run=2, j=2, limit=1) == numbered(4)[2:3]
 
 

@@ -5,8 +5,10 @@ from seeding import LONG_MS, Slot, numbered
 from staged import NAME, Stages
 
 from rmq_spark.client import SendResult, connect
-from rmq_spark.client.staging import Begun, Manifest
 from rmq_spark.errors import ServerFull, StageLost
+from rmq_spark.protocol import stages as build
+from rmq_spark.protocol.sealing import Manifest
+from rmq_spark.protocol.stages import Begun
 
 
 @pytest.fixture
@@ -16,7 +18,8 @@ def stages(slot):
 
 def keys_of(stages, slot):
     """The keys of a stage and of the slot's store."""
-    return [*stages.staging._of(0, NAME), *stages.staging._groups(0)]
+    (call,) = build.publish(slot.queue.queues, {0: {NAME: 0}}).calls
+    return call.keys
 
 
 def everything(stages, slot):

@@ -2,6 +2,7 @@
 
 from seeding import FAR_MS, numbered
 
+from rmq_spark.protocol import sending
 from rmq_spark.protocol.pages import QueueKind
 
 
@@ -35,7 +36,7 @@ def test_of_the_store_only_what_has_the_score_that_was_seen(slot):
     slot.put({b"same": 5, b"sent again": FAR_MS, b"kept": 7})
     slot.put_waiting({b"same": 5_004})
     pairs = {0: [5.0, b"same", 6.0, b"sent again", 7.0, b"gone"]}
-    assert slot.queue.purge_pairs(pairs, QueueKind.STORE) == 1
+    assert slot.queue.ask(sending.purge, pairs, QueueKind.STORE) == 1
     assert set(slot.store) == {b"sent again", b"kept"}
     assert set(slot.retry) == {b"same"}
     assert slot.counters["cancelled"] == 1
@@ -50,5 +51,5 @@ def test_of_the_retry_queue_nothing_of_the_store(slot):
 
 def test_prepared_scores_and_large_ones_are_compared_exactly(slot):
     slot.put({b"m": 2**53, b"n": 2**53 - 1})
-    assert slot.queue.purge_pairs({0: [2.0**53, b"m", 2.0**53, b"n"]}, QueueKind.STORE) == 1
+    assert slot.queue.ask(sending.purge, {0: [2.0**53, b"m", 2.0**53, b"n"]}, QueueKind.STORE) == 1
     assert set(slot.store) == {b"n"}

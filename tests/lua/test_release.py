@@ -4,6 +4,7 @@ import pytest
 from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Superseded
+from rmq_spark.protocol import claiming
 
 
 def test_anyone_else_takes_what_was_released(slot):
@@ -20,7 +21,7 @@ def test_its_own_replay_still_reads_what_was_released(slot):
     slot.put_due(numbered(2))
     first = slot.claim("a")
     slot.release("a")
-    assert len(slot.queue.replay("a", 2, 0, 1, LONG_MS)) == 1
+    assert len(slot.queue.ask(claiming.replay, "a", 2, 0, 1, LONG_MS)) == 1
     assert slot.claim("a", run=2, replay_only=True).contents == first.contents
     assert slot.claimed("b") == []
 
@@ -36,7 +37,7 @@ def test_other_consumers_keep_their_leases(slot):
 def test_claims_that_an_older_run_made_are_released_too(slot):
     slot.put_due([b"m"])
     slot.claim("a", run=1)
-    slot.queue.replay("a", 2, 5, 5, LONG_MS)
+    slot.queue.ask(claiming.replay, "a", 2, 5, 5, LONG_MS)
     assert slot.release("a", run=2) == 1
     assert slot.claimed("b") == [b"m"]
 

@@ -4,6 +4,7 @@ import pytest
 from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Superseded
+from rmq_spark.protocol import claiming
 
 
 def test_all_claims_of_the_consumer_are_put_off_and_no_others(slot):
@@ -13,7 +14,7 @@ def test_all_claims_of_the_consumer_are_put_off_and_no_others(slot):
     slot.claim("b", seq=1, lease_ms=1000, limit=1)
     others = slot.records["b:1:0"]
     before = slot.now_ms()
-    assert slot.queue.renew([0], "a", 1, LONG_MS) == {0: 2}
+    assert slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS) == {0: 2}
     records = slot.records
     for name in ("a:1:0", "a:2:0"):
         assert before + LONG_MS <= records[name].deadline <= slot.now_ms() + LONG_MS
@@ -23,7 +24,7 @@ def test_all_claims_of_the_consumer_are_put_off_and_no_others(slot):
 def test_a_renewed_claim_is_not_taken_by_others(slot):
     slot.put_due([b"m"])
     slot.claim("a", lease_ms=0)
-    slot.queue.renew([0], "a", 1, LONG_MS)
+    slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS)
     assert slot.claimed("b") == []
 
 
@@ -31,8 +32,8 @@ def test_claims_that_an_older_run_made_are_put_off_too(slot):
     """A replayed batch that was not read yet must not lapse."""
     slot.put_due([b"m"])
     slot.claim("a", run=1, lease_ms=0)
-    slot.queue.replay("a", 2, 5, 5, LONG_MS)
-    assert slot.queue.renew([0], "a", 2, LONG_MS) == {0: 1}
+    slot.queue.ask(claiming.replay, "a", 2, 5, 5, LONG_MS)
+    assert slot.queue.ask(claiming.renew, [0], "a", 2, LONG_MS) == {0: 1}
     assert slot.records["a:1:0"].run == 1
     assert slot.claimed("b") == []
 
@@ -42,7 +43,7 @@ def test_an_older_run_than_the_slot_knows_may_not_renew(slot):
     slot.claim("a", run=2)
     before = slot.dump()
     with pytest.raises(Superseded, match="run 1 of consumer a was superseded by run 2"):
-        slot.queue.renew([0], "a", 1, LONG_MS)
+        slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS)
     assert slot.dump() == before
 
 
@@ -50,7 +51,7 @@ def test_nothing_but_the_deadline_changes(slot):
     slot.put_due(numbered(2))
     first = slot.claim()
     record = slot.records["a:1:0"]
-    slot.queue.renew([0], "a", 1, 2 * LONG_MS)
+    slot.queue.ask(claiming.renew, [0], "a", 1, 2 * LONG_MS)
     again = slot.records["a:1:0"]
     assert again.deadline > record.deadline
     unchanged = ("version", "stamp", "run", "count", "moved", "made", "replayed")
@@ -64,7 +65,7 @@ def test_only_batches_behind_a_number_are_renewed(slot):
     slot.claim(limit=1)
     slot.claim(seq=2, limit=1)
     before = slot.records
-    assert slot.queue.renew([0], "a", 1, 2 * LONG_MS, since=1) == {0: 1}
+    assert slot.queue.ask(claiming.renew, [0], "a", 1, 2 * LONG_MS, since=1) == {0: 1}
     assert slot.records["a:1:0"] == before["a:1:0"]
     assert slot.records["a:2:0"].deadline > before["a:2:0"].deadline
 
@@ -72,7 +73,7 @@ def test_only_batches_behind_a_number_are_renewed(slot):
 def test_the_consumer_counts_as_seen(slot):
     slot.claim()
     slot.wait_until(slot.header().seen_ms)
-    slot.queue.renew([0], "a", 1, LONG_MS)
+    slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS)
     header = slot.header()
     assert header.seen_ms > slot.records["a:1:0"].deadline - LONG_MS - 1
     assert (header.run, header.last_seq) == (1, 1)

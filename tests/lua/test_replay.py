@@ -4,10 +4,11 @@ import pytest
 from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Superseded
+from rmq_spark.protocol import claiming
 
 
 def listed(slot, seq_from, seq_to, consumer="a", run=2):
-    claims = slot.queue.replay(consumer, run, seq_from, seq_to, LONG_MS)
+    claims = slot.queue.ask(claiming.replay, consumer, run, seq_from, seq_to, LONG_MS)
     return sorted((claim.seq, claim.j, claim.count) for claim in claims)
 
 

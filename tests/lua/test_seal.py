@@ -3,8 +3,8 @@
 import pytest
 from staged import QUERY, Stages
 
-from rmq_spark.client.staging import Manifest, Sealed
 from rmq_spark.errors import CheckpointRefused, ScriptFailed
+from rmq_spark.protocol.sealing import Manifest, Sealed
 from rmq_spark.topics.definition import sink_key
 
 FIRST, SECOND = (Manifest({name: {"T": {5: 70, 10: 7}}}) for name in ("q:1:0:a", "q:1:0:b"))
@@ -28,14 +28,14 @@ def conclude(book, batch, manifest):
 def test_the_first_manifest_of_a_batch_stays(book):
     assert book.seal(1, FIRST) == (1, FIRST)
     assert book.seal(1, SECOND) == (1, FIRST)
-    assert book.pending() == FIRST
+    assert book.last().pending == FIRST
 
 
 def test_a_concluded_batch_has_nothing_more_to_publish(book):
     book.seal(1, FIRST)
     conclude(book, 1, FIRST)
     assert book.seal(1, SECOND) == (1, Manifest({}))
-    assert book.pending() == Manifest({})
+    assert book.last().pending == Manifest({})
 
 
 def test_the_last_batch_and_its_number_of_messages_are_known(book):
@@ -84,8 +84,8 @@ def test_a_manifest_that_was_read_has_the_digest_of_what_redis_keeps(book):
     """In it a slot is a text: 10 comes before 5."""
     written = Manifest({"q:1:0:a": {"T-\u00fc": {5: 70, 10: 7}, "S": {0: 1}}, "q:1:1:b": {}}, 78)
     book.seal(1, written)
-    assert book.pending() == written
-    assert book.announce(1, book.pending(), "a")
+    assert book.last().pending == written
+    assert book.announce(1, book.last().pending, "a")
 
 
 def test_a_manifest_of_another_version_is_refused(book, slot, key):

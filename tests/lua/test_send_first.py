@@ -4,6 +4,7 @@ import pytest
 from seeding import LONG_MS, Slot, numbered
 
 from rmq_spark.client import Message, SendResult
+from rmq_spark.protocol import sending
 from rmq_spark.protocol.calls import Call
 
 
@@ -95,7 +96,7 @@ def test_one_call_takes_3900_messages(slot):
     contents = numbered(3899)
     slot.put_waiting({contents[2000]: 5_003, contents[3898]: 5_003})
     pairs = [value for content in [*contents, contents[0]] for value in (1, content)]
-    assert slot.queue.send_pairs({}) == SendResult(0, 0)
+    assert slot.queue.ask(sending.send, {}) == SendResult(0, 0)
     keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
     assert slot.queue.server.pipeline([Call("send_first", keys, [3900], pairs)]) == [[3897, 3]]
     assert sorted(slot.store) == contents

@@ -4,10 +4,11 @@ import pytest
 from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Superseded
+from rmq_spark.protocol import claiming
 
 
 def unread(slot, consumer="a", run=1, seq=1):
-    return slot.queue.unread([0], consumer, run, seq)
+    return slot.queue.ask(claiming.unread, [0], consumer, run, seq)
 
 
 def test_the_next_delivery_costs_no_retry(slot):
@@ -82,7 +83,7 @@ def test_only_that_batch_and_run_are_marked(slot):
 def test_a_claim_that_an_earlier_run_delivered_is_not_marked(slot):
     slot.put_due([b"m"])
     slot.claim(run=1)
-    slot.queue.replay("a", 2, 0, 1, LONG_MS)
+    slot.queue.ask(claiming.replay, "a", 2, 0, 1, LONG_MS)
     assert unread(slot, run=2) == 0
     assert slot.claim(run=2).retries_left == [15]
 

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from seeding import LONG_MS, numbered
+from seeding import LONG_MS, numbered, open_run, rollback
 
 from rmq_spark.client import Broker, TopicType, connect
-from rmq_spark.client.consumer_runs import ConsumerBook
+from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.staging import Manifest, StageName, Staging
+from rmq_spark.client.staging import Staging
 from rmq_spark.errors import (
     InvalidOption,
     ServerUnsuitable,
@@ -16,7 +16,10 @@ from rmq_spark.errors import (
     UnknownTopic,
     WrongKeyType,
 )
+from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.protocol.sealing import Manifest
+from rmq_spark.protocol.stages import StageName
 from rmq_spark.topics.definition import topics_key
 
 
@@ -166,10 +169,12 @@ def test_a_deleted_topic_leaves_no_key_behind(broker):
     for group in ("", "g"):
         queue = broker.queue("T", group=group)
         queue.send(numbered(20), fixed_time=1000)
-        queue.open_run("spark", 0)
+        open_run(queue, "spark", 0)
         requests = [ClaimRequest(0, 0, 5), ClaimRequest(1, 0, 5)]
-        claims = queue.claim(requests, consumer="spark", run=1, seq=1, lease_ms=LONG_MS)
-        queue.rollback(0, claims[0].claim_id, claims[0].contents[:2], 1000)
+        claims = queue.ask(
+            claiming.claim, requests, consumer="spark", run=1, seq=1, lease_ms=LONG_MS
+        )
+        rollback(queue, 0, claims[0].claim_id, claims[0].contents[:2], 1000)
         broker.consumer("T", "plain", group=group).poll()
     assert all_keys(broker) != kept
     broker.delete("T")
@@ -237,11 +242,11 @@ def test_a_group_that_comes_back_begins_empty(broker):
 def test_deleting_a_topic_leaves_what_a_consumer_of_several_topics_has_done(broker):
     for name in ("A", "B"):
         broker.create(name, "FixedTime", 1)
-    book = ConsumerBook(broker.server, "c", broker.key_prefix)
+    book = ConsumerRuns(broker.server, "c", broker.key_prefix)
     run = book.open("A,B", 0)
     queue = broker.queue("A")
     queue.send(numbered(1), fixed_time=1000)
-    queue.claim([ClaimRequest(0, 0, 1)], consumer="c", run=1, seq=1, lease_ms=LONG_MS)
+    queue.ask(claiming.claim, [ClaimRequest(0, 0, 1)], consumer="c", run=1, seq=1, lease_ms=LONG_MS)
     broker.delete("A")
     assert book.topics() == "A,B"
     assert book.open("A,B", 0) > run

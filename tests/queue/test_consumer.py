@@ -5,6 +5,7 @@ from seeding import LONG_MS, Slot, numbered
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ExclusiveSlot, InvalidOption, Lost, Superseded, UnknownTopic
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import ClaimRequest
 
 
@@ -19,7 +20,7 @@ def contents(batch):
 
 
 def topic_run(queue, consumer):
-    return max(header.run for header in queue.headers(consumer))
+    return max(header.run for header in queue.ask(reading.headers, consumer))
 
 
 def test_a_loop_takes_everything_once_and_ends_when_nothing_is_due(broker, topic):
@@ -196,7 +197,7 @@ def test_a_renewed_lease_is_not_taken(broker, topic):
     with broker.consumer("T", "a", visibility_timeout="1h") as consumer:
         batch = consumer.poll()
         slot = topic.definition.slot_of(b"m")
-        topic.renew([slot], "a", topic_run(topic, "a"), 0)
+        topic.ask(claiming.renew, [slot], "a", topic_run(topic, "a"), 0)
         batch.renew()
         assert len(broker.consumer("T", "b").poll()) == 0
         assert batch.commit() == 1
@@ -231,7 +232,15 @@ def test_an_exclusive_topic_is_refused(broker):
 
 def test_a_slot_that_others_own_by_now_is_refused(broker, topic):
     consumer = broker.consumer("T", "a")
-    topic.claim([ClaimRequest(0, 0)], consumer="q", run=1, seq=1, lease_ms=LONG_MS, epochs={0: 1})
+    topic.ask(
+        claiming.claim,
+        [ClaimRequest(0, 0)],
+        consumer="q",
+        run=1,
+        seq=1,
+        lease_ms=LONG_MS,
+        epochs={0: 1},
+    )
     with pytest.raises(ExclusiveSlot):
         consumer.poll()
 

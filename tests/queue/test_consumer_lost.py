@@ -1,10 +1,11 @@
 """A batch of which something was lost: the lease ran out, or it was given back."""
 
 import pytest
-from seeding import LONG_MS, numbered
+from seeding import LONG_MS, numbered, rollback
 
 from rmq_spark.client import connect
 from rmq_spark.errors import Lost, ServerUnavailable
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import ClaimRequest
 
 
@@ -28,7 +29,7 @@ def contents(batch):
 
 
 def run_of(queue, consumer):
-    return max(header.run for header in queue.headers(consumer))
+    return max(header.run for header in queue.ask(reading.headers, consumer))
 
 
 def in_slots(batch, slots):
@@ -36,14 +37,14 @@ def in_slots(batch, slots):
 
 
 def end_leases(queue, slots, consumer="a"):
-    queue.renew(slots, consumer, run_of(queue, consumer), 0)
+    queue.ask(claiming.renew, slots, consumer, run_of(queue, consumer), 0)
 
 
 def lose(queue, slots, consumer="a"):
     """Ends the leases there and gives the messages to b, as if the work took too long."""
     end_leases(queue, slots, consumer)
     requests = [ClaimRequest(slot, 0) for slot in slots]
-    return queue.claim(requests, consumer="b", run=1, seq=1, lease_ms=LONG_MS)
+    return queue.ask(claiming.claim, requests, consumer="b", run=1, seq=1, lease_ms=LONG_MS)
 
 
 def test_a_batch_of_a_slow_consumer_is_taken_by_another_and_its_commit_says_so(broker, topic):
@@ -145,7 +146,7 @@ def test_a_slot_that_was_rolled_back_whole_and_taken_by_others_is_not_lost(topic
 def test_a_rollback_by_claim_id_is_not_a_loss(topic, consumer):
     batch = consumer.poll()
     message = next(iter(batch))
-    assert topic.rollback(message.slot, message.claim_id, [message.content]).rolled_back == 1
+    assert rollback(topic, message.slot, message.claim_id, [message.content]).rolled_back == 1
     assert batch.commit() == 49
 
 
@@ -200,13 +201,13 @@ def test_a_consumer_goes_on_after_a_loss(topic, consumer):
 def test_a_commit_whose_reply_was_lost_is_not_taken_for_a_loss(topic, consumer):
     """It ran, and runs again when the connection is back: it finds nothing."""
     batch = consumer.poll()
-    topic.commit([0, 1, 2, 3], "a", run_of(topic, "a"), 1)
+    topic.ask(claiming.commit, [0, 1, 2, 3], "a", run_of(topic, "a"), 1)
     assert batch.commit() == 50
 
 
 def test_a_commit_that_reached_some_slots_tells_the_others_losses(topic, consumer):
     batch = consumer.poll()
-    topic.commit([0], "a", run_of(topic, "a"), 1)
+    topic.ask(claiming.commit, [0], "a", run_of(topic, "a"), 1)
     lost = len(in_slots(batch, {1}))
     lose(topic, [1])
     with pytest.raises(Lost, match=rf" holds {lost} of 50 messages.* {50 - lost} are committed"):
@@ -234,7 +235,7 @@ def test_a_closed_consumer_leaves_its_messages_in_the_store_at_once(broker, topi
         consumer.poll()
     figures = topic.figures()
     assert (figures.store.count, figures.store.due, figures.prepare.count) == (50, 50, 0)
-    assert [seen.at_work for seen in topic.consumers(topic.now_ms())] == [0]
+    assert [seen.at_work for seen in topic.ask(reading.consumers, topic.now_ms())] == [0]
 
 
 def test_a_start_leaves_in_the_store_what_an_earlier_one_held(broker, topic):
@@ -248,14 +249,14 @@ def test_a_start_goes_on_behind_what_the_first_claimed_until_it_was_barred(
 ):
     """The first may claim until the second has barred it: the name of that claim is used up."""
     first = broker.consumer("T", "a")
-    give_back = type(topic).give_back
+    give_back = claiming.give_back
 
-    def after_a_claim(queue, *args):
+    def after_a_claim(queues, *args):
         monkeypatch.undo()
         assert len(first.poll()) == 50
-        return give_back(queue, *args)
+        return give_back(queues, *args)
 
-    monkeypatch.setattr(type(topic), "give_back", after_a_claim)
+    monkeypatch.setattr(claiming, "give_back", after_a_claim)
     with broker.consumer("T", "a") as second:
         assert second.poll().commit() == 50
 

@@ -7,6 +7,7 @@ from seeding import numbered
 
 from rmq_spark.client import Message
 from rmq_spark.errors import InvalidMessage, InvalidOption
+from rmq_spark.protocol import sending
 
 RANGE, PRIORITY, FIXED = "RangeMerge", "Priority", "FixedTime"
 ACCEPTED = {
@@ -138,7 +139,7 @@ def test_past_fixed_time_is_send_or_fail(slot):
 
 
 def test_nothing_to_send_is_no_error(slot):
-    assert slot.queue.send([]) == slot.queue.send(iter(())) == slot.queue.send_pairs({})
+    assert slot.queue.send([]) == slot.queue.send(iter(())) == slot.queue.ask(sending.send, {})
 
 
 def test_messages_with_one_slot_basis_share_a_slot(broker):

@@ -21,10 +21,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from queue_model import DUE_BEFORE_MS, FAR, Held, Model
-from seeding import FAR_MS, LONG_MS
+from seeding import FAR_MS, LONG_MS, requeue, rollback
 
 from rmq_spark.client import Queue, TopicDefinition, TopicType
 from rmq_spark.errors import ClaimError
+from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import ClaimRequest
 
 STEPS = 60  # at most: hypothesis ends some runs earlier, the mean is about 50
@@ -122,7 +123,7 @@ class QueueHistory(RuleBasedStateMachine):
         self.note_new_copies(contents)
         values = [value for content in contents for value in (sent, content)]
         expected = self.model.send(contents, score)
-        self.both(expected, lambda: counts(self.queue.send_pairs({0: values})))
+        self.both(expected, lambda: counts(self.queue.ask(sending.send, {0: values})))
 
     @precondition(lambda self: self.model.dead)
     @rule(contents=distinct_contents, score=scores, only_dead=st.booleans())
@@ -132,7 +133,7 @@ class QueueHistory(RuleBasedStateMachine):
         score, sent = self.scored(score)
         self.note_new_copies(self.model.dead & set(contents))
         expected = self.model.requeue(contents, score)
-        self.both(expected, lambda: self.queue.requeue(0, contents, sent))
+        self.both(expected, lambda: requeue(self.queue, 0, contents, sent))
 
     def note_new_copies(self, contents):
         self.sent_in_flight |= set(contents) & self.model.prepare.keys()
@@ -198,7 +199,7 @@ class QueueHistory(RuleBasedStateMachine):
     def plan(self, consumer):
         run, mark = self.run[consumer], mark_of(consumer, self.seq[consumer])
         expected = self.model.plan(consumer, run, mark)
-        self.both(expected, lambda: self.queue.plan([0], consumer, run, mark))
+        self.both(expected, lambda: self.queue.ask(claiming.plan, [0], consumer, run, mark))
 
     def send_due(self, contents):
         self.send(contents, 1000)
@@ -229,7 +230,8 @@ class QueueHistory(RuleBasedStateMachine):
         expected = self.model.claim(name, run, limit, lease, due_before, epoch, replay_only, mark)
 
         def real():
-            claims = self.queue.claim(
+            claims = self.queue.ask(
+                claiming.claim,
                 [ClaimRequest(0, name[2], limit)],
                 consumer=name[0],
                 run=run,
@@ -268,7 +270,10 @@ class QueueHistory(RuleBasedStateMachine):
         since = 0 if finisher is None else seq - 1
         expected = self.model.commit(consumer, run, seq, since, finisher)
         which = {"since": since, "finished_by": finisher}
-        self.both(expected, lambda: settled(self.queue.commit([0], consumer, run, seq, **which)))
+        self.both(
+            expected,
+            lambda: settled(self.queue.ask(claiming.commit, [0], consumer, run, seq, **which)),
+        )
 
     @precondition(lambda self: self.model.records)
     @rule(consumer=consumers, old_run=behind, lease=leases)
@@ -276,9 +281,11 @@ class QueueHistory(RuleBasedStateMachine):
         run = self.run[consumer] - old_run
         expected = self.model.set_leases(consumer, run, lease)
         if lease:
-            self.both(expected, lambda: self.queue.renew([0], consumer, run, LONG_MS)[0])
+            self.both(
+                expected, lambda: self.queue.ask(claiming.renew, [0], consumer, run, LONG_MS)[0]
+            )
         else:
-            self.both(expected, lambda: self.queue.release([0], consumer, run))
+            self.both(expected, lambda: self.queue.ask(claiming.release, [0], consumer, run))
 
     @precondition(lambda self: self.model.records)
     @rule(consumer=consumers, old_run=behind, knows_seq=st.booleans())
@@ -286,7 +293,7 @@ class QueueHistory(RuleBasedStateMachine):
         """A plain consumer starts, or lets go of its batch."""
         run, seq = self.run[consumer] - old_run, self.seq[consumer] * knows_seq
         expected = self.model.let_go(consumer, run, seq)
-        self.both(expected, lambda: self.queue.give_back([0], consumer, run, seq))
+        self.both(expected, lambda: self.queue.ask(claiming.give_back, [0], consumer, run, seq))
 
     @precondition(lambda self: self.model.records)
     @rule(consumer=consumers, old_run=behind, back=st.sampled_from([1, 1, 2, 9]), lease=leases)
@@ -295,7 +302,8 @@ class QueueHistory(RuleBasedStateMachine):
         lease_ms = LONG_MS if lease else 0
         expected = self.model.replay(consumer, run, to - back, to, lease)
         self.both(
-            expected, lambda: listed(self.queue.replay(consumer, run, to - back, to, lease_ms))
+            expected,
+            lambda: listed(self.queue.ask(claiming.replay, consumer, run, to - back, to, lease_ms)),
         )
 
     @precondition(lambda self: self.model.records)
@@ -322,7 +330,7 @@ class QueueHistory(RuleBasedStateMachine):
     def mark_unread(self, name, run):
         consumer, seq, _ = name
         expected = self.model.unread(consumer, run, seq)
-        self.both(expected, lambda: self.queue.unread([0], consumer, run, seq))
+        self.both(expected, lambda: self.queue.ask(claiming.unread, [0], consumer, run, seq))
 
     def record(self, which):
         return sorted(self.model.records)[which % len(self.model.records)]
@@ -344,7 +352,7 @@ class QueueHistory(RuleBasedStateMachine):
         expected = self.model.rollback(name, run, contents, delay)
         delay_ms = None if delay is None else LONG_MS * delay
         claim_id = "{}:{}:{}:{}".format(*name, run)
-        self.both(expected, lambda: tuple(self.queue.rollback(0, claim_id, contents, delay_ms)))
+        self.both(expected, lambda: tuple(rollback(self.queue, 0, claim_id, contents, delay_ms)))
 
     # -- a server that forgets
 

@@ -25,6 +25,7 @@ from rmq_spark.errors import (
     ServerUnavailable,
     ServerUnsuitable,
 )
+from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.calls import Call
 from rmq_spark.transport.server import Server, _version_of
 
@@ -93,7 +94,7 @@ def test_no_error_shows_a_password(locked_redis):
     queue = broker.queue("T")
     broker.server.command("SET", queue.keys.claims(0), "in the way")
     failing = [
-        lambda: queue.due([0], "a"),
+        lambda: queue.ask(reading.due, [0], "a"),
         lambda: broker.server.command("NO-SUCH-COMMAND"),
         lambda: queue.send([Message(b"m", priority=3)]),
         lambda: broker.definition("unknown"),
@@ -206,14 +207,13 @@ def test_a_claim_whose_reply_was_lost_is_asked_for_again_and_is_the_same(lossy, 
     queue = broker.queue("T")
     queue.send(numbered(100), fixed_time=1000)
     with broker.consumer("T", "a") as consumer:
-        due = consumer.queue.due
+        claim = claiming.claim
 
-        def due_then_cut(*args):
-            found = due(*args)
-            lossy.lose_next_reply()  # that of the claim, which comes after
-            return found
+        def claim_that_is_cut(*args, **how):
+            lossy.lose_next_reply()
+            return claim(*args, **how)
 
-        monkeypatch.setattr(consumer.queue, "due", due_then_cut)
+        monkeypatch.setattr(claiming, "claim", claim_that_is_cut)
         batch = consumer.poll(limit=10)
         assert len(batch) == 10
         assert {message.delivery_count for message in batch} == {1}
@@ -252,7 +252,7 @@ def test_all_scripts_of_a_pipeline_run_though_one_fails(broker):
     broker.create("T", "FixedTime", 2)
     queue = broker.queue("T")
     broker.server.command("SET", queue.keys.store(0), "in the way")
-    calls = [queue._send_call(slot, [500, b"m"]) for slot in (0, 1)]
+    calls = sending.send(queue.queues, {slot: [500, b"m"] for slot in (0, 1)}).calls
     with pytest.raises(RmqError, match=r"the key .* holds a string"):
         broker.server.pipeline(calls)
     assert broker.server.command("ZCARD", queue.keys.store(1)) == 1

@@ -2,10 +2,15 @@
 
 import uuid
 
+from seeding import open_run, settle, settled
+
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.staging import Manifest, StageName, Staging
+from rmq_spark.client.staging import Staging
+from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.protocol.sealing import Manifest
+from rmq_spark.protocol.stages import StageName
 
 DUE = 1_000_000  # ms: long past, so due at once
 LEASE_MS = 60_000
@@ -30,18 +35,22 @@ class Journey:
         assert fixed.send(["later"], fixed_time=10**13, past_fixed_time="fail").new == 1
         assert ranged.send(["a", "a"], time_range=10**9).merged == 1
         assert prior.send(["low", "high"], priority=20).new == 2
-        assert any(queue.any_due(queue.slots) for queue in (fixed, prior))
+        assert any(
+            queue.ask(reading.any_due, queue.slots, one_node=True) for queue in (fixed, prior)
+        )
 
     def look(self):
         """From page to page of every queue; and a purge of what is not there."""
         queue = self.broker.queue("FixedTime")
-        pages = [queue.page(kind, slot)[0] for kind in QueueKind for slot in queue.slots]
+        pages = [
+            queue.ask(reading.page, kind, slot)[0] for kind in QueueKind for slot in queue.slots
+        ]
         for page in pages:
             if page.contents:
                 last = page.scores[-1], page.contents[-1]
-                assert queue.page(page.kind, page.slot, after=last)[0].contents == []
+                assert queue.ask(reading.page, page.kind, page.slot, after=last)[0].contents == []
         assert sum(len(page.contents) for page in pages) == 5
-        assert sum(queue.sizes(list(QueueKind), queue.slots)) == 5
+        assert sum(queue.ask(reading.sizes, list(QueueKind), queue.slots)) == 5
         assert queue.purge({slot: [b"a"] for slot in queue.slots}) == 0
 
     def consume(self):
@@ -60,7 +69,7 @@ class Journey:
         queue = self.broker.queue("FixedTime")
         by_slot = {slot: [b"a", b"b", b"c", b"d"] for slot in queue.slots}
         pairs = {s: [v for c in of for v in (DUE, c)] for s, of in by_slot.items()}
-        assert queue.requeue_pairs(pairs) == 1
+        assert queue.ask(sending.requeue, pairs) == 1
         assert queue.cancel(by_slot) == 1
 
     def put_off(self):
@@ -69,7 +78,7 @@ class Journey:
         with self.broker.consumer("Priority", "clerk") as clerk:
             batch = clerk.poll(limit=2)
             queue.send(["low"], priority=30)
-            assert len(clerk.queue.due(queue.slots, "another")) == 2
+            assert len(clerk.queue.ask(reading.due, queue.slots, "another")) == 2
             with self.broker.consumer("Priority", "another") as another:
                 assert len(another.poll()) == 0  # "low" is in flight
             assert batch.rollback() == 2
@@ -79,19 +88,19 @@ class Journey:
     def lose(self):
         """A claim whose lease runs out, one that nobody read, and one that is read again."""
         queue = self.broker.queue("Priority")
-        run = queue.open_run("query", 0)
+        run = open_run(queue, "query", 0)
         asked = {"consumer": "query", "run": run, "seq": 1}
         requests = [ClaimRequest(slot, 0, 1) for slot in queue.slots]
-        taken = queue.claim(requests, lease_ms=LEASE_MS, **asked)
-        queue.release(queue.slots, "query", run)
+        taken = queue.ask(claiming.claim, requests, lease_ms=LEASE_MS, **asked)
+        queue.ask(claiming.release, queue.slots, "query", run)
         assert queue.expire() == sum(len(claim.contents) for claim in taken)
-        queue.claim(requests, lease_ms=LEASE_MS, **{**asked, "seq": 2})
-        queue.unread(queue.slots, "query", run, 2)
-        queue.replay("query", run + 1, 1, 2, LEASE_MS)
-        queue.release(queue.slots, "query", run + 1)
-        queue.commit(queue.slots, "query", run + 1, 2)
-        queue.settle("query", 2)
-        assert queue.settled("query") == 2
+        queue.ask(claiming.claim, requests, lease_ms=LEASE_MS, **{**asked, "seq": 2})
+        queue.ask(claiming.unread, queue.slots, "query", run, 2)
+        queue.ask(claiming.replay, "query", run + 1, 1, 2, LEASE_MS)
+        queue.ask(claiming.release, queue.slots, "query", run + 1)
+        queue.ask(claiming.commit, queue.slots, "query", run + 1, 2)
+        settle(queue, "query", 2)
+        assert settled(queue, "query") == 2
 
     def publish(self):
         """A batch that is sent exactly once, and what was staged in vain."""

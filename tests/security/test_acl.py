@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import redis
+import seeding
 import servers
 from credentials import PREFIX, SECRET, permit
 from documented import documented_users
@@ -11,6 +12,7 @@ from journey import DUE, LEASE_MS, Journey
 
 from rmq_spark.client import connect
 from rmq_spark.errors import RmqError, ServerRefused
+from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.scripts import scripts_for
 from rmq_spark.transport.acl import commands_of
@@ -98,8 +100,8 @@ def test_the_sender_can_neither_take_nor_read_nor_define(enter):
     asked = {"consumer": "c", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
     refused = [
         lambda: sender.consumer("FixedTime", "c").poll(),
-        lambda: queue.claim([ClaimRequest(0, 0, 1)], **asked),
-        lambda: queue.commit([0], "c", 1, 1),
+        lambda: queue.ask(claiming.claim, [ClaimRequest(0, 0, 1)], **asked),
+        lambda: queue.ask(claiming.commit, [0], "c", 1, 1),
         lambda: queue.figures(),
         lambda: sender.create("Another", "Priority"),
         lambda: sender.delete("FixedTime"),
@@ -151,21 +153,21 @@ def filled(broker, name):
     queue = broker.queue(name)
     queue.send([f"m{number}" for number in range(10)], fixed_time=DUE)
     asked = {"consumer": "c", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
-    queue.claim([ClaimRequest(0, 0, 5)], **asked)
+    queue.ask(claiming.claim, [ClaimRequest(0, 0, 5)], **asked)
     return queue
 
 
 def claim(queue):
     asked = {"consumer": "d", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
-    queue.claim([ClaimRequest(0, 0, 5)], **asked)
+    queue.ask(claiming.claim, [ClaimRequest(0, 0, 5)], **asked)
 
 
 def rollback(queue):
-    queue.rollback(0, "c:1:0:1", [b"m0", b"m1"])
+    seeding.rollback(queue, 0, "c:1:0:1", [b"m0", b"m1"])
 
 
 def commit(queue):
-    queue.commit([0], "c", 1, 1)
+    queue.ask(claiming.commit, [0], "c", 1, 1)
 
 
 @pytest.mark.parametrize("call", [claim, rollback, commit], ids=lambda call: call.__name__)

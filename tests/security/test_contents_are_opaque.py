@@ -14,8 +14,11 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from rmq_spark.client import Message, connect
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.staging import Manifest, StageName, Staging
+from rmq_spark.client.staging import Staging
+from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.protocol.sealing import Manifest
+from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.listener.message_child import Handing, Job
 from rmq_spark.spark.listener.message_runner import MessageRunner
 from rmq_spark.spark.options import parse_sink_options
@@ -113,7 +116,7 @@ def test_through_plain_python_a_rollback_the_dead_queue_and_back(queue, dangerou
             slot: [value for content in of for value in (DUE, content)]
             for slot, of in by_slot(queue, dangerous).items()
         }
-        assert queue.requeue_pairs(pairs) == len(dangerous)
+        assert queue.ask(sending.requeue, pairs) == len(dangerous)
         batch = clerk.poll()
         assert sorted_contents(batch) == sorted(dangerous)
         assert {message.delivery_count for message in batch} == {1}
@@ -130,9 +133,9 @@ def test_through_a_claim_that_is_read_again_and_one_that_expires(queue, dangerou
     requests = [ClaimRequest(slot, 0, 2048) for slot in queue.slots]
     asked = {"consumer": "c", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
     for _ in range(2):
-        claims = queue.claim(requests, **asked)
+        claims = queue.ask(claiming.claim, requests, **asked)
         assert sorted(c for claim in claims for c in claim.contents) == sorted(dangerous)
-    queue.release(queue.slots, "c", 1)
+    queue.ask(claiming.release, queue.slots, "c", 1)
     assert queue.expire() == len(dangerous)
     assert queue.cancel(by_slot(queue, dangerous)) == len(dangerous)
 

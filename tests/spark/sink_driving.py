@@ -9,7 +9,8 @@ from driving import DUE
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_spark.client import staging
-from rmq_spark.client.staging import StageName, Staging
+from rmq_spark.client.staging import Staging
+from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.transport.server import Server
 

@@ -4,6 +4,7 @@ import itertools
 import logging
 
 from driving import contents, names, send_due
+from seeding import rollback
 
 from rmq_spark import Message
 
@@ -71,7 +72,7 @@ def test_it_ends_although_every_message_is_rolled_back(rmq):
         start, deliveries = run.initial(), 0
         while (end := run.plan(start)) != start:
             for row in run.batch(start, end):
-                queue.rollback(0, row["claimId"], [row["content"].encode()])
+                rollback(queue, 0, row["claimId"], [row["content"].encode()])
                 deliveries += 1
             start = end
     assert deliveries == 10 * 17  # until no retry is left
@@ -87,7 +88,7 @@ def test_messages_that_fail_again_and_again_do_not_use_up_what_others_are_due(rm
         while (end := run.plan(start)) != start:
             for row in run.batch(start, end):
                 if int(row["content"][1:]) < 10:
-                    queue.rollback(0, row["claimId"], [row["content"].encode()])
+                    rollback(queue, 0, row["claimId"], [row["content"].encode()])
                 else:
                     good.add(row["content"])
             start = end

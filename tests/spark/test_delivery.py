@@ -7,6 +7,7 @@ import pytest
 from driving import DUE, Rmq, Run, contents, names, send_due, wait_until
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from seeding import rollback
 
 from rmq_spark import Message
 from rmq_spark.dev_servers.redis_server import LocalRedis
@@ -90,7 +91,7 @@ def test_a_retry_has_no_time_and_no_priority_and_the_delivery_count_2(rmq, topic
     queue.send(["again"], **{value: DUE})
     with rmq.by_hand(queue) as run:
         end, (first,) = run.next(run.initial())
-        assert queue.rollback(0, first["claimId"], [b"again"]) == (1, 0)
+        assert rollback(queue, 0, first["claimId"], [b"again"]) == (1, 0)
         assert run.batch(run.initial() | {"consumer": end["consumer"]}, end) == []
         _, (second,) = run.next(end)
     assert (second["dueTime"], second["priority"]) == (None, None)
@@ -246,7 +247,7 @@ def test_a_retry_whose_wait_ends_is_found_while_waiting(rmq):
     queue = rmq.due(1, slots=4)
     with rmq.by_hand(queue, pollInterval="1ms") as run:
         end, (row,) = run.next(run.initial())
-        queue.rollback(row["slot"], row["claimId"], [b"m0"], delay_ms=300)
+        rollback(queue, row["slot"], row["claimId"], [b"m0"], delay_ms=300)
         assert run.plan(end) == end
         assert contents(run.batch(end, planned(run, end))) == ["m0"]
 
@@ -367,7 +368,7 @@ def test_the_backlog_is_reported_queue_by_queue(rmq):
     queue.send(["later"], fixed_time=queue.now_ms() + 3_600_000)
     with rmq.by_hand(queue, maxRecordsPerTrigger=2, pollInterval="1ms") as run:
         _, rows = run.next(run.initial())
-        queue.rollback(0, rows[0]["claimId"], [b"m0"])
+        rollback(queue, 0, rows[0]["claimId"], [b"m0"])
         report = run.reader.reportLatestOffset()
     counters = report.pop("counters")
     assert (counters["accepted"], counters["rolledBack"], counters["dead"]) == (6, 1, 1)
@@ -381,7 +382,7 @@ def test_a_message_that_waits_for_its_retry_is_reported_so(rmq):
     queue = rmq.due(1, slots=1)
     with rmq.by_hand(queue, pollInterval="1ms") as run:
         _, (row,) = run.next(run.initial())
-        queue.rollback(0, row["claimId"], [b"m0"], delay_ms=3_600_000)
+        rollback(queue, 0, row["claimId"], [b"m0"], delay_ms=3_600_000)
         report = run.reader.reportLatestOffset()
     assert (report["retry"], report["due"], report["prepared"]) == (1, 0, 0)
     assert report["oldestDueMs"] is None

@@ -10,6 +10,7 @@ import pytest
 from driving import DUE, contents, refused, wait_until
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import array, col, lit, struct
+from seeding import requeue
 from test_message_runner import SHORT_S, is_running
 
 import rmq_spark
@@ -113,7 +114,7 @@ def test_a_poison_message_dies_of_17_deliveries_and_comes_back_mended(rmq, spark
 
     with open(mended, "w"):
         pass
-    assert queue.requeue(queue.definition.slot_of(b"m500"), [b"m500"], DUE) == 1
+    assert requeue(queue, queue.definition.slot_of(b"m500"), [b"m500"], DUE) == 1
     wait_until(lambda: heard.succeeded == 1000, "the mended message is done")
     assert notes.read()[len(delivered) :] == [["m500", 1, 16]]
     query.processAllAvailable()

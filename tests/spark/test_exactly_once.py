@@ -17,8 +17,9 @@ from pyspark.sql.types import LongType, StructField, StructType
 from sink_driving import SCHEMA, Sink, killed, numbers
 
 from rmq_spark.client import staging
-from rmq_spark.client.staging import SinkBook, StageName, Staging
+from rmq_spark.client.staging import SealedBatches, Staging
 from rmq_spark.errors import CheckpointRefused, InvalidMessage, InvalidOption, StageLost
+from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.sink import arrow_pairs as packing
 from rmq_spark.spark.sink.exactly_once_writer import RmqStagedStreamWriter
@@ -470,7 +471,7 @@ def test_a_driver_killed_while_it_publishes_what_a_task_staged_at_the_second_try
                     os.kill(pid, signal.SIGKILL)
     assert (rmq.folder / "failed").exists()
     query = json.loads((rmq.folder / "checkpoint" / "metadata").read_text())["id"]
-    assert SinkBook(queue.server, query).pending().stages
+    assert SealedBatches(queue.server, query).last().pending.stages
     taken = sink.consume()
     assert 0 < len(taken) < MANY
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from driving import names, send_due, wait_until
 
+from rmq_spark.protocol import reading
+
 PROGRAM = Path(__file__).parent / "kill_program.py"
 
 
@@ -55,7 +57,9 @@ def test_a_task_that_fails_once_and_a_driver_killed_mid_batch_end_with_each_mess
     in_work = killed.figures().prepare.count
     assert 0 < in_work <= 20
     # Nobody else gets it: the same checkpoint may yet be started again within the lease.
-    assert sum(slot.due for slot in killed.due(killed.slots, "another")) == 30 - in_work
+    assert (
+        sum(slot.due for slot in killed.ask(reading.due, killed.slots, "another")) == 30 - in_work
+    )
     send_due(killed, range(60, 70))
     frame = rmq.read(spark, killed, maxRecordsPerTrigger=20, visibilityTimeout="10min")
     rmq.drain(frame.select("content"), "-killed")

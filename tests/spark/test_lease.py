@@ -9,6 +9,7 @@ from redis.exceptions import RedisClusterException
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import Lost, Superseded, UnreadableContent
+from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.source import lease_renewal as lease_module
@@ -36,7 +37,7 @@ def wait_past_the_lease(queue) -> None:
 
 
 def due_to_another(queue) -> int:
-    return sum(slot.due for slot in queue.due(queue.slots, "another"))
+    return sum(slot.due for slot in queue.ask(reading.due, queue.slots, "another"))
 
 
 def test_a_batch_that_takes_longer_than_the_lease_is_not_delivered_twice(rmq):

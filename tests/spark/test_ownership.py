@@ -8,10 +8,12 @@ import pytest
 from driving import contents, names, refused, wait_until
 from kazoo.client import KazooClient
 from pyspark.errors import StreamingQueryException
+from seeding import open_run
 
 import rmq_spark
 from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 from rmq_spark.errors import ExclusiveSlot, OwnershipError, OwnershipUnavailable
+from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import ClaimRequest, SettledClaims
 from rmq_spark.spark.source.backlog import Backlog
 
@@ -96,7 +98,7 @@ def test_two_queries_read_from_different_slots_and_together_all(rmq, owning):
     for run, start in zip(runs, starts, strict=True):
         owns(run, start, SLOTS // 2)
     for slot in range(SLOTS):
-        queue.send_pairs({slot: [1000, b"m%d" % slot]})
+        queue.ask(sending.send, {slot: [1000, b"m%d" % slot]})
     rows = [run.batch(start, planned(run, start)) for run, start in zip(runs, starts, strict=True)]
     slots = [{row["slot"] for row in of_run} for of_run in rows]
     assert not slots[0] & slots[1]
@@ -236,11 +238,12 @@ def test_an_epoch_of_another_ensemble_is_an_error_that_names_the_remedy(rmq, own
 def test_what_a_dead_consumer_held_takes_nobodys_place(rmq):
     """A slot that is held when the query begins, and released while it runs."""
     queue = rmq.queue("FixedTime", 2)
-    queue.send_pairs({0: [v for n in range(10) for v in (1000 + n, b"a%d" % n)]})
-    queue.send_pairs({1: [v for n in range(4) for v in (2000 + n, b"b%d" % n)]})
+    queue.ask(sending.send, {0: [v for n in range(10) for v in (1000 + n, b"a%d" % n)]})
+    queue.ask(sending.send, {1: [v for n in range(4) for v in (2000 + n, b"b%d" % n)]})
     epochs = {0: 1, 1: 1}
-    run_number = queue.open_run("dead", 0)
-    queue.claim(
+    run_number = open_run(queue, "dead", 0)
+    queue.ask(
+        claiming.claim,
         [ClaimRequest(0, 0, 1)],
         consumer="dead",
         run=run_number,
@@ -249,11 +252,11 @@ def test_what_a_dead_consumer_held_takes_nobodys_place(rmq):
         epochs=epochs,
     )
     backlog = Backlog(queue, queue.now_ms())
-    slots = backlog.takeable(queue.due([0, 1], "new", epochs=epochs))
+    slots = backlog.takeable(queue.ask(reading.due, [0, 1], "new", epochs=epochs))
     assert [slot.due for slot in slots] == [0, 4]
     backlog.begin({1: 2})
     backlog.done(SettledClaims(claimed=2, moved=0, committed=2))
-    queue.release([0], "dead", run_number)
+    queue.ask(claiming.release, [0], "dead", run_number)
     assert backlog.bound(10**9) >= 9 + 2  # nine that waited behind it, and two of the other slot
 
 
@@ -278,7 +281,9 @@ def test_who_switches_exclusive_off_ends_the_queries_that_rely_on_it(rmq, owning
 def test_a_batch_takes_the_earliest_messages_of_all_slots(rmq):
     queue = rmq.queue("FixedTime", SLOTS)
     for slot, first in enumerate((1000, 5000, 3000, 1500)):
-        queue.send_pairs({slot: [v for n in range(100) for v in (first + n, b"%d %d" % (slot, n))]})
+        queue.ask(
+            sending.send, {slot: [v for n in range(100) for v in (first + n, b"%d %d" % (slot, n))]}
+        )
     with rmq.by_hand(queue, maxRecordsPerTrigger=160) as run:
         _, rows = run.next(run.initial())
     assert len(rows) == 160
@@ -292,8 +297,9 @@ def test_a_batch_takes_the_earliest_messages_of_all_slots(rmq):
 def test_a_batch_takes_the_highest_priorities_of_all_slots(rmq):
     queue = rmq.queue("Priority", SLOTS)
     for slot, lowest in enumerate((100, 2000, 1000, 500)):
-        queue.send_pairs(
-            {slot: [v for n in range(100) for v in (lowest + n, b"%d %d" % (slot, n))]}
+        queue.ask(
+            sending.send,
+            {slot: [v for n in range(100) for v in (lowest + n, b"%d %d" % (slot, n))]},
         )
     with rmq.by_hand(queue, maxRecordsPerTrigger=100) as run:
         _, rows = run.next(run.initial())

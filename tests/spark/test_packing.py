@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_spark.protocol import sending
 from rmq_spark.protocol.messagepack import packed
 from rmq_spark.spark.sink import arrow_pairs as packing
 
@@ -61,7 +62,7 @@ def test_what_was_packed_arrives(broker, slots):
     queue = broker.queue("T")
     contents = [b"a", b"", b"\r\n", bytes(range(256)), "größer".encode()]
     rows = [(17 + at, content, at % slots) for at, content in enumerate(contents)]
-    queue.send_pairs(by_columns(rows))
+    queue.ask(sending.send, by_columns(rows))
     found = {
         content: int(score)
         for slot in range(min(slots, len(rows)))
@@ -74,7 +75,7 @@ def test_what_was_packed_arrives(broker, slots):
 
 def test_a_list_may_stand_for_packed_pairs(broker):
     broker.create("T", "Priority", 1)
-    assert broker.queue("T").send_pairs({0: [17, b"a", 18, b"b"]}).new == 2
+    assert broker.queue("T").ask(sending.send, {0: [17, b"a", 18, b"b"]}).new == 2
 
 
 def batches(*counts):

@@ -6,6 +6,7 @@ import pytest
 from driving import contents, names, refused, send_due
 
 from rmq_spark.errors import Lost, Settled, Superseded
+from rmq_spark.protocol import claiming, reading
 
 
 def run_of(rows) -> int:
@@ -63,7 +64,7 @@ def test_an_old_run_can_neither_plan_nor_commit_once_a_newer_one_has_begun(rmq):
             old.reader.commit(end)
         old.stop()  # releases nothing of the new run
         for consumer in ("other", end["consumer"]):
-            assert sum(slot.due for slot in queue.due(queue.slots, consumer)) == 0
+            assert sum(slot.due for slot in queue.ask(reading.due, queue.slots, consumer)) == 0
         assert queue.figures().prepare.count == 5
 
 
@@ -165,7 +166,7 @@ def test_what_is_lost_fails_a_second_read_and_is_not_in_the_next_run(rmq):
     with rmq.by_hand(queue) as run:
         start = run.initial()
         end, first = run.next(start)
-        queue.release(queue.slots, end["consumer"], run_of(first))
+        queue.ask(claiming.release, queue.slots, end["consumer"], run_of(first))
         with rmq.by_hand(queue) as other:
             _, taken = other.next(other.initial())
             assert contents(taken) == contents(first)
@@ -224,7 +225,7 @@ def test_a_reader_that_lost_its_killed_driver_gives_nothing_back(rmq):
     end, rows = run.next(start)
     with contextlib.suppress(EOFError), run:
         raise EOFError  # what reading from the JVM does then
-    assert sum(slot.due for slot in queue.due(queue.slots, "other")) == 0
+    assert sum(slot.due for slot in queue.ask(reading.due, queue.slots, "other")) == 0
     with run.again() as later:
         assert contents(later.batch(start, end)) == contents(rows)
 
@@ -236,7 +237,7 @@ def test_stop_is_harmless_before_any_call_and_twice(rmq):
     run.next(run.initial())
     run.stop()
     run.stop()
-    assert sum(slot.due for slot in queue.due(queue.slots, "other")) == 0
+    assert sum(slot.due for slot in queue.ask(reading.due, queue.slots, "other")) == 0
 
 
 def test_a_query_triggered_once_does_not_release_when_it_stops(rmq):
@@ -246,7 +247,7 @@ def test_a_query_triggered_once_does_not_release_when_it_stops(rmq):
         start = run.initial()
         end = run.plan(start, all_available=True)
         assert len(run.batch(start, end)) == 6
-    assert sum(slot.due for slot in queue.due(queue.slots, "other")) == 0
+    assert sum(slot.due for slot in queue.ask(reading.due, queue.slots, "other")) == 0
     with run.again() as later:
         assert later.plan(end, all_available=True) == end
     assert queue.figures().counters["committed"] == 6
@@ -261,7 +262,7 @@ def test_a_run_that_only_replays_does_not_release_when_it_stops(rmq):
     run.batch(start, end)  # and it is killed
     with run.again() as replay:
         assert len(replay.batch(start, end)) == 6
-    assert sum(slot.due for slot in queue.due(queue.slots, "other")) == 0
+    assert sum(slot.due for slot in queue.ask(reading.due, queue.slots, "other")) == 0
 
 
 def test_a_batch_with_several_claims_a_slot_is_replayed_in_order(rmq):

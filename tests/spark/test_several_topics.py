@@ -14,6 +14,7 @@ from rmq_spark.errors import (
     ServerUnavailable,
     UnknownTopic,
 )
+from rmq_spark.protocol import reading
 from rmq_spark.spark.source.batch_sizing import FIRST_MESSAGES
 
 
@@ -332,7 +333,7 @@ def test_a_lease_that_cannot_be_renewed_in_one_topic_is_in_the_others(rmq, two, 
     with Run(options(rmq, topics=listed(*two), visibilityTimeout="2s")) as run:
         run.next(run.initial())
         time.sleep(3)
-        free = {listed(q): sum(s.due for s in q.due(q.slots, "another")) for q in two}
+        free = {listed(q): sum(s.due for s in q.ask(reading.due, q.slots, "another")) for q in two}
     assert free.pop(failing) > 0
     assert set(free.values()) == {0}
 

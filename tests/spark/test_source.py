@@ -13,6 +13,7 @@ from driving import DUE, chained_text, contents, names, send_due, wait_until
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import StringType, StructField, StructType
 
+from rmq_spark.protocol import reading
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 
 
@@ -46,7 +47,7 @@ class Batches:
 
 
 def due_to_another(queue) -> int:
-    return sum(slot.due for slot in queue.due(queue.slots, "another"))
+    return sum(slot.due for slot in queue.ask(reading.due, queue.slots, "another"))
 
 
 def test_an_available_now_query_ends_with_all_in_several_batches(spark, rmq):

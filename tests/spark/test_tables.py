@@ -11,6 +11,7 @@ from test_bad_rows import write
 
 import rmq_spark
 from rmq_spark.errors import InvalidOption, UnknownTopic
+from rmq_spark.protocol import sending
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
 
@@ -142,7 +143,7 @@ def test_slots_are_shared_out_to_tasks(spark, rmq, options, tasks):
 def test_a_large_queue_is_read_by_several_tasks_in_many_pages(spark, rmq):
     queue = rmq.queue("FixedTime", 2)
     pairs = [value for n in range(60_000) for value in (DUE + n, b"m%d" % n)]
-    queue.send_pairs({0: pairs, 1: pairs})
+    queue.ask(sending.send, {0: pairs, 1: pairs})
     frame = table(spark, rmq, queue)
     assert frame.rdd.getNumPartitions() == 2
     assert frame.selectExpr("count(*)", "count(distinct slot, content)").first() == (

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption, UnusableFunction
+from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import Rollback
 from rmq_spark.spark.listener.message_child import Handing, Job
 from rmq_spark.spark.listener.message_runner import MESSAGES_AT_ONCE, Failure, runner_of
@@ -305,7 +306,8 @@ class _Task:
             rollback = Rollback(slot, claim_id, held, self.options.delay_ms)
             by_topic.setdefault(topic, []).append(rollback)
         for topic, rollbacks in by_topic.items():
-            outcome.left_alone += queues[topic].rollbacks(rollbacks).left_alone
+            result = queues[topic].ask(claiming.rollbacks, rollbacks)
+            outcome.left_alone += result.left_alone
         first = 0
         for failure in failures[: ERRORS_A_TASK - len(outcome.errors)]:
             topic, slot, claim_id = claims[first]

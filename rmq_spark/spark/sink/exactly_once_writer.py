@@ -12,8 +12,10 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.staging import Manifest, Sealed, StageName, Staging
+from rmq_spark.client.staging import Staging
 from rmq_spark.errors import InvalidOption, RmqError
+from rmq_spark.protocol.sealing import Manifest, Sealed
+from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.writers import SinkWork
 from rmq_spark.transport.server import shared_server

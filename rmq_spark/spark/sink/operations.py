@@ -8,6 +8,7 @@ import numpy as np
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import Rollback
 from rmq_spark.protocol.messagepack import PackedPairs
 from rmq_spark.spark.options import SinkOptions
@@ -70,7 +71,7 @@ class Send(Operation):
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
         """Sends."""
-        sent = queue.send_pairs(work)
+        sent = queue.ask(sending.send, work)
         return {"new": sent.new, "merged": sent.merged}
 
 
@@ -118,7 +119,7 @@ class Requeue(Operation):
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
         """Requeues."""
-        requeued = queue.requeue_pairs(work)
+        requeued = queue.ask(sending.requeue, work)
         asked = sum(map(len, work.values())) // 2
         return {"requeued": requeued, "not found": asked - requeued}
 
@@ -161,7 +162,7 @@ class RollBack(Operation):
 
     def do(self, queue: Queue, work: list[Rollback]) -> dict[str, int]:
         """Rolls back. What its claim holds no more is left alone: it comes again by itself."""
-        result = queue.rollbacks(work)
+        result = queue.ask(claiming.rollbacks, work)
         return {"rolled back": result.rolled_back, "left alone": result.left_alone}
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import RmqError, ServerUnavailable, Superseded
+from rmq_spark.protocol import claiming
+from rmq_spark.protocol.calls import Request
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.transport.server import Server
 
@@ -87,14 +89,7 @@ class LeaseTimer:
         for queue, slots in self._due().values():
             try:
                 server = server or Server(self._options.connection, self._options.patience_s)
-                own = queue.through(server)
-                own.renew(
-                    sorted(slots),
-                    self._consumer,
-                    self._run,
-                    self._options.lease_ms,
-                    since=self._settled,
-                )
+                server.ask(self._renewal(queue, slots))
             except Superseded:
                 raise
             except Exception as error:  # without its thread a healthy query loses its messages
@@ -108,6 +103,12 @@ class LeaseTimer:
                     _close(server)
                     server = None
         return server
+
+    def _renewal(self, queue: Queue, slots: Iterable[int]) -> Request[dict[int, int]]:
+        lease_ms, since = self._options.lease_ms, self._settled
+        return claiming.renew(
+            queue.queues, sorted(slots), self._consumer, self._run, lease_ms, since=since
+        )
 
     def _due(self) -> dict[str, tuple[Queue, frozenset[int]]]:
         longest = self._options.max_processing_ms

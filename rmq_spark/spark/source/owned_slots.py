@@ -8,6 +8,7 @@ from rmq_spark.client.consumer import refuse_exclusive
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption, OwnershipError
 from rmq_spark.ownership.ensemble import EnsembleOptions
+from rmq_spark.protocol import reading
 from rmq_spark.topics.definition import TopicDefinition
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class OwnedSlots:
         return dict(epochs)
 
     def _check_epochs(self, new: Mapping[int, int]) -> None:
-        stored = self._queue.epochs(list(new)) if new else []
+        stored = self._queue.ask(reading.epochs, list(new)) if new else []
         for (slot, epoch), known in zip(new.items(), stored, strict=True):
             if known > epoch:
                 raise OwnershipError(

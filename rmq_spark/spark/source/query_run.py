@@ -16,9 +16,11 @@ import secrets
 from collections.abc import Iterable, Mapping
 
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.consumer_runs import ConsumerBook
-from rmq_spark.client.queue import EVERY_RUN, Queue
+from rmq_spark.client.consumer_runs import ConsumerRuns
+from rmq_spark.client.queue import Queue
 from rmq_spark.errors import CheckpointRefused, RmqError
+from rmq_spark.protocol import reading
+from rmq_spark.protocol.claiming import EVERY_RUN
 from rmq_spark.protocol.claims import Header, SettledClaims
 from rmq_spark.spark.batch_limits import Limits
 from rmq_spark.spark.options import DEFAULT_MOST_PARTITIONS, SourceOptions
@@ -62,7 +64,7 @@ class ConsumerRun:
         self._options = options
         self._server = server
         self._broker = Broker(server, key_prefix=options.key_prefix)
-        self._book = ConsumerBook(server, start.consumer, options.key_prefix)
+        self._book = ConsumerRuns(server, start.consumer, options.key_prefix)
         self._backlogs = backlogs
         self.consumer = start.consumer
         definitions = options.subscription.find(self._broker)
@@ -215,9 +217,12 @@ class ConsumerRun:
         if self._watch.knows_too_little():
             return True
         self._watch.rest()
-        topics = self._topics.values()
-        calls = [call for topic in topics for call in topic.queue.any_due_calls(topic.slots)]
-        return any(self._server.pipeline(calls))
+        one_node = not self._server.is_cluster
+        asked = [
+            reading.any_due(topic.queue.queues, topic.slots, one_node=one_node)
+            for topic in self._topics.values()
+        ]
+        return self._server.ask(reading.any_of(asked))
 
     def _next(self, limits: Limits | None, seq: int) -> list[PlannedClaim]:
         self._refresh()
@@ -339,9 +344,11 @@ def _release_all(server: Server, slots: Mapping[TopicRun, list[int]]) -> None:
         raise failed
 
 
-def _checked(book: ConsumerBook, queues: Iterable[Queue], start: Offset, replays: bool) -> int:
+def _checked(book: ConsumerRuns, queues: Iterable[Queue], start: Offset, replays: bool) -> int:
     """The highest run known of a consumer. Raises CheckpointRefused for a stale checkpoint."""
-    headers = [header for queue in queues for header in queue.headers(start.consumer)] or [Header()]
+    headers = [
+        header for queue in queues for header in queue.ask(reading.headers, start.consumer)
+    ] or [Header()]
     settled = max(book.settled(), max(header.settled for header in headers))
     claimed = max(header.last_seq for header in headers)
     if start.seq < settled or (not replays and start.seq < claimed):

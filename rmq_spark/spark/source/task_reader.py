@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import UnreadableContent
+from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.planning import PlannedClaim
@@ -131,7 +132,8 @@ def _first_of(claims: list[PlannedClaim], messages: int) -> list[PlannedClaim]:
 def _claim(
     queue: Queue, options: SourceOptions, delivery: Delivery, part: Sequence[PlannedClaim]
 ) -> list[Claim]:
-    return queue.claim(
+    return queue.ask(
+        claiming.claim,
         [ClaimRequest(claim.slot, claim.j, claim.limit) for claim in part],
         consumer=delivery.consumer,
         run=delivery.run,
@@ -278,7 +280,7 @@ def _refuse_unreadable(
                 content.decode()
             except UnicodeDecodeError as error:
                 for queue in queues:
-                    queue.unread(queue.slots, delivery.consumer, delivery.run, seq)
+                    queue.ask(claiming.unread, queue.slots, delivery.consumer, delivery.run, seq)
                 raise UnreadableContent(
                     f"Topic {claim.topic}, slot {claim.slot}: a content is no UTF-8 text (byte "
                     f"{error.start} of {len(content)}), but the column content is a STRING. Read "

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_spark.client.broker import Broker, check_agrees
 from rmq_spark.client.queue import Queue
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import ListedClaim, SettledClaims, SlotDue
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog
@@ -69,12 +70,16 @@ class TopicRun:
 
     def settle(self, slots: Iterable[int], seq: int) -> SettledClaims:
         """Commit what this run has claimed or replayed up to a batch."""
-        return self.queue.commit(slots, self._consumer, self._run, seq)
+        return self.queue.ask(claiming.commit, slots, self._consumer, self._run, seq)
 
     def settle_finished(self, seq: int, finished_by: int) -> SettledClaims:
         """Commit, in all slots, the one batch that an earlier run has finished."""
-        return self.queue.commit(
-            *(self.queue.slots, self._consumer, self._run, seq),
+        return self.queue.ask(
+            claiming.commit,
+            self.queue.slots,
+            self._consumer,
+            self._run,
+            seq,
             since=seq - 1,
             finished_by=finished_by,
         )
@@ -109,8 +114,12 @@ class TopicRun:
     def _ask(self) -> list[SlotDue]:
         if self.queue.definition.paused:
             return []
-        slots = self.queue.due(
-            self.slots, self._consumer, due_before_ms=self.due_before_ms, epochs=self._epochs
+        slots = self.queue.ask(
+            reading.due,
+            self.slots,
+            self._consumer,
+            due_before_ms=self.due_before_ms,
+            epochs=self._epochs,
         )
         return slots if self._backlog is None else self._backlog.takeable(slots)
 
@@ -123,20 +132,23 @@ class TopicRun:
 
     def mark(self, slots: Iterable[int], mark: str) -> None:
         """Leaves the mark of a planned batch in the slots that are to give messages to it."""
-        self.queue.plan(sorted(slots), self._consumer, self._run, mark)
+        self.queue.ask(claiming.plan, sorted(slots), self._consumer, self._run, mark)
 
     def _first_of(self, limit: int, seq: int) -> dict[int, int]:
         due = {slot.slot: slot.due for slot in self._due}
         if limit >= sum(due.values()):
             return allocate(due, None, seq)
         if self.queue.definition.type.descending:
-            return earliest(due, limit, seq, HIGHEST_SCORE, self.queue.counts)
+            return earliest(due, limit, seq, HIGHEST_SCORE, self._counts)
         now_ms = self.queue.now_ms() if self.due_before_ms is None else self.due_before_ms
 
         def of_age(slots: Sequence[int], ages: Sequence[int]) -> list[list[int]]:
-            return self.queue.counts(slots, [now_ms - age for age in ages])
+            return self._counts(slots, [now_ms - age for age in ages])
 
         return earliest(due, limit, seq, now_ms, of_age)
+
+    def _counts(self, slots: Sequence[int], scores: Sequence[int]) -> list[list[int]]:
+        return self.queue.ask(reading.counts, slots, scores)
 
     @property
     def due_before_ms(self) -> int | None:
@@ -151,7 +163,9 @@ class TopicRun:
     def replay(self, seq_from: int, seq_to: int) -> list[ListedClaim]:
         """The claims of the batches after seq_from up to seq_to, which an earlier run has made."""
         lease_ms = self._options.lease_ms
-        return self.queue.replay(self._consumer, self._run, seq_from, seq_to, lease_ms)
+        return self.queue.ask(
+            claiming.replay, self._consumer, self._run, seq_from, seq_to, lease_ms
+        )
 
     def wait_for_slots(self) -> None:
         """Waits while it owns none of the slots that are to be its own."""
@@ -160,4 +174,4 @@ class TopicRun:
 
     def release(self, server: Server, slots: Iterable[int]) -> None:
         """Gives back what is in work there, through another connection."""
-        self.queue.through(server).release(slots, self._consumer, self._run)
+        server.ask(claiming.release(self.queue.queues, slots, self._consumer, self._run))

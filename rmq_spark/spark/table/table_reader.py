@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import Page
 from rmq_spark.spark.table.selection import Scope
 from rmq_spark.spark.table.table_options import TableOptions
@@ -55,7 +56,7 @@ class RmqTableReader(DataSourceReader):
         return [TablePartition(topic, options.scope, slots[at::tasks]) for at in range(tasks)]
 
     def _tasks(self, queue: Queue, slots: Sequence[int]) -> int:
-        rows = sum(queue.sizes(self._options.scope.queues, slots))
+        rows = sum(queue.ask(reading.sizes, self._options.scope.queues, slots))
         return max(1, min(MOST_TASKS, rows // ROWS_A_TASK))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

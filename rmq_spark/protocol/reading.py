@@ -1,0 +1,180 @@
+"""Requests that only look: what is due, how many, which consumers, page by page."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from rmq_spark.protocol.calls import Call, Request, fields_of, text_of
+from rmq_spark.protocol.chunks import chunks
+from rmq_spark.protocol.claims import ConsumerSeen, Figures, Header, QueueFigures, SlotDue
+from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind, page_of
+from rmq_spark.protocol.topic_queues import TopicQueues
+from rmq_spark.topics.definition import Keys
+
+# Redis looks at a store in about 1 us.
+STORES_A_CALL = 4096
+# A page keeps others waiting for 2 ms, as a rule (bench/table.py).
+ENTRIES_A_PAGE = 1024
+BYTES_A_PAGE = 1024 * 1024
+COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
+# The field beside the consumers' headers that keeps the epoch of a slot's owner.
+EPOCH_FIELD = "@epoch"
+
+
+def headers(queues: TopicQueues, consumer: str) -> Request[list[Header]]:
+    """Look up how far a consumer came, slot by slot."""
+    reads = [("HGET", queues.keys.consumers(slot), consumer) for slot in queues.slots]
+    return Request((), lambda replies: [Header.parse(reply) for reply in replies], reads)
+
+
+def consumers(queues: TopicQueues, now_ms: int) -> Request[list[ConsumerSeen]]:
+    """List all consumers that are remembered, the last seen first. now_ms: Redis' time."""
+    reads = [("HGETALL", queues.keys.consumers(slot)) for slot in queues.slots]
+    return Request((), lambda replies: _consumers_of(replies, now_ms), reads)
+
+
+def _consumers_of(hashes: Iterable[Any], now_ms: int) -> list[ConsumerSeen]:
+    found: dict[str, list[Header]] = {}
+    for of_slot in hashes:
+        for name, text in fields_of(of_slot):
+            if name != EPOCH_FIELD.encode():
+                found.setdefault(name.decode(), []).append(Header.parse(text))
+    seen = [
+        ConsumerSeen(
+            name,
+            len(of_slots),
+            sum(header.last_seq > header.settled for header in of_slots),
+            max(0, now_ms - max(header.seen_ms for header in of_slots)),
+        )
+        for name, of_slots in found.items()
+    ]
+    return sorted(seen, key=lambda consumer: (consumer.ms_ago, consumer.consumer))
+
+
+def epochs(queues: TopicQueues, slots: Sequence[int]) -> Request[list[int]]:
+    """Look up the epoch under which each slot was claimed last; 0 where none was."""
+    reads = [("HGET", queues.keys.consumers(slot), EPOCH_FIELD) for slot in slots]
+    return Request((), lambda replies: [int(epoch or 0) for epoch in replies], reads)
+
+
+def due(
+    queues: TopicQueues,
+    slots: Sequence[int],
+    consumer: str,
+    *,
+    due_before_ms: int | None = None,
+    epochs: Mapping[int, int | None] | None = None,
+) -> Request[list[SlotDue]]:
+    """Ask what claims of these slots could take now."""
+    known = epochs or {}
+    calls = [
+        Call(
+            "due",
+            queues.keys_of(slot, "store prepare retry claims consumers"),
+            [consumer, text_of(due_before_ms), text_of(known.get(slot)), queues.descending],
+        )
+        for slot in slots
+    ]
+    return Request(
+        calls,
+        lambda replies: [
+            SlotDue(slot, count, held, None if next_ms == b"" else next_ms)
+            for slot, (count, held, next_ms) in zip(slots, replies, strict=True)
+        ],
+    )
+
+
+def counts(
+    queues: TopicQueues, slots: Sequence[int], scores: Sequence[int]
+) -> Request[list[list[int]]]:
+    """Count the messages each store delivers up to and with each score, by slot and score."""
+    args = [queues.descending, *scores]
+    return Request([Call("counts", [queues.keys.store(slot)], args) for slot in slots], list)
+
+
+def any_due(queues: TopicQueues, slots: Sequence[int], *, one_node: bool) -> Request[bool]:
+    """Ask whether a message is due in the store of any of these slots: one cheap call.
+
+    one_node: False in a Redis Cluster, where it takes a call for each slot. Retries that wait and
+    claims are not looked at.
+    """
+    parts = chunks(_stores(queues.keys, tuple(slots)), STORES_A_CALL if one_node else 1)
+    return Request([Call("any_due", part, [queues.descending]) for part in parts], any)
+
+
+def any_of(requests: Iterable[Request[bool]]) -> Request[bool]:
+    """Ask several requests at once: whether the answer to any of them is yes."""
+    return Request([call for request in requests for call in request.calls], any)
+
+
+@lru_cache(maxsize=16)
+def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
+    """Return the stores of slots. Asked for ten times a second while a query waits."""
+    return [keys.store(slot) for slot in slots]
+
+
+def figures(queues: TopicQueues) -> Request[Figures]:
+    """Count what all queues hold, over all slots, and sum up the counters."""
+    kinds = "store prepare retry dead claims"
+    calls = [
+        Call("figures", queues.keys_of(slot, kinds), [queues.descending]) for slot in queues.slots
+    ]
+    reads = [("HMGET", queues.keys.stats(slot), *COUNTERS) for slot in queues.slots]
+    return Request(calls, lambda replies: _figures_of(*_halves(replies)), reads)
+
+
+def _halves(replies: list[Any]) -> tuple[list[Any], list[Any]]:
+    middle = len(replies) // 2
+    return replies[:middle], replies[middle:]
+
+
+def _figures_of(counted: list[Any], counters: list[Any]) -> Figures:
+    columns = list(zip(*counted, strict=True))
+    return Figures(
+        store=QueueFigures(sum(columns[1]), sum(columns[2]), _earliest(columns[3])),
+        prepare=QueueFigures(sum(columns[4]), sum(columns[5]), _earliest(columns[6])),
+        retry=QueueFigures(sum(columns[7]), sum(columns[8]), _earliest(columns[9])),
+        dead=QueueFigures(sum(columns[10]), 0, _earliest(columns[11])),
+        counters={
+            name: sum(int(row[at] or 0) for row in counters) for at, name in enumerate(COUNTERS)
+        },
+    )
+
+
+def _earliest(texts: Iterable[bytes]) -> int | None:
+    return min((int(float(text)) for text in texts if text), default=None)
+
+
+def page(
+    queues: TopicQueues,
+    kind: QueueKind,
+    slot: int,
+    scores: Bounds = UNBOUNDED,
+    after: tuple[float, bytes] | None = None,
+    most: int = ENTRIES_A_PAGE,
+) -> Request[tuple[Page, bool]]:
+    """Read entries of a queue of one slot by score; answer whether there may be more, too.
+
+    after: score and content of the entry to go on from; where it has left, all of its score come
+    again. A page ends at ``most`` entries, or soon after a MiB.
+    """
+    names = f"{kind} claims first" if kind is QueueKind.PREPARE else kind
+    score, content = ("", b"") if after is None else (f"{after[0]:.17g}", after[1])
+    args = [*scores.limits, score, content, most, BYTES_A_PAGE]
+    return Request(
+        [Call("page", queues.keys_of(slot, names), args)],
+        lambda replies: (page_of(queues.definition, kind, slot, replies[0]), bool(replies[0][2])),
+    )
+
+
+def sizes(
+    queues: TopicQueues, kinds: Sequence[QueueKind], slots: Sequence[int]
+) -> Request[list[int]]:
+    """Count how many messages these queues hold together, slot by slot."""
+    reads = [("ZCARD", getattr(queues.keys, kind)(slot)) for slot in slots for kind in kinds]
+    size = len(kinds)
+    return Request(
+        (),
+        lambda replies: [sum(replies[at : at + size]) for at in range(0, len(replies), size)],
+        reads,
+    )

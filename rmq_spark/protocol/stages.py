@@ -1,0 +1,123 @@
+"""Requests of a sink that stages messages, unseen by consumers, until their batch is published."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rmq_spark.protocol.calls import BoundedRequest, Call, Request, fields_of
+from rmq_spark.protocol.chunks import chunks
+from rmq_spark.protocol.messagepack import Pairs
+from rmq_spark.protocol.sending import SendResult
+from rmq_spark.protocol.topic_queues import TopicQueues
+from rmq_spark.topics.definition import TopicType
+
+MESSAGES_A_STAGING = 3900
+STAGES_A_DISCARD = 1000
+# A pipeline of small requests runs in one go; 16 calls of 4096 messages block Redis for 0.2 s.
+PUBLISHES_A_PIPELINE = 16
+
+
+@dataclass(frozen=True)
+class StageName:
+    """The name of what one attempt of one task staged. No two attempts share a name."""
+
+    query: str
+    batch: int
+    partition: int
+    attempt: str
+
+    def __str__(self) -> str:
+        return f"{self.query}:{self.batch}:{self.partition}:{self.attempt}"
+
+    @staticmethod
+    def parse(text: str) -> "StageName":
+        """Read what str made."""
+        query, batch, partition, attempt = text.split(":")
+        return StageName(query, int(batch), int(partition), attempt)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A registered stage: when it was begun, ms, and how many of its messages were published."""
+
+    ms: int
+    published: int = 0
+
+    @staticmethod
+    def parse(text: bytes) -> "Begun":
+        """Read what the scripts stage and publish wrote."""
+        return Begun(*map(int, text.split()))
+
+
+def stage(
+    queues: TopicQueues, name: str, by_slot: Mapping[int, Pairs], held: Mapping[int, int]
+) -> Request[dict[int, int]]:
+    """Append messages to a stage; answer how many it holds then, by slot.
+
+    by_slot: by slot, score, content, score, content, ..., at most MESSAGES_A_STAGING messages.
+    held: by slot, messages that the stage holds. Raises ServerFull, and StageLost where the stage
+    holds something else.
+    """
+    calls = [
+        Call("stage", _keys(queues, slot, name), [name, held.get(slot, 0), len(pairs) // 2], pairs)
+        for slot, pairs in by_slot.items()
+    ]
+    return Request(calls, lambda replies: dict(zip(by_slot, replies, strict=True)))
+
+
+def publish(
+    queues: TopicQueues, totals: Mapping[int, Mapping[str, int]]
+) -> BoundedRequest[SendResult]:
+    """Move stages into the stores: by slot and name, how many messages each was given.
+
+    A stage that was published before adds nothing. Raises StageLost where messages of a stage are
+    neither in it nor published.
+    """
+    range_merge = int(queues.definition.type is TopicType.RANGE_MERGE)
+    calls = [
+        Call(
+            "publish",
+            _keys(queues, slot, name) + _keys_of_groups(queues, slot),
+            [name, range_merge, total],
+        )
+        for slot, of_slot in totals.items()
+        for name, total in of_slot.items()
+    ]
+    return BoundedRequest(calls, 0, _sent, a_pipeline=PUBLISHES_A_PIPELINE)
+
+
+def _sent(replies: list[list[list[int]]]) -> SendResult:
+    single = [reply for of_stage in replies for reply in of_stage]
+    return SendResult(sum(reply[1] for reply in single), sum(reply[2] for reply in single))
+
+
+def discard(queues: TopicQueues, names: Mapping[int, Iterable[str]]) -> Request[int]:
+    """Delete stages, by slot; answer how many lists there were."""
+    keys = queues.keys
+    calls = [
+        Call("discard", [keys.stages(slot), *(keys.stage(slot, name) for name in part)], part)
+        for slot, of_slot in names.items()
+        for part in chunks(list(of_slot), STAGES_A_DISCARD)
+    ]
+    return Request(calls, sum)
+
+
+def begun(queues: TopicQueues, slots: Sequence[int]) -> Request[list[dict[str, Begun]]]:
+    """Look up the registered stages of each slot, by name."""
+    reads = [("HGETALL", queues.keys.stages(slot)) for slot in slots]
+    return Request(
+        (),
+        lambda replies: [
+            {name.decode(): Begun.parse(text) for name, text in fields_of(reply)}
+            for reply in replies
+        ],
+        reads,
+    )
+
+
+def _keys(queues: TopicQueues, slot: int, name: str) -> list[str]:
+    return [queues.keys.stage(slot, name), queues.keys.stages(slot)]
+
+
+def _keys_of_groups(queues: TopicQueues, slot: int) -> list[str]:
+    groups = [queues.of_group(group) for group in queues.definition.groups]
+    return [key for group in groups for key in group.keys_of(slot, "store retry stats")]
