@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from rmq_spark.client.messages import (
     Message,
@@ -77,9 +77,9 @@ class Queue:
         """All slots of the topic."""
         return self.queues.slots
 
-    def of_group(self, group: str) -> "Queue":
+    def of_group(self, group: str) -> Self:
         """Return the queue of another consumer group. Raises InvalidOption where there is none."""
-        return Queue(self.server, self.definition, key_prefix=self.key_prefix, group=group)
+        return type(self)(self.server, self.definition, key_prefix=self.key_prefix, group=group)
 
     # -- senders
 

@@ -2,14 +2,12 @@
 
 import logging
 import os
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import redis
 from redis import exceptions as failures
-from redis.sentinel import MasterNotFoundError
 
 from rmq_spark import errors
 from rmq_spark.protocol.calls import BoundedRequest, Call, Request
@@ -18,6 +16,7 @@ from rmq_spark.protocol.messagepack import packed
 from rmq_spark.protocol.scripts import Script, scripts_for, settles_or_stores
 from rmq_spark.transport.acl import commands_of, denied_commands
 from rmq_spark.transport.connection import ConnectionOptions, new_client, not_accepted
+from rmq_spark.transport.failures import PERMIT, passes, root_of, typed_error
 from rmq_spark.transport.routing import Cluster, Command, OneServer, Replication
 
 _log = logging.getLogger(__name__)
@@ -27,31 +26,6 @@ _T = TypeVar("_T")
 OLDEST_VERSION = (6, 2)
 FIRST_WITH_FLAGS = (7, 0)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
-
-_BY_CODE: dict[str, type[errors.RmqError]] = {
-    "RMQ_SUPERSEDED": errors.Superseded,
-    "RMQ_SETTLED": errors.Settled,
-    "RMQ_LOST": errors.Lost,
-    "RMQ_EXCLUSIVE": errors.ExclusiveSlot,
-    "RMQ_WRONGTYPE": errors.WrongKeyType,
-    "RMQ_OTHERTOPIC": errors.CheckpointRefused,
-    "RMQ_RESTORED": errors.CheckpointRefused,
-    "RMQ_STAGELOST": errors.StageLost,
-}
-_REMEDIES = {
-    errors.Superseded: "A newer start of the same query or consumer has taken over. If two queries "
-    "share a checkpoint, give one of them its own.",
-    errors.Lost: "Start the query again: its next run goes on without them. A longer "
-    "visibilityTimeout makes it rarer.",
-    errors.ExclusiveSlot: "Read it with zookeeper.hosts, or switch the topic's exclusive off.",
-    errors.WrongKeyType: "Move that key away, or give the queue a keyPrefix "
-    "or database of its own.",
-    errors.StageLost: "Start the query again: its batch is staged anew; messages of it that were "
-    "published before Redis fell back may come twice.",
-    errors.CheckpointRefused: "Give the query a new checkpointLocation.",
-    errors.ServerUntrusted: "Name the server in redis.url as its certificate does, and the file "
-    "of the authority that signed it in redis.sslCaCerts.",
-}
 
 
 class Server:
@@ -208,7 +182,7 @@ class Server:
             self._load()
             return self._send([calls[at] for at in missing])
         except (redis.RedisError, failures.RedisClusterException) as error:
-            return [_root(error)] * len(missing)
+            return [root_of(error)] * len(missing)
 
     def _send(self, calls: Sequence[Call]) -> list[Any]:
         commands = [Command(call.keys[0], self._words(call)) for call in calls]
@@ -237,7 +211,7 @@ class Server:
                 raise errors.ServerRefused(
                     f"Redis at {self.address} does not permit this user "
                     f"{', '.join(sorted(missing))}, without which {script} would stop half-way. "
-                    f"{_PERMIT}"
+                    f"{PERMIT}"
                 )
 
     def _asked_once(self, commands: Sequence[Command]) -> list[Any]:
@@ -253,11 +227,11 @@ class Server:
             try:
                 return run()
             except (redis.RedisError, failures.RedisClusterException) as raised:
-                error = _root(raised)
+                error = root_of(raised)
             # Raised from here, ours has no error of redis-py behind it, which may quote a password.
             if not isinstance(error, redis.RedisError | failures.RedisClusterException):
                 raise error from None
-            if not _passes(error) or time.monotonic() + wait >= end:
+            if not passes(error) or time.monotonic() + wait >= end:
                 raise self._typed(error, what)
             _log.warning("Redis at %s: %s; trying again", self.address, type(error).__name__)
             time.sleep(wait)
@@ -292,129 +266,12 @@ class Server:
             )
 
     def _typed(self, error: Exception, what: str) -> errors.RmqError:
-        """The error that says it; ``what`` was called."""
-        # Of a command that it does not know the server quotes the arguments: AUTH's is a password.
-        text = str(error).partition(", with args beginning with:")[0]
-        code = text.split(" ", 1)[0]
-        at = f"Redis at {self.address}"
-        if code in _BY_CODE:
-            kind = _BY_CODE[code]
-            remedy = _REMEDIES.get(kind, "")
-            return kind(f"{text.split(' ', 1)[1]}. {remedy}".strip())
-        if isinstance(
-            error, failures.AuthenticationError | failures.AuthenticationWrongNumberOfArgsError
-        ):
-            return errors.ServerRefused(
-                f"{at} refused the user or password. Check redis.username and redis.password."
-            )
-        if isinstance(error, failures.NoPermissionError) or code == "NOPERM":
-            return errors.ServerRefused(f"{at} does not permit this user: {text}. {_PERMIT}")
-        if any(words in text for words in _DENIED_IN_SCRIPT):
-            return errors.ServerRefused(
-                f"{at} does not permit this user a command or key of {what}: {text.rstrip('.')}. "
-                f"{_PERMIT}"
-            )
-        if "NOAUTH" in text or isinstance(error, failures.AuthorizationError):
-            return errors.ServerRefused(f"{at} asks for a password. Set redis.password.")
-        if "DB index is out of range" in text or "invalid DB index" in text:
-            return errors.ServerRefused(f"{at} has no such database: {text}. Check redis.url.")
-        if isinstance(error, failures.OutOfMemoryError) or code == "OOM" or "OOM command" in text:
-            return errors.ServerFull(
-                f"{at} has reached maxmemory: nothing more can be stored until messages are "
-                "consumed or the limit is raised."
-            )
-        if _NO_CLUSTER in text:
-            return errors.ServerUnsuitable(
-                f"redis.cluster=true, but {at} is no cluster. Leave redis.cluster out."
-            )
-        if (certificate := _certificate_error(error)) is not None:
-            return errors.ServerUntrusted(
-                f"{at} shows a certificate that is not trusted: "
-                f"{certificate.verify_message.removesuffix('.')}. "
-                f"{_REMEDIES[errors.ServerUntrusted]}"
-            )
-        if text.startswith(_FAILING_OVER):
-            return errors.NotReplicated(
-                f"{at} is being failed over, or has fewer replicas than it needs to write "
-                f"({text}); it was tried for {self._patience_s:g} s."
-            )
-        if isinstance(error, MasterNotFoundError):  # redis-py quotes what it asked with
-            text = "the Sentinels know of no such master, or none of them answers"
-        if self._options.sentinels and isinstance(error, MasterNotFoundError):
-            return errors.ServerUnavailable(
-                f"{at} is not known: {text}. Check redis.sentinelMaster and redis.sentinels; they "
-                f"were asked for {self._patience_s:g} s."
-            )
-        if _passes(error):
-            tls = " with TLS, maybe for clients with a certificate only (redis.sslCertfile)"
-            return errors.ServerUnavailable(
-                f"{at} cannot be reached ({type(error).__name__}: {text}). Check redis.url and "
-                f"that the server runs{tls if self.address.startswith('rediss') else ''}; it was "
-                f"tried for {self._patience_s:g} s."
-            )
-        if text.lower().startswith("unknown command"):
-            return errors.ServerUnsuitable(
-                f"{at}: {text}. Needed: Redis 6.2 or later, or Valkey, with no command renamed."
-            )
-        if "WRONGTYPE" in text:
-            return errors.WrongKeyType(
-                f"{at}: {what} found a key of another type. {_REMEDIES[errors.WrongKeyType]}"
-            )
-        return errors.ScriptFailed(f"{at}: {what} failed: {text}")
-
-
-_PERMIT = "Give it all of docs/security.md: +command, and ~keyPrefix* for keys."
-# What Redis 6.2 and 7.0 say; what Redis 7.2 and later and Valkey say.
-_DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script:")
-_LASTING = (failures.AuthenticationError, failures.AuthorizationError)
-_PASSING = (
-    failures.AskError,  # MOVED, too
-    failures.ConnectionError,
-    failures.TimeoutError,
-    failures.BusyLoadingError,
-    failures.TryAgainError,
-    failures.ReadOnlyError,
-    failures.ClusterDownError,
-    failures.MasterDownError,
-)
-# What a master says that becomes a replica while WAIT waits, or that has too few replicas to write.
-_FAILING_OVER = ("UNBLOCKED", "NOREPLICAS")
-# What redis-py says, in a class that is no RedisError, of a server that is no cluster, and of
-# clusters that are being formed or rebuilt.
-_NO_CLUSTER = "Cluster mode is not enabled"
-_PASSING_IN_CLUSTER = ("slots are not covered", "could not agree on")
+        """Return the error that says what failed; ``what`` was called."""
+        return typed_error(error, what, self._options, self._patience_s)
 
 
 def _is_passing(reply: Any) -> bool:
-    return isinstance(reply, Exception) and _passes(reply)
-
-
-def _passes(error: Exception) -> bool:
-    """Whether it may go away by itself."""
-    if isinstance(error, failures.RedisClusterException):
-        return isinstance(error, failures.SlotNotCoveredError) or any(
-            text in str(error) for text in _PASSING_IN_CLUSTER
-        )
-    if isinstance(error, _LASTING) or _certificate_error(error) is not None:
-        return False
-    return isinstance(error, _PASSING) or str(error).startswith(_FAILING_OVER)
-
-
-def _certificate_error(error: Exception) -> ssl.SSLCertVerificationError | None:
-    """Why the server's certificate was refused, if that is what redis-py stumbled over."""
-    behind = error.__context__
-    return behind if isinstance(behind, ssl.SSLCertVerificationError) else None
-
-
-def _root(error: Exception) -> Exception:
-    """What was the matter with the node of a cluster that was asked last."""
-    while isinstance(error, failures.RedisClusterException):
-        if _NO_CLUSTER in str(error) and isinstance(error.__context__, failures.NoPermissionError):
-            return error.__context__
-        if not isinstance(error.__cause__, Exception):
-            break
-        error = error.__cause__
-    return error
+    return isinstance(reply, Exception) and passes(reply)
 
 
 def _named(words: Sequence[Any]) -> str:

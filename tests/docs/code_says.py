@@ -8,23 +8,13 @@ from typer.main import get_command
 
 import rmq_spark
 from rmq_spark.cli.app import _connection, app
-from rmq_spark.protocol.claims import Figures, QueueFigures
 
-# Methods of Queue and Consumer that the connector calls, and whoever settles claims by hand.
-INSIDE = {
-    "Queue": (
-        *("send_pairs", "requeue_pairs", "purge_pairs", "open_run", "settle", "settled"),
-        *("plan", "claim", "replay", "commit", "renew", "release", "give_back", "unread"),
-        *("rollback", "rollbacks", "rollback_each"),
-        *("through", "headers", "consumers", "epochs", "due", "counts", "any_due"),
-        *("any_due_calls", "page", "sizes"),
-    ),
-    "Consumer": ("commit", "renew", "rollback"),
-}
+# Methods that other parts of the package call.
+INSIDE = {"Queue": ("ask",), "Consumer": ("commit", "renew", "rollback")}
 CLASSES = (rmq_spark.Broker, rmq_spark.Queue, rmq_spark.Consumer, rmq_spark.Batch)
 VALUES = (
     *(rmq_spark.Message, rmq_spark.SendResult, rmq_spark.Delivered, rmq_spark.TopicDefinition),
-    *(Figures, QueueFigures),
+    *(rmq_spark.Figures, rmq_spark.QueueFigures, rmq_spark.Bounds, rmq_spark.Entry),
 )
 FUNCTIONS = (rmq_spark.connect, rmq_spark.each_message, rmq_spark.register)
 

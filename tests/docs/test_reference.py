@@ -185,8 +185,18 @@ def squeezed(text):
 def test_every_public_name_is_there():
     names = [name for name in rmq_spark.__all__ if not name.startswith("_")]
     plain_python = PAGE.partition("## Plain Python")[2].partition("## The command rmq")[0]
-    assert [name for name in names if not re.search(rf"\b{name}\b", plain_python)] == []
+    documented = plain_python + section("Errors")
+    assert [name for name in names if not re.search(rf"\b{name}\b", documented)] == []
     assert all(function.__name__ in names for function in FUNCTIONS)
+
+
+def test_every_class_that_it_names_is_public():
+    shown = " ".join(re.findall(r"```text\n(.*?)```", section("Plain Python"), re.S))
+    types = set(re.findall(r"\b[A-Z][a-z]\w+", re.sub(r"#.*", "", shown)))
+    from_python = {"Any", "Callable", "DataFrame", "Iterable", "Iterator", "Mapping", "None"}
+    from_python |= {"Row", "Self", "Sequence", "SparkSession", "False", "True"}
+    assert [name for name in types - from_python if not hasattr(rmq_spark, name)] == []
+    assert [name for name in by_name("Errors") if not hasattr(rmq_spark, name)] == []
 
 
 @pytest.mark.parametrize("owner", INSIDE)

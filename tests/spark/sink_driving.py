@@ -8,8 +8,8 @@ import pytest
 from driving import DUE
 from pyspark.sql.types import StringType, StructField, StructType
 
-from rmq_spark.client import staging
 from rmq_spark.client.staging import Staging
+from rmq_spark.protocol import stages
 from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.transport.server import Server
@@ -87,7 +87,7 @@ def killed(monkeypatch, script, nth=0, after=False):
 
     with monkeypatch.context() as patched:
         patched.setattr(Server, "pipeline", until)
-        patched.setattr(staging, "PUBLISHES_A_PIPELINE", 1)
+        patched.setattr(stages, "PUBLISHES_A_PIPELINE", 1)
         with pytest.raises(Killed):
             yield
 
