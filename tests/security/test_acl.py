@@ -15,6 +15,8 @@ from rmq_spark.errors import RmqError, ServerRefused
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.scripts import scripts_for
+from rmq_spark.protocol.topic_queues import TopicQueues
+from rmq_spark.topics.definition import Keys
 from rmq_spark.transport.acl import commands_of
 
 COMMANDS = [rule[1:] for rule in documented_users()["rmq"] if rule.startswith("+")]
@@ -123,7 +125,7 @@ def test_keys_outside_the_prefix_are_refused(url, enter, user):
     outside = connect(url, username=user, password=SECRET, key_prefix="other:", patience_s=2)
     inside = connect(url, username=user, password=SECRET, key_prefix=admin.key_prefix)
     queue = inside.queue("T")
-    queue.keys = type(queue.keys)("T", "other:")
+    queue.queues = TopicQueues(queue.definition, Keys("T", "other:"))
     refused = [
         lambda: outside.create("T", "FixedTime", 1),
         lambda: outside.find("T"),

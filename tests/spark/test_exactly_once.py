@@ -16,9 +16,9 @@ from driving import DUE, Rmq, names, refused, wait_until
 from pyspark.sql.types import LongType, StructField, StructType
 from sink_driving import SCHEMA, Sink, killed, numbers
 
-from rmq_spark.client import staging
 from rmq_spark.client.staging import SealedBatches, Staging
 from rmq_spark.errors import CheckpointRefused, InvalidMessage, InvalidOption, StageLost
+from rmq_spark.protocol import stages
 from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.sink import arrow_pairs as packing
@@ -280,7 +280,7 @@ def test_two_drivers_that_publish_at_once_do_it_once(sink, monkeypatch):
         return replies
 
     monkeypatch.setattr(Server, "pipeline", with_another)
-    monkeypatch.setattr(staging, "PUBLISHES_A_PIPELINE", 1)
+    monkeypatch.setattr(stages, "PUBLISHES_A_PIPELINE", 1)
     sink.writer().commit(first, 1)
     assert sorted(sink.consume()) == names(40)
     assert sink.stages() == ([], [])
