@@ -60,17 +60,25 @@ class Queue:
             )
         self.server = server
         self.key_prefix = key_prefix
-        self.keys = Keys(definition.name, key_prefix, group)
-        self._take(definition)
+        self._take(TopicQueues(definition, Keys(definition.name, key_prefix, group)))
 
-    def _take(self, definition: TopicDefinition) -> None:
-        """Go by this definition from now on."""
-        self.definition = definition
-        self.queues = TopicQueues(definition, self.keys)
+    def _take(self, queues: TopicQueues) -> None:
+        """Go by these from now on."""
+        self.queues = queues
         self._read_s = time.monotonic()
 
     def __repr__(self) -> str:
         return f"Queue({self.definition.name}, {self.server!r})"
+
+    @property
+    def definition(self) -> TopicDefinition:
+        """The topic's definition, as it was read last."""
+        return self.queues.definition
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of the topic in this consumer group."""
+        return self.queues.keys
 
     @property
     def slots(self) -> range:
@@ -123,7 +131,7 @@ class Queue:
         text = self.server.command("HGET", topics_key(self.key_prefix), name)
         if not text:
             raise UnknownTopic(f"The topic {name} was deleted. None of these messages was sent.")
-        self._take(TopicDefinition.from_json(name, text))
+        self._take(TopicQueues(TopicDefinition.from_json(name, text), self.keys))
 
     # -- people
 
