@@ -4,6 +4,7 @@
 -- Returns 1, or 0 when the definition is another one by now.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
+-- Effect: transient
 local topics, topic, read, new = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
 --- include types

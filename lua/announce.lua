@@ -6,6 +6,7 @@
 --   another manifest, is sealed.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
+-- Effect: transient
 local sink, batch, digest, name = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 --- include types

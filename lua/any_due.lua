@@ -3,7 +3,8 @@
 -- ARGV: 1 descending 0/1
 -- Returns 1 or 0.
 -- Errors: RMQ_WRONGTYPE
--- Bound: the number of keys. Reads only.
+-- Bound: the number of keys.
+-- Effect: reads
 local descending = ARGV[1] == '1'
 
 --- include time

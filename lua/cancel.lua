@@ -4,6 +4,7 @@
 -- Returns how many were removed.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: what the caller sends, 7800 contents a call to Redis.
+-- Effect: moves
 local store, retry, stats = KEYS[1], KEYS[2], KEYS[3]
 local CONTENTS_A_CALL = 7800
 

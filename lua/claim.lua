@@ -11,6 +11,7 @@
 -- Errors: RMQ_SUPERSEDED, RMQ_SETTLED, RMQ_LOST, RMQ_EXCLUSIVE, RMQ_BADCLAIM, RMQ_WRONGTYPE,
 --   RMQ_VERSION
 -- Bound: limit messages taken, 4096 looked at, 1000 moved from the retry queue, 4096 rolled back.
+-- Effect: moves
 local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local claims, first, consumers, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local consumer, run, seq, j = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -9,6 +9,7 @@
 --   batch was settled here before, else 0.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 8 records, 16384 messages.
+-- Effect: moves
 local prepare, claims, first, consumers, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local since, finisher = tonumber(ARGV[4]), tonumber(ARGV[5])

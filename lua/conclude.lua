@@ -6,6 +6,7 @@
 --   announcement or none is there.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
+-- Effect: moves
 local sink, batch, name, forget_ms = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 --- include types

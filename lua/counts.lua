@@ -3,7 +3,8 @@
 -- ARGV: 1 descending 0/1, 2.. whole numbers: the places behind all messages of these scores
 -- Returns as many counts as scores.
 -- Errors: RMQ_WRONGTYPE
--- Bound: the number of scores. Reads only.
+-- Bound: the number of scores.
+-- Effect: reads
 local store, descending = KEYS[1], ARGV[1] == '1'
 
 --- include types

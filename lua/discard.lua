@@ -4,6 +4,7 @@
 -- Returns how many were there.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: what the caller sends, at most 1000 stages.
+-- Effect: moves
 local stages = KEYS[1]
 
 --- include types

@@ -4,7 +4,8 @@
 -- Returns {messages, messages held back by another consumer or a higher epoch, ms until time alone
 --   may add to them (a wait or a lease ends) or ''}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: the records of the slot. Reads only.
+-- Bound: the records of the slot.
+-- Effect: reads
 local store, prepare, retry, claims, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local consumer, due_before, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local descending = ARGV[4] == '1'

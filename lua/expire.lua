@@ -5,6 +5,7 @@
 -- Returns {messages given back, consumers forgotten, 1 if another call would do more, else 0}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 4096 messages; 1000 consumers.
+-- Effect: moves
 local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local claims, first, consumers, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local max_retries, backoff, forget_ms = tonumber(ARGV[1]), {}, tonumber(ARGV[3])

@@ -1,13 +1,14 @@
 -- Counts of one slot's queues, for people and progress reports.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims
--- ARGV: 1 descending 0/1
+-- ARGV: 1 descending 0/1, 2 whether scores are due times 0/1
 -- Returns {now in ms, stored, due, oldest due time in ms or '', prepared, prepared and expired,
 --   earliest deadline in ms or '', waiting for a retry, of these due, earliest retry in ms or '',
 --   dead, earliest death in ms or ''}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: the records of the slot. Reads only.
+-- Bound: the records of the slot.
+-- Effect: reads
 local store, prepare, retry, dead, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local descending = ARGV[1] == '1'
+local descending, has_due_times = ARGV[1] == '1', ARGV[2] == '1'
 
 --- include time
 --- include types
@@ -26,7 +27,7 @@ end
 local now = now_ms()
 local until_now = descending and '+inf' or text_of(now)
 local retry_past = '(' .. text_of(math.floor(now / 1000) * 1000 + 1000)
-local oldest = descending and '' or lowest(store, '(16', until_now)
+local oldest = has_due_times and lowest(store, '(16', text_of(now)) or ''
 local earliest_retry = lowest(retry, '-inf', '+inf')
 if earliest_retry ~= '' then
   earliest_retry = text_of(math.floor(earliest_retry / 1000) * 1000)

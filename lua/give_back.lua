@@ -7,6 +7,7 @@
 -- Returns {messages given back, 1 if another call would do more, else 0}.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 4096 messages; the records of the slot.
+-- Effect: moves
 local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local claims, first, consumers, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -6,6 +6,7 @@
 -- Returns the run.
 -- Errors: RMQ_OTHERTOPIC, RMQ_WRONGTYPE
 -- Bound: constant.
+-- Effect: moves
 local key, topic, known_run, earlier = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 --- include time

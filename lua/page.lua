@@ -5,7 +5,8 @@
 -- Returns {{content, score, ...}, {stamp, consumer, first scores, made ms, ...} of the claims they are in,
 --   1 if there may be more, else 0}. Where that entry is gone, its equals in score come again.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: ARGV 5; ARGV 6 and what 8 contents more, read at once, hold. Reads only.
+-- Bound: ARGV 5; ARGV 6 and what 8 contents more, read at once, hold.
+-- Effect: reads
 local queue, claims, first = KEYS[1], KEYS[2], KEYS[3]
 local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local most, enough_bytes = tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -6,6 +6,7 @@
 -- Returns 1.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE
 -- Bound: constant.
+-- Effect: transient
 local consumers = KEYS[1]
 local consumer, run, mark = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 

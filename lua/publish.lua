@@ -3,19 +3,21 @@
 -- stage's name, and when all were moved it proves that; so a repeated call is harmless, and a stage
 -- that Redis has forgotten is no stage that was published.
 -- KEYS: 1 stage, 2 stages, for each group 3 store, 4 retry, 5 stats
--- ARGV: 1 the stage's name, 2 rangeMerge 0/1: whether its scores are timeRanges, 3 how many messages
---   its task put there
+-- ARGV: 1 the stage's name, 2 the send script that would have stored them, 3 how many messages its
+--   task put there
 -- Returns {1 if another call would do more, else 0; new; merged}, counted in the first group.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
 -- Bound: 3900 messages.
+-- Effect: moves
 local stage, stages = KEYS[1], KEYS[2]
-local name, range_merge, total = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
+local name, send_script, total = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local GROUPS_FROM, MESSAGES_AT_MOST = 3, 3900
 
 --- include time
 --- include types
 --- include store
 --- include delay
+--- include at_once
 
 local wrong = wrong_type(stage, 'list', stages, 'hash') or wrong_group_type(GROUPS_FROM)
 if wrong then return wrong end
@@ -32,6 +34,10 @@ local pairs_ = redis.call('LPOP', stage, 2 * MESSAGES_AT_MOST)
 local taken = #pairs_ / 2
 redis.call('HSET', stages, name, string.format('%s %.0f', begun, moved + taken))
 local condition = nil
-if range_merge then pairs_, condition = due_after(pairs_, now_ms()), 'NX' end
+if send_script == 'send_first' then
+  pairs_, condition = due_after(pairs_, now_ms()), 'NX'
+else
+  pairs_ = dated(pairs_, now_ms())
+end
 local counts = store_in_groups(GROUPS_FROM, condition, taken, function() return unpack(pairs_) end)
 return {taken < held and 1 or 0, counts[1], counts[2]}

@@ -5,6 +5,7 @@
 -- Returns how many were deleted.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: what the caller sends, at most 3900 pairs.
+-- Effect: moves
 local queue, stats = KEYS[1], KEYS[2]
 local counter = ARGV[1]
 

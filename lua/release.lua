@@ -5,6 +5,7 @@
 -- Returns how many claims.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
+-- Effect: transient
 local claims, consumers = KEYS[1], KEYS[2]
 local consumer, run, lease_ms, since = ARGV[1], tonumber(ARGV[2]), 0, 0
 

@@ -4,6 +4,7 @@
 -- Returns how many claims.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
+-- Effect: transient
 local claims, consumers = KEYS[1], KEYS[2]
 local consumer, run = ARGV[1], tonumber(ARGV[2])
 local lease_ms, since = tonumber(ARGV[3]), tonumber(ARGV[4])

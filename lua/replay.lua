@@ -6,6 +6,7 @@
 -- Returns {seq, j, messages claimed, ...}, in no order.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
+-- Effect: moves
 local claims, consumers = KEYS[1], KEYS[2]
 local consumer, run = ARGV[1], tonumber(ARGV[2])
 local seq_from, seq_to, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -4,6 +4,7 @@
 -- Returns how many were brought back; what the DeadQueue does not hold is left alone.
 -- Errors: RMQ_WRONGTYPE, RMQ_BADSCORE
 -- Bound: what the caller sends, at most 2048 pairs.
+-- Effect: moves
 local store, retry, dead, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local asked = {cmsgpack.unpack(ARGV[1])}
 

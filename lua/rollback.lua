@@ -6,6 +6,7 @@
 -- Returns {rolled back, left alone}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: what the caller sends, at most 2048 contents.
+-- Effect: moves
 local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local claims, first, stats = KEYS[5], KEYS[6], KEYS[7]
 local field, run, delay_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

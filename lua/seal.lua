@@ -7,6 +7,7 @@
 --   published yet is returned instead; publish and conclude it, then call again.
 -- Errors: RMQ_RESTORED (a later batch is sealed), RMQ_WRONGTYPE
 -- Bound: constant.
+-- Effect: moves
 local sink, batch, manifest = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 
 --- include types

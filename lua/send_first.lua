@@ -6,6 +6,7 @@
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: 3900 messages.
+-- Effect: stores
 local sent, packed = tonumber(ARGV[1]), ARGV[2]
 
 --- include time

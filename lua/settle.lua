@@ -4,6 +4,7 @@
 -- Returns the settled seq.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
+-- Effect: moves
 local key, seq = KEYS[1], tonumber(ARGV[1])
 
 --- include types

@@ -6,6 +6,7 @@
 -- Returns how many messages it holds.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
 -- Bound: 3900 messages.
+-- Effect: stores
 local stage, stages = KEYS[1], KEYS[2]
 local name, before, sent, packed = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 

@@ -6,6 +6,7 @@
 -- Returns how many claims were marked.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
+-- Effect: moves
 local claims, consumers = KEYS[1], KEYS[2]
 local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local UNDELIVERED = 0

@@ -4,6 +4,7 @@
 -- Returns 1, or 0 when it is not this batch that is sealed, has another manifest, or is concluded.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
+-- Effect: moves
 local sink, batch, digest, forget_ms = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 --- include types

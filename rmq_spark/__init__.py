@@ -49,7 +49,8 @@ from rmq_spark.errors import (
 from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures
 from rmq_spark.protocol.pages import Bounds, Entry, Page, QueueKind
 from rmq_spark.protocol.sending import SendResult
-from rmq_spark.topics.definition import TopicDefinition, TopicType
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.topic_types import TopicType
 
 if TYPE_CHECKING:
     from rmq_spark.spark.datasource import RmqDataSource, register

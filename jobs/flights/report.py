@@ -37,7 +37,7 @@ class Outcome:
 def differences(outcome: Outcome) -> list[str]:
     """What is not as it must be, a sentence each; empty when all is well."""
     compared = outcome.compared
-    merging = outcome.type is TopicType.RANGE_MERGE
+    merging = outcome.type == TopicType.RANGE_MERGE
     new = outcome.sent - outcome.merged
     found = [
         (outcome.sent != compared.expected, f"{outcome.sent} sent, input has {compared.expected}"),
@@ -77,7 +77,7 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
     speeds = (outcome.sent_per_s, outcome.received_per_s)
     return (
         outcome.topic,
-        outcome.type.value,
+        outcome.type.name,
         *(_grouped(count) for count in (*counts, outcome.compared.duplicated)),
         *(_grouped(round(speed)) for speed in speeds),
         *(("-", "-") if late is None else (f"{late.p50_ms:.0f} ms", f"{late.p99_ms:.0f} ms")),

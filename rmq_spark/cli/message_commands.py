@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -39,20 +39,15 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol import reading, sending
 from rmq_spark.protocol.pages import Bounds, Entry, Page, QueueKind, first_entries, parse_queues
-from rmq_spark.spark.option_values import Given
 from rmq_spark.spark.table.selection import Scope
 from rmq_spark.spark.table.table_options import parse_slots
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, TopicDefinition, parse_group
-from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.topics.moments import parse_moment_ms
+from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 
 NOTHING_FOUND = 3
 LINES_A_SEND = 10_000
 MOST_SHOWN = 1_000_000  # all of them are held in memory
-_ACCEPTED = {
-    "time_range": "a duration such as 30s",
-    "priority": "17 or more; higher goes first",
-    "fixed_time": "ms since 1970, or ISO 8601 with a zone",
-}
 Every = Annotated[bool, typer.Option("--all", help="All that --slots, --from, --until choose.")]
 
 
@@ -117,7 +112,7 @@ def send(
     broker = broker_of(context)
     queue = broker.queue(topic, group=broker.definition(topic).groups[0])
     value = _value(time_range, priority, fixed_time)
-    _check_told(queue.definition, value)
+    _check_told(queue.definition, Message(b"", **value))
     new = merged = 0
     given = map(os.fsencode, contents) if contents else _lines()
     for part in _parts(given):
@@ -255,7 +250,7 @@ def _pages(queue: Queue, scope: Scope) -> Iterator[Page]:
 
 def _moment(name: str, text: str | None) -> int | None:
     """A time in ms since 1970. Raises InvalidOption."""
-    return None if text is None else Given({name: text}, (), "").moment(name)
+    return None if text is None else parse_moment_ms(name, text)
 
 
 def _are_named(contents: list[str] | None, every: bool) -> bool:
@@ -276,25 +271,25 @@ def _by_slot(
 
 
 def _value(time_range: str | None, priority: int | None, fixed_time: str | None) -> dict[str, Any]:
-    """The keywords of a send."""
-    given = {"time_range": time_range, "priority": priority, "fixed_time": fixed_time}
-    found = without_none(given)
-    if time_range is not None:
-        found["time_range"] = parse_duration_ms("--time-range", time_range)
-    if fixed_time is not None:
-        found["fixed_time"] = _moment("--fixed-time", fixed_time)
-    return found
+    """The keywords of a send. Raises InvalidOption."""
+    given = without_none({"time_range": time_range, "priority": priority, "fixed_time": fixed_time})
+    return {
+        of_type.keyword: of_type.parse(_flag(of_type), str(given[of_type.keyword]))
+        for of_type in TOPIC_TYPES.values()
+        if of_type.keyword in given
+    }
 
 
-def _check_told(topic: TopicDefinition, value: Mapping[str, Any]) -> None:
+def _flag(of_type: TopicType) -> str:
+    return f"--{of_type.keyword.replace('_', '-')}"
+
+
+def _check_told(topic: TopicDefinition, message: Message) -> None:
     """Raises InvalidMessage where nothing gives the value that the topic's type needs."""
-    name = {"timeRange": "time_range", "fixedTime": "fixed_time"}.get(
-        topic.type.value_name, topic.type.value_name
-    )
-    if name not in value:
+    if topic.type.value_in(message) is None:
         raise InvalidMessage(
-            f"Topic {topic.name} is {topic.type.value}. Say --{name.replace('_', '-')}: "
-            f"{_ACCEPTED[name]}. Nothing was sent."
+            f"Topic {topic.name} is {topic.type}. Say {_flag(topic.type)}: "
+            f"{topic.type.accepted_text}. Nothing was sent."
         )
 
 

@@ -17,15 +17,14 @@ from rmq_spark.topics.definition import (
     DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
     TopicDefinition,
-    TopicType,
     group_text,
     parse_groups,
-    parse_topic_type,
 )
+from rmq_spark.topics.topic_types import TOPIC_TYPES, parse_topic_type
 
 Retries = Annotated[int | None, typer.Option(help="Deliveries after the first, 0 to 16.")]
 Backoff = Annotated[str | None, typer.Option(help="none, rocketmq, or durations by commas.")]
-_TYPES = ", ".join(TopicType)
+_TYPES = ", ".join(TOPIC_TYPES)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -209,7 +208,7 @@ def definition_json(topic: TopicDefinition) -> dict[str, Any]:
     """A topic as --json prints it."""
     return {
         "topic": topic.name,
-        "topicType": topic.type.value,
+        "topicType": topic.type.name,
         "slotAmount": topic.slot_amount,
         "maxRetries": topic.max_retries,
         "retryBackoffMs": list(topic.retry_backoff_ms),
@@ -265,7 +264,7 @@ def _settings(retries: int | None, backoff: str | None) -> dict[str, Any]:
 def _row(topic: TopicDefinition) -> tuple[Any, ...]:
     return (
         topic.name,
-        topic.type.value,
+        topic.type.name,
         topic.slot_amount,
         topic.max_retries,
         _backoff(topic),
@@ -277,7 +276,7 @@ def _row(topic: TopicDefinition) -> tuple[Any, ...]:
 
 def _told(topic: TopicDefinition) -> str:
     parts = [
-        f"{topic.type.value}, {topic.slot_amount} slots, {topic.max_retries} retries",
+        f"{topic.type}, {topic.slot_amount} slots, {topic.max_retries} retries",
         f"backoff {_backoff(topic)}",
         f"groups {', '.join(map(group_text, topic.groups))}",
         *(["exclusive"] if topic.exclusive else []),

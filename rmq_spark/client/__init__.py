@@ -7,7 +7,8 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import RmqError
 from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures
 from rmq_spark.protocol.sending import SendResult
-from rmq_spark.topics.definition import TopicDefinition, TopicType
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.topic_types import TopicType
 
 __all__ = [
     "Batch",

@@ -14,7 +14,6 @@ from rmq_spark.topics.definition import (
     DEFAULT_SLOT_AMOUNT,
     Keys,
     TopicDefinition,
-    TopicType,
     check_key_prefix,
     check_slot_amount,
     check_topic_name,
@@ -23,10 +22,10 @@ from rmq_spark.topics.definition import (
     parse_group,
     parse_groups,
     parse_retry_backoff,
-    parse_topic_type,
     topics_key,
 )
 from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.topics.topic_types import TopicType, parse_topic_type
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
 
@@ -306,8 +305,8 @@ def check_agrees(
     wanted = topic_type or found.type, slot_amount or found.slot_amount
     if wanted != (found.type, found.slot_amount):
         raise TopicMismatch(
-            f"The topic {found.name} exists as {found.type.value} with slotAmount "
-            f"{found.slot_amount}; asked for was {wanted[0].value} with slotAmount {wanted[1]}. "
+            f"The topic {found.name} exists as {found.type} with slotAmount "
+            f"{found.slot_amount}; asked for was {wanted[0]} with slotAmount {wanted[1]}. "
             "Both are fixed for ever: leave them out, or choose another topic name."
         )
 

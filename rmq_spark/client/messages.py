@@ -6,16 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
-from rmq_spark.topics.definition import HIGHEST_SCORE, LOWEST_SCORE, TopicDefinition, TopicType
-
-# A time range is added to a time in ms, and the sum must stay exact.
-LONGEST_TIME_RANGE_MS = HIGHEST_SCORE // 2
-
-ACCEPTED_VALUES = {
-    TopicType.RANGE_MERGE: f"whole milliseconds, 1 to {LONGEST_TIME_RANGE_MS}",
-    TopicType.PRIORITY: f"a whole number, {LOWEST_SCORE} to {HIGHEST_SCORE}",
-    TopicType.FIXED_TIME: f"ms since 1970, 0 to {HIGHEST_SCORE}, or a time with a zone",
-}
+from rmq_spark.topics.definition import TopicDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +51,15 @@ def pairs_by_slot(
         content = _bytes_of("content", message.content, index)
         basis = message.slot_basis if message.slot_basis is not None else defaults.slot_basis
         key = content if basis is None else _bytes_of("slot_basis", basis, index)
-        score = _score(message, defaults, topic, index)
-        if refuse_before_ms is not None and score <= refuse_before_ms:
+        value = topic.type.value_in(message)
+        default = topic.type.value_in(defaults) if value is None else value
+        number = _number_of(topic, default, index)
+        if refuse_before_ms is not None and number <= refuse_before_ms:
             raise InvalidMessage(
-                f"Message {index} of topic {topic.name}: fixed_time {score} is not after now "
+                f"Message {index} of topic {topic.name}: fixed_time {number} is not after now "
                 f"({refuse_before_ms}), and past_fixed_time is fail. Nothing was sent."
             )
-        by_slot.setdefault(topic.slot_of(key), []).extend((score, content))
+        by_slot.setdefault(topic.slot_of(key), []).extend((topic.type.score_of(number), content))
     return by_slot
 
 
@@ -109,19 +102,18 @@ def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
     """Return the score in the store of messages that come back from the DeadQueue.
 
     value: says when or with which priority; without, they are due at once. Raises InvalidMessage
-    where a Priority topic is given no priority.
+    where the topic's type has no value for messages without one.
     """
-    if topic.type is TopicType.PRIORITY and value.priority is None:
+    of_type = topic.type
+    given = of_type.value_in(value)
+    if given is None and of_type.requeue_value is None:
         raise InvalidMessage(
-            f"Topic {topic.name} is Priority: nothing says which priority dead messages come back "
-            f"with. Give a priority, {LOWEST_SCORE} or more. Nothing was brought back."
+            f"Topic {topic.name} is {of_type}: nothing says which {of_type.keyword} dead messages "
+            f"come back with. Give a {of_type.keyword}, {of_type.accepted}. Nothing was brought "
+            "back."
         )
-    due_now = {
-        TopicType.FIXED_TIME: Message(b"", fixed_time=now_ms),
-        TopicType.RANGE_MERGE: Message(b"", time_range=1),
-    }
-    score = _score(value, due_now.get(topic.type, value), topic, 0)
-    return now_ms + score if topic.type is TopicType.RANGE_MERGE else score
+    number = _number_of(topic, of_type.requeue_value if given is None else given, 0)
+    return int(of_type.requeue_score(number, now_ms))
 
 
 def _bytes_of(name: str, value: Any, index: int) -> bytes:
@@ -135,28 +127,12 @@ def _bytes_of(name: str, value: Any, index: int) -> bytes:
         ) from None
 
 
-def _score(message: Message, defaults: Message, topic: TopicDefinition, index: int) -> int:
-    name = {"timeRange": "time_range", "fixedTime": "fixed_time"}.get(
-        topic.type.value_name, topic.type.value_name
-    )
-    value = getattr(message, name)
-    if value is None:
-        value = getattr(defaults, name)
-    score = _whole(value)
-    lowest = {TopicType.RANGE_MERGE: 1, TopicType.PRIORITY: LOWEST_SCORE, TopicType.FIXED_TIME: 0}
-    highest = LONGEST_TIME_RANGE_MS if topic.type is TopicType.RANGE_MERGE else HIGHEST_SCORE
-    if score is None or not lowest[topic.type] <= score <= highest:
+def _number_of(topic: TopicDefinition, value: Any, index: int) -> int:
+    of_type = topic.type
+    number = of_type.number_of(value)
+    if number is None or not of_type.lowest <= number <= of_type.highest:
         raise InvalidMessage(
-            f"Message {index} of topic {topic.name}: {name} is {value!r}. Accepted for a "
-            f"{topic.type.value} topic: {ACCEPTED_VALUES[topic.type]}. Nothing was sent."
+            f"Message {index} of topic {topic.name}: {of_type.keyword} is {value!r}. Accepted for "
+            f"a {of_type} topic: {of_type.accepted}. Nothing was sent."
         )
-    # A time below 17 ms after 1970 would be taken for a retry count.
-    return max(score, LOWEST_SCORE) if topic.type is TopicType.FIXED_TIME else score
-
-
-def _whole(value: Any) -> int | None:
-    if isinstance(value, timedelta):
-        return value // timedelta(milliseconds=1)
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return int(value.timestamp() * 1000)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return number

@@ -23,7 +23,6 @@ from rmq_spark.topics.definition import (
     DEFAULT_GROUP,
     Keys,
     TopicDefinition,
-    TopicType,
     group_text,
     topics_key,
 )
@@ -113,7 +112,7 @@ class Queue:
                 f"past_fixed_time={past_fixed_time!r} is not accepted. Accepted: send, fail."
             )
         self._read_again()
-        refuse = past_fixed_time == "fail" and self.definition.type is TopicType.FIXED_TIME
+        refuse = past_fixed_time == "fail" and self.definition.type.can_be_past
         defaults = Message(b"", slot_basis, time_range, priority, fixed_time)
         by_slot = pairs_by_slot(
             messages,

@@ -41,8 +41,8 @@ def _compare(client: Any, nodes: Nodes, definition: TopicDefinition) -> None:
     if (known.type, known.slot_amount) != (definition.type, definition.slot_amount):
         raise TopicMismatch(
             f"ZooKeeper knows the topic {definition.name} ({nodes.definition}) as "
-            f"{known.type.value} with slotAmount {known.slot_amount}; Redis has it as "
-            f"{definition.type.value} with slotAmount {definition.slot_amount}. Two Redis servers "
+            f"{known.type} with slotAmount {known.slot_amount}; Redis has it as "
+            f"{definition.type} with slotAmount {definition.slot_amount}. Two Redis servers "
             "need two zookeeper.root; if the topic was deleted and made anew, delete that node "
             "with all below it."
         )

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.topics.definition import MOST_RETRIES, TopicType
+from rmq_spark.topics.scores import MOST_RETRIES
+from rmq_spark.topics.topic_types import TopicType
 
 # Ranks are kept as fractions of 2048 in the PrepareQueue, so a claim holds no more messages.
 MESSAGES_A_CLAIM = 2048
@@ -115,8 +116,8 @@ class Claim:
                 content=content,
                 topic=self.topic,
                 slot=self.slot,
-                due_time_ms=None if topic_type.descending else first,
-                priority=first if topic_type.descending else None,
+                due_time_ms=first if topic_type.has_due_times else None,
+                priority=None if topic_type.has_due_times else first,
                 delivery_count=max(1, self.max_retries - retries_left + 1),
                 retries_left=retries_left,
                 claim_id=self.claim_id,

@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.topics.definition import MOST_RETRIES, TopicDefinition
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.scores import MOST_RETRIES
 
 
 class QueueKind(StrEnum):
@@ -105,11 +106,11 @@ class Page:
         """When each is or was due: unknown of the dead, of retries in the store, of priorities."""
         if self.kind is QueueKind.RETRY:
             return [_second(score) for score in self.scores]
-        return self._none if self.topic.type.descending else self._first_scores()
+        return self._first_scores() if self.topic.type.has_due_times else self._none
 
     def priorities(self) -> Sequence[int | None]:
         """The priority of each: not kept once a message was rolled back."""
-        return self._first_scores() if self.topic.type.descending else self._none
+        return self._none if self.topic.type.has_due_times else self._first_scores()
 
     def retries_left(self) -> list[int]:
         """How often each may still be delivered again."""

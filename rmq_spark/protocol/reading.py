@@ -117,7 +117,8 @@ def figures(queues: TopicQueues) -> Request[Figures]:
     """Count what all queues hold, over all slots, and sum up the counters."""
     kinds = "store prepare retry dead claims"
     calls = [
-        Call("figures", queues.keys_of(slot, kinds), [queues.descending]) for slot in queues.slots
+        Call("figures", queues.keys_of(slot, kinds), [queues.descending, queues.has_due_times])
+        for slot in queues.slots
     ]
     reads = [("HMGET", queues.keys.stats(slot), *COUNTERS) for slot in queues.slots]
     return Request(calls, lambda replies: _figures_of(*_halves(replies)), reads)

@@ -3,12 +3,15 @@
 A script lies in ``lua/``; a line ``--- include name`` stands for ``lua/include/name.lua``, and
 ``--- include fractions`` for a list that is made here. A
 checkout's ``lua/`` wins over a copy inside the package, which an editable install may have left
-behind; a zip may carry either.
+behind; a zip may carry either. Every file of the folder is a script; a line of its header says
+what effect it has.
 """
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -19,51 +22,30 @@ from rmq_spark.protocol.claims import MESSAGES_A_CLAIM
 
 _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 
-# Scripts that store new messages must fail on a full server; all others free what they can, so
-# they may run there (flags are known from Redis 7 on; 6.2 goes by each script's first write).
-_STORING = frozenset({"send_first", "send_last", "stage"})
-_READING = frozenset({"any_due", "due", "figures", "counts", "page"})
-# What a replica need not have: the next renewal comes by itself, a lease that was not released ends
-# by itself, a definition that is not changed after all is changed again by whoever wants it, a
-# batch whose plan is forgotten takes nothing, and one that is not announced is not concluded.
-_TRANSIENT = frozenset({"renew", "release", "alter", "plan", "announce"})
-NAMES = (
-    "alter",
-    "announce",
-    "any_due",
-    "cancel",
-    "claim",
-    "commit",
-    "conclude",
-    "counts",
-    "discard",
-    "due",
-    "expire",
-    "figures",
-    "give_back",
-    "open",
-    "page",
-    "plan",
-    "publish",
-    "purge",
-    "release",
-    "renew",
-    "replay",
-    "requeue",
-    "rollback",
-    "seal",
-    "send_first",
-    "send_last",
-    "settle",
-    "stage",
-    "unread",
-    "unseal",
-)
+_EFFECT = re.compile(r"^-- Effect: (\w+)$", re.MULTILINE)
 
 
-def settles_or_stores(name: str) -> bool:
-    """Whether a failover that undid this script would lose or double messages."""
-    return name not in _READING | _TRANSIENT
+class Effect(StrEnum):
+    """What a script does, as the line ``-- Effect:`` of its header says."""
+
+    READS = "reads"
+    # New messages, or stages of them: refused on a full server.
+    STORES = "stores"
+    # What is there: on a full server it frees what it can, so it may run.
+    MOVES = "moves"
+    # What a replica need not have: the next renewal comes by itself, a lease that was not released
+    # ends by itself, a definition that is not changed after all is changed again by whoever wants
+    # it, a batch whose plan is forgotten takes nothing, one that is not announced is not concluded.
+    TRANSIENT = "transient"
+
+
+# For Redis 7 and later; 6.2 goes by each script's first write.
+_FLAGS = {
+    Effect.READS: "#!lua flags=no-writes\n",
+    Effect.STORES: "#!lua\n",
+    Effect.MOVES: "#!lua flags=allow-oom\n",
+    Effect.TRANSIENT: "#!lua flags=allow-oom\n",
+}
 
 
 @dataclass(frozen=True)
@@ -72,17 +54,25 @@ class Script:
 
     name: str
     text: str
+    effect: Effect
 
     @cached_property
     def sha(self) -> str:
         """The digest that EVALSHA takes."""
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
+    @property
+    def must_last(self) -> bool:
+        """Whether a failover that undid it would lose or double messages."""
+        return self.effect in (Effect.STORES, Effect.MOVES)
+
 
 class _Folder(Protocol):
     """A folder on disk or in a zip."""
 
     def is_dir(self) -> bool: ...
+
+    def iterdir(self) -> Iterator[Traversable]: ...
 
     def joinpath(self, *names: str) -> Traversable: ...
 
@@ -130,18 +120,24 @@ def assemble(folder: _Folder, name: str) -> str:
     return _INCLUDE.sub(included, folder.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
 
 
-def _flags(name: str) -> str:
-    if name in _READING:
-        return "#!lua flags=no-writes\n"
-    return "#!lua\n" if name in _STORING else "#!lua flags=allow-oom\n"
+def script_names(folder: _Folder) -> list[str]:
+    """The scripts of a folder."""
+    files = [file.name for file in folder.iterdir()]
+    return sorted(name.removesuffix(".lua") for name in files if name.endswith(".lua"))
 
 
 def load_scripts(folder: _Folder, knows_flags: bool) -> dict[str, Script]:
     """All scripts of a folder by name; with flags for a server of version 7 or later."""
-    return {
-        name: Script(name, (_flags(name) if knows_flags else "") + assemble(folder, name))
-        for name in NAMES
-    }
+    return {name: _load(folder, name, knows_flags) for name in script_names(folder)}
+
+
+def _load(folder: _Folder, name: str, knows_flags: bool) -> Script:
+    text = assemble(folder, name)
+    found = _EFFECT.search(text)
+    if found is None:
+        raise ValueError(f"The header of {name}.lua lacks the line '-- Effect: ...'.")
+    effect = Effect(found.group(1))
+    return Script(name, (_FLAGS[effect] if knows_flags else "") + text, effect)
 
 
 @cache

@@ -10,7 +10,6 @@ from rmq_spark.protocol.claims import MESSAGES_A_CLAIM
 from rmq_spark.protocol.messagepack import Pairs, calls_of
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
-from rmq_spark.topics.definition import TopicType
 
 # Lua passes up to 7999 values to a call. A send blocks Redis for about 2 us a message, so others'
 # calls wait less than 10 ms.
@@ -46,8 +45,7 @@ def _send_call(queues: TopicQueues, slot: int, pairs: Pairs) -> Call:
     keys: list[str] = []
     for group in queues.definition.groups:
         keys += queues.of_group(group).keys_of(slot, "store retry stats")
-    merges_first = queues.definition.type is TopicType.RANGE_MERGE
-    return Call("send_first" if merges_first else "send_last", keys, [len(pairs) // 2], pairs)
+    return Call(queues.definition.type.send_script, keys, [len(pairs) // 2], pairs)
 
 
 def cancel(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]]) -> Request[int]:

@@ -8,7 +8,6 @@ from rmq_spark.protocol.chunks import chunks
 from rmq_spark.protocol.messagepack import Pairs
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.protocol.topic_queues import TopicQueues
-from rmq_spark.topics.definition import TopicType
 
 MESSAGES_A_STAGING = 3900
 STAGES_A_DISCARD = 1000
@@ -72,12 +71,12 @@ def publish(
     A stage that was published before adds nothing. Raises StageLost where messages of a stage are
     neither in it nor published.
     """
-    range_merge = int(queues.definition.type is TopicType.RANGE_MERGE)
+    send_script = queues.definition.type.send_script
     calls = [
         Call(
             "publish",
             _keys(queues, slot, name) + _keys_of_groups(queues, slot),
-            [name, range_merge, total],
+            [name, send_script, total],
         )
         for slot, of_slot in totals.items()
         for name, total in of_slot.items()

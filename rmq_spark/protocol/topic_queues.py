@@ -24,6 +24,11 @@ class TopicQueues:
         return int(self.definition.type.descending)
 
     @property
+    def has_due_times(self) -> int:
+        """1 where scores are due times, as scripts take it."""
+        return int(self.definition.type.has_due_times)
+
+    @property
     def backoff(self) -> str:
         """The waits before each retry, ms, as scripts take them."""
         return ",".join(map(str, self.definition.retry_backoff_ms))

@@ -1,28 +1,21 @@
 """Options as Spark hands them over, and how a value of each kind is read."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
-from rmq_spark.client.messages import LONGEST_TIME_RANGE_MS
 from rmq_spark.errors import InvalidOption
-from rmq_spark.topics.definition import (
-    HIGHEST_SCORE,
-    TopicType,
-    check_key_prefix,
-    check_slot_amount,
-    parse_topic_type,
-)
+from rmq_spark.topics.definition import check_key_prefix, check_slot_amount
 from rmq_spark.topics.durations import ACCEPTED as ACCEPTED_DURATION
 from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
+from rmq_spark.topics.moments import parse_moment_ms
+from rmq_spark.topics.topic_types import TopicType, parse_topic_type
+from rmq_spark.topics.whole_numbers import parse_whole
 from rmq_spark.transport.connection import CLIENT_OPTIONS, ConnectionOptions, parse_connection
 
 # More than a year is a slip, and threads cannot wait for ever so long.
 REDIS = "redis."
 # What Spark itself puts among the options of a source or sink.
 SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
-_WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 
 
 @dataclass(frozen=True)
@@ -117,13 +110,7 @@ class Given:
     def optional_whole(self, name: str, lowest: int, highest: int) -> int | None:
         """A whole number within these, or None."""
         text = self.get(name)
-        if text is None:
-            return None
-        if not _WHOLE.fullmatch(text) or not lowest <= int(text) <= highest:
-            raise InvalidOption(
-                f"{name}={text!r} is not accepted. Accepted: a whole number, {lowest} to {highest}."
-            )
-        return int(text)
+        return None if text is None else parse_whole(name, text, lowest, highest)
 
     def whole(self, name: str, lowest: int, default: int) -> int:
         """A whole number from the lowest on."""
@@ -148,29 +135,12 @@ class Given:
             raise InvalidOption(f"{name}={self.get(name)!r} is 0. Accepted: {ACCEPTED_DURATION}.")
         return value
 
-    def time_range(self) -> int | None:
-        """The option timeRange in ms, or None."""
-        text = self.get("timeRange")
-        if text is None or _WHOLE.fullmatch(text):
-            return self.optional_whole("timeRange", 1, LONGEST_TIME_RANGE_MS)
-        return self.positive_duration("timeRange", 1, LONGEST_TIME_RANGE_MS)
-
-    def fixed_time(self) -> int | None:
-        """The option fixedTime in ms since 1970, or None."""
-        return self.moment("fixedTime")
+    def value_of(self, topic_type: TopicType) -> int | None:
+        """The option that gives all messages the value of that type, or None."""
+        text = self.get(topic_type.value_name)
+        return None if text is None else topic_type.parse(topic_type.value_name, text)
 
     def moment(self, name: str) -> int | None:
         """A point in time in ms since 1970, or None."""
         text = self.get(name)
-        if text is None or _WHOLE.fullmatch(text):
-            return self.optional_whole(name, 0, HIGHEST_SCORE)
-        try:
-            moment = datetime.fromisoformat(text.strip())
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
-            raise InvalidOption(
-                f"{name}={text!r} is not accepted. Accepted: ms since 1970, or ISO 8601 with a "
-                "zone such as 2030-01-01T08:00:00+01:00."
-            )
-        return int(moment.timestamp() * 1000)
+        return None if text is None else parse_moment_ms(name, text)

@@ -19,15 +19,13 @@ from rmq_spark.spark.subscription import Subscription
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
-    HIGHEST_SCORE,
-    LOWEST_SCORE,
-    MOST_RETRIES,
-    TopicType,
     check_topic_name,
     parse_group,
     parse_groups,
     parse_retry_backoff,
 )
+from rmq_spark.topics.scores import MOST_RETRIES
+from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 from rmq_spark.transport.connection import ConnectionOptions
 
 DEFAULT_MAX_RECORDS = 500_000
@@ -38,7 +36,7 @@ GUARANTEES = ("atLeastOnce", "exactlyOnce")
 WRITE_OPERATIONS = ("send", "cancel", "requeue", "rollback", "purge")
 
 _TOPIC = (
-    Option("topicType", "", "RangeMerge, Priority or FixedTime; defines a new topic"),
+    Option("topicType", "", f"{', '.join(TOPIC_TYPES)}; defines a new topic"),
     Option("slotAmount", str(DEFAULT_SLOT_AMOUNT), "slots of a new topic: a power of two to 65536"),
 )
 _ENSEMBLE = (
@@ -134,9 +132,9 @@ class SinkOptions:
     topic_type: TopicType | None
     slot_amount: int | None
     slot_basis: bytes | None
-    time_range_ms: int | None
+    time_range: int | None
     priority: int | None
-    fixed_time_ms: int | None
+    fixed_time: int | None
     fail_past: bool
     operation: str
     delay_ms: int | None
@@ -289,9 +287,9 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         topic_type=options.topic_type(),
         slot_amount=options.slot_amount(),
         slot_basis=None if basis is None else basis.encode(),
-        time_range_ms=options.time_range(),
-        priority=options.optional_whole("priority", LOWEST_SCORE, HIGHEST_SCORE),
-        fixed_time_ms=options.fixed_time(),
+        time_range=options.value_of(TopicType.RANGE_MERGE),
+        priority=options.value_of(TopicType.PRIORITY),
+        fixed_time=options.value_of(TopicType.FIXED_TIME),
         fail_past=options.one_of("pastFixedTime", ("send", "fail")) == "fail",
         operation=operation,
         delay_ms=None if options.get("delay") is None else options.duration("delay", 0),

@@ -5,22 +5,17 @@ import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, cast
 
 import crcmod.predefined
 
 from rmq_spark.errors import InvalidOption, ScriptFailed
 from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
+from rmq_spark.topics.scores import MOST_RETRIES
+from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 
 DEFAULT_SLOT_AMOUNT = 64
 MOST_SLOTS = 65_536
-# RMQ's design: a message is delivered once and retried 16 times. A score of 16 or less in a store
-# is a number of retries left, hence the lowest priority is 17.
-MOST_RETRIES = 16
-LOWEST_SCORE = MOST_RETRIES + 1
-# Scores are IEEE doubles: whole numbers are exact up to here.
-HIGHEST_SCORE = 2**53
 DEFAULT_GROUP = ""
 DEFAULT_GROUP_TEXT = "default"
 
@@ -29,41 +24,6 @@ ROCKETMQ_BACKOFF = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _crc32 = crcmod.predefined.mkPredefinedCrcFun("crc-32")
-
-
-class TopicType(StrEnum):
-    """The three kinds of message; a topic holds one of them."""
-
-    RANGE_MERGE = "RangeMerge"
-    PRIORITY = "Priority"
-    FIXED_TIME = "FixedTime"
-
-    @property
-    def descending(self) -> bool:
-        """Whether the highest score is delivered first."""
-        return self is TopicType.PRIORITY
-
-    @property
-    def value_name(self) -> str:
-        """The column or option that gives a message its score."""
-        return _VALUE_NAMES[self]
-
-
-_VALUE_NAMES = {
-    TopicType.RANGE_MERGE: "timeRange",
-    TopicType.PRIORITY: "priority",
-    TopicType.FIXED_TIME: "fixedTime",
-}
-
-
-def parse_topic_type(text: str) -> TopicType:
-    """The type of that name, in any case. Raises InvalidOption."""
-    for topic_type in TopicType:
-        if topic_type.value.lower() == text.strip().lower():
-            return topic_type
-    raise InvalidOption(
-        f"topicType={text!r} is unknown. Accepted: {', '.join(t.value for t in TopicType)}."
-    )
 
 
 def check_topic_name(name: str) -> str:
@@ -174,7 +134,7 @@ class TopicDefinition:
                 "paused": self.paused,
                 "retryBackoff": list(self.retry_backoff_ms),
                 "slotAmount": self.slot_amount,
-                "topicType": self.type.value,
+                "topicType": self.type.name,
             },
             sort_keys=True,
         )
@@ -186,7 +146,7 @@ class TopicDefinition:
             fields = cast(dict[str, Any], json.loads(text))
             return TopicDefinition(
                 name=name,
-                type=TopicType(fields["topicType"]),
+                type=TOPIC_TYPES[fields["topicType"]],
                 slot_amount=fields["slotAmount"],
                 max_retries=fields["maxRetries"],
                 retry_backoff_ms=tuple(fields["retryBackoff"]),

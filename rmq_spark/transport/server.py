@@ -13,7 +13,7 @@ from rmq_spark import errors
 from rmq_spark.protocol.calls import BoundedRequest, Call, Request
 from rmq_spark.protocol.chunks import in_parts
 from rmq_spark.protocol.messagepack import packed
-from rmq_spark.protocol.scripts import Script, scripts_for, settles_or_stores
+from rmq_spark.protocol.scripts import Script, scripts_for
 from rmq_spark.transport.acl import commands_of, denied_commands
 from rmq_spark.transport.connection import ConnectionOptions, new_client, not_accepted
 from rmq_spark.transport.failures import PERMIT, passes, root_of, typed_error
@@ -186,7 +186,7 @@ class Server:
 
     def _send(self, calls: Sequence[Call]) -> list[Any]:
         commands = [Command(call.keys[0], self._words(call)) for call in calls]
-        lasting = any(settles_or_stores(call.script) for call in calls)
+        lasting = any(self._scripts[call.script].must_last for call in calls)
         return self._nodes.run(commands, self._replication if lasting else None)
 
     def _words(self, call: Call) -> list[Any]:

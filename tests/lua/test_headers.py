@@ -7,7 +7,8 @@ import pytest
 from rmq_spark.protocol import scripts
 
 FOLDER = scripts._lua_folder()
-SCRIPTS = {name: FOLDER.joinpath(f"{name}.lua").read_text() for name in scripts.NAMES}
+NAMES = scripts.script_names(FOLDER)
+SCRIPTS = {name: FOLDER.joinpath(f"{name}.lua").read_text() for name in NAMES}
 
 
 def header(text):
@@ -18,7 +19,7 @@ def header(text):
 def section(text, name):
     """What a header says behind one of its words."""
     found = re.search(
-        rf"{name}:? (.*?)(?= KEYS:| ARGV:| Returns | Errors:| Bound:|$)", header(text)
+        rf"{name}:? (.*?)(?= KEYS:| ARGV:| Returns | Errors:| Bound:| Effect:|$)", header(text)
     )
     return found.group(1) if found else None
 
@@ -40,7 +41,7 @@ def highest_index(name, table):
 
 
 def test_every_script_of_the_folder_is_known():
-    assert sorted(f.stem for f in FOLDER.glob("*.lua")) == sorted(scripts.NAMES)
+    assert sorted(f.stem for f in FOLDER.glob("*.lua")) == NAMES == list(scripts.scripts_for(True))
 
 
 def test_every_include_of_the_folder_is_used_and_there():
@@ -63,10 +64,10 @@ def test_the_fractions_of_ranks_are_exact_beside_any_score_of_this_century():
 
 def test_every_script_has_a_test_file_of_its_own(request):
     here = {file.name for file in request.path.parent.glob("test_*.py")}
-    assert {f"test_{name}.py" for name in scripts.NAMES} <= here
+    assert {f"test_{name}.py" for name in NAMES} <= here
 
 
-@pytest.mark.parametrize("name", scripts.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("table", ["KEYS", "ARGV"])
 def test_the_header_names_all_keys_and_arguments_used(name, table):
     described = section(SCRIPTS[name], table)
@@ -80,13 +81,13 @@ def test_the_header_names_all_keys_and_arguments_used(name, table):
         assert used == len(named)
 
 
-@pytest.mark.parametrize("name", scripts.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_header_says_what_is_returned_what_fails_and_what_bounds_it(name):
-    for word in ("Returns", "Errors", "Bound"):
+    for word in ("Returns", "Errors", "Bound", "Effect"):
         assert section(SCRIPTS[name], word), f"no {word} line"
 
 
-@pytest.mark.parametrize("name", scripts.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_header_names_the_errors_of_the_code_and_no_others(name):
     code = re.sub(r"^--.*$", "", scripts.assemble(FOLDER, name), flags=re.M)
     raised = set(re.findall(r"RMQ_[A-Z]+", code))
@@ -97,7 +98,7 @@ def test_the_header_names_the_errors_of_the_code_and_no_others(name):
     assert set(re.findall(r"RMQ_[A-Z]+", section(SCRIPTS[name], "Errors"))) == raised
 
 
-@pytest.mark.parametrize("name", scripts.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_types_are_checked_before_the_first_write(name):
     code = SCRIPTS[name]
     checks = re.search(r"wrong_type\(|wrong_group_type\(|set_deadlines\(\)", code)
@@ -105,7 +106,7 @@ def test_types_are_checked_before_the_first_write(name):
     assert "redis.call" not in code[: checks.start()]
 
 
-@pytest.mark.parametrize("name", scripts.NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
     plain = scripts.load_scripts(FOLDER, knows_flags=False)[name]
     flagged = scripts.load_scripts(FOLDER, knows_flags=True)[name]
@@ -119,3 +120,17 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
     assert flagged.text.split("\n", 1)[1] == plain.text
     assert plain.sha != flagged.sha
     assert "--- include" not in plain.text
+
+
+def test_what_replicas_must_confirm_is_all_but_what_reads_or_comes_again_by_itself():
+    passing = {"any_due", "counts", "due", "figures", "page"}
+    passing |= {"alter", "announce", "plan", "release", "renew"}
+    loaded = scripts.scripts_for(True)
+    assert {name for name, script in loaded.items() if not script.must_last} == passing
+
+
+@pytest.mark.parametrize("effect", ["", "-- Effect: sings\n"])
+def test_a_script_without_a_known_effect_is_not_loaded(tmp_path, effect):
+    (tmp_path / "new.lua").write_text(f"-- Does something new.\n{effect}return 1\n")
+    with pytest.raises(ValueError, match=r"new\.lua|sings"):
+        scripts.load_scripts(tmp_path, knows_flags=True)

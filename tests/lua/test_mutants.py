@@ -192,7 +192,8 @@ MUTANTS = [
     *of(
         "figures",
         "figures",
-        ("lowest(store, '(16', until_now)", "lowest(store, '-inf', until_now)"),
+        ("lowest(store, '(16', text_of(now))", "lowest(store, '-inf', text_of(now))"),
+        ("has_due_times and lowest(", "lowest("),
         ("if record.deadline <= now then expired", "if true then expired"),
         ("math.min(deadline or record.deadline, record.deadline)", "record.deadline"),
         ("if held > 0 then", "if true then"),
@@ -306,6 +307,15 @@ MUTANTS = [
         "send_last",
         ("1, nil, sent", "1, 'NX', sent"),
         ("1, nil, sent", "1, 'GT', sent"),
+        ("if string.find(packed, PACKED_AT_ONCE, 1, true) then", "if false then"),
+        ("now_ms())", "0)"),
+    ),
+    *of(
+        "include/at_once",
+        "send_last publish",
+        ("if pairs_[i] == AT_ONCE then", "if true then"),
+        ("if pairs_[i] == AT_ONCE then", "if false then"),
+        ("for i = 1,", "for i = 2,"),
     ),
     *of(
         "include/store",
@@ -394,6 +404,8 @@ MUTANTS += [
             "condition = due_after(pairs_, now_ms()), 'NX'",
             "condition = due_after(pairs_, now_ms()), nil",
         ),
+        ("pairs_ = dated(pairs_, now_ms())", ""),
+        ("if send_script == 'send_first' then", "if true then"),
         ("taken < held and 1 or 0", "0"),
         ("taken < held and 1 or 0", "taken <= held and 1 or 0"),
     ),
@@ -444,7 +456,7 @@ MUTANTS += [
 # What other files see: a key of another type, a record of another version, a full server.
 MUTANTS += [
     *of("send_first", "obstacles", ("if wrong then return wrong end", "")),
-    *of("send_last", "obstacles", ("wrong_group_type(1) or ", "")),
+    *of("send_last", "obstacles", ("if wrong then return wrong end", "")),
     *of("include/types", "obstacles", ("found ~= wanted[i + 1] and found ~= 'none'", "false")),
     *of("include/records", "obstacles", ("if not stamp or not consumer", "if not consumer")),
     *of(
@@ -515,6 +527,6 @@ def test_the_right_text_is_there_exactly_once(mutant):
     assert (FOLDER / mutant.file).read_text().count(mutant.right) == 1
 
 
-@pytest.mark.parametrize("name", scripts.NAMES)
+@pytest.mark.parametrize("name", scripts.script_names(FOLDER))
 def test_every_script_has_mutants(name):
     assert sum(mutant.file == f"{name}.lua" for mutant in MUTANTS) >= 2

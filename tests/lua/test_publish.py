@@ -27,7 +27,7 @@ def everything(stages, slot):
 
 
 def publish_once(stages, slot, total):
-    return slot.queue.server.call("publish", keys_of(stages, slot), [NAME, 0, total])
+    return slot.queue.server.call("publish", keys_of(stages, slot), [NAME, "send_last", total])
 
 
 def test_what_was_staged_can_be_claimed_and_the_stage_is_gone(stages, slot):
@@ -129,6 +129,17 @@ def test_the_last_score_wins_where_the_type_says_so(stages, slot):
     stages.put([b"new"], score=600, held=2)
     assert stages.publish({NAME: 3}) == SendResult(new=1, merged=2)
     assert slot.store == {b"old": 700, b"new": 600}
+
+
+def test_a_message_that_is_due_at_once_is_due_from_publishing_on(stages, slot):
+    stages.put([b"0", b"m"], score=0)
+    stages.put([b"past"], score=1000, held=2)
+    slot.wait_until(slot.now_ms() + 20)
+    before = slot.now_ms()
+    assert stages.publish({NAME: 3}) == SendResult(3, 0)
+    assert slot.store.keys() == {b"past", b"0", b"m"}
+    assert slot.store[b"past"] == 1000
+    assert before <= slot.store[b"0"] == slot.store[b"m"] <= slot.now_ms()
 
 
 def test_a_time_range_runs_from_publishing_and_the_first_due_time_stays(new_slot):

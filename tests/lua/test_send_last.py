@@ -1,7 +1,7 @@
 """Priority and FixedTime: of equal contents the last score wins."""
 
 import pytest
-from seeding import LONG_MS, Slot, numbered
+from seeding import FAR_MS, LONG_MS, Slot, numbered
 
 from rmq_spark.client import Message, SendResult
 from rmq_spark.errors import ScriptFailed
@@ -14,8 +14,7 @@ def slot(new_slot, request):
 
 
 def send(slot, contents, score):
-    name = "priority" if slot.queue.definition.type.descending else "fixed_time"
-    return slot.queue.send(contents, **{name: score})
+    return slot.queue.send(contents, **{slot.queue.definition.type.keyword: score})
 
 
 def test_the_score_is_stored_as_given(slot):
@@ -94,6 +93,47 @@ def test_a_call_with_more_than_lua_passes_on_stores_nothing(slot):
     with pytest.raises(ScriptFailed):
         slot.queue.server.pipeline([Call("send_last", keys, [4500], pairs)])
     assert slot.dump() == before
+
+
+@pytest.mark.parametrize("contents", [[b"m"], [b"0", b"\xa10", b"10", b"m"], numbered(3900)])
+def test_a_score_of_0_is_now_and_nothing_else_changes(new_slot, contents):
+    """Whatever bytes the contents have: these look as the score does."""
+    slot = new_slot("FixedTime")
+    before = slot.now_ms()
+    assert send(slot, contents, 0) == SendResult(len(contents), 0)
+    assert slot.store.keys() == set(contents)
+    assert all(before <= score <= slot.now_ms() for score in slot.store.values())
+
+
+def test_only_the_scores_of_0_are_now(new_slot):
+    slot = new_slot("FixedTime")
+    times = {b"0": 1000, b"\xa10": 100, b"at once": 0, b"future": FAR_MS}
+    slot.queue.send([Message(content, fixed_time=time) for content, time in times.items()])
+    stored = slot.store
+    assert stored.pop(b"at once") >= slot.now_ms() - LONG_MS
+    assert stored == {b"0": 1000, b"\xa10": 100, b"future": FAR_MS}
+
+
+def test_what_is_due_at_once_follows_what_was_sent_or_due_before_it(new_slot):
+    slot = new_slot("FixedTime")
+    slot.queue.send([b"z"], fixed_time=slot.now_ms() - 5)
+    for content in (b"y", b"x"):
+        slot.queue.send([content], fixed_time=0)
+        slot.wait_until(slot.now_ms())
+    assert slot.claimed() == [b"z", b"y", b"x"]
+
+
+def test_a_message_that_waits_for_its_time_is_due_at_once_when_it_is_sent_so(new_slot):
+    slot = new_slot("FixedTime")
+    send(slot, [b"m"], FAR_MS)
+    assert send(slot, [b"m"], 0) == SendResult(0, 1)
+    assert slot.claimed() == [b"m"]
+
+
+def test_every_group_has_the_same_now(broker):
+    groups = [Slot(broker, "T", "FixedTime", groups=("", "g"), group=name) for name in ("", "g")]
+    send(groups[0], [b"m"], 0)
+    assert groups[0].store == groups[1].store != {}
 
 
 def test_a_score_that_is_none_loses_nothing(slot):

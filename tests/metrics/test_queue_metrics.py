@@ -36,7 +36,7 @@ def of(topic, group="default", **more):
 def test_queues_counters_and_lateness_are_told_by_topic_and_group(broker, samples):
     broker.create("Orders", "FixedTime", 4, groups=["", "audit"], max_retries=0)
     queue = broker.queue("Orders")
-    queue.send(["a", "b", "c"], fixed_time=99)
+    queue.send(["a", "b", "c"], fixed_time=queue.now_ms() - 90_000)
     with broker.consumer("Orders", "clerk") as clerk:
         batch = clerk.poll(2)
         batch.rollback(list(batch)[:1])
@@ -49,8 +49,16 @@ def test_queues_counters_and_lateness_are_told_by_topic_and_group(broker, sample
     assert found["rmq_events_total", of("Orders", event="committed")] == 1
     assert found["rmq_events_total", of("Orders", event="rolledBack")] == 1
     assert found["rmq_due_messages", of("Orders")] == 1
-    assert found["rmq_oldest_due_seconds", of("Orders")] > 1e9
+    assert 90 <= found["rmq_oldest_due_seconds", of("Orders")] < 3600
     assert found["rmq_consumers", of("Orders")] == 1
+
+
+@pytest.mark.parametrize("time_ms", [0, 16])
+def test_a_message_that_is_due_at_once_is_late_only_since_it_was_sent(broker, samples, time_ms):
+    broker.create("Orders", "FixedTime", 1)
+    broker.queue("Orders").send(["a"], fixed_time=time_ms)
+    assert samples()["rmq_due_messages", of("Orders")] == 1
+    assert samples()["rmq_oldest_due_seconds", of("Orders")] < 3600
 
 
 def test_a_topic_that_goes_is_told_no_more(broker, samples):

@@ -155,7 +155,7 @@ def test_prefixes_keep_topics_apart(broker):
     other.create("T", "FixedTime", 2)
     broker.queue("T").send([b"m"], priority=50)
     assert other.queue("T").figures().store.count == 0
-    assert [topic.type.value for topic in (*broker.topics(), *other.topics())] == [
+    assert [topic.type.name for topic in (*broker.topics(), *other.topics())] == [
         "Priority",
         "FixedTime",
     ]

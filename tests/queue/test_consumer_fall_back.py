@@ -50,7 +50,7 @@ def test_a_batch_that_redis_has_forgotten_is_lost(own_redis, queue, clerk, call)
 def test_a_commit_removes_no_batch_that_came_back_unfinished(own_redis, queue, clerk):
     clerk.poll(5)  # the work fails
     queue.server.client.save()
-    queue.send([Message("urgent", fixed_time=1)])
+    queue.send([Message("urgent", fixed_time=17)])
     second = clerk.poll(1)
     assert contents(second) == ["urgent"]
     fall_back(own_redis)

@@ -1,6 +1,7 @@
 """Slots, keys and definitions: what all users of a topic agree on."""
 
 import json
+import pickle
 import zlib
 
 import crcmod.predefined
@@ -17,11 +18,11 @@ from rmq_spark.topics.definition import (
     check_topic_name,
     consumer_key,
     parse_retry_backoff,
-    parse_topic_type,
     slot_of,
     slots_of,
     topics_key,
 )
+from rmq_spark.topics.topic_types import TOPIC_TYPES, parse_topic_type
 
 crcmod_crc32 = crcmod.predefined.mkCrcFun("crc-32")
 
@@ -166,7 +167,17 @@ def test_another_prefix_is_refused(prefix):
 
 @pytest.mark.parametrize("text", ["RangeMerge", "rangemerge", " PRIORITY ", "fixedTime"])
 def test_types_are_known_in_any_case(text):
-    assert parse_topic_type(text).value.lower() == text.strip().lower()
+    assert parse_topic_type(text).name.lower() == text.strip().lower()
+
+
+@pytest.mark.parametrize("topic_type", TOPIC_TYPES.values(), ids=str)
+def test_a_type_stays_what_it_is_on_its_way_to_a_task_and_through_redis(topic_type):
+    definition = TopicDefinition("T", topic_type)
+    there = pickle.loads(pickle.dumps(definition))
+    assert there == definition == TopicDefinition.from_json("T", definition.to_json())
+    assert hash(there.type) == hash(topic_type)
+    assert [known for known in TOPIC_TYPES.values() if known == there.type] == [topic_type]
+    assert (str(topic_type), repr(topic_type)) == (topic_type.name, f"<TopicType {topic_type}>")
 
 
 @pytest.mark.parametrize("text", ["", "Range", "Delay"])

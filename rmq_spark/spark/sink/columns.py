@@ -19,10 +19,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq_spark.client.messages import ACCEPTED_VALUES, LONGEST_TIME_RANGE_MS
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol.claims import split_claim_id
-from rmq_spark.topics.definition import HIGHEST_SCORE, LOWEST_SCORE, TopicDefinition, TopicType
+from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.durations import ACCEPTED as ACCEPTED_DURATION
 from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
 
@@ -45,11 +44,6 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 }
 # How each error for a row ends.
 NOTHING_SENT = " Nothing of this batch was sent."
-_BOUNDS = {
-    TopicType.RANGE_MERGE: (1, LONGEST_TIME_RANGE_MS),
-    TopicType.PRIORITY: (LOWEST_SCORE, HIGHEST_SCORE),
-    TopicType.FIXED_TIME: (0, HIGHEST_SCORE),
-}
 
 
 class _Takes(Protocol):
@@ -128,38 +122,39 @@ class Rows:
             bases = np.where(missing, fallback, bases)
         return bases
 
-    def scores(self, topic: TopicDefinition, default: int | None, not_before_ms: int | None) -> Any:
+    def values(self, topic: TopicDefinition, default: int | None, not_before_ms: int | None) -> Any:
         """The number that a topic's type needs of each row, as an int64 array.
 
         default: for rows without one. not_before_ms: a fixed time must be after this. Raises
         InvalidMessage naming the first row that is not accepted.
         """
-        name = topic.type.value_name
-        accepted = f"{ACCEPTED_VALUES[topic.type]}; the topic {topic.name} is {topic.type.value}"
+        of_type = topic.type
+        name = of_type.value_name
+        accepted = f"{of_type.accepted}; the topic {topic.name} is {of_type}"
         if name in self.columns:
-            values = _milliseconds(self.columns[name])
+            column = _milliseconds(self.columns[name])
             if default is not None:
-                values = values.fill_null(default)
+                column = column.fill_null(default)
         else:
-            values = pa.array(np.full(self.length, -1 if default is None else default, np.int64))
+            column = pa.array(np.full(self.length, -1 if default is None else default, np.int64))
             if default is None:
                 raise InvalidMessage(
                     f"There is neither a column nor an option {name}. Accepted: {accepted}."
                     f"{NOTHING_SENT}"
                 )
-        lowest, highest = _BOUNDS[topic.type]
-        right = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
-        if values.null_count or not pc.all(right).as_py():
+        right = pc.and_(
+            pc.greater_equal(column, of_type.lowest), pc.less_equal(column, of_type.highest)
+        )
+        if column.null_count or not pc.all(right).as_py():
             row = _first(pc.invert(right.fill_null(False)))
             raise self.refused(name, row, accepted, default)
-        scores = values.to_numpy(zero_copy_only=False)
-        if not_before_ms is not None and topic.type is TopicType.FIXED_TIME:
-            past = scores <= not_before_ms
+        values = column.to_numpy(zero_copy_only=False)
+        if not_before_ms is not None:
+            past = values <= not_before_ms
             if past.any():
                 after = f"a time after now ({not_before_ms}), as pastFixedTime is fail"
                 raise self.refused(name, int(past.argmax()), after, default)
-        # A time below 17 ms after 1970 would be taken for a retry count.
-        return np.maximum(scores, LOWEST_SCORE) if topic.type is TopicType.FIXED_TIME else scores
+        return values
 
     def slots(self, topic: TopicDefinition) -> Any:
         """The column slot. Raises InvalidMessage for a slot that the topic has not."""

@@ -14,7 +14,11 @@ from rmq_spark.protocol.messagepack import PackedPairs
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.arrow_pairs import pairs_by_slot, rows_by_slot
 from rmq_spark.spark.sink.columns import Rows
-from rmq_spark.topics.definition import LOWEST_SCORE, TopicDefinition, TopicType, group_text
+from rmq_spark.topics.definition import TopicDefinition, group_text
+from rmq_spark.topics.topic_types import TOPIC_TYPES
+
+# The columns that give messages their values: of each type its own.
+VALUES = tuple(topic_type.value_name for topic_type in TOPIC_TYPES.values())
 
 
 class Operation(ABC):
@@ -48,24 +52,25 @@ class Operation(ABC):
 class Send(Operation):
     """Stores messages."""
 
-    columns = ("content", "slotBasis", "timeRange", "priority", "fixedTime", "topic")
+    columns = ("content", "slotBasis", *VALUES, "topic")
     creates = True
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
         """Raises InvalidOption when nothing gives the value that the topic's type needs."""
         name = topic.type.value_name
-        if name not in columns and default_value(self._options, topic) is None:
+        if name not in columns and topic.type.value_in(self._options) is None:
             raise InvalidOption(
-                f"Topic {topic.name} is {topic.type.value}, but neither a column nor an option "
+                f"Topic {topic.name} is {topic.type}, but neither a column nor an option "
                 f'gives {name}. Add the column, or .option("{name}", ...).'
             )
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
         """By slot, score, content, score, content, ..."""
         topic = queue.definition
-        refuse_past = self._options.fail_past and topic.type is TopicType.FIXED_TIME
+        refuse_past = self._options.fail_past and topic.type.can_be_past
         now_ms = queue.now_ms() if refuse_past else None
-        scores = rows.scores(topic, default_value(self._options, topic), now_ms)
+        values = rows.values(topic, topic.type.value_in(self._options), now_ms)
+        scores = topic.type.score_of(values)
         slots = slots_of_rows(topic, rows, contents, self._options)
         return pairs_by_slot(scores, rows.columns["content"], slots)
 
@@ -96,25 +101,20 @@ class Cancel(Operation):
 class Requeue(Operation):
     """Brings messages back from the DeadQueue as first deliveries."""
 
-    columns = ("content", "slotBasis", "slot", "timeRange", "priority", "fixedTime", "topic")
+    columns = ("content", "slotBasis", "slot", *VALUES, "topic")
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Raises InvalidOption when nothing gives the priority of a Priority topic."""
-        if topic.type is TopicType.PRIORITY:
+        """Raises InvalidOption when nothing gives a value that the type does not default."""
+        if topic.type.requeue_value is None:
             Send(self._options).check_topic(topic, columns)
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
         """By slot, score, content, ... Where nothing tells the time, it is due at once."""
         topic = queue.definition
-        now_ms = queue.now_ms()
-        default = default_value(self._options, topic)
-        if topic.type is TopicType.RANGE_MERGE:
-            scores = now_ms + rows.scores(topic, 1 if default is None else default, None)
-        else:
-            due_now = now_ms if topic.type is TopicType.FIXED_TIME else None
-            scores = rows.scores(topic, due_now if default is None else default, None)
+        default = topic.type.value_in(self._options)
+        values = rows.values(topic, topic.type.requeue_value if default is None else default, None)
+        scores = topic.type.requeue_score(values, queue.now_ms())
         slots = slots_of_rows(topic, rows, contents, self._options)
-        scores = np.maximum(scores, LOWEST_SCORE)
         return pairs_by_slot(scores, rows.columns["content"], slots)
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
@@ -173,15 +173,6 @@ OPERATIONS: dict[str, type[Operation]] = {
     "rollback": RollBack,
     "purge": Purge,
 }
-
-
-def default_value(options: SinkOptions, topic: TopicDefinition) -> int | None:
-    """What the options say of the number that a topic's type needs."""
-    return {
-        TopicType.RANGE_MERGE: options.time_range_ms,
-        TopicType.PRIORITY: options.priority,
-        TopicType.FIXED_TIME: options.fixed_time_ms,
-    }[topic.type]
 
 
 def slots_of_rows(topic: TopicDefinition, rows: Rows, contents: Any, options: SinkOptions) -> Any:

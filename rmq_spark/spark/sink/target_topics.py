@@ -11,7 +11,8 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.columns import NOTHING_SENT, Rows
-from rmq_spark.topics.definition import TopicDefinition, TopicType, check_topic_name
+from rmq_spark.topics.definition import TopicDefinition, check_topic_name
+from rmq_spark.topics.topic_types import TOPIC_TYPES
 from rmq_spark.transport.server import Server
 
 
@@ -37,7 +38,7 @@ class SinkTopics:
         elif options.topic_type is None and broker.find(name) is None:
             raise UnknownTopic(
                 f"The topic {name} does not exist yet. Its first use defines it: add "
-                f'.option("topicType", ...), one of {", ".join(TopicType)}.'
+                f'.option("topicType", ...), one of {", ".join(TOPIC_TYPES)}.'
             )
         return broker.define(name, options.topic_type, options.slot_amount, **options.settings)
 

@@ -19,7 +19,8 @@ from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.planning import PlannedClaim
 from rmq_spark.spark.worker_process import spare_collections
-from rmq_spark.topics.definition import MOST_RETRIES, TopicDefinition
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.transport.server import shared_server
 
 _log = logging.getLogger(__name__)
@@ -233,13 +234,13 @@ class _Columns:
         return scores, scores <= MOST_RETRIES
 
     def _due_time(self, of_type: pa.DataType) -> pa.Array:
-        if self._topic.type.descending:
+        if not self._topic.type.has_due_times:
             return pa.nulls(self.rows, of_type)
         scores, retried = self._first_scores()
         return pa.array(scores * 1000, pa.int64(), mask=retried).cast(of_type)
 
     def _priority(self) -> pa.Array:
-        if not self._topic.type.descending:
+        if self._topic.type.has_due_times:
             return pa.nulls(self.rows, pa.int64())
         scores, retried = self._first_scores()
         return pa.array(scores, pa.int64(), mask=retried)

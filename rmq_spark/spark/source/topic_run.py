@@ -10,7 +10,7 @@ from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog
 from rmq_spark.spark.source.owned_slots import AllSlots, OwnedSlots
 from rmq_spark.spark.source.planning import PlannedClaim, allocate, claims_of, earliest
-from rmq_spark.topics.definition import HIGHEST_SCORE, TopicDefinition
+from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.transport.server import Server
 
 
@@ -138,14 +138,13 @@ class TopicRun:
         due = {slot.slot: slot.due for slot in self._due}
         if limit >= sum(due.values()):
             return allocate(due, None, seq)
-        if self.queue.definition.type.descending:
-            return earliest(due, limit, seq, HIGHEST_SCORE, self._counts)
         now_ms = self.queue.now_ms() if self.due_before_ms is None else self.due_before_ms
+        of_type = self.queue.definition.type
 
-        def of_age(slots: Sequence[int], ages: Sequence[int]) -> list[list[int]]:
-            return self._counts(slots, [now_ms - age for age in ages])
+        def counts(slots: Sequence[int], places: Sequence[int]) -> list[list[int]]:
+            return self._counts(slots, [of_type.score_at(place, now_ms) for place in places])
 
-        return earliest(due, limit, seq, now_ms, of_age)
+        return earliest(due, limit, seq, of_type.first_place(now_ms), counts)
 
     def _counts(self, slots: Sequence[int], scores: Sequence[int]) -> list[list[int]]:
         return self.queue.ask(reading.counts, slots, scores)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, QueueKind
-from rmq_spark.topics.definition import LOWEST_SCORE, TopicDefinition
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.scores import LOWEST_SCORE
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Scope:
         if times == UNBOUNDED or kind is QueueKind.DEAD:
             return times
         if kind is QueueKind.STORE:  # without retries: their scores are no times
-            return None if topic.type.descending else times.within(LOWEST_SCORE, None)
+            return times.within(LOWEST_SCORE, None) if topic.type.has_due_times else None
         # Full seconds, beside which a score has what is left of retries, and a rank.
         return Bounds(_second_from(times.low), _second_from(times.high))
 

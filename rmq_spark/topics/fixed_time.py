@@ -1,0 +1,44 @@
+"""FixedTime: a message is due at a time of its own."""
+
+from datetime import datetime
+from typing import Any
+
+from rmq_spark.topics.moments import parse_moment_ms
+from rmq_spark.topics.scores import AT_ONCE, HIGHEST_SCORE, LOWEST_SCORE
+from rmq_spark.topics.topic_type import TopicType
+
+
+class FixedTime(TopicType):
+    """Messages with a due time in ms since 1970; of equal ones the last decides.
+
+    A time below 17 ms would be taken for a retry count. It stands for the time at which Redis
+    stores the message.
+    """
+
+    name = "FixedTime"
+    value_name = "fixedTime"
+    keyword = "fixed_time"
+    lowest = AT_ONCE
+    accepted = f"ms since 1970, {lowest} to {HIGHEST_SCORE}, or a time with a zone"
+    accepted_text = "ms since 1970, or ISO 8601 with a zone"
+    can_be_past = True
+    send_script = "send_last"
+    requeue_value = AT_ONCE
+
+    def number_of(self, value: Any) -> int | None:
+        """Turn ms since 1970, or a datetime that knows its zone, into ms since 1970."""
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            return int(value.timestamp() * 1000)
+        return super().number_of(value)
+
+    def parse(self, name: str, text: str) -> int:
+        """Read ms since 1970, or ISO 8601 with a zone. Raises InvalidOption."""
+        return parse_moment_ms(name, text)
+
+    def score_of(self, value: Any) -> Any:
+        """The time itself, or AT_ONCE."""
+        return value * (value >= LOWEST_SCORE)
+
+    def requeue_score(self, value: Any, now_ms: int) -> Any:
+        """The time itself, or now."""
+        return value + (value < LOWEST_SCORE) * (now_ms - value)
