@@ -182,7 +182,7 @@ def test_an_absurdly_long_duration_is_refused_not_a_crash_later(option, value):
     ("text", "ms"), [("500", 500), ("90s", 90_000), ("1.5h", 5_400_000), ("2000d", 172_800_000_000)]
 )
 def test_a_time_range_for_all_rows_may_be_ms_or_a_duration(text, ms):
-    assert parse_sink_options({"topic": "T", "timeRange": text}).time_range_ms == ms
+    assert parse_sink_options({"topic": "T", "timeRange": text}).time_range == ms
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_time_range_for_all_rows_may_be_ms_or_a_duration(text, ms):
     [("17", 17), ("1970-01-01T00:00:01Z", 1000), ("1970-01-01T01:00:01+01:00", 1000)],
 )
 def test_a_fixed_time_for_all_rows_may_be_ms_or_iso_8601(text, ms):
-    assert parse_sink_options({"topic": "T", "fixedTime": text}).fixed_time_ms == ms
+    assert parse_sink_options({"topic": "T", "fixedTime": text}).fixed_time == ms
 
 
 def test_the_defaults_are_those_of_the_documentation():
