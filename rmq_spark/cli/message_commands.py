@@ -112,7 +112,7 @@ def send(
     broker = broker_of(context)
     queue = broker.queue(topic, group=broker.definition(topic).groups[0])
     value = _value(time_range, priority, fixed_time)
-    _check_told(queue.definition, Message(b"", **value))
+    _check_told(queue.definition, Message(b"", **value), "sent")
     new = merged = 0
     given = map(os.fsencode, contents) if contents else _lines()
     for part in _parts(given):
@@ -158,6 +158,8 @@ def requeue(
     """Bring dead messages back as first deliveries; due at once, unless a value says when."""
     queue = broker_of(context).queue(topic, group=parse_group(group))
     value = Message(b"", **_value(time_range, priority, fixed_time))
+    if queue.definition.type.requeue_value is None:
+        _check_told(queue.definition, value, "brought back")
     score = requeue_score(value, queue.definition, queue.now_ms())
     found: Iterable[dict[int, list[bytes]]]
     if _are_named(contents, every):
@@ -284,12 +286,12 @@ def _flag(of_type: TopicType) -> str:
     return f"--{of_type.keyword.replace('_', '-')}"
 
 
-def _check_told(topic: TopicDefinition, message: Message) -> None:
+def _check_told(topic: TopicDefinition, message: Message, done: str) -> None:
     """Raises InvalidMessage where nothing gives the value that the topic's type needs."""
     if topic.type.value_in(message) is None:
         raise InvalidMessage(
             f"Topic {topic.name} is {topic.type}. Say {_flag(topic.type)}: "
-            f"{topic.type.accepted_text}. Nothing was sent."
+            f"{topic.type.accepted_text}. Nothing was {done}."
         )
 
 
