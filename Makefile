@@ -7,11 +7,11 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test explore faults outbox workers-demo notebooks lint
+.PHONY: help demo cluster-demo bench test explore faults outbox ownership-demo notebooks lint
 .PHONY: bench-peers audit
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options
 	@.ci/environment java
@@ -31,23 +31,23 @@ test: ## run the tests; ARGS="-k name" picks some
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment
-	@.venv/bin/python tests/explore/explore.py $(ARGS)
+	@.venv/bin/python -m tests.explore.explore $(ARGS)
 
 faults: ## kill, stop and cut off real queries and Redis, and count; ARGS="--help" lists options
 	@.ci/environment java
-	@.venv/bin/python tests/faults/run_faults.py $(ARGS)
+	@.venv/bin/python -m tests.faults.run_faults $(ARGS)
 
 outbox: ## kill the outbox job while orders come into PostgreSQL, and count; ARGS="--help" lists options
 	@.ci/environment java
-	@.venv/bin/python tests/jobs/outbox_round.py $(ARGS)
+	@.venv/bin/python -m tests.jobs.outbox_round $(ARGS)
 
-workers-demo: ## queries share a topic through ZooKeeper, come, go and die; ARGS="--help" lists options
+ownership-demo: ## queries share a topic through ZooKeeper, come, go and die; ARGS="--help" lists options
 	@.ci/environment java
-	@.venv/bin/python tests/workers/workers_demo.py $(ARGS)
+	@.venv/bin/python -m tests.ownership.ownership_demo $(ARGS)
 
 notebooks: ## run the notebooks and keep their outputs; ARGS="quickstart" picks some
 	@.ci/environment java
-	@.venv/bin/python tests/notebooks/run_notebooks.py $(ARGS)
+	@.venv/bin/python -m tests.notebooks.run_notebooks $(ARGS)
 
 lint: ## check style, format and types
 	@.ci/environment
@@ -63,4 +63,4 @@ bench-peers: ## measure beside BullMQ, dramatiq, Celery, which it installs; ARGS
 
 audit: ## compare the pinned packages with known vulnerabilities, where osv.dev can be reached
 	@.ci/environment
-	@.venv/bin/python tests/security/audit.py $(ARGS)
+	@.venv/bin/python -m tests.security.audit $(ARGS)

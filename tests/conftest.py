@@ -9,17 +9,14 @@ import hypothesis
 import pytest
 from kazoo.client import KazooClient
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
-
-import postgres
-import servers
-from seeding import Slot
-
 from rmq_spark.client import Broker
 from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 from rmq_spark.protocol import scripts as queue_scripts
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
+
+from . import postgres, servers
+from .seeding import Slot
 
 EXECUTABLES = servers.executables()
 KINDS = list(EXECUTABLES) or ["none"]

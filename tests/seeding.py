@@ -168,8 +168,8 @@ class Slot:
     def now_ms(self):
         return self.queue.now_ms()
 
-    def wait_until(self, time_ms):
-        """Until Redis' clock has passed a time."""
+    def wait_past(self, time_ms):
+        """Wait until Redis' clock has passed a time."""
         while self.now_ms() <= time_ms:
             time.sleep(0.001)
 

@@ -37,6 +37,11 @@ def executables() -> dict[str, str]:
     return {name: server for name, server in found.items() if server}
 
 
+def newest() -> str:
+    """Return the newest redis-server there is, for tests that no other version tells more."""
+    return next(reversed(executables().values()), None) or do_without()
+
+
 def do_without() -> NoReturn:
     """Skips the test on a laptop, fails it in CI."""
     text = "No redis-server was found: install one, or rmq-spark[local]."

@@ -4,17 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+import measuring
 import pytest
-import quick_spark
+import run_all
+from measuring import Figure, Report
 
-BENCH = Path(__file__).parents[2] / "bench"
-sys.path.insert(0, str(BENCH))
+from .. import ROOT, quick_spark
 
-import measuring  # noqa: E402 - it lies where no package is
-import run_all  # noqa: E402
-from measuring import Figure, Report  # noqa: E402
+BENCH = ROOT / "bench"
 
 
 def run(name, *arguments, **more):

@@ -10,12 +10,13 @@ import sys
 import urllib.request
 
 import pytest
-from running import COMMAND, started
 
 import rmq_spark
 import rmq_spark.cli.doctor as doctor_module
 from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.metrics.queues import dashboard_json
+
+from .running import COMMAND, started
 
 ALL = (
     "topics create alter delete pause resume show lower-epochs peek send cancel requeue purge "

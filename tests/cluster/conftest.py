@@ -3,17 +3,16 @@
 import uuid
 
 import pytest
-import servers
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_cluster import LocalCluster
 
+from .. import servers
+
 
 @pytest.fixture(scope="session")
 def executable():
-    """The newest redis-server there is: what differs between versions other tests look at."""
-    found = list(servers.executables().values())
-    return found[-1] if found else servers.do_without()
+    return servers.newest()
 
 
 @pytest.fixture(scope="session")

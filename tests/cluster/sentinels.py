@@ -2,14 +2,15 @@
 
 import subprocess
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import redis
-import servers
 
 from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
+
+from .. import servers
+from ..waiting import wait_until
 
 NAME = "mymaster"
 PATIENCE_S = 60.0
@@ -100,7 +101,4 @@ class Sentinels:
             return client.info("replication")["role"]
 
     def _until(self, holds) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < end, "the Sentinels do not see each other"
-            time.sleep(0.1)
+        wait_until(holds, "the Sentinels to see each other")

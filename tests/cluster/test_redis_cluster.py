@@ -6,12 +6,9 @@ import signal
 import threading
 import time
 
-import moving
 import pytest
 import redis
 from redis.crc import key_slot
-from seeding import LONG_MS, numbered, open_run
-from traffic import TOPIC, Traffic, wait_until
 
 import rmq_spark
 from rmq_spark.errors import (
@@ -24,6 +21,11 @@ from rmq_spark.errors import (
 from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.topics.definition import Keys
+
+from ..seeding import LONG_MS, numbered, open_run
+from ..waiting import wait_until
+from . import moving
+from .traffic import TOPIC, Traffic
 
 SLOTS = 32
 

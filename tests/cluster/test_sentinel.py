@@ -1,12 +1,14 @@
 """A master that Sentinels name: found, and found again after a failover."""
 
 import pytest
-from sentinels import NAME, Sentinels
-from traffic import Traffic, wait_until
 
 import rmq_spark
 from rmq_spark.errors import InvalidOption, ServerRefused, ServerUnavailable
 from rmq_spark.transport.connection import parse_connection
+
+from ..waiting import wait_until
+from .sentinels import NAME, Sentinels
+from .traffic import Traffic
 
 SECRET = "s3cret-of-sentinels"
 

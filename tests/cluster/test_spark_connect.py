@@ -1,33 +1,22 @@
 """The same job, unchanged, in a Spark of its own and over Spark Connect."""
 
 import json
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-import quick_spark
-import servers
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_server import LocalRedis
 
-JOB = Path(__file__).parent / "connect_job.py"
+from .. import programs, quick_spark, servers
 
 
 @pytest.mark.parametrize("way", ["SPARK_MASTER", "SPARK_REMOTE"])
 def test_a_job_runs_unchanged_over_spark_connect(tmp_path, way):
     with LocalRedis(settings=servers.SETTINGS) as redis:
         done = subprocess.run(
-            [sys.executable, JOB, redis.url, tmp_path],
-            env={
-                **os.environ,
-                way: "local[2]",
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                **quick_spark.java_variables(),
-            },
+            programs.command("cluster.connect_job", redis.url, tmp_path),
+            env=programs.environment(**{way: "local[2]", **quick_spark.java_variables()}),
             capture_output=True,
             text=True,
             timeout=280,

@@ -3,20 +3,14 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import rmq_spark
 from rmq_spark.errors import Lost, ServerError
 
+from ..waiting import wait_until
+
 TOPIC = "Traffic"
 PATIENCE_S = 60.0
-
-
-def wait_until(holds: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end, f"not within {PATIENCE_S:g} s: {what}"
-        time.sleep(0.05)
 
 
 class Traffic:

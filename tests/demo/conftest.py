@@ -3,13 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import quick_spark
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "jobs"))  # for the package flights
+from .. import ROOT, quick_spark
 
 
 @pytest.fixture(scope="session")

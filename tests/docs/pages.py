@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import quick_spark
-from readers import AFTER, BEFORE, ELSEWHERE, IN_A_CLONE, INSTEAD, SERVERS
-
 from rmq_spark.dev_servers.redis_server import LocalRedis
 
-ROOT = Path(__file__).parents[2]
+from .. import ROOT, programs, quick_spark
+from .readers import AFTER, BEFORE, ELSEWHERE, IN_A_CLONE, INSTEAD, SERVERS
+
 FILES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("[!.]*/README.md")]
 NAMES = sorted({file.relative_to(ROOT).as_posix() for file in FILES})
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -106,7 +105,9 @@ def program_of(name):
                 parts.append(f"# {place}\npage_steps.run_shell({chr(10).join(lines)!r})")
     if not parts:
         return ""
-    text = "\n\n".join(["import page_steps", BEFORE.get(name, ""), *parts, AFTER.get(name, "")])
+    text = "\n\n".join(
+        ["from tests.docs import page_steps", BEFORE.get(name, ""), *parts, AFTER.get(name, "")]
+    )
     for old, new in INSTEAD.get(name, {}).items():
         assert old in text_of(name), f"{name} does not hold {old}"
         text = text.replace(old, new)
@@ -152,13 +153,8 @@ def run_page(name, folder):
 
 def run(folder, work, addresses):
     """Runs the program; ends whatever it has started. Returns its code and what it printed."""
-    paths = [str(Path(__file__).parent), str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = {
-        **os.environ,
-        "PATH": PATH,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        **programs.environment(PATH=PATH),
         **quick_spark.variables(),
         "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say: with the packages that are there
         "PIP_NO_INDEX": "1",

@@ -2,9 +2,9 @@
 
 from contextlib import contextmanager
 
-import postgres
-
 from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+
+from .. import postgres
 
 SESSION = """
 from pyspark.sql import SparkSession

@@ -1,8 +1,9 @@
 """Every page of the documentation runs: its code, in an empty folder, on a Redis of its own."""
 
 import pytest
-from pages import NAMES, comparable, outputs_of, run_page
-from readers import AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS, VARYING
+
+from .pages import NAMES, comparable, outputs_of, run_page
+from .readers import AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS, VARYING
 
 
 @pytest.mark.timeout(600)  # whole minutes on a machine that has much else to do

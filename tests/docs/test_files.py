@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import NAMES, ROOT, text_of
+
+from .pages import NAMES, ROOT, text_of
 
 PAGES = sorted({*NAMES, "lua/README.md"})
 # A name of a file of ours, in code: what users make in the course of a page has no folder of ours.

@@ -6,11 +6,11 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from importlib.util import find_spec
 
 import pytest
-from pages import NAMES, ROOT, is_make, shell_lines, text_of
-from readers import ELSEWHERE
+
+from .pages import NAMES, ROOT, is_make, shell_lines, text_of
+from .readers import ELSEWHERE
 
 MAKE_LINES = sorted(filter(is_make, shell_lines()))
 
@@ -37,21 +37,20 @@ def test_make_knows_the_target_and_its_program_the_options(line):
         text=True,
         check=True,
     ).stdout
-    commands = re.findall(r"^\.venv/bin/python (.*)$", planned, re.MULTILINE)
+    commands = re.findall(r"^\.venv/bin/python ((?:-m )?\S+)(.*)$", planned, re.MULTILINE)
     assert commands
-    for command in commands:
-        check_program(*shlex.split(command))
+    for program, arguments in commands:
+        check_program(shlex.split(program), shlex.split(arguments))
 
 
-def check_program(program, *arguments):
+def check_program(program, arguments):
     """Raises unless it is there and takes these arguments."""
-    if program == "-m":
-        assert find_spec(arguments[0])
+    if program == ["-m", "pytest"]:
         named = [argument for argument in arguments if argument.startswith("tests/")]
         assert [path for path in named if not (ROOT / path).exists()] == []
         return
     done = subprocess.run(
-        [sys.executable, program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     options = [argument for argument in arguments if argument.startswith("-")]
     assert [option for option in options if option not in done.stdout] == []

@@ -4,7 +4,8 @@ import re
 from collections import Counter
 
 import pytest
-from pages import NAMES, ROOT, text_of
+
+from .pages import NAMES, ROOT, text_of
 
 RESULTS = [file.relative_to(ROOT).as_posix() for file in ROOT.glob("bench/results/*.md")]
 LINKING = sorted({*NAMES, *RESULTS, "CHANGELOG.md"})
@@ -49,8 +50,8 @@ def test_the_links_of_a_page_lead_somewhere(name):
 
 def test_a_link_to_nothing_is_found(tmp_path, monkeypatch):
     (tmp_path / "page.md").write_text("# One `two`, three\n[a](#one-two-three) [b](#one) [c](x.md)")
-    monkeypatch.setattr("test_links.ROOT", tmp_path)
-    monkeypatch.setattr("pages.ROOT", tmp_path)
+    monkeypatch.setattr("tests.docs.test_links.ROOT", tmp_path)
+    monkeypatch.setattr("tests.docs.pages.ROOT", tmp_path)
     assert list(broken("page.md")) == ["#one", "x.md"]
 
 

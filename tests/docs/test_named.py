@@ -4,9 +4,6 @@ import re
 
 import pytest
 import yaml
-from figures_there import figures_there
-from page_tables import Tables
-from pages import NAMES, ROOT, blocks_of, text_of
 
 from rmq_spark.cli.app import app
 from rmq_spark.protocol.reading import ENTRIES_A_PAGE
@@ -14,6 +11,10 @@ from rmq_spark.spark.option_values import CONNECTION
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
 from rmq_spark.spark.sink.columns import COLUMNS
 from rmq_spark.spark.table.table_options import TABLE_OPTIONS
+
+from .figures_there import figures_there
+from .page_tables import Tables
+from .pages import NAMES, ROOT, blocks_of, text_of
 
 README = text_of("README.md")
 OPERATIONS = text_of("docs/operations.md")

@@ -3,12 +3,13 @@
 import signal
 
 import pytest
-from page_tables import Tables
-from pages import text_of
 
 from rmq_spark.spark.options import parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.source.stream_reader import RmqStreamReader
+
+from .page_tables import Tables
+from .pages import text_of
 
 TABLES = Tables(text_of("docs/reference.md"))
 FIELDS = {name.strip("`"): kind for name, kind, _ in TABLES.rows("Progress reports")}

@@ -5,10 +5,6 @@ import re
 from typing import get_args
 
 import pytest
-from code_says import FUNCTIONS, INSIDE, commands, signatures
-from figures_there import figures_there
-from page_tables import Tables, plain
-from pages import ROOT, text_of
 
 import rmq_spark
 from rmq_spark import errors
@@ -29,6 +25,11 @@ from rmq_spark.spark.table.table_options import TABLE_OPTIONS, parse_table_optio
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.durations import parse_duration_ms
 from rmq_spark.transport.connection import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
+
+from .code_says import FUNCTIONS, INSIDE, commands, signatures
+from .figures_there import figures_there
+from .page_tables import Tables, plain
+from .pages import ROOT, text_of
 
 PAGE = text_of("docs/reference.md")
 TABLES = Tables(PAGE)
@@ -166,7 +167,7 @@ def test_the_environment_variables():
     assert set(by_name("Environment variables")) == read
     beside = section("Environment variables").partition("In a clone")[2]
     for name in re.findall(r"`([A-Z_]+)`", beside):
-        readers = ("Makefile", ".ci/run", "tests/queue/test_model.py")
+        readers = ("Makefile", ".ci/run", "tests/client/test_model.py")
         assert any(name in (ROOT / file).read_text(encoding="utf-8") for file in readers), name
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ghosts import Row
-
 from rmq_spark.client import TopicDefinition
 from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.calls import BoundedRequest, Call, Request
 from rmq_spark.protocol.claims import Claim, ClaimRequest, Rollback
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.definition import Keys
+
+from .ghosts import Row
 
 LEASE_MS = 3_600_000
 WAIT_MS = 3_600_000

@@ -5,14 +5,11 @@ import argparse
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.protocol import scripts
 
-from explorer import ExploredServer, Explorer, PromiseBroken, Tally  # noqa: E402
-from worlds import WORLDS, World  # noqa: E402
-
-from rmq_spark.dev_servers.redis_server import LocalRedis  # noqa: E402
-from rmq_spark.protocol import scripts  # noqa: E402
+from .explorer import ExploredServer, Explorer, PromiseBroken, Tally
+from .worlds import WORLDS, World
 
 ROW = "{:<10} {:>5} {:>9} {:>9} {:>9} {:>8}"
 COLUMNS = ("world", "depth", "states", "steps", "merged", "seconds")

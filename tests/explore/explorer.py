@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import redis
-from calls import Action, Calls
-from ghosts import Ghost, after, forgotten
-from promises import OF_REFUSALS, PROMISES, Step
-from slot_state import FAR, KINDS, Slot, fallen_back, slot_of, values_of, view_of
-from worlds import World
 
 from rmq_spark.protocol.calls import Call
 from rmq_spark.protocol.scripts import Script, load_scripts
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import FIRST_WITH_FLAGS, Server
+
+from .calls import Action, Calls
+from .ghosts import Ghost, after, forgotten
+from .promises import OF_REFUSALS, PROMISES, Step
+from .slot_state import FAR, KINDS, Slot, fallen_back, slot_of, values_of, view_of
+from .worlds import World
 
 STATES_AT_ONCE = 32
 # A busy machine is no reason to end an exploration.

@@ -7,8 +7,8 @@ that is printed when a step breaks it.
 from dataclasses import dataclass
 from typing import Any
 
-from ghosts import Ghost
-from slot_state import FAR, MOST_RETRIES, Held, View
+from .ghosts import Ghost
+from .slot_state import FAR, MOST_RETRIES, Held, View
 
 SENDING = ("send", "requeue")
 OF_A_RUN = ("plan", "claim", "replay", "commit", "renew", "release", "give_back", "unread")

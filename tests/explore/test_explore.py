@@ -3,12 +3,13 @@
 import uuid
 
 import pytest
-from explorer import ExploredServer, Explorer
-from slot_state import FAR, Header, Record, Slot, slot_of, values_of, view_of
-from worlds import WORLDS
 
 from rmq_spark.protocol import scripts
 from rmq_spark.protocol.calls import Call
+
+from .explorer import ExploredServer, Explorer
+from .slot_state import FAR, Header, Record, Slot, slot_of, values_of, view_of
+from .worlds import WORLDS
 
 # A world that has lost most of its calls would keep every promise.
 STEPS_AT_LEAST = 1000

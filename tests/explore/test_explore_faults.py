@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import promises
 import pytest
-import servers
-from explorer import ExploredServer, Explorer, PromiseBroken
-from worlds import BACKOFF, EXCLUSIVE, FORGETTING, RETRIES, SLOTS, World
 
 from rmq_spark.protocol import scripts
+
+from .. import servers
+from . import promises
+from .explorer import ExploredServer, Explorer, PromiseBroken
+from .worlds import BACKOFF, EXCLUSIVE, FORGETTING, RETRIES, SLOTS, World
 
 FOLDER = Path(str(scripts._lua_folder()))
 DEPTH = 4  # none needs more; the search ends at the first broken promise

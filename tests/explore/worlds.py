@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from calls import (
+from rmq_spark.client import TopicDefinition, TopicType
+
+from .calls import (
     WAIT_MS,
     Action,
     cancel,
@@ -22,9 +24,7 @@ from calls import (
     send,
     unread,
 )
-from slot_state import Slot
-
-from rmq_spark.client import TopicDefinition, TopicType
+from .slot_state import Slot
 
 
 def like_spark(state: Any, by: Action) -> bool:

@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from cluster import new_cluster, settings_of
-from fault import Fault
-from feed import Feed
-from past import Past
-from program import NotInTime, Program, wait_until
-from proxy import Proxy
-from verdict import PHASES, Verdict
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.protocol.scripts import scripts_for
 from rmq_spark.transport.server import FIRST_WITH_FLAGS
+
+from ..waiting import NotInTime, wait_until
+from .cluster import new_cluster, settings_of
+from .fault import Fault
+from .feed import Feed
+from .past import Past
+from .program import Program
+from .proxy import Proxy
+from .verdict import PHASES, Verdict
 
 TOPIC = "Orders"
 SLOTS = 8

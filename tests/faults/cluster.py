@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from program import environment
-
 from rmq_spark.dev_servers.spark_cluster import LocalSpark
+
+from .. import programs
 
 SETTINGS = {
     "spark.speculation": "true",
@@ -20,7 +20,7 @@ SETTINGS = {
 
 def new_cluster(folder: Path) -> LocalSpark:
     """A speculative twin runs on another host than the task; both are this machine."""
-    return LocalSpark(2, cores=2, memory="700m", folder=folder, variables=environment())
+    return LocalSpark(2, cores=2, memory="700m", folder=folder, variables=programs.environment())
 
 
 def settings_of(cluster: LocalSpark) -> dict[str, str]:

@@ -16,15 +16,15 @@ import re
 import time
 from contextlib import ExitStack
 
-from cell import DRAIN_S, TOPIC, Cell
-from feed import FAILING, Sends
-from moments import Call, Moment
-from past import FORGETFUL
-from program import wait_until
-from proxy import Trap
-from verdict import Verdict
-
 import rmq_spark
+
+from ..waiting import wait_until
+from .cell import DRAIN_S, TOPIC, Cell
+from .feed import FAILING, Sends
+from .moments import Call, Moment
+from .past import FORGETFUL
+from .proxy import Trap
+from .verdict import Verdict
 
 # A claim that is made anew, by an old name, would take these messages first.
 DUE_BEFORE_ALL_MS = 3_600_000

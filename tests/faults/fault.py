@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from moments import Places
-from past import Past
-
 from rmq_spark.dev_servers.redis_server import LocalRedis
+
+from .moments import Places
+from .past import Past
 
 Phases = Mapping[str, Places]
 # The sinks that read a batch once. "twice" is a foreachBatch of two actions without persist.

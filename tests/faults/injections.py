@@ -9,9 +9,13 @@ import signal
 import time
 from collections.abc import Callable
 
-from cell import TOPIC, Cell
-from fallback import FallBackCell
-from fault import (
+from rmq_spark.topics.durations import parse_duration_ms
+
+from ..processes import alive, client_of, family, send
+from ..waiting import NotInTime, wait_until
+from .cell import TOPIC, Cell
+from .fallback import FallBackCell
+from .fault import (
     SINKS,
     Fault,
     of_calls,
@@ -21,12 +25,9 @@ from fault import (
     of_producer,
     of_task,
 )
-from moments import Call, Gate, Moment
-from past import Dump, Replica
-from processes import alive, client_of, family, send
-from program import NotInTime, Program, wait_until
-
-from rmq_spark.topics.durations import parse_duration_ms
+from .moments import Call, Gate, Moment
+from .past import Dump, Replica
+from .program import Program
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 SHORT_LEASE = "5s"
@@ -36,6 +37,8 @@ PAUSE_S = 10.0
 SHORT_TIMEOUT = "2s"
 LONGEST_DELAY_S = 4.0
 ANOTHER_ATTEMPT_S = 180.0
+# On a busy machine a query starts, fails and comes back within this.
+GOES_ON_S = 300.0
 # Until Redis is full: more than what it needs itself meanwhile, as for connections and the slow
 # log, which alone may take 0.6 MB.
 ROOM_BYTES = 2 * 1024 * 1024
@@ -127,6 +130,7 @@ def be_taken_over(cell: Cell, moment: Moment) -> bool:
     wait_until(
         lambda: cell.queue.figures().counters["claimed"] > before["claimed"],
         "another consumer to take messages",
+        GOES_ON_S,
     )
     program = cell.lane.program("producer")
     taken = cell.queue.figures().counters
@@ -193,7 +197,8 @@ def fill_redis(cell: Cell, moment: Moment) -> bool:
         _send_until_refused(cell)
         cell.broker.alter(TOPIC, paused=False)
         moment.release()
-        wait_until(lambda: _all_accepted(cell), "sending to go on when consumers have made room")
+        room = "sending to go on when consumers have made room"
+        wait_until(lambda: _all_accepted(cell), room, GOES_ON_S)
     finally:
         client.config_set("maxmemory", 0)
         cell.broker.alter(TOPIC, paused=False)
@@ -216,6 +221,7 @@ def _send_until_refused(cell: Cell) -> None:
         wait_until(
             lambda: _refused(producer, since) or _all_accepted(cell),
             "a file to be sent or refused",
+            GOES_ON_S,
         )
         if _refused(producer, since):
             return

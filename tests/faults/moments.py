@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from processes import client_of
-from program import wait_until
-from proxy import Proxy, Trap
+from ..processes import client_of
+from ..waiting import wait_until
+from .proxy import Proxy, Trap
 
 ENTERED_S = 300.0
 

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Protocol
 
 import redis
-from program import wait_until
 
 from rmq_spark.dev_servers.redis_server import LocalRedis
 
+from ..waiting import wait_until
+
+REPLICATED_S = 300.0
 # Where no master answers: the replica keeps what it has.
 NOBODY = ("127.0.0.1", "1")
 # Dumps alone: what was written after the last one is lost. A replica need not wait for others.
@@ -61,7 +63,8 @@ class Replica:
     def keep(self) -> None:
         with _client(self._server) as master, _client(self._replica) as replica:
             written = master.info("replication")["master_repl_offset"]
-            wait_until(lambda: _has(replica, written), "the replica to have what was written")
+            what = "the replica to have what was written"
+            wait_until(lambda: _has(replica, written), what, REPLICATED_S)
             replica.replicaof(*NOBODY)
 
     def come_back(self) -> LocalRedis:

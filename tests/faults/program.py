@@ -5,16 +5,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from processes import ended, family
+from .. import programs
+from ..processes import ended, family
+from ..waiting import NotInTime, Patience
 
-PROGRAM = Path(__file__).parent / "spark_program.py"
 START_S = 600.0
 SESSION = {
     "spark.master": "local[3,4]",
@@ -28,34 +26,6 @@ SESSION = {
 }
 
 
-class NotInTime(Exception):
-    """Something that a cell waits for did not happen."""
-
-
-class Patience:
-    """So many seconds; of a time in which this process stood still itself, one counts."""
-
-    def __init__(self, seconds: float) -> None:
-        self._left, self._seen = seconds, time.monotonic()
-
-    def lasts(self) -> bool:
-        now = time.monotonic()
-        self._left -= min(1.0, now - self._seen)
-        self._seen = now
-        return self._left > 0
-
-
-def wait_until(holds: Callable[[], Any], what: str, within_s: float = 300.0) -> Any:
-    """Waits for a condition and returns its value. Raises NotInTime naming it."""
-    patience = Patience(within_s)
-    while patience.lasts():
-        value = holds()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise NotInTime(f"not within {within_s:g} s: {what}")
-
-
 class Program:
     """A driver and its JVM. Its stderr goes to a file, for whoever looks into a failure."""
 
@@ -64,11 +34,11 @@ class Program:
         self._lock = threading.Condition()
         self.events: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
-            [sys.executable, PROGRAM, json.dumps({**SESSION, **(settings or {})})],
+            programs.command("faults.spark_program", json.dumps({**SESSION, **(settings or {})})),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=environment(),
+            env=programs.environment(),
             start_new_session=True,
         )
         threading.Thread(target=self._listen, daemon=True).start()
@@ -157,14 +127,3 @@ class Program:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def environment() -> dict[str, str]:
-    """The modules beside this one must be found by the workers, too."""
-    root = Path(__file__).parents[2]
-    paths = [str(Path(__file__).parent), str(root), os.environ.get("PYTHONPATH", "")]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }

@@ -6,14 +6,15 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-from feed import FAILING
-from gates import note_attempt, pass_gate
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import rmq_spark
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import Rollback
+
+from .feed import FAILING
+from .gates import note_attempt, pass_gate
 
 # Of the messages that fail, those that wait before they come again.
 WAITING = "57$"

@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the module quick_spark
-
-from cell import Cell, Lane
-from fallback import FallBackCell
-from fault import SINKS, Fault
-from injections import FAULTS
-from quick_spark import java_options
-from verdict import HEADINGS, Verdict, aligned, markdown
+from ..quick_spark import java_options
+from .cell import Cell, Lane
+from .fallback import FallBackCell
+from .fault import SINKS, Fault
+from .injections import FAULTS
+from .verdict import HEADINGS, Verdict, aligned, markdown
 
 MESSAGES = 100_000
 TIMES = 5

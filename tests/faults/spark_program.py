@@ -14,12 +14,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
-from queries import start
+
+from .queries import start
 
 BEFORE_NEXT_START_S = 0.2
 # Of an error's text, which holds Spark's stack traces.

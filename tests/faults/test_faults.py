@@ -1,10 +1,11 @@
 """A smaller round of `make faults`: the faults that say most and take least."""
 
 import pytest
-import servers
-from injections import FAULTS
-from processes import PROC
-from run_faults import Round
+
+from .. import servers
+from ..processes import PROC
+from .injections import FAULTS
+from .run_faults import Round
 
 SMALL = (
     *(("drop", "parquet"), ("redis-kill", "keyed"), ("worker-kill", "parquet")),

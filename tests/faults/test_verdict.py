@@ -3,7 +3,8 @@
 from collections import Counter
 
 import pytest
-from verdict import HEADINGS, Verdict, markdown
+
+from .verdict import HEADINGS, Verdict, markdown
 
 SENT = {"a", "b", "c"}
 ONCE = [("a", 1), ("b", 1), ("c", 2)]

@@ -1,10 +1,11 @@
 """One PostgreSQL and one Redis for all tests of the jobs."""
 
-import postgres
 import pytest
-from trade import Trade
 
 from rmq_spark.dev_servers.redis_server import LocalRedis
+
+from .. import postgres
+from .trade import Trade
 
 
 @pytest.fixture(scope="session")

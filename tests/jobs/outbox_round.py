@@ -18,15 +18,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for the module postgres
-
-import postgres
-import quick_spark
-
 from rmq_spark.client import connect
 from rmq_spark.dev_servers.redis_server import LocalRedis
 
-JOBS = Path(__file__).parents[2] / "jobs"
+from .. import ROOT, postgres, quick_spark
+
+JOBS = ROOT / "jobs"
 SESSIONS = 4
 # What the topic refuses has no time, what the table refuses a negative amount.
 TABLES = """

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyspark
 import pytest
-import quick_spark
 from pyspark.errors import PySparkException
 
 from rmq_spark.client import connect
@@ -18,7 +17,9 @@ from rmq_spark.errors import InvalidOption, UnknownTopic
 from rmq_spark.jobs import program
 from rmq_spark.jobs.job_arguments import new_parser
 
-JOBS = Path(__file__).parents[2] / "jobs"
+from .. import ROOT, quick_spark
+
+JOBS = ROOT / "jobs"
 NAMES = ["send", "relay", "load_outbox", "requeue_dead", "expire", "report"]
 TRACE = 'Failed: Traceback (most recent call last):\n  File "x.py", line 1, in x\n'
 ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=2")

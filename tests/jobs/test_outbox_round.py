@@ -1,8 +1,9 @@
 """A short round of the outbox under kills; ``make outbox`` runs the long one."""
 
-import postgres
 import pytest
-from outbox_round import Outcome, run_round
+
+from .. import postgres
+from .outbox_round import Outcome, run_round
 
 
 @pytest.mark.timeout(900)

@@ -1,24 +1,14 @@
 """Announcing: what a Redis that falls back forgets, so that nothing is concluded by mistake."""
 
 import pytest
-from staged import QUERY, Stages
 
 from rmq_spark.client import connect
 from rmq_spark.client.staging import SealedBatches
 from rmq_spark.protocol.sealing import Manifest
-from rmq_spark.topics.definition import sink_key
+
+from .staged import QUERY
 
 FIRST, SECOND = (Manifest({name: {"T": {0: 3}}}) for name in ("q:1:0:a", "q:1:0:b"))
-
-
-@pytest.fixture
-def book(slot):
-    return Stages(slot).book
-
-
-@pytest.fixture
-def key(slot):
-    return sink_key(QUERY, slot.broker.key_prefix)
 
 
 def test_a_sealed_batch_is_announced_and_its_manifest_stays(book, slot, key):

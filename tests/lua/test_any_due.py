@@ -1,9 +1,10 @@
 """Whether anything is due in some stores."""
 
 import pytest
-from seeding import FAR_MS, numbered
 
 from rmq_spark.protocol import reading, sending
+
+from ..seeding import FAR_MS, numbered
 
 
 def test_nothing_is_due_in_empty_stores_and_before_the_time(slot):

@@ -1,6 +1,6 @@
 """Recalling what nobody has claimed."""
 
-from seeding import numbered
+from ..seeding import numbered
 
 
 def test_cancel_removes_from_store_and_retry_queue(slot):

@@ -1,9 +1,10 @@
 """A new claim: what it pops, in which order, with how many retries left, and what it writes."""
 
 import pytest
-from seeding import FAR_MS, LONG_MS, numbered
 
 from rmq_spark.errors import ScriptFailed
+
+from ..seeding import FAR_MS, LONG_MS, numbered
 
 
 def test_messages_move_into_the_prepare_queue_in_order_of_their_due_times(slot):
@@ -42,7 +43,7 @@ def test_a_message_is_due_once_redis_time_reaches_its_own(slot):
     slot.put({b"now": now, b"next": now + 30})
     early = slot.claim(seq=1)
     assert early.contents[0] == b"now"
-    slot.wait_until(now + 30)
+    slot.wait_past(now + 30)
     assert early.contents + slot.claimed(seq=2) == [b"now", b"next"]
 
 

@@ -1,9 +1,10 @@
 """A claim that exists already: asked for again, by the same run, a newer or an older one."""
 
 import pytest
-from seeding import FAR_MS, LONG_MS, numbered
 
 from rmq_spark.errors import Lost, Settled, Superseded
+
+from ..seeding import FAR_MS, LONG_MS, numbered
 
 
 def test_a_claim_asked_for_again_returns_the_same_messages(slot):
@@ -40,7 +41,7 @@ def test_a_full_claim_comes_back_in_order_after_a_replay_changed_some_retries(ne
 def test_a_claim_keeps_the_time_at_which_it_was_made(slot):
     slot.put_due(numbered(2))
     made = slot.claim().claimed_at_ms
-    slot.wait_until(made)
+    slot.wait_past(made)
     assert slot.claim().claimed_at_ms == made
     assert slot.claim(run=2).claimed_at_ms == made
 

@@ -1,12 +1,13 @@
 """The second phase: what was claimed is done."""
 
 import pytest
-from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Settled, Superseded
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claiming import EVERY_RUN
 from rmq_spark.protocol.claims import ClaimRequest
+
+from ..seeding import LONG_MS, numbered
 
 
 def call(slot, consumer="a", run=1, seq=1):

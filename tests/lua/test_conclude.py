@@ -1,22 +1,10 @@
 """Concluding: everything of a sealed batch is published."""
 
 import pytest
-from staged import QUERY, Stages
 
 from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest
-from rmq_spark.topics.definition import sink_key
 
 SEALED = Manifest({"q:1:0:a": {"T": {0: 3}}}, messages=3)
-
-
-@pytest.fixture
-def book(slot):
-    return Stages(slot).book
-
-
-@pytest.fixture
-def key(slot):
-    return sink_key(QUERY, slot.broker.key_prefix)
 
 
 def sealed(book, batch=1):

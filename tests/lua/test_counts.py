@@ -1,9 +1,10 @@
 """How many messages of a store stand up to a place, in delivery order."""
 
 import pytest
-from seeding import numbered
 
 from rmq_spark.protocol import reading, sending
+
+from ..seeding import numbered
 
 
 def test_times_are_counted_from_the_earliest(slot):

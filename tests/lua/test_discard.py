@@ -1,15 +1,11 @@
 """Discarding stages: what was staged in vain, left by the dead, or belongs to a deleted topic."""
 
 import pytest
-from seeding import Slot, numbered
-from staged import NAME, QUERY, Stages
 
 from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest
 
-
-@pytest.fixture
-def stages(slot):
-    return Stages(slot)
+from ..seeding import Slot, numbered
+from .staged import NAME, QUERY, Stages
 
 
 def test_a_stage_goes_with_its_entry_and_others_stay(stages):

@@ -1,10 +1,11 @@
 """What a claim could take."""
 
 import pytest
-from seeding import FAR_MS, LONG_MS, numbered
 
 from rmq_spark.errors import ExclusiveSlot
 from rmq_spark.protocol import reading
+
+from ..seeding import FAR_MS, LONG_MS, numbered
 
 
 def due(slot, consumer="a", epoch=None, **options):

@@ -1,8 +1,8 @@
 """Expired claims given back and lost consumers forgotten, by people and jobs."""
 
-from seeding import LONG_MS, numbered
-
 from rmq_spark.protocol.claiming import FORGET_CONSUMERS_MS
+
+from ..seeding import LONG_MS, numbered
 
 
 def seen_long_ago(slot, consumer, ms_ago=FORGET_CONSUMERS_MS + 1000):

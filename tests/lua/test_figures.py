@@ -1,8 +1,8 @@
 """Counts of all queues."""
 
-from seeding import FAR_MS, LONG_MS, numbered
-
 from rmq_spark.client import QueueFigures
+
+from ..seeding import FAR_MS, LONG_MS, numbered
 
 
 def test_a_topic_without_messages_has_figures_of_zero(slot):

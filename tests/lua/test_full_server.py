@@ -1,11 +1,12 @@
 """A server that has reached maxmemory: nobody sends, everybody drains."""
 
 import pytest
-from seeding import LONG_MS, Slot, numbered, open_run, requeue, settle
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ServerFull, ServerUnsuitable
 from rmq_spark.protocol import claiming, reading
+
+from ..seeding import LONG_MS, Slot, numbered, open_run, requeue, settle
 
 
 @pytest.fixture

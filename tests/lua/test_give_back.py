@@ -1,11 +1,12 @@
 """What a consumer holds is given back: it starts, takes its next batch, or ends."""
 
 import pytest
-from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Settled, Superseded
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.topic_queues import keys_of
+
+from ..seeding import LONG_MS, numbered
 
 EVERYTHING = "store prepare retry dead claims first consumers stats"
 
@@ -105,7 +106,7 @@ def test_the_consumer_is_no_longer_at_work(slot):
     slot.put_due([b"m"])
     slot.claim(seq=4, j=3)
     claimed_ms = slot.header().seen_ms
-    slot.wait_until(claimed_ms)
+    slot.wait_past(claimed_ms)
     give_back(slot)
     header = slot.header()
     assert (header.run, header.settled, header.last_seq, header.last_j) == (1, 4, 4, 3)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import servers
 
 from rmq_spark.protocol import scripts
+
+from .. import servers
 
 FOLDER = Path(str(scripts._lua_folder()))
 AT_ONCE = 2

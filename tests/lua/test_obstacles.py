@@ -1,8 +1,6 @@
 """What every script meets: keys of another type, records of another version, a flushed cache."""
 
 import pytest
-from seeding import LONG_MS, Slot, numbered, open_run, requeue, settle
-from staged import NAME, QUERY, Stages
 
 from rmq_spark.client import connect
 from rmq_spark.client.staging import SealedBatches
@@ -13,6 +11,9 @@ from rmq_spark.protocol.calls import Call
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.topics.definition import consumer_key, sink_key, topics_key
+
+from ..seeding import LONG_MS, Slot, numbered, open_run, requeue, settle
+from .staged import NAME, QUERY, Stages
 
 OTHER_QUERY = "another-query"
 MANIFEST = Manifest({NAME: {"T": {0: 1}}})

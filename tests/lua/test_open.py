@@ -1,11 +1,12 @@
 """A consumer's next run."""
 
 import pytest
-from seeding import open_run, settle, settled
 
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.errors import CheckpointRefused
 from rmq_spark.topics.definition import consumer_key
+
+from ..seeding import open_run, settle, settled
 
 
 def test_each_run_is_later_than_the_last(slot):
@@ -24,7 +25,7 @@ def test_a_run_that_redis_has_forgotten_gives_its_number_to_no_other(slot):
     assert known is None
     forgotten = open_run(slot.queue, "a", 0)
     slot.redis.delete(consumer_key("a", slot.broker.key_prefix))
-    slot.wait_until(forgotten)
+    slot.wait_past(forgotten)
     assert open_run(slot.queue, "a", 0) > forgotten
 
 

@@ -3,7 +3,6 @@
 import itertools
 
 import pytest
-from seeding import FAR_MS, LONG_MS, numbered
 
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import (
@@ -14,6 +13,8 @@ from rmq_spark.protocol.pages import (
     pages_after_each_other,
     parse_queues,
 )
+
+from ..seeding import FAR_MS, LONG_MS, numbered
 
 STORE, PREPARE, RETRY, DEAD = QueueKind
 

@@ -1,12 +1,13 @@
 """The mark of a batch's plan: a claim that Redis may have forgotten is not made anew."""
 
 import pytest
-from seeding import LONG_MS, numbered
 
 from rmq_spark.client import connect
 from rmq_spark.errors import Lost, Settled, Superseded
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
+
+from ..seeding import LONG_MS, numbered
 
 
 def plan(slot, mark, consumer="a", run=1):

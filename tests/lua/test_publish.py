@@ -1,8 +1,6 @@
 """Publishing: sealed stages become messages, exactly as if they had been sent now."""
 
 import pytest
-from seeding import LONG_MS, Slot, numbered
-from staged import NAME, Stages
 
 from rmq_spark.client import SendResult, connect
 from rmq_spark.errors import ServerFull, StageLost
@@ -10,10 +8,8 @@ from rmq_spark.protocol import stages as build
 from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.protocol.stages import Begun
 
-
-@pytest.fixture
-def stages(slot):
-    return Stages(slot)
+from ..seeding import LONG_MS, Slot, numbered
+from .staged import NAME, Stages
 
 
 def keys_of(stages, slot):
@@ -149,7 +145,7 @@ def test_a_time_range_runs_from_publishing_and_the_first_due_time_stays(new_slot
     due = slot.store[b"old"]
     stages.put([b"old", b"new"], score=10)
     stages.put([b"new"], score=LONG_MS, held=2)
-    slot.wait_until(slot.now_ms() + 20)
+    slot.wait_past(slot.now_ms() + 20)
     before = slot.now_ms()
     assert stages.publish({NAME: 3}) == SendResult(new=1, merged=2)
     assert slot.store[b"old"] == due

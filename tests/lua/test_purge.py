@@ -1,9 +1,9 @@
 """Deleting messages of one queue for good."""
 
-from seeding import FAR_MS, numbered
-
 from rmq_spark.protocol import sending
 from rmq_spark.protocol.pages import QueueKind
+
+from ..seeding import FAR_MS, numbered
 
 
 def test_named_messages_leave_the_dead_queue(slot):

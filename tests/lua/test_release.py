@@ -1,10 +1,11 @@
 """Leases ended: the batch failed."""
 
 import pytest
-from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Superseded
 from rmq_spark.protocol import claiming
+
+from ..seeding import LONG_MS, numbered
 
 
 def test_anyone_else_takes_what_was_released(slot):

@@ -1,10 +1,11 @@
 """Leases put off."""
 
 import pytest
-from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Superseded
 from rmq_spark.protocol import claiming
+
+from ..seeding import LONG_MS, numbered
 
 
 def test_all_claims_of_the_consumer_are_put_off_and_no_others(slot):
@@ -72,7 +73,7 @@ def test_only_batches_behind_a_number_are_renewed(slot):
 
 def test_the_consumer_counts_as_seen(slot):
     slot.claim()
-    slot.wait_until(slot.header().seen_ms)
+    slot.wait_past(slot.header().seen_ms)
     slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS)
     header = slot.header()
     assert header.seen_ms > slot.records["a:1:0"].deadline - LONG_MS - 1

@@ -1,10 +1,11 @@
 """What an earlier run claimed for a batch, listed by a newer one."""
 
 import pytest
-from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Superseded
 from rmq_spark.protocol import claiming
+
+from ..seeding import LONG_MS, numbered
 
 
 def listed(slot, seq_from, seq_to, consumer="a", run=2):

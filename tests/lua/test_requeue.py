@@ -1,10 +1,11 @@
 """From the DeadQueue back to the store."""
 
 import pytest
-from seeding import numbered, requeue
 
 from rmq_spark.errors import ScriptFailed
 from rmq_spark.protocol import sending
+
+from ..seeding import numbered, requeue
 
 
 def test_a_dead_message_comes_back_as_a_first_delivery(slot):

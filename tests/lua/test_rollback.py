@@ -1,9 +1,10 @@
 """Single messages of a claim, rolled back."""
 
 import pytest
-from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import InvalidOption
+
+from ..seeding import LONG_MS, numbered
 
 
 def test_a_message_goes_back_with_the_retries_it_has_left(slot):

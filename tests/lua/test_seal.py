@@ -1,23 +1,11 @@
 """Sealing: the one write that decides what a batch of an exactly-once sink consists of."""
 
 import pytest
-from staged import QUERY, Stages
 
 from rmq_spark.errors import CheckpointRefused, ScriptFailed
 from rmq_spark.protocol.sealing import Manifest, Sealed
-from rmq_spark.topics.definition import sink_key
 
 FIRST, SECOND = (Manifest({name: {"T": {5: 70, 10: 7}}}) for name in ("q:1:0:a", "q:1:0:b"))
-
-
-@pytest.fixture
-def book(slot):
-    return Stages(slot).book
-
-
-@pytest.fixture
-def key(slot):
-    return sink_key(QUERY, slot.broker.key_prefix)
 
 
 def conclude(book, batch, manifest):

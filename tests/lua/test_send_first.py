@@ -1,11 +1,12 @@
 """RangeMerge: of equal contents the first due time stays."""
 
 import pytest
-from seeding import LONG_MS, Slot, numbered
 
 from rmq_spark.client import Message, SendResult
 from rmq_spark.protocol import sending
 from rmq_spark.protocol.calls import Call
+
+from ..seeding import LONG_MS, Slot, numbered
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_groups_consume_independently(broker):
     slot = Slot(broker, "T", "RangeMerge", groups=("", "g"))
     other = Slot(broker, "T", "RangeMerge", group="g")
     slot.queue.send([b"m"], time_range=1)
-    slot.wait_until(slot.store[b"m"])
+    slot.wait_past(slot.store[b"m"])
     slot.claim("a")
     assert slot.commit("a").committed == 1
     assert other.claimed("b") == [b"m"]

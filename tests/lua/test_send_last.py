@@ -1,11 +1,12 @@
 """Priority and FixedTime: of equal contents the last score wins."""
 
 import pytest
-from seeding import FAR_MS, LONG_MS, Slot, numbered
 
 from rmq_spark.client import Message, SendResult
 from rmq_spark.errors import ScriptFailed
 from rmq_spark.protocol.calls import Call
+
+from ..seeding import FAR_MS, LONG_MS, Slot, numbered
 
 
 @pytest.fixture(params=["Priority", "FixedTime"])

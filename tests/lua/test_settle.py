@@ -1,6 +1,6 @@
 """How far a consumer is known to have settled, beside its run."""
 
-from seeding import open_run, settle, settled
+from ..seeding import open_run, settle, settled
 
 
 def test_the_highest_batch_is_kept(slot):

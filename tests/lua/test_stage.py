@@ -1,17 +1,13 @@
 """Staging: what is sent to an exactly-once sink waits where no consumer sees it."""
 
 import pytest
-from seeding import numbered
-from staged import NAME, Stages
 
 from rmq_spark.client import SendResult
 from rmq_spark.errors import StageLost
 from rmq_spark.protocol.calls import Call
 
-
-@pytest.fixture
-def stages(slot):
-    return Stages(slot)
+from ..seeding import numbered
+from .staged import NAME
 
 
 def test_scores_and_contents_are_kept_in_order(stages):
@@ -25,7 +21,7 @@ def test_a_stage_is_registered_with_the_time_it_was_begun(stages, slot):
     ((name, begun),) = stages.begun.items()
     assert name == NAME
     assert before <= begun.ms <= slot.now_ms()
-    slot.wait_until(begun.ms)
+    slot.wait_past(begun.ms)
     stages.put([b"b"], held=1)
     assert stages.begun == {NAME: begun}
 

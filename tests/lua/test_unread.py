@@ -1,10 +1,11 @@
 """Claims that were read but could not be handed out cost no retry."""
 
 import pytest
-from seeding import LONG_MS, numbered
 
 from rmq_spark.errors import Superseded
 from rmq_spark.protocol import claiming
+
+from ..seeding import LONG_MS, numbered
 
 
 def unread(slot, consumer="a", run=1, seq=1):

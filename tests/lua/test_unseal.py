@@ -1,25 +1,15 @@
 """Unsealing: a batch of which a stage is lost can be staged and sealed anew."""
 
 import pytest
-from staged import QUERY, Stages
 
 from rmq_spark.client import connect
 from rmq_spark.client.staging import SealedBatches
 from rmq_spark.errors import CheckpointRefused
 from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest, Sealed
-from rmq_spark.topics.definition import sink_key
+
+from .staged import QUERY
 
 FIRST, SECOND = (Manifest({name: {"T": {0: 3}}}, 3) for name in ("q:1:0:a", "q:1:0:b"))
-
-
-@pytest.fixture
-def book(slot):
-    return Stages(slot).book
-
-
-@pytest.fixture
-def key(slot):
-    return sink_key(QUERY, slot.broker.key_prefix)
 
 
 @pytest.mark.parametrize("batch", [0, 7])

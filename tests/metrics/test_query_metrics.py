@@ -1,17 +1,13 @@
 """The figures of real queries, as their listener keeps them."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))  # for its module driving
-
-from driving import Rmq, wait_until
 from prometheus_client import CollectorRegistry
 
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.metrics.queries import QueryMetrics
+
+from ..spark.driving import Rmq
+from ..waiting import wait_until
 
 LABELS = ("query", "topic")
 

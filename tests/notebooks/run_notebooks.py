@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 import time
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import matplotlib.font_manager  # noqa: F401 - tells that it looks for fonts here, in no cell
@@ -13,9 +12,11 @@ from ipykernel.kernelspec import make_ipkernel_cmd
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from notebook_rules import METADATA, faults
 
-FOLDER = Path(__file__).parents[2] / "notebooks"
+from .. import ROOT
+from .notebook_rules import METADATA, faults
+
+FOLDER = ROOT / "notebooks"
 NAMES = ("quickstart", "operations", "behaviour")
 CELL_TIMEOUT_S = 300
 

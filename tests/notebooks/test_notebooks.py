@@ -4,11 +4,11 @@ import re
 
 import nbformat
 import pytest
-import quick_spark
-import servers
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from notebook_rules import METADATA, faults, same_outputs
-from run_notebooks import FOLDER, NAMES, executed, main, path_of, read
+
+from .. import quick_spark, servers
+from .notebook_rules import METADATA, faults, same_outputs
+from .run_notebooks import FOLDER, NAMES, executed, main, path_of, read
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_cell_of_another_run_or_tool_is_a_fault(notebook, changed, fault):
 
 
 def test_a_notebook_with_faults_is_not_written(notebook, tmp_path, monkeypatch):
-    monkeypatch.setattr("run_notebooks.FOLDER", tmp_path)
+    monkeypatch.setattr("tests.notebooks.run_notebooks.FOLDER", tmp_path)
     notebook.cells[0].source = "import sys\nprint('noise', file=sys.stderr)"
     nbformat.write(notebook, path_of("quickstart"))
     before = path_of("quickstart").read_bytes()

@@ -6,11 +6,14 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from rmq_spark.dev_servers.redis_server import LocalRedis
 
-ROOT = Path(__file__).parents[2]
+from .. import ROOT, quick_spark
+
+SPARK_HOME = Path(pyspark.__file__).parent
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +53,20 @@ def bare_environ():
     """This process's environment without what leads Python or Spark to other packages."""
     leading = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RMQ_REDIS_URL")
     return {name: value for name, value in os.environ.items() if name not in leading}
+
+
+@pytest.fixture
+def submitting(bare_environ, spark_without_rmq):
+    """The environment of a spark-submit whose executors have no rmq_spark of their own."""
+    python = str(spark_without_rmq)
+    return {
+        **bare_environ,
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+        **quick_spark.java_variables(),
+    }
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
-    *("demo", "cluster-demo", "bench", "test", "explore", "faults", "outbox", "workers-demo"),
+    *("demo", "cluster-demo", "bench", "test", "explore", "faults", "outbox", "ownership-demo"),
     *("notebooks", "lint", "bench-peers", "audit"),
 )
 

@@ -3,11 +3,12 @@
 import ast
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "rmq_spark"
+from .. import ROOT
+
+PACKAGE = ROOT / "rmq_spark"
 # From the bottom up: a room imports from itself and from rooms that stand before it.
 ROOMS = (
     "errors",

@@ -3,15 +3,15 @@
 import json
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
-import pyspark
 import pytest
-import quick_spark
 
 import rmq_spark
 from rmq_spark.dev_servers.spark_cluster import LocalSpark
+
+from ..waiting import wait_until
+from .conftest import SPARK_HOME
 
 MESSAGES = 600
 JOB = """
@@ -68,20 +68,16 @@ def cluster(bare_environ):
 
 
 def wait_for(file: Path, job: subprocess.Popen) -> None:
-    end = time.monotonic() + 600
-    while not file.exists():
-        assert job.poll() is None, "the job ended before"
-        assert time.monotonic() < end, f"no {file.name}"
-        time.sleep(0.05)
+    wait_until(lambda: file.exists() or job.poll() is not None, f"{file.name}", 600)
+    assert job.poll() is None, "the job ended before"
 
 
 @pytest.mark.timeout(900)  # on a busy machine seven JVMs take minutes to start
 def test_a_worker_killed_in_a_batch_leaves_its_claims_to_another(
-    cluster, wheel, spark_without_rmq, local_redis, bare_environ, tmp_path
+    cluster, wheel, local_redis, submitting, tmp_path
 ):
     shutil.copy(wheel, tmp_path / "rmq_spark.zip")
     (tmp_path / "job.py").write_text(JOB)
-    home = Path(pyspark.__file__).parent
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
@@ -93,20 +89,12 @@ def test_a_worker_killed_in_a_batch_leaves_its_claims_to_another(
         "spark.locality.wait": "0s",
     }
     words = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
-    submit = [home / "bin" / "spark-submit", "--master", cluster.master, *words]
-    python = str(spark_without_rmq)
+    submit = [SPARK_HOME / "bin" / "spark-submit", "--master", cluster.master, *words]
     arguments = (local_redis.url, tmp_path, str(MESSAGES))
     with (tmp_path / "log").open("wb") as log:
         job = subprocess.Popen(
             [*submit, "--py-files", "rmq_spark.zip", "job.py", *arguments],
-            env={
-                **bare_environ,
-                "SPARK_HOME": str(home),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "PYSPARK_PYTHON": python,
-                "PYSPARK_DRIVER_PYTHON": python,
-                **quick_spark.java_variables(),
-            },
+            env=submitting,
             cwd=tmp_path,
             stdout=log,
             stderr=log,

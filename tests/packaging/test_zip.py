@@ -2,10 +2,8 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
-import pyspark
-import quick_spark
+from .conftest import SPARK_HOME
 
 JOB = """
 import sys
@@ -36,26 +34,15 @@ print("received", *sorted(row.content for row in received))
 """
 
 
-def test_as_py_files_it_sends_and_reads_after_register(
-    wheel, spark_without_rmq, local_redis, bare_environ, tmp_path
-):
+def test_as_py_files_it_sends_and_reads_after_register(wheel, local_redis, submitting, tmp_path):
     shutil.copy(wheel, tmp_path / "rmq_spark.zip")
     (tmp_path / "job.py").write_text(JOB)
-    home = Path(pyspark.__file__).parent
-    submit = [home / "bin" / "spark-submit", "--master", "local[2]"]
+    submit = [SPARK_HOME / "bin" / "spark-submit", "--master", "local[2]"]
     settings = ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
     job = ["--py-files", "rmq_spark.zip", "job.py", local_redis.url, tmp_path]
-    python = str(spark_without_rmq)
     done = subprocess.run(
         [*submit, *settings, *job],
-        env={
-            **bare_environ,
-            "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": python,
-            "PYSPARK_DRIVER_PYTHON": python,
-            **quick_spark.java_variables(),
-        },
+        env=submitting,
         cwd=tmp_path,
         capture_output=True,
         text=True,

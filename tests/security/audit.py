@@ -7,10 +7,11 @@ where the database cannot be reached, which one line then says.
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
+
+from .. import ROOT
 
 DATABASE = "https://api.osv.dev"
-PINS = Path(__file__).parents[2] / "constraints.txt"
+PINS = ROOT / "constraints.txt"
 REACH_S = 10
 SKIPPED = f"audit: skipped, {DATABASE} cannot be reached"
 

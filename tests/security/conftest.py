@@ -1,24 +1,18 @@
 """Users as docs/security.md gives them, servers that speak TLS, and one Spark that tries it all."""
 
 import json
-import os
 import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-import quick_spark
 import redis
-import servers
-from certificates import Authority, speaks_tls
-from credentials import ADMIN, SECRET, WRONG, permit
-from documented import ROOT
 
 from rmq_spark.dev_servers.redis_server import LocalRedis, find_redis_server, free_port
 
-sys.path.insert(0, str(ROOT / "tests" / "spark"))  # for its module driving
+from .. import programs, quick_spark, servers
+from .certificates import Authority, speaks_tls
+from .credentials import ADMIN, SECRET, WRONG, permit
 
 
 @pytest.fixture(scope="session")
@@ -60,20 +54,15 @@ def tried(authority, tmp_path_factory):
 
 
 def _run_program(given, folder):
-    program = Path(__file__).with_name("spark_program.py")
     url = f"{given['scheme']}://rmq:{quote(SECRET, safe='')}@{given['address']}"
-    environment = {
-        **os.environ,
-        "RMQ_REDIS_URL": url,
-        "RMQ_TEST_SECRETS": json.dumps([SECRET, WRONG, ADMIN]),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "spark")]),
+    environment = programs.environment(
+        RMQ_REDIS_URL=url,
+        RMQ_TEST_SECRETS=json.dumps([SECRET, WRONG, ADMIN]),
         **quick_spark.java_variables(),
-    }
+    )
     with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
         done = subprocess.run(
-            [sys.executable, str(program), json.dumps(given)],
+            programs.command("security.spark_program", json.dumps(given)),
             env=environment,
             stdout=out,
             stderr=err,

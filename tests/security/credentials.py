@@ -3,7 +3,8 @@
 from urllib.parse import quote
 
 import redis
-from documented import documented_users
+
+from .documented import documented_users
 
 PREFIX = "shop:"
 # With what an address must encode, and halves that are found nowhere by chance.

@@ -1,9 +1,8 @@
 """The Redis users that docs/security.md lets paste."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from .. import ROOT
 
 
 def documented_users():

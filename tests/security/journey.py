@@ -2,8 +2,6 @@
 
 import uuid
 
-from seeding import open_run, settle, settled
-
 from rmq_spark.client.exactly_once import StagedSink
 from rmq_spark.client.staging import Staging
 from rmq_spark.protocol import claiming, reading, sending
@@ -11,6 +9,8 @@ from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.protocol.stages import StageName
+
+from ..seeding import open_run, settle, settled
 
 DUE = 1_000_000  # ms: long past, so due at once
 LEASE_MS = 60_000

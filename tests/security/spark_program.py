@@ -14,10 +14,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 import redis
-from driving import chained_text
 from pyspark.sql import SparkSession
 
 import rmq_spark
+
+from ..spark.driving import chained_text
 
 given = json.loads(sys.argv[1])
 SECRET, WRONG, ADMIN = json.loads(os.environ.pop("RMQ_TEST_SECRETS"))

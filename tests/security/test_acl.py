@@ -4,11 +4,6 @@ import itertools
 
 import pytest
 import redis
-import seeding
-import servers
-from credentials import PREFIX, SECRET, permit
-from documented import documented_users
-from journey import DUE, LEASE_MS, Journey
 
 from rmq_spark.client import connect
 from rmq_spark.errors import RmqError, ServerRefused
@@ -18,6 +13,11 @@ from rmq_spark.protocol.scripts import scripts_for
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.definition import Keys
 from rmq_spark.transport.acl import commands_of
+
+from .. import seeding, servers
+from .credentials import PREFIX, SECRET, permit
+from .documented import documented_users
+from .journey import DUE, LEASE_MS, Journey
 
 COMMANDS = [rule[1:] for rule in documented_users()["rmq"] if rule.startswith("+")]
 SENDER = [rule[1:] for rule in documented_users()["rmq-sender"] if rule.startswith("+")]

@@ -7,8 +7,6 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from driving import DUE, Run
-from journey import LEASE_MS
 from pyspark import cloudpickle
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
@@ -23,6 +21,9 @@ from rmq_spark.spark.listener.message_child import Handing, Job
 from rmq_spark.spark.listener.message_runner import MessageRunner
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.writers import RmqWriter
+
+from ..spark.driving import DUE, Run
+from .journey import LEASE_MS
 
 SOURCE = (
     StructType().add("content", BinaryType()).add("claimId", StringType()).add("slot", "integer")

@@ -1,21 +1,18 @@
 """The pinned packages have no vulnerability that is known where the database can be reached."""
 
-import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from rmq_spark.dev_servers.redis_server import free_port
 
-AUDIT = Path(__file__).with_name("audit.py")
+from .. import programs
 
 
 def audit(*arguments, **environ):
     return subprocess.run(
-        [sys.executable, str(AUDIT), *map(str, arguments)],
-        env={**os.environ, **environ},
+        programs.command("security.audit", *arguments),
+        env=programs.environment(**environ),
         capture_output=True,
         text=True,
         timeout=240,

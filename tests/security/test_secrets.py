@@ -6,8 +6,6 @@ import subprocess
 import traceback
 
 import pytest
-from credentials import ADMIN, SECRET, WRONG, found_in, variants
-from driving import wait_until
 
 from rmq_spark.client import connect
 from rmq_spark.dev_servers.redis_server import free_port
@@ -18,6 +16,9 @@ from rmq_spark.spark.options import (
     parse_source_options,
 )
 from rmq_spark.transport.connection import parse_connection
+
+from ..waiting import wait_until
+from .credentials import ADMIN, SECRET, WRONG, found_in, variants
 
 pytestmark = pytest.mark.timeout(900)  # a Spark of its own, on a machine that may be busy
 

@@ -5,15 +5,16 @@ import traceback
 from pathlib import Path
 
 import pytest
-import servers
-from certificates import Authority, speaks_tls
-from credentials import KEY_SECRET, SECRET, found_in
 from cryptography.hazmat.primitives import serialization
 
 from rmq_spark.client import connect
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import InvalidOption, ServerUnavailable, ServerUntrusted
 from rmq_spark.transport.connection import new_client, parse_connection
+
+from .. import servers
+from .certificates import Authority, speaks_tls
+from .credentials import KEY_SECRET, SECRET, found_in
 
 
 @pytest.fixture(scope="module")

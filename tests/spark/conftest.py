@@ -4,9 +4,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from driving import Rmq
 
 from rmq_spark.dev_servers.redis_server import LocalRedis
+
+from .driving import Rmq
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,7 @@
 """What the tests here share: topics, DataFrames on them, and queries driven call by call."""
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,6 @@ from rmq_spark.spark.source.stream_reader import NO_LIMIT, RmqStreamReader
 
 _numbers = itertools.count()
 DUE = 1_000_000  # ms: long past, so due at once
-
-
-def wait_until(holds: Callable[[], Any], what: str, deadline_s: float = 60.0) -> Any:
-    """Waits for a condition and returns its value; fails naming it."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        value = holds()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {deadline_s:g} s: {what}")
 
 
 def chained_text(error: BaseException | None) -> str:

@@ -1,7 +1,6 @@
 """Options that are refused, each with what it says."""
 
 import pytest
-from driving import refused
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from rmq_spark.errors import InvalidOption, TopicMismatch, UnknownTopic
@@ -14,6 +13,8 @@ from rmq_spark.spark.options import (
 )
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_schema
 from rmq_spark.spark.table.table_options import parse_table_options
+
+from .driving import refused
 
 DURATION = "a number with its unit, one of ms, s, m, h or d"
 TOPIC_OF = {

@@ -5,7 +5,6 @@ import pickle
 import re
 
 import pytest
-from driving import DUE, Rmq, Run, chained_text, refused
 from pyspark.sql.types import StringType, StructType
 
 from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
@@ -21,6 +20,8 @@ from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.sink.writers import RmqWriter
 from rmq_spark.transport.server import Server
+
+from .driving import DUE, Rmq, Run, chained_text, refused
 
 CONTENT = StructType().add("content", StringType())
 SECRET = "hunter2-of-the-tests"

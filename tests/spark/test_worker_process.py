@@ -3,7 +3,8 @@
 import gc
 
 import pytest
-from driving import contents
+
+from .driving import contents
 
 
 @pytest.fixture(autouse=True)

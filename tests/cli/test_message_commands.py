@@ -1,0 +1,226 @@
+"""Messages looked at, sent, recalled, brought back and deleted by the command."""
+
+import subprocess
+
+import pytest
+
+from .running import bury, started
+
+
+def test_messages_are_sent_and_looked_at(rmq):
+    rmq.topic()
+    sent = rmq("send", "Orders", "a", "b", "a", "--fixed-time", "2030-01-01T00:00Z")
+    assert (sent.code, sent.out) == (0, "Orders: 2 new, 1 merged\n")
+    found = rmq("peek", "Orders", "--json").lines
+    assert sorted(found, key=lambda entry: entry["content"]) == [
+        {
+            "queue": "store",
+            "slot": rmq.broker.definition("Orders").slot_of(content),
+            "content": content.decode(),
+            "dueTimeMs": 1_893_456_000_000,
+            "retriesLeft": 16,
+        }
+        for content in (b"a", b"b")
+    ]
+    assert "2030-01-01T00:00:00.000+00:00" in rmq("peek", "Orders").out
+
+
+def test_lines_of_stdin_are_sent_as_they_are(rmq):
+    queue = rmq.topic("Ranked", "Priority")
+    lines = b"one\n\xff\xfe\r\n\nlast"
+    assert rmq("send", "Ranked", "--priority", "20", stdin=lines).out == "Ranked: 4 new, 0 merged\n"
+    found = rmq("peek", "Ranked", "--json").lines
+    assert sorted(e.get("content", e.get("contentBase64")) for e in found) == [
+        *("", "//4=", "last", "one"),
+    ]
+    assert queue.figures().store.count == 4
+
+
+def test_a_content_is_shown_as_it_is_also_where_it_looks_like_markup(rmq):
+    rmq.topic().send(["[red]alarm[/red]", "[/nothing]"], fixed_time=99)
+    out = rmq("peek", "Orders").out
+    assert "[red]alarm[/red]" in out
+    assert "[/nothing]" in out
+
+
+def test_a_content_does_not_move_the_cursor(rmq):
+    rmq.topic().send([b"\x1b[2Jgone\n\xff"], fixed_time=99)
+    out = rmq("peek", "Orders").out
+    assert "\\x1b[2Jgone\\n\\xff" in out
+    assert "\x1b" not in out
+
+
+def test_a_value_that_a_topic_needs_and_does_not_get_is_named(rmq):
+    rmq.topic("Ranked", "Priority")
+    done = rmq("send", "Ranked", "m")
+    assert (done.code, "is Priority. Say --priority: 17 or more" in done.err) == (2, True)
+    assert "a whole number, 17 to" in rmq("send", "Ranked", "m", "--priority", "3").err
+    assert (
+        "--time-range='soon' is no duration"
+        in rmq("send", "Ranked", "m", "--time-range", "soon").err
+    )
+    assert "ISO 8601 with a zone" in rmq("send", "Ranked", "m", "--fixed-time", "soon").err
+
+
+def test_other_queues_times_and_slots_are_looked_at(rmq):
+    queue = rmq.topic()
+    bury(queue, b"d0", b"d1", b"d2")
+    found = rmq("peek", "Orders", "--queue", "dead", "--from", "1001", "--json").lines
+    assert {entry["content"] for entry in found} == {"d1", "d2"}
+    slot = queue.definition.slot_of(b"d0")
+    (only,) = rmq(
+        "peek", "Orders", "--queue", "all", "--slots", str(slot), "--until", "1001", "--json"
+    ).lines
+    assert (only["content"], only["diedAtMs"]) == ("d0", 1000)
+    assert len(rmq("peek", "Orders", "--queue", "dead", "-n", "2", "--json").lines) == 2
+
+
+def test_a_filter_that_matches_nothing_says_so(rmq):
+    rmq.topic()
+    done = rmq("peek", "Orders", "--queue", "dead")
+    assert (done.code, done.out) == (3, "No message matches.\n")
+    assert (rmq("peek", "Orders", "--json").code, rmq("peek", "Orders", "--json").out) == (3, "")
+    for command in ("requeue", "purge"):
+        extra = ["--yes"] if command == "purge" else []
+        done = rmq(command, "Orders", "--all", "--from", "5", *extra)
+        assert (done.code, "0 messages" in done.out) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--queue", "ded"], "queue='ded' is not accepted"),
+        (["--slots", "x"], "slots='x'"),
+        (["--from", "soon"], "--from='soon'"),
+        (["--group", "other"], "group='other' is no consumer group"),
+    ],
+)
+def test_a_choice_that_is_none_is_refused(rmq, arguments, said):
+    rmq.topic()
+    done = rmq("peek", "Orders", *arguments)
+    assert (done.code, said in done.err) == (2, True)
+
+
+def test_messages_are_recalled_from_all_groups_or_one(rmq):
+    queue = rmq.topic(groups=["", "audit"])
+    queue.send(["a", "b"], fixed_time=99)
+    assert rmq("cancel", "Orders", "a").out == "Orders: 2 messages recalled\n"
+    assert rmq("cancel", "Orders", "b", "--group", "audit").out == "Orders: 1 messages recalled\n"
+    nothing = rmq("cancel", "Orders", "a")
+    assert (nothing.code, nothing.out) == (3, "Orders: 0 messages recalled\n")
+
+
+def test_dead_messages_come_back_due_at_once_or_when_it_is_said(rmq):
+    queue = rmq.topic()
+    bury(queue, b"d0", b"d1", b"d2")
+    assert rmq("requeue", "Orders", "d0").code == 0
+    done = rmq("requeue", "Orders", "--all", "--fixed-time", "2030-01-01T00:00Z")
+    assert done.out == "Orders: 2 messages brought back\n"
+    store = queue.figures().store
+    assert (store.count, store.due, queue.figures().dead.count) == (3, 1, 0)
+
+
+def test_more_dead_messages_than_a_page_holds_come_back(rmq):
+    queue = rmq.topic(slots=1)
+    bury(queue, *(b"d%05d" % n for n in range(3000)))
+    assert rmq("requeue", "Orders", "--all").out == "Orders: 3,000 messages brought back\n"
+
+
+def test_a_requeue_without_a_score_for_a_priority_topic_is_refused(rmq):
+    queue = rmq.topic("Ranked", "Priority")
+    bury(queue, b"d0")
+    done = rmq("requeue", "Ranked", "--all")
+    assert (done.code, "Say --priority" in done.err) == (2, True)
+    assert queue.figures().dead.count == 1
+    assert rmq("requeue", "Ranked", "--all", "--priority", "30").code == 0
+
+
+def test_which_messages_must_be_said(rmq):
+    rmq.topic()
+    for arguments in ([], ["m", "--all"]):
+        done = rmq("requeue", "Orders", *arguments)
+        assert (done.code, "contents, or --all; not both" in done.err) == (2, True)
+
+
+def test_a_purge_asks_and_deletes_what_waits(rmq):
+    queue = rmq.topic()
+    bury(queue, b"d0", b"d1")
+    queue.send(["s0", "s1"], fixed_time=99)
+    assert rmq("purge", "Orders", "--all").code == 2
+    assert rmq("purge", "Orders", "d0", "--yes").out == "Orders: 1 messages deleted\n"
+    assert rmq("purge", "Orders", "--all", "--yes").code == 0
+    assert rmq("purge", "Orders", "--queue", "store", "--all", "--yes").code == 0
+    figures = queue.figures()
+    assert (figures.dead.count, figures.store.count) == (0, 0)
+    done = rmq("purge", "Orders", "--queue", "prepare", "--all", "--yes")
+    assert (done.code, "Accepted: dead, store, retry" in done.err) == (2, True)
+
+
+def test_expired_claims_are_given_back(rmq):
+    queue = rmq.topic()
+    queue.send(["m"], fixed_time=99)
+    rmq.broker.consumer("Orders", "clerk", visibility_timeout="1ms").poll()
+    assert rmq("expire", "Orders").out == "Orders: 1 messages given back\n"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_output_into_a_closed_pipe_ends_quietly(rmq, form):
+    rmq.topic(slots=1).send([f"m{n}" * 50 for n in range(3000)], fixed_time=99)
+    command = [*rmq.command(), "peek", "Orders", "-n", "3000", *form]
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        errors = process.stderr.read().decode()
+        process.wait(timeout=60)
+    assert errors == ""
+    assert process.returncode == 1
+
+
+def test_a_purge_of_one_queue_leaves_the_others(rmq):
+    queue = rmq.topic(slots=1)
+    queue.send(["m"], fixed_time=99)
+    queue.server.client.zadd(queue.keys.retry(0), {"r": 5_004})
+    assert rmq("purge", "Orders", "m", "--queue", "retry", "--yes").code == 3
+    assert rmq("purge", "Orders", "--all", "--queue", "store", "--yes").code == 0
+    figures = queue.figures()
+    assert (figures.store.count, figures.retry.count) == (0, 1)
+
+
+def test_what_dies_again_while_it_is_brought_back_is_brought_back_once(rmq):
+    queue = rmq.topic(slots=1)
+    bury(queue, b"old")
+    queue.server.client.zadd(queue.keys.dead(0), {b"dies later": queue.now_ms() + 3_600_000})
+    assert rmq("requeue", "Orders", "--all").out == "Orders: 1 messages brought back\n"
+    assert queue.figures().dead.count == 1
+
+
+def test_contents_that_are_no_text_are_named_as_the_shell_has_them(rmq):
+    queue = rmq.topic(slots=1)
+    queue.send([b"\xff\xfe"], fixed_time=99)
+    assert rmq("cancel", "Orders", b"\xff\xfe").code == 0
+    bury(queue, b"\xff")
+    assert rmq("requeue", "Orders", b"\xff").code == 0
+    assert rmq("send", "Orders", b"\xfe", "--fixed-time", "99").code == 0
+
+
+def test_a_terminal_without_unicode_gets_escapes_and_json_that_can_be_read(rmq):
+    rmq.topic(slots=1).send(["snow ☃ 😀"], fixed_time=99)
+    plain = {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+    assert rmq("peek", "Orders", "--json", **plain).lines[0]["content"] == "snow ☃ 😀"
+    shown = rmq("peek", "Orders", **plain)
+    assert (shown.code, "snow \\u2603" in shown.out) == (0, True)
+
+
+def test_a_line_in_a_pipe_is_a_message_however_long(rmq):
+    rmq.topic(slots=1).send(["x" * 25_000, "y"], fixed_time=99)
+    lines = rmq("peek", "Orders").out.splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) < 400
+    assert "xxx... (25,000 bytes)" in lines[1]
+    assert len(rmq("peek", "Orders", "--json").lines[0]["content"]) == 25_000
+
+
+def test_slots_that_a_topic_has_not_are_refused(rmq):
+    rmq.topic(slots=1)
+    done = rmq("peek", "Orders", "--slots", "7")
+    assert (done.code, "the slots 0 to 0" in done.err) == (2, True)

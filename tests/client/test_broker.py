@@ -1,0 +1,348 @@
+"""Topics made, found, changed, listed and deleted."""
+
+import json
+
+import pytest
+
+from rmq_spark.client import Broker, TopicType, connect
+from rmq_spark.client.consumer_runs import ConsumerRuns
+from rmq_spark.client.exactly_once import StagedSink
+from rmq_spark.client.staging import Staging
+from rmq_spark.errors import (
+    InvalidOption,
+    ServerUnsuitable,
+    TopicMismatch,
+    UnknownTopic,
+    WrongKeyType,
+)
+from rmq_spark.protocol import claiming
+from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.protocol.sealing import Manifest
+from rmq_spark.protocol.stages import StageName
+from rmq_spark.topics.definition import topics_key
+
+from ..seeding import LONG_MS, numbered, open_run, rollback
+
+
+def all_keys(broker):
+    return sorted(broker.server.client.keys(f"{broker.key_prefix}*"))
+
+
+def test_the_first_use_defines_a_topic_and_later_ones_find_it(broker):
+    made = broker.define("T", "priority", 8, max_retries=3, retry_backoff="1s", groups=("", "g"))
+    assert (made.type, made.slot_amount, made.max_retries) == (TopicType.PRIORITY, 8, 3)
+    assert broker.find("T") == broker.define("T") == broker.define("T", "Priority", "8") == made
+
+
+def test_a_topic_has_64_slots_unless_told_otherwise(broker):
+    assert broker.create("T", TopicType.FIXED_TIME).slot_amount == 64
+
+
+def test_the_first_definition_stays_whoever_comes_second(broker):
+    broker.create("T", "Priority", 8, max_retries=3)
+    assert broker.create("T", "Priority", 8, max_retries=9).max_retries == 3
+
+
+@pytest.mark.parametrize(
+    ("topic_type", "amount", "asked"),
+    [
+        ("FixedTime", 8, "FixedTime with slotAmount 8"),
+        ("Priority", 16, "Priority with slotAmount 16"),
+        (None, 16, "Priority with slotAmount 16"),
+        ("FixedTime", None, "FixedTime with slotAmount 8"),
+    ],
+)
+def test_a_definition_that_differs_is_an_error_showing_both(broker, topic_type, amount, asked):
+    broker.create("T", "Priority", 8)
+    with pytest.raises(TopicMismatch) as raised:
+        broker.define("T", topic_type, amount)
+    assert str(raised.value).startswith(
+        f"The topic T exists as Priority with slotAmount 8; asked for was {asked}. "
+    )
+    assert broker.definition("T").slot_amount == 8
+
+
+def test_a_topic_that_is_not_there_is_unknown_and_not_created(broker):
+    assert broker.find("T") is None
+    for ask in (broker.definition, broker.define, broker.queue, broker.delete, broker.alter):
+        with pytest.raises(UnknownTopic, match=r"The topic T does not exist on redis://127.0.0.1"):
+            ask("T")
+    assert all_keys(broker) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("a{b}", "Priority"), "topic="),
+        (("", "Priority"), "topic="),
+        (("T", "Other"), "topicType="),
+        (("T", "Priority", 3), "slotAmount=3"),
+        (("T", "Priority", "many"), "slotAmount='many'"),
+    ],
+)
+def test_a_bad_definition_is_refused_and_writes_nothing(broker, arguments, named):
+    with pytest.raises(InvalidOption, match=named):
+        broker.create(*arguments)
+    assert all_keys(broker) == []
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_retries": 17}, {"retry_backoff": "soon"}, {"groups": ()}, {"slots": 3}]
+)
+def test_bad_settings_are_refused_and_write_nothing(broker, settings):
+    with pytest.raises(InvalidOption):
+        broker.create("T", "Priority", 8, **settings)
+    assert all_keys(broker) == []
+
+
+def test_what_may_change_is_changed_and_the_rest_kept(broker):
+    broker.create("T", "Priority", 8, max_retries=3)
+    changed = broker.alter(
+        "T", max_retries=5, retry_backoff="1s 2s", exclusive=True, paused=True, groups=("", "g")
+    )
+    assert changed == broker.definition("T")
+    assert (changed.max_retries, changed.retry_backoff_ms) == (5, (1000, 2000))
+    assert (changed.exclusive, changed.paused, changed.groups) == (True, True, ("", "g"))
+    assert broker.alter("T", paused=False).max_retries == 5
+
+
+@pytest.mark.parametrize(
+    "change", [{"type": "FixedTime"}, {"slot_amount": 4}, {"topic_type": "FixedTime"}]
+)
+def test_what_is_fixed_for_ever_cannot_be_changed(broker, change):
+    broker.create("T", "Priority", 8)
+    with pytest.raises(InvalidOption, match=r"of a topic cannot be changed. Accepted: max_retries"):
+        broker.alter("T", **change)
+
+
+def test_a_change_made_meanwhile_by_another_is_kept(broker, monkeypatch):
+    broker.create("T", "Priority", 8)
+    other, calls = Broker(broker.server, key_prefix=broker.key_prefix), []
+    call = type(broker.server).call
+
+    def interfering(server, script, keys, args):
+        calls.append(script)
+        if len(calls) == 1:
+            other.alter("T", paused=True)
+        return call(server, script, keys, args)
+
+    monkeypatch.setattr(type(broker.server), "call", interfering)
+    changed = broker.alter("T", max_retries=2)
+    assert calls == ["alter", "alter", "alter"]
+    assert (changed.paused, changed.max_retries) == (True, 2)
+    assert broker.definition("T") == changed
+
+
+@pytest.mark.timeout(20)
+def test_a_definition_that_another_version_wrote_can_be_changed_and_deleted(broker):
+    """It was compared with our own way to write it, and asked for again for ever."""
+    written = json.loads(broker.create("T", "Priority", 8).to_json()) | {"newSetting": 1}
+    broker.server.command("HSET", topics_key(broker.key_prefix), "T", json.dumps(written, indent=1))
+    assert broker.alter("T", paused=True).paused
+    broker.server.command("HSET", topics_key(broker.key_prefix), "T", json.dumps(written))
+    broker.delete("T")
+    assert broker.find("T") is None
+
+
+def test_topics_are_listed_by_name(broker):
+    assert broker.topics() == []
+    made = [broker.create(name, "Priority", 1) for name in ("b", "a", "c")]
+    assert broker.topics() == sorted(made, key=lambda topic: topic.name)
+
+
+def test_prefixes_keep_topics_apart(broker):
+    other = Broker(broker.server, key_prefix=f"{broker.key_prefix}other:")
+    broker.create("T", "Priority", 1)
+    other.create("T", "FixedTime", 2)
+    broker.queue("T").send([b"m"], priority=50)
+    assert other.queue("T").figures().store.count == 0
+    assert [topic.type.name for topic in (*broker.topics(), *other.topics())] == [
+        "Priority",
+        "FixedTime",
+    ]
+
+
+def test_a_deleted_topic_leaves_no_key_behind(broker):
+    broker.create("T", "FixedTime", 2, groups=("", "g"), max_retries=0)
+    broker.create("Other", "FixedTime", 1)
+    broker.queue("Other").send([b"kept"], fixed_time=1000)
+    kept = all_keys(broker)
+    for group in ("", "g"):
+        queue = broker.queue("T", group=group)
+        queue.send(numbered(20), fixed_time=1000)
+        open_run(queue, "spark", 0)
+        requests = [ClaimRequest(0, 0, 5), ClaimRequest(1, 0, 5)]
+        claims = queue.ask(
+            claiming.claim, requests, consumer="spark", run=1, seq=1, lease_ms=LONG_MS
+        )
+        rollback(queue, 0, claims[0].claim_id, claims[0].contents[:2], 1000)
+        broker.consumer("T", "plain", group=group).poll()
+    assert all_keys(broker) != kept
+    broker.delete("T")
+    assert all_keys(broker) == kept
+
+
+def test_a_topic_may_be_created_anew_as_another(broker):
+    broker.create("T", "FixedTime", 2)
+    broker.queue("T").send([b"m"], fixed_time=1000)
+    broker.delete("T")
+    broker.create("T", "Priority", 4)
+    assert broker.queue("T").figures().store.count == 0
+
+
+def test_a_group_the_topic_has_not_is_refused(broker):
+    broker.create("T", "FixedTime", 2, groups=("", "billing"))
+    with pytest.raises(
+        InvalidOption, match=r"group='x' is no consumer group of topic T\. .*default, billing"
+    ):
+        broker.queue("T", group="x")
+
+
+def test_a_topic_may_do_without_the_default_group(broker):
+    broker.create("T", "FixedTime", 1, groups=("billing",))
+    with pytest.raises(InvalidOption):
+        broker.queue("T", group="default")
+    queue = broker.queue("T", group="billing")
+    assert queue.send([b"m"], fixed_time=1000).new == 1
+    assert queue.figures().store.count == 1
+
+
+def test_a_group_added_later_gets_what_is_sent_from_then_on(broker):
+    broker.create("T", "FixedTime", 1)
+    broker.queue("T").send([b"before"], fixed_time=1000)
+    broker.alter("T", groups=("", "late"))
+    broker.queue("T").send([b"after"], fixed_time=1000)
+    assert broker.queue("T").figures().store.count == 2
+    assert broker.queue("T", group="late").figures().store.count == 1
+
+
+def test_a_key_of_another_type_under_the_topics_name_is_told(broker):
+    broker.server.command("SET", topics_key(broker.key_prefix), "somebody else's")
+    for ask in (lambda: broker.find("T"), broker.topics, lambda: broker.create("T", "Priority")):
+        with pytest.raises(WrongKeyType, match="keyPrefix"):
+            ask()
+
+
+@pytest.mark.parametrize("prefix", ["shop", ":", "{a}:"])
+def test_a_bad_prefix_is_refused(broker, prefix):
+    with pytest.raises(InvalidOption, match="keyPrefix"):
+        Broker(broker.server, key_prefix=prefix)
+
+
+def test_a_group_that_comes_back_begins_empty(broker):
+    """A sender that was in work when the group went has left copies."""
+    broker.create("T", "FixedTime", 2, groups=("", "g"))
+    sender = broker.queue("T")
+    broker.remove_group("T", "g")
+    sender.send(numbered(5), fixed_time=1000)
+    broker.add_group("T", "g")
+    assert broker.queue("T", group="g").figures().messages == 0
+    assert broker.queue("T").figures().messages == 5
+
+
+def test_deleting_a_topic_leaves_what_a_consumer_of_several_topics_has_done(broker):
+    for name in ("A", "B"):
+        broker.create(name, "FixedTime", 1)
+    book = ConsumerRuns(broker.server, "c", broker.key_prefix)
+    run = book.open("A,B", 0)
+    queue = broker.queue("A")
+    queue.send(numbered(1), fixed_time=1000)
+    queue.ask(claiming.claim, [ClaimRequest(0, 0, 1)], consumer="c", run=1, seq=1, lease_ms=LONG_MS)
+    broker.delete("A")
+    assert book.topics() == "A,B"
+    assert book.open("A,B", 0) > run
+
+
+def test_a_sealed_batch_goes_on_without_a_topic_that_was_deleted(broker, caplog):
+    name = StageName("query", 0, 0, "attempt")
+    for topic in ("A", "B"):
+        definition = broker.create(topic, "FixedTime", 1)
+        staging = Staging(broker.server, definition, broker.key_prefix)
+        staging.stage(str(name), {0: [1000, b"m"]}, {})
+    broker.delete("A")
+    manifest = Manifest({str(name): {"A": {0: 1}, "B": {0: 1}}}, 2)
+    assert StagedSink(broker, "query").publish(0, manifest).new == 1
+    assert "topic A was deleted" in caplog.text
+    assert broker.queue("B").figures().store.count == 1
+    assert StagedSink(broker, "query").publish(1, Manifest({}, 0)) is None
+
+
+# -- what plain Python calls groups, and what a sender sees of them
+
+
+def test_the_default_group_is_named_as_everywhere_else(broker):
+    made = broker.create("T", "FixedTime", 1, groups=["default", "audit"])
+    assert made.groups == ("", "audit")
+    assert broker.queue("T", group="default").keys.group == ""
+    assert broker.create("U", "FixedTime", 1, groups="billing,default").groups == ("billing", "")
+    broker.queue("T").send(["m"], fixed_time=99)
+    with broker.consumer("T", "clerk", group="default") as clerk:
+        assert len(clerk.poll()) == 1
+
+
+def test_a_topic_without_a_default_group_has_a_queue_to_send_to(broker):
+    broker.create("T", "FixedTime", 1, groups=["billing", "audit"])
+    assert broker.queue("T").send(["m"], fixed_time=99).new == 1
+    for group in ("billing", "audit"):
+        assert broker.queue("T", group=group).figures().store.count == 1
+
+
+def test_groups_of_a_topic_that_is_there_must_be_there(broker):
+    broker.create("T", "FixedTime", 1, groups=["billing"])
+    with pytest.raises(TopicMismatch, match=r"no consumer group audit.*it has billing"):
+        broker.create("T", "FixedTime", 1, groups=["billing", "audit"])
+
+
+@pytest.mark.parametrize("group", ["", " ", ["x"], 7, None])
+def test_a_group_that_is_added_has_a_name(broker, group):
+    broker.create("T", "FixedTime", 1)
+    with pytest.raises(InvalidOption, match="is no group name"):
+        broker.add_group("T", group)
+
+
+def test_a_sender_goes_by_the_groups_there_are(broker, monkeypatch):
+    broker.create("T", "FixedTime", 1)
+    sender = broker.queue("T")
+    broker.add_group("T", "late")
+    monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 0.0)
+    sender.send(["m"], fixed_time=99)
+    late = broker.queue("T", group="late")
+    assert late.figures().store.count == 1
+    broker.remove_group("T", "late", drop=True)
+    sender.send(["n"], fixed_time=99)
+    assert broker.server.command("EXISTS", late.keys.store(0)) == 0
+
+
+def test_a_sender_of_a_deleted_topic_is_told(broker, monkeypatch):
+    broker.create("T", "FixedTime", 1)
+    sender = broker.queue("T")
+    broker.delete("T")
+    monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 0.0)
+    with pytest.raises(UnknownTopic, match=r"was deleted. None of these messages"):
+        sender.send(["m"], fixed_time=99)
+    assert broker.server.command("EXISTS", sender.keys.store(0)) == 0
+
+
+def test_a_definition_that_was_just_read_is_not_read_again(broker, monkeypatch):
+    broker.create("T", "FixedTime", 1)
+    sender = broker.queue("T")
+    broker.delete("T")
+    monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 3600.0)
+    assert sender.send(["m"], fixed_time=99).new == 1
+
+
+def test_options_of_the_connection_may_be_what_they_mean(redis_url):
+    with pytest.raises(ServerUnsuitable, match=r"redis.cluster=true, but"):
+        connect(redis_url, cluster=True, patience_s=1)
+    connect(redis_url, cluster=False, min_replicas=0).close()
+    with pytest.raises(InvalidOption, match=r"redis.sentinels is a list"):
+        connect(sentinels=["a:1"], sentinelMaster="m")
+
+
+def test_an_unknown_topic_is_told_with_the_nearest_names(broker):
+    for name in ("Orders", "Orders.new", "Parcels"):
+        broker.create(name, "FixedTime", 1)
+    with pytest.raises(UnknownTopic, match=r"The nearest names are Orders, Orders.new\."):
+        broker.queue("orders.nw")
+    with pytest.raises(UnknownTopic, match=r"exist on \S+ under the prefix \S+\. The first send"):
+        broker.queue("xyz")

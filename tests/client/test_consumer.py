@@ -1,0 +1,313 @@
+"""The loop of a plain Python program: take, work, commit."""
+
+import pytest
+
+from rmq_spark.client import connect
+from rmq_spark.errors import ExclusiveSlot, InvalidOption, Lost, Superseded, UnknownTopic
+from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol.claims import ClaimRequest
+
+from ..seeding import LONG_MS, Slot, numbered
+
+
+@pytest.fixture
+def topic(broker):
+    broker.create("T", "FixedTime", 4)
+    return broker.queue("T")
+
+
+def contents(batch):
+    return sorted(message.content for message in batch)
+
+
+def topic_run(queue, consumer):
+    return max(header.run for header in queue.ask(reading.headers, consumer))
+
+
+def test_a_loop_takes_everything_once_and_ends_when_nothing_is_due(broker, topic):
+    topic.send(numbered(100), fixed_time=1000)
+    topic.send([b"far"], fixed_time=10**13)
+    seen = []
+    with broker.consumer("T", "a") as consumer:
+        for batch in consumer.batches(limit=7, wait=False):
+            assert len(batch) <= 7
+            seen += contents(batch)
+            assert batch.commit() == len(batch)
+    assert sorted(seen) == numbered(100)
+    figures = topic.figures()
+    assert (figures.counters["committed"], figures.prepare.count) == (100, 0)
+
+
+def test_a_loop_that_waits_takes_what_comes_due_later(broker, topic):
+    with broker.consumer("T", "a") as consumer:
+        topic.send([b"later"], fixed_time=topic.now_ms() + 30)
+        batch = next(consumer.batches())
+    assert contents(batch) == [b"later"]
+
+
+def test_a_message_tells_where_it_comes_from(broker):
+    broker.create("P", "Priority", 1)
+    broker.queue("P").send([b"m"], priority=77)
+    with broker.consumer("P", "a") as consumer:
+        [message] = consumer.poll()
+    assert (message.topic, message.slot, message.priority, message.due_time_ms) == (
+        "P",
+        0,
+        77,
+        None,
+    )
+    assert (message.delivery_count, message.retries_left) == (1, 16)
+    assert message.claim_id == f"a:1:0:{topic_run(broker.queue('P'), 'a')}"
+
+
+def test_what_is_rolled_back_comes_again_and_the_rest_is_committed(broker, topic):
+    topic.send(numbered(5), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        batch = consumer.poll()
+        bad = [message for message in batch if message.content < b"m00002"]
+        assert batch.rollback(bad) == 2
+        assert batch.commit() == 3
+        again = consumer.poll()
+        assert contents(again) == numbered(2)
+        assert {(m.delivery_count, m.retries_left, m.due_time_ms) for m in again} == {(2, 15, None)}
+
+
+def test_a_rollback_without_messages_rolls_the_whole_batch_back(broker, topic):
+    topic.send(numbered(5), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        batch = consumer.poll()
+        assert batch.rollback() == 5
+        assert batch.commit() == 0
+        assert contents(consumer.poll()) == numbered(5)
+
+
+def test_a_rollback_with_a_delay_waits(broker, topic):
+    topic.send([b"m"], fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        batch = consumer.poll()
+        batch.rollback(delay="1h")
+        batch.commit()
+        assert len(consumer.poll()) == 0
+    waiting = topic.figures().retry
+    assert waiting.count == 1
+    assert waiting.oldest_ms > topic.now_ms() + LONG_MS - 60_000
+
+
+def test_a_batch_that_was_not_committed_is_given_back(broker, topic):
+    topic.send(numbered(5), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        assert contents(consumer.poll()) == numbered(5)
+        again = consumer.poll()
+        assert contents(again) == numbered(5)
+        assert {message.delivery_count for message in again} == {2}
+
+
+def test_an_exception_gives_the_batch_to_the_next_consumer(broker, topic):
+    topic.send(numbered(5), fixed_time=1000)
+    with pytest.raises(ZeroDivisionError), broker.consumer("T", "a") as consumer:
+        len(consumer.poll()) // 0
+    with broker.consumer("T", "b") as other:
+        assert contents(other.poll()) == numbered(5)
+
+
+def test_a_batch_kept_past_the_next_poll_cannot_commit_that_one(broker, topic):
+    """Its own messages were given back; those of the newer batch nobody has worked on yet."""
+    topic.send(numbered(4), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        old = consumer.poll(limit=2)
+        new = consumer.poll(limit=2)
+        with pytest.raises(Lost, match="given back"):
+            old.commit()
+        with pytest.raises(Lost):
+            old.renew()
+        assert topic.figures().counters["committed"] == 0
+        assert new.commit() == 2
+
+
+def test_a_batch_cannot_be_committed_once_the_consumer_is_closed(broker, topic):
+    topic.send(numbered(2), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        batch = consumer.poll()
+    with pytest.raises(Lost):
+        batch.commit()
+
+
+def test_a_second_commit_of_a_batch_changes_nothing(broker, topic):
+    topic.send(numbered(2), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        batch = consumer.poll()
+        assert [batch.commit(), batch.commit()] == [2, 0]
+
+
+def test_an_uncommitted_batch_is_never_committed_with_the_next(broker):
+    """A claim gives back at most 4096 messages. With more of others' that had expired, the
+    consumer's own last batch stayed behind, and its next commit settled that too: lost."""
+    slot = Slot(broker, "One", "FixedTime")
+    slot.put_due(numbered(3 * 2048 + 10))
+    for j in range(3):
+        slot.claim("b", j=j)
+    with broker.consumer("One", "a") as consumer:
+        assert len(consumer.poll()) == 10
+        slot.release("b")
+        batch = consumer.poll(limit=1)
+        assert batch.commit() == 1
+    assert slot.counters["committed"] == 1
+    slot.check_conservation()
+
+
+def test_a_second_start_takes_over_and_the_first_fails(broker, topic):
+    topic.send(numbered(3), fixed_time=1000)
+    first = broker.consumer("T", "a")
+    batch = first.poll()
+    with broker.consumer("T", "a") as second:
+        taken = second.poll()
+        assert contents(taken) == numbered(3)
+        for action in (batch.commit, batch.renew, first.poll, first.close):
+            with pytest.raises(Superseded):
+                action()
+        assert taken.commit() == 3
+
+
+def test_a_consumer_goes_on_after_its_last_batch(broker, topic):
+    for round_ in range(3):
+        topic.send([b"%d" % round_], fixed_time=1000)
+        with broker.consumer("T", "a") as consumer:
+            batch = consumer.poll()
+            assert contents(batch) == [b"%d" % round_]
+            batch.commit()
+
+
+def test_consumers_share_a_topic_and_one_name_serves_many_topics_and_groups(broker):
+    broker.create("T", "FixedTime", 4, groups=("", "g"))
+    broker.create("U", "FixedTime", 4)
+    for name in ("T", "U"):
+        broker.queue(name).send(numbered(3), fixed_time=1000)
+    consumers = [
+        broker.consumer("T", "a"),
+        broker.consumer("T", "a", group="g"),
+        broker.consumer("U", "a"),
+    ]
+    for consumer in consumers:
+        batch = consumer.poll()
+        assert contents(batch) == numbered(3)
+        assert batch.commit() == 3
+
+
+def test_a_renewed_lease_is_not_taken(broker, topic):
+    topic.send([b"m"], fixed_time=1000)
+    with broker.consumer("T", "a", visibility_timeout="1h") as consumer:
+        batch = consumer.poll()
+        slot = topic.definition.slot_of(b"m")
+        topic.ask(claiming.renew, [slot], "a", topic_run(topic, "a"), 0)
+        batch.renew()
+        assert len(broker.consumer("T", "b").poll()) == 0
+        assert batch.commit() == 1
+
+
+def test_a_small_limit_starves_no_slot(broker, topic):
+    topic.send(numbered(400), fixed_time=1000)
+    seen = set()
+    with broker.consumer("T", "a") as consumer:
+        for _ in range(4):
+            batch = consumer.poll(limit=1)
+            seen |= {message.slot for message in batch}
+            batch.commit()
+    assert seen == {0, 1, 2, 3}
+
+
+def test_a_paused_topic_gives_nothing(broker, topic):
+    topic.send([b"m"], fixed_time=1000)
+    broker.alter("T", paused=True)
+    with broker.consumer("T", "a") as consumer:
+        assert len(consumer.poll()) == 0
+    broker.alter("T", paused=False)
+    with broker.consumer("T", "a") as consumer:
+        assert len(consumer.poll()) == 1
+
+
+def test_an_exclusive_topic_is_refused(broker):
+    broker.create("T", "FixedTime", 1, exclusive=True)
+    with pytest.raises(ExclusiveSlot, match="T is exclusive"):
+        broker.consumer("T", "a")
+
+
+def test_a_slot_that_others_own_by_now_is_refused(broker, topic):
+    consumer = broker.consumer("T", "a")
+    topic.ask(
+        claiming.claim,
+        [ClaimRequest(0, 0)],
+        consumer="q",
+        run=1,
+        seq=1,
+        lease_ms=LONG_MS,
+        epochs={0: 1},
+    )
+    with pytest.raises(ExclusiveSlot):
+        consumer.poll()
+
+
+def test_a_consumer_of_an_unknown_topic_does_not_create_it(broker):
+    with pytest.raises(UnknownTopic, match="The topic T does not exist"):
+        broker.consumer("T", "a")
+    assert broker.topics() == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "@epoch", "x" * 201, "\u00e4"])
+def test_a_name_that_is_none_is_refused(broker, topic, name):
+    with pytest.raises(InvalidOption, match="consumer name"):
+        broker.consumer("T", name)
+
+
+@pytest.mark.parametrize("timeout", ["60", "0s", "0ms", "soon", "", "-1s"])
+def test_a_visibility_timeout_that_is_none_is_refused(broker, topic, timeout):
+    with pytest.raises(InvalidOption, match="visibility_timeout"):
+        broker.consumer("T", "a", visibility_timeout=timeout)
+
+
+def test_a_limit_below_one_is_refused(broker, topic):
+    with pytest.raises(InvalidOption, match="limit=0"):
+        broker.consumer("T", "a").poll(limit=0)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff", b"x" * 2**20])
+def test_a_content_comes_back_as_it_was_sent(broker, topic, content):
+    assert topic.send([content], fixed_time=1000).new == 1
+    with broker.consumer("T", "a") as consumer:
+        batch = consumer.poll()
+        assert contents(batch) == [content]
+        assert batch.rollback() == 1
+        again = consumer.poll()
+        assert contents(again) == [content]
+        assert again.commit() == 1
+
+
+def test_a_running_consumer_sees_that_its_topic_is_paused_and_goes_on(broker, topic):
+    topic.send(numbered(4), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        broker.alter("T", paused=True)
+        assert len(consumer.poll()) == 0
+        broker.alter("T", paused=False)
+        assert len(consumer.poll()) == 4
+
+
+def test_a_consumer_of_a_topic_that_is_deleted_meanwhile_says_so(broker, topic):
+    consumer = broker.consumer("T", "a")
+    broker.delete("T")
+    with pytest.raises(UnknownTopic, match="The topic T does not exist"):
+        consumer.poll()
+
+
+def test_what_the_program_raised_is_not_hidden_by_a_server_that_went_too(own_redis, caplog):
+    broker = connect(own_redis.url, patience_s=0.1)
+    broker.create("T", "FixedTime", 1)
+    broker.queue("T").send([b"m"], fixed_time=1000)
+
+    def work():
+        with broker.consumer("T", "a") as consumer:
+            consumer.poll()
+            own_redis.kill()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        work()
+    assert "stays taken for its lease" in caplog.text

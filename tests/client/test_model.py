@@ -1,0 +1,541 @@
+"""Random histories of several consumers, compared with a plain model after every step.
+
+Beside the comparison, what section 1 of the protocol promises is checked from what was seen alone:
+the model might share a mistake with the scripts.
+"""
+
+import itertools
+import os
+from copy import deepcopy
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from rmq_spark.client import Queue, TopicDefinition, TopicType
+from rmq_spark.errors import ClaimError
+from rmq_spark.protocol import claiming, sending
+from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.topics.topic_types import TOPIC_TYPES
+
+from .. import servers
+from ..seeding import FAR_MS, LONG_MS, requeue, rollback
+from .queue_model import DUE_BEFORE_MS, FAR, Held, Model
+
+STEPS = 60  # at most: hypothesis ends some runs earlier, the mean is about 50
+RUNS_IN_CI, RUNS = 1100, 100
+QUEUES = ("store", "prepare", "retry", "dead")
+BOOKS = ("claims", "consumers", "stats")
+_numbers = itertools.count()
+
+CONTENTS = [b"a", b"b", b"c", b"d", b"e", b"f"]
+FAR_PRIORITY = 9_000  # there is no priority that is not due
+some_contents = st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=4)
+distinct_contents = st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=4, unique=True)
+consumers = st.sampled_from("abc")
+# How far behind the newest run, or the newest batch, a caller is: mostly not at all.
+behind = st.sampled_from([0, 0, 0, 0, 1])
+scores = st.sampled_from([17, 1000, 1500, 1501, 2000, FAR])
+limits = st.sampled_from([2048, 1, 2, 3, 8, 16, 1])
+leases = st.booleans()  # never runs out, or has run out at once
+any_record = st.integers(0, 11)  # modulo how many there are
+epochs = st.sampled_from([None, 1, 2, 3])
+# The run that finished a batch, if it is not the one that commits: any, or how many runs ago.
+finishers = st.sampled_from([None, None, 0, 1])
+next_batches = {
+    "consumer": consumers,
+    "sent": st.lists(st.sampled_from(CONTENTS), max_size=3),
+    "limit": limits,
+    "epoch": epochs,
+    "due_before": behind,
+}
+topics = st.tuples(
+    st.sampled_from(list(TOPIC_TYPES.values())),
+    st.sampled_from([2, 1, 0, 16]),
+    st.booleans(),  # with a backoff
+    st.sampled_from([False, False, True]),  # exclusive
+)
+
+
+class QueueHistory(RuleBasedStateMachine):
+    """One slot; each rule does the same to Redis and to the model."""
+
+    def __init__(self, server):
+        super().__init__()
+        self.server = server
+        self.run = dict.fromkeys("abc", 2)  # so that there is an older one
+        self.seq = dict.fromkeys("abc", 0)
+        self.far_scores = {}
+        self.reads = {}  # (claim, run) -> what it was given last
+        self.delivered = {}  # consumer -> batch -> contents given to it
+        self.may_end = set()  # contents that this step may have committed or cancelled
+        self.present, self.sizes, self.gone = set(), {}, set()
+        self.sent_in_flight = set()
+        self.lefts, self.renewed = {}, set()
+        self.saved = None  # what the server may fall back to
+        self.fell_back = False
+
+    @initialize(topic=topics)
+    def make_topic(self, topic):
+        topic_type, max_retries, backoff, self.exclusive = topic
+        waits = (LONG_MS,) if backoff else ()
+        definition = TopicDefinition(
+            "T", topic_type, 1, max_retries=max_retries, retry_backoff_ms=waits
+        )
+        self.queue = Queue(self.server, definition, key_prefix=f"model{next(_numbers)}:")
+        self.keys = self.queue.keys
+        merges_first = topic_type == TopicType.RANGE_MERGE
+        self.model = Model(topic_type.descending, merges_first, max_retries, backoff)
+        self.look_at = [
+            *(("ZRANGE", getattr(self.keys, kind)(0), 0, -1, "WITHSCORES") for kind in QUEUES),
+            *(("HGETALL", getattr(self.keys, kind)(0)) for kind in BOOKS),
+        ]
+
+    def teardown(self):
+        if hasattr(self, "keys"):
+            self.server.command("UNLINK", *self.keys.all_of(0))
+
+    def both(self, expected, real):
+        """The model's answer, or the name of its error, is also that of Redis."""
+        try:
+            got = real()
+        except ClaimError as error:
+            got = type(error).__name__
+        assert got == expected
+
+    def scored(self, score):
+        """A score for the model, and what goes to Redis for it."""
+        if score is FAR and self.model.descending:
+            return FAR_PRIORITY, FAR_PRIORITY
+        return score, FAR_MS if score is FAR else score
+
+    # -- senders and people
+
+    @rule(contents=some_contents, score=scores)
+    def send(self, contents, score):
+        score, sent = (FAR, LONG_MS) if self.model.merges_first else self.scored(score)
+        self.note_new_copies(contents)
+        values = [value for content in contents for value in (sent, content)]
+        expected = self.model.send(contents, score)
+        self.both(expected, lambda: counts(self.queue.ask(sending.send, {0: values})))
+
+    @precondition(lambda self: self.model.dead)
+    @rule(contents=distinct_contents, score=scores, only_dead=st.booleans())
+    def requeue(self, contents, score, only_dead):
+        if only_dead:
+            contents = sorted(self.model.dead)[: len(contents)]
+        score, sent = self.scored(score)
+        self.note_new_copies(self.model.dead & set(contents))
+        expected = self.model.requeue(contents, score)
+        self.both(expected, lambda: requeue(self.queue, 0, contents, sent))
+
+    def note_new_copies(self, contents):
+        self.sent_in_flight |= set(contents) & self.model.prepare.keys()
+        self.renewed |= set(contents)
+
+    @precondition(lambda self: self.model.store or self.model.retry)
+    @rule(contents=distinct_contents)
+    def cancel(self, contents):
+        self.may_end = set(contents)
+        self.both(self.model.cancel(contents), lambda: self.queue.cancel({0: contents}))
+
+    @precondition(lambda self: self.model.prepare)
+    @rule()
+    def expire(self):
+        self.both(self.model.reap(), self.queue.expire)
+
+    # -- time
+
+    @precondition(lambda self: FAR in self.model.store.values())
+    @rule(score=st.sampled_from([1000, 1500, 1501, 2000]))
+    def time_passes_for_messages(self, score):
+        self.let_pass(score)
+
+    def let_pass(self, score):
+        far = [content for content, at in self.model.store.items() if at is FAR]
+        words = list(itertools.chain.from_iterable((score, content) for content in far))
+        if words:
+            self.server.command("ZADD", self.keys.store(0), *words)
+        self.model.store |= dict.fromkeys(far, score)
+
+    @precondition(lambda self: any(due is FAR for _, due in self.model.retry.values()))
+    @rule(second=st.sampled_from([1, 2]))
+    def time_passes_for_retries(self, second):
+        far = {c: left for c, (left, due) in self.model.retry.items() if due is FAR}
+        words = itertools.chain.from_iterable((second * 1000 + n, c) for c, n in far.items())
+        self.server.command("ZADD", self.keys.retry(0), *words)
+        self.model.retry |= {content: (left, second) for content, left in far.items()}
+
+    # -- consumers
+
+    @precondition(lambda self: self.model.records)
+    @rule(consumer=consumers)
+    def start_again(self, consumer):
+        self.run[consumer] += 1
+
+    # Two rules, because hypothesis leaves some out in each run, and without claims there is little.
+    @rule(**next_batches)
+    def claim_next_batch(self, **how):
+        self.claim_next(lease=True, **how)
+
+    @rule(**next_batches)
+    def claim_next_batch_and_lose_the_lease(self, **how):
+        self.claim_next(lease=False, **how)
+
+    def claim_next(self, consumer, sent, limit, lease, epoch, due_before):
+        if sent:  # there may be no other rule that sends
+            self.send_due(sent)
+        self.seq[consumer] += 1
+        name = (consumer, self.seq[consumer], 0)
+        self.plan(consumer)
+        self.claim_named(name, self.run[consumer], limit, lease, due_before, epoch, False)
+
+    def plan(self, consumer):
+        run, mark = self.run[consumer], mark_of(consumer, self.seq[consumer])
+        expected = self.model.plan(consumer, run, mark)
+        self.both(expected, lambda: self.queue.ask(claiming.plan, [0], consumer, run, mark))
+
+    def send_due(self, contents):
+        self.send(contents, 1000)
+        self.let_pass(1400)
+
+    @rule(
+        consumer=consumers,
+        back=st.tuples(behind, behind),
+        j=st.sampled_from([0, 0, 1, 2]),
+        limit=limits,
+        lease=leases,
+        epoch=epochs,
+        how=st.tuples(behind, st.sampled_from([False, False, True]), st.booleans()),
+    )
+    def claim(self, consumer, back, j, limit, lease, epoch, how):
+        name = (consumer, max(1, self.seq[consumer] - back[1]), j)
+        # Who plans nothing never asks again by the name of a claim that it has lost.
+        plain = how[2] or not self.seq[consumer]
+        if plain and self.fell_back:
+            return
+        self.seq[consumer] = max(1, self.seq[consumer])
+        run = self.run[consumer] - back[0]
+        self.claim_named(name, run, limit, lease, how[0], epoch, how[1], plain)
+
+    def claim_named(self, name, run, limit, lease, due_before, epoch, replay_only, plain=False):
+        epoch = epoch if self.exclusive else None
+        mark = "" if plain or replay_only else mark_of(*name[:2])
+        expected = self.model.claim(name, run, limit, lease, due_before, epoch, replay_only, mark)
+
+        def real():
+            claims = self.queue.ask(
+                claiming.claim,
+                [ClaimRequest(0, name[2], limit)],
+                consumer=name[0],
+                run=run,
+                seq=name[1],
+                lease_ms=LONG_MS if lease else 0,
+                due_before_ms=DUE_BEFORE_MS if due_before else None,
+                epochs={0: epoch} if epoch else None,
+                replay_only=replay_only,
+                mark=mark,
+            )
+            if not claims[0].forgotten:  # else it was not made, and may be made without a mark
+                self.note_read(name, run, triples(claims[0]))
+            return triples(claims[0])
+
+        self.both(expected, real)
+
+    def note_read(self, name, run, got):
+        """What was read: the same again for the same run, and never with more retries left."""
+        contents = {content for content, _, _ in got}
+        before = self.reads.setdefault((name, run), got)
+        assert got == [read for read in before if read[0] in contents]
+        self.reads[name, run] = got
+        self.delivered.setdefault(name[0], {}).setdefault(name[1], set()).update(contents)
+        for content, _, left in got:
+            if left > self.lefts.get(content, 16):
+                assert content in self.renewed, "retries came back"
+                self.renewed.discard(content)
+            self.lefts[content] = left
+
+    @precondition(lambda self: self.model.records)
+    @rule(consumer=consumers, back=st.tuples(behind, behind), finisher=finishers)
+    def commit(self, consumer, back, finisher):
+        run, seq = self.run[consumer] - back[0], max(1, self.seq[consumer] - back[1])
+        read = self.delivered.get(consumer, {})
+        self.may_end = {c for batch, contents in read.items() if batch <= seq for c in contents}
+        finisher = finisher and run - finisher
+        since = 0 if finisher is None else seq - 1
+        expected = self.model.commit(consumer, run, seq, since, finisher)
+        which = {"since": since, "finished_by": finisher}
+        self.both(
+            expected,
+            lambda: settled(self.queue.ask(claiming.commit, [0], consumer, run, seq, **which)),
+        )
+
+    @precondition(lambda self: self.model.records)
+    @rule(consumer=consumers, old_run=behind, lease=leases)
+    def renew_or_release(self, consumer, old_run, lease):
+        run = self.run[consumer] - old_run
+        expected = self.model.set_leases(consumer, run, lease)
+        if lease:
+            self.both(
+                expected, lambda: self.queue.ask(claiming.renew, [0], consumer, run, LONG_MS)[0]
+            )
+        else:
+            self.both(expected, lambda: self.queue.ask(claiming.release, [0], consumer, run))
+
+    @precondition(lambda self: self.model.records)
+    @rule(consumer=consumers, old_run=behind, knows_seq=st.booleans())
+    def let_go(self, consumer, old_run, knows_seq):
+        """A plain consumer starts, or lets go of its batch."""
+        run, seq = self.run[consumer] - old_run, self.seq[consumer] * knows_seq
+        expected = self.model.let_go(consumer, run, seq)
+        self.both(expected, lambda: self.queue.ask(claiming.give_back, [0], consumer, run, seq))
+
+    @precondition(lambda self: self.model.records)
+    @rule(consumer=consumers, old_run=behind, back=st.sampled_from([1, 1, 2, 9]), lease=leases)
+    def replay(self, consumer, old_run, back, lease):
+        run, to = self.run[consumer] - old_run, self.seq[consumer]
+        lease_ms = LONG_MS if lease else 0
+        expected = self.model.replay(consumer, run, to - back, to, lease)
+        self.both(
+            expected,
+            lambda: listed(self.queue.ask(claiming.replay, consumer, run, to - back, to, lease_ms)),
+        )
+
+    @precondition(lambda self: self.model.records)
+    @rule(which=any_record, newer=st.booleans(), lease=leases, replay_only=st.booleans())
+    def read_again(self, which, newer, lease, replay_only):
+        name = self.record(which)
+        self.run[name[0]] += newer
+        self.claim_named(name, self.run[name[0]], 1, lease, False, None, replay_only)
+
+    @precondition(lambda self: self.model.records)
+    @rule(which=any_record, stale=behind)
+    def unread(self, which, stale):
+        name = self.record(which)
+        self.mark_unread(name, max(1, self.model.records[name].run - stale))
+
+    @precondition(lambda self: self.model.records)
+    @rule(which=any_record)
+    def fail_to_read_in_a_new_run(self, which):
+        name = self.record(which)
+        self.run[name[0]] += 1
+        self.claim_named(name, self.run[name[0]], 1, False, False, None, True)
+        self.mark_unread(name, self.run[name[0]])
+
+    def mark_unread(self, name, run):
+        consumer, seq, _ = name
+        expected = self.model.unread(consumer, run, seq)
+        self.both(expected, lambda: self.queue.ask(claiming.unread, [0], consumer, run, seq))
+
+    def record(self, which):
+        return sorted(self.model.records)[which % len(self.model.records)]
+
+    @precondition(lambda self: self.model.records)
+    @rule(
+        which=any_record,
+        contents=distinct_contents,
+        only_held=st.booleans(),
+        delay=st.sampled_from([None, None, False, True]),
+        stale=behind,
+    )
+    def rollback(self, which, contents, only_held, delay, stale):
+        name = self.record(which)
+        if only_held:  # else mostly nothing would be rolled back
+            held = [c for c, h in sorted(self.model.prepare.items()) if h.claim == name]
+            contents = held[: len(contents)] or contents
+        run = max(0, self.model.records[name].run - stale)
+        expected = self.model.rollback(name, run, contents, delay)
+        delay_ms = None if delay is None else LONG_MS * delay
+        claim_id = "{}:{}:{}:{}".format(*name, run)
+        self.both(expected, lambda: tuple(rollback(self.queue, 0, claim_id, contents, delay_ms)))
+
+    # -- a server that forgets
+
+    @rule()
+    def save(self):
+        queues = [self.server.command("DUMP", key) for key in self.keys.all_of(0)]
+        seen = (
+            *(self.present, self.sizes, self.sent_in_flight),
+            *(self.far_scores, self.lefts, self.renewed),
+        )
+        self.saved = deepcopy((queues, self.model, seen, self.reads))
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def fall_back(self):
+        """Another server has the state that was saved; what was read meanwhile was read."""
+        queues, self.model, seen, reads = deepcopy(self.saved)
+        came = self.sizes.keys()
+        self.present, self.sizes, self.sent_in_flight = seen[:3]
+        self.far_scores, self.lefts, self.renewed = seen[3:]
+        self.gone = (self.gone | came) - self.sizes.keys()
+        # Of a claim that it knows, what was read by then counts; of one that it forgot, all.
+        forgotten = {each: got for each, got in self.reads.items() if each[0] not in self.sizes}
+        self.reads = forgotten | reads
+        self.restore(queues)
+        self.model.plans, self.fell_back = {}, True
+
+    def restore(self, queues):
+        for key, dumped in zip(self.keys.all_of(0), queues, strict=True):
+            self.server.command("UNLINK", key)
+            if dumped is not None:
+                self.server.command("RESTORE", key, 0, dumped)
+        headers = hash_of(self.server.command("HGETALL", self.keys.consumers(0)))
+        headers.pop("@epoch", None)
+        for consumer, text in headers.items():
+            elsewhere = b" ".join([*text.split()[:-1], b"elsewhere"])
+            self.server.command("HSET", self.keys.consumers(0), consumer, elsewhere)
+
+    # -- after every step
+
+    @invariant()
+    def holds(self):
+        replies = self.server.commands(self.look_at)
+        store, prepare, retry, dead = (scores_of(reply) for reply in replies[:4])
+        records, headers, stats = (hash_of(reply) for reply in replies[4:])
+        held = claims_of(prepare, records)
+        self.check_promises(store, prepare, retry, dead, stats)
+        self.check_claims(held, records)
+        self.check_model(store, held, retry, dead)
+        self.check_books(records, headers)
+
+    def check_promises(self, store, prepare, retry, dead, stats):
+        """Section 1 of the protocol, from what was seen alone."""
+        present = store.keys() | prepare.keys() | retry.keys()
+        assert self.present - present <= self.may_end | dead.keys(), "a message is lost"
+        self.present, self.may_end = present, set()
+        assert not retry.keys() & (store.keys() | prepare.keys()), "a retry has a twin"
+        self.sent_in_flight &= prepare.keys()
+        assert store.keys() & prepare.keys() <= self.sent_in_flight, "a message is doubled"
+        counted = {name: int(number) for name, number in stats.items()}
+        ends = sum(counted.get(name, 0) for name in ("merged", "committed", "cancelled", "dead"))
+        assert counted.get("accepted", 0) == ends + len(store) + len(prepare) + len(retry)
+
+    def check_claims(self, held, records):
+        """Claims only shrink, and do not come back."""
+        sizes = dict.fromkeys(map(claim_name, records), 0)
+        for each in held.values():
+            sizes[each.claim] += 1
+        assert all(size <= self.sizes.get(name, size) for name, size in sizes.items()), "it grew"
+        self.gone |= self.sizes.keys() - sizes.keys()
+        assert not self.gone & sizes.keys(), "a claim came back"
+        self.sizes = sizes
+
+    def check_model(self, store, held, retry, dead):
+        model = self.model
+        self.far_scores = {c: at for c, at in self.far_scores.items() if c in model.store}
+        assert store == {c: self.real_score(c, score, store) for c, score in model.store.items()}
+        assert held == model.prepare
+        assert dead.keys() == model.dead
+        assert {content: waiting(score) for content, score in retry.items()} == model.retry
+
+    def real_score(self, content, score, store):
+        """A score that the model calls FAR: far indeed, and the same for as long as it is there."""
+        if score is not FAR:
+            self.far_scores.pop(content, None)
+            return score
+        found = store.get(content, 0)
+        assert found > 10**12
+        return self.far_scores.setdefault(content, found) if self.model.merges_first else found
+
+    def check_books(self, records, headers):
+        model = self.model
+        # The record's fields are version, stamp, run, deadline, count, moved, made.
+        found = {claim_name(field): text.split()[2:6] for field, text in records.items()}
+        assert found.keys() == model.records.keys()
+        for name, (run, deadline, count, moved) in found.items():
+            of = model.records[name]
+            assert (int(run), int(count), int(moved)) == (of.run, len(of.first), of.moved)
+            assert int(deadline) > 0
+        epoch = headers.pop("@epoch", None)
+        assert (epoch and int(epoch)) == model.epoch
+        assert {name: list(map(int, text.split()[:4])) for name, text in headers.items()} == {
+            name: [header.run, header.settled, *header.last]
+            for name, header in model.headers.items()
+        }
+
+
+def scores_of(reply):
+    """Contents and scores, whichever form the client gives them."""
+    if reply and isinstance(reply[0], list | tuple):
+        return {content: float(score) for content, score in reply}
+    return {reply[at]: float(reply[at + 1]) for at in range(0, len(reply), 2)}
+
+
+def hash_of(reply):
+    items = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    return {name.decode(): text for name, text in items}
+
+
+def claims_of(prepare, records):
+    """Which claim holds each message; every message has one."""
+    by_stamp = {int(text.split()[1]): claim_name(field) for field, text in records.items()}
+    held = {}
+    for content, score in prepare.items():
+        stamp, rest = divmod(score, 1000)
+        held[content] = Held(by_stamp[stamp], int(rest), int(rest % 1 * 2048))
+    return held
+
+
+def claim_name(field):
+    consumer, seq, j = field.split(":")
+    return consumer, int(seq), int(j)
+
+
+def mark_of(consumer, seq):
+    return f"{consumer}-{seq}"
+
+
+def waiting(score):
+    """Retries left, and the second the wait ends in."""
+    return int(score) % 1000, FAR if score > 10**12 else int(score) // 1000
+
+
+def counts(result):
+    return result.new, result.merged
+
+
+def settled(result):
+    return result.claimed, result.moved, result.committed
+
+
+def listed(claims):
+    return sorted((claim.seq, claim.j, claim.count) for claim in claims)
+
+
+def triples(claim):
+    left = claim.retries_left
+    lefts = [left] * len(claim.contents) if isinstance(left, int) else left
+    return list(zip(claim.contents, map(int, claim.scores), lefts, strict=True))
+
+
+def runs_a_server():
+    """RMQ_MODEL_RUNS, else 1000 in CI, shared by the servers there are."""
+    wanted = int(os.environ.get("RMQ_MODEL_RUNS", RUNS_IN_CI if os.environ.get("CI") else RUNS))
+    return -(-wanted // max(1, len(servers.executables())))
+
+
+@pytest.mark.timeout(600)
+def test_random_histories_lose_and_double_nothing(server, pytestconfig):
+    # Nobody reads how a mutant failed: its histories need not be made short.
+    phases = [Phase.generate] if pytestconfig.getoption("--lua-dir") else list(Phase)
+    run_state_machine_as_test(
+        lambda: QueueHistory(server),
+        settings=settings(
+            max_examples=runs_a_server(),
+            stateful_step_count=STEPS,
+            deadline=None,
+            database=None,
+            phases=phases,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )

@@ -1,0 +1,396 @@
+"""each_message: what becomes of messages that fail, and of those beside them."""
+
+import json
+import logging
+import os
+import signal
+import time
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import array, col, lit, struct
+
+import rmq_spark
+from rmq_spark.errors import InvalidMessage
+from rmq_spark.spark.schemas import SOURCE_SCHEMA
+
+from ...processes import alive
+from ...seeding import requeue
+from ...waiting import wait_until
+from ..driving import DUE, contents, refused
+from .test_message_runner import SHORT_S
+
+DELIVERIES = 17  # one, and 16 retries
+
+
+@pytest.fixture
+def notes(tmp_path):
+    """A file to which functions append JSON values, and what stands in it."""
+    return Notes(str(tmp_path / "notes"))
+
+
+class Notes:
+    def __init__(self, path):
+        self.path = path
+
+    def taker(self):
+        path = self.path
+
+        def note(value):
+            with open(path, "a") as file:  # a short line is written in one piece
+                file.write(json.dumps(value) + "\n")
+
+        return note
+
+    def read(self):
+        if not os.path.exists(self.path):
+            return []
+        with open(self.path) as file:
+            return [json.loads(line) for line in file]
+
+
+@pytest.fixture
+def listen(rmq):
+    """Runs a listener over a topic: a query that ends when nothing is due any more."""
+
+    def run(frame, listener, **trigger):
+        query = (
+            frame.writeStream.foreachBatch(listener)
+            .option("checkpointLocation", str(rmq.folder / "listened"))
+            .trigger(**(trigger or {"availableNow": True}))
+            .start()
+        )
+        if not trigger:
+            assert query.awaitTermination(60)
+        return query
+
+    return run
+
+
+@pytest.fixture
+def claimed(rmq, spark):
+    """A topic whose messages a run has claimed, and the DataFrame of its first micro-batch."""
+    runs = []
+
+    def claim(count=6, slots=1, schema=SOURCE_SCHEMA, **settings):
+        queue = rmq.due(count, slots, **settings)
+        run = rmq.by_hand(queue, schema)
+        runs.append(run)
+        _, rows = run.next(run.initial())
+        return queue, spark.createDataFrame(rows, schema).coalesce(1)
+
+    yield claim
+    for run in runs:
+        run.stop()
+
+
+def listener(rmq, function, **settings):
+    options = {"redis.url": rmq.url, **settings.pop("options", {})}
+    return rmq_spark.each_message(function, options=options, **settings)
+
+
+def totals(listener):
+    return listener.succeeded, listener.failed, listener.left_alone
+
+
+# -- the way of a poison message
+
+
+def test_a_poison_message_dies_of_17_deliveries_and_comes_back_mended(rmq, spark, listen, notes):
+    mended = str(rmq.folder / "mended")
+    note = notes.taker()
+
+    def bill(message):
+        note([message.content, message.deliveryCount, message.retriesLeft])
+        if message.content == "m500" and not os.path.exists(mended):
+            raise ValueError("poison")
+
+    queue = rmq.due(1000)
+    heard = listener(rmq, bill)
+    query = listen(rmq.read(spark, queue, numPartitions=1), heard, processingTime="0 seconds")
+    wait_until(lambda: queue.figures().dead.count, "the poison message dies", 240)
+    delivered = notes.read()
+    poison = [call[1:] for call in delivered if call[0] == "m500"]
+    assert poison == [[n, DELIVERIES - n] for n in range(1, DELIVERIES + 1)]
+    others = sorted(call[0] for call in delivered if call[0] != "m500")
+    assert others == sorted(f"m{n}" for n in range(1000) if n != 500)
+
+    with open(mended, "w"):
+        pass
+    assert requeue(queue, queue.definition.slot_of(b"m500"), [b"m500"], DUE) == 1
+    wait_until(lambda: heard.succeeded == 1000, "the mended message is done")
+    assert notes.read()[len(delivered) :] == [["m500", 1, 16]]
+    query.processAllAvailable()
+    query.stop()
+    assert totals(heard) == (1000, DELIVERIES, 0)
+    figures = queue.figures()
+    assert figures.counters["committed"] == 1000
+    assert [figures.store.count, figures.prepare.count, figures.dead.count] == [0, 0, 0]
+
+
+def test_messages_of_a_slot_come_in_order_and_never_two_at_once(rmq, spark, listen, notes):
+    note = notes.taker()
+
+    def bill(message):
+        began = time.monotonic()
+        time.sleep(0.001)
+        note([message.slot, int(message.content[1:]), began, time.monotonic()])
+
+    queue = rmq.due(400)
+    heard = listener(rmq, bill)
+    listen(rmq.read(spark, queue, maxRecordsPerTrigger=150, numPartitions=3), heard)
+    assert totals(heard) == (400, 0, 0)
+    calls = notes.read()
+    assert sorted(call[1] for call in calls) == list(range(400))
+    for slot in range(4):
+        of_slot = sorted((call for call in calls if call[0] == slot), key=lambda call: call[2])
+        assert [call[1] for call in of_slot] == sorted(call[1] for call in of_slot)
+        ends = [call[3] for call in of_slot]
+        assert all(end <= began for end, (_, _, began, _) in zip(ends, of_slot[1:], strict=False))
+
+
+def test_what_raises_hangs_or_dies_is_rolled_back_alone_and_told(rmq, spark, listen, notes, caplog):
+    note = notes.taker()
+
+    def bill(message):
+        note(message.content)
+        if message.content == "m1":
+            raise ValueError("one")
+        if message.content == "m2":
+            os._exit(2)
+        if message.content == "m3":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    queue = rmq.due(100, slots=2)
+    heard = listener(rmq, bill, delay="1h")
+    with caplog.at_level(logging.WARNING, "rmq_spark"):
+        listen(rmq.read(spark, queue), heard)
+    assert totals(heard) == (97, 3, 0)
+    assert sorted(notes.read()) == sorted(f"m{n}" for n in range(100))
+    figures = queue.figures()
+    assert (figures.counters["committed"], figures.retry.count, figures.retry.due) == (97, 3, 0)
+    assert "3 of 100 messages failed and were rolled back\n" in caplog.text
+    told = [r.getMessage() for r in caplog.records if "slot " in r.getMessage()]
+    assert len(told) == 3
+    assert all(f"topic {queue.definition.name}, slot " in line for line in told)
+    reasons = ["ValueError: one (", "it exited with status 2", "killed by SIGKILL"]
+    assert all(any(reason in line for line in told) for reason in reasons)
+
+
+@pytest.mark.parametrize("way", ["sleep", "c"])
+def test_what_takes_longer_than_the_timeout_is_rolled_back_alone(rmq, claimed, way):
+    def hang(message):
+        if message.content == "m3":
+            if way == "sleep":
+                time.sleep(1000)
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            os.read(os.pipe()[0], 1)
+
+    queue, frame = claimed()
+    heard = listener(rmq, hang, timeout=f"{SHORT_S}s")
+    heard(frame, 1)
+    assert totals(heard) == (5, 1, 0)
+    assert (queue.figures().prepare.count, queue.figures().store.count) == (5, 1)
+
+
+def test_a_failure_without_delay_takes_the_topics_backoff(rmq, claimed):
+    def refuse(message):
+        raise ValueError
+
+    queue, frame = claimed(retry_backoff="1h")
+    listener(rmq, refuse)(frame, 1)
+    assert queue.figures().retry.count == 6
+
+
+# -- what the function gets
+
+
+def test_a_function_gets_rows_as_collect_gives_them(rmq, claimed, notes):
+    note = notes.taker()
+
+    def bill(message):
+        note(repr(message))
+
+    _, frame = claimed()
+    frame = frame.withColumn("lines", array(struct("content", lit(1).alias("n"))))
+    listener(rmq, bill)(frame, 1)
+    assert notes.read() == [repr(row) for row in frame.collect()]
+
+
+def test_binary_contents_are_rolled_back_as_they_are(rmq, spark):
+    def refuse(message):
+        assert message.content == b"\xff\x00"
+        raise ValueError
+
+    queue = rmq.queue(slots=1)
+    queue.send([b"\xff\x00"], fixed_time=DUE)
+    schema = "content BINARY, topic STRING, slot INT, claimId STRING"
+    frame = rmq.read(spark, queue, schema=schema)
+    heard = listener(rmq, refuse, delay="1h")
+    query = (
+        frame.writeStream.foreachBatch(heard)
+        .option("checkpointLocation", str(rmq.folder / "binary"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert totals(heard) == (0, 1, 0)
+    assert queue.figures().retry.count == 1
+
+
+def test_a_function_may_use_a_broadcast_and_print(rmq, spark, claimed):
+    table = spark.sparkContext.broadcast({f"m{n}": n for n in range(6)})
+
+    def bill(message):
+        os.write(1, b"[]" * 5000)
+        assert table.value[message.content] < 5
+
+    _, frame = claimed()
+    heard = listener(rmq, bill)
+    heard(frame, 1)
+    assert totals(heard) == (5, 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas"])
+def test_a_function_of_batches_gets_a_claim_in_order_and_tells_what_failed(
+    rmq, claimed, notes, kind
+):
+    note = notes.taker()
+
+    def bill(batch):
+        table = batch.to_pydict() if kind == "arrow" else batch.to_dict("list")
+        note([sorted(set(table["slot"])), table["content"]])
+        if "m0" in table["content"]:
+            return [table["content"].index("m0")]
+        if kind == "pandas":
+            return batch["content"] == "m7"
+        return None
+
+    queue, frame = claimed(40, slots=4)
+    heard = listener(rmq, bill, batch="pandas" if kind == "pandas" else True, delay="1h")
+    heard(frame, 1)
+    calls = notes.read()
+    assert sorted(slots for slots, _ in calls) == [[0], [1], [2], [3]]
+    given = [content for _, contents in calls for content in contents]
+    assert given == contents([row.asDict() for row in frame.collect()])
+    # m0 and m7 lie in two slots.
+    assert queue.definition.slot_of(b"m0") != queue.definition.slot_of(b"m7")
+    assert totals(heard) == ((39, 1, 0) if kind == "arrow" else (38, 2, 0))
+    assert queue.figures().retry.count == heard.failed
+
+
+@pytest.mark.parametrize("returned", ["12", [99], [True], 0.5])
+def test_a_nonsense_answer_rolls_back_the_whole_call(rmq, claimed, caplog, returned):
+    def bill(batch):
+        return returned if batch["slot"][0].as_py() == 1 else None
+
+    queue, frame = claimed(40, slots=2)
+    of_slot = frame.where("slot = 1").count()
+    heard = listener(rmq, bill, batch=True, delay="1h")
+    with caplog.at_level(logging.WARNING, "rmq_spark"):
+        heard(frame, 1)
+    assert totals(heard) == (40 - of_slot, of_slot, 0)
+    assert queue.figures().retry.count == of_slot
+    assert f"Accepted: None, positions 0 to {of_slot - 1}, or a mask of" in caplog.text
+
+
+# -- when more than a message goes wrong
+
+
+def test_a_claim_that_is_gone_is_counted_and_no_error(rmq, claimed, caplog):
+    def refuse(message):
+        raise ValueError
+
+    queue, frame = claimed()
+    heard = listener(rmq, refuse)
+    heard(frame, 1)
+    heard(frame, 1)
+    assert totals(heard) == (0, 12, 6)
+    assert queue.figures().counters["rolledBack"] == 6
+    assert "rolled back, but for 6 whose claim was gone" in caplog.text
+
+
+def test_a_rollback_that_redis_refuses_fails_the_batch_and_loses_nothing(rmq, claimed):
+    def refuse(message):
+        raise ValueError
+
+    queue, frame = claimed()
+    queue.server.client.set(queue.keys.retry(0), "in the way")
+    with refused(PySparkException, "WrongKeyType", "holds a string"):
+        listener(rmq, refuse)(frame, 1)
+    assert queue.server.client.zcard(queue.keys.prepare(0)) == 6
+    queue.server.client.delete(queue.keys.retry(0))
+
+
+def test_a_wrong_address_shows_before_the_first_message(rmq, claimed, notes):
+    note = notes.taker()
+    _, frame = claimed()
+    with refused(PySparkException, "UnknownTopic", "under the prefix other:"):
+        listener(rmq, lambda message: note(1), options={"keyPrefix": "other:"})(frame, 1)
+    assert notes.read() == []
+
+
+def test_a_function_that_executors_cannot_load_fails_the_batch(rmq, claimed):
+    class Unloadable:
+        def __reduce__(self):
+            return (exec, ("raise ImportError('no module named billing')",))
+
+        def __call__(self, message):
+            pass
+
+    queue, frame = claimed()
+    with refused(PySparkException, "UnusableFunction", "no module named billing"):
+        listener(rmq, Unloadable())(frame, 1)
+    assert queue.figures().prepare.count == 6
+
+
+def test_the_functions_process_is_kept_and_ends_with_its_worker(rmq, claimed, notes):
+    note = notes.taker()
+
+    def bill(message):
+        note([os.getpid(), os.getppid()])
+
+    _, frame = claimed()
+    heard = listener(rmq, bill)
+    heard(frame, 1)
+    heard(frame, 2)
+    processes = {tuple(call) for call in notes.read()}
+    assert len({child for child, _ in processes}) == len({worker for _, worker in processes})
+    for child, worker in processes:
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda child=child: not alive(child), "it ends")
+
+
+def test_no_process_hangs_on_when_the_query_is_stopped(rmq, spark, listen, notes):
+    note = notes.taker()
+
+    def hang(message):
+        note([os.getpid(), os.getppid()])
+        time.sleep(1000)
+
+    query = listen(rmq.read(spark, rmq.due(10)), listener(rmq, hang), processingTime="0 seconds")
+    wait_until(notes.read, "the function is called")
+    query.stop()
+    for pid in [pid for call in notes.read() for pid in call]:
+        wait_until(lambda pid=pid: not alive(pid), "it ends")
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize("missing", ["topic", "slot", "claimId", "content"])
+def test_a_missing_column_is_named(rmq, claimed, missing):
+    _, frame = claimed()
+    with refused(InvalidMessage, f"needs the column {missing} too", "of the source"):
+        listener(rmq, print)(frame.drop(missing), 1)
+
+
+def test_columns_of_another_type_or_twice_or_null_are_refused(rmq, claimed):
+    _, frame = claimed()
+    with refused(InvalidMessage, "The column slot is STRING. Accepted: INT"):
+        listener(rmq, print)(frame.withColumn("slot", lit("1")), 1)
+    with refused(InvalidMessage, "the column slot once"):
+        listener(rmq, print)(frame.select("*", col("slot").alias("SLOT")), 1)
+    with refused(PySparkException, "The column topic has a null"):
+        nothing = lit(None).cast("string")
+        listener(rmq, print)(frame.withColumn("topic", nothing), 1)

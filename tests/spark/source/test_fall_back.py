@@ -1,0 +1,244 @@
+"""Redis falls back to an earlier state within a batch: no message that it accepts later is lost.
+
+Redis is really killed and comes back from an older file, or a replica that lags takes over.
+"""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+import rmq_spark
+from rmq_spark import Message
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.errors import Superseded
+
+from ...relay import Relay
+from ...waiting import wait_until
+from ..driving import DUE, Rmq, Run, contents, names
+
+VOLATILE = {"appendonly": "no"}
+
+
+@pytest.fixture
+def own(request, tmp_path):
+    """A server that a test may kill, and what the tests of this folder see of it."""
+    with LocalRedis(settings=VOLATILE) as redis:
+        rmq = Rmq(redis.url, request.node.originalname, tmp_path)
+        yield redis, rmq
+        rmq.close()
+
+
+def save(redis: LocalRedis, rmq: Rmq) -> Callable[[], None]:
+    """Saves the state; what is returned kills Redis and brings it back as it was then."""
+    rmq.broker.server.client.save()
+
+    def fall_back() -> None:
+        redis.kill()
+        redis.start()
+
+    return fall_back
+
+
+def send_first(queue, how_many: int) -> list[str]:
+    """Messages that sort before all others."""
+    early = [f"early{n}" for n in range(how_many)]
+    queue.send([Message(content, fixed_time=DUE - 1000 + n) for n, content in enumerate(early)])
+    return early
+
+
+def rest_of(run, start) -> list[str]:
+    """What the batches behind start hold, until nothing is due."""
+    taken = []
+    while (end := run.plan(start)) != start:
+        taken += contents(run.batch(start, end))
+        start = end
+    return taken
+
+
+def test_a_second_action_takes_nothing_that_was_sent_after_the_fall_back(own):
+    """Else the batch's commit removes messages that its first action has never seen."""
+    redis, rmq = own
+    queue = rmq.due(100)
+    fall_back = save(redis, rmq)
+    with rmq.by_hand(queue) as run:
+        start = run.initial()
+        end = run.plan(start)
+        partitions = run.partitions(start, end)
+        assert sorted(contents(run.read(partitions))) == names(100)
+        fall_back()
+        early = send_first(queue, 30)
+        assert run.read(partitions) == []  # the second action
+        later = rest_of(run, end)
+    assert sorted(later) == sorted([*early, *names(100)])
+    assert queue.figures().counters["committed"] == 130
+
+
+def test_a_plan_that_outlived_the_fall_back_makes_no_claim_anew(own):
+    """The state is from between the plan and the first claim."""
+    redis, rmq = own
+    queue = rmq.due(100)
+    with rmq.by_hand(queue) as run:
+        start = run.initial()
+        end = run.plan(start)
+        fall_back = save(redis, rmq)
+        partitions = run.partitions(start, end)
+        assert sorted(contents(run.read(partitions))) == names(100)
+        fall_back()
+        early = send_first(queue, 30)
+        assert run.read(partitions) == []
+        assert sorted(rest_of(run, end)) == sorted([*early, *names(100)])
+
+
+def test_claims_that_outlived_the_fall_back_are_read_again(own):
+    redis, rmq = own
+    queue = rmq.due(100)
+    with rmq.by_hand(queue) as run:
+        start = run.initial()
+        end = run.plan(start)
+        partitions = run.partitions(start, end)
+        first = run.read(partitions)
+        fall_back = save(redis, rmq)
+        fall_back()
+        early = send_first(queue, 30)
+        assert run.read(partitions) == first
+        assert sorted(rest_of(run, end)) == sorted(early)
+
+
+def test_a_restart_between_two_claims_of_a_batch_of_one_action_stops_no_query(own, caplog):
+    """Its other claims are not made; their messages come in the next batch."""
+    redis, rmq = own
+    queue = rmq.due(100, slots=4)
+    with rmq.by_hand(queue, numPartitions=2) as run:
+        start = run.initial()
+        end = run.plan(start)
+        first, second = run.partitions(start, end)
+        taken = contents(run.read([first]))
+        save(redis, rmq)()
+        with caplog.at_level(logging.WARNING):
+            assert run.read([second]) == []
+        rest = rest_of(run, end)
+    assert taken
+    assert rest
+    assert sorted([*taken, *rest]) == names(100)
+    assert f"topic {queue.definition.name}: Redis has forgotten the plan of batch 1" in caplog.text
+
+
+def test_a_replica_that_lags_and_takes_over_makes_no_claim_anew(own, tmp_path):
+    redis, rmq = own
+    queue = rmq.due(100)
+    with LocalRedis(settings=VOLATILE) as replica:
+        behind = Redis.from_url(replica.url)
+        behind.replicaof("127.0.0.1", str(redis.port))
+        relay = Relay(redis.port)
+        with Run({**rmq.options(queue), "redis.url": f"redis://127.0.0.1:{relay.port}"}) as run:
+            start = run.initial()
+            end = run.plan(start)
+            partitions = run.partitions(start, end)
+            assert rmq.broker.server.command("WAIT", 1, 60_000) == 1
+            behind.replicaof("NO", "ONE")  # what comes now it does not have
+            assert sorted(contents(run.read(partitions))) == names(100)
+            redis.kill()
+            relay.lead_to(replica.port)
+            there = rmq_spark.connect(replica.url)
+            early = send_first(there.queue(queue.definition.name), 30)
+            there.close()
+            assert run.read(partitions) == []
+            assert sorted(rest_of(run, end)) == sorted([*early, *names(100)])
+        relay.close()
+        behind.close()
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_claims_that_come_back_and_were_not_replayed_are_committed_by_nobody(own, batches):
+    """The lease had ended, so the replay had nothing; no finished batch has read them."""
+    redis, rmq = own
+    queue = rmq.due(50, slots=1)
+    killed = rmq.by_hand(queue, visibilityTimeout="1s")
+    start = killed.initial()
+    end, _ = killed.next(start)
+    killed.reader._run._lease.end()
+    fall_back = save(redis, rmq)
+    ended = queue.now_ms() + 1000
+    wait_until(lambda: queue.now_ms() > ended, "the lease to end")
+    assert queue.expire() == 50
+    with killed.again() as run:
+        assert run.batch(start, end) == []
+        if batches == 2:
+            end, rows = run.next(end)
+            assert len(rows) == 50
+        fall_back()
+        assert sorted(rest_of(run, end)) == names(50)
+    assert queue.figures().counters["committed"] == 50
+
+
+@pytest.mark.parametrize("slots", [4, 8])
+def test_a_topic_made_anew_within_a_batch_gives_it_nothing(rmq, slots):
+    queue = rmq.due(100)
+    with rmq.by_hand(queue) as run:
+        start = run.initial()
+        end = run.plan(start)
+        partitions = run.partitions(start, end)
+        assert len(run.read(partitions)) == 100
+        name = queue.definition.name
+        rmq.broker.delete(name)
+        rmq.broker.create(name, "FixedTime", slots)
+        queue = rmq.broker.queue(name)
+        early = send_first(queue, 30)
+        assert run.read(partitions) == []
+        assert sorted(rest_of(run, end)) == sorted(early)
+    assert queue.figures().counters["committed"] == 30
+
+
+def test_a_run_that_redis_has_forgotten_commits_nothing_of_the_run_that_follows(own):
+    """Both would have the same number, were runs only counted."""
+    redis, rmq = own
+    queue = rmq.due(100)
+    with rmq.by_hand(queue) as first:
+        start = first.initial()
+        end, _ = first.next(start)
+    fall_back = save(redis, rmq)
+    with first.again() as forgotten:
+        forgotten.batch(start, end)
+        assert forgotten.plan(end) == end
+        fall_back()
+        early = send_first(queue, 30)
+        with first.again() as follower:
+            follower.batch(start, end)
+            second = follower.plan(end)
+            rows = follower.batch(end, second)
+            assert sorted(contents(rows)) == sorted(early)
+            with pytest.raises(Superseded):  # it would read, and then commit, the same claims
+                forgotten.batch(end, second)
+            forgotten.reader.commit(second)
+            assert follower.batch(end, second) == rows
+
+
+def test_a_foreach_batch_of_two_actions_loses_nothing_that_is_sent_after_the_fall_back(own, spark):
+    redis, rmq = own
+    queue = rmq.due(100)
+    fall_back = save(redis, rmq)
+    seen: list[str] = []
+    second_actions: list[int] = []
+
+    def write(batch, number):
+        first = [row.content for row in batch.collect()]
+        if not second_actions:
+            fall_back()
+            send_first(queue, 30)
+        second_actions.append(batch.count())
+        seen.extend(first)
+
+    query = (
+        rmq.read(spark, queue).writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(rmq.folder / "checkpoint"))
+        .start()
+    )  # fmt: skip
+    wait_until(lambda: queue.figures().messages == 0, "all messages to be committed")
+    query.stop()
+    assert query.exception() is None
+    assert second_actions[0] == 0
+    early = {f"early{n}" for n in range(30)}
+    assert set(seen) == early | set(names(100))
+    assert len([content for content in seen if content in early]) == 30
