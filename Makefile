@@ -7,11 +7,17 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test explore faults outbox ownership-demo notebooks lint
-.PHONY: bench-peers audit
+.PHONY: help demo cluster-demo bench test test-all explore faults outbox ownership-demo notebooks
+.PHONY: lint bench-peers audit
+
+# In two processes, each of which starts servers and a Spark of its own; ARGS="-n 4" takes four.
+PYTEST = .venv/bin/python -m pytest -n 2 --dist worksteal
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+	@echo 'Only test-all runs what takes long, all or part of:'
+	@awk 'FNR == 1 { gsub(/"""/, ""); title = $$0 } /mark\.long/ && !listed[FILENAME]++ \
+	    { printf "%s: %s\n", FILENAME, title }' Makefile $(sort $(wildcard tests/*/*.py tests/*/*/*.py))
 
 demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options
 	@.ci/environment java
@@ -25,9 +31,13 @@ bench: ## measure sending, receiving, latency and more into bench/results; ARGS=
 	@.ci/environment java
 	@.venv/bin/python bench/run_all.py $(ARGS)
 
-test: ## run the tests; ARGS="-k name" picks some
+test: ## try everything once on real servers, in 10 minutes on two cores; ARGS="-k name" picks some
 	@.ci/environment java
-	@.venv/bin/python -m pytest $(ARGS)
+	@$(PYTEST) -m "not long" $(ARGS)
+
+test-all: ## run every test, as CI does; ARGS="-k name" picks some
+	@.ci/environment java
+	@$(PYTEST) $(ARGS)
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment

@@ -16,6 +16,7 @@ from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
 
 from . import postgres, servers
+from .certificates import Authority, speaks_tls
 from .seeding import Slot
 
 EXECUTABLES = servers.executables()
@@ -88,6 +89,19 @@ def server(redis_url):
     with_patience = Server(parse_connection({"url": redis_url}), patience_s=2)
     yield with_patience
     with_patience.close()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def tls_executable(redis_executable):
+    """The path of a redis-server that speaks TLS; without TLS the test is skipped."""
+    if not speaks_tls(redis_executable):
+        pytest.skip(f"{redis_executable} was built without TLS.")
+    return redis_executable
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
 """The tests of the scripts bite: each of these faults, put into a copy of lua/, makes one fail."""
 
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +11,15 @@ import pytest
 
 from rmq_spark.protocol import scripts
 
-from .. import servers
+from .. import ROOT, servers
 
 FOLDER = Path(str(scripts._lua_folder()))
-AT_ONCE = 2
 PATIENCE_S = 120
+# What takes longest of a run is to import these: it is done once.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(
+    ["pytest", "hypothesis", "kazoo.client", "trustme", "rmq_spark.client"]
+)
 
 
 @dataclass(frozen=True)
@@ -473,53 +476,52 @@ for name in ("open", "settle", "plan", "replay", "unread", "commit"):
     MUTANTS += of(name, "full_server", (f"redis.call('HDEL', {hash_of}, '')", ""))
 
 
-def outcome_of(mutant, folder, redis):
-    """The exit code of the tests that should see the fault, and what they printed."""
-    shutil.copytree(FOLDER, folder)
-    faulty = folder / mutant.file
-    faulty.write_text(faulty.read_text().replace(mutant.right, mutant.wrong, 1))
-    here = Path(__file__).parent
-    files = [str(here / f"test_{name}.py") for name in mutant.tests.split()]
+def run_pytest(arguments, handed, printed):
+    """Run tests in this process, which a fork server has made, and end it with their exit code."""
+    os.environ[servers.HANDED] = handed
+    os.chdir(ROOT)
+    with printed.open("wb") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    sys.exit(pytest.main(arguments))
+
+
+def outcome_of(mutant, folder, handed):
+    """Return the exit code of the tests that should see the fault, and what they printed."""
+    faulty, printed = folder / "lua", folder / "printed"
+    shutil.copytree(FOLDER, faulty)
+    script = faulty / mutant.file
+    script.write_text(script.read_text().replace(mutant.right, mutant.wrong, 1))
+    files = [str(Path(__file__).with_name(f"test_{name}.py")) for name in mutant.tests.split()]
     # Nobody reads why a test failed; explaining it takes longer than the tests.
-    pytest_quietly = [sys.executable, "-m", "pytest", *["-x", "-q", "--tb=no", "--assert=plain"]]
-    pytest_quietly += ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
-    run = subprocess.run(
-        [*pytest_quietly, "--lua-dir", str(folder), *files],
-        env={**os.environ, servers.HANDED: redis},
-        cwd=here.parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    return run.returncode, run.stdout[-3000:] + run.stderr[-1000:]
+    quietly = ["-x", "-q", "--tb=no", "--assert=plain", "--lua-dir", str(faulty)]
+    without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "hypothesispytest", "xdist")]
+    run = FORKED.Process(target=run_pytest, args=([*quietly, *without, *files], handed, printed))
+    run.start()
+    run.join(PATIENCE_S)
+    run.kill()
+    run.join()
+    return run.exitcode, printed.read_text(errors="replace")[-3000:]
 
 
 @pytest.fixture(scope="module")
-def outcomes(request, tmp_path_factory):
-    """The outcome of each mutant that was asked for; they run two at a time on one server."""
+def handed():
+    """A running server for all mutants, as its executable and its address."""
     found = servers.executables()
-    if not found:
-        servers.do_without()
-    asked = {
-        item.callspec.params["mutant"]
-        for item in request.session.items
-        if getattr(item, "function", None) is test_a_fault_makes_a_test_fail
-    }
-    folder = tmp_path_factory.mktemp("mutants")
-    executable = next(iter(found.values()))
-    with servers.local(executable) as redis, ThreadPoolExecutor(AT_ONCE) as pool:
-        handed = f"{executable} {redis.url}"
-        yield {
-            mutant: pool.submit(outcome_of, mutant, folder / str(number), handed)
-            for number, mutant in enumerate(MUTANTS)
-            if mutant in asked
-        }
+    executable = next(iter(found.values())) if found else servers.do_without()
+    with servers.local(executable) as redis:
+        yield f"{executable} {redis.url}"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
-def test_a_fault_makes_a_test_fail(mutant, outcomes):
-    code, printed = outcomes[mutant].result()
+def test_a_fault_makes_a_test_fail(mutant, handed, tmp_path):
+    code, printed = outcome_of(mutant, tmp_path, handed)
     assert code == 1, f"exit code {code}\n{printed}"
+
+
+def test_without_a_fault_none_fails(handed, tmp_path):
+    code, printed = outcome_of(Mutant("alter.lua", "", "", "alter"), tmp_path, handed)
+    assert code == 0, printed
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)

@@ -11,13 +11,8 @@ import redis
 from rmq_spark.dev_servers.redis_server import LocalRedis, find_redis_server, free_port
 
 from .. import programs, quick_spark, servers
-from .certificates import Authority, speaks_tls
+from ..certificates import speaks_tls
 from .credentials import ADMIN, SECRET, WRONG, permit
-
-
-@pytest.fixture(scope="session")
-def authority(tmp_path_factory):
-    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @dataclass(frozen=True)

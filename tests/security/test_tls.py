@@ -1,5 +1,6 @@
 """TLS to a real Redis: verified unless the user writes that it shall not be."""
 
+import os
 import ssl
 import traceback
 from pathlib import Path
@@ -8,20 +9,28 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from rmq_spark.client import connect
-from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import InvalidOption, ServerUnavailable, ServerUntrusted
 from rmq_spark.transport.connection import new_client, parse_connection
 
 from .. import servers
-from .certificates import Authority, speaks_tls
+from ..certificates import Authority, speaks_tls
 from .credentials import KEY_SECRET, SECRET, found_in
 
 
-@pytest.fixture(scope="module")
-def tls_executable(redis_executable):
-    if not speaks_tls(redis_executable):
-        pytest.skip(f"{redis_executable} was built without TLS.")
-    return redis_executable
+def test_a_server_that_knows_the_settings_but_cannot_use_them_speaks_no_tls(
+    redis_executable, tmp_path
+):
+    """Such as one whose TLS is a module that is not loaded."""
+    without = tmp_path / "redis-server"
+    refuse = 'case "$*" in *--tls-cert-file*) exit 1;; esac'
+    without.write_text(f'#!/bin/sh\n{refuse}\nexec {redis_executable} "$@"\n')
+    without.chmod(0o755)
+    assert not speaks_tls(str(without))
+
+
+@pytest.mark.skipif("CI" not in os.environ, reason="A laptop may have no server with TLS.")
+def test_one_of_the_servers_that_ci_has_speaks_tls():
+    assert any(map(speaks_tls, servers.executables().values()))
 
 
 @pytest.fixture
@@ -145,11 +154,11 @@ def test_a_key_that_cannot_be_opened_is_refused_and_asks_nobody(own, password):
     assert "redis.sslPassword opens an encrypted one" in text
 
 
-def test_tls_is_not_taken_for_granted_without_it(start, authority):
+def test_tls_is_not_taken_for_granted_without_it(start, tls_executable, authority):
     url = start(authority.certificate("127.0.0.1")).replace("rediss", "redis")
     with pytest.raises(ServerUnavailable, match="cannot be reached"):
         connect(url, patience_s=0.2)
-    with LocalRedis(servers.executables()["system"], servers.SETTINGS) as plain:
+    with servers.local(tls_executable) as plain:
         tls = plain.url.replace("redis", "rediss", 1)
         with pytest.raises(ServerUnavailable, match="that the server runs with TLS"):
             connect(tls, patience_s=0.2, socketConnectTimeout="200ms", socketTimeout="200ms")

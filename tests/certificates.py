@@ -1,11 +1,16 @@
 """Certificates, and the servers that can show them."""
 
 import datetime
-import subprocess
+import socket
+import ssl
+import tempfile
+from functools import cache
+from pathlib import Path
 
 import trustme
 
-from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
+from rmq_spark.errors import ServerUnavailable
 
 
 class Authority:
@@ -40,13 +45,23 @@ class Authority:
         }
 
 
+@cache
 def speaks_tls(executable):
-    """Whether a redis-server was built with TLS; one without knows no such setting."""
-    done = subprocess.run(
-        [executable, "--tls-port", "0", "--port", "0", "--maxclients", "none"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    # All settings are read in order: what stops it is the first one that is wrong.
-    return "maxclients" in done.stdout + done.stderr
+    """Tell whether a redis-server speaks TLS: one is started with a certificate, and asked.
+
+    Its settings do not tell: a server that was built with TLS as a module knows them without it.
+    """
+    with tempfile.TemporaryDirectory(prefix="rmq-tls-") as folder:
+        authority = Authority(Path(folder))
+        settings = authority.settings(authority.certificate("127.0.0.1"))
+        address = ("127.0.0.1", int(settings["tls-port"]))
+        trust = ssl.create_default_context(cafile=authority.file)
+        try:
+            with (
+                LocalRedis(executable, settings),
+                socket.create_connection(address) as connection,
+                trust.wrap_socket(connection, server_hostname="127.0.0.1"),
+            ):
+                return True
+        except (ServerUnavailable, OSError):
+            return False
