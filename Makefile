@@ -15,8 +15,9 @@ PYTEST = .venv/bin/python -m pytest -n 2 --dist worksteal
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
-	@echo 'Only test-all runs what takes long, all or part of:'
-	@awk 'FNR == 1 { gsub(/"""/, ""); title = $$0 } /mark\.long/ && !listed[FILENAME]++ \
+	@awk 'BEGIN { print "Only test-all runs what takes long, all or part of:" } \
+	    FNR == 1 { gsub(/"""/, ""); title = $$0 } \
+	    /^ *(@|.*marks=)?pytest\.mark\.long/ && !listed[FILENAME]++ \
 	    { printf "%s: %s\n", FILENAME, title }' Makefile $(sort $(wildcard tests/*/*.py tests/*/*/*.py))
 
 demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options

@@ -154,6 +154,7 @@ def test_a_hash_slot_on_its_way_is_found_at_either_end(cluster_broker, shared_cl
     assert queue.figures().counters["committed"] == 100, "a MOVED was not followed"
 
 
+@pytest.mark.long
 def test_nothing_is_lost_or_doubled_while_hash_slots_move(own_cluster):
     slots = 16
     with Traffic(own_cluster.url, slots, cluster="true") as traffic:
@@ -183,6 +184,7 @@ def test_a_killed_master_loses_nothing_that_replicas_have_confirmed(own_cluster)
     assert traffic.lost == set()
 
 
+@pytest.mark.long
 def test_a_master_that_hangs_is_replaced_and_takes_no_part_when_it_wakes(own_cluster):
     options = {"cluster": "true", "minReplicas": "1", "socketTimeout": "3s"}
     with Traffic(own_cluster.url, 16, **options) as traffic:
@@ -243,6 +245,7 @@ def test_what_was_answered_is_not_repeated_when_a_script_cannot_be_loaded_again(
     assert queue.figures().counters["accepted"] == 201
 
 
+@pytest.mark.long
 def test_a_cluster_of_which_nothing_is_left_is_named(own_cluster):
     broker = rmq_spark.connect(own_cluster.url, cluster="true", patience_s=1)
     broker.create("T", "FixedTime", SLOTS)

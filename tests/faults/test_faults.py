@@ -13,6 +13,7 @@ SMALL = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
 @pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
 def test_what_real_queries_deliver_while_things_die_under_them(tmp_path):

@@ -100,6 +100,7 @@ def ended(process, number):
     return err
 
 
+@pytest.mark.long
 def test_a_relay_that_is_asked_to_end_stops_its_query(start, orders, tmp_path):
     kept = ("--path", "out", "--checkpoint", "c")
     relay = start("relay", "--topic", "Orders", "--to", "parquet", *kept)
@@ -128,6 +129,7 @@ def test_a_failure_is_one_line_without_secrets(run, orders):
     assert "sesame" not in err
 
 
+@pytest.mark.long
 def test_the_master_that_is_submitted_is_the_one(run, orders, tmp_path):
     (tmp_path / "a.csv").write_text("a\n")
     python = f"spark.pyspark.python={sys.executable}"

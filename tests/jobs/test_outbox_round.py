@@ -6,6 +6,7 @@ from .. import postgres
 from .outbox_round import Outcome, run_round
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_no_order_is_lost_and_none_is_refused_wrongly_while_the_job_is_killed():
     postgres.driver()

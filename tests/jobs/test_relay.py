@@ -291,7 +291,10 @@ def test_a_topic_goes_into_derby(trade):
     assert order("x") == refused.CONTENT
 
 
-@pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
+@pytest.mark.parametrize(
+    "form",
+    ["parquet", *(pytest.param(form, marks=pytest.mark.long) for form in ("orc", "json", "csv"))],
+)
 def test_files_get_each_message_once_and_the_exceptions_beside_them(trade, form, monkeypatch):
     from rmq_spark.jobs.targets import SparkTarget
 

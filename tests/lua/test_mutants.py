@@ -513,12 +513,14 @@ def handed():
         yield f"{executable} {redis.url}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
 def test_a_fault_makes_a_test_fail(mutant, handed, tmp_path):
     code, printed = outcome_of(mutant, tmp_path, handed)
     assert code == 1, f"exit code {code}\n{printed}"
 
 
+@pytest.mark.long
 def test_without_a_fault_none_fails(handed, tmp_path):
     code, printed = outcome_of(Mutant("alter.lua", "", "", "alter"), tmp_path, handed)
     assert code == 0, printed

@@ -7,6 +7,7 @@ from ..processes import PROC
 from .round import Round, short
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(900),  # whole minutes on a machine that has much else to do
     pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc"),
 ]

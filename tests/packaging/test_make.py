@@ -9,8 +9,8 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
-    *("demo", "cluster-demo", "bench", "test", "explore", "faults", "outbox", "ownership-demo"),
-    *("notebooks", "lint", "bench-peers", "audit"),
+    *("demo", "cluster-demo", "bench", "test", "test-all", "explore", "faults", "outbox"),
+    *("ownership-demo", "notebooks", "lint", "bench-peers", "audit"),
 )
 
 
@@ -62,9 +62,21 @@ def refusal(done):
 
 
 def test_help_is_the_default_and_lists_every_target(clone, path):
-    done = make(clone, path)
-    assert [line.split()[:2] for line in done.stdout.splitlines()] == [
+    lines = make(clone, path).stdout.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("make ")] == [
         ["make", target] for target in ("help", *TARGETS)
+    ]
+
+
+def test_help_lists_what_only_test_all_runs(clone, path):
+    assert "tests/a/test_slow.py" not in make(clone, path).stdout
+    slow = clone / "tests" / "a" / "test_slow.py"
+    slow.parent.mkdir(parents=True)
+    slow.write_text('"""Slow ones."""\n\n@pytest.mark.long\ndef test_a(): ...\n')
+    slow.with_name("test_quick.py").write_text('"""Quick ones."""\n')
+    lines = make(clone, path).stdout.splitlines()
+    assert [line for line in lines if line.startswith("tests/")] == [
+        "tests/a/test_slow.py: Slow ones."
     ]
 
 

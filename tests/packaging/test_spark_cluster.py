@@ -72,6 +72,7 @@ def wait_for(file: Path, job: subprocess.Popen) -> None:
     assert job.poll() is None, "the job ended before"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # on a busy machine seven JVMs take minutes to start
 def test_a_worker_killed_in_a_batch_leaves_its_claims_to_another(
     cluster, wheel, local_redis, submitting, tmp_path

@@ -48,11 +48,13 @@ def chain(error):
     return "\n".join(texts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attempt", SUCCEEDED)
 def test_with_the_password_the_attempt_succeeds(tried, attempt):
     assert tried.outcomes[attempt] == SUCCEEDED[attempt]
 
 
+@pytest.mark.long
 def test_with_the_password_batches_are_sent_exactly_once(tried):
     sent = tried.outcomes["exactly once"]
     assert isinstance(sent, int), sent
@@ -60,6 +62,7 @@ def test_with_the_password_batches_are_sent_exactly_once(tried):
     assert sent % 5 == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attempt", FAILED)
 def test_the_attempt_fails_with_our_words_and_without_a_password(tried, attempt):
     error = tried.outcomes[attempt]
@@ -67,6 +70,7 @@ def test_the_attempt_fails_with_our_words_and_without_a_password(tried, attempt)
     assert found_in(error, SECRET, WRONG, ADMIN) == []
 
 
+@pytest.mark.long
 def test_nothing_that_spark_prints_logs_or_writes_holds_a_password(tried):
     leaks = {
         name: found
@@ -76,6 +80,7 @@ def test_nothing_that_spark_prints_logs_or_writes_holds_a_password(tried):
     assert leaks == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "witness"),
     [

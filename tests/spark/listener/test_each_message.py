@@ -96,6 +96,7 @@ def totals(listener):
 # -- the way of a poison message
 
 
+@pytest.mark.long
 def test_a_poison_message_dies_of_17_deliveries_and_comes_back_mended(rmq, spark, listen, notes):
     mended = str(rmq.folder / "mended")
     note = notes.taker()

@@ -454,6 +454,7 @@ def test_a_query_killed_before_sparks_commit_log_was_written(spark, rmq, guarant
     assert sink.stages() == ([], [])
 
 
+@pytest.mark.long
 def test_a_driver_killed_while_it_publishes_what_a_task_staged_at_the_second_try(spark, rmq):
     """kill -9 of everything that the query runs in; the first copies are taken at once."""
     queue = rmq.queue("FixedTime", 2)

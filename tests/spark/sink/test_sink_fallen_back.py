@@ -117,6 +117,7 @@ def calls(rmq, monkeypatch):
     return watched.calls
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scope", [WHOLE, SLOT, SINK])
 @pytest.mark.parametrize("kills", [False, True], ids=["driver goes on", "driver dies"])
 def test_nothing_of_a_batch_is_lost_wherever_redis_falls_back_to(

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 from rmq_spark.protocol import reading
 
 from ... import programs
@@ -12,6 +14,7 @@ from ...waiting import wait_until
 from ..driving import names, send_due
 
 
+@pytest.mark.long
 def test_a_task_that_fails_once_and_a_driver_killed_mid_batch_end_with_each_message_once(
     spark, rmq
 ):

@@ -1,5 +1,6 @@
 """Whatever is killed and whenever: an idempotent sink ends with each message exactly once."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -88,6 +89,7 @@ class Driver:
             self.run.reader._run._lease.end()
 
 
+@pytest.mark.long
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -165,6 +166,7 @@ def test_all_but_the_fair_share_are_the_first_of_all_slots(places, limit, seq):
     assert taken[:first] == every[:first]
 
 
+@pytest.mark.long
 @given(st.integers(1, 7), st.integers(2, 20))
 def test_even_a_small_limit_serves_every_slot_in_a_while(limit, slots):
     """All stand ahead of what slot 0 has."""

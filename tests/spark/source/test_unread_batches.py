@@ -2,6 +2,8 @@
 
 import logging
 
+import pytest
+
 from rmq_spark.spark.source.query_run import UNREAD_BATCHES_TO_WARN_OF
 
 from ...waiting import wait_until
@@ -81,6 +83,7 @@ def test_an_available_now_query_names_the_cause_and_ends(rmq, caplog):
     assert "other consumers hold them" not in caplog.text
 
 
+@pytest.mark.long
 def test_a_function_that_reads_nothing_slows_its_query_down(spark, rmq):
     queue = rmq.due(8)
     numbers = []

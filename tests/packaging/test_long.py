@@ -1,0 +1,55 @@
+"""What `make test` leaves to `make test-all`: never the only test of a script, command or page."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rmq_spark.protocol import scripts
+
+from .. import ROOT
+from ..docs.pages import NAMES, program_of
+
+
+@pytest.fixture(scope="module")
+def long():
+    """The ids of the tests that are marked long."""
+    collect = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-m",
+        "long",
+        "-p",
+        "no:xdist",
+    ]
+    done = subprocess.run(collect, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def beginning(ids, *texts):
+    return [each for each in ids if each.startswith(texts)]
+
+
+def test_there_are_some(long):
+    assert beginning(long, "tests/lua/test_mutants.py::")
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_every_script_has_tests_that_are_not_long(long, name):
+    assert (ROOT / f"tests/lua/test_{name}.py").exists()
+    assert beginning(long, f"tests/lua/test_{name}.py::") == []
+
+
+@pytest.mark.parametrize("folder", ["cli", "client", "docs", "metrics", "demo", "transport"])
+def test_nothing_about_commands_pages_and_the_client_is_long(long, folder):
+    assert beginning(long, f"tests/{folder}/") == []
+
+
+def test_the_pages_run_every_job():
+    programs = [program_of(name) for name in NAMES]
+    demos = {"demo.py", "cluster_demo.py"}  # tests/demo runs the one, people the other
+    jobs = {job.name for job in (ROOT / "jobs").glob("*.py")} - demos
+    assert {job for job in jobs if not any(f"jobs/{job}" in each for each in programs)} == set()
