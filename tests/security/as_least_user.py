@@ -1,6 +1,6 @@
 """A pytest plugin: tests' Redis servers permit what docs/security.md says, and nothing else.
 
-    make test ARGS="-p tests.security.as_least_user tests/lua tests/client tests/spark"
+    make test-all ARGS="-p tests.security.as_least_user tests/lua tests/client tests/spark"
 
 Who connects to them without a name is the documented user, for all keys: whatever rmq_spark does,
 here or in Spark's processes. Tests look into Redis and prepare it with other commands: what they
