@@ -37,7 +37,7 @@ def test_there_are_some(long):
     assert beginning(long, "tests/lua/test_mutants.py::")
 
 
-@pytest.mark.parametrize("name", scripts.NAMES)
+@pytest.mark.parametrize("name", sorted(scripts.scripts_for(True)))
 def test_every_script_has_tests_that_are_not_long(long, name):
     assert (ROOT / f"tests/lua/test_{name}.py").exists()
     assert beginning(long, f"tests/lua/test_{name}.py::") == []
