@@ -80,6 +80,7 @@ class Killed(Exception):
     """Stands for a kill of the driver at that moment."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["_fill", "_note", "_insert"])
 def test_a_batch_that_is_cut_off_before_its_commit_is_written_once(
     trade, to_table, monkeypatch, moment
@@ -98,6 +99,7 @@ def test_a_batch_that_is_cut_off_before_its_commit_is_written_once(
     assert trade.count("SELECT count(*) FROM {t}_exceptions") == 1
 
 
+@pytest.mark.long
 def test_a_batch_that_is_cut_off_after_its_commit_is_written_once(trade, to_table, monkeypatch):
     write = JdbcTarget.write
 
@@ -131,6 +133,7 @@ def test_a_task_that_is_run_twice_writes_once(trade, to_table, monkeypatch):
     assert trade.count("SELECT count(*) FROM {t}") == 3
 
 
+@pytest.mark.long
 def test_rows_that_an_earlier_attempt_still_brings_count_for_nothing(trade, to_table, monkeypatch):
     insert = JdbcTarget._insert
 
@@ -147,6 +150,7 @@ def test_rows_that_an_earlier_attempt_still_brings_count_for_nothing(trade, to_t
     assert trade.psql("SELECT id FROM {t} ORDER BY 1") == [["1"], ["2"]]
 
 
+@pytest.mark.long
 def test_rows_that_come_between_check_and_commit_are_seen(trade, to_table, monkeypatch):
     insert = JdbcTarget._insert
     late = []
@@ -164,6 +168,7 @@ def test_rows_that_come_between_check_and_commit_are_seen(trade, to_table, monke
     assert trade.psql("SELECT id FROM {t} ORDER BY 1") == [["1"], ["2"]]
 
 
+@pytest.mark.long
 def test_one_that_is_asked_to_end_as_it_comes_back_keeps_what_was_written(
     trade, to_table, monkeypatch
 ):
@@ -213,6 +218,7 @@ def test_a_reason_that_is_too_long_is_cut(trade):
     assert trade.psql(length) == [[str(1900 + 6 * 90 + 200), "t"]]
 
 
+@pytest.mark.long
 def test_a_relay_that_is_asked_to_end_within_a_batch_brings_it_to_its_end(trade):
     trade.psql(
         "CREATE TABLE {t} (content TEXT); CREATE FUNCTION {t}_slow() RETURNS trigger LANGUAGE "

@@ -130,7 +130,7 @@ def test_the_last_score_wins_where_the_type_says_so(stages, slot):
 def test_a_message_that_is_due_at_once_is_due_from_publishing_on(stages, slot):
     stages.put([b"0", b"m"], score=0)
     stages.put([b"past"], score=1000, held=2)
-    slot.wait_until(slot.now_ms() + 20)
+    slot.wait_past(slot.now_ms() + 20)
     before = slot.now_ms()
     assert stages.publish({NAME: 3}) == SendResult(3, 0)
     assert slot.store.keys() == {b"past", b"0", b"m"}

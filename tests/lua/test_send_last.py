@@ -120,7 +120,7 @@ def test_what_is_due_at_once_follows_what_was_sent_or_due_before_it(new_slot):
     slot.queue.send([b"z"], fixed_time=slot.now_ms() - 5)
     for content in (b"y", b"x"):
         slot.queue.send([content], fixed_time=0)
-        slot.wait_until(slot.now_ms())
+        slot.wait_past(slot.now_ms())
     assert slot.claimed() == [b"z", b"y", b"x"]
 
 

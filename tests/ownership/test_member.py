@@ -325,6 +325,7 @@ def test_what_a_killed_process_owned_the_other_gets_after_its_session(join, zook
         owned(worker, SLOTS)
 
 
+@pytest.mark.long
 def test_a_process_that_was_stopped_past_its_session_joins_again(join, zookeeper, root):
     with other_process(zookeeper, root) as program:
         until_it_says(program, SLOTS)
@@ -337,6 +338,7 @@ def test_a_process_that_was_stopped_past_its_session_joins_again(join, zookeeper
         until_it_says(program, SLOTS // 2)
 
 
+@pytest.mark.long
 def test_the_ensembles_leader_may_die(root):
     with LocalEnsemble(3) as own:
         options = EnsembleOptions(own.hosts, root, session_timeout_ms=10_000)

@@ -438,6 +438,7 @@ def stream_of(spark, folder):
     return frame.selectExpr("concat('m', id) AS content")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("guarantee", ["exactlyOnce", "atLeastOnce"])
 def test_a_query_killed_before_sparks_commit_log_was_written(spark, rmq, guarantee):
     sink = Sink(rmq, rmq.queue("FixedTime", 2), "")
