@@ -9,14 +9,16 @@
 -- Effect: transient
 local sink, batch, digest, name = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
+--- include full_server
+--- include sink
 --- include types
 
 local wrong = wrong_type(sink, 'hash')
 if wrong then return wrong end
-if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end
+if sealed_batch(sink) ~= batch then return 0 end
 local manifest = redis.call('HGET', sink, 'manifest')
 if not manifest then return 1 end
 if redis.sha1hex(manifest) ~= digest then return 0 end
-redis.call('HDEL', sink, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+write_though_full(sink)
 redis.call('HSET', sink, 'announced', name)
 return 1

@@ -7,10 +7,11 @@
 -- Effect: reads
 local descending = ARGV[1] == '1'
 
+--- include numbers
 --- include time
 --- include types
 
-local until_ms = descending and '+inf' or string.format('%.0f', now_ms())
+local until_ms = descending and '+inf' or text_of(now_ms())
 for _, store in ipairs(KEYS) do
   local due = redis.pcall('ZCOUNT', store, '-inf', until_ms) -- asking for each type takes as long
   if type(due) ~= 'number' then return wrong_type(store, 'zset') or due end

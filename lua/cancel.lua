@@ -8,6 +8,7 @@
 local store, retry, stats = KEYS[1], KEYS[2], KEYS[3]
 local CONTENTS_A_CALL = 7800
 
+--- include counters
 --- include types
 
 local wrong = wrong_type(store, 'zset', retry, 'zset', stats, 'hash')
@@ -18,5 +19,5 @@ for i = 1, #ARGV, CONTENTS_A_CALL do
   removed = removed + redis.call('ZREM', store, unpack(ARGV, i, last))
     + redis.call('ZREM', retry, unpack(ARGV, i, last))
 end
-if removed > 0 then redis.call('HINCRBY', stats, 'cancelled', removed) end
+count(stats, 'cancelled', removed)
 return removed

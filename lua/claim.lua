@@ -12,95 +12,94 @@
 --   RMQ_VERSION
 -- Bound: limit messages taken, 4096 looked at, 1000 moved from the retry queue, 4096 rolled back.
 -- Effect: moves
-local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local claims, first, consumers, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local consumer, run, seq, j = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local limit, lease_ms, due_before = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local epoch, replay_only, descending = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10] == '1'
-local max_retries, backoff = tonumber(ARGV[11]), {}
-for wait in string.gmatch(ARGV[12], '%d+') do backoff[#backoff + 1] = tonumber(wait) end
 local planned = ARGV[13]
 local FENCED, PLAN_FORGOTTEN = 1, 2
 
---- include time
---- include types
---- include records
---- include headers
---- include server
+--- include counters
+--- include enter
+--- include epochs
+--- include full_server
 --- include giveback
+--- include headers
+--- include records
 --- include redeliver
---- include fractions
+--- include retry_queue
+--- include server
+--- include slot
 --- include take
+--- include time
 
-local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset',
-  claims, 'hash', first, 'hash', consumers, 'hash', stats, 'hash')
-if wrong then return wrong end
+local slot, terms = slot_of(KEYS), retry_terms(ARGV[11], ARGV[12])
+local consumers = slot.consumers
+local refused, header, records, by_field =
+  enter(wrong_slot_type(slot), slot.claims, consumers, consumer, run)
+if refused then return refused end
 if not (limit >= 1 and limit <= 2048 and j >= 0 and j <= 15) then -- rank 2048 would read as a retry
   return redis.error_reply('RMQ_BADCLAIM limit ' .. limit .. ', number ' .. j
     .. ': a claim takes 1 to 2048 messages and is one of 0 to 15')
 end
-local records, by_field = read_records(claims)
-if not records then return by_field end
-local header = read_header(consumers, consumer)
-local refused = superseded(header, run)
-if refused then return refused end
 if seq <= header.settled then
   return redis.error_reply(string.format('RMQ_SETTLED batch %.0f of consumer %s is settled', seq, consumer))
 end
 
 local now = now_ms()
-local record = by_field[record_field(consumer, seq, j)]
+local field = record_field(consumer, seq, j)
+local record = by_field[field]
 if not record and (replay_only or seq < header.last_seq
   or seq == header.last_seq and j <= header.last_j) then
-  return redis.error_reply(string.format('RMQ_LOST claim %s is gone: its lease ran out and its '
-    .. 'messages were given back, or Redis has forgotten it', record_field(consumer, seq, j)))
+  return redis.error_reply('RMQ_LOST claim ' .. field .. ' is gone: its lease ran out and its '
+    .. 'messages were given back, or Redis has forgotten it')
 end
 -- Whoever asks may have read this claim before Redis fell back and forgot it. Made anew, it would
 -- hold other messages, which nobody reads and the batch's commit removes.
 if not record and planned ~= '' and (header.mark ~= planned or header.server ~= server_id()) then
   return {0, PLAN_FORGOTTEN, {}, '', {}, now}
 end
-local stored_epoch = tonumber(redis.call('HGET', consumers, '@epoch'))
-if not record and stored_epoch and not epoch then
-  return redis.error_reply('RMQ_EXCLUSIVE the slot of ' .. store .. ' is consumed exclusively')
-end
+local stored_epoch = tonumber(redis.call('HGET', consumers, EPOCH))
+local shared = not record and needs_an_epoch(slot.store, stored_epoch, epoch)
+if shared then return shared end
 
-redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+write_though_full(slot.claims)
 header.run, header.seen = run, now
 if record then
   write_header(consumers, header)
-  return redeliver(record, now)
+  return redeliver(slot, record, run, now + lease_ms)
 end
 
-local moved = due_retries(due_before and math.min(now, due_before) or now)
+local until_ms = due_before and math.min(now, due_before) or now
+local moved = due_retries(slot, until_ms)
 -- The caller's own earlier batches first: its next commit would settle what is left of them.
-local own = reap(records, now, 4096, function(other)
+local own = reap(slot, terms, records, now, 4096, function(other)
   return other.consumer ~= consumer or other.seq == seq
 end)
-moved = moved + own + reap(records, now, 4096 - own, function(other)
+moved = moved + own + reap(slot, terms, records, now, 4096 - own, function(other)
   return other.consumer == consumer
 end)
 local fenced = epoch and stored_epoch and epoch < stored_epoch
 local held = false
 if epoch then
   for _, other in ipairs(records) do
-    held = held or other.consumer ~= consumer and held_messages(prepare, other) > 0
+    held = held or other.consumer ~= consumer and held_messages(slot.prepare, other) > 0
   end
-  if not fenced then redis.call('HSET', consumers, '@epoch', ARGV[8]) end
+  if not fenced then redis.call('HSET', consumers, EPOCH, ARGV[8]) end
 end
 
-local claim = {field = record_field(consumer, seq, j), stamp = free_stamp(records, now), run = run,
+local claim = {field = field, stamp = free_stamp(slot.prepare, records, now), run = run,
   deadline = now + lease_ms, moved = moved, made = now, replayed = 0}
 local contents, scores, left = {}, {}, {}
 if not fenced and not held then
-  contents, scores, left = take_due(claim.stamp, due_before and math.min(now, due_before) or now)
+  contents, scores, left =
+    take_due(slot, claim.stamp, until_ms, limit, descending, terms.max_retries)
 end
 claim.count = #contents
 if claim.count == 0 then claim.stamp = 0 end
-write_record(claims, claim)
-local first_scores = table.concat(scores, ' ')
-if claim.count > 0 then redis.call('HSET', first, claim.field, first_scores) end
+write_record(slot.claims, claim)
+local first_scores_text = table.concat(scores, ' ')
+if claim.count > 0 then redis.call('HSET', slot.first, field, first_scores_text) end
 header.last_seq, header.last_j = seq, j
 write_header(consumers, header)
-count('claimed', claim.count)
-return {moved, fenced and FENCED or 0, contents, first_scores, left, now}
+count(slot.stats, 'claimed', claim.count)
+return {moved, fenced and FENCED or 0, contents, first_scores_text, left, now}

@@ -15,22 +15,22 @@ local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local since, finisher = tonumber(ARGV[4]), tonumber(ARGV[5])
 local RECORDS_A_CALL, EVERY_RUN = 8, 0
 
+--- include counters
+--- include enter
+--- include full_server
+--- include headers
+--- include records
 --- include time
 --- include types
---- include records
---- include headers
 
-local wrong = wrong_type(prepare, 'zset', claims, 'hash', first, 'hash', consumers, 'hash', stats, 'hash')
-if wrong then return wrong end
-local records, version = read_records(claims)
-if not records then return version end
-local header = read_header(consumers, consumer)
-local refused = superseded(header, run)
+local refused, header, records = enter(
+  wrong_type(prepare, 'zset', claims, 'hash', first, 'hash', consumers, 'hash', stats, 'hash'),
+  claims, consumers, consumer, run)
 if refused then return refused end
 
 local function is_of(record, of_run) return record.run == of_run or record.replayed == of_run end
 
-redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+write_though_full(claims)
 -- A commit whose reply was lost is called again and then finds nothing: nothing is lost.
 local again = header.settled >= seq and 1 or 0
 local done, more, claimed, moved, held = {}, 0, 0, 0, 0
@@ -53,10 +53,9 @@ for _, record in ipairs(done) do
   if record.stamp > 0 and not whole then
     redis.call('ZREMRANGEBYSCORE', prepare, claim_range(record.stamp))
   end
-  redis.call('HDEL', claims, record.field)
-  redis.call('HDEL', first, record.field)
+  forget_record(claims, first, record)
 end
 header.run, header.settled, header.seen = run, math.max(header.settled, seq), now_ms()
 write_header(consumers, header)
-if held > 0 then redis.call('HINCRBY', stats, 'committed', held) end
+count(stats, 'committed', held)
 return {more, claimed, moved, held, #done, again}

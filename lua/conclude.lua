@@ -9,11 +9,12 @@
 -- Effect: moves
 local sink, batch, name, forget_ms = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
+--- include sink
 --- include types
 
 local wrong = wrong_type(sink, 'hash')
 if wrong then return wrong end
-if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end
+if sealed_batch(sink) ~= batch then return 0 end
 if redis.call('HEXISTS', sink, 'manifest') == 1 and redis.call('HGET', sink, 'announced') ~= name then
   return 0
 end

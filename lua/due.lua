@@ -10,23 +10,25 @@ local store, prepare, retry, claims, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS
 local consumer, due_before, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local descending = ARGV[4] == '1'
 
+--- include epochs
+--- include numbers
+--- include records
+--- include retry_queue
 --- include time
 --- include types
---- include records
 
 local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', claims, 'hash', consumers, 'hash')
 if wrong then return wrong end
 local records, version = read_records(claims)
 if not records then return version end
-local stored_epoch = tonumber(redis.call('HGET', consumers, '@epoch'))
-if stored_epoch and not epoch then
-  return redis.error_reply('RMQ_EXCLUSIVE the slot of ' .. store .. ' is consumed exclusively')
-end
+local stored_epoch = tonumber(redis.call('HGET', consumers, EPOCH))
+local shared = needs_an_epoch(store, stored_epoch, epoch)
+if shared then return shared end
 
 local now = now_ms()
 local until_ms = due_before and math.min(now, due_before) or now
 local count = redis.call('ZCOUNT', store, '-inf', descending and '+inf' or text_of(until_ms))
-  + redis.call('ZCOUNT', retry, '-inf', '(' .. text_of(math.floor(until_ms / 1000) * 1000 + 1000))
+  + redis.call('ZCOUNT', retry, '-inf', waits_over(until_ms))
 local next_ms = nil
 local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
 if waiting[2] then next_ms = math.floor(waiting[2] / 1000) * 1000 end

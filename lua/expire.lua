@@ -6,39 +6,37 @@
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 4096 messages; 1000 consumers.
 -- Effect: moves
-local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local claims, first, consumers, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local max_retries, backoff, forget_ms = tonumber(ARGV[1]), {}, tonumber(ARGV[3])
-for wait in string.gmatch(ARGV[2], '%d+') do backoff[#backoff + 1] = tonumber(wait) end
+local forget_ms = tonumber(ARGV[3])
 local MESSAGES_AT_MOST, CONSUMERS_AT_MOST = 4096, 1000
 
---- include time
---- include types
---- include records
---- include headers
 --- include giveback
+--- include headers
+--- include records
+--- include retry_queue
+--- include slot
+--- include time
 
-local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset',
-  claims, 'hash', first, 'hash', consumers, 'hash', stats, 'hash')
+local slot, terms = slot_of(KEYS), retry_terms(ARGV[1], ARGV[2])
+local wrong = wrong_slot_type(slot)
 if wrong then return wrong end
-local records, version = read_records(claims)
+local records, version = read_records(slot.claims)
 if not records then return version end
 local now = now_ms()
-local given_back = reap(records, now, MESSAGES_AT_MOST, function() return false end)
+local given_back = reap(slot, terms, records, now, MESSAGES_AT_MOST, function() return false end)
 
 local holds, empty, more = {}, {}, 0
 for _, record in ipairs(records) do
-  if held_messages(prepare, record) > 0 then
+  if held_messages(slot.prepare, record) > 0 then
     holds[record.consumer] = true
     if record.deadline <= now then more = 1 end
-  elseif redis.call('HEXISTS', claims, record.field) == 1 then
+  elseif redis.call('HEXISTS', slot.claims, record.field) == 1 then
     empty[#empty + 1] = record
   end
 end
 local forgotten = {}
-for _, consumer in ipairs(redis.call('HKEYS', consumers)) do
-  if consumer ~= '@epoch' and not holds[consumer]
-    and read_header(consumers, consumer).seen <= now - forget_ms then
+for _, consumer in ipairs(redis.call('HKEYS', slot.consumers)) do
+  if is_consumer(consumer) and not holds[consumer]
+    and read_header(slot.consumers, consumer).seen <= now - forget_ms then
     if #forgotten == CONSUMERS_AT_MOST then
       more = 1
       break
@@ -47,10 +45,7 @@ for _, consumer in ipairs(redis.call('HKEYS', consumers)) do
   end
 end
 for _, record in ipairs(empty) do
-  if forgotten[record.consumer] then
-    redis.call('HDEL', claims, record.field)
-    redis.call('HDEL', first, record.field)
-  end
+  if forgotten[record.consumer] then forget_record(slot.claims, slot.first, record) end
 end
-if #forgotten > 0 then redis.call('HDEL', consumers, unpack(forgotten)) end
+if #forgotten > 0 then redis.call('HDEL', slot.consumers, unpack(forgotten)) end
 return {given_back, #forgotten, more}

@@ -10,9 +10,11 @@
 local store, prepare, retry, dead, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local descending, has_due_times = ARGV[1] == '1', ARGV[2] == '1'
 
+--- include numbers
+--- include records
+--- include retry_queue
 --- include time
 --- include types
---- include records
 
 local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset', claims, 'hash')
 if wrong then return wrong end
@@ -26,7 +28,6 @@ end
 
 local now = now_ms()
 local until_now = descending and '+inf' or text_of(now)
-local retry_past = '(' .. text_of(math.floor(now / 1000) * 1000 + 1000)
 local oldest = has_due_times and lowest(store, '(16', text_of(now)) or ''
 local earliest_retry = lowest(retry, '-inf', '+inf')
 if earliest_retry ~= '' then
@@ -42,5 +43,5 @@ for _, record in ipairs(records) do
 end
 return {now, redis.call('ZCARD', store), redis.call('ZCOUNT', store, '-inf', until_now), oldest,
   redis.call('ZCARD', prepare), expired, deadline and text_of(deadline) or '',
-  redis.call('ZCARD', retry), redis.call('ZCOUNT', retry, '-inf', retry_past), earliest_retry,
+  redis.call('ZCARD', retry), redis.call('ZCOUNT', retry, '-inf', waits_over(now)), earliest_retry,
   redis.call('ZCARD', dead), lowest(dead, '-inf', '+inf')}

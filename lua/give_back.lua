@@ -8,37 +8,31 @@
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 4096 messages; the records of the slot.
 -- Effect: moves
-local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local claims, first, consumers, stats = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local max_retries, backoff = tonumber(ARGV[4]), {}
-for wait in string.gmatch(ARGV[5], '%d+') do backoff[#backoff + 1] = tonumber(wait) end
 local MESSAGES_AT_MOST = 4096
 
---- include time
---- include types
---- include records
---- include headers
+--- include enter
+--- include full_server
 --- include giveback
+--- include headers
+--- include records
+--- include retry_queue
+--- include slot
+--- include time
 
-local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset',
-  claims, 'hash', first, 'hash', consumers, 'hash', stats, 'hash')
-if wrong then return wrong end
-local records, version = read_records(claims)
-if not records then return version end
-local header = read_header(consumers, consumer)
-local refused = superseded(header, run)
+local slot, terms = slot_of(KEYS), retry_terms(ARGV[4], ARGV[5])
+local refused, header, records =
+  enter(wrong_slot_type(slot), slot.claims, slot.consumers, consumer, run)
 if refused then return refused end
 
-redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+write_though_full(slot.claims)
 local now, given_back, more = now_ms(), 0, 0
 for _, record in ipairs(records) do
   if record.consumer == consumer then
-    if held_messages(prepare, record) == 0 then
-      redis.call('HDEL', claims, record.field)
-      redis.call('HDEL', first, record.field)
+    if held_messages(slot.prepare, record) == 0 then
+      forget_record(slot.claims, slot.first, record)
     elseif given_back + record.count <= MESSAGES_AT_MOST then
-      given_back = given_back + give_back_claim(record, now)
+      given_back = given_back + give_back_claim(slot, terms, record, now)
     else
       more = 1
     end
@@ -47,5 +41,5 @@ end
 header.run, header.seen = run, now
 -- The consumer is at work here no more.
 if more == 0 then header.settled = math.max(header.settled, header.last_seq, seq) end
-write_header(consumers, header)
+write_header(slot.consumers, header)
 return {given_back, more}

@@ -9,6 +9,8 @@
 -- Effect: moves
 local key, topic, known_run, earlier = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
+--- include full_server
+--- include numbers
 --- include time
 --- include types
 
@@ -20,7 +22,7 @@ if of and of ~= topic and of ~= earlier then
 end
 local last = math.max(known_run, tonumber(redis.call('HGET', key, 'run') or 0))
 local run = math.max(last + 1, now_ms())
-redis.call('HDEL', key, '') -- frees nothing, but lets a full Redis 6.2 run the rest
-redis.call('HSET', key, 'run', string.format('%.0f', run), 'topic', topic)
-if ARGV[4] ~= '' then redis.call('HSET', key, 'replayed', ARGV[4] .. string.format(' %.0f', run)) end
+write_though_full(key)
+redis.call('HSET', key, 'run', text_of(run), 'topic', topic)
+if ARGV[4] ~= '' then redis.call('HSET', key, 'replayed', ARGV[4] .. ' ' .. text_of(run)) end
 return run

@@ -12,8 +12,8 @@ local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], A
 local most, enough_bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
 local READ_AT_ONCE = 8 -- how large contents are is known only when they are read
 
---- include types
 --- include records
+--- include types
 
 local wrong = wrong_type(queue, 'zset')
   or claims and wrong_type(claims, 'hash', first, 'hash')

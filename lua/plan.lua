@@ -10,17 +10,18 @@
 local consumers = KEYS[1]
 local consumer, run, mark = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
---- include time
---- include types
+--- include full_server
 --- include headers
 --- include server
+--- include time
+--- include types
 
 local wrong = wrong_type(consumers, 'hash')
 if wrong then return wrong end
 local header = read_header(consumers, consumer)
 local refused = superseded(header, run)
 if refused then return refused end
-redis.call('HDEL', consumers, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+write_though_full(consumers)
 header.run, header.seen = run, now_ms()
 header.mark, header.server = mark, server_id()
 write_header(consumers, header)

@@ -13,20 +13,20 @@ local stage, stages = KEYS[1], KEYS[2]
 local name, send_script, total = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local GROUPS_FROM, MESSAGES_AT_MOST = 3, 3900
 
+--- include at_once
+--- include delay
+--- include stages
+--- include store
 --- include time
 --- include types
---- include store
---- include delay
---- include at_once
 
-local wrong = wrong_type(stage, 'list', stages, 'hash') or wrong_group_type(GROUPS_FROM)
+local wrong = wrong_type(stage, 'list', stages, 'hash') or wrong_group_type(KEYS, GROUPS_FROM)
 if wrong then return wrong end
-local begun, moved = string.match(redis.call('HGET', stages, name) or '', '^(%d+) ?(%d*)$')
-moved = tonumber(moved) or 0
+local begun, published = read_stage(stages, name)
+local moved = published or 0
 local held = redis.call('LLEN', stage) / 2
 if not begun or moved + held ~= total then
-  return redis.error_reply(string.format('RMQ_STAGELOST the stage %s holds %.0f messages and %.0f '
-    .. 'were published, where its task had put %.0f', stage, held, moved, total))
+  return lost_stage(stage, held, moved, total)
 end
 if held == 0 then return {0, 0, 0} end
 -- Freeing comes first: a full server lets what is sealed through.
@@ -39,5 +39,6 @@ if send_script == 'send_first' then
 else
   pairs_ = dated(pairs_, now_ms())
 end
-local counts = store_in_groups(GROUPS_FROM, condition, taken, function() return unpack(pairs_) end)
+local counts = store_in_groups(KEYS, GROUPS_FROM, condition, taken,
+  function() return unpack(pairs_) end)
 return {taken < held and 1 or 0, counts[1], counts[2]}

@@ -7,12 +7,9 @@
 -- Bound: the records of the slot.
 -- Effect: transient
 local claims, consumers = KEYS[1], KEYS[2]
-local consumer, run, lease_ms, since = ARGV[1], tonumber(ARGV[2]), 0, 0
+local consumer, run = ARGV[1], tonumber(ARGV[2])
+local NO_LEASE, EVERY_BATCH = 0, 0
 
---- include time
---- include types
---- include records
---- include headers
 --- include deadlines
 
-return set_deadlines()
+return set_deadlines(claims, consumers, consumer, run, NO_LEASE, EVERY_BATCH)

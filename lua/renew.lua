@@ -9,10 +9,6 @@ local claims, consumers = KEYS[1], KEYS[2]
 local consumer, run = ARGV[1], tonumber(ARGV[2])
 local lease_ms, since = tonumber(ARGV[3]), tonumber(ARGV[4])
 
---- include time
---- include types
---- include records
---- include headers
 --- include deadlines
 
-return set_deadlines()
+return set_deadlines(claims, consumers, consumer, run, lease_ms, since)

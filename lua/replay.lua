@@ -11,20 +11,18 @@ local claims, consumers = KEYS[1], KEYS[2]
 local consumer, run = ARGV[1], tonumber(ARGV[2])
 local seq_from, seq_to, lease_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
+--- include enter
+--- include full_server
+--- include headers
+--- include records
 --- include time
 --- include types
---- include records
---- include headers
 
-local wrong = wrong_type(claims, 'hash', consumers, 'hash')
-if wrong then return wrong end
-local records, version = read_records(claims)
-if not records then return version end
-local header = read_header(consumers, consumer)
-local refused = superseded(header, run)
+local refused, header, records =
+  enter(wrong_type(claims, 'hash', consumers, 'hash'), claims, consumers, consumer, run)
 if refused then return refused end
 
-redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+write_though_full(claims)
 local now, listed = now_ms(), {}
 header.run, header.seen = run, now
 write_header(consumers, header)

@@ -8,6 +8,7 @@
 local store, retry, dead, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local asked = {cmsgpack.unpack(ARGV[1])}
 
+--- include counters
 --- include types
 
 local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', stats, 'hash')
@@ -29,6 +30,6 @@ end
 if #found == 0 then return 0 end
 local waiting = redis.call('ZREM', retry, unpack(found))
 local new = redis.call('ZADD', store, 'NX', unpack(scored)) - waiting
-redis.call('HINCRBY', stats, 'accepted', #found)
-if new < #found then redis.call('HINCRBY', stats, 'merged', #found - new) end
+count(stats, 'accepted', #found)
+count(stats, 'merged', #found - new)
 return #found

@@ -10,18 +10,20 @@
 -- Effect: moves
 local sink, batch, manifest = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 
+--- include full_server
+--- include sink
 --- include types
 
 local wrong = wrong_type(sink, 'hash')
 if wrong then return wrong end
-local sealed = tonumber(redis.call('HGET', sink, 'batch') or -1)
+local sealed = sealed_batch(sink)
 if sealed > batch then
   return redis.error_reply(string.format('RMQ_RESTORED batch %.0f comes again, but batch %.0f was '
     .. 'sent already (%s)', batch, sealed, sink))
 end
 local pending = redis.call('HGET', sink, 'manifest')
 if sealed == batch or pending then return {sealed, pending or ''} end
-redis.call('HDEL', sink, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+write_though_full(sink)
 redis.call('HSET', sink, 'batch', ARGV[1], 'manifest', manifest, 'messages', ARGV[3])
 redis.call('PERSIST', sink)
 return {batch, manifest}

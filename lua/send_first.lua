@@ -9,12 +9,11 @@
 -- Effect: stores
 local sent, packed = tonumber(ARGV[1]), ARGV[2]
 
---- include time
---- include types
---- include store
 --- include delay
+--- include store
+--- include time
 
-local wrong = wrong_group_type(1)
+local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
 local delayed = due_after({cmsgpack.unpack(packed)}, now_ms())
-return store_in_groups(1, 'NX', sent, function() return unpack(delayed) end)
+return store_in_groups(KEYS, 1, 'NX', sent, function() return unpack(delayed) end)

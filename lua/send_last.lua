@@ -8,12 +8,11 @@
 -- Effect: stores
 local sent, packed = tonumber(ARGV[1]), ARGV[2]
 
---- include time
---- include types
---- include store
 --- include at_once
+--- include store
+--- include time
 
-local wrong = wrong_group_type(1)
+local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
 -- Unpacked straight into a call to Redis: a table between would cost as much again. Only where a
 -- score may be '0' (or these bytes are part of a content) there is one.
@@ -23,4 +22,4 @@ if string.find(packed, PACKED_AT_ONCE, 1, true) then
   local pairs_ = dated({cmsgpack.unpack(packed)}, now_ms())
   values = function() return unpack(pairs_) end
 end
-return store_in_groups(1, nil, sent, values)
+return store_in_groups(KEYS, 1, nil, sent, values)

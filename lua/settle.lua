@@ -7,11 +7,13 @@
 -- Effect: moves
 local key, seq = KEYS[1], tonumber(ARGV[1])
 
+--- include full_server
+--- include numbers
 --- include types
 
 local wrong = wrong_type(key, 'hash')
 if wrong then return wrong end
 local settled = math.max(seq, tonumber(redis.call('HGET', key, 'settled') or 0))
-redis.call('HDEL', key, '') -- frees nothing, but lets a full Redis 6.2 run the rest
-redis.call('HSET', key, 'settled', string.format('%.0f', settled))
+write_though_full(key)
+redis.call('HSET', key, 'settled', text_of(settled))
 return settled

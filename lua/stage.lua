@@ -10,6 +10,8 @@
 local stage, stages = KEYS[1], KEYS[2]
 local name, before, sent, packed = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 
+--- include numbers
+--- include stages
 --- include time
 --- include types
 
@@ -17,11 +19,10 @@ local wrong = wrong_type(stage, 'list', stages, 'hash')
 if wrong then return wrong end
 local held, after = redis.call('LLEN', stage) / 2, before + sent
 if held == after then return after end
-local moved = string.match(redis.call('HGET', stages, name) or '', ' (%d+)$')
+local _, moved = read_stage(stages, name)
 if held ~= before or moved then -- a call that comes late finds its stage published
-  return redis.error_reply(string.format('RMQ_STAGELOST the stage %s holds %.0f messages and %.0f '
-    .. 'were published, where its task had put %.0f', stage, held, moved or 0, before))
+  return lost_stage(stage, held, moved, before)
 end
 redis.call('RPUSH', stage, cmsgpack.unpack(packed))
-redis.call('HSETNX', stages, name, string.format('%.0f', now_ms()))
+redis.call('HSETNX', stages, name, text_of(now_ms()))
 return after

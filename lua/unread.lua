@@ -11,17 +11,16 @@ local claims, consumers = KEYS[1], KEYS[2]
 local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local UNDELIVERED = 0
 
---- include types
+--- include enter
+--- include full_server
 --- include records
---- include headers
+--- include types
 
-local wrong = wrong_type(claims, 'hash', consumers, 'hash')
-if wrong then return wrong end
-local records, version = read_records(claims)
-if not records then return version end
-local refused = superseded(read_header(consumers, consumer), run)
+local refused, _, records =
+  enter(wrong_type(claims, 'hash', consumers, 'hash'), claims, consumers, consumer, run)
 if refused then return refused end
-redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+
+write_though_full(claims)
 local marked = 0
 for _, record in ipairs(records) do
   if record.consumer == consumer and record.seq == seq and record.run == run then

@@ -7,13 +7,15 @@
 -- Effect: moves
 local sink, batch, digest, forget_ms = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
+--- include numbers
+--- include sink
 --- include types
 
 local wrong = wrong_type(sink, 'hash')
 if wrong then return wrong end
-if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end
+if sealed_batch(sink) ~= batch then return 0 end
 if redis.sha1hex(redis.call('HGET', sink, 'manifest') or '') ~= digest then return 0 end
 redis.call('HDEL', sink, 'manifest', 'messages', 'announced')
-redis.call('HSET', sink, 'batch', string.format('%.0f', batch - 1)) -- earlier ones stay refused
+redis.call('HSET', sink, 'batch', text_of(batch - 1)) -- earlier ones stay refused
 redis.call('PEXPIRE', sink, forget_ms)
 return 1

@@ -28,7 +28,7 @@
         +-- ServerUnsuitable   too old, or it evicts keys
         +-- ServerFull         maxmemory is reached: nothing can be stored
         +-- NotReplicated      it is done, but too few replicas have confirmed it
-        +-- StageLost          what was staged is gone and was not published
+        +-- StageLost          Redis has forgotten a part of an exactly-once batch
         +-- WrongKeyType       a key of another type is in the way
         +-- ScriptFailed       anything else a script answered
 
@@ -141,7 +141,12 @@ class NotReplicated(ServerError):
 
 
 class StageLost(ServerError):
-    """Messages that a task had staged for a batch are gone and were not published."""
+    """Redis has forgotten a part of a batch that an exactly-once sink is sending.
+
+    A stage, the count of what was published of it, or the batch's seal is not there as it was left:
+    Redis fell back, or the topic was made anew. The next start of the query stages the whole batch
+    anew; messages of it that are published already may come twice.
+    """
 
 
 class WrongKeyType(ServerError):

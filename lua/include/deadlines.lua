@@ -1,16 +1,20 @@
--- What renew.lua and release.lua share; they declare claims, consumers, consumer, run,
--- lease_ms and since.
+-- New deadlines for the claims that a consumer holds in one slot.
+-- Defines: set_deadlines
+--- include enter
+--- include full_server
+--- include headers
+--- include records
+--- include time
+--- include types
 local LONG_PAST = 1 -- a released claim stays released when the server's clock steps back
 
-local function set_deadlines()
-  local wrong = wrong_type(claims, 'hash', consumers, 'hash')
-  if wrong then return wrong end
-  local records, version = read_records(claims)
-  if not records then return version end
-  local header = read_header(consumers, consumer)
-  local refused = superseded(header, run)
+-- lease_ms: from now; 0 ends the leases. since: the batch (exclusive) from which on. Returns how many
+-- claims that were, or an error reply.
+local function set_deadlines(claims, consumers, consumer, run, lease_ms, since)
+  local refused, header, records =
+    enter(wrong_type(claims, 'hash', consumers, 'hash'), claims, consumers, consumer, run)
   if refused then return refused end
-  redis.call('HDEL', claims, '') -- frees nothing, but lets a full Redis 6.2 run the rest
+  write_though_full(claims)
   local now, renewed = now_ms(), 0
   for _, record in ipairs(records) do
     if record.consumer == consumer and record.seq > since then

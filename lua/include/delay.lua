@@ -1,11 +1,15 @@
--- Pairs of timeRange and content as pairs of due time and content. Include time above it.
+-- When messages are due whose scores are timeRanges.
+-- Defines: due_after
+--- include numbers
+
+-- Pairs of timeRange and content as pairs of due time and content.
 local function due_after(pairs_, now)
   local delayed, due_of = {}, {}
   for i = 1, #pairs_, 2 do
     local time_range = pairs_[i]
     local due = due_of[time_range]
     if not due then
-      due = string.format('%.0f', now + time_range)
+      due = text_of(now + time_range)
       due_of[time_range] = due
     end
     delayed[i], delayed[i + 1] = due, pairs_[i + 1]

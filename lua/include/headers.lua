@@ -1,6 +1,10 @@
 -- A header is the text "run settledSeq lastSeq lastJ seenMs mark server" under the consumer's name.
 -- The last two are those of the batch that was planned last (plan.lua), '-' before the first.
+-- Fields that begin with @ are the slot's own.
+-- Defines: is_consumer, read_header, write_header, superseded
 local NO_PLAN = '-'
+
+local function is_consumer(field) return string.sub(field, 1, 1) ~= '@' end
 
 local function read_header(consumers, consumer)
   local text = redis.call('HGET', consumers, consumer) or '0 0 0 0 0'

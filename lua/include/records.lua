@@ -2,9 +2,10 @@
 -- consumer:seq:j. replayed: the run that listed it to replay its batch, 0 before. Version 1 had not
 -- the last two; its stamp is a second close to madeMs.
 -- Run 0 means that the claim was handed back undelivered (unread.lua). Stamp 0: an empty claim.
+-- Defines: record_field, write_record, forget_record, read_records, claim_range, held_messages,
+--   first_scores
+--- include numbers
 local RECORD_VERSION = 2
-
-local function text_of(number) return string.format('%.0f', number) end
 
 local function record_field(consumer, seq, j) return consumer .. ':' .. seq .. ':' .. j end
 
@@ -12,6 +13,12 @@ local function write_record(claims, record)
   redis.call('HSET', claims, record.field, table.concat({RECORD_VERSION, text_of(record.stamp),
     text_of(record.run), text_of(record.deadline), record.count, record.moved,
     text_of(record.made), text_of(record.replayed)}, ' '))
+end
+
+-- Forgets a claim; what it holds in the PrepareQueue goes before.
+local function forget_record(claims, first, record)
+  redis.call('HDEL', claims, record.field)
+  redis.call('HDEL', first, record.field)
 end
 
 -- All records of a slot, as a list and by field; or nil and an error reply.

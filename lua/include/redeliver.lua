@@ -1,4 +1,8 @@
--- A claim that exists already. For claim.lua alone, which declares what is used here.
+-- Reading a claim that exists already.
+-- Defines: redeliver
+--- include records
+
+-- The contents of a claim and the retries they have left, both by rank.
 local function by_rank(items, record)
   local contents, left = {}, {}
   for i = 1, #items, 2 do
@@ -11,7 +15,7 @@ local function by_rank(items, record)
 end
 
 -- Takes one retry from each message that has one left: a replay alone never buries a message.
-local function charge(record, contents, left)
+local function charge(prepare, record, contents, left)
   local rescored = {}
   for rank, retries in pairs(left) do
     if retries > 0 then
@@ -25,14 +29,14 @@ end
 
 -- Returns the claim as it was sealed, less what was rolled back since, and renews its lease. To a
 -- newer run than it went to before, it is a new delivery; one never delivered (run 0) costs nothing.
-local function redeliver(record, now)
+local function redeliver(slot, record, run, deadline)
   local found, found_scores, found_left = {}, {}, {}
   if record.stamp > 0 then
     local base, past = claim_range(record.stamp)
     local contents, left = by_rank(
-      redis.call('ZRANGEBYSCORE', prepare, base, past, 'WITHSCORES'), record)
-    if record.run > 0 and record.run < run then charge(record, contents, left) end
-    local scores = first_scores(first, record)
+      redis.call('ZRANGEBYSCORE', slot.prepare, base, past, 'WITHSCORES'), record)
+    if record.run > 0 and record.run < run then charge(slot.prepare, record, contents, left) end
+    local scores = first_scores(slot.first, record)
     for rank = 0, record.count - 1 do
       if contents[rank] then
         found[#found + 1] = contents[rank]
@@ -40,7 +44,7 @@ local function redeliver(record, now)
       end
     end
   end
-  record.run, record.deadline = run, now + lease_ms
-  write_record(claims, record)
+  record.run, record.deadline = run, deadline
+  write_record(slot.claims, record)
   return {record.moved, 0, found, table.concat(found_scores, ' '), found_left, record.made}
 end

@@ -1,4 +1,7 @@
--- Storing what was sent, for the scripts that send or publish. Include types above it.
+-- Storing what was sent, for the scripts that send or publish. The keys of the groups are those from
+-- the number `from` on: store, retry, stats of each.
+-- Defines: wrong_group_type, store_in_groups
+--- include types
 
 -- What pairs of score and content are after their scores.
 local function contents_of(...)
@@ -23,22 +26,21 @@ local function store_in_group(store, retry, condition, ...)
   return new
 end
 
--- The groups' keys are those from the number `from` on: store, retry, stats of each.
-local function wrong_group_type(from)
-  for k = from, #KEYS, 3 do
-    local wrong = wrong_type(KEYS[k], 'zset', KEYS[k + 1], 'zset', KEYS[k + 2], 'hash')
+local function wrong_group_type(keys, from)
+  for k = from, #keys, 3 do
+    local wrong = wrong_type(keys[k], 'zset', keys[k + 1], 'zset', keys[k + 2], 'hash')
     if wrong then return wrong end
   end
 end
 
 -- Stores `sent` messages, at most 3900, in every group whose keys the caller named; returns the
 -- counts of the first. `values` returns score, content, score, content, ...
-local function store_in_groups(from, condition, sent, values)
+local function store_in_groups(keys, from, condition, sent, values)
   local counts
-  for k = from, #KEYS, 3 do
-    local new = store_in_group(KEYS[k], KEYS[k + 1], condition, values())
-    redis.call('HINCRBY', KEYS[k + 2], 'accepted', sent)
-    if new < sent then redis.call('HINCRBY', KEYS[k + 2], 'merged', sent - new) end
+  for k = from, #keys, 3 do
+    local new = store_in_group(keys[k], keys[k + 1], condition, values())
+    redis.call('HINCRBY', keys[k + 2], 'accepted', sent)
+    if new < sent then redis.call('HINCRBY', keys[k + 2], 'merged', sent - new) end
     counts = counts or {new, sent - new}
   end
   return counts

@@ -1,24 +1,31 @@
--- Popping for a new claim. For claim.lua alone, which declares what is used here.
+-- Popping messages of a slot (slot.lua) for a new claim.
+-- Defines: due_retries, free_stamp, take_due
+--- include counters
+--- include fractions
+--- include numbers
+--- include records
+--- include retry_queue
+--- include zadd
 local SCANNED_AT_MOST = 4096
 local HIGHEST_RETRY = 16
 
 -- Moves retries whose wait is over into the store; a copy that was sent again wins.
-local function due_retries(until_ms)
-  local past = '(' .. text_of(math.floor(until_ms / 1000) * 1000 + 1000)
-  local items = redis.call('ZRANGEBYSCORE', retry, '-inf', past, 'WITHSCORES', 'LIMIT', 0, 1000)
+local function due_retries(slot, until_ms)
+  local items = redis.call('ZRANGEBYSCORE', slot.retry, '-inf', waits_over(until_ms), 'WITHSCORES',
+    'LIMIT', 0, 1000)
   if #items == 0 then return 0 end
-  redis.call('ZREMRANGEBYRANK', retry, 0, #items / 2 - 1)
+  redis.call('ZREMRANGEBYRANK', slot.retry, 0, #items / 2 - 1)
   local again = {}
   for i = 1, #items, 2 do
     again[i], again[i + 1] = items[i + 1] % 1000, items[i]
   end
-  count('merged', #again / 2 - zadd(store, 'NX', again))
+  count(slot.stats, 'merged', #again / 2 - zadd(slot.store, 'NX', again))
   return #again / 2
 end
 
 -- The current second, or the next one that no other claim uses: committing a claim removes the
 -- messages of its stamp.
-local function free_stamp(records, now)
+local function free_stamp(prepare, records, now)
   local used, stamp = {}, math.floor(now / 1000)
   for _, record in ipairs(records) do used[record.stamp] = true end
   while used[stamp] or redis.call('ZCOUNT', prepare, claim_range(stamp)) > 0 do
@@ -28,12 +35,12 @@ local function free_stamp(records, now)
 end
 
 -- `how_many` entries of the store from a rank in delivery order, with scores; and their removal.
-local function range(rank, how_many)
+local function range(store, descending, rank, how_many)
   local command = descending and 'ZREVRANGE' or 'ZRANGE'
   return redis.call(command, store, rank, rank + how_many - 1, 'WITHSCORES')
 end
 
-local function remove(rank, how_many)
+local function remove(store, descending, rank, how_many)
   if descending then
     redis.call('ZREMRANGEBYRANK', store, -rank - how_many, -rank - 1)
   else
@@ -43,7 +50,7 @@ end
 
 -- The prepare scores of popped items, as pairs for ZADD; ranks go on from `rank`. The last comes
 -- first: into a sorted set that is still small, what goes before all others is added fastest.
-local function prepared(items, base, rank, retried)
+local function prepared(items, base, rank, max_retries, retried)
   local pairs_, n, first_delivery = {}, #items, text_of(base + max_retries)
   for i = 1, n, 2 do
     local at = n - i
@@ -56,31 +63,35 @@ end
 
 -- Splits popped items into those this claim may take and, back into the store with the scores they
 -- had, those that another claim still holds: moving these would take them out of that claim.
-local function without_conflicts(items, base)
+local function without_conflicts(slot, items, base)
   local contents, mine, others = {}, {}, {}
   for i = 1, #items, 2 do contents[#contents + 1] = items[i] end
-  for k, score in ipairs(redis.call('ZMSCORE', prepare, unpack(contents))) do
+  for k, score in ipairs(redis.call('ZMSCORE', slot.prepare, unpack(contents))) do
     local at, target = 2 * k - 1, mine
     if score and (tonumber(score) < base or tonumber(score) >= base + 1000) then target = others end
     target[#target + 1], target[#target + 2] = items[at], items[at + 1]
   end
   local back = {}
   for i = 1, #others, 2 do back[i], back[i + 1] = others[i + 1], others[i] end
-  zadd(store, 'NX', back)
+  zadd(slot.store, 'NX', back)
   return mine
 end
 
 -- Pops up to `limit` due messages into the PrepareQueue. Returns, in delivery order, the contents,
 -- the scores, and the retries left; these are empty where all are first deliveries.
-local function take_due(stamp, until_ms)
+local function take_due(slot, stamp, until_ms, limit, descending, max_retries)
+  local store, prepare = slot.store, slot.prepare
   local base, scanned = stamp * 1000, 0
   local contents, scores, left = {}, {}, {}
 
   local function seal(items, rank, retried)
-    local added = redis.call('ZADD', prepare, 'NX', unpack(prepared(items, base, rank, retried)))
+    local entries = prepared(items, base, rank, max_retries, retried)
+    local added = redis.call('ZADD', prepare, 'NX', unpack(entries))
     if added == #items / 2 then return items end
-    local mine = without_conflicts(items, base)
-    if #mine > 0 then redis.call('ZADD', prepare, unpack(prepared(mine, base, rank, retried))) end
+    local mine = without_conflicts(slot, items, base)
+    if #mine > 0 then
+      redis.call('ZADD', prepare, unpack(prepared(mine, base, rank, max_retries, retried)))
+    end
     return mine
   end
 
@@ -99,8 +110,8 @@ local function take_due(stamp, until_ms)
     local past, taken = rank + available, 0
     while taken < wanted and rank < past and scanned < SCANNED_AT_MOST do
       local n = math.min(wanted - taken, past - rank, SCANNED_AT_MOST - scanned)
-      local items = range(rank, n)
-      remove(rank, n)
+      local items = range(store, descending, rank, n)
+      remove(store, descending, rank, n)
       local mine = seal(items, #contents, retried)
       collect(mine, retried)
       scanned, taken = scanned + n, taken + #mine / 2
@@ -115,7 +126,7 @@ local function take_due(stamp, until_ms)
   if descending then lead, last = firsts, retries end
   local kept_for_last = math.min(last, math.max(1, math.floor(limit / 8)))
   -- By turns: by what the slot has given so far, since seq may come to it with one parity only.
-  if limit == 1 and lead > 0 and (redis.call('HGET', stats, 'claimed') or 0) % 2 == 0 then
+  if limit == 1 and lead > 0 and (redis.call('HGET', slot.stats, 'claimed') or 0) % 2 == 0 then
     kept_for_last = 0
   end
   local taken = take(0, lead, math.min(lead, limit - kept_for_last), not descending)

@@ -1,4 +1,5 @@
 -- Redis' own clock in ms: the only "now" of the queue, whatever the clients' clocks say.
+-- Defines: now_ms
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -79,8 +79,9 @@ class StagedSink:
             if last.batch < batch:
                 raise StageLost(
                     f"Batch {batch} of the query {self._query} was sealed when its tasks began, "
-                    "and is not any more: Redis has lost writes. Start the query again: its batch "
-                    "is staged anew."
+                    "and is not any more: Redis has forgotten the seal. Start the query again: it "
+                    "stages the whole batch anew. Messages of it that are published already may "
+                    "come twice."
                 )
             if last.batch > batch:
                 return self.publish(batch, staged)  # refuses

@@ -33,7 +33,7 @@ class Staging:
         """Append messages to a stage: by slot, score, content, score, content, ...
 
         held: by slot, messages that the stage holds; brought up to date. Raises ServerFull, and
-        StageLost where the stage holds something else.
+        StageLost where the stage holds more or fewer.
         """
         parts = {slot: calls_of(pairs, MESSAGES_A_STAGING) for slot, pairs in by_slot.items()}
         # One part a slot in each pipeline: within one, calls may change places.
@@ -44,8 +44,8 @@ class Staging:
     def publish(self, totals: Mapping[int, Mapping[str, int]]) -> SendResult:
         """Move stages into the stores: by slot and name, how many messages each was given.
 
-        A stage that was published before adds nothing. Raises StageLost where messages of a stage
-        are neither in it nor published.
+        A stage that was published before adds nothing. Raises StageLost where a stage and
+        what was published of it are more or fewer.
         """
         return self._server.ask(stages.publish(self._queues, totals))
 

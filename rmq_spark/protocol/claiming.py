@@ -256,7 +256,7 @@ def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
     most_retries = queues.definition.max_retries
     fixed = [claim_name, run, text_of(one.delay_ms), most_retries, queues.backoff]
     group = group_of_consumer(claim_name.partition(":")[0]) or queues.keys.group
-    keys = queues.of_group(group).keys_of(one.slot, "store prepare retry dead claims first stats")
+    keys = queues.of_group(group).keys_of(one.slot, _ALL_KINDS)
     return [
         Call("rollback", keys, [*fixed, *part]) for part in chunks(one.contents, MESSAGES_A_CLAIM)
     ]

@@ -1,10 +1,10 @@
 """The Lua scripts: found, assembled, and prepared for the server's version.
 
 A script lies in ``lua/``; a line ``--- include name`` stands for ``lua/include/name.lua``, and
-``--- include fractions`` for a list that is made here. A
-checkout's ``lua/`` wins over a copy inside the package, which an editable install may have left
-behind; a zip may carry either. Every file of the folder is a script; a line of its header says
-what effect it has.
+``--- include fractions`` for a list that is made here. An include names in the same way what it
+needs; each stands in a script once. A checkout's ``lua/`` wins over a copy inside the package,
+which an editable install may have left behind; a zip may carry either. Every file of the folder is
+a script; a line of its header says what effect it has.
 """
 
 import hashlib
@@ -105,19 +105,31 @@ def fractions() -> str:
     """
     ranks = range(MESSAGES_A_CLAIM)
     texts = [f"{rank / MESSAGES_A_CLAIM:.4f}".strip("0").removesuffix(".") for rank in ranks]
-    return f"local FRACTIONS = {{{','.join(map(repr, texts))}}}"
+    return f"-- Defines: FRACTIONS\nlocal FRACTIONS = {{{','.join(map(repr, texts))}}}"
 
 
 def assemble(folder: _Folder, name: str) -> str:
-    """The text of a script with its includes in their places."""
+    """Return the text of a script with its includes, and what these include, each in once."""
+    there: set[str] = set()
 
     def included(match: re.Match[str]) -> str:
-        if match.group(1) == "fractions":
-            return fractions()
-        file = folder.joinpath("include", f"{match.group(1)}.lua")
-        return file.read_text(encoding="utf-8").rstrip("\n")
+        include = match.group(1)
+        if include in there:
+            return ""
+        there.add(include)
+        return filled(include_text(folder, include)).rstrip("\n")
 
-    return _INCLUDE.sub(included, folder.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+    def filled(text: str) -> str:
+        return _INCLUDE.sub(included, text)
+
+    return filled(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+
+
+def include_text(folder: _Folder, name: str) -> str:
+    """Return the text of an include as it stands in its file."""
+    if name == "fractions":
+        return fractions()
+    return folder.joinpath("include", f"{name}.lua").read_text(encoding="utf-8")
 
 
 def script_names(folder: _Folder) -> list[str]:

@@ -54,7 +54,7 @@ def stage(
 
     by_slot: by slot, score, content, score, content, ..., at most MESSAGES_A_STAGING messages.
     held: by slot, messages that the stage holds. Raises ServerFull, and StageLost where the stage
-    holds something else.
+    holds more or fewer.
     """
     calls = [
         Call("stage", _keys(queues, slot, name), [name, held.get(slot, 0), len(pairs) // 2], pairs)
@@ -68,8 +68,8 @@ def publish(
 ) -> BoundedRequest[SendResult]:
     """Move stages into the stores: by slot and name, how many messages each was given.
 
-    A stage that was published before adds nothing. Raises StageLost where messages of a stage are
-    neither in it nor published.
+    A stage that was published before adds nothing. Raises StageLost where a stage and what was
+    published of it are more or fewer.
     """
     send_script = queues.definition.type.send_script
     calls = [

@@ -40,8 +40,8 @@ _OF_SCRIPTS: dict[str, tuple[type[errors.RmqError], str]] = {
     "RMQ_RESTORED": (errors.CheckpointRefused, _NEW_CHECKPOINT),
     "RMQ_STAGELOST": (
         errors.StageLost,
-        "Start the query again: its batch is staged anew; messages of it that were published "
-        "before Redis fell back may come twice.",
+        "Start the query again: it stages the whole batch anew. Messages of it that are published "
+        "already may come twice.",
     ),
 }
 

@@ -58,8 +58,8 @@ FAULTS = (
     Fault(
         "an empty claim leaves no record",
         "claim",
-        "write_record(claims, claim)",
-        "if claim.count > 0 then write_record(claims, claim) end",
+        "write_record(slot.claims, claim)",
+        "if claim.count > 0 then write_record(slot.claims, claim) end",
         RETRIES,
         promises.claims_are_kept,
     ),
@@ -82,8 +82,8 @@ FAULTS = (
     Fault(
         "what comes back overwrites what was sent again",
         "include/giveback",
-        "#again / 2 - zadd(store, 'NX', again)",
-        "#again / 2 - zadd(store, 'CH', again)",
+        "#again / 2 - zadd(slot.store, 'NX', again)",
+        "#again / 2 - zadd(slot.store, 'CH', again)",
         RETRIES,
         promises.scores_stay,
     ),

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
+from rmq_spark import errors
 from rmq_spark.protocol import scripts
+from rmq_spark.transport import failures
 
 FOLDER = scripts._lua_folder()
 NAMES = scripts.script_names(FOLDER)
@@ -32,11 +34,11 @@ def numbers(described):
 
 def highest_index(name, table):
     code = scripts.assemble(FOLDER, name)
-    found = [int(n) for n in re.findall(rf"{table}\[(\d+)\]", code)]
+    found = [int(n) for n in re.findall(rf"(?i){table}\[(\d+)\]", code)]
     # KEYS[k + 2], where k runs over groups from their first key on.
     groups_from = re.search(r"GROUPS_FROM(?:, \w+)* = (\d+)", code)
     first = int(groups_from.group(1)) if groups_from else 1
-    found += [first + int(n) for n in re.findall(rf"{table}\[[a-z] \+ (\d+)\]", code)]
+    found += [first + int(n) for n in re.findall(rf"(?i){table}\[[a-z] \+ (\d+)\]", code)]
     return max(found, default=0)
 
 
@@ -45,11 +47,13 @@ def test_every_script_of_the_folder_is_known():
 
 
 def test_every_include_of_the_folder_is_used_and_there():
+    there = {f.stem: f.read_text() for f in (FOLDER / "include").glob("*.lua")}
     used = {
-        name for text in SCRIPTS.values() for name in re.findall(r"^--- include (\w+)$", text, re.M)
+        name
+        for text in (*SCRIPTS.values(), *there.values())
+        for name in re.findall(r"^--- include (\w+)$", text, re.M)
     }
-    there = {f.stem for f in (FOLDER / "include").glob("*.lua")}
-    assert there | {"fractions"} == used
+    assert there.keys() | {"fractions"} == used
     assert "fractions" not in there
 
 
@@ -92,16 +96,29 @@ def test_the_header_names_the_errors_of_the_code_and_no_others(name):
     code = re.sub(r"^--.*$", "", scripts.assemble(FOLDER, name), flags=re.M)
     raised = set(re.findall(r"RMQ_[A-Z]+", code))
     if "superseded(" not in code.replace("local function superseded(", ""):
-        raised -= (
-            {"RMQ_SUPERSEDED"} if "RMQ_SUPERSEDED run %.0f of consumer %s is" not in code else set()
-        )
+        raised -= {"RMQ_SUPERSEDED"}
     assert set(re.findall(r"RMQ_[A-Z]+", section(SCRIPTS[name], "Errors"))) == raised
+
+
+def test_the_readme_lists_the_errors_of_all_scripts_and_the_classes_they_become():
+    readme = FOLDER.joinpath("README.md").read_text()
+    listed = re.findall(r"^\| `(RMQ_\w+)` \|.*\| `(\w+)` \|$", readme, re.M)
+    raised = {
+        code
+        for name in NAMES
+        for code in re.findall(r"RMQ_[A-Z]+", section(SCRIPTS[name], "Errors"))
+    }
+    known = {code: error for code, (error, _) in failures._OF_SCRIPTS.items()}
+    of_code = {code: known.get(code, errors.ScriptFailed).__name__ for code in raised}
+    assert dict(listed) == of_code
+    assert len(listed) == len(raised)
+    assert known.keys() <= raised
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_types_are_checked_before_the_first_write(name):
     code = SCRIPTS[name]
-    checks = re.search(r"wrong_type\(|wrong_group_type\(|set_deadlines\(\)", code)
+    checks = re.search(r"wrong_(slot_|group_)?type\(|set_deadlines\(", code)
     assert checks
     assert "redis.call" not in code[: checks.start()]
 

@@ -69,14 +69,17 @@ MUTANTS = [
         ),
         ("header.last_seq, header.last_j = seq, j", "header.last_seq = seq"),
         ("if claim.count == 0 then claim.stamp = 0 end", ""),
-        ("write_record(claims, claim)", "if claim.count > 0 then write_record(claims, claim) end"),
+        (
+            "write_record(slot.claims, claim)",
+            "if claim.count > 0 then write_record(slot.claims, claim) end",
+        ),
         ("other.consumer ~= consumer or other.seq == seq", "other.consumer ~= consumer"),
         ("other.consumer ~= consumer and held_messages", "held_messages"),
         ("stored_epoch and epoch < stored_epoch", "stored_epoch and epoch <= stored_epoch"),
         ("if not fenced then redis.call", "if true then redis.call"),
-        ("if not record and stored_epoch and not epoch then", "if stored_epoch and not epoch then"),
+        ("not record and needs_an_epoch", "needs_an_epoch"),
         ("limit <= 2048", "limit <= 4096"),
-        ("count('claimed', claim.count)", "count('claimed', limit)"),
+        ("count(slot.stats, 'claimed', claim.count)", "count(slot.stats, 'claimed', limit)"),
     ),
     *of(
         "claim",
@@ -100,11 +103,11 @@ MUTANTS = [
         ("record.run > 0 and record.run < run", "record.run > 0 and record.run <= run"),
         ("record.run > 0 and record.run < run", "record.run < run"),
         ("if retries > 0 then", "if true then"),
-        ("record.run, record.deadline = run, now + lease_ms", "record.deadline = now + lease_ms"),
-        ("record.run, record.deadline = run, now + lease_ms", "record.run = run"),
+        ("record.run, record.deadline = run, deadline", "record.deadline = deadline"),
+        ("record.run, record.deadline = run, deadline", "record.run = run"),
         ("scores[rank + 1]", "scores[#found]"),
         ("return {record.moved, 0,", "return {0, 0,"),
-        ("found_left, record.made}", "found_left, now}"),
+        ("found_left, record.made}", "found_left, deadline}"),
     ),
     *of(
         "include/take",
@@ -114,12 +117,12 @@ MUTANTS = [
         ("base + items[at + 1] - 1", "base + items[at + 1]"),
         ("left[i] or max_retries", "left[i] or 0"),
         ("FRACTIONS[rank + (at + 1) / 2]", "FRACTIONS[(at + 1) / 2]"),
-        ("zadd(store, 'NX', back)", ""),
+        ("zadd(slot.store, 'NX', back)", ""),
         ("redis.call('ZCOUNT', prepare, claim_range(stamp)) > 0", "false"),
         ("math.max(1, math.floor(limit / 8))", "math.floor(limit / 8)"),
         ("if limit == 1 and lead > 0 and", "if false and"),
         ("if limit == 1 and taken == 0 then", "if false then"),
-        ("redis.call('HGET', stats, 'claimed') or 0", "seq"),
+        ("redis.call('HGET', slot.stats, 'claimed') or 0", "seq"),
         ("local SCANNED_AT_MOST = 4096", "local SCANNED_AT_MOST = 8192"),
         ("'LIMIT', 0, 1000)", "'LIMIT', 0, 1001)"),
         ("seal(items, #contents, retried)", "seal(items, 0, retried)"),
@@ -128,18 +131,31 @@ MUTANTS = [
     *of(
         "include/giveback",
         "rollback expire claim unread",
-        ("#again / 2 - zadd(store, 'NX', again)", "#again / 2 - zadd(store, 'LT', again)"),
+        (
+            "#again / 2 - zadd(slot.store, 'NX', again)",
+            "#again / 2 - zadd(slot.store, 'LT', again)",
+        ),
         ("local target = left == 0 and buried or", "local target ="),
         ("  if stored then", "  if false then"),
-        ("count('dead', #buried / 2)", ""),
-        ("redis.call('HDEL', first, record.field)", ""),
-        ("redis.call('HDEL', claims, record.field)", ""),
-        ("redis.call('ZREMRANGEBYSCORE', prepare, base, past)", ""),
+        ("count(slot.stats, 'dead', #buried / 2)", ""),
+        ("forget_record(slot.claims, slot.first, record)", ""),
+        ("redis.call('ZREMRANGEBYSCORE', slot.prepare, base, past)", ""),
         ("record.deadline <= now and", "record.deadline > now and"),
         ("moved + record.count <= most", "moved <= most"),
         ("return left < at_first and left + 1 or first_score", "return first_score"),
+    ),
+    *of(
+        "include/retry_queue",
+        "rollback expire claim unread",
         ("math.ceil(due_ms / 1000)", "math.floor(due_ms / 1000)"),
-        ("math.max(1, max_retries - left + 1)", "math.max(1, max_retries - left)"),
+        ("math.max(1, terms.max_retries - left + 1)", "math.max(1, terms.max_retries - left)"),
+        ("math.floor(until_ms / 1000) * 1000 + 1000", "math.floor(until_ms / 1000) * 1000"),
+    ),
+    *of(
+        "include/records",
+        "commit expire give_back",
+        ("  redis.call('HDEL', claims, record.field)", ""),
+        ("  redis.call('HDEL', first, record.field)", ""),
     ),
     *of(
         "commit",
@@ -160,7 +176,7 @@ MUTANTS = [
         ("if refused then return refused end", ""),
         ("math.max(header.settled, seq)", "seq"),
         ("header.run, header.settled,", "header.settled,"),
-        ("redis.call('HDEL', first, record.field)", ""),
+        ("forget_record(claims, first, record)", ""),
         ("RECORDS_A_CALL, EVERY_RUN = 8, 0", "RECORDS_A_CALL, EVERY_RUN = 9, 0"),
         ("header.settled >= seq and 1 or 0", "header.settled > seq and 1 or 0"),
         ("moved, held, #done, again}", "moved, held, held, again}"),
@@ -186,7 +202,7 @@ MUTANTS = [
     *of(
         "expire",
         "expire",
-        ("consumer ~= '@epoch' and not holds", "not holds"),
+        ("is_consumer(consumer) and not holds", "not holds"),
         ("and not holds[consumer]", ""),
         ("holds[record.consumer] = true", ""),
         ("seen <= now - forget_ms", "seen <= now"),
@@ -207,7 +223,7 @@ MUTANTS = [
         "give_back",
         ("if record.consumer == consumer then", "if true then"),
         ("if refused then return refused end", ""),
-        ("if held_messages(prepare, record) == 0 then", "if false then"),
+        ("if held_messages(slot.prepare, record) == 0 then", "if false then"),
         ("given_back + record.count <= MESSAGES_AT_MOST", "given_back <= MESSAGES_AT_MOST"),
         ("      more = 1", ""),
         ("header.run, header.seen = run, now", "header.seen = now"),
@@ -248,7 +264,7 @@ MUTANTS = [
         "renew",
         "renew",
         ("tonumber(ARGV[3])", "0"),
-        ("return set_deadlines()", "set_deadlines()\nreturn 0"),
+        ("lease_ms, since)", "lease_ms, 0)"),
     ),
     *of(
         "purge",
@@ -261,8 +277,8 @@ MUTANTS = [
     *of(
         "release",
         "release",
-        ("tonumber(ARGV[2]), 0", "tonumber(ARGV[2]), 60000"),
-        ("return set_deadlines()", "return 0"),
+        ("NO_LEASE, EVERY_BATCH = 0, 0", "NO_LEASE, EVERY_BATCH = 60000, 0"),
+        ("NO_LEASE, EVERY_BATCH = 0, 0", "NO_LEASE, EVERY_BATCH = 0, 99"),
     ),
     *of(
         "replay",
@@ -289,9 +305,9 @@ MUTANTS = [
         ("record.run ~= run or", ""),
         ("score >= base and score < base + 1000", "score >= base"),
         ("score >= base and score < base + 1000", "score > 0"),
-        ("if #taken > 0 then redis.call('ZREM', prepare, unpack(taken)) end", ""),
+        ("if #taken > 0 then redis.call('ZREM', slot.prepare, unpack(taken)) end", ""),
         ("and not taken[content]", ""),
-        ("delay_ms and function() return delay_ms end or backoff_ms", "backoff_ms"),
+        ("now_ms(), delay_ms)", "now_ms())"),
     ),
     *of(
         "send_first",
@@ -304,7 +320,7 @@ MUTANTS = [
         "send_first",
         ("now + time_range", "now - time_range"),
         ("local due = due_of[time_range]", "local due = next(due_of) and due_of[next(due_of)]"),
-        ("string.format('%.0f', now + time_range)", "now"),
+        ("text_of(now + time_range)", "now"),
     ),
     *of(
         "send_last",
@@ -329,7 +345,7 @@ MUTANTS = [
         ("contents[i / 2] = pairs_[i]", "contents[i / 2] = pairs_[2]"),
         ("if new < sent then", "if false then"),
         (
-            "for k = from, #KEYS, 3 do\n    local new",
+            "for k = from, #keys, 3 do\n    local new",
             "for k = from, from, 3 do\n    local new",
         ),
     ),
@@ -357,7 +373,7 @@ MUTANTS += [
         ("if held == after then return after end", ""),
         ("if held ~= before or moved then", "if held > before or moved then"),
         ("if held ~= before or moved then", "if held ~= before then"),
-        ("redis.call('HSETNX', stages, name, string.format('%.0f', now_ms()))", ""),
+        ("redis.call('HSETNX', stages, name, text_of(now_ms()))", ""),
         ("before + sent", "before + 1"),
     ),
     *of(
@@ -396,7 +412,7 @@ MUTANTS += [
         ("if not begun or moved + held ~= total then", "if moved + held ~= total then"),
         ("if not begun or moved + held ~= total then", "if not begun or held > total then"),
         ("if not begun or moved + held ~= total then", "if not begun or moved + held < total then"),
-        ("moved = tonumber(moved) or 0", "moved = 0"),
+        ("moved = published or 0", "moved = 0"),
         ("'%s %.0f', begun, moved + taken)", "'%s %.0f', begun, taken)"),
         ("'%s %.0f', begun, moved + taken)", "'%s %.0f', 0, moved + taken)"),
         (
@@ -422,7 +438,7 @@ MUTANTS += [
     *of(
         "conclude",
         "conclude",
-        ("if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end", ""),
+        ("if sealed_batch(sink) ~= batch then return 0 end", ""),
         ("redis.call('HGET', sink, 'announced') ~= name", "false"),
         (
             "redis.call('HGET', sink, 'announced') ~= name",
@@ -439,16 +455,16 @@ MUTANTS += [
     *of(
         "announce",
         "announce",
-        ("if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end", ""),
+        ("if sealed_batch(sink) ~= batch then return 0 end", ""),
         ("if not manifest then return 1 end", "if not manifest then return 0 end"),
         ("if redis.sha1hex(manifest) ~= digest then return 0 end", ""),
-        ("redis.call('HDEL', sink, '')", ""),
+        ("write_though_full(sink)", ""),
         ("redis.call('HSET', sink, 'announced', name)", ""),
     ),
     *of(
         "unseal",
         "unseal",
-        ("if tonumber(redis.call('HGET', sink, 'batch') or -1) ~= batch then return 0 end", ""),
+        ("if sealed_batch(sink) ~= batch then return 0 end", ""),
         ("redis.sha1hex(redis.call('HGET', sink, 'manifest') or '') ~= digest", "false"),
         ("'manifest', 'messages', 'announced')", "'messages', 'announced')"),
         ("'manifest', 'messages', 'announced')", "'manifest', 'announced')"),
@@ -469,11 +485,12 @@ MUTANTS += [
         ("if run < header.run then", "if false then"),
     ),
     *of("include/time", "send_first", ("time[1] * 1000", "time[1]")),
+    *of("include/full_server", "full_server", ("redis.call('HDEL', hash, '')", "")),
 ]
 HASH_OF = {"open": "key", "settle": "key", "plan": "consumers"}
 for name in ("open", "settle", "plan", "replay", "unread", "commit"):
     hash_of = HASH_OF.get(name, "claims")
-    MUTANTS += of(name, "full_server", (f"redis.call('HDEL', {hash_of}, '')", ""))
+    MUTANTS += of(name, "full_server", (f"write_though_full({hash_of})", ""))
 
 
 def run_pytest(arguments, handed, printed):
