@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import redis
 
 from rmq_spark.protocol.calls import Call
-from rmq_spark.protocol.scripts import Script, load_scripts
+from rmq_spark.protocol.scripts import Effect, Script, load_scripts
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import FIRST_WITH_FLAGS, Server
 
@@ -37,7 +37,9 @@ class ExploredServer(Server):
     def __init__(self, url: str, lua: Any) -> None:
         super().__init__(parse_connection({"url": url, "sockettimeout": PATIENCE}))
         known = load_scripts(lua, self.version >= FIRST_WITH_FLAGS)
-        own = {n: Script(n, (HERE / f"{n}.lua").read_text()) for n in ("restore", "dump")}
+        own = {
+            n: Script(n, (HERE / f"{n}.lua").read_text(), Effect.MOVES) for n in ("restore", "dump")
+        }
         self._scripts = known | own
         self.id = self.client.info("replication")["master_replid"]
 
