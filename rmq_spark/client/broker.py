@@ -307,7 +307,9 @@ def check_agrees(
         raise TopicMismatch(
             f"The topic {found.name} exists as {found.type} with slotAmount "
             f"{found.slot_amount}; asked for was {wanted[0]} with slotAmount {wanted[1]}. "
-            "Both are fixed for ever: leave them out, or choose another topic name."
+            "Both are fixed for ever. To use the topic as it is, leave them out. For another one, "
+            f"choose another name, or delete this one with all its messages: rmq delete "
+            f"{found.name}, or broker.delete({found.name!r})."
         )
 
 

@@ -17,6 +17,8 @@ from rmq_spark.errors import (
     RmqError,
 )
 from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol.calls import CALLS_A_PIPELINE
+from rmq_spark.protocol.chunks import chunks
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, Rollback
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.durations import parse_duration_ms
@@ -45,6 +47,7 @@ class Batch:
         # By slot and claim: how many messages were not rolled back.
         self._waiting = {(claim.slot, claim.claim_id): len(claim.contents) for claim in claims}
         self._done = not self._messages
+        self._unread = False
 
     def __iter__(self) -> Iterator[Delivered]:
         return iter(self._messages)
@@ -72,6 +75,15 @@ class Batch:
         """
         wait = None if delay is None else parse_duration_ms("delay", delay)
         return self._consumer.rollback(self, self if messages is None else messages, wait)
+
+    def mark_unread(self) -> None:
+        """Let this delivery count as none, for a consumer that only looks.
+
+        The messages cost no retry and keep their place when they are given back: when the next
+        batch is taken, the consumer is closed, or the lease ends. commit then raises
+        ConsumerMisused.
+        """
+        self._consumer.mark_unread(self)
 
     def renew(self) -> None:
         """Begin the lease anew, for a batch that takes long.
@@ -131,8 +143,8 @@ class Consumer:
         # People choose names, so another topic or group may have a consumer of the same one.
         scoped = scoped_name(queue.keys.topic, queue.keys.group, name)
         known_run = max(header.run for header in queue.ask(reading.headers, name))
-        runs = ConsumerRuns(queue.server, scoped, queue.key_prefix)
-        self._run = runs.open(queue.keys.topic, known_run)
+        self._runs = ConsumerRuns(queue.server, scoped, queue.key_prefix)
+        self._run = self._runs.open(queue.keys.topic, known_run)
         queue.ask(claiming.give_back, queue.slots, name, self._run)
         # Only now: until they were barred, older runs of this name could claim.
         headers = queue.ask(reading.headers, name)
@@ -159,6 +171,15 @@ class Consumer:
         with self._lock:
             self._closed = True
             self._give_back()
+
+    def forget(self) -> None:
+        """Close, and delete what Redis keeps of the name. For a name that is used only once."""
+        with self._lock:
+            self.close()
+            queue = self.queue
+            for part in chunks(queue.slots, CALLS_A_PIPELINE):
+                queue.server.commands([("HDEL", queue.keys.consumers(s), self.name) for s in part])
+            self._runs.forget()
 
     def batches(self, limit: int = DEFAULT_LIMIT, *, wait: bool = True) -> Iterator[Batch]:
         """Yield batches of up to ``limit`` messages: for ever, or while any is due if not wait.
@@ -244,6 +265,11 @@ class Consumer:
             if batch._done:
                 return 0
             self._check_is_taken(batch)
+            if batch._unread:
+                raise ConsumerMisused(
+                    f"The batch of consumer {self.name} is marked unread: it can only be given "
+                    "back. Take another batch to commit it."
+                )
             # Redis may have fallen back to a state with an earlier batch, which is not finished.
             settled = self.queue.ask(
                 claiming.commit,
@@ -279,6 +305,15 @@ class Consumer:
                 if claim in batch._waiting:  # else the message came with another batch
                     batch._waiting[claim] -= how_many
         return sum(rolled_back)
+
+    def mark_unread(self, batch: Batch) -> None:
+        """Let the delivery of a batch count as none. Raises Lost if it was given back."""
+        with self._lock:
+            if batch._done:
+                return
+            self._check_is_taken(batch)
+            self.queue.ask(claiming.unread, self._claimed_slots, self.name, self._run, self._seq)
+            batch._unread = True
 
     def renew(self, batch: Batch) -> None:
         """Begin the lease of a batch anew. Raises Lost as Batch.renew does."""

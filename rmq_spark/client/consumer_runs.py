@@ -35,6 +35,10 @@ class ConsumerRuns:
         """Return what the consumer read when it was opened last; None at first."""
         return self._server.ask(runs.topics_of(self._key))
 
+    def forget(self) -> None:
+        """Delete it: the consumer never comes back."""
+        self._server.command("UNLINK", self._key)
+
     def settle(self, seq: int) -> None:
         """Note that the consumer has committed everything up to a batch."""
         self._server.ask(runs.settle(self._key, seq))

@@ -180,8 +180,9 @@ _TABLE = (
     _Row(
         lambda failed: passes(failed.error),
         errors.ServerUnavailable,
-        "{at} cannot be reached ({kind}: {text}). Check redis.url and that the server runs{tls}; "
-        "it was tried for {patience}.",
+        "{at} cannot be reached ({kind}: {text}). Check that the server runs{tls} and that redis.url "
+        "or RMQ_REDIS_URL names it; `rmq local` starts a Redis for trials. It was tried for "
+        "{patience}.",
     ),
     _Row(
         lambda failed: failed.text.lower().startswith("unknown command"),

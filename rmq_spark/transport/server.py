@@ -233,7 +233,11 @@ class Server:
                 raise error from None
             if not passes(error) or time.monotonic() + wait >= end:
                 raise self._typed(error, what)
-            _log.warning("Redis at %s: %s; trying again", self.address, type(error).__name__)
+            if wait == _FIRST_WAIT_S:  # one line for an outage, however often it is tried
+                _log.warning(
+                    "trying Redis at %s for %g s: %s",
+                    *(self.address, self._patience_s, type(error).__name__),
+                )
             time.sleep(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
 

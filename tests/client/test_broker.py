@@ -59,6 +59,7 @@ def test_a_definition_that_differs_is_an_error_showing_both(broker, topic_type, 
     assert str(raised.value).startswith(
         f"The topic T exists as Priority with slotAmount 8; asked for was {asked}. "
     )
+    assert str(raised.value).endswith("rmq delete T, or broker.delete('T').")
     assert broker.definition("T").slot_amount == 8
 
 

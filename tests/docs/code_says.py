@@ -10,7 +10,7 @@ import rmq_spark
 from rmq_spark.cli.app import _connection, app
 
 # Methods that other parts of the package call.
-INSIDE = {"Queue": ("ask",), "Consumer": ("commit", "renew", "rollback")}
+INSIDE = {"Queue": ("ask",), "Consumer": ("commit", "mark_unread", "renew", "rollback")}
 CLASSES = (rmq_spark.Broker, rmq_spark.Queue, rmq_spark.Consumer, rmq_spark.Batch)
 VALUES = (
     *(rmq_spark.Message, rmq_spark.SendResult, rmq_spark.Delivered, rmq_spark.TopicDefinition),

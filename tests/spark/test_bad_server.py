@@ -53,9 +53,8 @@ def locked():
 @pytest.mark.parametrize("use", [write, read])
 def test_a_server_that_is_down_is_named_with_what_to_check(use):
     port = free_port()
-    with refused(
-        ServerUnavailable, f"redis://127.0.0.1:{port}/0 cannot be reached", "Check redis.url"
-    ) as _:
+    away, check = f"redis://127.0.0.1:{port}/0 cannot be reached", "redis.url or RMQ_REDIS_URL"
+    with refused(ServerUnavailable, away, check) as _:
         use(f"redis://:{SECRET}@127.0.0.1:{port}/0", **{"redis.socketConnectTimeout": "200ms"})
 
 

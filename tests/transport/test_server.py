@@ -58,8 +58,17 @@ def test_a_server_that_is_away_is_named_with_what_to_check():
         connect(url, patience_s=0.2)
     text = str(raised.value)
     assert f"Redis at {url.replace(f':{SECRET}@', '')} cannot be reached" in text
-    assert "Check redis.url and that the server runs; it was tried for 0.2 s." in text
+    assert "Check that the server runs and that redis.url or RMQ_REDIS_URL names it" in text
+    assert "`rmq local` starts a Redis for trials. It was tried for 0.2 s." in text
     assert SECRET not in "".join(traceback.format_exception(raised.value))
+
+
+def test_an_outage_is_told_in_one_line_at_once(caplog):
+    url = f"redis://:{SECRET}@127.0.0.1:{free_port()}/0"
+    with pytest.raises(ServerUnavailable):
+        connect(url, patience_s=0.4)  # time for several tries
+    address = url.replace(f":{SECRET}@", "")
+    assert caplog.messages == [f"trying Redis at {address} for 0.4 s: ConnectionError"]
 
 
 def test_a_wrong_password_is_refused_at_once(locked_redis):
