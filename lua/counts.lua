@@ -1,5 +1,5 @@
--- How many messages of a store stand before each of some places, in delivery order.
--- KEYS: 1 store
+-- How many messages of a queue stand before each of some places, in delivery order.
+-- KEYS: 1 store, or another queue
 -- ARGV: 1 descending 0/1, 2.. whole numbers: the places behind all messages of these scores
 -- Returns as many counts as scores.
 -- Errors: RMQ_WRONGTYPE

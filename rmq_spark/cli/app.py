@@ -1,19 +1,72 @@
-"""The command line: what stands before the commands, and which there are."""
+"""The command line: the options before the command, and the commands in their groups."""
 
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import rmq_spark
-from rmq_spark.cli import doctor, live, message_commands, program_commands, topic_commands
+from rmq_spark.cli import mend_commands, program_commands, read_commands, topic_commands
+from rmq_spark.cli.doctor import doctor
+from rmq_spark.cli.due_command import due
+from rmq_spark.cli.live import top
+from rmq_spark.cli.send_commands import cancel, send
 from rmq_spark.cli.session import Session, parse_options
 from rmq_spark.topics.definition import check_key_prefix
 
+COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+    "Topics": {
+        "create": topic_commands.create,
+        "topics": topic_commands.list_topics,
+        "show": topic_commands.show,
+        "alter": topic_commands.alter,
+        "pause": topic_commands.pause,
+        "resume": topic_commands.resume,
+        "delete": topic_commands.delete,
+        "lower-epochs": topic_commands.lower_epochs,
+    },
+    "Messages": {
+        "send": send,
+        "consume": read_commands.consume,
+        "peek": read_commands.peek,
+        "due": due,
+        "cancel": cancel,
+        "requeue": mend_commands.requeue,
+        "purge": mend_commands.purge,
+        "expire": mend_commands.expire,
+    },
+    "Operation": {
+        "top": top,
+        "doctor": doctor,
+        "metrics": program_commands.metrics,
+        "local": program_commands.local,
+    },
+}
+
+
+class GroupedCommands(TyperGroup):
+    """The command rmq, whose help lists commands by group."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group."""
+        width = max(map(len, self.commands))
+        limit = formatter.width - 6 - width
+        for title, names in COMMANDS.items():
+            with formatter.section(title):
+                rows = [
+                    (name.ljust(width), self.commands[name].get_short_help_str(limit))
+                    for name in names
+                ]
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
     name="rmq",
-    help="See what is queued in Redis, mend what died, know that it is healthy.",
-    epilog="Exit codes: 0 done, 1 failed (or the answer was no), 2 misused, 3 nothing matched, 130 "
-    "interrupted.",
+    cls=GroupedCommands,
+    help="Send, see and mend messages that are queued in Redis.",
+    epilog="Exit codes: 0 done; 1 failed, or the answer was no; 2 a wrong option, topic or "
+    "message; 3 nothing matched, or nothing is due; 130 interrupted.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -34,17 +87,19 @@ def _connection(
     redis_url: Annotated[
         str | None,
         typer.Option(
-            help="Where Redis is; else RMQ_REDIS_URL, else the local server.", metavar="URL"
+            help="The address of Redis; otherwise RMQ_REDIS_URL, otherwise the local server.",
+            metavar="URL",
         ),
     ] = None,
-    redis_cluster: Annotated[bool, typer.Option(help="It is a Redis Cluster.")] = False,
-    key_prefix: Annotated[str, typer.Option(help="What stands before every key.")] = "",
+    redis_cluster: Annotated[bool, typer.Option(help="Redis is a Redis Cluster.")] = False,
+    key_prefix: Annotated[str, typer.Option(help="The prefix of every key, such as shop:.")] = "",
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", help="Another option of the connection: redis.name=value."),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     options = parse_options(option or [])
@@ -55,5 +110,6 @@ def _connection(
     context.obj = Session(options, check_key_prefix(key_prefix))
 
 
-for module in (topic_commands, message_commands, live, doctor, program_commands):
-    module.add_to(app)
+for commands in COMMANDS.values():
+    for name, command in commands.items():
+        app.command(name)(command)

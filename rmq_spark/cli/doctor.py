@@ -1,4 +1,4 @@
-"""rmq doctor: is what a queue needs there, and what is to be done if it is not."""
+"""rmq doctor: checks what a queue needs, and shows what to do about what is missing."""
 
 import importlib.util
 import os
@@ -15,7 +15,14 @@ import typer
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_table
 from rmq_spark.cli.session import Session, session_of
-from rmq_spark.errors import RmqError
+from rmq_spark.errors import (
+    InvalidOption,
+    RmqError,
+    ServerRefused,
+    ServerUnavailable,
+    ServerUnsuitable,
+    ServerUntrusted,
+)
 from rmq_spark.ownership.ensemble import parse_ensemble
 from rmq_spark.transport.server import Server
 
@@ -31,9 +38,31 @@ _FIND_FORMAT = (
     "s.read.format('rmq').option('topic', 'T').option('queue', 'dead').load(); print(s.version)"
 )
 
+_REDIS_REMEDIES: tuple[tuple[type[RmqError], str], ...] = (
+    (InvalidOption, "Correct --redis-url, RMQ_REDIS_URL or --option as the message says"),
+    (
+        ServerUnavailable,
+        "Start Redis (rmq local starts one for trials), then: export RMQ_REDIS_URL=redis://host:6379",
+    ),
+    (
+        ServerRefused,
+        "export RMQ_REDIS_URL=redis://user:password@host:6379; rights: docs/security.md",
+    ),
+    (
+        ServerUntrusted,
+        "Use the host name of the certificate, and -o redis.sslCaCerts=FILE of its authority",
+    ),
+    (
+        ServerUnsuitable,
+        "redis-cli CONFIG SET maxmemory-policy noeviction; Redis must be 6.2 or later; a node of a "
+        "Redis Cluster needs rmq --redis-cluster",
+    ),
+)
+_OTHERWISE = "Do what the message says, then run rmq doctor again"
+
 
 class Finding(NamedTuple):
-    """One line: what was looked at, how it is, what was seen, what to do."""
+    """One check: what was checked, its state, what was seen, what to do."""
 
     what: str
     state: str
@@ -41,20 +70,18 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds this command."""
-    app.command()(doctor)
-
-
 def doctor(
     context: typer.Context,
     zookeeper: Annotated[
-        str | None, typer.Option(help="host:port by commas: look at ZooKeeper, too.")
+        str | None, typer.Option(help="Check ZooKeeper, too: host:port, separated by commas.")
     ] = None,
-    spark: Annotated[bool, typer.Option(help="Start Spark and look for the format.")] = True,
+    spark: Annotated[bool, typer.Option(help="Start Spark and look for the format rmq.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Look at Redis, ZooKeeper, Java, Python and Spark, and say what to mend."""
+    """Check Redis, ZooKeeper, Java, Python and Spark.
+
+    Each check that fails, or warns, shows what to do.
+    """
     findings = list(_findings(session_of(context), zookeeper, spark))
     if as_json:
         print_json([finding._asdict() for finding in findings])
@@ -70,15 +97,15 @@ def _findings(session: Session, zookeeper: str | None, spark: bool) -> Iterator[
     yield of_zookeeper(zookeeper)
     yield of_java()
     yield of_python()
-    yield of_format() if spark else Finding("Spark", SKIP, "not asked for")
+    yield of_format() if spark else Finding("Spark", SKIP, "--no-spark")
 
 
 def of_redis(session: Session) -> Iterator[Finding]:
-    """Whether the server can be used, keeps what it is given, and has room."""
+    """Check that the server can be used, keeps its data, and has room."""
     try:
         server = session.server()
     except RmqError as error:
-        yield Finding("Redis", FAIL, str(error), "see what it says")
+        yield Finding("Redis", FAIL, str(error), _redis_remedy(error))
         return
     info = _info(server)
     version = info.get("valkey_version") or info.get("redis_version")
@@ -88,6 +115,10 @@ def of_redis(session: Session) -> Iterator[Finding]:
     yield _memory(info)
     yield _permissions(server)
     server.close()
+
+
+def _redis_remedy(error: RmqError) -> str:
+    return next((text for kind, text in _REDIS_REMEDIES if isinstance(error, kind)), _OTHERWISE)
 
 
 def _info(server: Server) -> dict[str, Any]:
@@ -105,9 +136,9 @@ def _persistence(server: Server, info: dict[str, Any]) -> Finding:
     except (redis.RedisError, AttributeError):  # not permitted, or several nodes that answer
         return Finding("Redis on disk", SKIP, "appendonly no; this user may not ask for more")
     if saves:
-        remedy = "Set appendonly yes: a crash loses what came since the last snapshot"
+        remedy = "redis-cli CONFIG SET appendonly yes; without it a crash loses messages"
         return Finding("Redis on disk", WARN, "snapshots only", remedy)
-    remedy = "Set appendonly yes: all messages are lost when it ends"
+    remedy = "redis-cli CONFIG SET appendonly yes; without it a restart loses all messages"
     return Finding("Redis on disk", WARN, "nothing is kept", remedy)
 
 
@@ -115,31 +146,39 @@ def _memory(info: dict[str, Any]) -> Finding:
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if not limit:
         remedy = (
-            "Set maxmemory below what the machine has: senders are refused, not the server killed"
+            "redis-cli CONFIG SET maxmemory 2gb (less than the machine has): a full Redis then "
+            "refuses senders, and is not killed"
         )
         return Finding("Redis memory", WARN, f"{used / 2**20:,.0f} MiB used, no maxmemory", remedy)
     percent = 100 * used // limit
     seen = f"{used / 2**20:,.0f} of {limit / 2**20:,.0f} MiB ({percent} %)"
     if percent < FULL_PERCENT:
         return Finding("Redis memory", OK, seen)
-    return Finding("Redis memory", WARN, seen, "Consume, purge, or raise maxmemory")
+    return Finding(
+        "Redis memory",
+        WARN,
+        seen,
+        "Consume faster, rmq purge dead messages, or redis-cli CONFIG SET maxmemory higher",
+    )
 
 
 def _permissions(server: Server) -> Finding:
     try:
         denied = server.denied()
     except RmqError as error:
-        return Finding("Redis user", FAIL, str(error), "see docs/security.md")
+        return Finding("Redis user", FAIL, str(error), _redis_remedy(error))
     if not denied:
         return Finding("Redis user", OK, "may run all commands of the queue")
-    remedy = "ACL SETUSER ... " + " ".join(f"+{name.lower()}" for name in sorted(denied))
+    remedy = "redis-cli ACL SETUSER <user> " + " ".join(
+        f"+{name.lower()}" for name in sorted(denied)
+    )
     return Finding("Redis user", FAIL, f"may not run {', '.join(sorted(denied))}", remedy)
 
 
 def of_zookeeper(hosts: str | None) -> Finding:
-    """Whether it answers."""
+    """Check that ZooKeeper answers."""
     if hosts is None:
-        return Finding("ZooKeeper", SKIP, "not asked for", "--zookeeper host:port")
+        return Finding("ZooKeeper", SKIP, "not asked for", "rmq doctor --zookeeper host:2181")
     try:
         from kazoo.client import KazooClient
         from kazoo.handlers.threading import KazooTimeoutError
@@ -148,14 +187,14 @@ def of_zookeeper(hosts: str | None) -> Finding:
     try:
         options = parse_ensemble({"hosts": hosts})
     except RmqError as error:
-        return Finding("ZooKeeper", FAIL, str(error), "see what it says")
+        return Finding("ZooKeeper", FAIL, str(error), "Write --zookeeper host:2181,host:2181")
     client = KazooClient(options.hosts if options else hosts)
     try:
         client.start(timeout=ZOOKEEPER_TIMEOUT_S)
         client.exists("/")
         return Finding("ZooKeeper", OK, f"{hosts} answers")
     except KazooTimeoutError:
-        remedy = "Check the address, and that a majority of the servers runs"
+        remedy = "Check --zookeeper, and start a majority of the servers (zkServer.sh status)"
         return Finding("ZooKeeper", FAIL, f"{hosts} does not answer", remedy)
     finally:
         client.stop()
@@ -163,10 +202,12 @@ def of_zookeeper(hosts: str | None) -> Finding:
 
 
 def of_java() -> Finding:
-    """Whether there is one that Spark can use."""
+    """Check that there is a Java that Spark can use."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
-    remedy = f"Install Java {OLDEST_JAVA} or later, or set JAVA_HOME; only Spark needs it"
+    remedy = (
+        f"Install Java {OLDEST_JAVA} or later and export JAVA_HOME=/path/to/it; only Spark needs it"
+    )
     told = _run([java, "-version"], JAVA_TIMEOUT_S) if java else None
     found = re.search(r'version "(\d+)[^"]*"', told.stderr) if told else None
     if found is None:
@@ -176,7 +217,7 @@ def of_java() -> Finding:
 
 
 def of_python() -> Finding:
-    """Whether Spark's workers would run this Python, in which rmq-spark is installed."""
+    """Check that Spark's workers run this Python, in which rmq-spark is installed."""
     named = os.environ.get("PYSPARK_PYTHON") or "python3"
     mine = f"{sys.version_info.major}.{sys.version_info.minor}"
     code = (
@@ -196,14 +237,14 @@ def of_python() -> Finding:
 
 
 def of_format() -> Finding:
-    """Whether Spark finds the format."""
+    """Check that Spark finds the format."""
     if importlib.util.find_spec("pyspark") is None:
         return Finding("Spark", FAIL, "pyspark is missing", "pip install 'rmq-spark[spark]'")
     done = _run([sys.executable, "-c", _FIND_FORMAT], SPARK_TIMEOUT_S)
     if done is not None and done.returncode == 0:
         return Finding("Spark", OK, f"{done.stdout.split()[-1]} finds the format rmq")
     last = (done.stderr.strip().split("\n")[-1] if done else "it did not start")[:200]
-    remedy = "rmq_spark.register(spark), or install rmq-spark where Spark runs"
+    remedy = "pip install rmq-spark where Spark runs, or call rmq_spark.register(spark)"
     return Finding("Spark", FAIL, last, remedy)
 
 

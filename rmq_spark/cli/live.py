@@ -23,25 +23,21 @@ COLUMNS = (
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds this command."""
-    app.command()(top)
-
-
 def top(
     context: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(help="Topics; else all.", show_default=False)
+        list[str] | None, typer.Argument(help="Topics; otherwise all.", show_default=False)
     ] = None,
-    interval: Annotated[str, typer.Option(help="How long between two looks.")] = "2s",
+    interval: Annotated[str, typer.Option(help="The time between two looks.")] = "2s",
     times: Annotated[
-        int | None, typer.Option("--times", "-n", min=1, help="So many looks; else until Ctrl-C.")
+        int | None,
+        typer.Option("--times", "-n", min=1, help="Look so many times; otherwise until Ctrl-C."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Watch topics: rates in and out, due, delayed, in flight, dead, the oldest, the owners.
+    """Watch rates, queues and consumers of topics until Ctrl-C.
 
-    Where stdout is no terminal, one table after the other; with --json one line for each look.
+    If stdout is not a terminal, the tables follow each other. With --json each look is one line.
     """
     seconds = parse_duration_ms("--interval", interval) / 1000
     if seconds < SHORTEST_INTERVAL_S:

@@ -1,4 +1,4 @@
-"""Runs the command, and turns our own errors into a line on stderr and an exit code."""
+"""The program rmq: an error of ours becomes a line on stderr and an exit code."""
 
 import io
 import logging
@@ -12,18 +12,17 @@ FAILED, MISUSED = 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code.
+    """Run one command and return its exit code.
 
-    0 done; 1 failed, or the answer was no, or nobody reads its output any more; 2 misused: an
-    option, a topic or a message that is none; 3 nothing matched; 130 interrupted.
+    0 done; 1 failed, or the answer was no, or nobody reads its output any more; 2 a wrong option,
+    topic or message; 3 nothing matched, or nothing is due; 130 interrupted.
     """
     try:
         from rmq_spark.cli.app import app
     except ModuleNotFoundError as error:
         print(f"rmq needs {error.name}: pip install 'rmq-spark[cli]'", file=sys.stderr)  # noqa: T201
         return FAILED
-    for name in ("rmq_spark", "kazoo"):  # what fails at last is told
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    _tell_outages()
     code = _run(app, arguments)
     try:
         sys.stdout.flush()
@@ -32,6 +31,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _not_written(error)
     return code
+
+
+def _tell_outages() -> None:
+    """Log only that Redis is being tried, on stderr; an error that lasts is printed at the end."""
+    for name in ("rmq_spark", "kazoo"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    outages = logging.getLogger("rmq_spark.transport.server")
+    outages.setLevel(logging.WARNING)
+    if not outages.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("rmq: %(message)s"))
+        outages.addHandler(handler)
+        outages.propagate = False
 
 
 def _run(app: Callable[..., object], arguments: Sequence[str] | None) -> int:

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from rmq_spark.errors import InvalidOption
 
 # Behind a longer cell the others of its line stand further right.
 WIDEST_COLUMN = 60
@@ -17,26 +20,46 @@ SHOWN_BYTES = 200
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """Print a line for people."""
     sys.stdout.write(f"{text}\n")
 
 
 def tell(as_json: bool, text: str, **values: Any) -> None:
-    """What was done: a line for people, or an object for programs."""
+    """Print what was done: a line for people, or an object for programs."""
     if as_json:
         print_json(values)
     else:
         say(text)
 
 
+def note(text: str) -> None:
+    """Print a remark for people beside the output, on stderr."""
+    if sys.stderr:
+        sys.stderr.write(f"{text}\n")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask, unless yes answers. Raises InvalidOption where nobody can answer."""
+    if yes:
+        return
+    if not (sys.stdin and sys.stdin.isatty()):
+        raise InvalidOption(f"{question} Nobody can be asked: stdin is no terminal. Say --yes.")
+    typer.confirm(question, abort=True)
+
+
+def messages_text(how_many: int) -> str:
+    """Return a number of messages in words."""
+    return f"{how_many:,} message{'' if how_many == 1 else 's'}"
+
+
 def print_json(value: Any) -> None:
-    """One line of JSON."""
+    """Print one line of JSON."""
     plain = "utf" not in (sys.stdout.encoding or "").lower()
     sys.stdout.write(json.dumps(value, ensure_ascii=plain) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table; in a pipe without colours, and a line a row however long it is."""
+    """Print a table; in a pipe without colours, and each row in one line."""
     listed = [list(row) for row in rows]
     if sys.stdout.isatty():
         Console(highlight=False).print(table_of(columns, listed))
@@ -49,7 +72,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table without lines around it, which may be cut by column as well as read."""
+    """Return a table without lines around it, for people and for cut."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     listed = [list(row) for row in rows]
     for at, column in enumerate(columns):
@@ -61,7 +84,7 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
 
 
 def text_of(value: Any) -> str:
-    """A cell: numbers with thousands apart, nothing where there is nothing."""
+    """Return a cell: numbers with a comma at thousands, nothing for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -70,17 +93,24 @@ def text_of(value: Any) -> str:
 
 
 def time_text(ms: int | None) -> str | None:
-    """A time as ISO 8601 in UTC; a number of ms where a calendar has no such day."""
+    """Return a time as ISO 8601 in UTC; a number of ms where a calendar has no such day."""
     if ms is None:
         return None
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+        text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
         return f"{ms} ms"
+    return text.replace("+00:00", "Z")
+
+
+def time_json(ms: int | None) -> str | int | None:
+    """Return a time as JSON has it: time_text, or the number of ms itself."""
+    text = time_text(ms)
+    return ms if text is None or text.endswith(" ms") else text
 
 
 def age_text(ms: int | None) -> str:
-    """How long ago: the two largest units."""
+    """Return a duration in its two largest units."""
     if ms is None:
         return ""
     seconds = max(0, ms) // 1000
@@ -92,9 +122,9 @@ def age_text(ms: int | None) -> str:
 
 
 def content_text(content: bytes) -> str:
-    """A content for people: what is no text shows as escapes, and nothing moves the cursor.
+    """Return a content for people: bytes that are not text, and control characters, escaped.
 
-    Of a long one the beginning; --json shows all.
+    A long content is cut; --json shows all of it.
     """
     if len(content) > SHOWN_BYTES:
         return f"{content_text(content[:SHOWN_BYTES])}... ({len(content):,} bytes)"
@@ -103,7 +133,7 @@ def content_text(content: bytes) -> str:
 
 
 def content_json(content: bytes) -> dict[str, str]:
-    """A content for programs: text, or what is no text as base64."""
+    """Return a content for programs: as text, or as base64 if it is not UTF-8."""
     try:
         return {"content": content.decode()}
     except UnicodeDecodeError:
@@ -111,5 +141,5 @@ def content_json(content: bytes) -> dict[str, str]:
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What there is."""
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}

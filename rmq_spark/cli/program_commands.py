@@ -1,34 +1,28 @@
-"""Commands that run until they are ended: servers to play with, figures."""
+"""Commands that run until they are ended: servers for trials, figures."""
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
 from rmq_spark.cli.output import print_json, say
-from rmq_spark.cli.session import session_of
+from rmq_spark.cli.session import ended_by_signals, session_of
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import InvalidOption
 
 DEFAULT_METRICS_PORT = 9309
 
 
-def add_to(app: typer.Typer) -> None:
-    """Adds these commands."""
-    for command in (local, metrics):
-        app.command(command.__name__)(command)
-
-
 def local(
-    zookeeper: Annotated[bool, typer.Option("--zookeeper", help="And a ZooKeeper.")] = False,
+    zookeeper: Annotated[bool, typer.Option("--zookeeper", help="Start a ZooKeeper, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = False,
 ) -> None:
-    """Start a Redis to play with (and a ZooKeeper), until Ctrl-C; their data go with them."""
-    with ExitStack() as stack:
+    """Start a Redis for trials, until Ctrl-C.
+
+    When it ends, its messages are gone.
+    """
+    with ended_by_signals() as ended, ExitStack() as stack:
         found = {"RMQ_REDIS_URL": stack.enter_context(LocalRedis()).url}
         if zookeeper:
             from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
@@ -39,22 +33,22 @@ def local(
         else:
             for name, value in found.items():
                 say(f"export {name}={value}")
-            say("They run until Ctrl-C; then all that is in them is gone.")
+            say("Paste this into other terminals. Ctrl-C ends it, and all its messages are gone.")
         sys.stdout.flush()
-        _wait_for_the_end()
+        ended.wait()
 
 
 def metrics(
     context: typer.Context,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="0: any that is free.")] = (
-        DEFAULT_METRICS_PORT
-    ),
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="The port to listen on; 0 takes a free one.")
+    ] = (DEFAULT_METRICS_PORT),
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Print a dashboard for Grafana and end.")
+        bool, typer.Option("--dashboard", help="Print a dashboard for Grafana instead.")
     ] = False,
 ) -> None:
-    """Serve the figures of all queues to Prometheus, at /metrics, until Ctrl-C."""
+    """Serve figures of all queues to Prometheus, until Ctrl-C."""
     try:
         from rmq_spark.metrics.queues import QueueCollector, dashboard_json, serve
     except ModuleNotFoundError as error:
@@ -64,26 +58,8 @@ def metrics(
     if dashboard:
         sys.stdout.write(dashboard_json())
         return
-    with serve(QueueCollector(session_of(context).broker), host, port) as served:
+    collector = QueueCollector(session_of(context).broker)
+    with ended_by_signals() as ended, serve(collector, host, port) as served:
         say(f"http://{host}:{served}/metrics")
         sys.stdout.flush()
-        _wait_for_the_end()
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[threading.Event]:
-    ended = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    try:
-        yield ended
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _wait_for_the_end() -> None:
-    """Until SIGTERM or Ctrl-C; both are how it is meant to end."""
-    with _ended_by_sigterm() as ended:
-        try:
-            ended.wait()
-        except KeyboardInterrupt:
-            return
+        ended.wait()

@@ -1,6 +1,9 @@
-"""Where a command works: the options of the connection, and the broker they lead to."""
+"""Where a command works: the options of the connection, the broker they lead to, its end."""
 
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -60,3 +63,23 @@ def broker_of(context: typer.Context) -> Broker:
     broker = session_of(context).broker()
     context.call_on_close(broker.close)
     return broker
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets; a second one ends the program at once."""
+    ended = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, before[signal.Signals(number)])
+        ended.set()
+
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # such as Ctrl-C in the background of a script
+            signal.signal(number, end)
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,18 +1,27 @@
-"""Commands on topics: list, make, change, show, delete."""
+"""Commands on topics: create, list, show, change, delete."""
 
 import re
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from rmq_spark.cli.arguments import Group, Json, Topic, Yes
-from rmq_spark.cli.output import age_text, print_json, print_table, say, tell, time_text
+from rmq_spark.cli.output import (
+    age_text,
+    confirm,
+    messages_text,
+    print_json,
+    print_table,
+    say,
+    tell,
+    time_json,
+)
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol import reading
-from rmq_spark.protocol.claims import Figures, QueueFigures
+from rmq_spark.protocol.claims import QueueFigures
+from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
@@ -22,30 +31,18 @@ from rmq_spark.topics.definition import (
 )
 from rmq_spark.topics.topic_types import TOPIC_TYPES, parse_topic_type
 
-Retries = Annotated[int | None, typer.Option(help="Deliveries after the first, 0 to 16.")]
-Backoff = Annotated[str | None, typer.Option(help="none, rocketmq, or durations by commas.")]
+Retries = Annotated[int | None, typer.Option(help="Deliveries after the first: 0 to 16.")]
+Backoff = Annotated[
+    str | None,
+    typer.Option(help="Waits before retries: none, rocketmq, or durations such as 10s,1m."),
+]
 _TYPES = ", ".join(TOPIC_TYPES)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Adds these commands."""
-    for name, command in (
-        ("topics", list_topics),
-        ("create", create),
-        ("alter", alter),
-        ("delete", delete),
-        ("pause", pause),
-        ("resume", resume),
-        ("show", show),
-        ("lower-epochs", lower_epochs),
-    ):
-        app.command(name)(command)
 
 
 def list_topics(
     context: typer.Context,
     pattern: Annotated[
-        str, typer.Argument(help="A regular expression that whole names match.")
+        str, typer.Argument(help="A regular expression that must match whole names.")
     ] = ".*",
     as_json: Json = False,
 ) -> None:
@@ -66,17 +63,28 @@ def list_topics(
 def create(
     context: typer.Context,
     topic: Topic,
-    topic_type: Annotated[str, typer.Option("--type", help=f"{_TYPES}.")],
-    slots: Annotated[int, typer.Option(help="A power of two to 65536.")] = DEFAULT_SLOT_AMOUNT,
+    topic_type: Annotated[str, typer.Option("--type", help=f"The type: {_TYPES}.")],
+    slots: Annotated[
+        int, typer.Option(help="The number of slots: a power of two, 1 to 65536.")
+    ] = DEFAULT_SLOT_AMOUNT,
     retries: Retries = None,
     backoff: Backoff = None,
-    groups: Annotated[str | None, typer.Option(help="Consumer groups by commas.")] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Consumer groups, separated by commas.")
+    ] = None,
     exclusive: Annotated[
-        bool, typer.Option("--exclusive", help="One key, one thread: needs ZooKeeper.")
+        bool,
+        typer.Option(
+            "--exclusive", help="Only one consumer works on a slot at a time. Needs ZooKeeper."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a topic. One that is there with this type and number of slots is left as it is."""
+    """Create a topic.
+
+    A topic that exists with this type and number of slots is left as it is. Both are fixed for
+    ever; change the rest with rmq alter.
+    """
     broker = broker_of(context)
     was_there = broker.find(topic) is not None
     settings: dict[str, Any] = _settings(retries, backoff)
@@ -85,8 +93,8 @@ def create(
     made = broker.create(
         topic, parse_topic_type(topic_type), slots, **settings, exclusive=exclusive
     )
-    text = f"{topic}: {'is there already' if was_there else 'made'}: {_told(made)}"
-    tell(as_json, text, made=not was_there, **definition_json(made))
+    text = f"{topic}: {'exists already' if was_there else 'created'}: {_told(made)}"
+    tell(as_json, text, created=not was_there, **definition_json(made))
 
 
 def alter(
@@ -95,20 +103,25 @@ def alter(
     retries: Retries = None,
     backoff: Backoff = None,
     exclusive: Annotated[
-        bool | None, typer.Option("--exclusive/--no-exclusive", help="One key, one thread.")
+        bool | None,
+        typer.Option(
+            "--exclusive/--no-exclusive", help="Only one consumer works on a slot at a time."
+        ),
     ] = None,
-    add_group: Annotated[str | None, typer.Option(help="A consumer group to add.")] = None,
-    remove_group: Annotated[str | None, typer.Option(help="One to take away.")] = None,
-    drop: Annotated[bool, typer.Option("--drop", help="With all messages in that group.")] = False,
+    add_group: Annotated[str | None, typer.Option(help="Add this consumer group.")] = None,
+    remove_group: Annotated[str | None, typer.Option(help="Remove this consumer group.")] = None,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Remove the group even if it holds messages.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Change retries, backoff, exclusiveness or consumer groups of a topic."""
+    """Change retries, backoff or consumer groups of a topic."""
     changes = _settings(retries, backoff)
     if exclusive is not None:
         changes["exclusive"] = exclusive
     if not changes and add_group is None and remove_group is None:
         raise InvalidOption(
-            "Nothing is to be changed. Accepted: --retries, --backoff, --exclusive, "
+            "Say what to change. Accepted: --retries, --backoff, --exclusive, "
             "--no-exclusive, --add-group, --remove-group."
         )
     broker = broker_of(context)
@@ -120,37 +133,37 @@ def alter(
     if remove_group is not None:
         gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
     altered = broker.definition(topic)
-    lost = f", {gone['messages']:,} messages went with {remove_group}" if gone else ""
+    lost = f", {messages_text(gone['messages'])} went with {remove_group}" if gone else ""
     tell(as_json, f"{topic}: {_told(altered)}{lost}", **definition_json(altered), **gone)
 
 
 def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json = False) -> None:
-    """Delete a topic with everything in it."""
+    """Delete a topic with all its messages."""
     broker = broker_of(context)
     held = sum(
         broker.queue(topic, group=group).figures().messages
         for group in broker.definition(topic).groups
     )
-    confirm(f"Delete topic {topic} with {held:,} messages?", yes)
+    confirm(f"Delete topic {topic} with {messages_text(held)}?", yes)
     broker.delete(topic)
-    tell(as_json, f"{topic}: deleted, with {held:,} messages", topic=topic, messages=held)
+    tell(as_json, f"{topic}: deleted, with {messages_text(held)}", topic=topic, messages=held)
 
 
 def pause(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
-    """Let no query take messages of a topic; sending goes on."""
+    """Stop the delivery of a topic; sending goes on."""
     paused = broker_of(context).alter(topic, paused=True)
-    text = f"{topic}: paused; queries take nothing of it from their next batch on"
+    text = f"{topic}: paused; consumers get nothing from their next batch on"
     tell(as_json, text, **definition_json(paused))
 
 
 def resume(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
-    """End a pause."""
+    """Start the delivery of a paused topic again."""
     resumed = broker_of(context).alter(topic, paused=False)
     tell(as_json, f"{topic}: resumed", **definition_json(resumed))
 
 
 def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
-    """Show a topic: its settings, queues, counters and consumers, group by group."""
+    """Show settings, queues, counters and consumers of a topic."""
     broker = broker_of(context)
     definition = broker.definition(topic)
     groups = [_group_json(broker.queue(topic, group=group)) for group in definition.groups]
@@ -183,11 +196,11 @@ def lower_epochs(
     group: Group = DEFAULT_GROUP_TEXT,
     as_json: Json = False,
 ) -> None:
-    """Let slots of an exclusive topic forget their epoch, after ZooKeeper was replaced.
+    """Reset epochs after ZooKeeper was replaced.
 
-    The epochs of a new ensemble begin anew, and a slot refuses one lower than its last. To be run
-    when no query reads the topic through the old ensemble any more: it would be let in beside the
-    new owners, and two would work on one slot.
+    For an exclusive topic: the epochs of a new ensemble start again from the beginning, and a slot
+    refuses an epoch lower than its last. Run this when no query reads the topic through the old
+    ensemble any more: otherwise two queries can work on one slot.
     """
     lowered = broker_of(context).lower_epochs(topic, group=group)
     nothing = "" if lowered else ": nothing to do, or another topic or Redis is meant"
@@ -195,17 +208,8 @@ def lower_epochs(
     tell(as_json, text, topic=topic, slots=lowered)
 
 
-def confirm(question: str, yes: bool) -> None:
-    """Asks, unless that is answered. Raises InvalidOption where nobody can answer."""
-    if yes:
-        return
-    if not (sys.stdin and sys.stdin.isatty()):
-        raise InvalidOption(f"{question} Nobody can be asked: stdin is no terminal. Say --yes.")
-    typer.confirm(question, abort=True)
-
-
 def definition_json(topic: TopicDefinition) -> dict[str, Any]:
-    """A topic as --json prints it."""
+    """Return a topic as --json prints it."""
     return {
         "topic": topic.name,
         "topicType": topic.type.name,
@@ -218,26 +222,30 @@ def definition_json(topic: TopicDefinition) -> dict[str, Any]:
     }
 
 
-def queues_json(figures: Figures) -> list[dict[str, Any]]:
-    """Figures as --json prints them."""
-    return [_queue_json(name, queue) for name, queue in figures.queues.items()]
-
-
-def _queue_json(name: str, queue: QueueFigures) -> dict[str, Any]:
-    return {"queue": name, "messages": queue.count, "due": queue.due, "firstMs": queue.oldest_ms}
-
-
 def _group_json(queue: Queue) -> dict[str, Any]:
-    figures = queue.figures()
+    figures, now_ms = queue.figures(), queue.now_ms()
     return {
         "group": group_text(queue.keys.group),
-        "queues": queues_json(figures),
+        "queues": [
+            {"queue": name, "messages": of.count, "due": of.due, **_first_json(name, of, now_ms)}
+            for name, of in figures.queues.items()
+        ],
         "counters": figures.counters,
-        "consumers": _consumers_json(queue),
+        "consumers": _consumers_json(queue, now_ms),
     }
 
 
-def _consumers_json(queue: Queue) -> list[dict[str, Any]]:
+def _first_json(name: str, queue: QueueFigures, now_ms: int) -> dict[str, Any]:
+    """Return the time of the first message in a queue, by what that time means."""
+    if queue.oldest_ms is None:
+        return {}
+    if name == QueueKind.PREPARE and queue.oldest_ms <= now_ms:
+        return {}  # a lease that has ended: due counts these messages
+    names = {"store": "dueTime", "prepare": "leaseEnds", "retry": "dueTime", "dead": "diedAt"}
+    return {names[name]: time_json(queue.oldest_ms)}
+
+
+def _consumers_json(queue: Queue, now_ms: int) -> list[dict[str, Any]]:
     return [
         {
             "consumer": seen.consumer,
@@ -245,15 +253,17 @@ def _consumers_json(queue: Queue) -> list[dict[str, Any]]:
             "atWork": seen.at_work,
             "seenMsAgo": seen.ms_ago,
         }
-        for seen in queue.ask(reading.consumers, queue.now_ms())
+        for seen in queue.ask(reading.consumers, now_ms)
     ]
 
 
 def _first(queue: dict[str, Any]) -> str:
-    """What the first message of a queue waits for, or has."""
-    meaning = {"store": "due", "prepare": "lease ends", "retry": "due", "dead": "died"}
-    time = time_text(queue["firstMs"])
-    return f"{meaning[queue['queue']]} {time}" if time else ""
+    """Return what the first message of a queue waits for, or what became of it."""
+    for name, meaning in (("dueTime", "due"), ("leaseEnds", "lease ends"), ("diedAt", "died")):
+        if name in queue:
+            return f"{meaning} {queue[name]}"
+    ended = queue["queue"] == QueueKind.PREPARE and queue["due"]
+    return "lease has ended; the next claim, or rmq expire, gives it back" if ended else ""
 
 
 def _settings(retries: int | None, backoff: str | None) -> dict[str, Any]:

@@ -71,8 +71,9 @@ class Broker:
             raise UnknownTopic(
                 f"The topic {name} does not exist on {self.server.address}"
                 f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}."
-                f"{self._nearest(name)} The first send with a topicType makes it, or "
-                "Broker.create; a reader never does."
+                f"{self._nearest(name)} Make it with `{create_command(name, self.key_prefix)}` "
+                "(or another type), with broker.create, or with a first write that has a "
+                "topicType; a reader makes none."
             )
         return TopicDefinition.from_json(name, text)
 
@@ -296,6 +297,12 @@ class Broker:
                 f"visibility_timeout={visibility_timeout!r} is not accepted. Accepted: 1ms or more."
             )
         return Consumer(lambda: self.queue(topic, group=group), name, lease_ms=lease_ms)
+
+
+def create_command(name: str, key_prefix: str, topic_type: TopicType = TopicType.FIXED_TIME) -> str:
+    """Return the command line that makes a topic."""
+    prefix = f"--key-prefix {key_prefix} " if key_prefix else ""
+    return f"rmq {prefix}create {name} --type {topic_type}"
 
 
 def check_agrees(

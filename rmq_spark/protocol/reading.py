@@ -85,11 +85,14 @@ def due(
 
 
 def counts(
-    queues: TopicQueues, slots: Sequence[int], scores: Sequence[int]
+    queues: TopicQueues,
+    slots: Sequence[int],
+    scores: Sequence[int],
+    kind: QueueKind = QueueKind.STORE,
 ) -> Request[list[list[int]]]:
-    """Count the messages each store delivers up to and with each score, by slot and score."""
-    args = [queues.descending, *scores]
-    return Request([Call("counts", [queues.keys.store(slot)], args) for slot in slots], list)
+    """Count the messages each queue delivers up to and with each score, by slot and score."""
+    args = [queues.descending if kind is QueueKind.STORE else 0, *scores]
+    return Request([Call("counts", queues.keys_of(slot, kind), args) for slot in slots], list)
 
 
 def any_due(queues: TopicQueues, slots: Sequence[int], *, one_node: bool) -> Request[bool]:

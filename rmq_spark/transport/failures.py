@@ -180,8 +180,8 @@ _TABLE = (
     _Row(
         lambda failed: passes(failed.error),
         errors.ServerUnavailable,
-        "{at} cannot be reached ({kind}: {text}). Check that the server runs{tls} and that redis.url "
-        "or RMQ_REDIS_URL names it; `rmq local` starts a Redis for trials. It was tried for "
+        "{at} cannot be reached ({kind}: {text}). Check that the server runs{tls} and that "
+        "redis.url or RMQ_REDIS_URL names it; `rmq local` starts a Redis for trials. It was tried for "
         "{patience}.",
     ),
     _Row(

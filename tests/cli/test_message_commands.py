@@ -6,6 +6,10 @@ import pytest
 
 from .running import bury, started
 
+from rmq_spark.protocol.pages import QueueKind
+
+HOUR_MS = 3_600_000
+
 
 def test_messages_are_sent_and_looked_at(rmq):
     rmq.topic()
@@ -14,15 +18,76 @@ def test_messages_are_sent_and_looked_at(rmq):
     found = rmq("peek", "Orders", "--json").lines
     assert sorted(found, key=lambda entry: entry["content"]) == [
         {
+            "topic": "Orders",
             "queue": "store",
             "slot": rmq.broker.definition("Orders").slot_of(content),
             "content": content.decode(),
-            "dueTimeMs": 1_893_456_000_000,
+            "dueTime": "2030-01-01T00:00:00.000Z",
             "retriesLeft": 16,
         }
         for content in (b"a", b"b")
     ]
-    assert "2030-01-01T00:00:00.000+00:00" in rmq("peek", "Orders").out
+    assert "2030-01-01T00:00:00.000Z" in rmq("peek", "Orders").out
+
+
+def due_times(queue):
+    pages = (page for slot in queue.slots for page in queue.pages(QueueKind.STORE, slot))
+    return {entry.content: entry.due_time_ms for page in pages for entry in page.entries()}
+
+
+def test_a_time_may_be_a_duration_from_now(rmq):
+    queue = rmq.topic()
+    before = queue.now_ms()
+    for content, time in (("soon", "30s"), ("ago", "-1h"), ("now", "now"), ("again", "+1.5h")):
+        assert rmq("send", "Orders", content, "--fixed-time", time).code == 0
+    after = queue.now_ms()
+    assert rmq("send", "Orders", "ms", "--fixed-time", "1893456000000").code == 0
+    found = due_times(queue)
+    for content, wait_ms in (
+        (b"soon", 30_000),
+        (b"ago", -HOUR_MS),
+        (b"now", 0),
+        (b"again", 5_400_000),
+    ):
+        assert before + wait_ms <= found[content] <= after + wait_ms
+    assert found[b"ms"] == 1_893_456_000_000
+
+    def peeked(*span):
+        return {entry["content"] for entry in rmq("peek", "Orders", "--json", *span).lines}
+
+    assert peeked("--until", "now") == {"ago", "now"}
+    assert peeked("--from", "now", "--until", "1h") <= {"soon"}
+    assert peeked("--from", "-2h", "--until", "-30m") == {"ago"}
+
+
+def test_dead_messages_are_chosen_by_how_long_ago_and_come_back_later(rmq):
+    queue = rmq.topic()
+    queue.server.client.zadd(queue.keys.dead(0), {"lately": queue.now_ms() - 1000, "old": 1000})
+    assert rmq("requeue", "Orders", "--all", "--from", "-1h", "--fixed-time", "10m").code == 0
+    (due_ms,) = due_times(queue).values()
+    assert queue.now_ms() + 9 * 60_000 < due_ms <= queue.now_ms() + 10 * 60_000
+    assert rmq("purge", "Orders", "--all", "--until", "-1h", "--yes").out == (
+        "Orders: 1 message deleted\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "commands"),
+    [
+        (["--fixed-time", "30s"], ["FixedTime"]),
+        (["--time-range", "30s"], ["RangeMerge"]),
+        (["--priority", "20"], ["Priority"]),
+        ([], ["RangeMerge", "Priority", "FixedTime"]),
+    ],
+)
+def test_a_topic_that_is_not_there_is_named_with_the_commands_that_make_it(rmq, value, commands):
+    rmq.topic("Order")
+    done = rmq("send", "Orders", "m", *value)
+    made = [f"rmq --key-prefix {rmq.prefix} create Orders --type {one}" for one in commands]
+    assert done.code == 2
+    assert f"The nearest names are Order. Make it: {' | '.join(made)}. Then send" in done.err
+    rmq("create", "Orders", "--type", commands[0])
+    assert rmq("send", "Orders", "m", *(value or ["--time-range", "1s"])).code == 0
 
 
 def test_lines_of_stdin_are_sent_as_they_are(rmq):
@@ -71,7 +136,7 @@ def test_other_queues_times_and_slots_are_looked_at(rmq):
     (only,) = rmq(
         "peek", "Orders", "--queue", "all", "--slots", str(slot), "--until", "1001", "--json"
     ).lines
-    assert (only["content"], only["diedAtMs"]) == ("d0", 1000)
+    assert (only["content"], only["diedAt"]) == ("d0", "1970-01-01T00:00:01.000Z")
     assert len(rmq("peek", "Orders", "--queue", "dead", "-n", "2", "--json").lines) == 2
 
 
@@ -105,7 +170,7 @@ def test_messages_are_recalled_from_all_groups_or_one(rmq):
     queue = rmq.topic(groups=["", "audit"])
     queue.send(["a", "b"], fixed_time=99)
     assert rmq("cancel", "Orders", "a").out == "Orders: 2 messages recalled\n"
-    assert rmq("cancel", "Orders", "b", "--group", "audit").out == "Orders: 1 messages recalled\n"
+    assert rmq("cancel", "Orders", "b", "--group", "audit").out == "Orders: 1 message recalled\n"
     nothing = rmq("cancel", "Orders", "a")
     assert (nothing.code, nothing.out) == (3, "Orders: 0 messages recalled\n")
 
@@ -147,7 +212,7 @@ def test_a_purge_asks_and_deletes_what_waits(rmq):
     bury(queue, b"d0", b"d1")
     queue.send(["s0", "s1"], fixed_time=99)
     assert rmq("purge", "Orders", "--all").code == 2
-    assert rmq("purge", "Orders", "d0", "--yes").out == "Orders: 1 messages deleted\n"
+    assert rmq("purge", "Orders", "d0", "--yes").out == "Orders: 1 message deleted\n"
     assert rmq("purge", "Orders", "--all", "--yes").code == 0
     assert rmq("purge", "Orders", "--queue", "store", "--all", "--yes").code == 0
     figures = queue.figures()
@@ -160,7 +225,7 @@ def test_expired_claims_are_given_back(rmq):
     queue = rmq.topic()
     queue.send(["m"], fixed_time=99)
     rmq.broker.consumer("Orders", "clerk", visibility_timeout="1ms").poll()
-    assert rmq("expire", "Orders").out == "Orders: 1 messages given back\n"
+    assert rmq("expire", "Orders").out == "Orders: 1 message given back\n"
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
@@ -190,7 +255,7 @@ def test_what_dies_again_while_it_is_brought_back_is_brought_back_once(rmq):
     queue = rmq.topic(slots=1)
     bury(queue, b"old")
     queue.server.client.zadd(queue.keys.dead(0), {b"dies later": queue.now_ms() + 3_600_000})
-    assert rmq("requeue", "Orders", "--all").out == "Orders: 1 messages brought back\n"
+    assert rmq("requeue", "Orders", "--all").out == "Orders: 1 message brought back\n"
     assert queue.figures().dead.count == 1
 
 

@@ -19,8 +19,8 @@ from rmq_spark.metrics.queues import dashboard_json
 from .running import COMMAND, started
 
 ALL = (
-    "topics create alter delete pause resume show lower-epochs peek send cancel requeue purge "
-    "expire top doctor local metrics"
+    "topics create alter delete pause resume show lower-epochs send consume peek due cancel "
+    "requeue purge expire top doctor local metrics"
 )
 
 
@@ -28,6 +28,9 @@ def test_the_help_names_all_commands_and_exit_codes(rmq):
     told = rmq("--help").out
     assert [name for name in ALL.split() if f"  {name} " not in told] == []
     assert "3 nothing matched" in " ".join(told.split())
+    titles = ["Topics:", "Messages:", "Operation:"]
+    assert [line for line in told.splitlines() if line in titles] == titles
+    assert "..." not in told.replace("[ARGS]...", "")  # each first sentence fits a line
     assert rmq("--version").out == f"rmq-spark {rmq_spark.__version__}\n"
 
 
@@ -42,15 +45,20 @@ def test_every_command_has_help(rmq, name):
     [
         *("topics", "show T", "create T --type Priority", "alter T --retries 1", "delete T --yes"),
         *("pause T", "resume T", "peek T", "send T m", "cancel T m", "requeue T m"),
-        *("purge T m --yes", "expire T", "top --times 1"),
+        *("purge T m --yes", "expire T", "top --times 1", "consume T", "due T"),
     ],
 )
 def test_a_redis_that_is_down_is_a_line_and_not_a_trace(rmq, command):
     done = rmq(*command.split(), url=f"redis://u:Zk4-word@127.0.0.1:{free_port()}")
     assert done.code == 1
-    assert done.err.startswith("rmq: Redis at redis://127.0.0.1:")
-    assert "cannot be reached" in done.err
-    assert len(done.err.splitlines()) == 1
+    first, last = done.err.splitlines()
+    assert re.fullmatch(
+        r"rmq: trying Redis at redis://127.0.0.1:\d+ for 2 s: ConnectionError", first
+    )
+    assert last.startswith("rmq: Redis at redis://127.0.0.1:")
+    assert "cannot be reached" in last
+    for remedy in ("redis.url", "RMQ_REDIS_URL", "rmq local"):
+        assert remedy in last
     assert "Zk4-word" not in done.err
 
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from rmq_spark.protocol import claiming, reading
+
 
 def test_a_topic_is_made_and_listed(rmq):
     made = rmq(
@@ -9,7 +11,9 @@ def test_a_topic_is_made_and_listed(rmq):
         *("--backoff", "10s,1m", "--groups", "default,audit"),
     )
     assert made.code == 0, made.err
-    assert "made: FixedTime, 8 slots, 3 retries; backoff 10s,1m; groups default, audit" in made.out
+    assert (
+        "created: FixedTime, 8 slots, 3 retries; backoff 10s,1m; groups default, audit" in made.out
+    )
     assert rmq("topics", "--json").json == [
         {
             "topic": "Orders",
@@ -30,7 +34,7 @@ def test_a_topic_is_made_and_listed(rmq):
 def test_a_topic_that_is_there_is_left_as_it_is(rmq):
     rmq.topic()
     again = rmq("create", "Orders", "--type", "FixedTime", "--slots", "4", "--retries", "2")
-    assert (again.code, "is there already" in again.out) == (0, True)
+    assert (again.code, "exists already" in again.out) == (0, True)
     assert rmq.broker.definition("Orders").max_retries == 16
     other = rmq("create", "Orders", "--type", "Priority")
     assert (other.code, "exists as FixedTime" in other.err) == (1, True)
@@ -66,7 +70,7 @@ def test_a_group_with_messages_goes_only_with_drop(rmq):
     kept = rmq("alter", "Orders", "--remove-group", "audit")
     assert (kept.code, "holds 1 messages" in kept.err) == (1, True)
     gone = rmq("alter", "Orders", "--remove-group", "audit", "--drop")
-    assert (gone.code, "1 messages went with audit" in gone.out) == (0, True)
+    assert (gone.code, "1 message went with audit" in gone.out) == (0, True)
 
 
 def test_a_group_without_a_name_is_none(rmq):
@@ -106,6 +110,8 @@ def test_a_topic_is_shown_with_queues_counters_and_consumers(rmq):
     }  # fmt: skip
     assert group["counters"]["claimed"] == 2
     assert group["consumers"][0]["consumer"] == "clerk"
+    firsts = {q["queue"]: {*q} - {"queue", "messages", "due"} for q in group["queues"]}
+    assert firsts == {"store": {"dueTime"}, "prepare": {"leaseEnds"}, "retry": set(), "dead": set()}
     text = rmq("show", "Orders").out
     assert "lease ends" in text
     assert "clerk" in text
@@ -123,7 +129,7 @@ def test_a_topic_is_shown_with_queues_counters_and_consumers(rmq):
             ["alter", "--retries", "1"],
         ),
         *(["peek"], ["send", "m"], ["cancel", "m"], ["requeue", "m"], ["purge", "m", "--yes"]),
-        *(["expire"], ["top", "--times", "1"]),
+        *(["expire"], ["top", "--times", "1"], ["consume"], ["due"]),
     ],
 )
 def test_a_topic_that_does_not_exist_is_told_with_the_nearest_names(rmq, command):
@@ -142,7 +148,7 @@ def test_a_topic_is_deleted_only_when_that_is_said(rmq):
     asked = rmq("delete", "Orders")
     assert (asked.code, "stdin is no terminal. Say --yes" in asked.err) == (2, True)
     assert rmq.broker.find("Orders")
-    assert "with 1 messages" in rmq("delete", "Orders", "--yes").out
+    assert "with 1 message" in rmq("delete", "Orders", "--yes").out
     assert rmq.broker.find("Orders") is None
 
 
@@ -150,7 +156,7 @@ def test_what_was_done_is_told_as_json(rmq):
     def told(*arguments):
         return rmq(*arguments, "--json").json
 
-    assert told("create", "Orders", "--type", "FixedTime")["made"] is True
+    assert told("create", "Orders", "--type", "FixedTime")["created"] is True
     assert told("alter", "Orders", "--retries", "0")["maxRetries"] == 0
     assert told("pause", "Orders")["paused"] is True
     assert told("resume", "Orders")["paused"] is False
@@ -162,3 +168,41 @@ def test_what_was_done_is_told_as_json(rmq):
     assert told("expire", "Orders") == {"topic": "Orders", "messages": 0}
     assert told("lower-epochs", "Orders") == {"topic": "Orders", "slots": 0}
     assert told("delete", "Orders", "--yes") == {"topic": "Orders", "messages": 1}
+
+
+def loops(broker):
+    """What a plain consumer does before it ends, in several ways."""
+    with broker.consumer("Orders", "commits") as consumer:
+        for batch in consumer.batches(limit=3, wait=False):
+            batch.rollback(list(batch)[:1], delay="1h")
+            batch.commit()
+            break
+    with broker.consumer("Orders", "leaves") as consumer:
+        consumer.poll(3)
+    with broker.consumer("Orders", "rolls-back") as consumer:
+        consumer.poll(3).rollback()
+
+
+def test_after_the_end_of_a_consumer_nothing_is_at_work(rmq):
+    queue = rmq.topic()
+    queue.send([f"m{n}" for n in range(20)], fixed_time=99)
+    loops(rmq.broker)
+    (group,) = rmq("show", "Orders", "--json").json["groups"]
+    assert group["queues"][1] == {"queue": "prepare", "messages": 0, "due": 0}
+    assert len(group["consumers"]) == 3
+    assert [seen["atWork"] for seen in group["consumers"]] == [0, 0, 0]
+
+
+def test_a_lease_that_was_ended_is_no_time_long_past(rmq):
+    """As releaseOnStop=true ends those of a query."""
+    queue = rmq.topic()
+    queue.send(["m"], fixed_time=99)
+    consumer = rmq.broker.consumer("Orders", "clerk")
+    consumer.poll()
+    run = max(header.run for header in queue.ask(reading.headers, "clerk"))
+    queue.ask(claiming.release, queue.slots, "clerk", run)
+    (group,) = rmq("show", "Orders", "--json").json["groups"]
+    assert group["queues"][1] == {"queue": "prepare", "messages": 1, "due": 1}
+    text = rmq("show", "Orders").out
+    assert "1970" not in text
+    assert "lease has ended; the next claim, or rmq expire, gives it back" in text

@@ -1,0 +1,69 @@
+"""Messages that a command line chooses: by content, or by queue, slot and time."""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import typer
+
+from rmq_spark.cli.output import messages_text, tell
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.pages import Bounds, Page, parse_queues
+from rmq_spark.spark.table.selection import Scope
+from rmq_spark.spark.table.table_options import parse_slots
+from rmq_spark.topics.moments import parse_moment_from_now_ms
+
+NOTHING_FOUND = 3
+Every = Annotated[
+    bool, typer.Option("--all", help="All messages that --slots, --from and --until choose.")
+]
+
+
+def times_of(queue: Queue, since: str | None, until: str | None) -> Bounds:
+    """Return the times that --from and --until name. Raises InvalidOption."""
+    return Bounds(_moment(queue, "--from", since), _moment(queue, "--until", until))
+
+
+def pages_of(queue: Queue, queues: str, slots: str | None, times: Bounds) -> Iterator[Page]:
+    """Return the messages of these queues, slots and times. Raises InvalidOption at once."""
+    chosen = None if slots is None else parse_slots(slots)
+    scope = Scope(parse_queues(queues), chosen, times)
+    scope.slots_of(queue.definition)
+    return _pages(queue, scope)
+
+
+def _pages(queue: Queue, scope: Scope) -> Iterator[Page]:
+    for kind in scope.queues:
+        scores = scope.scores_of(kind, queue.definition)
+        if scores is not None:
+            for slot in scope.slots_of(queue.definition):
+                yield from queue.pages(kind, slot, scores)
+
+
+def are_named(contents: list[str] | None, every: bool) -> bool:
+    """Return whether messages are named, rather than chosen by --all. Raises InvalidOption."""
+    if bool(contents) == every:
+        raise InvalidOption("Which messages? Accepted: contents, or --all; not both.")
+    return bool(contents)
+
+
+def encoded(contents: Iterable[str] | None) -> list[bytes]:
+    """Return contents as the shell has them, which need not be text."""
+    return [os.fsencode(content) for content in contents or ()]
+
+
+def encoded_basis(slot_basis: str | None) -> bytes | None:
+    """Return a slot basis as the shell has it, or None."""
+    return None if slot_basis is None else os.fsencode(slot_basis)
+
+
+def tell_count(as_json: bool, topic: str, how_many: int, done: str) -> None:
+    """Print how many messages a command changed; end with 3 if there were none."""
+    tell(as_json, f"{topic}: {messages_text(how_many)} {done}", topic=topic, messages=how_many)
+    if not how_many:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+def _moment(queue: Queue, name: str, text: str | None) -> int | None:
+    return None if text is None else parse_moment_from_now_ms(name, text, queue.now_ms)

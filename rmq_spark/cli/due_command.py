@@ -1,0 +1,258 @@
+"""rmq due: how many messages fall due when, as bars."""
+
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from rmq_spark.cli.arguments import MOMENTS as MOMENTS_ACCEPTED
+from rmq_spark.cli.arguments import Group, Json, Topic
+from rmq_spark.cli.chosen_messages import NOTHING_FOUND, times_of
+from rmq_spark.cli.output import (
+    age_text,
+    messages_text,
+    print_json,
+    print_table,
+    say,
+    time_json,
+    time_text,
+)
+from rmq_spark.cli.session import broker_of
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol import reading
+from rmq_spark.protocol.pages import Bounds, QueueKind
+from rmq_spark.topics.definition import (
+    DEFAULT_GROUP_TEXT,
+    group_text,
+    parse_group,
+)
+from rmq_spark.topics.scores import HIGHEST_SCORE, LOWEST_SCORE
+
+MOST_BARS = 20
+WIDEST_BAR = 40
+BLOCKS = " ▏▎▍▌▋▊▉█"
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+TIME_WIDTHS = (
+    *(1, 2, 5, 10, 20, 50, 100, 200, 500),
+    *(_SECOND * number for number in (1, 2, 5, 10, 15, 30)),
+    *(_MINUTE * number for number in (1, 2, 5, 10, 15, 30)),
+    *(_HOUR * number for number in (1, 2, 3, 6, 12)),
+    *(_DAY * number for number in (1, 2, 7, 14, 30, 90, 180, 365)),
+    *(_DAY * 365 * 10**power for power in range(1, 7)),
+)
+NUMBER_WIDTHS = tuple(step * 10**power for power in range(16) for step in (1, 2, 5))
+# Every wait for a retry is kept as a full second, and 0 to 16 retries left.
+_RETRIES_WITHIN_SECOND = 999
+
+# The number of messages below each of some edges.
+Below = Callable[[Sequence[int]], list[int]]
+
+
+class Bar(NamedTuple):
+    """Messages from low on and below high; None: no bound."""
+
+    low: int | None
+    high: int | None
+    messages: int
+
+
+def due(
+    context: typer.Context,
+    topic: Topic,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", help=f"Draw bars from this moment on: {MOMENTS_ACCEPTED}."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Draw bars up to this moment, such as 1h.")
+    ] = None,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
+    """Draw when messages fall due, as bars.
+
+    For a Priority topic the bars show how many messages have which priority. The command counts
+    the messages that wait in the store or for a retry; it does not read or claim them.
+    """
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    if not queue.definition.type.has_due_times:
+        if since is not None or until is not None:
+            raise InvalidOption(
+                f"Topic {topic} is {queue.definition.type}: its messages have no due time. Leave "
+                "--from and --until out."
+            )
+        total = _draw_priorities(queue, as_json)
+    else:
+        total = _draw_times(queue, times_of(queue, since, until), as_json)
+    if not total:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+def _draw_times(queue: Queue, times: Bounds, as_json: bool) -> int:
+    now_ms = queue.now_ms()
+    bars = time_bars(lambda edges: _due_before(queue, edges), now_ms, times)
+    total = sum(bar.messages for bar in bars)
+    if as_json:
+        _print_json(queue, [_time_json(bar) for bar in bars])
+        return total
+    due_now = _due_before(queue, [now_ms + 1])[0]
+    _print_total(queue, total, f", {due_now:,} due now" if total else "")
+    rows = [
+        (*_time_cells(bar, now_ms), bar.messages, text)
+        for bar, text in zip(bars, _drawn(bars), strict=True)
+    ]
+    if rows:
+        print_table(("due from", "in", "messages", ""), rows)
+    return total
+
+
+def _draw_priorities(queue: Queue, as_json: bool) -> int:
+    first, again = _by_priority(queue, [HIGHEST_SCORE + 1])[0], _rolled_back(queue)
+    bars = fitted(
+        lambda edges: _by_priority(queue, edges),
+        Bar(LOWEST_SCORE, HIGHEST_SCORE + 1, first),
+        NUMBER_WIDTHS,
+    )[::-1]
+    if again:
+        bars.append(Bar(None, None, again))
+    total = first + again
+    if as_json:
+        _print_json(queue, [_priority_json(bar) for bar in bars])
+        return total
+    _print_total(queue, total, "")
+    rows = [
+        (_priority_text(bar), bar.messages, text)
+        for bar, text in zip(bars, _drawn(bars), strict=True)
+    ]
+    if rows:
+        print_table(("priority", "messages", ""), rows)
+    return total
+
+
+def time_bars(below: Below, now_ms: int, times: Bounds) -> list[Bar]:
+    """Return bars from the first to the last message, or within ``times``.
+
+    What is due now (or before times.low) is one bar, what comes after times.high another.
+    """
+    low = now_ms + 1 if times.low is None else times.low
+    high = HIGHEST_SCORE + 1 if times.high is None else times.high
+    if low >= high:
+        raise InvalidOption("--from is not before --until. Accepted: a later --until.")
+    before, up_to, total = below([low, high, HIGHEST_SCORE + 1])
+    bars = fitted(
+        below,
+        Bar(low, high, up_to - before),
+        TIME_WIDTHS,
+        keep=(times.low is not None, times.high is not None),
+    )
+    earlier = [Bar(None, low, before)] if before else []
+    later = [Bar(high, None, total - up_to)] if total > up_to else []
+    return [*earlier, *bars, *later]
+
+
+def fitted(
+    below: Below, whole: Bar, widths: Sequence[int], keep: tuple[bool, bool] = (False, False)
+) -> list[Bar]:
+    """Return at most MOST_BARS bars of a round width that fit the messages in ``whole``.
+
+    keep: whether the first and the last bar stand at the bounds of ``whole`` even when empty.
+    """
+    low, high = whole.low or 0, whole.high or 0
+    while True:
+        edges = _edges(low, high, widths)
+        counts = below(edges)
+        bars = [
+            Bar(first, past, count - before)
+            for (first, past), (before, count) in zip(
+                pairwise(edges), pairwise(counts), strict=True
+            )
+        ]
+        filled = [bar for bar in bars if bar.messages]
+        if not filled:
+            return []
+        tight = low if keep[0] else filled[0].low or 0, high if keep[1] else filled[-1].high or 0
+        if tight == (low, high):
+            return bars
+        low, high = tight
+
+
+def _edges(low: int, high: int, widths: Sequence[int]) -> list[int]:
+    """Return the bounds and the multiples of the first fitting width between them."""
+    width = next(w for w in widths if -(-high // w) - low // w <= MOST_BARS)
+    return [low, *range((low // width + 1) * width, high, width), high]
+
+
+def _due_before(queue: Queue, edges: Sequence[int]) -> list[int]:
+    """Return how many messages of store and retry queue are due before each time."""
+    last = [edge - 1 for edge in edges]
+    waits = [time // 1000 * 1000 + _RETRIES_WITHIN_SECOND for time in last]
+    stored = _counts(queue, last, QueueKind.STORE)
+    retried = _counts(queue, waits, QueueKind.RETRY)
+    return [sum(pair) for pair in zip(stored, retried, strict=True)]
+
+
+def _by_priority(queue: Queue, edges: Sequence[int]) -> list[int]:
+    """Return how many messages of the store have a priority below each."""
+    from_each = _counts(queue, [LOWEST_SCORE, *edges], QueueKind.STORE)
+    return [from_each[0] - count for count in from_each[1:]]
+
+
+def _rolled_back(queue: Queue) -> int:
+    """Return how many messages have lost their priority: they were rolled back."""
+    every, first = _counts(queue, [0, LOWEST_SCORE], QueueKind.STORE)
+    return every - first + sum(queue.ask(reading.sizes, [QueueKind.RETRY], queue.slots))
+
+
+def _counts(queue: Queue, scores: Sequence[int], kind: QueueKind) -> list[int]:
+    by_slot = queue.ask(reading.counts, queue.slots, scores, kind)
+    return [sum(column) for column in zip(*by_slot, strict=True)]
+
+
+def _print_total(queue: Queue, total: int, more: str) -> None:
+    say(f"{queue.definition.name}: {messages_text(total)} waiting{more}")
+
+
+def _print_json(queue: Queue, bars: list[dict[str, Any]]) -> None:
+    topic, group = queue.definition.name, group_text(queue.keys.group)
+    print_json({"topic": topic, "group": group, "bars": bars})
+
+
+def _time_json(bar: Bar) -> dict[str, Any]:
+    low, high = time_json(bar.low), time_json(bar.high)
+    return {"dueTimeFrom": low, "dueTimeUntil": high, "messages": bar.messages}
+
+
+def _priority_json(bar: Bar) -> dict[str, Any]:
+    high = None if bar.high is None else bar.high - 1
+    return {"priorityFrom": bar.low, "priorityTo": high, "messages": bar.messages}
+
+
+def _time_cells(bar: Bar, now_ms: int) -> tuple[str | None, str]:
+    if bar.low is None:
+        return ("now" if bar.high == now_ms + 1 else "before"), ""
+    away_ms = bar.low - now_ms
+    away = f"-{age_text(-away_ms)}" if away_ms < 0 else age_text(away_ms)
+    return time_text(bar.low), f"{away} and later" if bar.high is None else away
+
+
+def _priority_text(bar: Bar) -> str:
+    if bar.low is None or bar.high is None:
+        return "rolled back"
+    last = bar.high - 1
+    return f"{bar.low:,}" if bar.low == last else f"{bar.low:,} to {last:,}"
+
+
+def _drawn(bars: Sequence[Bar]) -> list[str]:
+    """Return each bar as text, the longest WIDEST_BAR characters long."""
+    most = max((bar.messages for bar in bars), default=0)
+    return [_blocks(bar.messages, most) for bar in bars]
+
+
+def _blocks(messages: int, most: int) -> str:
+    if "utf" not in (sys.stdout.encoding or "").lower():
+        return "#" * -(-WIDEST_BAR * messages // most)
+    eighths = -(-8 * WIDEST_BAR * messages // most)
+    return (BLOCKS[-1] * (eighths // 8) + BLOCKS[eighths % 8]).rstrip()

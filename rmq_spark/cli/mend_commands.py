@@ -1,0 +1,127 @@
+"""Commands that bring messages back, delete them, or give them back."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from rmq_spark.cli.arguments import (
+    Contents,
+    FixedTime,
+    From,
+    Group,
+    Json,
+    Priority,
+    SlotBasis,
+    Slots,
+    TimeRange,
+    Topic,
+    Until,
+    Yes,
+)
+from rmq_spark.cli.chosen_messages import (
+    Every,
+    are_named,
+    encoded,
+    encoded_basis,
+    pages_of,
+    tell_count,
+    times_of,
+)
+from rmq_spark.cli.message_values import check_told, given_types, message_with, parse_values
+from rmq_spark.cli.output import confirm, messages_text, tell
+from rmq_spark.cli.session import broker_of
+from rmq_spark.client.messages import contents_by_slot, requeue_score
+from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol import reading, sending
+from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
+
+
+def requeue(
+    context: typer.Context,
+    topic: Topic,
+    contents: Contents = None,
+    every: Every = False,
+    slots: Slots = None,
+    since: From = None,
+    until: Until = None,
+    slot_basis: SlotBasis = None,
+    time_range: TimeRange = None,
+    priority: Priority = None,
+    fixed_time: FixedTime = None,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
+    """Bring dead messages back, with all their retries.
+
+    They are due at once unless an option says when. A Priority topic needs --priority.
+    """
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    values = message_with(parse_values(queue, given_types(time_range, priority, fixed_time)))
+    if queue.definition.type.requeue_value is None:
+        check_told(queue.definition, values, "brought back")
+    score = requeue_score(values, queue.definition, queue.now_ms())
+    found: Iterable[dict[int, list[bytes]]]
+    if are_named(contents, every):
+        found = [contents_by_slot(encoded(contents), encoded_basis(slot_basis), queue.definition)]
+    else:  # what dies again meanwhile is not brought back again
+        times = times_of(queue, since, until).within(None, queue.now_ms())
+        found = ({p.slot: p.contents} for p in pages_of(queue, QueueKind.DEAD, slots, times))
+    requeued = 0
+    for by_slot in found:
+        pairs = {s: [v for c in of_slot for v in (score, c)] for s, of_slot in by_slot.items()}
+        requeued += queue.ask(sending.requeue, pairs)
+    tell_count(as_json, topic, requeued, "brought back")
+
+
+def purge(
+    context: typer.Context,
+    topic: Topic,
+    contents: Contents = None,
+    every: Every = False,
+    queues: Annotated[
+        str, typer.Option("--queue", help="The queue: dead, store or retry.")
+    ] = QueueKind.DEAD.value,
+    slots: Slots = None,
+    since: From = None,
+    until: Until = None,
+    slot_basis: SlotBasis = None,
+    group: Group = DEFAULT_GROUP_TEXT,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Delete dead or waiting messages for good.
+
+    Messages that a consumer holds (prepare) cannot be purged.
+    """
+    if queues not in (QueueKind.DEAD, QueueKind.STORE, QueueKind.RETRY):
+        raise InvalidOption(f"--queue {queues!r} is not accepted. Accepted: dead, store, retry.")
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    kind = QueueKind(queues)
+    if are_named(contents, every):
+        confirm(f"Delete {messages_text(len(contents or []))} of the {kind} queue of {topic}?", yes)
+        deleted = queue.purge(encoded(contents), kind, slot_basis=encoded_basis(slot_basis))
+    else:
+        held = sum(queue.ask(reading.sizes, [kind], queue.slots))
+        chosen = "all messages" if slots is since is until is None else "the chosen messages"
+        pages = pages_of(queue, kind, slots, times_of(queue, since, until))
+        confirm(f"Delete {chosen} of the {kind} queue of {topic}, which holds {held:,}?", yes)
+        deleted = 0
+        for page in pages:
+            pairs = [v for pair in zip(page.scores, page.contents, strict=True) for v in pair]
+            deleted += queue.ask(sending.purge, {page.slot: pairs}, kind)
+    tell_count(as_json, topic, deleted, "deleted")
+
+
+def expire(
+    context: typer.Context,
+    topic: Topic,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
+    """Give back now the messages whose lease has ended."""
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    given_back = queue.expire()
+    text = f"{topic}: {messages_text(given_back)} given back"
+    tell(as_json, text, topic=topic, messages=given_back)

@@ -1,0 +1,52 @@
+"""What gives a message its place in a topic: a time, a time range or a priority."""
+
+from rmq_spark.cli.arguments import MOMENTS
+from rmq_spark.cli.output import without_none
+from rmq_spark.client.messages import Message
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import InvalidMessage
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.moments import parse_moment_from_now_ms
+from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
+
+
+def given_types(
+    time_range: str | None, priority: int | None, fixed_time: str | None
+) -> dict[TopicType, str]:
+    """Return the values that a command line gives, as text by the type that has them."""
+    given = without_none({"time_range": time_range, "priority": priority, "fixed_time": fixed_time})
+    return {
+        of_type: str(given[of_type.keyword])
+        for of_type in TOPIC_TYPES.values()
+        if of_type.keyword in given
+    }
+
+
+def parse_values(queue: Queue, given: dict[TopicType, str]) -> dict[str, int]:
+    """Return the values as keywords of a send. Raises InvalidOption."""
+    return {
+        of_type.keyword: parse_moment_from_now_ms(_flag(of_type), text, queue.now_ms)
+        if of_type.can_be_past  # a time
+        else of_type.parse(_flag(of_type), text)
+        for of_type, text in given.items()
+    }
+
+
+def message_with(values: dict[str, int]) -> Message:
+    """Return a message that has these values alone."""
+    return Message(b"", **values)  # type: ignore[arg-type]
+
+
+def check_told(topic: TopicDefinition, values: Message, done: str) -> None:
+    """Raise InvalidMessage unless the value that the topic's type needs is given."""
+    of_type = topic.type
+    if of_type.value_in(values) is None:
+        accepted = MOMENTS if of_type.can_be_past else of_type.accepted_text
+        raise InvalidMessage(
+            f"Topic {topic.name} is {of_type}. Say {_flag(of_type)}: {accepted}. "
+            f"Nothing was {done}."
+        )
+
+
+def _flag(of_type: TopicType) -> str:
+    return f"--{of_type.keyword.replace('_', '-')}"

@@ -1,0 +1,268 @@
+"""Commands that show messages: those of any queue, or those that a consumer would get now."""
+
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from threading import Event
+from typing import Annotated, Any
+
+import typer
+
+from rmq_spark.cli.arguments import From, Group, Json, Queues, Slots, Topic, Until
+from rmq_spark.cli.chosen_messages import NOTHING_FOUND, pages_of, times_of
+from rmq_spark.cli.output import (
+    content_json,
+    content_text,
+    messages_text,
+    note,
+    print_json,
+    print_table,
+    say,
+    time_json,
+    time_text,
+    without_none,
+)
+from rmq_spark.cli.session import broker_of, ended_by_signals
+from rmq_spark.client.consumer import POLL_INTERVAL_S, Batch, Consumer
+from rmq_spark.errors import InvalidOption, RmqError
+from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Delivered
+from rmq_spark.protocol.pages import Entry, QueueKind, first_entries
+from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
+from rmq_spark.topics.durations import parse_duration_ms
+
+DEFAULT_SHOWN = 20
+MOST_SHOWN = 1_000_000  # all of them are held in memory
+INTERRUPTED = 130
+_PEEKED = ("queue", "slot", "content", "due", "priority", "retries", "held since", "by", "died")
+_CONSUMED = "{:>5}  {:<24}  {:>8}  {:>7}  {}"
+
+
+def peek(
+    context: typer.Context,
+    topic: Topic,
+    queues: Queues = QueueKind.STORE.value,
+    most: Annotated[
+        int, typer.Option("--max", "-n", min=1, max=MOST_SHOWN, help="Show at most so many.")
+    ] = DEFAULT_SHOWN,
+    slots: Slots = None,
+    since: From = None,
+    until: Until = None,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
+    """Show messages of any queue without claiming them.
+
+    They come queue by queue and slot by slot; with --json, one line each.
+    """
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    found = first_entries(pages_of(queue, queues, slots, times_of(queue, since, until)), most)
+    if as_json:
+        for entry in found:
+            print_json(_entry_json(topic, entry))
+    elif found:
+        print_table(_PEEKED, map(_entry_row, found))
+    else:
+        say("No message matches.")
+    if not found:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+def consume(
+    context: typer.Context,
+    topic: Topic,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--max",
+            "-n",
+            min=1,
+            help=f"Take at most so many: {DEFAULT_SHOWN}, or with --follow no limit, unless given.",
+        ),
+    ] = None,
+    commit: Annotated[
+        bool, typer.Option("--commit", help="Take the messages for good once they are shown.")
+    ] = False,
+    wait: Annotated[
+        str, typer.Option(help="Wait so long for the first message, such as 20s.")
+    ] = "0s",
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Go on until Ctrl-C, or --max. Needs --commit."),
+    ] = False,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
+    """Show the messages that a consumer gets now.
+
+    Without --commit they are given back at once, at no cost: they keep their place and their
+    retries. For that moment no other consumer gets them. Use rmq peek for messages that are not
+    due, or that others hold.
+
+    With --commit they are gone from this consumer group once they are shown. Ctrl-C gives back what
+    is not committed.
+    """
+    limit = _limit(most, commit, follow)
+    wait_s = parse_duration_ms("--wait", wait) / 1000
+    broker = broker_of(context)
+    with ended_by_signals() as ended:
+        consumer = broker.consumer(
+            topic, f"rmq-consume-{uuid.uuid4().hex[:12]}", group=parse_group(group)
+        )
+        try:
+            batches = _batches(consumer, limit, wait_s, follow, ended)
+            shown = _take(batches, as_json) if commit else _look(batches, as_json)
+        finally:
+            consumer.forget()
+    if not as_json:
+        _say_what_became_of(consumer, shown, commit)
+    if ended.is_set() and not follow:
+        raise typer.Exit(INTERRUPTED)
+    if not shown and not follow:
+        raise typer.Exit(NOTHING_FOUND)
+
+
+def _limit(most: int | None, commit: bool, follow: bool) -> int | None:
+    """Return how many messages to show, None for no limit. Raises InvalidOption."""
+    if follow and not commit:
+        raise InvalidOption(
+            "--follow needs --commit: a message that is given back would be shown again and again. "
+            "To watch a topic without taking from it, use rmq top, rmq due or rmq peek."
+        )
+    if follow:
+        return most
+    if not commit and (most or 0) > MESSAGES_A_CLAIM:
+        raise InvalidOption(
+            f"--max {most} is not accepted without --commit. Accepted: 1 to {MESSAGES_A_CLAIM}; "
+            "rmq peek shows more."
+        )
+    return DEFAULT_SHOWN if most is None else most
+
+
+def _batches(
+    consumer: Consumer, limit: int | None, wait_s: float, follow: bool, ended: Event
+) -> Iterator[Batch]:
+    """Yield batches of up to ``limit`` messages together, until nothing is due or it is ended."""
+    left, until, found = limit, time.monotonic() + wait_s, False
+    while not ended.is_set() and left != 0:
+        batch = consumer.poll(MESSAGES_A_CLAIM if left is None else min(left, MESSAGES_A_CLAIM))
+        if batch:
+            found = True
+            left = None if left is None else left - len(batch)
+            yield batch
+        elif not follow and (found or time.monotonic() >= until):
+            return
+        else:
+            ended.wait(POLL_INTERVAL_S)
+
+
+def _look(batches: Iterator[Batch], as_json: bool) -> int:
+    """Show one batch, which the consumer gives back. Return how many messages."""
+    for batch in batches:
+        batch.mark_unread()  # first: whatever happens from here on costs no retry
+        _show(batch, as_json, headed=True)
+        return len(batch)
+    return 0
+
+
+def _take(batches: Iterator[Batch], as_json: bool) -> int:
+    """Show batches, and commit each when it is written. Return how many messages."""
+    taken = 0
+    for batch in batches:
+        try:
+            _show(batch, as_json, headed=not taken)
+        except BaseException:  # such as a pipe that nobody reads any more
+            with suppress(RmqError):
+                batch.mark_unread()
+            raise
+        taken += batch.commit()
+    return taken
+
+
+def _show(batch: Batch, as_json: bool, *, headed: bool) -> None:
+    if headed and not as_json:
+        say(_CONSUMED.format("slot", "due or priority", "delivery", "retries", "content"))
+    for message in batch:
+        if as_json:
+            print_json(_delivered_json(message))
+        else:
+            say(_delivered_line(message))
+    sys.stdout.flush()
+
+
+def _say_what_became_of(consumer: Consumer, shown: int, commit: bool) -> None:
+    topic = consumer.queue.definition
+    if shown:
+        became = "committed" if commit else "given back; --commit takes them"
+        note(f"{topic.name}: {messages_text(shown)} shown and {became}")
+    elif topic.paused:
+        say(
+            f"{topic.name} is paused: nobody gets messages of it. End that: rmq resume {topic.name}"
+        )
+    else:
+        figures = consumer.queue.figures()
+        say(
+            f"{topic.name}: nothing is due. Waiting for their time: {figures.store.count:,} (rmq "
+            f"due {topic.name}); for a retry: {figures.retry.count:,}; held by consumers: "
+            f"{figures.prepare.count:,}; dead: {figures.dead.count:,}."
+        )
+
+
+def _delivered_json(message: Delivered) -> dict[str, Any]:
+    """Return a message under the names of the source's columns."""
+    return {
+        "topic": message.topic,
+        "slot": message.slot,
+        **content_json(message.content),
+        **without_none({"dueTime": time_json(message.due_time_ms), "priority": message.priority}),
+        "deliveryCount": message.delivery_count,
+        "retriesLeft": message.retries_left,
+        "claimId": message.claim_id,
+        "claimedAt": time_json(message.claimed_at_ms),
+    }
+
+
+def _delivered_line(message: Delivered) -> str:
+    place = time_text(message.due_time_ms) or message.priority
+    return _CONSUMED.format(
+        message.slot,
+        "" if place is None else place,
+        message.delivery_count,
+        message.retries_left,
+        content_text(message.content),
+    )
+
+
+def _entry_json(topic: str, entry: Entry) -> dict[str, Any]:
+    """Return a message under the names of a table's columns."""
+    return {
+        "topic": topic,
+        "queue": entry.queue,
+        "slot": entry.slot,
+        **content_json(entry.content),
+        **without_none(
+            {
+                "dueTime": time_json(entry.due_time_ms),
+                "priority": entry.priority,
+                "retriesLeft": entry.retries_left,
+                "preparedAt": time_json(entry.prepared_at_ms),
+                "consumer": entry.consumer,
+                "diedAt": time_json(entry.died_at_ms),
+            }
+        ),
+    }
+
+
+def _entry_row(entry: Entry) -> tuple[Any, ...]:
+    return (
+        entry.queue,
+        entry.slot,
+        content_text(entry.content),
+        time_text(entry.due_time_ms),
+        entry.priority,
+        entry.retries_left,
+        time_text(entry.prepared_at_ms),
+        entry.consumer,
+        time_text(entry.died_at_ms),
+    )

@@ -1,0 +1,110 @@
+"""Commands that send messages and recall them."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from rmq_spark.cli.arguments import (
+    Contents,
+    FixedTime,
+    Json,
+    Priority,
+    SlotBasis,
+    TimeRange,
+    Topic,
+)
+from rmq_spark.cli.chosen_messages import encoded, encoded_basis, tell_count
+from rmq_spark.cli.message_values import check_told, given_types, message_with, parse_values
+from rmq_spark.cli.output import tell
+from rmq_spark.cli.session import broker_of
+from rmq_spark.client.broker import Broker, create_command
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import UnknownTopic
+from rmq_spark.topics.definition import parse_group
+from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
+
+LINES_A_SEND = 10_000
+
+
+def send(
+    context: typer.Context,
+    topic: Topic,
+    contents: Contents = None,
+    slot_basis: SlotBasis = None,
+    time_range: TimeRange = None,
+    priority: Priority = None,
+    fixed_time: FixedTime = None,
+    as_json: Json = False,
+) -> None:
+    """Send messages: contents, or the lines of stdin.
+
+    Write -- before contents that begin with a dash.
+    """
+    given = given_types(time_range, priority, fixed_time)
+    queue = _queue_to_send_to(broker_of(context), topic, [*given])
+    values = parse_values(queue, given)
+    check_told(queue.definition, message_with(values), "sent")
+    basis = encoded_basis(slot_basis)
+    new = merged = 0
+    for part in _parts(map(os.fsencode, contents) if contents else _lines()):
+        sent = queue.send(part, slot_basis=basis, **values)  # type: ignore[arg-type]
+        new, merged = new + sent.new, merged + sent.merged
+    text = f"{topic}: {new:,} new, {merged:,} merged"
+    tell(as_json, text, topic=topic, new=new, merged=merged)
+
+
+def cancel(
+    context: typer.Context,
+    topic: Topic,
+    contents: Annotated[
+        list[str], typer.Argument(help="Contents of messages.", show_default=False)
+    ],
+    slot_basis: SlotBasis = None,
+    group: Annotated[
+        str | None, typer.Option(help="Only this consumer group; otherwise all.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Recall messages that nobody has claimed yet."""
+    broker = broker_of(context)
+    groups = broker.definition(topic).groups if group is None else (parse_group(group),)
+    basis = encoded_basis(slot_basis)
+    cancelled = sum(
+        broker.queue(topic, group=each).cancel(encoded(contents), slot_basis=basis)
+        for each in groups
+    )
+    tell_count(as_json, topic, cancelled, "recalled")
+
+
+def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType]) -> Queue:
+    """Return the queue. Raises UnknownTopic with the command that makes the topic.
+
+    given: the types whose values the command line gives.
+    """
+    try:
+        return broker.queue(topic)
+    except UnknownTopic as error:
+        types = given or TOPIC_TYPES.values()
+        commands = [create_command(topic, broker.key_prefix, one) for one in types]
+        remedy = f"Make it: {' | '.join(commands)}. Then send again."
+        raise UnknownTopic(f"{str(error).partition(' Make it with')[0]} {remedy}") from None
+
+
+def _lines() -> Iterator[bytes]:
+    """Yield the lines of stdin without their ends."""
+    for line in sys.stdin.buffer if sys.stdin else ():
+        yield line.rstrip(b"\r\n")
+
+
+def _parts(contents: Iterable[Any]) -> Iterator[list[Any]]:
+    part: list[Any] = []
+    for content in contents:
+        part.append(content)
+        if len(part) == LINES_A_SEND:
+            yield part
+            part = []
+    if part:
+        yield part

@@ -1,0 +1,163 @@
+"""Messages that the command shows as a consumer gets them, and takes only when told to."""
+
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+from running import started
+
+from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol.pages import QueueKind
+
+
+def stored(queue):
+    pages = (page for slot in queue.slots for page in queue.pages(QueueKind.STORE, slot))
+    return {entry for page in pages for entry in zip(page.contents, page.scores, strict=True)}
+
+
+def test_a_look_gives_everything_back_as_it_was(rmq):
+    queue = rmq.topic(max_retries=1, retry_backoff="1h")
+    queue.send(["a", "b"], fixed_time=99)
+    queue.send(["later"], fixed_time=4 * 10**12)
+    before = stored(queue)
+    for _ in range(3):  # more often than there are retries
+        done = rmq("consume", "Orders")
+        assert done.code == 0, done.err
+        assert [line.split()[-1] for line in done.out.splitlines()] in (
+            ["content", "a", "b"],
+            ["content", "b", "a"],
+        )
+        assert "2 messages shown and given back; --commit takes them" in done.err
+    assert stored(queue) == before
+    assert [seen.consumer for seen in queue.ask(reading.consumers, queue.now_ms())] == []
+
+
+def test_with_commit_messages_are_taken_for_good_from_one_group(rmq):
+    queue = rmq.topic(groups=["", "audit"])
+    queue.send(["a", "b", "c"], fixed_time=99)
+    done = rmq("consume", "Orders", "--commit", "-n", "2", "--group", "audit")
+    assert (done.code, len(done.out.splitlines())) == (0, 3)
+    assert "2 messages shown and committed" in done.err
+    assert [queue.of_group(group).figures().store.count for group in ("", "audit")] == [3, 1]
+
+
+def test_json_has_the_names_of_the_sources_columns(rmq):
+    rmq.topic("Ranked", "Priority").send([b"\xff\x00"], priority=77)
+    done = rmq("consume", "Ranked", "--json")
+    (line,) = done.lines
+    assert line.pop("claimId").startswith("rmq-consume-")
+    assert line.pop("claimedAt").endswith("Z")
+    assert line == {
+        "topic": "Ranked",
+        "slot": rmq.broker.definition("Ranked").slot_of(b"\xff\x00"),
+        "contentBase64": "/wA=",
+        "priority": 77,
+        "deliveryCount": 1,
+        "retriesLeft": 16,
+    }
+    assert done.err == ""
+    assert "\\xff\\x00" in rmq("consume", "Ranked").out
+
+
+def test_nothing_due_says_what_there_is(rmq):
+    queue = rmq.topic()
+    queue.send(["later"], fixed_time=4 * 10**12)
+    done = rmq("consume", "Orders")
+    assert (done.code, "nothing is due. Waiting for their time: 1" in done.out) == (3, True)
+    rmq.broker.alter("Orders", paused=True)
+    queue.send(["m"], fixed_time=99)
+    assert "is paused" in rmq("consume", "Orders").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--follow"], "--follow needs --commit"),
+        (["--max", "2049"], "--max 2049 is not accepted without --commit"),
+        (["--wait", "soon"], "--wait='soon' is no duration"),
+        (["--group", "other"], "group='other' is no consumer group"),
+    ],
+)
+def test_what_cannot_be_consumed_is_refused(rmq, arguments, said):
+    rmq.topic()
+    done = rmq("consume", "Orders", *arguments)
+    assert (done.code, said in done.err) == (2, True)
+
+
+def test_it_waits_for_the_first_message(rmq):
+    queue = rmq.topic()
+    command = [*rmq.command(), "consume", "Orders", "--wait", "100s", "--json", "--commit"]
+    with started(command, stdout=subprocess.PIPE, text=True) as process:
+        while not queue.ask(reading.consumers, queue.now_ms()):
+            assert process.poll() is None
+        queue.send(["m"], fixed_time=99)
+        assert '"content": "m"' in process.stdout.readline()
+        assert process.wait(timeout=60) == 0
+    assert queue.figures().counters["committed"] == 1
+
+
+def test_ctrl_c_ends_a_wait_and_leaves_nothing(rmq):
+    queue = rmq.topic()
+    command = [*rmq.command(), "consume", "Orders", "--wait", "100s"]
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while not queue.ask(reading.consumers, queue.now_ms()):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert b"Traceback" not in process.stderr.read()
+    assert queue.ask(reading.consumers, queue.now_ms()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_follows_on_a_terminal_until_it_is_ended(rmq, number):
+    queue = rmq.topic()
+    queue.send(["first"], fixed_time=99)
+    terminal, other = pty.openpty()
+    command = [*rmq.command(), "consume", "Orders", "--follow", "--commit"]
+    with started(command, stdout=other, stdin=other, stderr=subprocess.DEVNULL) as process:
+        os.close(other)
+        shown = b""
+        while b"first" not in shown:
+            shown += os.read(terminal, 65536)
+        queue.send(["second"], fixed_time=99)
+        while b"second" not in shown:
+            shown += os.read(terminal, 65536)
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 0
+    os.close(terminal)
+    figures = queue.figures()
+    assert (figures.counters["committed"], figures.messages) == (2, 0)
+    assert shown.count(b"content") == 1  # the heading
+
+
+def test_what_nobody_could_read_is_not_committed_and_costs_no_retry(rmq):
+    queue = rmq.topic(slots=1)
+    queue.send([f"m{n}" * 50 for n in range(2000)], fixed_time=99)
+    before = stored(queue)
+    command = [*rmq.command(), "consume", "Orders", "--commit", "-n", "2000"]
+    with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 1
+    assert stored(queue) == before
+
+
+def test_a_look_that_is_killed_costs_nothing(rmq):
+    """It is stopped while the pipe is full: it holds what it shows."""
+    queue = rmq.topic(slots=1)
+    queue.send([f"m{n}" * 50 for n in range(2000)], fixed_time=99)
+    before = stored(queue)
+    command = [*rmq.command(), "consume", "Orders", "-n", "2000"]
+    with started(command, stdout=subprocess.PIPE) as process:
+        process.stdout.read(1)
+        assert queue.figures().prepare.count == 2000
+        process.kill()
+        process.wait()
+    (consumer,) = queue.ask(reading.consumers, queue.now_ms())
+    run = max(header.run for header in queue.ask(reading.headers, consumer.consumer))
+    queue.ask(claiming.release, queue.slots, consumer.consumer, run)  # its lease ends
+    assert queue.expire() == 2000
+    assert stored(queue) == before
