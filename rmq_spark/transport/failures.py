@@ -181,8 +181,8 @@ _TABLE = (
         lambda failed: passes(failed.error),
         errors.ServerUnavailable,
         "{at} cannot be reached ({kind}: {text}). Check that the server runs{tls} and that "
-        "redis.url or RMQ_REDIS_URL names it; `rmq local` starts a Redis for trials. It was tried for "
-        "{patience}.",
+        "redis.url or RMQ_REDIS_URL names it; `rmq local` starts a Redis for trials. It was tried "
+        "for {patience}.",
     ),
     _Row(
         lambda failed: failed.text.lower().startswith("unknown command"),

@@ -6,10 +6,11 @@ import signal
 import subprocess
 
 import pytest
-from running import started
 
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.pages import QueueKind
+
+from .running import started
 
 
 def stored(queue):

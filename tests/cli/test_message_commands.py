@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
-from .running import bury, started
-
 from rmq_spark.protocol.pages import QueueKind
+
+from .running import bury, started
 
 HOUR_MS = 3_600_000
 

@@ -1,10 +1,11 @@
 """A consumer that only looks, and one whose name is used once."""
 
 import pytest
-from seeding import numbered
 
 from rmq_spark.errors import ConsumerMisused, Lost
 from rmq_spark.protocol.pages import QueueKind
+
+from ..seeding import numbered
 
 
 @pytest.fixture(params=["FixedTime", "Priority"])
