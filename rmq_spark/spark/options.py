@@ -94,6 +94,7 @@ SOURCE_OPTIONS = (
 LISTENER_OPTIONS = (
     Option("timeout", "no limit", "for a message of each_message, or for a call with a batch"),
     Option("delay", "the topic's backoff", "the wait before a message that failed comes again"),
+    Option("logContents", "true", "false: the log of what failed shows no contents"),
     *CONNECTION,
 )
 
@@ -163,6 +164,7 @@ class ListenerOptions:
     key_prefix: str
     timeout_ms: int | None
     delay_ms: int | None
+    log_contents: bool
 
 
 def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
@@ -311,4 +313,5 @@ def parse_listener_options(given: Mapping[str, str]) -> ListenerOptions:
         key_prefix=options.key_prefix(),
         timeout_ms=None if timeout is None else options.positive_duration("timeout", 1),
         delay_ms=None if delay is None else options.duration("delay", 0),
+        log_contents=options.one_of("logContents", ("true", "false")) == "true",
     )

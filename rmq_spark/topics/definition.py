@@ -310,3 +310,8 @@ def consumer_key(consumer: str, prefix: str = "") -> str:
 def sink_key(query: str, prefix: str = "") -> str:
     """HASH: the batch that an exactly-once sink sealed last, and what is left of it to publish."""
     return f"{prefix}sink:{query}"
+
+
+def listener_key(batch: str, prefix: str = "") -> str:
+    """HASH: the counts of a batch that each_message is working on, by task."""
+    return f"{prefix}listener:{batch}"

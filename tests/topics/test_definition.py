@@ -17,6 +17,7 @@ from rmq_spark.topics.definition import (
     check_slot_amount,
     check_topic_name,
     consumer_key,
+    listener_key,
     parse_retry_backoff,
     slot_of,
     slots_of,
@@ -90,6 +91,8 @@ def test_the_keys_of_a_database_have_their_exact_names():
     assert topics_key("shop:") == "shop:rmq_topics"
     assert consumer_key("a-b") == "consumer:a-b"
     assert consumer_key("a-b", "shop:") == "shop:consumer:a-b"
+    assert listener_key("0f") == "listener:0f"
+    assert listener_key("0f", "shop:") == "shop:listener:0f"
 
 
 @pytest.mark.parametrize("prefix", ["", "shop:", "a:b:"])

@@ -25,6 +25,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,8 @@ from rmq_spark.spark.listener.message_child import LENGTH_BYTES, Job, Progress, 
 
 # A child gets no more at once: what is in its pipe is in memory twice.
 MESSAGES_AT_ONCE = 1024
-# A child whose end did not show in its pipe is found so soon.
-_LOOK_AFTER_S = 1.0
+# The longest wait for the child without a look whether it has ended, or whether to go on.
+_LOOK_AFTER_S = 0.25
 # With a time limit for a message, so long may a child load the function; longer if the limit is.
 LOADING_S = 60.0
 
@@ -47,6 +48,42 @@ class Failure:
 
     rows: list[int]
     reason: str
+
+
+# Takes how many rows of a batch were worked on, and how many of these failed. Returns whether to go
+# on.
+GoesOn = Callable[[int, int], bool]
+_GoesOnHere = Callable[[int, list[Failure]], bool]
+_STOPPED = "stopped"
+
+
+class Stopped(Exception):
+    """The runner was told not to go on.
+
+    worked: of the batch, in order; a row in work is not among them. failures: of these.
+    """
+
+    def __init__(self, worked: int, failures: list[Failure]) -> None:
+        super().__init__(f"stopped after {worked} rows")
+        self.worked = worked
+        self.failures = failures
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What one child has done with a batch: rows it worked on, and those of them that failed."""
+
+    worked: int
+    failures: list[Failure]
+    is_stopped: bool = False
+
+
+def _always(worked: int, failed: int) -> bool:
+    return True
+
+
+def _rows_of(failures: list[Failure]) -> int:
+    return sum(len(failure.rows) for failure in failures)
 
 
 class MessageRunner:
@@ -76,51 +113,71 @@ class MessageRunner:
             self._child.close()
             self._child = None
 
-    def run(self, batch: pa.RecordBatch, limit_s: float | None = None) -> list[Failure]:
-        """Calls the function for every row of a batch, or for all at once, and tells what failed.
+    def run(
+        self, batch: pa.RecordBatch, limit_s: float | None = None, goes_on: GoesOn = _always
+    ) -> list[Failure]:
+        """Call the function for every row of a batch, or for all at once. Returns what failed.
 
         A batch of single messages has at most MESSAGES_AT_ONCE rows. limit_s: for each call; what
-        takes longer is killed and has failed. Raises UnusableFunction when the function cannot be
-        loaded (with limit_s: within loading_s, or limit_s if that is longer), or its process dies
-        again and again with no message in work.
+        takes longer is killed and has failed. goes_on: is asked several times a second. Raises
+        UnusableFunction when the function cannot be loaded (with limit_s: within loading_s, or
+        limit_s if that is longer), or its process dies again and again with no message in work.
+        Raises Stopped when goes_on says so; the child has ended then.
         """
         failures: list[Failure] = []
         done, in_vain = 0, False
+
+        def goes_on_here(worked: int, failed: list[Failure]) -> bool:
+            return goes_on(done + worked, _rows_of(failures) + _rows_of(failed))
+
         while done < batch.num_rows:
-            part = batch.slice(done)
-            worked, failed = self._attempt(part, limit_s)
-            failures += [Failure([done + row for row in f.rows], f.reason) for f in failed]
-            done += worked
-            if not worked and in_vain:
+            attempt = self._attempt(batch.slice(done), limit_s, goes_on_here)
+            failures += [
+                Failure([done + row for row in f.rows], f.reason) for f in attempt.failures
+            ]
+            done += attempt.worked
+            if attempt.is_stopped:
+                raise Stopped(done, failures)
+            if not attempt.worked and in_vain:
                 raise UnusableFunction(
                     "The process of each_message's function ended twice before a message was "
                     "given to it. See the executor's stderr."
                 )
-            in_vain = not worked
+            in_vain = not attempt.worked
         return failures
 
-    def _attempt(self, batch: pa.RecordBatch, limit_s: float | None) -> tuple[int, list[Failure]]:
-        """Works with one child as far as it comes. Returns the rows it worked on, and failures."""
+    def _attempt(
+        self, batch: pa.RecordBatch, limit_s: float | None, goes_on: _GoesOnHere
+    ) -> _Attempt:
+        """Work with one child as far as it comes."""
         units = batch.num_rows if self._job.one_by_one else 1
         self._progress.reset(units)
         if self._child is None:
             self._child = _Child(self._job, self._progress)
         failures: list[Failure] = []
+
+        def goes_on_here() -> bool:
+            ended = self._progress.begun(units) - (self._progress.in_work(units) is not None)
+            return goes_on(ended * batch.num_rows // units, failures)
+
         try:
-            ending = self._exchange(self._child, batch, limit_s, failures)
+            ending = self._exchange(self._child, batch, limit_s, failures, goes_on_here)
         except BaseException:
             self.close()  # half-way through a batch, no other can be given to it
             raise
         if ending is None:
-            return batch.num_rows, failures
+            return _Attempt(batch.num_rows, failures)
         stuck, begun = self._progress.in_work(units), self._progress.begun(units)
+        is_stopped = ending == _STOPPED
         if stuck is not None:
             rows = [stuck] if self._job.one_by_one else list(range(batch.num_rows))
             # It may have died between telling of a failure and marking it.
             told = failures and (failures[-1].rows == rows or not self._job.one_by_one)
-            if not told:
+            if is_stopped and not told:
+                begun -= 1
+            elif not told:
                 failures.append(Failure(rows, ending))
-        return (begun if self._job.one_by_one else begun * batch.num_rows), failures
+        return _Attempt(begun * batch.num_rows // units, failures, is_stopped)
 
     def _exchange(
         self,
@@ -128,9 +185,10 @@ class MessageRunner:
         batch: pa.RecordBatch,
         limit_s: float | None,
         failures: list[Failure],
+        goes_on: Callable[[], bool],
     ) -> str | None:
         """Returns None when the child has worked on the batch, else how it ended."""
-        late = late_to_begin = False
+        late = late_to_begin = is_stopped = False
         bound_s = None if limit_s is None else max(limit_s, self._loading_s)
         begin_by = None if bound_s is None else time.monotonic() + bound_s
         if child.send(batch, begin_by):
@@ -139,6 +197,9 @@ class MessageRunner:
                 late = left_s <= 0
                 late_to_begin = self._is_late_to_begin(begin_by)
                 if late or late_to_begin or child.has_ended():
+                    break
+                is_stopped = not goes_on()
+                if is_stopped:
                     break
                 if begin_by is not None and not self._progress.begun(1):
                     left_s = min(left_s, max(0.0, begin_by - time.monotonic()))
@@ -152,6 +213,8 @@ class MessageRunner:
         self.close()
         if done:
             return None
+        if is_stopped:
+            return _STOPPED
         if late_to_begin and not child.loaded:
             raise UnusableFunction(
                 f"The function of each_message, {self._job.name.partition('-')[0]}, was not loaded "

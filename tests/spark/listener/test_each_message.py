@@ -173,6 +173,7 @@ def test_what_raises_hangs_or_dies_is_rolled_back_alone_and_told(rmq, spark, lis
     assert "3 of 100 messages failed and were rolled back\n" in caplog.text
     told = [r.getMessage() for r in caplog.records if "slot " in r.getMessage()]
     assert len(told) == 3
+    assert all(any(f", message 'm{n}': " in line for line in told) for n in (1, 2, 3))
     assert all(f"topic {queue.definition.name}, slot " in line for line in told)
     reasons = ["ValueError: one (", "it exited with status 2", "killed by SIGKILL"]
     assert all(any(reason in line for line in told) for reason in reasons)
@@ -201,6 +202,49 @@ def test_a_failure_without_delay_takes_the_topics_backoff(rmq, claimed):
     queue, frame = claimed(retry_backoff="1h")
     listener(rmq, refuse)(frame, 1)
     assert queue.figures().retry.count == 6
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ("Grüße\n\x1b[2J", r"message 'Grüße\n\x1b[2J': ValueError"),
+        ("x" * 80, f"message '{'x' * 80}': ValueError"),
+        ("ü" * 81, f"message '{'ü' * 80}'...: ValueError"),
+    ],
+    ids=["escaped", "whole", "cut"],
+)
+def test_the_log_names_the_message(rmq, spark, claimed, caplog, content, shown):
+    def refuse(message):
+        raise ValueError("no")
+
+    _, frame = claimed(1)
+    with caplog.at_level(logging.WARNING, "rmq_spark"):
+        listener(rmq, refuse)(frame.withColumn("content", lit(content)), 1)
+        assert shown in caplog.text
+        listener(rmq, refuse)(frame.withColumn("content", lit(content).cast("binary")), 1)
+    assert caplog.text.count(shown) == 2
+
+
+def test_the_log_names_a_message_that_is_no_text_and_counts_those_beside_it(rmq, claimed, caplog):
+    def refuse(batch):
+        raise ValueError("no")
+
+    _, frame = claimed(3)
+    frame = frame.withColumn("content", lit(b"\xff\x00"))
+    with caplog.at_level(logging.WARNING, "rmq_spark"):
+        listener(rmq, refuse, batch=True)(frame, 1)
+    assert r"message b'\xff\x00' and 2 others: ValueError" in caplog.text
+
+
+def test_the_log_names_no_message_where_contents_are_not_to_be_logged(rmq, claimed, caplog):
+    def refuse(message):
+        raise ValueError("no")
+
+    queue, frame = claimed(1)
+    with caplog.at_level(logging.WARNING, "rmq_spark"):
+        listener(rmq, refuse, options={"logContents": "false"})(frame, 1)
+    assert f"topic {queue.definition.name}, slot 0, claim " in caplog.text
+    assert "m0" not in caplog.text
 
 
 # -- what the function gets
@@ -317,9 +361,11 @@ def test_a_rollback_that_redis_refuses_fails_the_batch_and_loses_nothing(rmq, cl
 
     queue, frame = claimed()
     queue.server.client.set(queue.keys.retry(0), "in the way")
+    heard = listener(rmq, refuse)
     with refused(PySparkException, "WrongKeyType", "holds a string"):
-        listener(rmq, refuse)(frame, 1)
+        heard(frame, 1)
     assert queue.server.client.zcard(queue.keys.prepare(0)) == 6
+    assert totals(heard) == (0, 6, 0)
     queue.server.client.delete(queue.keys.retry(0))
 
 
@@ -374,6 +420,47 @@ def test_no_process_hangs_on_when_the_query_is_stopped(rmq, spark, listen, notes
     query.stop()
     for pid in [pid for call in notes.read() for pid in call]:
         wait_until(lambda pid=pid: not alive(pid), "it ends")
+
+
+# -- a query that ends within a batch
+
+
+def test_a_stop_within_a_batch_counts_what_the_function_has_done(rmq, spark, listen, notes):
+    note = notes.taker()
+
+    def bill(message):
+        number = int(message.content[1:])
+        note(number)
+        if number >= 30:
+            time.sleep(1000)
+        if number % 10 == 0:
+            raise ValueError("no")
+
+    queue = rmq.due(60, slots=2)
+    heard = listener(rmq, bill, delay="1h")
+    frame = rmq.read(spark, queue, numPartitions=2)
+    query = listen(frame, heard, processingTime="0 seconds")
+    wait_until(lambda: sum(n >= 30 for n in notes.read()) == 2, "both tasks hang")
+    query.stop()
+    assert sorted(n for n in notes.read() if n < 30) == list(range(30))
+    assert totals(heard) == (27, 3, 0)
+    figures = queue.figures()
+    assert (figures.counters["committed"], figures.counters["rolledBack"]) == (0, 3)
+    assert not rmq.broker.server.client.keys("listener:*")
+
+
+def test_a_batch_that_one_task_fails_counts_what_the_others_have_done(rmq, spark, claimed):
+    def bill(message):
+        if message.slot == 1:
+            raise ValueError("no")
+
+    queue, frame = claimed(40, slots=2)
+    of_slot = frame.where("slot = 1").count()
+    queue.server.client.set(queue.keys.retry(1), "in the way")
+    heard = listener(rmq, bill)
+    with refused(PySparkException, "WrongKeyType"):
+        heard(frame.repartition(2, "slot"), 1)
+    assert totals(heard) == (40 - of_slot, of_slot, 0)
 
 
 # -- bad input

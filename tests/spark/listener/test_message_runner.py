@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq_spark.errors import UnusableFunction
 from rmq_spark.spark.listener.message_child import Handing, Job
-from rmq_spark.spark.listener.message_runner import MessageRunner
+from rmq_spark.spark.listener.message_runner import MessageRunner, Stopped
 
 from ... import programs
 from ...processes import alive
@@ -316,6 +316,66 @@ def test_no_process_outlives_its_worker(tmp_path, state, platform):
         assert alive(pid)
         worker.kill()
     wait_until(lambda: not alive(pid), "the child ends")
+
+
+# -- a runner that is told to stop
+
+
+def after(path, calls):
+    """Goes on until a function has noted so many calls."""
+
+    def goes_on(worked, failed):
+        told.append((worked, failed))
+        with open(path, "a+") as file:
+            file.seek(0)
+            return len(file.readlines()) < calls
+
+    told = []
+    goes_on.told = told
+    return goes_on
+
+
+def test_a_stop_ends_the_process_and_tells_what_was_done_before(runner_for, notes):
+    def work(row):
+        if row.n in (1, 3):
+            raise ValueError("no")
+        if row.n == 4:
+            time.sleep(1000)
+
+    runner = runner_for(noting(notes.path, work))
+    goes_on = after(notes.path, 5)
+    with pytest.raises(Stopped) as stopped:
+        runner.run(rows(9), goes_on=goes_on)
+    assert (stopped.value.worked, failed(stopped.value.failures)) == (4, [1, 3])
+    assert notes.read() == list(range(5))
+    assert runner.pid is None
+    assert runner.run(rows(9).slice(5)) == []
+
+
+def test_a_stop_counts_on_where_a_process_has_died(runner_for, notes):
+    def work(row):
+        if row.n == 1:
+            os._exit(1)
+        if row.n == 3:
+            time.sleep(1000)
+
+    goes_on = after(notes.path, 4)
+    with pytest.raises(Stopped) as stopped:
+        runner_for(noting(notes.path, work)).run(rows(9), goes_on=goes_on)
+    assert (stopped.value.worked, failed(stopped.value.failures)) == (3, [1])
+    assert goes_on.told[-1] == (3, 1)
+
+
+def test_a_stop_within_a_call_with_a_batch_counts_none_of_it(runner_for, notes):
+    def work(batch):
+        with open(notes_path, "a") as file:
+            file.write("0\n")
+        time.sleep(1000)
+
+    notes_path = notes.path
+    with pytest.raises(Stopped) as stopped:
+        runner_for(work, Handing.ARROW).run(rows(9), goes_on=after(notes.path, 1))
+    assert (stopped.value.worked, stopped.value.failures) == (0, [])
 
 
 # -- functions that cannot be run

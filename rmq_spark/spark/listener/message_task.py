@@ -1,0 +1,273 @@
+"""The task of each_message: what one executor does with one partition of a batch."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.core.broadcast import Broadcast
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+)
+
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import InvalidMessage, UnusableFunction
+from rmq_spark.protocol import claiming
+from rmq_spark.protocol.claims import Rollback
+from rmq_spark.spark.listener.batch_counts import BatchCounts, Counts, TaskCounts
+from rmq_spark.spark.listener.message_child import Handing, Job
+from rmq_spark.spark.listener.message_runner import (
+    MESSAGES_AT_ONCE,
+    Failure,
+    Stopped,
+    runner_of,
+)
+from rmq_spark.spark.options import ListenerOptions
+from rmq_spark.spark.sink.columns import first_not_utf8, shown_value
+from rmq_spark.transport.server import shared_server
+
+# The columns that a rollback needs: the Spark types accepted, and how they are named to the user.
+NEEDED: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "topic": ((StringType,), "STRING"),
+    "slot": ((IntegerType, LongType), "INT"),
+    "claimId": ((StringType,), "STRING"),
+    "content": ((StringType, BinaryType), "STRING or BINARY"),
+}
+RESULT = "task STRING, succeeded BIGINT, failed BIGINT, left_alone BIGINT, errors ARRAY<STRING>"
+# What is given to the function's process at once is in memory several times.
+_BYTES_AT_ONCE = 8 * 1024 * 1024
+_ERRORS_A_TASK = 5
+# Characters of a content in the log.
+_LONGEST_SHOWN = 80
+
+
+def locate_needed(schema: StructType) -> dict[str, int]:
+    """The positions of the columns that a rollback needs, by their proper names.
+
+    Raises InvalidMessage for one that is missing, there twice, or of another type.
+    """
+    places: dict[str, int] = {}
+    for name, (types, accepted) in NEEDED.items():
+        found = [at for at, column in enumerate(schema.names) if column.lower() == name.lower()]
+        if len(found) != 1:
+            raise InvalidMessage(
+                f"each_message needs the column {name} {'once' if found else 'too'}; there are "
+                f"{', '.join(schema.names) or 'none'}. Keep {', '.join(NEEDED)} of the source: "
+                "a message that fails is rolled back by them."
+            )
+        if not isinstance(schema[found[0]].dataType, types):
+            raise InvalidMessage(
+                f"The column {name} is {schema[found[0]].dataType.simpleString().upper()}. "
+                f"Accepted: {accepted}, as the source has it."
+            )
+        places[name] = found[0]
+    return places
+
+
+@dataclass
+class _Outcome:
+    """What a task has done so far. errors: for the log, of the first failures."""
+
+    counts: Counts = field(default_factory=Counts)
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, rows: int, failures: list[Failure]) -> None:
+        """Count rows that were worked on, some of which failed."""
+        failed = sum(len(failure.rows) for failure in failures)
+        self.counts += Counts(rows - failed, failed)
+
+    def to_arrow(self, task: str) -> pa.RecordBatch:
+        """One row of RESULT."""
+        row = {"task": task, **asdict(self.counts), "errors": self.errors}
+        return pa.RecordBatch.from_pylist(
+            [row],
+            pa.schema(
+                [
+                    ("task", pa.string()),
+                    *((name, pa.int64()) for name in asdict(self.counts)),
+                    ("errors", pa.list_(pa.string())),
+                ]
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class MessageTask:
+    """What runs on the executors. broadcasts: Spark must see them to bring them there."""
+
+    job: Job
+    options: ListenerOptions
+    places: Mapping[str, int]
+    broadcasts: list[Broadcast[Any]]
+    batch_counts: BatchCounts
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Work on one partition, and return a row of RESULT if there was anything in it."""
+        context = TaskContext.get()
+        task = "" if context is None else str(context.taskAttemptId())
+        counts = TaskCounts(self.batch_counts, task)
+        outcome = _Outcome()
+        try:
+            self._work(batches, outcome, counts)
+        except Stopped:
+            return  # nobody would take the row
+        finally:
+            counts.write(outcome.counts, is_done=True)
+        if outcome.counts != Counts():
+            yield outcome.to_arrow(task)
+
+    def _work(
+        self, batches: Iterator[pa.RecordBatch], outcome: _Outcome, counts: TaskCounts
+    ) -> None:
+        """Raises Stopped when the batch has ended early."""
+        queues: dict[str, Queue] = {}
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            # Asked before the first message: a wrong address must not show only when one fails.
+            self._find_queues(batch, queues)
+            for part in self._parts(batch):
+                if not counts.write(outcome.counts):
+                    raise Stopped(0, [])
+                try:
+                    self._work_on(part, queues, outcome, counts)
+                except UnusableFunction:
+                    self._check_readable(batch)
+                    raise
+
+    def _work_on(
+        self,
+        part: pa.RecordBatch,
+        queues: Mapping[str, Queue],
+        outcome: _Outcome,
+        counts: TaskCounts,
+    ) -> None:
+        before = outcome.counts
+
+        def goes_on(worked: int, failed: int) -> bool:
+            return counts.write(before + Counts(worked - failed, failed))
+
+        limit_s = None if self.options.timeout_ms is None else self.options.timeout_ms / 1000
+        try:
+            failures = runner_of(self.job).run(part, limit_s, goes_on)
+        except Stopped as stopped:
+            outcome.add(stopped.worked, stopped.failures)
+            self._roll_back(part, stopped.failures, queues, outcome)
+            raise
+        outcome.add(part.num_rows, failures)
+        self._roll_back(part, failures, queues, outcome)
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        return batch.column(self.places[name])
+
+    def _find_queues(self, batch: pa.RecordBatch, queues: dict[str, Queue]) -> None:
+        for name in NEEDED:
+            if self._column(batch, name).null_count:
+                raise InvalidMessage(
+                    f"The column {name} has a null. Accepted: the values of the source."
+                )
+        for name in ("topic", "claimId"):
+            _check_texts(name, self._column(batch, name), "the values of the source.")
+        prefix = self.options.key_prefix
+        for topic in pc.unique(self._column(batch, "topic")).to_pylist():
+            if topic not in queues:
+                # A claimId tells the group; which one this queue itself belongs to is all the same.
+                broker = Broker(shared_server(self.options.connection), key_prefix=prefix)
+                group = broker.definition(topic).groups[0]
+                queues[topic] = broker.queue(topic, group=group)
+
+    def _check_readable(self, batch: pa.RecordBatch) -> None:
+        """Raises InvalidMessage for a text that keeps a batch from becoming rows or pandas."""
+        if self.job.handing is Handing.ARROW:
+            return  # the function gets the bytes as they are
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                _check_texts(name, column, "valid UTF-8 in a STRING. Cast it to BINARY.")
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Parts of a batch in order, each small enough; with whole batches, of one claim each."""
+        rows = max(1, _BYTES_AT_ONCE * batch.num_rows // max(batch.nbytes, 1))
+        rows = min(rows, MESSAGES_AT_ONCE)
+        borders = [0, *([] if self.job.one_by_one else self._borders(batch)), batch.num_rows]
+        for start, end in pairwise(borders):
+            for at in range(start, end, rows):
+                yield batch.slice(at, min(rows, end - at))
+
+    def _borders(self, batch: pa.RecordBatch) -> list[int]:
+        """Where another claim begins than that of the row before."""
+        differs = np.zeros(batch.num_rows - 1, bool)
+        for name in ("topic", "slot", "claimId"):
+            column = self._column(batch, name)
+            differs |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+        return (np.flatnonzero(differs) + 1).tolist()
+
+    def _roll_back(
+        self,
+        batch: pa.RecordBatch,
+        failures: list[Failure],
+        queues: Mapping[str, Queue],
+        outcome: _Outcome,
+    ) -> None:
+        if not failures:
+            return
+        rows = pa.array([row for failure in failures for row in failure.rows])
+        names = [
+            self._column(batch, n).take(rows).to_pylist() for n in ("topic", "slot", "claimId")
+        ]
+        contents = self._column(batch, "content").take(rows).cast(pa.binary()).to_pylist()
+        claims = list(zip(*names, strict=True))
+        by_claim: dict[tuple[str, int, str], list[bytes]] = {}
+        for claim, content in zip(claims, contents, strict=True):
+            by_claim.setdefault(claim, []).append(content)
+        by_topic: dict[str, list[Rollback]] = {}
+        for (topic, slot, claim_id), held in by_claim.items():
+            rollback = Rollback(slot, claim_id, held, self.options.delay_ms)
+            by_topic.setdefault(topic, []).append(rollback)
+        for topic, rollbacks in by_topic.items():
+            result = queues[topic].ask(claiming.rollbacks, rollbacks)
+            outcome.counts += Counts(left_alone=result.left_alone)
+        first = 0
+        for failure in failures[: _ERRORS_A_TASK - len(outcome.errors)]:
+            topic, slot, claim_id = claims[first]
+            named = self._named(contents[first], len(failure.rows))
+            outcome.errors.append(
+                f"topic {topic}, slot {slot}, claim {claim_id}, {named}: {failure.reason}"
+            )
+            first += len(failure.rows)
+
+    def _named(self, content: bytes, messages: int) -> str:
+        """How the log calls messages that failed together. content: of the first."""
+        if not self.options.log_contents:
+            return "1 message" if messages == 1 else f"{messages} messages"
+        others = messages - 1
+        beside = f" and {others} other{'s' if others > 1 else ''}" if others else ""
+        return f"message {shown_content(content)}{beside}"
+
+
+def shown_content(content: bytes) -> str:
+    """The beginning of a content, escaped: as text, or as bytes where it is no text."""
+    try:
+        value: str | bytes = content.decode()
+    except UnicodeDecodeError:
+        value = content
+    return f"{value[:_LONGEST_SHOWN]!r}{'...' if len(value) > _LONGEST_SHOWN else ''}"
+
+
+def _check_texts(name: str, column: pa.Array, accepted: str) -> None:
+    """Raises InvalidMessage for the first value that is not valid UTF-8."""
+    row = first_not_utf8(column)
+    if row is not None:
+        raise InvalidMessage(
+            f"The column {name} has {shown_value(column, row)} in row {row} of its batch, which is "
+            f"not valid UTF-8. Accepted: {accepted}"
+        )
