@@ -8,8 +8,14 @@ could tell a slow kind of message from a fast one.
 
 The time that is wanted is shared among topics, not the messages: where one kind is a hundred times
 as slow, a hundredth of its messages take as long. What a topic does not need goes to the others.
+
+For one topic, a moving average of seconds a message does as well. For several it does not: in a
+simulated query with 20 us for a message of one topic and 100 ms for one of the other (target 2 s,
+noise 10 %), the fast topic gets 23 000 messages a second with this filter, 9 with one moving
+average, and 7 000 with an average for each topic, corrected by that topic's share of the batch.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -130,7 +136,10 @@ class FlowControl:
         drift = np.where(counts > 0, DRIFT * self._state, 0.0)
         covariance = self._covariance + np.diag(drift**2)
         expected = counts @ self._state
+        # Noise in proportion to the expected time would let one batch that hangs count for as much
+        # as many; in proportion to the duration, it would hide that messages have become slow.
+        noise_s = NOISE * max(math.sqrt(duration_s * expected), OVERHEAD_S)
         gain = covariance @ counts
-        gain /= counts @ gain + (NOISE * max(duration_s, OVERHEAD_S)) ** 2
+        gain /= counts @ gain + noise_s**2
         self._state = np.maximum(self._state + gain * (duration_s - expected), LEAST_COST_S)
         self._covariance = covariance - np.outer(gain, counts @ covariance)

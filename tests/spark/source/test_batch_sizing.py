@@ -79,6 +79,32 @@ def test_a_kind_that_becomes_slow_is_found_out():
     assert sum(late) / len(late) < 4
 
 
+def test_messages_that_become_ten_times_as_slow_are_found_out_within_a_few_batches():
+    world = World(10, {"A": 1e-4}, noise=0.1)
+    world.batches(30)
+    world.costs_s["A"] = 1e-3
+    late = [took for took, _ in world.batches(20)]
+    assert late[0] > 80
+    assert sum(took > 15 for took in late) < 10
+
+
+def test_one_batch_that_hangs_does_not_make_the_next_ones_small():
+    world = World(10, {"A": 1e-4}, noise=0.1)
+    before = world.batches(30)[-1][1]["A"]
+    world.overhead_s = 30
+    world.batch()
+    world.overhead_s = 0.2
+    assert world.batch()[1]["A"] > 0.5 * before
+
+
+def test_a_slow_topic_leaves_a_fast_one_its_share_of_the_time():
+    """A moving average of all messages would give both as many: some ten a second."""
+    world = World(2, {"Fast": 2e-5, "Slow": 0.1}, noise=0.1)
+    late = world.batches(90)[30:]
+    fast = sum(taken["Fast"] for _, taken in late) / sum(took for took, _ in late)
+    assert fast > 10_000
+
+
 def test_a_first_batch_that_takes_long_teaches_nothing():
     world = World(2, {"A": 1e-4})
     world.overhead_s = 8.0  # Spark warms up
