@@ -12,21 +12,16 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # likew
 from pyspark.sql import SparkSession
 
 from rmq_spark.jobs.program import JobFailed, JobMisused
+from rmq_spark.jobs.sql_dialects import Dialect, driver_of, has_users, is_fault_of_row
 
 # What a table may be called here: it becomes part of statements.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
-# Spark finds a driver in spark.jars by its class only.
-_DRIVERS = {"jdbc:postgresql:": "org.postgresql.Driver"}
 # Spark wraps what a task threw into what the stage and the job threw.
 _MOST_CAUSES = 30
 _TELL_STATE = (
     ("java.sql.SQLException", "getSQLState"),
     ("org.apache.spark.SparkThrowable", "getSqlState"),
 )
-# Classes of SQLSTATE that are a row's own fault: its values, the table's constraints, a view's
-# check option, PostgreSQL's RAISE in a trigger. Others may go by (no connection, a deadlock, a full
-# disk), or are the job's fault (no such table, no permission).
-_OF_THE_ROW = ("22", "23", "44", "P0001")
 
 
 class Database:
@@ -40,6 +35,7 @@ class Database:
         self.spark = spark
         self.options = {name: value for name, value in options.items() if name != "dbtable"}
         self._jvm: Any = spark._jvm
+        self.dialect = Dialect(self._jvm, options["url"])
 
     def __repr__(self) -> str:
         return f"Database({self.address})"
@@ -59,8 +55,7 @@ class Database:
         given = self._jvm.PythonUtils.toScalaMap({**self.options, "dbtable": "rmq"})
         try:
             options = jdbc.JDBCOptions(given)
-            dialect = self._jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(options.url())
-            factory = dialect.createConnectionFactory(options)
+            factory = self.dialect.java.createConnectionFactory(options)
         except Py4JJavaError as error:
             raise JobFailed(
                 f"There is no JDBC driver for {self.address} "
@@ -82,16 +77,14 @@ def jdbc_options(options: Mapping[str, str]) -> dict[str, str]:
             "A user or password in the url is not accepted: it shows in errors. Accepted: "
             "RMQ_JDBC_USER and RMQ_JDBC_PASSWORD, or the options user and password."
         )
-    if options["url"].startswith("jdbc:derby:"):
-        return dict(options)  # an embedded one knows no users: a name would only choose a schema
+    if not has_users(options["url"]):
+        return dict(options)
     given = {name.lower() for name in options}
     told = {
         "user": os.environ.get("RMQ_JDBC_USER"),
         "password": os.environ.get("RMQ_JDBC_PASSWORD"),
+        "driver": driver_of(options["url"]),
     }
-    told["driver"] = next(
-        (d for url, d in _DRIVERS.items() if options["url"].startswith(url)), None
-    )
     return {**options, **{name: v for name, v in told.items() if v and name not in given}}
 
 
@@ -109,9 +102,9 @@ class Connection:
         self._java.close()
 
     @property
-    def product(self) -> str:
-        """What the database calls itself, such as PostgreSQL."""
-        return str(self._java.getMetaData().getDatabaseProductName())
+    def dialect(self) -> Dialect:
+        """What is particular to the database."""
+        return self._database.dialect
 
     @property
     def address(self) -> str:
@@ -261,4 +254,4 @@ def refusal(spark: SparkSession, error: BaseException) -> Refusal | None:
             if is_instance_of(gateway, java, kind) and getattr(java, state)():
                 deepest = Refusal(str(getattr(java, state)()), str(java.getMessage()))
         java = java.getCause()
-    return deepest if deepest and deepest.state.startswith(_OF_THE_ROW) else None
+    return deepest if deepest and is_fault_of_row(deepest.state) else None

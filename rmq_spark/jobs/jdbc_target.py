@@ -1,4 +1,4 @@
-"""A table of a database as a relay's target: each batch once, whatever is killed.
+"""A table of a database as an export's target: each batch once, whatever is killed.
 
 Spark writes a batch into a stage: a table with the columns of the target and none of its
 constraints. Then one transaction of the driver does the rest::
@@ -12,7 +12,7 @@ constraints. Then one transaction of the driver does the rest::
 Killed before the commit nothing of the batch is in the target; after it all of it is, and the
 batch that Spark runs again ends at the first step. Where rows were there twice all is undone, and
 the stage filled anew: looked for last they are seen whenever they came. A stage belongs to one
-start of a relay; the next start of the same checkpoint drops it.
+start of an export; the next start of the same checkpoint drops it.
 """
 
 import uuid
@@ -26,9 +26,10 @@ from rmq_spark.jobs.database import Connection, Database, Refusal, check_name, r
 from rmq_spark.jobs.outbox.exceptions_table import create_exceptions, insert_exceptions
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.refusals import refused_among
-from rmq_spark.jobs.targets import NUMBER, RelayBatch
+from rmq_spark.jobs.sql_dialects import create_empty_copy
+from rmq_spark.jobs.targets import NUMBER, ExportBatch
 
-LEDGER = "rmq_relay"
+LEDGER = "rmq_export"
 # Beside the columns of the target. A row of the stage has the same ROW whenever a task writes it;
 # rows of an earlier attempt, which a task of it may still bring, count for nothing.
 ATTEMPT, ROW = "rmq_attempt", "rmq_row"
@@ -54,7 +55,7 @@ class JdbcTarget:
         self._columns: list[str] = []
         self._attempt = 0
 
-    def write(self, batch: RelayBatch) -> int:
+    def write(self, batch: ExportBatch) -> int:
         """See Target."""
         with self._database.connect() as connection:
             if not self._columns:
@@ -78,7 +79,7 @@ class JdbcTarget:
             with self._database.connect() as connection:
                 _drop(connection, self._stage)
 
-    def _begin(self, connection: Connection, batch: RelayBatch) -> None:
+    def _begin(self, connection: Connection, batch: ExportBatch) -> None:
         """Makes the tables that are missing, and a stage in place of the last start's."""
         rows = batch.shape(batch.messages)
         if not connection.columns(self._table):
@@ -101,11 +102,12 @@ class JdbcTarget:
         else:
             change = f"INSERT INTO {self._ledger} VALUES (?, -1, ?)"
             connection.update(change, batch.query, self._stage)
-        connection.update(
-            f"CREATE TABLE {self._stage} AS SELECT {', '.join(columns)}, "
-            f"CAST(0 AS BIGINT) AS {NUMBER}, CAST(0 AS BIGINT) AS {ATTEMPT}, "
-            f"CAST('' AS VARCHAR(50)) AS {ROW} FROM {self._table} WITH NO DATA"
+        own = (
+            f"CAST(0 AS BIGINT) AS {NUMBER}",
+            f"CAST(0 AS BIGINT) AS {ATTEMPT}",
+            f"CAST('' AS VARCHAR(50)) AS {ROW}",
         )
+        connection.update(create_empty_copy(self._stage, self._table, [*columns, *own]))
         index = f"{self._stage.rpartition('.')[2]}_number"
         connection.update(f"CREATE INDEX {index} ON {self._stage} ({NUMBER})")
         self._columns = columns
@@ -123,17 +125,17 @@ class JdbcTarget:
                 )
         return [connection.quoted(there[name.lower()]) for name in wanted]
 
-    def _noted(self, connection: Connection, batch: RelayBatch) -> bool:
+    def _noted(self, connection: Connection, batch: ExportBatch) -> bool:
         """Whether it was written by a run before."""
         noted = f"SELECT batch FROM {self._ledger} WHERE query = ? AND batch >= ?"
         return bool(connection.query(noted, batch.query, batch.batch))
 
-    def _note(self, connection: Connection, batch: RelayBatch) -> bool:
+    def _note(self, connection: Connection, batch: ExportBatch) -> bool:
         """Notes it. Returns False where another run has done so; waits for one that is at it."""
         change = f"UPDATE {self._ledger} SET batch = ? WHERE query = ? AND batch < ?"
         return bool(connection.update(change, batch.batch, batch.query, batch.batch))
 
-    def _fill(self, batch: RelayBatch) -> dict[int, Refusal]:
+    def _fill(self, batch: ExportBatch) -> dict[int, Refusal]:
         """Writes the batch into the stage, and returns what cannot even be written there."""
         self._attempt += 1
         rows = batch.shape(batch.messages)
@@ -165,7 +167,7 @@ class JdbcTarget:
         rows.write.format("jdbc").options(**options).mode("append").save()
 
     def _commit(
-        self, connection: Connection, batch: RelayBatch, refused: dict[int, Refusal]
+        self, connection: Connection, batch: ExportBatch, refused: dict[int, Refusal]
     ) -> int:
         """Stage -> target, but what is refused already. Returns how many messages are.
 
@@ -184,7 +186,7 @@ class JdbcTarget:
             insert_exceptions(connection, self._exceptions, batch.exceptions(refused))
         return len(refused)
 
-    def _insert(self, connection: Connection, batch: RelayBatch) -> dict[int, Refusal]:
+    def _insert(self, connection: Connection, batch: ExportBatch) -> dict[int, Refusal]:
         """Stage -> target. Returns what a constraint refuses."""
         names = ", ".join(self._columns)
         move = (

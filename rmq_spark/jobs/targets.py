@@ -1,4 +1,4 @@
-"""Where a relay writes: files and any other format of Spark. Tables of databases: jdbc_target."""
+"""Where an export writes: files and any other format of Spark. Tables of databases: jdbc_target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ BATCH = "rmq_batch"
 
 
 @dataclass(frozen=True)
-class RelayBatch:
+class ExportBatch:
     """Messages of one batch, each with a number in the column NUMBER, ascending with their order.
 
     shape: what is written of messages; it keeps NUMBER. query, batch: together they name it for
@@ -53,21 +53,21 @@ class RelayBatch:
         binary = sql.col("content").cast("binary")
         text = sql.when(sql.is_valid_utf8(binary), binary.cast("string")).otherwise(sql.hex(binary))
         found = rows.select(NUMBER, "topic", text.alias("content")).collect()
-        origin = f"relay {self.query} batch {self.batch}"
+        origin = f"export {self.query} batch {self.batch}"
         return [Refused(origin, row.topic, row.content, str(refused[row[NUMBER]])) for row in found]
 
 
 class Target(Protocol):
-    """What a relay writes into."""
+    """What an export writes into."""
 
-    def write(self, batch: RelayBatch) -> int:
+    def write(self, batch: ExportBatch) -> int:
         """Writes a batch but what is refused for good, which goes to the exceptions.
 
         Returns how many were refused. Raises for everything else; then the batch comes again.
         """
 
     def close(self) -> None:
-        """Removes what only a running relay needs."""
+        """Removes what only a running export needs."""
 
 
 class SparkTarget:
@@ -81,7 +81,7 @@ class SparkTarget:
         self._options = options
         self._exceptions = exceptions
 
-    def write(self, batch: RelayBatch) -> int:
+    def write(self, batch: ExportBatch) -> int:
         """See Target."""
         refused: dict[int, Refusal] = {}
         try:
@@ -98,7 +98,7 @@ class SparkTarget:
     def close(self) -> None:
         """See Target."""
 
-    def _write(self, batch: RelayBatch, rows: DataFrame) -> None:
+    def _write(self, batch: ExportBatch, rows: DataFrame) -> None:
         rows = rows.drop(NUMBER)
         options, mode = dict(self._options), "append"
         if self._form in FILES:
@@ -106,7 +106,7 @@ class SparkTarget:
             mode = "overwrite"
         rows.write.format(self._form).options(**options).mode(mode).save()
 
-    def _note(self, batch: RelayBatch, refused: list[Refused]) -> None:
+    def _note(self, batch: ExportBatch, refused: list[Refused]) -> None:
         if not refused:
             return
         rows = [(row.origin, row.topic, row.content, row.reason) for row in refused]
@@ -116,7 +116,7 @@ class SparkTarget:
         table.write.mode("overwrite").parquet(f"{self._exceptions}/{BATCH}={batch.name}")
 
 
-def _tried(batch: RelayBatch) -> Callable[[int, int], Refusal | None]:
+def _tried(batch: ExportBatch) -> Callable[[int, int], Refusal | None]:
     """Works a transformation out and throws the result away."""
 
     def attempt(first: int, last: int) -> Refusal | None:

@@ -1,8 +1,8 @@
 """Orders come into PostgreSQL while the outbox job is killed (-9) again and again; then a count.
 
 A business inserts orders, each with its message in the same transaction: several sessions at once,
-so that lower ids are committed after higher ones, some transactions rolled back. The loader brings
-the messages into a topic and is killed at random moments; a relay brings them into a table whose
+so that lower ids are committed after higher ones, some transactions rolled back. The relay brings
+the messages into a topic and is killed at random moments; an export brings them into a table whose
 constraint refuses some, and is killed as well. In the end every order that was committed must be in
 the table or, if it was to be refused, in the exceptions. ``make outbox`` runs it.
 """
@@ -48,7 +48,7 @@ class Outcome:
     orders: int
     kills: int
     in_a_round: int
-    relay_kills: int
+    export_kills: int
     delivered: int
     twice: int
     refused_by_topic: int
@@ -97,14 +97,14 @@ class OutboxRound:
         self.running.append(process)
         return process
 
-    def loader(self, *arguments):
-        topic = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4")
-        return self.job("load_outbox", *topic, "--limit", "300", *arguments)
-
     def relay(self, *arguments):
+        topic = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4")
+        return self.job("relay_outbox", *topic, "--limit", "300", *arguments)
+
+    def export(self, *arguments):
         into = ("--to", "jdbc", "--table", "delivered", "--select", SELECT)
-        kept = ("--checkpoint", str(self.folder / "relay"), "--max-refused", "100000")
-        return self.job("relay", "--topic", "Orders", *into, *kept, *arguments)
+        kept = ("--checkpoint", str(self.folder / "export"), "--max-refused", "100000")
+        return self.job("export", "--topic", "Orders", *into, *kept, *arguments)
 
     def end(self):
         """Leaves nothing running."""
@@ -152,40 +152,40 @@ class OutboxRound:
         )
 
     def rounds(self):
-        """How many rounds of the loader were committed."""
+        """How many rounds of the relay were committed."""
         return int(self.database.psql("SELECT rounds FROM rmq_outbox_checkpoint")[0][0])
 
     def in_transaction(self):
-        """Whether the loader has one open."""
+        """Whether the relay has one open."""
         sql = (
             "SELECT count(*) FROM pg_stat_activity WHERE xact_start IS NOT NULL "
             "AND application_name = 'PostgreSQL JDBC Driver' AND query LIKE '%rmq_outbox%'"
         )
         return self.database.psql(sql) != [["0"]]
 
-    def kill_loader(self, is_last):
-        """Starts a loader, lets it work for a random while, kills it. Returns if within a round."""
-        before, loader = self.rounds(), self.loader("--interval", "100ms")
+    def kill_relay(self, is_last):
+        """Starts a relay, lets it work for a random while, kills it. Returns if within a round."""
+        before, relay = self.rounds(), self.relay("--interval", "100ms")
         while self.rounds() == before:
-            if loader.poll() is not None:
-                raise RuntimeError(f"load_outbox ended: see {self.folder}/load_outbox.log")
+            if relay.poll() is not None:
+                raise RuntimeError(f"relay_outbox ended: see {self.folder}/relay_outbox.log")
             if is_last():
-                break  # nothing is left to load
+                break  # nothing is left to relay
             time.sleep(0.05)
         time.sleep(self.chance.uniform(0, 4))
         within = self.in_transaction()
-        _kill(loader)
+        _kill(relay)
         return within
 
     def drain(self):
-        """Loads and relays until nothing is new, stored or in work."""
+        """Relays and exports until nothing is new, stored or in work."""
         while True:
-            assert self.loader("--once").wait(300) == 0, "load_outbox"
-            assert self.relay("--once").wait(300) == 0, "relay"
+            assert self.relay("--once").wait(300) == 0, "relay_outbox"
+            assert self.export("--once").wait(300) == 0, "export"
             if not self.queue_of().figures().messages:
                 return
 
-    def count(self, kills, in_a_round, relay_kills):
+    def count(self, kills, in_a_round, export_kills):
         """The outcome, from what is in the tables."""
 
         def number(sql):
@@ -203,7 +203,7 @@ class OutboxRound:
             orders=number("SELECT count(*) FROM orders"),
             kills=kills,
             in_a_round=in_a_round,
-            relay_kills=relay_kills,
+            export_kills=export_kills,
             delivered=number("SELECT count(DISTINCT number) FROM delivered"),
             twice=number("SELECT count(*) - count(DISTINCT number) FROM delivered"),
             refused_by_topic=number("SELECT count(*) FROM rmq_outbox_exceptions"),
@@ -223,7 +223,7 @@ def _kill(process):
     process.wait()
 
 
-def run_round(seed, orders, kills, relay_kills, seconds):
+def run_round(seed, orders, kills, export_kills, seconds):
     """Runs one, and returns its outcome."""
     with (
         postgres.Postgres() as database,
@@ -232,7 +232,7 @@ def run_round(seed, orders, kills, relay_kills, seconds):
     ):
         this = OutboxRound(database, redis.url, Path(folder), seed, orders, seconds)
         try:
-            return _run(this, kills, relay_kills)
+            return _run(this, kills, export_kills)
         except BaseException:
             for log in Path(folder).glob("*.log"):
                 sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}\n")
@@ -241,34 +241,34 @@ def run_round(seed, orders, kills, relay_kills, seconds):
             this.end()
 
 
-def _run(this, kills, relay_kills):
+def _run(this, kills, export_kills):
     this.database.psql(TABLES)
-    assert this.loader("--create-tables", "--once").wait(300) == 0
+    assert this.relay("--create-tables", "--once").wait(300) == 0
     business = this.begin_business()
-    relay = this.relay()
-    relay_at = set(this.chance.sample(range(kills), relay_kills))
+    export = this.export()
+    export_at = set(this.chance.sample(range(kills), export_kills))
     in_a_round = 0
     for at in range(kills):
-        in_a_round += this.kill_loader(lambda: all(one.poll() is not None for one in business))
-        if at in relay_at:
-            _kill(relay)
-            relay = this.relay()
+        in_a_round += this.kill_relay(lambda: all(one.poll() is not None for one in business))
+        if at in export_at:
+            _kill(export)
+            export = this.export()
     for session in business:
         assert session.wait(600) == 0, "the business"
-    _kill(relay)
+    _kill(export)
     this.drain()
-    return this.count(kills, in_a_round, relay_kills + 1)
+    return this.count(kills, in_a_round, export_kills + 1)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--orders", type=int, default=20_000)
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--relay-kills", type=int, default=3)
+    parser.add_argument("--export-kills", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=240, help="in which the orders come")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    outcome = run_round(given.seed, given.orders, given.kills, given.relay_kills, given.seconds)
+    outcome = run_round(given.seed, given.orders, given.kills, given.export_kills, given.seconds)
     for name, value in vars(outcome).items():
         sys.stdout.write(f"{name:17} {value:,}\n")
     sys.stdout.write("All orders are where they must be.\n" if outcome.is_right else "WRONG.\n")

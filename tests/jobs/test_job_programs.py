@@ -20,7 +20,7 @@ from rmq_spark.jobs.job_arguments import new_parser
 from .. import ROOT, quick_spark
 
 JOBS = ROOT / "jobs"
-NAMES = ["send", "relay", "load_outbox", "requeue_dead", "expire", "report"]
+NAMES = ["send", "export", "relay_outbox", "requeue_dead", "expire", "report"]
 TRACE = 'Failed: Traceback (most recent call last):\n  File "x.py", line 1, in x\n'
 ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=2")
 
@@ -78,15 +78,15 @@ def test_every_job_is_among_them():
 
 
 def test_an_outbox_in_the_embedded_database_begins_with_nothing(run, orders, tmp_path):
-    code, out, err = run("load_outbox", "--create-tables", "--once", *ORDERS)
-    assert (code, out) == (0, "0 messages loaded, 0 of them late arrivals; 0 refused\n"), err
+    code, out, err = run("relay_outbox", "--create-tables", "--once", *ORDERS)
+    assert (code, out) == (0, "0 messages sent, 0 of them late arrivals; 0 refused\n"), err
     assert (tmp_path / "rmq-outbox").is_dir()
 
 
 def test_the_console_shows_messages(run, orders, tmp_path):
     orders.send(["seen here"], fixed_time=0)
     arguments = ("--topic", "Orders", "--to", "console", "--once", "--checkpoint", "c")
-    code, out, err = run("relay", *arguments)
+    code, out, err = run("export", *arguments)
     assert code == 0, err
     assert "seen here" in out
     assert out.endswith("1 messages done, 0 of them refused\n")
@@ -101,22 +101,22 @@ def ended(process, number):
 
 
 @pytest.mark.long
-def test_a_relay_that_is_asked_to_end_stops_its_query(start, orders, tmp_path):
+def test_an_export_that_is_asked_to_end_stops_its_query(start, orders, tmp_path):
     kept = ("--path", "out", "--checkpoint", "c")
-    relay = start("relay", "--topic", "Orders", "--to", "parquet", *kept)
+    export = start("export", "--topic", "Orders", "--to", "parquet", *kept)
     orders.send(["first"], fixed_time=0)
     while orders.figures().counters["committed"] < 1:
-        assert relay.poll() is None, relay.communicate()
+        assert export.poll() is None, export.communicate()
         time.sleep(0.1)
-    assert "Traceback" not in ended(relay, signal.SIGTERM)
+    assert "Traceback" not in ended(export, signal.SIGTERM)
 
 
-def test_a_loader_that_is_asked_to_end_finishes_its_round(start, orders):
-    loader = start("load_outbox", "--create-tables", *ORDERS)
-    for line in loader.stderr:
-        if "Loading rmq_outbox" in line:
+def test_a_relay_that_is_asked_to_end_finishes_its_round(start, orders):
+    relay = start("relay_outbox", "--create-tables", *ORDERS)
+    for line in relay.stderr:
+        if "Relaying rmq_outbox" in line:
             break
-    assert "Traceback" not in ended(loader, signal.SIGINT)
+    assert "Traceback" not in ended(relay, signal.SIGINT)
 
 
 def test_a_failure_is_one_line_without_secrets(run, orders):

@@ -10,7 +10,7 @@ from .outbox_round import Outcome, run_round
 @pytest.mark.timeout(900)
 def test_no_order_is_lost_and_none_is_refused_wrongly_while_the_job_is_killed():
     postgres.driver()
-    outcome = run_round(seed=3, orders=600, kills=2, relay_kills=1, seconds=30)
+    outcome = run_round(seed=3, orders=600, kills=2, export_kills=1, seconds=30)
     assert outcome.is_right, outcome
     assert outcome.delivered + outcome.refused_by_topic <= outcome.orders
 

@@ -4,14 +4,14 @@ import time
 import uuid
 
 from rmq_spark.client import Broker
-from rmq_spark.jobs import relay, report, requeue_dead, send
-from rmq_spark.jobs.outbox import load_outbox
+from rmq_spark.jobs import export, report, requeue_dead, send
+from rmq_spark.jobs.outbox import relay_outbox
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
 
 JOBS = {
-    "load_outbox": (load_outbox.new_job_parser, load_outbox.load),
-    "relay": (relay.new_job_parser, relay.relay),
+    "relay_outbox": (relay_outbox.new_job_parser, relay_outbox.relay),
+    "export": (export.new_job_parser, export.export),
     "report": (report.new_job_parser, report.report),
     "requeue_dead": (requeue_dead.new_job_parser, requeue_dead.requeue_dead),
     "send": (send.new_job_parser, send.send),
@@ -48,13 +48,13 @@ class Trade:
         ((number,),) = self.psql(sql)
         return int(number)
 
-    def load(self, *arguments):
-        """The outbox job, on a message table of this test's own."""
-        return self.job("load_outbox", "--table", self.table, "--once", *arguments)
-
     def relay(self, *arguments):
-        """The relay, of the topic Orders."""
-        return self.job("relay", "--topic", "Orders", "--once", *arguments)
+        """The outbox job, on a message table of this test's own."""
+        return self.job("relay_outbox", "--table", self.table, "--once", *arguments)
+
+    def export(self, *arguments):
+        """The export, of the topic Orders."""
+        return self.job("export", "--topic", "Orders", "--once", *arguments)
 
     def contents(self, topic="Orders"):
         """What lies in the store of a topic."""

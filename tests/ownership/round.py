@@ -28,7 +28,7 @@ from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble, LocalZookeep
 
 from .. import programs
 from ..processes import alive, family
-from ..relay import Relay
+from ..tcp_proxy import TcpProxy
 from ..waiting import NotInTime, wait_until
 from . import streams
 
@@ -41,12 +41,12 @@ PATIENCE_S = 300.0
 
 @dataclass
 class Query:
-    """One query's program, its checkpoint, and the relays that it reaches its servers through."""
+    """One query's program, its checkpoint, and the proxies that it reaches its servers through."""
 
     name: str
     job: dict[str, Any]
     log: Path
-    relays: dict[str, list[Relay]]
+    proxies: dict[str, list[TcpProxy]]
     program: subprocess.Popen[bytes] | None = None
     state: str = "new"
 
@@ -81,13 +81,13 @@ class Query:
         self.state = "killed"
 
     def cut(self, server: str) -> None:
-        for relay in self.relays[server]:
-            relay.cut()
+        for proxy in self.proxies[server]:
+            proxy.cut()
         self.state = f"cut off from {server}"
 
     def mend(self, server: str) -> None:
-        for relay in self.relays[server]:
-            relay.mend()
+        for proxy in self.proxies[server]:
+            proxy.mend()
         self.state = "running"
 
 
@@ -159,8 +159,8 @@ class Round:
 
     def add(self, name: str) -> Query:
         """Starts a query of a new checkpoint."""
-        redis = Relay(self.redis.port)
-        keepers = [Relay(server.port) for server in self.ensemble.servers]
+        redis = TcpProxy(self.redis.port)
+        keepers = [TcpProxy(server.port) for server in self.ensemble.servers]
         options = {
             "redis.url": f"redis://127.0.0.1:{redis.port}/0",
             "topic": TOPIC,
@@ -169,7 +169,7 @@ class Round:
             "visibilityTimeout": f"{LEASE_S}s",
         }
         if self.owned:
-            options["zookeeper.hosts"] = ",".join(f"127.0.0.1:{relay.port}" for relay in keepers)
+            options["zookeeper.hosts"] = ",".join(f"127.0.0.1:{proxy.port}" for proxy in keepers)
             options["zookeeper.sessionTimeout"] = f"{SESSION_S}s"
         job = {
             "name": name,
@@ -177,8 +177,8 @@ class Round:
             "checkpoint": str(self.folder / f"checkpoint-{name}"),
             "out": str(self.out),
         }
-        relays = {"Redis": [redis], "ZooKeeper": keepers}
-        query = self.queries[name] = Query(name, job, self.folder / f"{name}.log", relays)
+        proxies = {"Redis": [redis], "ZooKeeper": keepers}
+        query = self.queries[name] = Query(name, job, self.folder / f"{name}.log", proxies)
         query.start()
         return query
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmq_spark.jobs.database import Connection, check_name
+from rmq_spark.jobs.sql_dialects import cut_text, storable_text
 
 SUFFIX = "_exceptions"
 # Characters; the rest of what is longer is cut off.
@@ -25,7 +26,7 @@ def create_exceptions(connection: Connection, table: str) -> None:
     connection.create(
         table,
         f"CREATE TABLE {check_name(table)} (refused_at TIMESTAMP, origin VARCHAR({_NAME}), topic "
-        f"VARCHAR({_NAME}), content {text_type(connection)}, reason VARCHAR({_REASON}))",
+        f"VARCHAR({_NAME}), content {connection.dialect.text_type}, reason VARCHAR({_REASON}))",
     )
 
 
@@ -36,26 +37,11 @@ def insert_exceptions(connection: Connection, table: str, refused: Sequence[Refu
         "VALUES (CURRENT_TIMESTAMP, ?, ?, ?, ?)",
         [
             (
-                _cut(row.origin, _NAME),
-                _cut(_storable(row.topic), _NAME),
-                _storable(row.content),
-                _cut(_storable(row.reason), _REASON),
+                cut_text(row.origin, _NAME),
+                cut_text(storable_text(row.topic), _NAME),
+                storable_text(row.content),
+                cut_text(storable_text(row.reason), _REASON),
             )
             for row in refused
         ],
     )
-
-
-def text_type(connection: Connection) -> str:
-    """What a column of texts of any length is declared as."""
-    return "TEXT" if connection.product == "PostgreSQL" else "CLOB"  # SQL's own name
-
-
-def _cut(text: str | None, length: int) -> str | None:
-    """So much of it as fits: databases on Java count a character beyond U+FFFF as two."""
-    return text and text.encode("utf-16-le")[: 2 * length].decode("utf-16-le", "ignore")
-
-
-def _storable(text: str | None) -> str | None:
-    """Without the one character that PostgreSQL stores nowhere: here nothing may be refused."""
-    return text and text.replace("\0", "\\u0000")

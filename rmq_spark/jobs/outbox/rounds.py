@@ -1,11 +1,11 @@
-"""The transactional outbox: messages that a business wrote into its database, loaded into topics.
+"""The transactional outbox: messages that a business wrote into its database, relayed into topics.
 
 The business inserts a row and its message in one transaction; the message's state is ``new``. A
-round of the loader is one transaction, too::
+round of the relay is one transaction, too::
 
-    lock the checkpoint            a second loader waits here, until this one is done or dead
+    lock the checkpoint            a second relay waits here, until this one is done or dead
     read what is new and due       the earliest first, up to a limit
-    new -> loaded                  by compare-and-set: what was recalled meanwhile stays out
+    new -> sent                    by compare-and-set: what was recalled meanwhile stays out
     send                           into Redis
     new -> refused                 what the topic cannot take, with a row of the exceptions table
     move the checkpoint, commit
@@ -27,6 +27,7 @@ from rmq_spark.jobs.database import Connection, Database
 from rmq_spark.jobs.outbox.exceptions_table import Refused, insert_exceptions
 from rmq_spark.jobs.outbox.tables import SENT, OutboxTables, layout_of
 from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.sql_dialects import first_rows, seconds_from_now
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.target_topics import SinkTopics
 from rmq_spark.spark.sink.validation import REASON, with_refusals
@@ -39,25 +40,25 @@ _OF_ONE_TOPIC = ("topictype", "slotamount", "groups", "maxretries", "retrybackof
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did. late: of the loaded, those due before the checkpoint of the last one.
+    """What one round did. late: of the sent, those due before the checkpoint of the last one.
 
     full: the limit was reached, so there may be more.
     """
 
-    loaded: int = 0
+    sent: int = 0
     late: int = 0
     refused: int = 0
     full: bool = False
 
     def __add__(self, other: "Round") -> "Round":
-        loaded, late = self.loaded + other.loaded, self.late + other.late
-        return Round(loaded, late, self.refused + other.refused, other.full)
+        sent, late = self.sent + other.sent, self.late + other.late
+        return Round(sent, late, self.refused + other.refused, other.full)
 
 
-class Outbox:
-    """The loader of one message table, on a connection of its own.
+class OutboxRelay:
+    """The relay of one message table, on a connection of its own.
 
-    sink: options of the rmq sink. horizon_ms: what is due within it is loaded; a message without a
+    sink: options of the rmq sink. horizon_ms: what is due within it is sent; a message without a
     time is due at once. limit: messages in a round. Raises JobFailed, InvalidOption.
     """
 
@@ -80,7 +81,7 @@ class Outbox:
         self._options = parse_sink_options(self._sink)
 
     def round(self) -> Round:
-        """Loads up to the limit. Raises what a write raises, and then has changed nothing."""
+        """Relay up to the limit. Raises what a write raises, and then has changed nothing."""
         until_ms = int(time.time() * 1000) + self._horizon_ms
         # Most rounds find nothing, and cost one query.
         if not self._connection.query(self._wanted("id", until_ms, 1)):
@@ -102,7 +103,7 @@ class Outbox:
             if len(sent_ms) < len(ours):
                 self._refuse(rows.where(~is_good))
             done = Round(
-                loaded=len(sent_ms),
+                sent=len(sent_ms),
                 late=sum(due_ms < since_ms for due_ms in sent_ms),
                 refused=len(ours) - len(sent_ms),
                 full=len(found) >= self._limit,
@@ -119,24 +120,23 @@ class Outbox:
             order = "fixed_time NULLS FIRST, id"
         return (
             f"SELECT {columns} FROM {self._tables.messages} WHERE state = 'new'{due} "
-            f"ORDER BY {order} FETCH FIRST {amount} ROWS ONLY"
+            f"{first_rows(order, amount)}"
         )
 
     def _until_sql(self, until_ms: int) -> str:
         if self._layout.time_is_whole:
             return str(until_ms)
-        # The database knows what zone its times are in; the braces are every JDBC driver's.
-        seconds = self._horizon_ms // 1000
-        return f"{{fn TIMESTAMPADD(SQL_TSI_SECOND, {seconds}, CURRENT_TIMESTAMP)}}"
+        # The database knows what zone its times are in.
+        return seconds_from_now(self._horizon_ms // 1000)
 
     def _lock(self) -> int:
-        """Waits for other loaders. Returns until when all was loaded, in ms since 1970."""
+        """Waits for other relays. Returns until when all was sent, in ms since 1970."""
         table = self._tables.checkpoint
         self._connection.update(f"UPDATE {table} SET rounds = rounds + 1")
-        found = self._connection.query(f"SELECT loaded_until_ms FROM {table}")
+        found = self._connection.query(f"SELECT sent_until_ms FROM {table}")
         if len(found) != 1:
             raise JobFailed(
-                f"{table} has {len(found)} rows instead of the one that loaders lock. If it is "
+                f"{table} has {len(found)} rows instead of the one that relays lock. If it is "
                 "empty, drop it: the next start makes it."
             )
         return int(found[0][0])
@@ -160,7 +160,7 @@ class Outbox:
         return with_refusals(rows, names, self._options)
 
     def _mark(self, ids: Sequence[int]) -> set[int]:
-        """New -> loaded. Returns those that were no longer new, or there.
+        """New -> sent. Returns those that were no longer new, or there.
 
         Raises JobFailed for ids that do not name one row each.
         """
@@ -168,19 +168,19 @@ class Outbox:
             raise JobFailed(f"{self._tables.messages} has a row whose id is null: give it one.")
         if len(set(ids)) < len(ids):
             raise self._not_unique()
-        loaded_at = ", loaded_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
+        sent_at = ", sent_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
         recalled: set[int] = set()
         for some in _in_parts(ids):
             among = f"id IN ({', '.join(map(str, some))})"
             marked = self._connection.update(
-                f"UPDATE {self._tables.messages} SET state = 'loaded'{loaded_at} "
+                f"UPDATE {self._tables.messages} SET state = 'sent'{sent_at} "
                 f"WHERE state = 'new' AND {among}"
             )
             if marked > len(some):
                 raise self._not_unique()
             if marked < len(some):
                 ours = self._connection.query(
-                    f"SELECT id FROM {self._tables.messages} WHERE state = 'loaded' AND {among}"
+                    f"SELECT id FROM {self._tables.messages} WHERE state = 'sent' AND {among}"
                 )
                 recalled |= set(some) - {int(number) for (number,) in ours}
         return recalled
@@ -218,9 +218,9 @@ class Outbox:
 
     def _move(self, until_ms: int, done: Round) -> None:
         self._connection.update(
-            f"UPDATE {self._tables.checkpoint} SET loaded_until_ms = ?, loaded = loaded + ?, "
+            f"UPDATE {self._tables.checkpoint} SET sent_until_ms = ?, sent = sent + ?, "
             "refused = refused + ?",
-            *(until_ms, done.loaded, done.refused),
+            *(until_ms, done.sent, done.refused),
         )
 
 

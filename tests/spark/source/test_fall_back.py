@@ -14,7 +14,7 @@ from rmq_spark import Message
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import Superseded
 
-from ...relay import Relay
+from ...tcp_proxy import TcpProxy
 from ...waiting import wait_until
 from ..driving import DUE, Rmq, Run, contents, names
 
@@ -131,8 +131,8 @@ def test_a_replica_that_lags_and_takes_over_makes_no_claim_anew(own, tmp_path):
     with LocalRedis(settings=VOLATILE) as replica:
         behind = Redis.from_url(replica.url)
         behind.replicaof("127.0.0.1", str(redis.port))
-        relay = Relay(redis.port)
-        with Run({**rmq.options(queue), "redis.url": f"redis://127.0.0.1:{relay.port}"}) as run:
+        proxy = TcpProxy(redis.port)
+        with Run({**rmq.options(queue), "redis.url": f"redis://127.0.0.1:{proxy.port}"}) as run:
             start = run.initial()
             end = run.plan(start)
             partitions = run.partitions(start, end)
@@ -140,13 +140,13 @@ def test_a_replica_that_lags_and_takes_over_makes_no_claim_anew(own, tmp_path):
             behind.replicaof("NO", "ONE")  # what comes now it does not have
             assert sorted(contents(run.read(partitions))) == names(100)
             redis.kill()
-            relay.lead_to(replica.port)
+            proxy.lead_to(replica.port)
             there = rmq_spark.connect(replica.url)
             early = send_first(there.queue(queue.definition.name), 30)
             there.close()
             assert run.read(partitions) == []
             assert sorted(rest_of(run, end)) == sorted([*early, *names(100)])
-        relay.close()
+        proxy.close()
         behind.close()
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from rmq_spark.jobs.relay import main
+from rmq_spark.jobs.export import main
 
 if __name__ == "__main__":
     sys.exit(main())

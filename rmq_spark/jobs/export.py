@@ -1,4 +1,4 @@
-"""``jobs/relay.py``: a topic into files, a table, or whatever else Spark writes."""
+"""``jobs/export.py``: a topic into files, a table, or whatever else Spark writes."""
 
 import argparse
 import logging
@@ -25,7 +25,7 @@ from rmq_spark.jobs.job_arguments import (
 )
 from rmq_spark.jobs.outbox.exceptions_table import SUFFIX
 from rmq_spark.jobs.program import Ending, JobFailed, has_ended, in_session, run
-from rmq_spark.jobs.targets import NUMBER, RelayBatch, SparkTarget, Target
+from rmq_spark.jobs.targets import NUMBER, ExportBatch, SparkTarget, Target
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.sink.exactly_once_writer import QUERY_ID
 
@@ -49,12 +49,12 @@ _log = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job. Returns its exit code."""
-    return run(new_job_parser(), in_session(relay), arguments)
+    return run(new_job_parser(), in_session(export), arguments)
 
 
 def new_job_parser() -> argparse.ArgumentParser:
     """The arguments of the job."""
-    parser = new_spark_parser("relay", DESCRIPTION)
+    parser = new_spark_parser("export", DESCRIPTION)
     parser.add_argument("--topic", required=True, help="one, or several by commas")
     add_options(parser, *("-o", "--option"), "an option of the rmq source, redis.* too; repeatable")
     add_place(parser, "--to", "--target-option", "parquet, jdbc, console, ...")
@@ -78,7 +78,7 @@ def new_job_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def relay(spark: SparkSession, given: argparse.Namespace) -> str:
+def export(spark: SparkSession, given: argparse.Namespace) -> str:
     """Runs the query until it ends (--once) or for ever. Returns what it did."""
     target = _target(spark, given)
     topics = "topics" if "," in given.topic else "topic"
@@ -155,7 +155,7 @@ def _into(
 
     def write(messages: DataFrame, number: int) -> None:
         nonlocal begun
-        # The first batch may be one that a relay which was killed has written already: it is not
+        # The first batch may be one that an export which was killed has written already: it is not
         # for others.
         if ending.is_asked and begun:
             raise _Ended
@@ -168,7 +168,7 @@ def _into(
             )
         numbered = messages.select(sql.monotonically_increasing_id().alias(NUMBER), "*").persist()
         try:
-            refused = target.write(RelayBatch(numbered, shape, query, number, given.max_refused))
+            refused = target.write(ExportBatch(numbered, shape, query, number, given.max_refused))
             amount = numbered.count()
         finally:
             numbered.unpersist()

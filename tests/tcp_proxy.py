@@ -1,11 +1,11 @@
-"""A TCP relay in front of a server: passes everything on until it is cut, and again once mended."""
+"""A TCP proxy in front of a server: passes everything on until it is cut, and again once mended."""
 
 import contextlib
 import socket
 import threading
 
 
-class Relay:
+class TcpProxy:
     """Listens on a loopback port of its own. Cut, it ends all connections and takes no others."""
 
     def __init__(self, target: int) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from rmq_spark.jobs.outbox.load_outbox import main
+from rmq_spark.jobs.outbox.relay_outbox import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -24,16 +24,16 @@ def order(number, sku="A"):
 
 @pytest.fixture
 def to_table(trade):
-    """Relays into a table of PostgreSQL with constraints."""
+    """Exports into a table of PostgreSQL with constraints."""
     trade.psql("CREATE TABLE {t} (id INT PRIMARY KEY, sku VARCHAR(3) CHECK (sku <> 'BAD'))")
 
-    def relay(*arguments, checkpoint="checkpoint"):
-        return trade.relay(
+    def export(*arguments, checkpoint="checkpoint"):
+        return trade.export(
             *("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / checkpoint),
             *("--select", SELECT, *arguments),
         )
 
-    return relay
+    return export
 
 
 def test_a_topic_goes_into_a_table_of_postgresql(trade, to_table):
@@ -44,8 +44,8 @@ def test_a_topic_goes_into_a_table_of_postgresql(trade, to_table):
     trade.orders([order(300)])
     assert to_table() == "1 messages done, 0 of them refused"
     assert trade.count("SELECT count(*) FROM {t}") == 301
-    stages = "SELECT count(*) FROM pg_tables WHERE tablename IN (SELECT stage FROM rmq_relay)"
-    assert trade.count(stages) == 0  # those of ended relays
+    stages = "SELECT count(*) FROM pg_tables WHERE tablename IN (SELECT stage FROM rmq_export)"
+    assert trade.count(stages) == 0  # those of ended exports
 
 
 def test_what_the_table_or_the_transformation_refuses_goes_to_the_exceptions(trade, to_table):
@@ -193,7 +193,7 @@ def test_one_that_is_asked_to_end_as_it_comes_back_keeps_what_was_written(
 
 def test_without_a_name_of_the_query_nothing_is_written(trade, to_table, monkeypatch):
     trade.orders([order(1)])
-    monkeypatch.setattr("rmq_spark.jobs.relay.QUERY_ID", "no.such.property")
+    monkeypatch.setattr("rmq_spark.jobs.export.QUERY_ID", "no.such.property")
     with pytest.raises(Exception, match="PYSPARK_PIN_THREAD"):
         to_table()
     assert trade.count("SELECT count(*) FROM {t}") == 0
@@ -203,7 +203,7 @@ def test_one_message_may_become_several_rows(trade):
     trade.psql("CREATE TABLE {t} (word TEXT)")
     trade.orders(["a a b", "c"])
     arguments = ("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / "c")
-    trade.relay(*arguments, "--select", "explode(split(content, ' ')) AS word")
+    trade.export(*arguments, "--select", "explode(split(content, ' ')) AS word")
     assert trade.psql("SELECT word FROM {t} ORDER BY 1") == [["a"], ["a"], ["b"], ["c"]]
 
 
@@ -212,21 +212,21 @@ def test_a_reason_that_is_too_long_is_cut(trade):
     long = "a" * 1900 + "\0" * 90 + "\U0001f600" * 200
     trade.orders([long, "7"])
     arguments = ("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / "c")
-    told = trade.relay(*arguments, "--select", "CAST(content AS INT) AS id")
+    told = trade.export(*arguments, "--select", "CAST(content AS INT) AS id")
     assert told == "2 messages done, 1 of them refused"
     length = "SELECT length(content), length(reason) BETWEEN 1000 AND 2000 FROM {t}_exceptions"
     assert trade.psql(length) == [[str(1900 + 6 * 90 + 200), "t"]]
 
 
 @pytest.mark.long
-def test_a_relay_that_is_asked_to_end_within_a_batch_brings_it_to_its_end(trade):
+def test_an_export_that_is_asked_to_end_within_a_batch_brings_it_to_its_end(trade):
     trade.psql(
         "CREATE TABLE {t} (content TEXT); CREATE FUNCTION {t}_slow() RETURNS trigger LANGUAGE "
         "plpgsql AS $$ BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END $$; CREATE TRIGGER slow "
         "BEFORE INSERT ON {t} FOR EACH ROW EXECUTE FUNCTION {t}_slow()"
     )
     trade.orders(f"order {number}" for number in range(20))
-    into = ("relay", "--topic", "Orders", "--to", "jdbc", "--table", trade.table)
+    into = ("export", "--topic", "Orders", "--to", "jdbc", "--table", trade.table)
     writing = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 
     def ask():
@@ -276,14 +276,14 @@ def test_a_column_that_the_table_lacks_is_told(trade, to_table):
 def test_a_table_that_is_not_there_is_made(trade):
     trade.orders(["a", "b"])
     arguments = ("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / "c")
-    trade.relay(*arguments, "--select", "content, dueTime AS due", "--where", "content <> 'b'")
+    trade.export(*arguments, "--select", "content, dueTime AS due", "--where", "content <> 'b'")
     assert trade.psql("SELECT content FROM {t} WHERE due < now()") == [["a"]]
 
 
 def test_a_topic_goes_into_derby(trade):
     url = f"jdbc:derby:{trade.folder}/shop;create=true"
     trade.orders([order(1), order(2), order(2, "B"), order("x")])
-    said = trade.relay(
+    said = trade.export(
         *("--to", "jdbc", "--url", url, "--table", "orders", "--select", SELECT),
         *("--checkpoint", trade.folder / "checkpoint", "--exceptions", "refused"),
     )
@@ -311,10 +311,10 @@ def test_files_get_each_message_once_and_the_exceptions_beside_them(trade, form,
         # As a kill after the files were written and before Spark knows of it.
         patched.setattr(SparkTarget, "_note", lambda *_: 1 / 0)
         with pytest.raises(Exception, match="ZeroDivision"):
-            trade.relay(*arguments, "--select", SELECT)
-    assert trade.relay(*arguments, "--select", SELECT) == "51 messages done, 1 of them refused"
+            trade.export(*arguments, "--select", SELECT)
+    assert trade.export(*arguments, "--select", SELECT) == "51 messages done, 1 of them refused"
     trade.orders([order(50)])
-    trade.relay(*arguments, "--select", SELECT)
+    trade.export(*arguments, "--select", SELECT)
     found = trade.spark.read.schema("id INT, sku STRING").format(form).load(str(path))
     assert sorted(row.id for row in found.collect()) == list(range(51))
     (refused,) = trade.spark.read.parquet(f"{path}_exceptions").collect()
@@ -324,7 +324,7 @@ def test_files_get_each_message_once_and_the_exceptions_beside_them(trade, form,
 def test_contents_may_stay_bytes(trade):
     trade.orders([b"\xff", b"a"])
     path = trade.folder / "out"
-    trade.relay("--to", "parquet", "--path", path, "--checkpoint", trade.folder / "c", "--binary")
+    trade.export("--to", "parquet", "--path", path, "--checkpoint", trade.folder / "c", "--binary")
     assert sorted(bytes(row.content) for row in trade.spark.read.parquet(str(path)).collect()) == [
         b"a",
         b"\xff",
@@ -333,7 +333,7 @@ def test_contents_may_stay_bytes(trade):
 
 def test_another_format_is_said_to_be_untested(trade, caplog):
     trade.orders(["a"])
-    trade.relay("--to", "noop", "--checkpoint", trade.folder / "checkpoint")
+    trade.export("--to", "noop", "--checkpoint", trade.folder / "checkpoint")
     assert "The format noop is not among those that are tested" in caplog.text
     assert trade.broker.queue("Orders").figures().messages == 0
 
@@ -353,4 +353,4 @@ def test_another_format_is_said_to_be_untested(trade, caplog):
 def test_what_is_missing_is_told(trade, arguments, told):
     trade.orders(["a"])
     with pytest.raises(Exception, match=told):
-        trade.relay(*arguments, "--checkpoint", trade.folder / "checkpoint")
+        trade.export(*arguments, "--checkpoint", trade.folder / "checkpoint")

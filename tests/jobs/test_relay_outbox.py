@@ -1,4 +1,4 @@
-"""The outbox in a real PostgreSQL: what is loaded, what waits, what is refused, who goes first."""
+"""The outbox in a real PostgreSQL: what is sent, what waits, what is refused, who goes first."""
 
 import subprocess
 import threading
@@ -15,7 +15,7 @@ ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4"
 
 @pytest.fixture
 def outbox(trade):
-    trade.load("--create-tables", *ORDERS)
+    trade.relay("--create-tables", *ORDERS)
     return trade
 
 
@@ -23,21 +23,21 @@ def states(trade):
     return dict(trade.psql("SELECT state, count(*) FROM {t} GROUP BY state"))
 
 
-def test_what_is_due_within_the_horizon_is_loaded_and_marked(outbox):
+def test_what_is_due_within_the_horizon_is_sent_and_marked(outbox):
     outbox.psql(
         "INSERT INTO {t} (content, fixed_time) VALUES ('soon', now() + interval '9 minutes'), "
         "('later', now() + interval '11 minutes'), ('long ago', now() - interval '1 day')"
     )
-    assert outbox.load(*ORDERS).startswith("2 messages loaded")
+    assert outbox.relay(*ORDERS).startswith("2 messages sent")
     assert outbox.contents() == ["long ago", "soon"]
-    assert states(outbox) == {"loaded": "2", "new": "1"}
-    assert outbox.count("SELECT count(*) FROM {t} WHERE loaded_at IS NOT NULL") == 2
-    assert outbox.load(*ORDERS, "--horizon", "12m").startswith("1 messages loaded")
+    assert states(outbox) == {"sent": "2", "new": "1"}
+    assert outbox.count("SELECT count(*) FROM {t} WHERE sent_at IS NOT NULL") == 2
+    assert outbox.relay(*ORDERS, "--horizon", "12m").startswith("1 messages sent")
 
 
 def test_a_time_keeps_its_zone(outbox):
     outbox.psql("INSERT INTO {t} (content, fixed_time) VALUES ('x', '2020-02-02 12:00:00.5+05:30')")
-    outbox.load(*ORDERS)
+    outbox.relay(*ORDERS)
     assert outbox.broker.queue("Orders").figures().store.oldest_ms == 1580625000500
 
 
@@ -46,7 +46,7 @@ def test_times_may_be_whole_numbers_and_columns_may_be_missing(trade):
         "CREATE TABLE {t} (id INT PRIMARY KEY, content TEXT, fixed_time BIGINT, state TEXT); "
         "INSERT INTO {t} VALUES (1, 'due', 17, 'new'), (2, 'in 2286', 9999999999999, 'new')"
     )
-    assert trade.load(*ORDERS).startswith("1 messages loaded")
+    assert trade.relay(*ORDERS).startswith("1 messages sent")
     assert trade.contents() == ["due"]
 
 
@@ -57,7 +57,7 @@ def test_messages_of_all_types_go_to_the_topic_of_their_row(outbox):
         "INSERT INTO {t} (topic, content, slot_basis, time_range, priority) VALUES "
         "('Mails', 'm', 'k', 1000, NULL), ('Jobs', 'p', NULL, NULL, 99)"
     )
-    assert outbox.load().startswith("2 messages loaded")
+    assert outbox.relay().startswith("2 messages sent")
     assert outbox.contents("Mails") == ["m"]
     assert outbox.contents("Jobs") == ["p"]
 
@@ -69,8 +69,8 @@ def test_what_a_topic_refuses_goes_to_the_exceptions_and_holds_nobody_up(outbox)
         ", ('No/Such', 'no name', 99, NULL), ('NoSuch', 'no topic', 99, NULL), "
         "(NULL, 'no time', NULL, NULL), ('Jobs', 'good', 99, NULL), (NULL, 'due', NULL, now())"
     )
-    assert outbox.load(*ORDERS) == "2 messages loaded, 0 of them late arrivals; 4 refused"
-    assert states(outbox) == {"loaded": "2", "refused": "4"}
+    assert outbox.relay(*ORDERS) == "2 messages sent, 0 of them late arrivals; 4 refused"
+    assert states(outbox) == {"sent": "2", "refused": "4"}
     rows = outbox.psql("SELECT origin, topic, content, reason FROM {t}_exceptions ORDER BY origin")
     assert [row[:3] for row in rows] == [
         [f"{outbox.table} id 1", "Jobs", "too low"],
@@ -81,23 +81,23 @@ def test_what_a_topic_refuses_goes_to_the_exceptions_and_holds_nobody_up(outbox)
     assert "priority is 3. Accepted: a whole number, 17 to" in rows[0][3]
     assert all("was sent" not in row[3] for row in rows)
     outbox.psql("UPDATE {t} SET state = 'new', priority = 17 WHERE content = 'too low'")  # the mend
-    assert outbox.load(*ORDERS).startswith("1 messages loaded")
+    assert outbox.relay(*ORDERS).startswith("1 messages sent")
 
 
-def test_an_outbox_in_derby_is_loaded(trade):
+def test_an_outbox_in_derby_is_sent(trade):
     url = f"jdbc:derby:{trade.folder}/shop;create=true"
-    trade.load("--url", url, "--create-tables", *ORDERS)
+    trade.relay("--url", url, "--create-tables", *ORDERS)
     with Database(trade.spark, {"url": url}).connect() as connection:
         for content, minutes in (("due", 5), ("late", -5), ("later", 15)):
             at = f"{{fn TIMESTAMPADD(SQL_TSI_MINUTE, {minutes}, CURRENT_TIMESTAMP)}}"
             insert = f"INSERT INTO {trade.table} (content, fixed_time) VALUES (?, {at})"
             connection.update(insert, content)
         connection.update(f"INSERT INTO {trade.table} (content) VALUES ('no time')")
-    assert trade.load("--url", url, *ORDERS).startswith("2 messages loaded")
+    assert trade.relay("--url", url, *ORDERS).startswith("2 messages sent")
     assert trade.contents() == ["due", "late"]
     with Database(trade.spark, {"url": url}).connect() as connection:
         states = f"SELECT state, count(*) FROM {trade.table} GROUP BY state"
-        assert dict(connection.query(states)) == {"loaded": 2, "new": 1, "refused": 1}
+        assert dict(connection.query(states)) == {"sent": 2, "new": 1, "refused": 1}
         ((reason,),) = connection.query(f"SELECT reason FROM {trade.table}_exceptions")
         assert "fixedTime is None" in reason
 
@@ -105,12 +105,12 @@ def test_an_outbox_in_derby_is_loaded(trade):
 def test_late_arrivals_are_found_behind_the_checkpoint(outbox):
     insert = "INSERT INTO {t} (content, fixed_time) VALUES ('%s', now() + interval '%s minutes')"
     outbox.psql(insert % ("first", 9))
-    outbox.load(*ORDERS)
+    outbox.relay(*ORDERS)
     outbox.psql(insert % ("late", 5))
-    assert outbox.load(*ORDERS) == "1 messages loaded, 1 of them late arrivals; 0 refused"
+    assert outbox.relay(*ORDERS) == "1 messages sent, 1 of them late arrivals; 0 refused"
 
 
-def test_one_that_commits_after_later_ones_were_loaded_is_not_skipped(outbox):
+def test_one_that_commits_after_later_ones_were_sent_is_not_skipped(outbox):
     slow = subprocess.Popen(
         outbox.database.psql_command,
         env=outbox.database.environment,
@@ -123,10 +123,10 @@ def test_one_that_commits_after_later_ones_were_loaded_is_not_skipped(outbox):
     slow.stdin.flush()
     assert slow.stdout.readline() == "1\n"  # the lower id, written and not committed
     outbox.psql("INSERT INTO {t} (content, fixed_time) VALUES ('fast', now())")
-    outbox.load(*ORDERS)
+    outbox.relay(*ORDERS)
     assert outbox.contents() == ["fast"]
     slow.communicate("COMMIT;\n", timeout=60)
-    outbox.load(*ORDERS)
+    outbox.relay(*ORDERS)
     assert outbox.contents() == ["fast", "slow"]
 
 
@@ -135,13 +135,13 @@ def test_rounds_of_a_limit_load_the_earliest_first_and_move_the_checkpoint(outbo
         "INSERT INTO {t} (content, fixed_time) SELECT 'order ' || n, "
         "timestamptz '2026-01-01 00:00:00Z' - n * interval '1 s' FROM generate_series(1, 25) n"
     )
-    assert outbox.load(*ORDERS, "--limit", "10").startswith("25 messages loaded")
+    assert outbox.relay(*ORDERS, "--limit", "10").startswith("25 messages sent")
     assert outbox.count("SELECT rounds FROM {t}_checkpoint") == 3
-    assert outbox.count("SELECT loaded FROM {t}_checkpoint") == 25
+    assert outbox.count("SELECT sent FROM {t}_checkpoint") == 25
 
 
 def test_what_is_sent_and_not_committed_is_found_again(outbox, monkeypatch):
-    from rmq_spark.jobs.outbox.rounds import Outbox
+    from rmq_spark.jobs.outbox.rounds import OutboxRelay
 
     class Killed(BaseException):
         pass
@@ -151,23 +151,23 @@ def test_what_is_sent_and_not_committed_is_found_again(outbox, monkeypatch):
 
     outbox.psql("INSERT INTO {t} (content, fixed_time) VALUES ('x', now())")
     with monkeypatch.context() as patched:
-        patched.setattr(Outbox, "_move", killed)
+        patched.setattr(OutboxRelay, "_move", killed)
         with pytest.raises(Killed):
-            outbox.load(*ORDERS)
+            outbox.relay(*ORDERS)
     assert outbox.contents() == ["x"]  # sent
     assert states(outbox) == {"new": "1"}  # and yet to be marked
-    assert outbox.load(*ORDERS).startswith("1 messages loaded")
+    assert outbox.relay(*ORDERS).startswith("1 messages sent")
     assert outbox.contents() == ["x"]  # merged with the first
 
 
 def test_what_the_business_recalls_before_it_is_marked_is_not_sent(outbox, monkeypatch):
-    from rmq_spark.jobs.outbox.rounds import Outbox
+    from rmq_spark.jobs.outbox.rounds import OutboxRelay
 
     outbox.psql(
         "INSERT INTO {t} (content, fixed_time) VALUES ('stays', now()), ('recalled', now()), "
         "('deleted', now())"
     )
-    mark = Outbox._mark
+    mark = OutboxRelay._mark
 
     def recalled_first(self, ids):
         outbox.psql(
@@ -176,13 +176,13 @@ def test_what_the_business_recalls_before_it_is_marked_is_not_sent(outbox, monke
         outbox.psql("DELETE FROM {t} WHERE content = 'deleted'")
         return mark(self, ids)
 
-    monkeypatch.setattr(Outbox, "_mark", recalled_first)
-    assert outbox.load(*ORDERS).startswith("1 messages loaded")
+    monkeypatch.setattr(OutboxRelay, "_mark", recalled_first)
+    assert outbox.relay(*ORDERS).startswith("1 messages sent")
     assert outbox.contents() == ["stays"]
-    assert states(outbox) == {"loaded": "1", "recalled": "1"}
+    assert states(outbox) == {"sent": "1", "recalled": "1"}
 
 
-def test_a_second_loader_waits_for_the_first(outbox):
+def test_a_second_relay_waits_for_the_first(outbox):
     outbox.psql("INSERT INTO {t} (content, fixed_time) VALUES ('x', now())")
     other = subprocess.Popen(
         outbox.database.psql_command,
@@ -205,7 +205,7 @@ def test_a_second_loader_waits_for_the_first(outbox):
 
     first = threading.Thread(target=let_it_go)
     first.start()
-    assert outbox.load(*ORDERS).startswith("1 messages loaded")
+    assert outbox.relay(*ORDERS).startswith("1 messages sent")
     first.join(60)
     assert seen == [[]]
 
@@ -219,7 +219,7 @@ def test_nothing_that_is_refused_stops_the_others(outbox):
     outbox.psql(
         "INSERT INTO {t} (content, fixed_time, topic) VALUES ('x', now(), repeat('n', 5000))"
     )
-    assert outbox.load(*ORDERS) == "1 messages loaded, 0 of them late arrivals; 3 refused"
+    assert outbox.relay(*ORDERS) == "1 messages sent, 0 of them late arrivals; 3 refused"
     rows = outbox.psql("SELECT content, length(topic) FROM {t}_exceptions ORDER BY 1")
     assert rows == [["before Christ", "6"], ["far", "6"], ["x", "300"]]
 
@@ -227,12 +227,12 @@ def test_nothing_that_is_refused_stops_the_others(outbox):
 def test_one_table_under_two_spellings_is_one_outbox(outbox):
     insert = "INSERT INTO {t} (content, fixed_time) VALUES ('%s', now())"
     outbox.psql(insert % "a")
-    outbox.load(*ORDERS)
+    outbox.relay(*ORDERS)
     for spelling in (outbox.table.upper(), f"public.{outbox.table}"):
         outbox.psql(insert % spelling)
-        told = outbox.job("load_outbox", "--once", "--table", spelling, *ORDERS)
-        assert told.startswith("1 messages loaded")
-    assert outbox.count("SELECT loaded FROM {t}_checkpoint") == 3
+        told = outbox.job("relay_outbox", "--once", "--table", spelling, *ORDERS)
+        assert told.startswith("1 messages sent")
+    assert outbox.count("SELECT sent FROM {t}_checkpoint") == 3
 
 
 def test_a_table_whose_name_is_alike_is_another(trade):
@@ -243,8 +243,8 @@ def test_a_table_whose_name_is_alike_is_another(trade):
         f"INSERT INTO {table} VALUES (1, 'p', 'new', 17)"
     )
     made = ("--topic", "Jobs", "-o", "topicType=Priority", "-o", "slotAmount=1")
-    told = trade.job("load_outbox", "--once", "--table", table, *made)
-    assert told.startswith("1 messages loaded")
+    told = trade.job("relay_outbox", "--once", "--table", table, *made)
+    assert told.startswith("1 messages sent")
 
 
 def test_two_that_make_the_tables_at_once_both_go_on(outbox, monkeypatch):
@@ -256,14 +256,14 @@ def test_two_that_make_the_tables_at_once_both_go_on(outbox, monkeypatch):
         return {} if asked.count(table) == 1 else columns(self, table)
 
     monkeypatch.setattr(Connection, "columns", not_there_yet)
-    assert outbox.load("--create-tables", *ORDERS).startswith("0 messages loaded")
+    assert outbox.relay("--create-tables", *ORDERS).startswith("0 messages sent")
 
 
 def test_a_row_without_an_id_is_told(trade):
     trade.psql("CREATE TABLE {t} (id INT, content TEXT, state TEXT)")
     trade.psql("INSERT INTO {t} VALUES (NULL, 'x', 'new')")
     with pytest.raises(JobFailed, match="a row whose id is null"):
-        trade.load("--topic", "Jobs", "-o", "topicType=Priority", "-o", "priority=17")
+        trade.relay("--topic", "Jobs", "-o", "topicType=Priority", "-o", "priority=17")
 
 
 @pytest.mark.parametrize(
@@ -274,22 +274,22 @@ def test_ids_that_are_not_unique_lose_nothing(trade, rows):
     rows = rows.replace("NULL", "now() + interval '1 day'")
     trade.psql(f"INSERT INTO {{t}} SELECT *, 'new' FROM (VALUES {rows}) AS given")
     with pytest.raises(JobFailed, match="messages with the same id"):
-        trade.load(*ORDERS)
+        trade.relay(*ORDERS)
     assert states(trade) == {"new": "2"}
 
 
 def test_a_checkpoint_without_its_row_is_told(outbox):
     outbox.psql("DELETE FROM {t}_checkpoint; INSERT INTO {t} (content) VALUES ('x')")
     with pytest.raises(JobFailed, match="0 rows instead of the one"):
-        outbox.load(*ORDERS)
+        outbox.relay(*ORDERS)
 
 
 def test_options_of_a_new_topic_are_for_that_of_the_option_alone(outbox):
     outbox.broker.create("Mails", "FixedTime", slot_amount=1)
     outbox.psql("INSERT INTO {t} (topic, content, fixed_time) VALUES ('Mails', 'm', now())")
     new = ("--topic", "Invoices", "-o", "topicType=FixedTime", "-o", "groups=billing,audit")
-    assert outbox.load(*new, "-o", "maxRetries=3", "-o", "retryBackoff=1s").startswith(
-        "1 messages loaded"
+    assert outbox.relay(*new, "-o", "maxRetries=3", "-o", "retryBackoff=1s").startswith(
+        "1 messages sent"
     )
     assert outbox.contents("Mails") == ["m"]
 
@@ -305,7 +305,7 @@ def test_options_of_a_new_topic_are_for_that_of_the_option_alone(outbox):
 )
 def test_a_password_in_the_url_is_refused_and_not_shown(trade, url):
     with pytest.raises(JobMisused, match="RMQ_JDBC_PASSWORD") as failure:
-        trade.load("--url", url, *ORDERS)
+        trade.relay("--url", url, *ORDERS)
     assert "ame" not in str(failure.value).replace("name", "")
 
 
@@ -321,21 +321,21 @@ def test_a_table_that_is_none_is_told(trade, sql, told):
     if sql is not None:
         trade.psql(sql)
     with pytest.raises(JobFailed, match=told):
-        trade.load(*ORDERS)
+        trade.relay(*ORDERS)
 
 
-def test_a_topic_that_is_not_there_is_told_before_anything_is_loaded(trade):
+def test_a_topic_that_is_not_there_is_told_before_anything_is_sent(trade):
     with pytest.raises(UnknownTopic):
-        trade.load("--create-tables", "--topic", "Orders")
+        trade.relay("--create-tables", "--topic", "Orders")
 
 
 def test_a_name_that_would_end_a_statement_is_refused(trade):
     with pytest.raises(JobFailed, match="letters, digits and underscores"):
-        trade.job("load_outbox", "--once", "--table", "x; DROP TABLE y", *ORDERS)
+        trade.job("relay_outbox", "--once", "--table", "x; DROP TABLE y", *ORDERS)
 
 
 def test_a_database_that_refuses_the_password_shows_none(trade, monkeypatch):
     monkeypatch.setenv("RMQ_JDBC_PASSWORD", "mistyped")
     with pytest.raises(Exception, match="authentication failed") as failure:
-        trade.load(*ORDERS)
+        trade.relay(*ORDERS)
     assert "mistyped" not in str(failure.value)

@@ -1,4 +1,4 @@
-"""``jobs/load_outbox.py``: a transactional outbox into topics."""
+"""``jobs/relay_outbox.py``: a transactional outbox into topics."""
 
 import argparse
 import logging
@@ -9,14 +9,14 @@ from pyspark.sql import SparkSession
 
 from rmq_spark.jobs.database import Database, jdbc_options
 from rmq_spark.jobs.job_arguments import add_options, duration_ms, new_spark_parser, whole_number
-from rmq_spark.jobs.outbox.rounds import Outbox, Round
+from rmq_spark.jobs.outbox.rounds import OutboxRelay, Round
 from rmq_spark.jobs.outbox.tables import OutboxTables, create_messages, create_others
 from rmq_spark.jobs.program import Ending, in_session, run
 
 DESCRIPTION = """\
-Loads messages that a business wrote into its database together with its own rows: those that are
-due within --horizon, from new to loaded, into the topic of --topic or of their column topic. Goes
-on until it is ended, or with --once until all that is due now is loaded. What a topic cannot take
+Relays messages that a business wrote into its database together with its own rows: those that are
+due within --horizon, from new to sent, into the topic of --topic or of their column topic. Goes
+on until it is ended, or with --once until all that is due now is sent. What a topic cannot take
 goes to the exceptions table. Killed at any moment it loses nothing; what it was sending is sent
 again. Of two that run at once one waits for the other. Columns and examples: docs/jobs.md.
 """
@@ -26,12 +26,12 @@ _log = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job. Returns its exit code."""
-    return run(new_job_parser(), in_session(load), arguments)
+    return run(new_job_parser(), in_session(relay), arguments)
 
 
 def new_job_parser() -> argparse.ArgumentParser:
     """The arguments of the job."""
-    parser = new_spark_parser("load_outbox", DESCRIPTION)
+    parser = new_spark_parser("relay_outbox", DESCRIPTION)
     parser.add_argument(
         "--url",
         default=os.environ.get("RMQ_JDBC_URL", DERBY),
@@ -55,7 +55,7 @@ def new_job_parser() -> argparse.ArgumentParser:
         type=duration_ms,
         default="10m",
         metavar="DURATION",
-        help="load what is due within it (default: %(default)s); longer than a stop of this job",
+        help="relay what is due within it (default: %(default)s); longer than a stop of this job",
     )
     parser.add_argument(
         "--limit",
@@ -64,7 +64,7 @@ def new_job_parser() -> argparse.ArgumentParser:
         help="messages in one transaction (default: %(default)s)",
     )
     ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--once", action="store_true", help="end when all that is due is loaded")
+    ends.add_argument("--once", action="store_true", help="end when all that is due is sent")
     ends.add_argument(
         "--interval",
         type=duration_ms,
@@ -75,7 +75,7 @@ def new_job_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def load(spark: SparkSession, given: argparse.Namespace) -> str:
+def relay(spark: SparkSession, given: argparse.Namespace) -> str:
     """Rounds, until nothing is left (--once) or the job is asked to end."""
     database = Database(spark, jdbc_options({"url": given.url, **given.jdbc_option}))
     tables = OutboxTables.named(given.table, given.exceptions)
@@ -84,20 +84,20 @@ def load(spark: SparkSession, given: argparse.Namespace) -> str:
         if given.create_tables:
             create_messages(connection, tables)
         create_others(connection, tables)
-        outbox = Outbox(
+        outbox = OutboxRelay(
             database, connection, tables, {**topic, **given.option}, given.horizon, given.limit
         )
-        _log.info("Loading %s of %s", tables.messages, database.address)
+        _log.info("Relaying %s of %s", tables.messages, database.address)
         return _told(_rounds(outbox, ending, None if given.once else given.interval / 1000))
 
 
-def _rounds(outbox: Outbox, ending: Ending, interval_s: float | None) -> Round:
+def _rounds(outbox: OutboxRelay, ending: Ending, interval_s: float | None) -> Round:
     """interval_s: between rounds that found all there was; None: end after the first such one."""
     total = Round()
     while not ending.is_asked:
         done = outbox.round()
         total += done
-        if done.loaded or done.refused:
+        if done.sent or done.refused:
             _log.info(_told(done))
         if done.full:
             continue
@@ -109,6 +109,6 @@ def _rounds(outbox: Outbox, ending: Ending, interval_s: float | None) -> Round:
 
 def _told(done: Round) -> str:
     return (
-        f"{done.loaded:,} messages loaded, {done.late:,} of them late arrivals; "
+        f"{done.sent:,} messages sent, {done.late:,} of them late arrivals; "
         f"{done.refused:,} refused"
     )
