@@ -6,9 +6,8 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from redis.exceptions import RedisClusterException
 
-from rmq_spark.client.queue import Queue
 from rmq_spark.errors import Lost, Superseded, UnreadableContent
-from rmq_spark.protocol import reading
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.source import lease_renewal as lease_module
@@ -157,18 +156,18 @@ def test_the_timer_of_a_superseded_run_ends_and_that_of_the_new_one_renews(rmq):
 )
 def test_the_timer_survives_any_failure_and_renews_again(rmq, monkeypatch, caplog, error):
     queue = rmq.due(6)
-    renew, failing, made = Queue.renew, [error, error], []
+    renew, failing, made = claiming.renew, [error, error], []
 
-    def fail_first(self, *args, **options):
+    def fail_first(*args, **options):
         if failing:
             raise failing.pop()
-        return renew(self, *args, **options)
+        return renew(*args, **options)
 
     def counted(*args):
         made.append(Server(*args))
         return made[-1]
 
-    monkeypatch.setattr(Queue, "renew", fail_first)
+    monkeypatch.setattr(claiming, "renew", fail_first)
     monkeypatch.setattr(lease_module, "Server", counted)
     with rmq.by_hand(queue, visibilityTimeout="2s") as run, caplog.at_level(logging.WARNING):
         run.next(run.initial())
@@ -187,7 +186,7 @@ def test_a_timer_whose_thread_has_ended_is_started_again_by_the_next_batch(rmq, 
     queue = rmq.due(6)
     with rmq.by_hand(queue, visibilityTimeout="2s") as run:
         with monkeypatch.context() as patched:
-            patched.setattr(Queue, "renew", superseded)
+            patched.setattr(claiming, "renew", superseded)
             run.next(run.initial())
             lease = run.reader._run._lease
             wait_until(lambda: not lease._thread.is_alive(), "the thread to end")

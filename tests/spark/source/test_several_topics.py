@@ -6,14 +6,13 @@ from collections import Counter
 
 import pytest
 
-from rmq_spark.client.queue import Queue
 from rmq_spark.errors import (
     CheckpointRefused,
     InvalidOption,
     ServerUnavailable,
     UnknownTopic,
 )
-from rmq_spark.protocol import reading
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.spark.source.batch_sizing import FIRST_MESSAGES
 
 from ...waiting import wait_until
@@ -324,14 +323,14 @@ def test_topics_that_were_only_waited_for_bind_no_checkpoint(rmq, two):
 
 
 def test_a_lease_that_cannot_be_renewed_in_one_topic_is_in_the_others(rmq, two, monkeypatch):
-    renew, failing = Queue.renew, sorted(listed(queue) for queue in two)[0]
+    renew, failing = claiming.renew, sorted(listed(queue) for queue in two)[0]
 
-    def renewed(queue, *arguments, **options):
-        if queue.definition.name == failing:
+    def renewed(queues, *arguments, **options):
+        if queues.definition.name == failing:
             raise ServerUnavailable("its node is dead")
-        return renew(queue, *arguments, **options)
+        return renew(queues, *arguments, **options)
 
-    monkeypatch.setattr(Queue, "renew", renewed)
+    monkeypatch.setattr(claiming, "renew", renewed)
     with Run(options(rmq, topics=listed(*two), visibilityTimeout="2s")) as run:
         run.next(run.initial())
         time.sleep(3)
