@@ -7,7 +7,7 @@ import pytest
 
 from .pages import NAMES, ROOT, text_of
 
-PAGES = sorted({*NAMES, "lua/README.md"})
+PAGES = sorted({*NAMES, "CONTRIBUTING.md", "lua/README.md"})
 # A name of a file of ours, in code: what users make in the course of a page has no folder of ours.
 FILE = re.compile(r"`((?:[\w.]+/)*[\w.]+\.(?:py|lua))`")
 
