@@ -345,5 +345,5 @@ def test_an_unknown_topic_is_told_with_the_nearest_names(broker):
         broker.create(name, "FixedTime", 1)
     with pytest.raises(UnknownTopic, match=r"The nearest names are Orders, Orders.new\."):
         broker.queue("orders.nw")
-    with pytest.raises(UnknownTopic, match=r"exist on \S+ under the prefix \S+\. The first send"):
+    with pytest.raises(UnknownTopic, match=r"exist on \S+ under the prefix \S+\. Make it with"):
         broker.queue("xyz")
