@@ -8,7 +8,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster-demo bench test test-all explore faults outbox ownership-demo notebooks
-.PHONY: lint bench-peers audit
+.PHONY: docs lint bench-peers audit
 
 # In two processes, each of which starts servers and a Spark of its own; ARGS="-n 4" takes four.
 PYTEST = .venv/bin/python -m pytest -n 2 --dist worksteal
@@ -59,6 +59,10 @@ ownership-demo: ## queries share a topic through ZooKeeper, come, go and die; AR
 notebooks: ## run the notebooks and keep their outputs; ARGS="quickstart" picks some
 	@.ci/environment java
 	@.venv/bin/python -m tests.notebooks.run_notebooks $(ARGS)
+
+docs: ## write the tables of options and commands in docs/reference.md from the code
+	@.ci/environment
+	@.venv/bin/python docs/write_tables.py $(ARGS)
 
 lint: ## check style, format and types
 	@.ci/environment

@@ -8,12 +8,13 @@ from typer.core import TyperGroup
 
 import rmq_spark
 from rmq_spark.cli import mend_commands, program_commands, read_commands, topic_commands
+from rmq_spark.cli.arguments import told
 from rmq_spark.cli.doctor import doctor
 from rmq_spark.cli.due_command import due
 from rmq_spark.cli.live import top
 from rmq_spark.cli.send_commands import cancel, send
 from rmq_spark.cli.session import Session, parse_options
-from rmq_spark.topics.definition import check_key_prefix
+from rmq_spark.options.connection_options import CLUSTER, KEY_PREFIX, URL
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Topics": {
@@ -87,12 +88,11 @@ def _connection(
     redis_url: Annotated[
         str | None,
         typer.Option(
-            help="The address of Redis; otherwise RMQ_REDIS_URL, otherwise the local server.",
-            metavar="URL",
+            help=f"{URL.plain_help}. Without it: {URL.otherwise.replace('`', '')}.", metavar="URL"
         ),
     ] = None,
-    redis_cluster: Annotated[bool, typer.Option(help="Redis is a Redis Cluster.")] = False,
-    key_prefix: Annotated[str, typer.Option(help="The prefix of every key, such as shop:.")] = "",
+    redis_cluster: Annotated[bool, typer.Option(help=f"{CLUSTER.plain_help}.")] = False,
+    key_prefix: Annotated[str, typer.Option(help=told(KEY_PREFIX))] = "",
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", help="Another option of the connection: redis.name=value."),
@@ -107,7 +107,9 @@ def _connection(
         options["redis.url"] = redis_url
     if redis_cluster:
         options["redis.cluster"] = "true"
-    context.obj = Session(options, check_key_prefix(key_prefix))
+    if key_prefix:
+        options[KEY_PREFIX.name] = KEY_PREFIX.parse(key_prefix)
+    context.obj = Session(options)
 
 
 for commands in COMMANDS.values():

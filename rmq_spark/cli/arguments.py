@@ -1,43 +1,36 @@
 """The arguments that several commands have."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.options.option import Option
+from rmq_spark.options.sink_options import SLOT_BASIS
+from rmq_spark.options.table_options import ENDING_TIME, QUEUE, SLOTS, STARTING_TIME
+from rmq_spark.options.topic_options import GROUP, VALUES
+from rmq_spark.topics.parsers import ACCEPTED_FROM_NOW
 
-MOMENTS = "30s (from now), -1h (ago), now, ISO 8601 with a zone, or ms since 1970"
+
+def told(option: Option[Any], accepted: str = "") -> str:
+    """Say in a help text what an option is for and what it accepts.
+
+    accepted: what a command accepts, if that is more.
+    """
+    return f"{option.plain_help}. Accepted: {accepted or option.parser.plainly_accepted}."
+
 
 Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Group = Annotated[str, typer.Option(help="The consumer group.")]
-Queues = Annotated[
-    str, typer.Option("--queue", help=f"One or more of {', '.join(QueueKind)}, or all.")
-]
-Slots = Annotated[str | None, typer.Option(help="Only these slots, such as 0,8-15.")]
-From = Annotated[
-    str | None,
-    typer.Option(
-        "--from", help=f"Only messages due, claimed or dead from this moment on: {MOMENTS}."
-    ),
-]
-Until = Annotated[
-    str | None, typer.Option("--until", help="Only messages due, claimed or dead before it.")
-]
+Group = Annotated[str, typer.Option(help=f"{GROUP.plain_help}.")]
+Queues = Annotated[str, typer.Option("--queue", help=told(QUEUE))]
+Slots = Annotated[str | None, typer.Option(help=told(SLOTS))]
+From = Annotated[str | None, typer.Option("--from", help=told(STARTING_TIME, ACCEPTED_FROM_NOW))]
+Until = Annotated[str | None, typer.Option("--until", help=f"{ENDING_TIME.plain_help}.")]
 Contents = Annotated[
     list[str] | None, typer.Argument(help="Contents of messages.", show_default=False)
 ]
-SlotBasis = Annotated[
-    str | None, typer.Option(help="The text that decides the slot, instead of the content.")
-]
-TimeRange = Annotated[
-    str | None,
-    typer.Option(help="For a RangeMerge topic: the wait before the delivery, such as 30s."),
-]
-Priority = Annotated[
-    int | None, typer.Option(help="For a Priority topic: 17 or more; higher goes first.")
-]
-FixedTime = Annotated[
-    str | None, typer.Option(help=f"For a FixedTime topic: when it is due: {MOMENTS}.")
-]
+SlotBasis = Annotated[str | None, typer.Option(help=f"{SLOT_BASIS.plain_help}.")]
+TimeRange = Annotated[str | None, typer.Option(help=told(VALUES["time_range"]))]
+Priority = Annotated[int | None, typer.Option(help=told(VALUES["priority"]))]
+FixedTime = Annotated[str | None, typer.Option(help=told(VALUES["fixed_time"], ACCEPTED_FROM_NOW))]

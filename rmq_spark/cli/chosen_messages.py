@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -9,10 +10,11 @@ import typer
 from rmq_spark.cli.output import messages_text, tell
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
-from rmq_spark.protocol.pages import Bounds, Page, parse_queues
+from rmq_spark.options.option import Option
+from rmq_spark.options.table_options import ENDING_TIME, QUEUE, SLOTS, STARTING_TIME
+from rmq_spark.protocol.pages import Bounds, Page
 from rmq_spark.spark.table.selection import Scope
-from rmq_spark.spark.table.table_options import parse_slots
-from rmq_spark.topics.moments import parse_moment_from_now_ms
+from rmq_spark.topics.parsers import moment_from_now
 
 NOTHING_FOUND = 3
 Every = Annotated[
@@ -22,13 +24,16 @@ Every = Annotated[
 
 def times_of(queue: Queue, since: str | None, until: str | None) -> Bounds:
     """Return the times that --from and --until name. Raises InvalidOption."""
-    return Bounds(_moment(queue, "--from", since), _moment(queue, "--until", until))
+    return Bounds(
+        _moment(queue, STARTING_TIME.called("--from"), since),
+        _moment(queue, ENDING_TIME.called("--until"), until),
+    )
 
 
 def pages_of(queue: Queue, queues: str, slots: str | None, times: Bounds) -> Iterator[Page]:
     """Return the messages of these queues, slots and times. Raises InvalidOption at once."""
-    chosen = None if slots is None else parse_slots(slots)
-    scope = Scope(parse_queues(queues), chosen, times)
+    chosen = None if slots is None else SLOTS.called("--slots").parse(slots)
+    scope = Scope(QUEUE.called("--queue").parse(queues), chosen, times)
     scope.slots_of(queue.definition)
     return _pages(queue, scope)
 
@@ -65,5 +70,6 @@ def tell_count(as_json: bool, topic: str, how_many: int, done: str) -> None:
         raise typer.Exit(NOTHING_FOUND)
 
 
-def _moment(queue: Queue, name: str, text: str | None) -> int | None:
-    return None if text is None else parse_moment_from_now_ms(name, text, queue.now_ms)
+def _moment(queue: Queue, option: Option[int], text: str | None) -> int | None:
+    parser = moment_from_now(queue.now_ms)
+    return None if text is None else replace(option, parser=parser).parse(text)

@@ -23,6 +23,7 @@ from rmq_spark.errors import (
     ServerUnsuitable,
     ServerUntrusted,
 )
+from rmq_spark.options.ensemble_options import HOSTS
 from rmq_spark.ownership.ensemble import parse_ensemble
 from rmq_spark.transport.server import Server
 
@@ -73,7 +74,8 @@ class Finding(NamedTuple):
 def doctor(
     context: typer.Context,
     zookeeper: Annotated[
-        str | None, typer.Option(help="Check ZooKeeper, too: host:port, separated by commas.")
+        str | None,
+        typer.Option(help=f"Check ZooKeeper, too. Accepted: {HOSTS.parser.plainly_accepted}."),
     ] = None,
     spark: Annotated[bool, typer.Option(help="Start Spark and look for the format rmq.")] = True,
     as_json: Json = False,

@@ -7,7 +7,6 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from rmq_spark.cli.arguments import MOMENTS as MOMENTS_ACCEPTED
 from rmq_spark.cli.arguments import Group, Json, Topic
 from rmq_spark.cli.chosen_messages import NOTHING_FOUND, times_of
 from rmq_spark.cli.output import (
@@ -29,6 +28,7 @@ from rmq_spark.topics.definition import (
     group_text,
     parse_group,
 )
+from rmq_spark.topics.parsers import ACCEPTED_FROM_NOW
 from rmq_spark.topics.scores import HIGHEST_SCORE, LOWEST_SCORE
 
 MOST_BARS = 20
@@ -64,7 +64,7 @@ def due(
     topic: Topic,
     since: Annotated[
         str | None,
-        typer.Option("--from", help=f"Draw bars from this moment on: {MOMENTS_ACCEPTED}."),
+        typer.Option("--from", help=f"Draw bars from this moment on: {ACCEPTED_FROM_NOW}."),
     ] = None,
     until: Annotated[
         str | None, typer.Option("--until", help="Draw bars up to this moment, such as 1h.")

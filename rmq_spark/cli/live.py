@@ -8,15 +8,15 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from rmq_spark.cli.arguments import Json
+from rmq_spark.cli.arguments import Json, told
 from rmq_spark.cli.output import age_text, print_json, print_table, table_of
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.overview import Row, look
-from rmq_spark.errors import InvalidOption
-from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.options.option import Option
+from rmq_spark.topics.parsers import duration
 
-SHORTEST_INTERVAL_S = 0.1
+INTERVAL = Option("--interval", duration(100), "The time between two looks", default="2s")
 COLUMNS = (
     *("topic", "group", "in/s", "out/s", "due", "delayed", "in flight", "retry", "dead"),
     *("oldest", "owners"),
@@ -28,7 +28,7 @@ def top(
     names: Annotated[
         list[str] | None, typer.Argument(help="Topics; otherwise all.", show_default=False)
     ] = None,
-    interval: Annotated[str, typer.Option(help="The time between two looks.")] = "2s",
+    interval: Annotated[str, typer.Option(help=told(INTERVAL))] = str(INTERVAL.default),
     times: Annotated[
         int | None,
         typer.Option("--times", "-n", min=1, help="Look so many times; otherwise until Ctrl-C."),
@@ -39,9 +39,7 @@ def top(
 
     If stdout is not a terminal, the tables follow each other. With --json each look is one line.
     """
-    seconds = parse_duration_ms("--interval", interval) / 1000
-    if seconds < SHORTEST_INTERVAL_S:
-        raise InvalidOption(f"--interval {interval!r} is too short. Accepted: from 100ms.")
+    seconds = INTERVAL.parse(interval) / 1000
     broker = broker_of(context)
     looks = _Looks(broker, names)
     if as_json or not sys.stdout.isatty():

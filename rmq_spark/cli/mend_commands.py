@@ -18,6 +18,7 @@ from rmq_spark.cli.arguments import (
     Topic,
     Until,
     Yes,
+    told,
 )
 from rmq_spark.cli.chosen_messages import (
     Every,
@@ -32,10 +33,18 @@ from rmq_spark.cli.message_values import check_told, given_types, message_with, 
 from rmq_spark.cli.output import confirm, messages_text, tell
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.messages import contents_by_slot, requeue_score
-from rmq_spark.errors import InvalidOption
+from rmq_spark.options.option import Option
 from rmq_spark.protocol import reading, sending
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
+from rmq_spark.topics.parsers import choice
+
+PURGED = Option(
+    "--queue",
+    choice(QueueKind.DEAD, QueueKind.STORE, QueueKind.RETRY),
+    "The queue",
+    default=QueueKind.DEAD,
+)
 
 
 def requeue(
@@ -80,9 +89,7 @@ def purge(
     topic: Topic,
     contents: Contents = None,
     every: Every = False,
-    queues: Annotated[
-        str, typer.Option("--queue", help="The queue: dead, store or retry.")
-    ] = QueueKind.DEAD.value,
+    queues: Annotated[str, typer.Option("--queue", help=told(PURGED))] = str(PURGED.default),
     slots: Slots = None,
     since: From = None,
     until: Until = None,
@@ -95,10 +102,8 @@ def purge(
 
     Messages that a consumer holds (prepare) cannot be purged.
     """
-    if queues not in (QueueKind.DEAD, QueueKind.STORE, QueueKind.RETRY):
-        raise InvalidOption(f"--queue {queues!r} is not accepted. Accepted: dead, store, retry.")
+    kind = QueueKind(PURGED.parse(queues))
     queue = broker_of(context).queue(topic, group=parse_group(group))
-    kind = QueueKind(queues)
     if are_named(contents, every):
         confirm(f"Delete {messages_text(len(contents or []))} of the {kind} queue of {topic}?", yes)
         deleted = queue.purge(encoded(contents), kind, slot_basis=encoded_basis(slot_basis))

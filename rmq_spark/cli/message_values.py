@@ -1,12 +1,14 @@
 """What gives a message its place in a topic: a time, a time range or a priority."""
 
-from rmq_spark.cli.arguments import MOMENTS
+from dataclasses import replace
+
 from rmq_spark.cli.output import without_none
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage
+from rmq_spark.options.topic_options import VALUES
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.topics.moments import parse_moment_from_now_ms
+from rmq_spark.topics.parsers import ACCEPTED_FROM_NOW, moment_from_now
 from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 
 
@@ -25,9 +27,11 @@ def given_types(
 def parse_values(queue: Queue, given: dict[TopicType, str]) -> dict[str, int]:
     """Return the values as keywords of a send. Raises InvalidOption."""
     return {
-        of_type.keyword: parse_moment_from_now_ms(_flag(of_type), text, queue.now_ms)
-        if of_type.can_be_past  # a time
-        else of_type.parse(_flag(of_type), text)
+        of_type.keyword: replace(
+            VALUES[of_type.keyword],
+            name=_flag(of_type),
+            parser=moment_from_now(queue.now_ms) if of_type.can_be_past else of_type.parser,
+        ).parse(text)
         for of_type, text in given.items()
     }
 
@@ -41,7 +45,9 @@ def check_told(topic: TopicDefinition, values: Message, done: str) -> None:
     """Raise InvalidMessage unless the value that the topic's type needs is given."""
     of_type = topic.type
     if of_type.value_in(values) is None:
-        accepted = MOMENTS if of_type.can_be_past else of_type.accepted_text
+        accepted = of_type.parser.plainly_accepted
+        if of_type.can_be_past:
+            accepted = ACCEPTED_FROM_NOW
         raise InvalidMessage(
             f"Topic {topic.name} is {of_type}. Say {_flag(of_type)}: {accepted}. "
             f"Nothing was {done}."

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rmq_spark.cli.arguments import From, Group, Json, Queues, Slots, Topic, Until
+from rmq_spark.cli.arguments import From, Group, Json, Queues, Slots, Topic, Until, told
 from rmq_spark.cli.chosen_messages import NOTHING_FOUND, pages_of, times_of
 from rmq_spark.cli.output import (
     content_json,
@@ -27,14 +27,16 @@ from rmq_spark.cli.output import (
 from rmq_spark.cli.session import broker_of, ended_by_signals
 from rmq_spark.client.consumer import POLL_INTERVAL_S, Batch, Consumer
 from rmq_spark.errors import InvalidOption, RmqError
+from rmq_spark.options.option import Option
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Delivered
 from rmq_spark.protocol.pages import Entry, QueueKind, first_entries
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
-from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.topics.parsers import duration
 
 DEFAULT_SHOWN = 20
 MOST_SHOWN = 1_000_000  # all of them are held in memory
 INTERRUPTED = 130
+WAIT = Option("--wait", duration(0), "How long to wait for the first message", default="0s")
 _PEEKED = ("queue", "slot", "content", "due", "priority", "retries", "held since", "by", "died")
 _CONSUMED = "{:>5}  {:<24}  {:>8}  {:>7}  {}"
 
@@ -84,9 +86,7 @@ def consume(
     commit: Annotated[
         bool, typer.Option("--commit", help="Take the messages for good once they are shown.")
     ] = False,
-    wait: Annotated[
-        str, typer.Option(help="Wait so long for the first message, such as 20s.")
-    ] = "0s",
+    wait: Annotated[str, typer.Option(help=told(WAIT))] = str(WAIT.default),
     follow: Annotated[
         bool,
         typer.Option("--follow", "-f", help="Go on until Ctrl-C, or --max. Needs --commit."),
@@ -104,7 +104,7 @@ def consume(
     is not committed.
     """
     limit = _limit(most, commit, follow)
-    wait_s = parse_duration_ms("--wait", wait) / 1000
+    wait_s = WAIT.parse(wait) / 1000
     broker = broker_of(context)
     with ended_by_signals() as ended:
         consumer = broker.consumer(

@@ -11,31 +11,32 @@ import typer
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.errors import InvalidOption
-from rmq_spark.transport.connection import parse_connection
+from rmq_spark.options.connection_options import CONNECTION, KEY_PREFIX, REDIS
+from rmq_spark.options.option import Values
+from rmq_spark.transport.connection import connection_of
 from rmq_spark.transport.server import Server
 
 # A person waits: what a query would wait out is told soon.
 PATIENCE_S = 2.0
-_REDIS = "redis."
 
 
 @dataclass
 class Session:
-    """Options of the connection, named as for Spark, and of the keys."""
+    """Options of the connection, named as for Spark."""
 
     options: Mapping[str, str] = field(default_factory=dict)
-    key_prefix: str = ""
 
     def server(self) -> Server:
         """A connection. Raises ServerError, InvalidOption."""
-        return Server(parse_connection(self._redis()), PATIENCE_S)
+        return Server(connection_of(self._values), PATIENCE_S)
 
     def broker(self) -> Broker:
         """The topics there. Raises ServerError, InvalidOption."""
-        return Broker(self.server(), key_prefix=self.key_prefix)
+        return Broker(self.server(), key_prefix=self._values[KEY_PREFIX])
 
-    def _redis(self) -> dict[str, str]:
-        return {name.removeprefix(_REDIS): value for name, value in self.options.items()}
+    @property
+    def _values(self) -> Values:
+        return CONNECTION.parse(self.options)
 
 
 def parse_options(given: list[str]) -> dict[str, str]:
@@ -43,7 +44,7 @@ def parse_options(given: list[str]) -> dict[str, str]:
     options = {}
     for text in given:
         name, equals, value = text.partition("=")
-        if not equals or not name.startswith(_REDIS):
+        if not equals or not name.startswith(REDIS):
             raise InvalidOption(
                 "--option is not accepted (it is not shown, it may be a password). Accepted: an "
                 "option of the connection and its value, such as --option "

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rmq_spark.cli.arguments import Group, Json, Topic, Yes
+from rmq_spark.cli.arguments import Group, Json, Topic, Yes, told
 from rmq_spark.cli.output import (
     age_text,
     confirm,
@@ -19,6 +19,13 @@ from rmq_spark.cli.output import (
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
+from rmq_spark.options.topic_options import (
+    GROUPS,
+    MAX_RETRIES,
+    RETRY_BACKOFF,
+    SLOT_AMOUNT,
+    TOPIC_TYPE,
+)
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import QueueFigures
 from rmq_spark.protocol.pages import QueueKind
@@ -27,16 +34,11 @@ from rmq_spark.topics.definition import (
     DEFAULT_SLOT_AMOUNT,
     TopicDefinition,
     group_text,
-    parse_groups,
 )
-from rmq_spark.topics.topic_types import TOPIC_TYPES, parse_topic_type
+from rmq_spark.topics.durations import duration_text
 
-Retries = Annotated[int | None, typer.Option(help="Deliveries after the first: 0 to 16.")]
-Backoff = Annotated[
-    str | None,
-    typer.Option(help="Waits before retries: none, rocketmq, or durations such as 10s,1m."),
-]
-_TYPES = ", ".join(TOPIC_TYPES)
+Retries = Annotated[int | None, typer.Option(help=told(MAX_RETRIES))]
+Backoff = Annotated[str | None, typer.Option(help=told(RETRY_BACKOFF))]
 
 
 def list_topics(
@@ -63,15 +65,11 @@ def list_topics(
 def create(
     context: typer.Context,
     topic: Topic,
-    topic_type: Annotated[str, typer.Option("--type", help=f"The type: {_TYPES}.")],
-    slots: Annotated[
-        int, typer.Option(help="The number of slots: a power of two, 1 to 65536.")
-    ] = DEFAULT_SLOT_AMOUNT,
+    topic_type: Annotated[str, typer.Option("--type", help=told(TOPIC_TYPE))],
+    slots: Annotated[int, typer.Option(help=told(SLOT_AMOUNT))] = DEFAULT_SLOT_AMOUNT,
     retries: Retries = None,
     backoff: Backoff = None,
-    groups: Annotated[
-        str | None, typer.Option(help="Consumer groups, separated by commas.")
-    ] = None,
+    groups: Annotated[str | None, typer.Option(help=told(GROUPS))] = None,
     exclusive: Annotated[
         bool,
         typer.Option(
@@ -89,9 +87,9 @@ def create(
     was_there = broker.find(topic) is not None
     settings: dict[str, Any] = _settings(retries, backoff)
     if groups is not None:
-        settings["groups"] = parse_groups(groups)
+        settings["groups"] = GROUPS.parse(groups)
     made = broker.create(
-        topic, parse_topic_type(topic_type), slots, **settings, exclusive=exclusive
+        topic, TOPIC_TYPE.parse(topic_type), slots, **settings, exclusive=exclusive
     )
     text = f"{topic}: {'exists already' if was_there else 'created'}: {_told(made)}"
     tell(as_json, text, created=not was_there, **definition_json(made))
@@ -296,14 +294,7 @@ def _told(topic: TopicDefinition) -> str:
 
 
 def _backoff(topic: TopicDefinition) -> str:
-    return ",".join(_duration(wait) for wait in topic.retry_backoff_ms) or "none"
-
-
-def _duration(ms: int) -> str:
-    for unit, size in (("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if ms % size == 0:
-            return f"{ms // size}{unit}"
-    return f"{ms}ms"
+    return ",".join(duration_text(wait) for wait in topic.retry_backoff_ms) or "none"
 
 
 def _expression(pattern: str) -> re.Pattern[str]:

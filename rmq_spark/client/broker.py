@@ -8,6 +8,7 @@ from rmq_spark.client.consumer import Consumer, scoped_name
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.protocol import reading
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP,
@@ -30,7 +31,6 @@ from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
 
 CHANGEABLE = ("max_retries", "retry_backoff", "exclusive", "paused", "groups")
-DEFAULT_VISIBILITY_TIMEOUT = "60s"
 
 
 class Broker:

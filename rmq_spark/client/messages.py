@@ -109,8 +109,8 @@ def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
     if given is None and of_type.requeue_value is None:
         raise InvalidMessage(
             f"Topic {topic.name} is {of_type}: nothing says which {of_type.keyword} dead messages "
-            f"come back with. Give a {of_type.keyword}, {of_type.accepted_text}. Nothing was "
-            "brought back."
+            f"come back with. Give a {of_type.keyword}: {of_type.parser.plainly_accepted}. "
+            "Nothing was brought back."
         )
     number = _number_of(topic, of_type.requeue_value if given is None else given, 0)
     return int(of_type.requeue_score(number, now_ms))

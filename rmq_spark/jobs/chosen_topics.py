@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.jobs.job_arguments import add_options
-from rmq_spark.spark.options import parse_listener_options
+from rmq_spark.options.connection_options import CONNECTION, KEY_PREFIX
+from rmq_spark.transport.connection import connection_of
 from rmq_spark.transport.server import Server
 
 
@@ -31,8 +32,8 @@ def add_topics(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def broker_of(given: argparse.Namespace) -> Iterator[Broker]:
     """The broker that the options name, closed at the end. Raises InvalidOption, ServerError."""
-    options = parse_listener_options(given.option)
-    broker = Broker(Server(options.connection), key_prefix=options.key_prefix)
+    values = CONNECTION.parse(given.option)
+    broker = Broker(Server(connection_of(values)), key_prefix=values[KEY_PREFIX])
     try:
         yield broker
     finally:

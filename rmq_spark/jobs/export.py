@@ -15,17 +15,18 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from rmq_spark.jobs.formats import FILES, add_place, is_jdbc, place_options
 from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.job_arguments import (
+    add_number,
     add_options,
     add_shape,
     add_streaming,
     new_spark_parser,
     shaped,
     trigger,
-    whole_number,
 )
 from rmq_spark.jobs.outbox.exceptions_table import SUFFIX
 from rmq_spark.jobs.program import Ending, JobFailed, has_ended, in_session, run
 from rmq_spark.jobs.targets import NUMBER, ExportBatch, SparkTarget, Target
+from rmq_spark.options.job_options import MAX_REFUSED
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.sink.exactly_once_writer import QUERY_ID
 
@@ -37,7 +38,6 @@ for good (by a constraint of the table, or because --select fails for it) goes t
 table, and the rest of its batch is written. Examples: docs/jobs.md.
 """
 TESTED = ("parquet", "orc", "json", "csv", "jdbc", "console")
-MOST_REFUSED = 1000
 _BINARY = StructType(
     [
         StructField("content", BinaryType()) if field.name == "content" else field
@@ -68,13 +68,7 @@ def new_job_parser() -> argparse.ArgumentParser:
         help="of jdbc a table, else a folder of Parquet files (default: the name of the table, of "
         f"the path or of the checkpoint, and {SUFFIX})",
     )
-    parser.add_argument(
-        "--max-refused",
-        type=whole_number,
-        default=MOST_REFUSED,
-        help="fail where more of a batch are refused: then it is the job that is wrong (default: "
-        "%(default)s)",
-    )
+    add_number(parser, MAX_REFUSED)
     return parser
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.options.job_options import TRIGGER
+from rmq_spark.options.option import Option
 
 _OPTION = "NAME=VALUE"
 
@@ -54,9 +55,7 @@ def add_streaming(parser: argparse.ArgumentParser, required: bool) -> None:
     ends.add_argument(
         "--once", action="store_true", help="end when all that is there now is done (AvailableNow)"
     )
-    ends.add_argument(
-        "--trigger", type=duration_ms, metavar="DURATION", help="start a batch so often, as 10s"
-    )
+    add_duration(ends, TRIGGER)
 
 
 def trigger(given: argparse.Namespace) -> dict[str, Any]:
@@ -83,19 +82,26 @@ def shaped(
     return found.drop(number).withColumnRenamed(f"{number}_kept", number)
 
 
-def duration_ms(text: str) -> int:
-    """A duration such as 10s, for argparse."""
-    try:
-        return parse_duration_ms("it", text)
-    except InvalidOption as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def add_duration(parser: argparse._ActionsContainer, option: Option[int]) -> None:
+    """An argument that is a duration."""
+    _add_parsed(parser, option, "DURATION")
 
 
-def whole_number(text: str) -> int:
-    """1 or more, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not accepted. Accepted: 1 or more.")
-    return int(text)
+def add_number(parser: argparse._ActionsContainer, option: Option[int]) -> None:
+    """An argument that is a whole number."""
+    _add_parsed(parser, option, "NUMBER")
+
+
+def _add_parsed(parser: argparse._ActionsContainer, option: Option[int], form: str) -> None:
+    def parse(text: str) -> int:
+        try:
+            return option.parse(text)
+        except InvalidOption as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    default = "" if option.default is None else " (default: %(default)s)"
+    told = f"{option.plain_help}{default}"
+    parser.add_argument(option.name, type=parse, default=option.default, metavar=form, help=told)
 
 
 class _Options(argparse.Action):

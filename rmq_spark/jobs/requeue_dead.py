@@ -8,6 +8,8 @@ from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.job_arguments import add_options, new_spark_parser
 from rmq_spark.jobs.program import in_session, run
+from rmq_spark.options.connection_options import CONNECTION
+from rmq_spark.options.table_options import ENDING_TIME, SLOTS, STARTING_TIME
 
 DESCRIPTION = """\
 Brings the messages of a topic's dead queue back as first deliveries, due at once unless an option
@@ -30,9 +32,9 @@ def new_job_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--where", metavar="SQL", help="a condition over the columns content, slot and diedAt"
     )
-    parser.add_argument("--slots", help="such as 0,8-15")
-    parser.add_argument("--from", dest="since", metavar="TIME", help="dead from then on: ISO 8601")
-    parser.add_argument("--until", metavar="TIME", help="dead before then")
+    parser.add_argument("--slots", help=SLOTS.plain_help)
+    parser.add_argument("--from", dest="since", metavar="TIME", help=STARTING_TIME.plain_help)
+    parser.add_argument("--until", metavar="TIME", help=ENDING_TIME.plain_help)
     add_options(parser, *("-o", "--option"), "an option of the rmq sink, redis.* too; repeatable")
     parser.add_argument("--dry-run", action="store_true", help="only count them")
     return parser
@@ -42,9 +44,9 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
     """Finds them, brings them back, and says how many."""
     group = {} if given.group is None else {"group": given.group}
     scope = {
-        "slots": given.slots,
-        "startingTime": given.since,
-        "endingTime": given.until,
+        SLOTS.name: given.slots,
+        STARTING_TIME.name: given.since,
+        ENDING_TIME.name: given.until,
     }
     dead = (
         spark.read.format("rmq")
@@ -72,8 +74,4 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
 
 def _connection(options: dict[str, str]) -> dict[str, str]:
     """Those that reading has, too."""
-    return {
-        name: value
-        for name, value in options.items()
-        if name.lower().startswith("redis.") or name.lower() == "keyprefix"
-    }
+    return {name: text for name, text in options.items() if CONNECTION.find(name)}

@@ -6,7 +6,6 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple
 
-from rmq_spark.errors import InvalidOption
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
 
@@ -18,19 +17,6 @@ class QueueKind(StrEnum):
     PREPARE = "prepare"
     RETRY = "retry"
     DEAD = "dead"
-
-
-def parse_queues(text: str) -> tuple[QueueKind, ...]:
-    """The queues that a text names, by commas; "all" names each. Raises InvalidOption."""
-    names = [name.strip().lower() for name in text.split(",")]
-    if names == ["all"]:
-        return tuple(QueueKind)
-    if not set(names) <= set(QueueKind):
-        raise InvalidOption(
-            f"queue={text!r} is not accepted. Accepted: {', '.join(QueueKind)}, several of them by "
-            "commas, or all."
-        )
-    return tuple(kind for kind in QueueKind if kind in names)
 
 
 @dataclass(frozen=True)

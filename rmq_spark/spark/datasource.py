@@ -20,7 +20,7 @@ from rmq_spark.spark.sink.exactly_once_writer import RmqStagedStreamWriter
 from rmq_spark.spark.sink.writers import RmqStreamWriter, RmqWriter
 from rmq_spark.spark.source.stream_reader import RmqStreamReader
 from rmq_spark.spark.table.catalog import is_of_catalog, own_options, remembered, remembering
-from rmq_spark.spark.table.table_options import is_table, parse_table_options
+from rmq_spark.spark.table.selection import is_table, parse_table_options
 from rmq_spark.spark.table.table_reader import RmqTableReader
 
 _NOT_CONSUMED = (

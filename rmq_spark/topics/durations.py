@@ -22,3 +22,11 @@ def parse_duration_ms(name: str, text: str) -> int:
     if match is None or unit is None:
         raise InvalidOption(f"{name}={text!r} is no duration. Accepted: {ACCEPTED}.")
     return int(Decimal(match.group(1)) * unit)
+
+
+def duration_text(ms: int) -> str:
+    """Write a duration in the largest unit of which it is a whole number."""
+    for unit in ("d", "h", "m", "s"):
+        if ms and ms % _UNITS_MS[unit] == 0:
+            return f"{ms // _UNITS_MS[unit]}{unit}"
+    return f"{ms}ms"

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from rmq_spark.topics.moments import parse_moment_ms
+from rmq_spark.topics.parsers import moment
 from rmq_spark.topics.scores import AT_ONCE, HIGHEST_SCORE, LOWEST_SCORE
 from rmq_spark.topics.topic_type import TopicType
 
@@ -20,7 +20,8 @@ class FixedTime(TopicType):
     keyword = "fixed_time"
     lowest = AT_ONCE
     accepted = f"ms since 1970, {lowest} to {HIGHEST_SCORE}, or a time with a zone"
-    accepted_text = "ms since 1970, or ISO 8601 with a zone"
+    parser = moment("ms since 1970 (`0`: now)")
+    meaning = "when it is due"
     can_be_past = True
     send_script = "send_last"
     requeue_value = AT_ONCE
@@ -30,10 +31,6 @@ class FixedTime(TopicType):
         if isinstance(value, datetime) and value.tzinfo is not None:
             return int(value.timestamp() * 1000)
         return super().number_of(value)
-
-    def parse(self, name: str, text: str) -> int:
-        """Read ms since 1970, or ISO 8601 with a zone. Raises InvalidOption."""
-        return parse_moment_ms(name, text)
 
     def score_of(self, value: Any) -> Any:
         """The time itself, or AT_ONCE."""

@@ -1,12 +1,12 @@
 """What a topic's type decides; range_merge.py and its neighbours are the types."""
 
-from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from rmq_spark.topics.parsers import Parser
 from rmq_spark.topics.scores import HIGHEST_SCORE
 
 
-class TopicType(ABC):
+class TopicType:
     """What distinguishes the topics of one type from those of the others.
 
     Every place in the package that treats types differently asks the type's one object.
@@ -30,8 +30,10 @@ class TopicType(ABC):
     highest: ClassVar[int] = HIGHEST_SCORE
     accepted: ClassVar[str]
     """What a program may give, for errors."""
-    accepted_text: ClassVar[str]
-    """What a person may write, for errors."""
+    parser: ClassVar[Parser[int]]
+    """How a person writes it."""
+    meaning: ClassVar[str]
+    """What it says, for help texts."""
     can_be_past: ClassVar[bool] = False
     """Whether it is a time, which pastFixedTime=fail refuses unless it is after now."""
 
@@ -68,10 +70,6 @@ class TopicType(ABC):
     def number_of(self, value: Any) -> int | None:
         """Turn a value as Python gives it into a whole number; None where it is not one."""
         return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    @abstractmethod
-    def parse(self, name: str, text: str) -> int:
-        """Read a value that a person wrote; name: the option. Raises InvalidOption."""
 
     def score_of(self, value: Any) -> Any:
         """Turn accepted values, a number or a NumPy array, into what the send script takes."""

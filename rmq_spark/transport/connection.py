@@ -1,6 +1,7 @@
 """Where Redis is and how it is reached: options to a redis-py client."""
 
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,72 +16,30 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.options.connection_options import (
+    CLIENT,
+    CLUSTER,
+    CONNECTION,
+    DEFAULT_URL,
+    MIN_REPLICAS,
+    PASSWORD,
+    REDIS,
+    REPLICA_TIMEOUT,
+    SENTINEL_MASTER,
+    SENTINEL_PASSWORD,
+    SENTINEL_USERNAME,
+    SENTINELS,
+    SOCKET_TIMEOUT,
+    URL,
+    URL_VARIABLE,
+    USERNAME,
+)
+from rmq_spark.options.option import Option, Values
 
-URL_VARIABLE = "RMQ_REDIS_URL"
-DEFAULT_URL = "redis://127.0.0.1:6379/0"
-CONNECT_TIMEOUT_S = 5.0
-# Longer than the longest script may block Redis; a reply that takes longer is lost.
-SOCKET_TIMEOUT_S = 15.0
 # How long a broken connection is tried again, unless a shorter lease asks for less.
 PATIENCE_S = 10.0
 # Where a replica takes over: a cluster's nodes notice after cluster-node-timeout, by default 15 s.
 FAILOVER_PATIENCE_S = 25.0
-# WAIT answers within it, so it ends before the socket's time does.
-LONGEST_REPLICA_TIMEOUT_MS = 10_000
-DEFAULT_REPLICA_TIMEOUT_MS = 1_000
-MOST_REPLICAS = 1000
-DEFAULT_SENTINEL_PORT = 26379
-_SCHEMES = ("redis", "rediss", "unix")
-
-
-def _seconds(name: str, text: str) -> float:
-    return parse_duration_ms(name, text) / 1000
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise InvalidOption(f"{name}={text!r} is not accepted. Accepted: true or false.")
-    return text.strip().lower() == "true"
-
-
-def _text(_: str, text: str) -> str:
-    return text
-
-
-def _cert_reqs(name: str, text: str) -> str:
-    if text not in ("required", "optional", "none"):
-        raise InvalidOption(f"{name}={text!r} is not accepted. Accepted: required, optional, none.")
-    return text
-
-
-def _file(name: str, text: str) -> str:
-    if not (os.path.isfile(text) and os.access(text, os.R_OK)):
-        raise InvalidOption(
-            f"{name}={text!r} is not accepted. Accepted: a file that is there and can be read."
-        )
-    return text
-
-
-# Further options of the client: the name behind "redis.", redis-py's own name, and its parser.
-CLIENT_OPTIONS = {
-    "socketTimeout": ("socket_timeout", _seconds),
-    "socketConnectTimeout": ("socket_connect_timeout", _seconds),
-    "socketKeepalive": ("socket_keepalive", _flag),
-    "clientName": ("client_name", _text),
-    "sslCaCerts": ("ssl_ca_certs", _file),
-    "sslCertfile": ("ssl_certfile", _file),
-    "sslKeyfile": ("ssl_keyfile", _file),
-    "sslPassword": ("ssl_password", _text),
-    "sslCertReqs": ("ssl_cert_reqs", _cert_reqs),
-    "sslCheckHostname": ("ssl_check_hostname", _flag),
-}
-_SENTINEL_OPTIONS = ("sentinels", "sentinelMaster", "sentinelUsername", "sentinelPassword")
-_REPLICA_OPTIONS = ("minReplicas", "replicaTimeout")
-CONNECTION_OPTIONS = (
-    *("url", "username", "password", "cluster"),
-    *(*_SENTINEL_OPTIONS, *_REPLICA_OPTIONS, *CLIENT_OPTIONS),
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,13 +67,13 @@ class ConnectionOptions:
     """
 
     url: str
-    username: str | None = None
-    password: str | None = None
-    cluster: bool = False
-    client: tuple[tuple[str, Any], ...] = ()
-    sentinels: Sentinels | None = None
-    min_replicas: int = 0
-    replica_timeout_ms: int = DEFAULT_REPLICA_TIMEOUT_MS
+    username: str | None
+    password: str | None
+    cluster: bool
+    client: tuple[tuple[str, Any], ...]
+    sentinels: Sentinels | None
+    min_replicas: int
+    replica_timeout_ms: int
 
     @property
     def patience_s(self) -> float:
@@ -136,140 +95,76 @@ class ConnectionOptions:
         return f"ConnectionOptions({self.address}, cluster={self.cluster})"
 
 
-def parse_connection(options: Mapping[str, str]) -> ConnectionOptions:
-    """Reads the options behind ``redis.`` (``url``, ``password``, ...), names in any case.
+def parse_connection(given: Mapping[str, str]) -> ConnectionOptions:
+    """Read the options behind ``redis.`` (``url``, ``password``, ...), names in any case.
 
-    Without an url, the environment variable RMQ_REDIS_URL names it, else the local server's
-    first database is taken. Raises InvalidOption; its message never shows an url.
+    Raises InvalidOption; its message never shows an url.
     """
-    known = {name.lower(): name for name in CONNECTION_OPTIONS}
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        canonical = known.get(name.lower().replace("_", ""))
-        if canonical is None:
-            accepted = ", ".join(f"redis.{option}" for option in CONNECTION_OPTIONS)
-            raise InvalidOption(f"The option redis.{name} is unknown. Accepted: {accepted}.")
-        given[canonical] = value
-    client: dict[str, Any] = {
-        keyword: parse(f"redis.{name}", given[name])
-        for name, (keyword, parse) in CLIENT_OPTIONS.items()
-        if name in given
-    }
-    cluster = _flag("redis.cluster", given.get("cluster", "false"))
-    sentinels = _sentinels(given, cluster)
-    replicas = _replicas(given.get("minReplicas", "0"))
-    url = given.get("url") or (None if sentinels else os.environ.get(URL_VARIABLE))
+    return connection_of(CONNECTION.parse({f"{REDIS}{name}": v for name, v in given.items()}))
+
+
+def connection_of(values: Values) -> ConnectionOptions:
+    """Return the connection that the values of a table of options describe.
+
+    Without an url, the environment variable RMQ_REDIS_URL names the server, else it is the local
+    server's first database. Raises InvalidOption for options that contradict each other.
+    """
+    sentinels = _sentinels(values)
+    of_environment = None if sentinels else os.environ.get(URL_VARIABLE)
+    client = {_keyword(option): values.get(option) for option in CLIENT}
+    _check_replica_timeout(values)
     return ConnectionOptions(
-        url=_checked_url(url or DEFAULT_URL),
-        username=given.get("username"),
-        password=given.get("password"),
-        cluster=cluster,
-        client=tuple(sorted(client.items())),
+        url=values.get(URL) or URL.parse(of_environment or DEFAULT_URL),
+        username=values.get(USERNAME),
+        password=values.get(PASSWORD),
+        cluster=values[CLUSTER],
+        client=tuple(sorted((k, value) for k, value in client.items() if value is not None)),
         sentinels=sentinels,
-        min_replicas=replicas,
-        replica_timeout_ms=(
-            _replica_timeout(
-                given.get("replicaTimeout"), client.get("socket_timeout", SOCKET_TIMEOUT_S)
-            )
-            if replicas or "replicaTimeout" in given
-            else DEFAULT_REPLICA_TIMEOUT_MS
-        ),
+        min_replicas=values[MIN_REPLICAS],
+        replica_timeout_ms=values[REPLICA_TIMEOUT],
     )
 
 
-def _replicas(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) > MOST_REPLICAS:
+def _keyword(option: Option[Any]) -> str:
+    """How redis-py names an option: redis.socketTimeout is socket_timeout."""
+    name = option.name.removeprefix(REDIS)
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+
+
+def _check_replica_timeout(values: Values) -> None:
+    if not values[MIN_REPLICAS] and REPLICA_TIMEOUT not in values:
+        return
+    timeout_ms = values[REPLICA_TIMEOUT]
+    if timeout_ms >= 1000 * values[SOCKET_TIMEOUT]:
         raise InvalidOption(
-            f"redis.minReplicas={text!r} is not accepted. Accepted: a whole number, 0 to "
-            f"{MOST_REPLICAS}."
+            f"redis.socketTimeout must be longer than redis.replicaTimeout, which is {timeout_ms} "
+            "ms: otherwise the connection is given up before the replicas have confirmed."
         )
-    return int(text)
 
 
-def _replica_timeout(text: str | None, socket_timeout_s: float) -> int:
-    value = DEFAULT_REPLICA_TIMEOUT_MS
-    if text is not None:
-        value = parse_duration_ms("redis.replicaTimeout", text)
-        if not 1 <= value <= LONGEST_REPLICA_TIMEOUT_MS:
-            raise InvalidOption(
-                f"redis.replicaTimeout={text!r} is not accepted. Accepted: 1ms to "
-                f"{LONGEST_REPLICA_TIMEOUT_MS // 1000}s."
-            )
-    if value >= 1000 * socket_timeout_s:
-        raise InvalidOption(
-            f"redis.socketTimeout must be longer than redis.replicaTimeout, which is {value} ms: "
-            "else a reply that waits for replicas is given up before it comes."
-        )
-    return value
-
-
-def _sentinels(given: Mapping[str, str], cluster: bool) -> Sentinels | None:
-    """Reads the options of Sentinel; None where there is none. Raises InvalidOption."""
-    hosts = given.get("sentinels")
-    if hosts is None:
-        alone = [name for name in _SENTINEL_OPTIONS if name in given]
-        if alone:
-            raise InvalidOption(
-                f"redis.{alone[0]} needs redis.sentinels: host:port of each Sentinel, by commas."
-            )
+def _sentinels(values: Values) -> Sentinels | None:
+    """Return the Sentinels, or None where there are none. Raises InvalidOption."""
+    nodes = values.get(SENTINELS)
+    master = values.get(SENTINEL_MASTER)
+    if nodes is None:
+        for option in (SENTINEL_MASTER, SENTINEL_USERNAME, SENTINEL_PASSWORD):
+            if option in values:
+                raise InvalidOption(
+                    f"{option.name} needs redis.sentinels: host:port of each Sentinel, by commas."
+                )
         return None
-    if not given.get("sentinelMaster"):
+    if not master:
         raise InvalidOption(
             "redis.sentinels needs redis.sentinelMaster: the name under which the Sentinels watch "
             "the master, such as mymaster."
         )
-    if "url" in given or cluster:
-        other = "redis.url" if "url" in given else "redis.cluster=true"
+    if URL in values or values[CLUSTER]:
+        other = "redis.url" if URL in values else "redis.cluster=true"
         raise InvalidOption(
             f"redis.sentinels does not go with {other}. Leave one of them out: the Sentinels name "
             "the server, whose database 0 is used."
         )
-    return Sentinels(
-        nodes=tuple(_sentinel(host.strip()) for host in hosts.split(",")),
-        master=given["sentinelMaster"],
-        username=given.get("sentinelUsername"),
-        password=given.get("sentinelPassword"),
-    )
-
-
-def _sentinel(text: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port or DEFAULT_SENTINEL_PORT
-    except ValueError:
-        host, port = None, 0
-    if not host or "@" in text or "/" in text:
-        raise InvalidOption(
-            "redis.sentinels is not accepted (it is not shown, it may hold a password). Accepted: "
-            "host:port of each Sentinel, by commas; redis.sentinelUsername and "
-            "redis.sentinelPassword log in there."
-        )
-    return host, port
-
-
-def _checked_url(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in _SCHEMES and (parts.port is None or parts.port > 0)
-        database = parts.path.strip("/")
-        valid = valid and (bool(database) if parts.scheme == "unix" else _is_number(database))
-        # An unescaped # or ? of a password ends the authority: half of it would pass as the host.
-        valid = valid and "#" not in url and "@" not in parts.path + parts.query
-    except ValueError:
-        valid = False
-    if not valid:
-        raise InvalidOption(
-            "redis.url is no address of Redis (it is not shown, it may hold a password). Accepted: "
-            "redis://host:port/database, rediss://host:port/database, unix:///path/of/socket?db=0. "
-            "Special characters of a user or password are written %23 for #, %3F for ?, %40 for @, "
-            "%2F for /; or give redis.username and redis.password."
-        )
-    return url
-
-
-def _is_number(database: str) -> bool:
-    """Whether it names a database; redis-py would take the first one for any other text."""
-    return not database or database.isdecimal()
+    return Sentinels(nodes, master, values.get(SENTINEL_USERNAME), values.get(SENTINEL_PASSWORD))
 
 
 def new_client(options: ConnectionOptions) -> Any:
@@ -280,9 +175,6 @@ def new_client(options: ConnectionOptions) -> Any:
     """
     arguments: dict[str, Any] = {
         "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": CONNECT_TIMEOUT_S,
-        "socket_keepalive": True,
         **dict(options.client),
     }
     if "ssl_certfile" in arguments:

@@ -118,7 +118,10 @@ def test_a_content_does_not_move_the_cursor(rmq):
 def test_a_value_that_a_topic_needs_and_does_not_get_is_named(rmq):
     rmq.topic("Ranked", "Priority")
     done = rmq("send", "Ranked", "m")
-    assert (done.code, "is Priority. Say --priority: 17 or more" in done.err) == (2, True)
+    assert (done.code, "is Priority. Say --priority: a whole number, 17 to" in done.err) == (
+        2,
+        True,
+    )
     assert "a whole number, 17 to" in rmq("send", "Ranked", "m", "--priority", "3").err
     assert (
         "--time-range='soon' is no duration"

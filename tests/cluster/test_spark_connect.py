@@ -37,4 +37,4 @@ def test_a_job_runs_unchanged_over_spark_connect(tmp_path, way):
     assert figures["exactlyOnce"].store.count == 100
     # The poison message is dead or waits; the others are done.
     assert figures["Each"].counters["committed"] == 99
-    assert "Unknown option for writing rmq: fixdtime" in told["refused"]
+    assert "Unknown option for the rmq sink: fixdtime. Did you mean fixedTime?" in told["refused"]

@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from rmq_spark.cli.app import app
+from rmq_spark.options.connection_options import CONNECTION
+from rmq_spark.options.table_options import TABLE
 from rmq_spark.protocol.reading import ENTRIES_A_PAGE
-from rmq_spark.spark.option_values import CONNECTION
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
 from rmq_spark.spark.sink.columns import COLUMNS
-from rmq_spark.spark.table.table_options import TABLE_OPTIONS
 
 from .figures_there import figures_there
 from .page_tables import Tables
@@ -27,7 +27,7 @@ def test_the_readme_names_every_column():
 
 
 def test_the_operations_page_names_every_option_column_and_command_of_it():
-    wanted = {option.name for option in TABLE_OPTIONS} - {option.name for option in CONNECTION}
+    wanted = {option.name for option in TABLE.options if option not in CONNECTION.options}
     wanted |= set(TABLE_SCHEMA.fieldNames())
     assert [name for name in sorted(wanted) if f"`{name}`" not in OPERATIONS] == []
     commands = [command.name or command.callback.__name__ for command in app.registered_commands]

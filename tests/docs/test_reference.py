@@ -8,12 +8,15 @@ import pytest
 
 import rmq_spark
 from rmq_spark import errors
+from rmq_spark.cli.app import app
 from rmq_spark.errors import InvalidOption
-from rmq_spark.spark.option_values import CONNECTION
+from rmq_spark.options.connection_options import CONNECTION
+from rmq_spark.options.listener_options import LISTENER
+from rmq_spark.options.sink_options import SINK
+from rmq_spark.options.source_options import SOURCE
+from rmq_spark.options.table_options import TABLE
+from rmq_spark.options.topic_options import GROUPS, MAX_RETRIES, OF_A_NEW_TOPIC, SLOT_AMOUNT
 from rmq_spark.spark.options import (
-    LISTENER_OPTIONS,
-    SINK_OPTIONS,
-    SOURCE_OPTIONS,
     parse_listener_options,
     parse_sink_options,
     parse_source_options,
@@ -21,12 +24,12 @@ from rmq_spark.spark.options import (
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
 from rmq_spark.spark.sink.columns import COLUMNS
 from rmq_spark.spark.sink.operations import OPERATIONS
-from rmq_spark.spark.table.table_options import TABLE_OPTIONS, parse_table_options
-from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.spark.table.selection import parse_table_options
+from rmq_spark.topics.definition import TopicDefinition, parse_retry_backoff
 from rmq_spark.topics.durations import parse_duration_ms
-from rmq_spark.transport.connection import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
+from rmq_spark.topics.topic_types import TopicType
 
-from .code_says import FUNCTIONS, INSIDE, commands, signatures
+from .code_says import FUNCTIONS, INSIDE, signatures
 from .figures_there import figures_there
 from .page_tables import Tables, plain
 from .pages import ROOT, text_of
@@ -35,14 +38,14 @@ PAGE = text_of("docs/reference.md")
 TABLES = Tables(PAGE)
 by_name, rows, section = TABLES.by_name, TABLES.rows, TABLES.section
 TOPIC = {"topic": "Orders"}
-TABLE = {**TOPIC, "queue": "dead"}
+DEAD = {**TOPIC, "queue": "dead"}
 # By heading: the options, how they are parsed, and what is given beside the one that is tried.
 OPTIONS = {
     "The connection": (CONNECTION, parse_sink_options, {}),
-    "The source": (SOURCE_OPTIONS, parse_source_options, TOPIC),
-    "The sink": (SINK_OPTIONS, parse_sink_options, {}),
-    "The table": (TABLE_OPTIONS, parse_table_options, TABLE),
-    "each_message": (LISTENER_OPTIONS, parse_listener_options, {}),
+    "The source": (SOURCE, parse_source_options, TOPIC),
+    "The sink": (SINK, parse_sink_options, {}),
+    "The table": (TABLE, parse_table_options, DEAD),
+    "each_message": (LISTENER, parse_listener_options, {}),
 }
 # What an option needs beside it; None takes something away.
 BESIDE = {
@@ -57,16 +60,15 @@ BESIDE = {
     "zookeeper.sessionTimeout": {"zookeeper.hosts": "zk1"},
     "zookeeper.ssl": {"zookeeper.hosts": "zk1"},
 }
-# Their defaults are the topic's, which the options do not know.
-OF_A_TOPIC = ("slotAmount", "maxRetries", "retryBackoff", "groups")
 
 
 @pytest.mark.parametrize("heading", OPTIONS)
 def test_the_options_and_their_defaults(heading):
-    options = OPTIONS[heading][0]
-    own = [option for option in options if heading == "The connection" or option not in CONNECTION]
+    table = OPTIONS[heading][0]
+    shared = () if table is CONNECTION else CONNECTION.options
+    own = [option for option in table.options if option not in shared]
     shown = {name: plain(default) for name, (default, *_) in by_name(heading).items()}
-    assert shown == {option.name: option.default for option in own}
+    assert shown == {option.name: option.default or plain(option.otherwise) for option in own}
 
 
 CELLS = [
@@ -88,7 +90,7 @@ def parsed(heading, name, value):
 @pytest.mark.parametrize(("heading", "name", "default", "accepted"), CELLS)
 def test_what_is_said_to_be_accepted_is(heading, name, default, accepted):
     values = re.findall(r"`([^`]+)`", accepted)
-    plainly_told = ("text", "a file", "1 to 200 of A-Z a-z 0-9 . _ -")
+    plainly_told = ("text", "a file that can be read", "1 to 200 of A-Z a-z 0-9 . _ -")
     assert values or accepted.startswith(plainly_told)
     for value in values:
         parsed(heading, name, value)
@@ -96,7 +98,7 @@ def test_what_is_said_to_be_accepted_is(heading, name, default, accepted):
         for outside_of_it in (beyond(low, -1), beyond(high, 1)):
             with pytest.raises(InvalidOption):
                 parsed(heading, name, outside_of_it)
-    if default.startswith("`") and name not in OF_A_TOPIC:
+    if OPTIONS[heading][0].find(name).default is not None:
         assert parsed(heading, name, plain(default)) == parsed(heading, name, None)
 
 
@@ -108,10 +110,13 @@ def beyond(value, step):
     return f"{past}ms" if past >= 0 else "-1ms"
 
 
-def test_the_clients_own_defaults():
-    cells = by_name("The connection")
-    assert f"else {SOCKET_TIMEOUT_S:g} s" in cells["redis.socketTimeout"][-1]
-    assert f"else {CONNECT_TIMEOUT_S:g} s" in cells["redis.socketConnectTimeout"][-1]
+def test_the_defaults_of_a_new_topic_are_those_of_its_definition():
+    defaults = TopicDefinition("Orders", TopicType.PRIORITY)
+    cells = {option.name: plain(option.otherwise) for option in OF_A_NEW_TOPIC}
+    assert SLOT_AMOUNT.parse(cells["slotAmount"]) == defaults.slot_amount
+    assert MAX_RETRIES.parse(cells["maxRetries"]) == defaults.max_retries
+    assert parse_retry_backoff(cells["retryBackoff"]) == defaults.retry_backoff_ms
+    assert GROUPS.parse(cells["groups"]) == defaults.groups
 
 
 def test_the_settings_of_a_topic():
@@ -125,7 +130,7 @@ def test_the_settings_of_a_topic():
         for field in fields
     }
     named = {plain(cells[0]) for cells in shown.values()} - {""}
-    assert named - {option.name for option in SINK_OPTIONS} == set()
+    assert named - {option.name for option in SINK.options} == set()
 
 
 @pytest.mark.parametrize(
@@ -205,15 +210,10 @@ def test_what_is_left_out_is_there(owner):
     assert [name for name in INSIDE[owner] if not hasattr(getattr(rmq_spark, owner), name)] == []
 
 
-@pytest.mark.parametrize("heading", commands())
-def test_the_commands(heading):
-    shown = {name: (kind, plain(default)) for name, (kind, default, _) in by_name(heading).items()}
-    assert shown == commands()[heading]
-
-
-def test_no_command_is_there_that_is_none():
+def test_every_command_is_there_and_no_other():
     headings = set(re.findall(r"^### (rmq \S+)$", PAGE, re.M))
-    assert headings == set(commands()) - {"Before the command"}
+    named = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert headings == {f"rmq {name}" for name in named}
 
 
 def test_the_figures(broker):

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from rmq_spark.options.table_options import QUEUE
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import (
     Bounds,
@@ -11,7 +12,6 @@ from rmq_spark.protocol.pages import (
     QueueKind,
     first_entries,
     pages_after_each_other,
-    parse_queues,
 )
 
 from ..seeding import FAR_MS, LONG_MS, numbered
@@ -232,8 +232,8 @@ def test_claims_of_long_leases_are_told_by_group(new_slot, broker):
 
 
 def test_queues_are_named_by_text():
-    assert parse_queues("dead, Store") == (STORE, DEAD)
-    assert parse_queues("all") == tuple(QueueKind)
+    assert QUEUE.parse("dead, Store") == (STORE, DEAD)
+    assert QUEUE.parse("all") == tuple(QueueKind)
 
 
 def test_large_contents_behind_small_ones_are_not_read_all_at_once(slot):

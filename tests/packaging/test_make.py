@@ -10,7 +10,7 @@ import pytest
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
     *("demo", "cluster-demo", "bench", "test", "test-all", "explore", "faults", "outbox"),
-    *("ownership-demo", "notebooks", "lint", "bench-peers", "audit"),
+    *("ownership-demo", "notebooks", "docs", "lint", "bench-peers", "audit"),
 )
 
 

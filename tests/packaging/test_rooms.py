@@ -14,6 +14,7 @@ ROOMS = (
     "errors",
     "topics",
     "protocol",
+    "options",
     "transport",
     "client",
     "ownership",

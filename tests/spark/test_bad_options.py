@@ -4,15 +4,12 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from rmq_spark.errors import InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.options.sink_options import SINK
+from rmq_spark.options.source_options import SOURCE
 from rmq_spark.spark.datasource import RmqDataSource
-from rmq_spark.spark.options import (
-    SINK_OPTIONS,
-    SOURCE_OPTIONS,
-    parse_sink_options,
-    parse_source_options,
-)
+from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, check_schema
-from rmq_spark.spark.table.table_options import parse_table_options
+from rmq_spark.spark.table.selection import parse_table_options
 
 from .driving import refused
 
@@ -66,19 +63,33 @@ def test_an_unknown_topic_type_is_refused_with_the_three_there_are(parse):
 
 
 @pytest.mark.parametrize(
-    ("parse", "purpose", "options"),
+    ("parse", "owner", "table", "meant"),
     [
-        (parse_source_options, "reading", SOURCE_OPTIONS),
-        (parse_sink_options, "writing", SINK_OPTIONS),
+        (parse_source_options, "the rmq source", SOURCE, "slotAmount"),
+        (parse_sink_options, "the rmq sink", SINK, "slotBasis"),
     ],
 )
-def test_an_unknown_option_is_refused_with_the_list_of_those_accepted(parse, purpose, options):
+def test_an_unknown_option_is_refused_with_the_nearest_and_all_accepted(parse, owner, table, meant):
+    given = "slotbases" if meant == "slotBasis" else "slotamuont"
     with refused(
         InvalidOption,
-        f"Unknown option for {purpose} rmq: slotbases.",
-        *(option.name for option in options),
+        f"Unknown option for {owner}: {given}. Did you mean {meant}? Accepted: topic",
+        *(option.name for option in table.options),
     ):
-        parse({"topic": "T", "slotBases": "x"})
+        parse({"topic": "T", given: "x"})
+
+
+def test_of_an_unknown_option_near_to_none_no_guess_is_made():
+    with refused(InvalidOption, "Unknown option for the rmq source: xyz. Accepted: topic, topics,"):
+        parse_source_options({"topic": "T", "xyz": "x"})
+
+
+def test_several_unknown_options_are_all_named():
+    with refused(
+        InvalidOption,
+        "the rmq source: redis.ulr, topicc. Did you mean redis.url, topic? Accepted: to",
+    ):
+        parse_source_options({"topicc": "T", "redis.ulr": "secret"})
 
 
 @pytest.mark.parametrize(
@@ -91,7 +102,7 @@ def test_an_unknown_option_is_refused_with_the_list_of_those_accepted(parse, pur
     ],
 )
 def test_an_option_of_the_other_side_is_unknown_here(parse, foreign):
-    with refused(InvalidOption, f"Unknown option for {{}} rmq: {foreign.lower()}".split("{}")[0]):
+    with refused(InvalidOption, "Unknown option for the rmq s", f": {foreign}."):
         parse({"topic": "T", foreign: "1"})
 
 
@@ -103,7 +114,9 @@ def test_sparks_own_options_are_let_through(parse):
 
 def test_an_unknown_option_of_the_client_is_refused_with_those_accepted():
     with refused(
-        InvalidOption, "redis.pasword is unknown", "redis.password", "redis.socketTimeout"
+        InvalidOption,
+        "the rmq source: redis.pasword. Did you mean redis.password? Accepted: redis.url,",
+        "redis.socketTimeout",
     ):
         parse_source_options({"topic": "T", "redis.pasword": "hunter2"})
 
@@ -116,13 +129,13 @@ def test_an_unknown_option_of_the_client_is_refused_with_those_accepted():
         ("visibilityTimeout", "", DURATION),
         ("visibilityTimeout", "-5s", DURATION),
         ("visibilityTimeout", "5 weeks", DURATION),
-        ("visibilityTimeout", "999ms", "too short. Accepted: from 1s"),
-        ("visibilityTimeout", "0s", "too short. Accepted: from 1s"),
+        ("visibilityTimeout", "999ms", "is too short. Accepted: a duration, 1s to 366d."),
+        ("visibilityTimeout", "0s", "is too short. Accepted: a duration, 1s to 366d."),
         ("maxProcessingTime", "10", DURATION),
-        ("maxProcessingTime", "0s", DURATION),
+        ("maxProcessingTime", "0s", "is too short. Accepted: a duration, 1ms to 366d."),
         ("pollInterval", "100", DURATION),
-        ("pollInterval", "0ms", DURATION),
-        ("pollInterval", "0.2ms", DURATION),
+        ("pollInterval", "0ms", "is too short. Accepted: a duration, 1ms to 366d."),
+        ("pollInterval", "0.2ms", "is too short. Accepted: a duration, 1ms to 366d."),
         ("maxRecordsPerTrigger", "-1", "a whole number, 0 to"),
         ("maxRecordsPerTrigger", "--1", "a whole number, 0 to"),
         ("maxRecordsPerTrigger", "1.5", "a whole number, 0 to"),
@@ -152,13 +165,13 @@ def test_a_bad_value_of_a_source_option_names_option_and_value_and_what_is_accep
         ("priority", "16.5", "a whole number, 17 to"),
         ("priority", "--17", "a whole number, 17 to"),
         ("priority", "9007199254740993", "a whole number, 17 to"),
-        ("timeRange", "0", "a whole number, 1 to"),
-        ("timeRange", "-5", "a whole number, 1 to"),
+        ("timeRange", "0", "1 to 4503599627370496 ms, or a duration: 30s"),
+        ("timeRange", "-5", "1 to 4503599627370496 ms, or a duration: 30s"),
         ("timeRange", "--5", DURATION),
-        ("timeRange", "0s", DURATION),
+        ("timeRange", "0s", "is too short. Accepted: 1 to 4503599627370496 ms"),
         ("timeRange", "5 fortnights", DURATION),
-        ("timeRange", "9" * 30 + "d", "up to 52124995d"),
-        ("fixedTime", "-1", "a whole number, 0 to"),
+        ("timeRange", "9" * 30 + "d", "is too long. Accepted: 1 to 4503599627370496 ms"),
+        ("fixedTime", "-1", "0 to 9007199254740992 ms since 1970"),
         ("fixedTime", "--1", "ISO 8601 with a zone"),
         ("fixedTime", "tomorrow", "ISO 8601 with a zone"),
         ("fixedTime", "2030-01-01T00:00:00", "ISO 8601 with a zone"),
@@ -236,7 +249,7 @@ def test_a_time_of_a_table_without_zone_or_sense_is_refused(name, time):
 
 
 def test_an_unknown_option_of_a_table_is_refused_with_those_there_are():
-    with refused(InvalidOption, "Unknown option for reading a queue", "pollinterval", "slots"):
+    with refused(InvalidOption, "Unknown option for a queue as a table: pollInterval.", "slots"):
         parse_table_options({"topic": "T", "queue": "dead", "pollInterval": "1s"})
 
 

@@ -7,6 +7,11 @@ from rmq_spark.topics.durations import parse_duration_ms
 from rmq_spark.transport.connection import new_client, parse_connection
 
 SECRET = "s3cret"
+CLIENT_DEFAULTS = {
+    "socket_connect_timeout": 5.0,
+    "socket_keepalive": True,
+    "socket_timeout": 15.0,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +94,7 @@ def test_an_address_that_is_none_is_refused_without_showing_it(url):
     with pytest.raises(InvalidOption) as raised:
         parse_connection({"url": url})
     assert "redis.url" in str(raised.value)
-    assert "redis://host:port/database" in str(raised.value)
+    assert "redis://host:6379/0" in str(raised.value)
     assert "%23 for #" in str(raised.value)
     assert "redis.password" in str(raised.value)
     assert SECRET not in str(raised.value)
@@ -101,13 +106,19 @@ def test_an_address_that_is_none_is_refused_without_showing_it(url):
 def test_an_unknown_option_is_refused_with_those_accepted_and_not_its_value(name):
     with pytest.raises(InvalidOption) as raised:
         parse_connection({name: SECRET})
-    assert f"The option redis.{name} is unknown. Accepted: redis.url," in str(raised.value)
+    unknown, _, accepted = str(raised.value).partition("Accepted: ")
+    assert unknown.startswith(f"Unknown option for the connection to Redis: redis.{name}. ")
+    assert accepted.startswith("redis.url, ")
     assert SECRET not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["socketTimeout", "sockettimeout", "SOCKET_TIMEOUT"])
 def test_options_are_known_in_any_case(name):
-    assert dict(parse_connection({name: "3s"}).client) == {"socket_timeout": 3.0}
+    assert dict(parse_connection({name: "3s"}).client) == {**CLIENT_DEFAULTS, "socket_timeout": 3.0}
+
+
+def test_the_client_has_its_defaults():
+    assert dict(parse_connection({}).client) == CLIENT_DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -115,6 +126,9 @@ def test_options_are_known_in_any_case(name):
     [
         ("cluster", "yes"),
         ("socketTimeout", "3"),
+        ("socketTimeout", "0s"),
+        ("clientName", "two words"),
+        ("clientName", ""),
         ("socketKeepalive", "on"),
         ("sslCertReqs", "maybe"),
         ("sslCheckHostname", ""),
@@ -159,6 +173,7 @@ def test_all_options_of_the_client_are_parsed(tmp_path):
     )
     assert (options.username, options.password, options.cluster) == ("me", SECRET, True)
     assert dict(options.client) == {
+        "socket_timeout": 15.0,
         "socket_connect_timeout": 0.25,
         "socket_keepalive": False,
         "client_name": "billing",

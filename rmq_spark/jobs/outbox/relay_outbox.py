@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pyspark.sql import SparkSession
 
 from rmq_spark.jobs.database import Database, jdbc_options
-from rmq_spark.jobs.job_arguments import add_options, duration_ms, new_spark_parser, whole_number
+from rmq_spark.jobs.job_arguments import add_duration, add_number, add_options, new_spark_parser
 from rmq_spark.jobs.outbox.rounds import OutboxRelay, Round
 from rmq_spark.jobs.outbox.tables import OutboxTables, create_messages, create_others
 from rmq_spark.jobs.program import Ending, in_session, run
+from rmq_spark.options.job_options import HORIZON, INTERVAL, LIMIT
 
 DESCRIPTION = """\
 Relays messages that a business wrote into its database together with its own rows: those that are
@@ -50,28 +51,11 @@ def new_job_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--topic", help="for rows whose column topic is null or not there")
     add_options(parser, *("-o", "--option"), "an option of the rmq sink, redis.* too; repeatable")
-    parser.add_argument(
-        "--horizon",
-        type=duration_ms,
-        default="10m",
-        metavar="DURATION",
-        help="relay what is due within it (default: %(default)s); longer than a stop of this job",
-    )
-    parser.add_argument(
-        "--limit",
-        type=whole_number,
-        default=10_000,
-        help="messages in one transaction (default: %(default)s)",
-    )
+    add_duration(parser, HORIZON)
+    add_number(parser, LIMIT)
     ends = parser.add_mutually_exclusive_group()
     ends.add_argument("--once", action="store_true", help="end when all that is due is sent")
-    ends.add_argument(
-        "--interval",
-        type=duration_ms,
-        default="1s",
-        metavar="DURATION",
-        help="look so often for what is new (default: %(default)s)",
-    )
+    add_duration(ends, INTERVAL)
     return parser
 
 

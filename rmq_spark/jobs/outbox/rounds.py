@@ -28,6 +28,8 @@ from rmq_spark.jobs.outbox.exceptions_table import Refused, insert_exceptions
 from rmq_spark.jobs.outbox.tables import SENT, OutboxTables, layout_of
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.sql_dialects import first_rows, seconds_from_now
+from rmq_spark.options.sink_options import SINK
+from rmq_spark.options.topic_options import OF_A_NEW_TOPIC
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.target_topics import SinkTopics
 from rmq_spark.spark.sink.validation import REASON, with_refusals
@@ -35,7 +37,6 @@ from rmq_spark.transport.server import shared_server
 
 _DUE_MS = "rmq_due_ms"
 _IDS_A_STATEMENT = 1000
-_OF_ONE_TOPIC = ("topictype", "slotamount", "groups", "maxretries", "retrybackoff")
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def _with_topic(sink: dict[str, str]) -> dict[str, str]:
     if options.topic is None:
         return sink
     SinkTopics(options, defines=True).find(shared_server(options.connection), options.topic)
-    return {name: value for name, value in sink.items() if name.lower() not in _OF_ONE_TOPIC}
+    return {name: value for name, value in sink.items() if SINK.find(name) not in OF_A_NEW_TOPIC}
 
 
 def _in_parts(ids: Sequence[int]) -> list[Sequence[int]]:

@@ -19,11 +19,12 @@ from rmq_spark.client.broker import Broker
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import CheckpointRefused, RmqError
+from rmq_spark.options.source_options import MESSAGES_A_TASK, MOST_TASKS
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claiming import EVERY_RUN
 from rmq_spark.protocol.claims import Header, SettledClaims
 from rmq_spark.spark.batch_limits import Limits
-from rmq_spark.spark.options import DEFAULT_MOST_PARTITIONS, SourceOptions
+from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import NOT_READ, Backlog
 from rmq_spark.spark.source.batch_sizing import FlowControl
 from rmq_spark.spark.source.lease_renewal import LeaseTimer
@@ -36,8 +37,6 @@ from rmq_spark.transport.server import Server
 
 _log = logging.getLogger(__name__)
 
-# A task takes Spark some 20 ms beside its reading; of so many messages that is a small part.
-MESSAGES_A_TASK = 32_768
 # One batch may go unread for other reasons, such as a Redis that has forgotten its plan.
 UNREAD_BATCHES_TO_WARN_OF = 3
 _NOTHING = SettledClaims(0, 0, 0)
@@ -262,7 +261,7 @@ class ConsumerRun:
         if self._options.num_partitions is not None:
             return self._options.num_partitions
         planned = sum(claim.limit for claim in claims)
-        return max(1, min(DEFAULT_MOST_PARTITIONS, planned // MESSAGES_A_TASK))
+        return max(1, min(MOST_TASKS, planned // MESSAGES_A_TASK))
 
     def _replay(self, seq_from: int, seq_to: int) -> list[PlannedClaim]:
         if (seq_from, seq_to) not in self._replayed:

@@ -6,10 +6,14 @@ alone). What a schema says about its columns does come again, so they go there.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.options.connection_options import SENTINELS, URL
+from rmq_spark.options.option import Option
+from rmq_spark.options.table_options import TABLE
 
 _KEY = "rmq.options"
 _OF_CATALOG = "option."
@@ -50,12 +54,16 @@ def remembered(schema: StructType) -> dict[str, str]:
 
 
 def _refuse_secrets(options: Mapping[str, str]) -> None:
-    # As parse_connection reads names: in any case, with or without underscores.
-    values = {name.lower().replace("_", ""): value for name, value in options.items()}
-    url = values.get("redis.url", "")
-    if any(name.endswith("password") for name in values) or "@" in url or "?" in url:
+    found = ((TABLE.find(name), text) for name, text in options.items())
+    if any(option and _holds_secret(option, text) for option, text in found):
         raise InvalidOption(
             "CREATE TABLE would keep the password of Redis in the catalog for all to read. Leave "
             "it and redis.url out, and give the address with its password to Spark's driver and "
             "executors as RMQ_REDIS_URL; or use CREATE TEMPORARY VIEW, which is not kept."
         )
+
+
+def _holds_secret(option: Option[Any], text: str) -> bool:
+    """Whether a value is a password, or an address that may hold one."""
+    is_address = option in (URL, SENTINELS)
+    return option.is_secret and (not is_address or "@" in text or "?" in text)

@@ -1,11 +1,17 @@
-"""Which part of a topic's queues is read as a table."""
+"""Which part of a topic's queues is read as a table, and the options that say it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.options.connection_options import KEY_PREFIX
+from rmq_spark.options.source_options import NUM_PARTITIONS
+from rmq_spark.options.table_options import ENDING_TIME, QUEUE, SLOTS, STARTING_TIME, TABLE, TOPIC
+from rmq_spark.options.topic_options import GROUP
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, QueueKind
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import LOWEST_SCORE
+from rmq_spark.transport.connection import ConnectionOptions, connection_of
 
 
 @dataclass(frozen=True)
@@ -45,3 +51,44 @@ class Scope:
 
 def _second_from(ms: int | None) -> int | None:
     return None if ms is None else -(-ms // 1000) * 1000
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What a table was asked for."""
+
+    connection: ConnectionOptions
+    key_prefix: str
+    topic: str
+    group: str
+    scope: Scope
+    num_partitions: int | None
+
+
+def is_table(given: Mapping[str, str]) -> bool:
+    """Whether these are the options of a table."""
+    return any(TABLE.find(name) is QUEUE for name in given)
+
+
+def parse_table_options(given: Mapping[str, str]) -> TableOptions:
+    """Check the options of a table. Raises InvalidOption."""
+    values = TABLE.parse(given)
+    topic, queues = values.get(TOPIC), values.get(QUEUE)
+    if topic is None:
+        raise InvalidOption("The option topic is missing. Accepted: the name of a topic.")
+    if queues is None:
+        raise InvalidOption(
+            f"The option queue is missing. Accepted: {QUEUE.parser.plainly_accepted}."
+        )
+    return TableOptions(
+        connection=connection_of(values),
+        key_prefix=values[KEY_PREFIX],
+        topic=topic,
+        group=values[GROUP],
+        scope=Scope(
+            queues=queues,
+            slots=values.get(SLOTS),
+            times=Bounds(values.get(STARTING_TIME), values.get(ENDING_TIME)),
+        ),
+        num_partitions=values.get(NUM_PARTITIONS),
+    )

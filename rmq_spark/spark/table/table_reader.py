@@ -9,16 +9,15 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.options.source_options import MOST_TASKS
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import Page
-from rmq_spark.spark.table.selection import Scope
-from rmq_spark.spark.table.table_options import TableOptions
+from rmq_spark.spark.table.selection import Scope, TableOptions
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.transport.server import shared_server
 
 # A task costs Spark some 20 ms; so many rows are read in 0.16 s (bench/table.py).
 ROWS_A_TASK = 50_000
-MOST_TASKS = 8
 
 
 class TablePartition(InputPartition):

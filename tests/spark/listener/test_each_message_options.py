@@ -6,7 +6,7 @@ import pytest
 
 import rmq_spark
 from rmq_spark.errors import InvalidOption
-from rmq_spark.spark.options import LISTENER_OPTIONS
+from rmq_spark.options.listener_options import LISTENER
 
 from ..driving import refused
 
@@ -19,7 +19,7 @@ def test_a_duration_that_is_none_is_refused(name, text):
 
 
 def test_a_timeout_of_nothing_is_refused():
-    with refused(InvalidOption, "timeout='0s' is 0"):
+    with refused(InvalidOption, "timeout='0s' is too short. Accepted: a duration, 1ms to 366d."):
         rmq_spark.each_message(print, timeout="0s")
 
 
@@ -30,9 +30,9 @@ def test_an_unknown_kind_of_batch_is_refused(batch):
 
 
 def test_options_are_those_of_the_connection():
-    with refused(InvalidOption, "maxrecordspertrigger", "keyPrefix"):
+    with refused(InvalidOption, "each_message: maxRecordsPerTrigger", "keyPrefix"):
         rmq_spark.each_message(print, options={"maxRecordsPerTrigger": "1"})
-    with refused(InvalidOption, "redis.url is no address"):
+    with refused(InvalidOption, "redis.url is not accepted (it is not shown"):
         rmq_spark.each_message(print, options={"redis.url": "secret"})
 
 
@@ -58,4 +58,4 @@ def test_what_is_no_function_or_cannot_be_sent_is_refused():
 
 def test_its_documentation_names_every_option():
     text = rmq_spark.each_message.__doc__
-    assert [o.name for o in LISTENER_OPTIONS if o.name.split(".")[0] not in text] == []
+    assert [o.name for o in LISTENER.options if o.name.split(".")[0] not in text] == []

@@ -257,7 +257,10 @@ def test_the_columns_of_the_source_are_those_of_the_documentation(spark, rmq):
         ({"topic": "a{b}"}, "is no topic name"),
         ({"visibilityTimeout": "60"}, "is no duration"),
         ({"queue": "dead"}, "queue as a table"),
-        ({"maxRecords": "1"}, "Unknown option for reading rmq: maxrecords"),
+        (
+            {"maxRecords": "1"},
+            "Unknown option for the rmq source: maxrecords. Did you mean maxRecordsPer",
+        ),
     ],
 )
 def test_bad_options_are_refused_before_the_query_starts(spark, rmq, options, said):

@@ -1,0 +1,20 @@
+"""The arguments of jobs that are durations or numbers."""
+
+from rmq_spark.options.option import Option
+from rmq_spark.topics.parsers import duration, whole
+
+TRIGGER = Option("--trigger", duration(0), "how often to start a batch, such as 10s")
+HORIZON = Option(
+    "--horizon",
+    duration(0),
+    "relay messages that are due within this time; choose more than the longest stop of this job",
+    default="10m",
+)
+LIMIT = Option("--limit", whole(1), "most messages in one transaction", default="10000")
+INTERVAL = Option("--interval", duration(1), "how often to look for new messages", default="1s")
+MAX_REFUSED = Option(
+    "--max-refused",
+    whole(1),
+    "fail if more messages of a batch are refused: the job itself is wrong then",
+    default="1000",
+)

@@ -1,0 +1,66 @@
+"""The options of ``df.write.format("rmq")`` and ``df.writeStream.format("rmq")``."""
+
+from rmq_spark.options.connection_options import CONNECTION
+from rmq_spark.options.option import Option, OptionTable
+from rmq_spark.options.source_options import SPARKS_OWN
+from rmq_spark.options.topic_options import (
+    GROUP_NAME,
+    GROUPS,
+    MAX_RETRIES,
+    RETRY_BACKOFF,
+    SLOT_AMOUNT,
+    TOPIC_NAME,
+    TOPIC_TYPE,
+    VALUES,
+)
+from rmq_spark.topics.parsers import Parser, choice, duration
+
+AT_LEAST_ONCE, EXACTLY_ONCE = "atLeastOnce", "exactlyOnce"
+
+TOPIC = Option("topic", TOPIC_NAME, "Topic to send to, unless the rows have a column `topic`")
+SLOT_BASIS = Option(
+    "slotBasis",
+    Parser(str.encode, "text"),
+    "The text that decides the slot, instead of the content",
+    otherwise="the content",
+)
+OPERATION = Option(
+    "operation",
+    choice("send", "cancel", "requeue", "rollback", "purge"),
+    "What to do with the rows: [columns](#columns-of-the-sink)",
+    default="send",
+)
+DELAY = Option(
+    "delay",
+    duration(0),
+    "With `rollback`: the wait before the retry",
+    otherwise="the topic's backoff",
+)
+GROUP = Option(
+    "group",
+    GROUP_NAME,
+    "With `cancel`, `requeue` and `purge` only: the consumer group whose copies are meant. "
+    "`requeue` takes the default group, else the first; `purge` needs it where there are several",
+    otherwise="all groups",
+)
+DELIVERY_GUARANTEE = Option(
+    "deliveryGuarantee",
+    choice(AT_LEAST_ONCE, EXACTLY_ONCE),
+    f"`{EXACTLY_ONCE}` works with `df.writeStream` and `send` only",
+    default=AT_LEAST_ONCE,
+)
+PAST_FIXED_TIME = Option(
+    "pastFixedTime",
+    choice("send", "fail"),
+    "What to do with a message whose `fixedTime` is not in the future",
+    default="send",
+)
+SINK = OptionTable(
+    "the rmq sink",
+    (
+        *(TOPIC, TOPIC_TYPE, SLOT_AMOUNT, SLOT_BASIS, *VALUES.values()),
+        *(OPERATION, DELAY, MAX_RETRIES, RETRY_BACKOFF, GROUPS, GROUP),
+        *(DELIVERY_GUARANTEE, PAST_FIXED_TIME, *CONNECTION.options),
+    ),
+    passed_over=SPARKS_OWN,
+)

@@ -1,0 +1,64 @@
+"""The options that name topics, define new ones, and give messages their values."""
+
+from rmq_spark.options.option import Option
+from rmq_spark.topics.definition import (
+    DEFAULT_GROUP_TEXT,
+    DEFAULT_SLOT_AMOUNT,
+    MOST_SLOTS,
+    check_slot_amount,
+    check_topic_name,
+    parse_group,
+    parse_groups,
+    parse_retry_backoff,
+)
+from rmq_spark.topics.parsers import Parser, as_text, whole
+from rmq_spark.topics.scores import MOST_RETRIES
+from rmq_spark.topics.topic_types import TOPIC_TYPES, parse_topic_type
+
+TOPIC_NAME = as_text(check_topic_name, "1 to 200 of A-Z a-z 0-9 . _ -")
+GROUP_NAME = Parser(parse_group, f"a name like a topic's, or `{DEFAULT_GROUP_TEXT}`")
+
+GROUP = Option("group", GROUP_NAME, "The consumer group", default=DEFAULT_GROUP_TEXT)
+
+# Of a topic that a write makes. Their defaults are those of a topic's definition.
+TOPIC_TYPE = Option(
+    "topicType",
+    Parser(parse_topic_type, ", ".join(f"`{one}`" for one in TOPIC_TYPES)),
+    "The type of a new topic",
+)
+SLOT_AMOUNT = Option(
+    "slotAmount",
+    Parser(check_slot_amount, f"a power of two, `1` to `{MOST_SLOTS}`"),
+    "The number of slots of a new topic, fixed forever",
+    otherwise=f"`{DEFAULT_SLOT_AMOUNT}`",
+)
+MAX_RETRIES = Option(
+    "maxRetries",
+    whole(0, MOST_RETRIES),
+    "Deliveries after the first",
+    otherwise=f"`{MOST_RETRIES}`",
+)
+RETRY_BACKOFF = Option(
+    "retryBackoff",
+    as_text(
+        parse_retry_backoff,
+        f"`none`, `rocketmq`, or up to {MOST_RETRIES} durations: `10s, 30s, 1m`",
+    ),
+    "Waits before the first, second, ... retry; the last one repeats",
+    otherwise="`none`",
+)
+GROUPS = Option(
+    "groups",
+    Parser(parse_groups, "names, separated by commas: `billing,audit`"),
+    "Consumer groups; each gets a copy of every message",
+    otherwise=f"`{DEFAULT_GROUP_TEXT}`",
+)
+OF_A_NEW_TOPIC = (TOPIC_TYPE, SLOT_AMOUNT, MAX_RETRIES, RETRY_BACKOFF, GROUPS)
+
+# By the keyword of a message's value: the option that gives it to messages without one.
+VALUES = {
+    of_type.keyword: Option(
+        of_type.value_name, of_type.parser, f"For a {of_type.name} topic: {of_type.meaning}"
+    )
+    for of_type in TOPIC_TYPES.values()
+}

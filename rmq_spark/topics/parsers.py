@@ -1,0 +1,171 @@
+"""How the texts of options become values, and which texts are accepted."""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from rmq_spark.errors import InvalidOption
+from rmq_spark.topics.durations import ACCEPTED as ACCEPTED_DURATION
+from rmq_spark.topics.durations import LONGEST_DURATION_MS, duration_text, parse_duration_ms
+from rmq_spark.topics.scores import HIGHEST_SCORE
+
+T_co = TypeVar("T_co", covariant=True)
+HIGHEST_WHOLE = 2**31 - 1
+_MOMENT_EXAMPLE = "2030-01-01T08:00:00+01:00"
+ACCEPTED_FROM_NOW = "30s (from now), -1h (ago), now, ISO 8601 with a zone, or ms since 1970"
+_FROM_NOW = re.compile(r"\s*([+-]?)\s*([0-9]+(?:\.[0-9]+)?\s*[A-Za-z]+)\s*")
+_WHOLE = re.compile(r"\s*-?[0-9]+\s*")
+_MOST_DIGITS = 20  # Python refuses to read numbers of some thousand
+
+
+class NotAccepted(ValueError):
+    """A text that is not accepted.
+
+    reason: what it is instead, such as "is too long". accepted: what is, if not what the parser
+    says of itself.
+    """
+
+    def __init__(self, reason: str = "is not accepted", accepted: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.accepted = accepted
+
+
+@dataclass(frozen=True)
+class Parser(Generic[T_co]):
+    """The form of a value.
+
+    read: turns a text into the value. Raises NotAccepted, or InvalidOption with a whole sentence.
+    accepted: the texts that are accepted, with examples and bounds in backticks, which the
+    reference page shows and a test tries. remedy: a sentence for errors.
+    """
+
+    read: Callable[[str], T_co]
+    accepted: str
+    remedy: str = ""
+
+    @property
+    def plainly_accepted(self) -> str:
+        """The accepted texts, as errors show them."""
+        return self.accepted.replace("`", "")
+
+
+def whole(low: int, high: int = HIGHEST_WHOLE) -> Parser[int]:
+    """A whole number from low to high."""
+    return Parser(
+        lambda text: _whole_within(text, low, high), f"a whole number, `{low}` to `{high}`"
+    )
+
+
+def duration(low_ms: int, high_ms: int = LONGEST_DURATION_MS, remedy: str = "") -> Parser[int]:
+    """A duration in ms, within these bounds."""
+    bounds = f"a duration, `{duration_text(low_ms)}` to `{duration_text(high_ms)}`"
+    return Parser(lambda text: _duration_within(text, low_ms, high_ms), bounds, remedy)
+
+
+def choice(*values: str) -> Parser[str]:
+    """One of these words, in any case."""
+
+    def read(text: str) -> str:
+        for value in values:
+            if value.lower() == text.strip().lower():
+                return value
+        raise NotAccepted
+
+    return Parser(read, ", ".join(f"`{value}`" for value in values))
+
+
+def as_text(check: Callable[[str], object], accepted: str, remedy: str = "") -> Parser[str]:
+    """A text that stays as it is, unless the check raises."""
+
+    def read(text: str) -> str:
+        check(text)
+        return text
+
+    return Parser(read, accepted, remedy)
+
+
+def moment(unit: str) -> Parser[int]:
+    """A point in time in ms since 1970; unit: how the reference page calls that."""
+    accepted = f"`0` to `{HIGHEST_SCORE}` {unit}, or ISO 8601 with a zone: `{_MOMENT_EXAMPLE}`"
+    return Parser(_moment_ms, accepted)
+
+
+def _moment_ms(text: str) -> int:
+    if _WHOLE.fullmatch(text):
+        return _whole_within(text, 0, HIGHEST_SCORE)
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise NotAccepted from None
+    if found.tzinfo is None:
+        raise NotAccepted("has no zone")
+    return int(found.timestamp() * 1000)
+
+
+def moment_from_now(now_ms: Callable[[], int]) -> Parser[int]:
+    """A point in time that may also be said from now, for people. now_ms: reads the clock."""
+
+    def read(text: str) -> int:
+        if text.strip() == "now":
+            return now_ms()
+        match = _FROM_NOW.fullmatch(text)
+        if match is None:
+            return _moment_ms(text)
+        wait_ms = _duration_within(match[2], 0, HIGHEST_SCORE)
+        found = now_ms() + (-wait_ms if match[1] == "-" else wait_ms)
+        if not 0 <= found <= HIGHEST_SCORE:
+            raise NotAccepted("is too far from now")
+        return found
+
+    return Parser(read, ACCEPTED_FROM_NOW)
+
+
+def duration_or_whole(low_ms: int, high_ms: int) -> Parser[int]:
+    """A number of ms with or without its unit."""
+
+    def read(text: str) -> int:
+        within = _whole_within if _WHOLE.fullmatch(text) else _duration_within
+        return within(text, low_ms, high_ms)
+
+    return Parser(read, f"`{low_ms}` to `{high_ms}` ms, or a duration: `30s`")
+
+
+def _whole_within(text: str, low: int, high: int) -> int:
+    is_whole = _WHOLE.fullmatch(text) and len(text.strip()) <= _MOST_DIGITS
+    if not is_whole or not low <= int(text) <= high:
+        raise NotAccepted
+    return int(text)
+
+
+def _duration_within(text: str, low_ms: int, high_ms: int) -> int:
+    try:
+        value = parse_duration_ms("", text)
+    except InvalidOption:
+        raise NotAccepted("is no duration", ACCEPTED_DURATION) from None
+    if value < low_ms:
+        raise NotAccepted("is too short")
+    if value > high_ms:
+        raise NotAccepted("is too long")
+    return value
+
+
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise NotAccepted
+    return text.strip().lower() == "true"
+
+
+def _readable_file(text: str) -> str:
+    if not (os.path.isfile(text) and os.access(text, os.R_OK)):
+        raise NotAccepted
+    return text
+
+
+TEXT = Parser(str, "text")
+FLAG = Parser(_flag, "`true` or `false`")
+FILE = Parser(_readable_file, "a file that can be read")
+MOMENT = moment("ms since 1970")

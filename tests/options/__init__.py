@@ -1,0 +1,1 @@
+"""Tests of options as they are declared."""

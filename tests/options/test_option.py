@@ -1,0 +1,108 @@
+"""Options as they are declared and parsed, without any server."""
+
+import subprocess
+import sys
+import traceback
+
+import pytest
+
+from rmq_spark.errors import InvalidOption
+from rmq_spark.options import job_options
+from rmq_spark.options.connection_options import CONNECTION
+from rmq_spark.options.ensemble_options import ENSEMBLE
+from rmq_spark.options.listener_options import LISTENER
+from rmq_spark.options.option import Option, OptionTable
+from rmq_spark.options.sink_options import SINK
+from rmq_spark.options.source_options import SOURCE
+from rmq_spark.options.table_options import TABLE
+from rmq_spark.topics.parsers import TEXT, NotAccepted, Parser, whole
+
+TABLES = (CONNECTION, ENSEMBLE, SOURCE, SINK, TABLE, LISTENER)
+OF_JOBS = tuple(one for one in vars(job_options).values() if isinstance(one, Option))
+DECLARED = sorted(
+    {id(one): one for one in (*OF_JOBS, *(o for t in TABLES for o in t.options))}.values(),
+    key=lambda option: option.name,
+)
+SIZE = Option("size", whole(1, 9), "Size", default="3")
+COLOUR = Option("colour", TEXT, "Colour")
+THINGS = OptionTable("things", (SIZE, COLOUR), passed_over=frozenset({"path"}))
+
+
+def not_accepted(text):
+    raise NotAccepted("is wrong")
+
+
+def whole_sentence(text):
+    raise InvalidOption(f"code={text!r} is wrong.")
+
+
+def refusal(option, text):
+    with pytest.raises(InvalidOption) as raised:
+        option.parse(text)
+    return str(raised.value), "".join(traceback.format_exception(raised.value))
+
+
+def test_a_value_that_is_given_is_parsed_and_one_that_is_not_has_its_default():
+    given = THINGS.parse({"SIZE": "7", "Path": "elsewhere"})
+    assert (SIZE in given, given[SIZE], given.get(SIZE)) == (True, 7, 7)
+    assert (COLOUR in given, given.get(COLOUR)) == (False, None)
+    absent = THINGS.parse({})
+    assert (SIZE in absent, absent[SIZE], absent.get(SIZE)) == (False, 3, 3)
+    with pytest.raises(KeyError):
+        absent[COLOUR]
+
+
+@pytest.mark.parametrize("read", [not_accepted, whole_sentence])
+def test_the_value_of_a_secret_is_in_no_error(read):
+    code = Option("code", Parser(read, "`abc`", "Ask for it."), "Code", is_secret=True)
+    said, trace = refusal(code, "s3cret")
+    assert said == (
+        "code is not accepted (it is not shown, it may hold a password). Accepted: abc. Ask for it."
+    )
+    assert "s3cret" not in trace.replace('refusal(code, "s3cret")', "")
+
+
+@pytest.mark.parametrize("value", [5, None, b"5", True])
+def test_a_value_that_is_no_text_is_refused(value):
+    said, _ = refusal(SIZE, value)
+    assert said == f"size={value!r} is not accepted. Accepted: a whole number, 1 to 9."
+
+
+def test_an_option_by_another_name_says_so():
+    said, _ = refusal(SIZE.called("--size"), "0")
+    assert said.startswith("--size='0' is not accepted.")
+
+
+@pytest.mark.parametrize("option", DECLARED, ids=lambda option: option.name)
+def test_a_declared_option_is_whole(option):
+    assert option.help
+    assert not option.help.endswith(".")
+    assert option.parser.accepted
+    assert "|" not in f"{option.help}{option.parser.accepted}{option.otherwise}"
+    assert option.default is None or not option.otherwise
+    if option.default is not None:
+        assert option.default_value is not None
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.owner)
+def test_a_name_stands_once_in_a_table(table):
+    assert [option for option in table.options if table.find(option.name.upper()) != option] == []
+
+
+def test_what_may_hold_a_password_is_a_secret():
+    secrets = {option.name for option in DECLARED if option.is_secret}
+    passwords = {option.name for option in DECLARED if "password" in option.name.lower()}
+    assert secrets == {*passwords, "redis.url", "redis.sentinels"}
+
+
+def test_options_need_no_spark_no_client_and_no_zookeeper():
+    program = (
+        "import sys; import rmq_spark.topics.definition; before = set(sys.modules);"
+        "from rmq_spark.options import (source_options, sink_options, table_options,"
+        " listener_options, job_options);"
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "rmq_spark" in done.stdout.split()
+    assert {"pyspark", "pandas", "pyarrow", "kazoo", "typer"} & set(done.stdout.split()) == set()

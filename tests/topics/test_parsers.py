@@ -1,0 +1,107 @@
+"""Texts that become values, and texts that are refused."""
+
+import pytest
+
+from rmq_spark.topics.durations import duration_text
+from rmq_spark.topics.parsers import (
+    MOMENT,
+    NotAccepted,
+    as_text,
+    choice,
+    duration,
+    duration_or_whole,
+    moment_from_now,
+    whole,
+)
+
+
+def refusal(parser, text):
+    with pytest.raises(NotAccepted) as raised:
+        parser.read(text)
+    return raised.value
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "0", "10", "-1", "1.5", "", "1_0", "٣x"])
+def test_a_number_out_of_its_bounds_or_none_is_refused(text):
+    assert refusal(whole(1, 9), text).reason == "is not accepted"
+
+
+def test_the_bounds_of_a_number_are_accepted():
+    assert (whole(1, 9).read("1"), whole(1, 9).read(" 9 ")) == (1, 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("1999ms", "is too short"), ("180001ms", "is too long"), ("5", "is no duration")],
+)
+def test_a_duration_out_of_its_bounds_says_what_it_is(text, reason):
+    assert refusal(duration(2000, 180_000), text).reason == reason
+
+
+def test_the_bounds_of_a_duration_are_accepted_and_told():
+    wait = duration(2000, 180_000)
+    assert (wait.read("2s"), wait.read("3m")) == (2000, 180_000)
+    assert wait.plainly_accepted == "a duration, 2s to 3m"
+
+
+def test_a_text_without_a_unit_is_told_the_form_of_a_duration():
+    assert refusal(duration(1), "5").accepted.startswith("a number with its unit, one of ms, s")
+
+
+@pytest.mark.parametrize(("text", "ms"), [("30s", 30_000), ("30000", 30_000), (" 1 ", 1)])
+def test_a_duration_may_have_no_unit_where_that_is_ms(text, ms):
+    assert duration_or_whole(1, 40_000).read(text) == ms
+
+
+@pytest.mark.parametrize("text", ["0", "0ms", "40001", "41s", "soon", "9" * 5000])
+def test_a_duration_with_or_without_unit_has_bounds(text):
+    refusal(duration_or_whole(1, 40_000), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("17", 17), ("1970-01-01T00:00:01Z", 1000), ("1970-01-01T01:00:01+01:00", 1000)],
+)
+def test_a_moment_is_ms_or_iso_8601(text, ms):
+    assert MOMENT.read(text) == ms
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "-1", "2030-01-01", "2030-01-01T08:00", "soon", ""])
+def test_a_moment_without_zone_or_sense_is_refused(text):
+    refusal(MOMENT, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("now", 60_000), ("30s", 90_000), ("+1m", 120_000), ("-1m", 0), ("17", 17)]
+)
+def test_a_moment_may_be_said_from_now(text, ms):
+    assert moment_from_now(lambda: 60_000).read(text) == ms
+
+
+@pytest.mark.parametrize("text", ["-61s", "999999999d", "5 weeks", "soon", "9" * 400 + "d"])
+def test_a_moment_too_far_from_now_or_none_is_refused(text):
+    refusal(moment_from_now(lambda: 60_000), text)
+
+
+def test_a_choice_is_taken_in_any_case():
+    assert choice("atLeastOnce", "exactlyOnce").read(" ATLEASTONCE ") == "atLeastOnce"
+    assert refusal(choice("send", "fail"), "drop").reason == "is not accepted"
+
+
+def test_a_checked_text_stays_as_it_is():
+    assert as_text(str.encode, "text").read(" As It Is ") == " As It Is "
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0ms"),
+        (1, "1ms"),
+        (1500, "1500ms"),
+        (60_000, "1m"),
+        (5_400_000, "90m"),
+        (2**5 * 86_400_000, "32d"),
+    ],
+)
+def test_a_duration_is_written_in_its_largest_whole_unit(ms, text):
+    assert duration_text(ms) == text
