@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.client import staging
 from rmq_spark.client.staging import SealedBatches
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import StageLost
+from rmq_spark.protocol import stages
 from rmq_spark.topics.definition import sink_key
 from rmq_spark.transport.server import Server
 
@@ -57,7 +57,7 @@ class FallBack:
     def __enter__(self):
         self._patched = self._monkeypatch.context()
         patched = self._patched.__enter__()
-        patched.setattr(staging, "PUBLISHES_A_PIPELINE", 1)
+        patched.setattr(stages, "PUBLISHES_A_PIPELINE", 1)
         patched.setattr(Server, "pipeline", self._before(Server.pipeline))
         patched.setattr(Server, "commands", self._before(Server.commands))
         patched.setattr(Server, "command", self._before(Server.command))
@@ -249,7 +249,7 @@ def test_a_restart_from_an_older_rdb(monkeypatch, tmp_path, script):
             return pipeline(self, wanted)
 
         monkeypatch.setattr(Server, "pipeline", falls_back)
-        monkeypatch.setattr(staging, "PUBLISHES_A_PIPELINE", 1)
+        monkeypatch.setattr(stages, "PUBLISHES_A_PIPELINE", 1)
         with refused(StageLost, "Start the query again"):
             sink.writer().commit(messages, 1)
         assert stored(sink) == ["before"]
