@@ -72,8 +72,8 @@ class Broker:
                 f"The topic {name} does not exist on {self.server.address}"
                 f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}."
                 f"{self._nearest(name)} Make it with `{create_command(name, self.key_prefix)}` "
-                "(or another type), with broker.create, or with a first write that has a "
-                "topicType; a reader makes none."
+                "(or another type), with broker.create, or by a first write with a topicType; "
+                "a reader never makes one."
             )
         return TopicDefinition.from_json(name, text)
 

@@ -297,7 +297,7 @@ def test_a_schema_without_columns_is_refused():
 def test_reading_a_topic_that_does_not_exist_fails_and_does_not_make_it(rmq):
     name = rmq.name()
     run = rmq.by_hand(rmq.queue(), topic=name, topicType="Priority", slotAmount=4)
-    with refused(UnknownTopic, f"The topic {name} does not exist", "a reader never does"):
+    with refused(UnknownTopic, f"The topic {name} does not exist", "a reader never makes one"):
         run.plan(run.initial())
     assert rmq.broker.find(name) is None
 
