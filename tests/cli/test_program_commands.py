@@ -10,6 +10,7 @@ import sys
 import urllib.request
 
 import pytest
+import redis
 
 import rmq_spark
 import rmq_spark.cli.doctor as doctor_module
@@ -187,6 +188,7 @@ def test_doctor_goes_on_without_redis(rmq):
     done = rmq("doctor", "--no-spark", url=f"redis://127.0.0.1:{free_port()}")
     assert done.code == 1
     assert re.search(r"^FAIL +Redis +Redis at .* cannot be reached", done.out, re.M)
+    assert "Start Redis (rmq local starts one for trials), then: export RMQ_REDIS_URL=" in done.out
     assert re.search(r"^ok +Java", done.out, re.M)
 
 
@@ -196,6 +198,28 @@ def test_doctor_finds_a_server_that_evicts(rmq, own_redis):
     done = rmq("doctor", "--no-spark", "--json", url=own_redis.url)
     (redis_finding,) = [f for f in done.json if f["what"] == "Redis"]
     assert (redis_finding["state"], "allkeys-lru" in redis_finding["seen"]) == ("FAIL", True)
+    command = "redis-cli CONFIG SET maxmemory-policy noeviction"
+    assert redis_finding["remedy"].startswith(f"{command};")
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.execute_command(*command.split()[1:])
+    assert rmq("topics", url=own_redis.url).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (
+            ["-o", "redis.username=nobody", "-o", "redis.password=wrong"],
+            "export RMQ_REDIS_URL=redis://user:password@host:6379",
+        ),
+        (["-o", "redis.socketTimeout=soon"], "Correct --redis-url, RMQ_REDIS_URL or --option"),
+        (["--redis-cluster"], "rmq --redis-cluster"),
+    ],
+)
+def test_doctor_says_what_to_do_about_each_refusal(rmq, arguments, remedy):
+    done = rmq(*arguments, "doctor", "--no-spark", "--json")
+    (found,) = [finding for finding in done.json if finding["what"].startswith("Redis")]
+    assert (done.code, found["state"], remedy in found["remedy"]) == (1, "FAIL", True)
 
 
 def test_a_format_that_spark_does_not_find_is_told(monkeypatch):
