@@ -82,7 +82,7 @@ class _Outcome:
     errors: list[str] = field(default_factory=list)
 
     def add(self, rows: int, failures: list[Failure]) -> None:
-        """Count rows that were worked on, some of which failed."""
+        """Count rows that were worked on, and those that failed, maybe counted as good before."""
         failed = sum(len(failure.rows) for failure in failures)
         self.counts += Counts(rows - failed, failed)
 
@@ -152,20 +152,27 @@ class MessageTask:
         outcome: _Outcome,
         counts: TaskCounts,
     ) -> None:
-        before = outcome.counts
+        """Call the function for a part; roll back what fails while others are in work."""
+        counted_rows = counted_failures = 0
 
-        def goes_on(worked: int, failed: int) -> bool:
-            return counts.write(before + Counts(worked - failed, failed))
+        def settle(worked: int, failures: list[Failure]) -> None:
+            nonlocal counted_rows, counted_failures
+            news = failures[counted_failures:]
+            outcome.add(worked - counted_rows, news)
+            counted_rows, counted_failures = worked, len(failures)
+            self._roll_back(part, news, queues, outcome)
+
+        def goes_on(worked: int, failures: list[Failure]) -> bool:
+            settle(worked, failures)
+            return counts.write(outcome.counts)
 
         limit_s = None if self.options.timeout_ms is None else self.options.timeout_ms / 1000
         try:
             failures = runner_of(self.job).run(part, limit_s, goes_on)
         except Stopped as stopped:
-            outcome.add(stopped.worked, stopped.failures)
-            self._roll_back(part, stopped.failures, queues, outcome)
+            settle(stopped.worked, stopped.failures)
             raise
-        outcome.add(part.num_rows, failures)
-        self._roll_back(part, failures, queues, outcome)
+        settle(part.num_rows, failures)
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
         return batch.column(self.places[name])

@@ -441,12 +441,21 @@ def test_a_stop_within_a_batch_counts_what_the_function_has_done(rmq, spark, lis
     frame = rmq.read(spark, queue, numPartitions=2)
     query = listen(frame, heard, processingTime="0 seconds")
     wait_until(lambda: sum(n >= 30 for n in notes.read()) == 2, "both tasks hang")
+    # Spark kills tasks some seconds after a stop, whatever they are at.
+    wait_until(lambda: reported(rmq) == [27, 3, 0], "they have told so")
     query.stop()
     assert sorted(n for n in notes.read() if n < 30) == list(range(30))
     assert totals(heard) == (27, 3, 0)
     figures = queue.figures()
     assert (figures.counters["committed"], figures.counters["rolledBack"]) == (0, 3)
     assert not rmq.broker.server.client.keys("listener:*")
+
+
+def reported(rmq):
+    """What the tasks of all batches have told so far, in all."""
+    client = rmq.broker.server.client
+    counts = [text.split() for key in client.keys("listener:*") for text in client.hvals(key)]
+    return [sum(int(count[at]) for count in counts) for at in range(3)]
 
 
 def test_a_batch_that_one_task_fails_counts_what_the_others_have_done(rmq, spark, claimed):

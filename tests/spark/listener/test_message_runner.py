@@ -324,8 +324,8 @@ def test_no_process_outlives_its_worker(tmp_path, state, platform):
 def after(path, calls):
     """Goes on until a function has noted so many calls."""
 
-    def goes_on(worked, failed):
-        told.append((worked, failed))
+    def goes_on(worked, failures):
+        told.append((worked, failed(failures)))
         with open(path, "a+") as file:
             file.seek(0)
             return len(file.readlines()) < calls
@@ -363,7 +363,7 @@ def test_a_stop_counts_on_where_a_process_has_died(runner_for, notes):
     with pytest.raises(Stopped) as stopped:
         runner_for(noting(notes.path, work)).run(rows(9), goes_on=goes_on)
     assert (stopped.value.worked, failed(stopped.value.failures)) == (3, [1])
-    assert goes_on.told[-1] == (3, 1)
+    assert goes_on.told[-1] == (3, [1])
 
 
 def test_a_stop_within_a_call_with_a_batch_counts_none_of_it(runner_for, notes):
