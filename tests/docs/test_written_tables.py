@@ -32,7 +32,7 @@ def test_the_tables_are_not_stale():
         ("| `pollInterval` | `100ms` |", "| `pollInterval` | `1s` |"),
         ("| `keyPrefix` | |", "| `prefixOfKeys` | |"),
         ("Number of tasks |", "The tasks |"),
-        ("| `--limit`, `-n` | whole number, 1 to 1000000 |", "| `--limit`, `-n` | whole number |"),
+        ("| `--max`, `-n` | whole number, 1 to 1000000 |", "| `--max`, `-n` | whole number |"),
         ("### rmq purge", "### rmq drop"),
     ],
 )
