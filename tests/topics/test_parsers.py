@@ -72,13 +72,27 @@ def test_a_moment_without_zone_or_sense_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "ms"), [("now", 60_000), ("30s", 90_000), ("+1m", 120_000), ("-1m", 0), ("17", 17)]
+    ("text", "ms"),
+    [
+        ("now", 60_000),
+        ("30s", 90_000),
+        ("+1m", 120_000),
+        ("-1m", 0),
+        (" - 2 s ", 58_000),
+        ("+1.5h", 5_460_000),
+        ("17", 17),
+        ("0", 0),
+        ("1970-01-01T01:00+01:00", 0),
+        ("19700101T000001Z", 1000),
+    ],
 )
 def test_a_moment_may_be_said_from_now(text, ms):
     assert moment_from_now(lambda: 60_000).read(text) == ms
 
 
-@pytest.mark.parametrize("text", ["-61s", "999999999d", "5 weeks", "soon", "9" * 400 + "d"])
+@pytest.mark.parametrize(
+    "text", ["-61s", "999999999d", "5 weeks", "soon", "", "2030-01-01", "9" * 400 + "d"]
+)
 def test_a_moment_too_far_from_now_or_none_is_refused(text):
     refusal(moment_from_now(lambda: 60_000), text)
 
