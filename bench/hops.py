@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from flights.place import Place
 from measuring import Figure, Report, arguments_of
 from pyspark.sql import SparkSession
 from spark_side import folder, numbered, run_to_end, session, spent_s, timed
 
+from jobs.flights.place import Place
 from rmq_spark.dev_servers.redis_cluster import LocalCluster
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.dev_servers.spark_cluster import LocalSpark

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flights.session import SETTINGS
 from measuring import python_of_spark
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming import DataStreamWriter
+
+from jobs.flights.session import SETTINGS
 
 MEMORY = {"spark.driver.memory": "2g"}
 

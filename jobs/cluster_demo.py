@@ -2,7 +2,7 @@
 
 import sys
 
-from flights.clusters import main
+from jobs.flights.clusters import main
 
 if __name__ == "__main__":
     sys.exit(main())

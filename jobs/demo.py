@@ -2,7 +2,7 @@
 
 import sys
 
-from flights.cli import main
+from jobs.flights.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

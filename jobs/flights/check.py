@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from flights.flights import (
+from jobs.flights.flights import (
     DEPARTURES,
     MINUTES_A_YEAR,
     PRIORITY_CANCELLED,

@@ -15,13 +15,13 @@ from pathlib import Path
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
 from pyspark.errors import PySparkException
 
-from flights.failure import DemoFailed
-from flights.flights import TYPES, unpack_flights
-from flights.lateness import draw_lateness
-from flights.place import Place, one_redis
-from flights.report import LEGEND, Outcome, differences, table
-from flights.run import Run, parquet_folder
-from flights.session import new_session
+from jobs.flights.failure import DemoFailed
+from jobs.flights.flights import TYPES, unpack_flights
+from jobs.flights.lateness import draw_lateness
+from jobs.flights.place import Place, one_redis
+from jobs.flights.report import LEGEND, Outcome, differences, table
+from jobs.flights.run import Run, parquet_folder
+from jobs.flights.session import new_session
 from rmq_spark.client import Broker, RmqError
 from rmq_spark.spark.failure_cause import cause
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
-from flights.cli import add_common, run_demo
-from flights.failure import DemoFailed
-from flights.place import Place
+from jobs.flights.cli import add_common, run_demo
+from jobs.flights.failure import DemoFailed
+from jobs.flights.place import Place
 from rmq_spark.client import Queue, RmqError
 from rmq_spark.dev_servers.redis_cluster import LocalCluster
 from rmq_spark.dev_servers.spark_cluster import LocalSpark

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from flights.failure import DemoFailed
+from jobs.flights.failure import DemoFailed
 from rmq_spark.client import TopicType
 
 DEPARTURES, REPLANNING, REBOOKING = "Departures", "Replanning", "Rebooking"

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flights.check import Compared
-from flights.lateness import Lateness
+from jobs.flights.check import Compared
+from jobs.flights.lateness import Lateness
 from rmq_spark.client import TopicType
 
 LEGEND = """\

@@ -6,8 +6,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from flights.failure import DemoFailed
-from flights.place import Place
+from jobs.flights.failure import DemoFailed
+from jobs.flights.place import Place
 from rmq_spark.client import Broker, TopicType
 from rmq_spark.spark.failure_cause import cause
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from flights import flights as source
-from flights.check import compare
-from flights.flights import DEPARTURES, REBOOKING, REPLANNING, TYPES
-from flights.lateness import measure_lateness
-from flights.place import Place
-from flights.progress import Progress
-from flights.report import Outcome
-from flights.route import Route
+from jobs.flights import flights as source
+from jobs.flights.check import compare
+from jobs.flights.flights import DEPARTURES, REBOOKING, REPLANNING, TYPES
+from jobs.flights.lateness import measure_lateness
+from jobs.flights.place import Place
+from jobs.flights.progress import Progress
+from jobs.flights.report import Outcome
+from jobs.flights.route import Route
 from rmq_spark.client import Broker
 
 # The year passes in this time.

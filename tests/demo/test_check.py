@@ -1,8 +1,9 @@
 """What the comparison of files and input sees."""
 
 import pytest
-from flights.check import Compared, compare
-from flights.flights import DEPARTURES, REBOOKING, REPLANNING
+
+from jobs.flights.check import Compared, compare
+from jobs.flights.flights import DEPARTURES, REBOOKING, REPLANNING
 
 CSV = """\
 year,month,day,dep_delay,carrier,flight,tailnum,hour,minute,time_hour

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from flights.check import Compared
-from flights.lateness import Lateness
-from flights.report import Outcome, differences, table
 
+from jobs.flights.check import Compared
+from jobs.flights.lateness import Lateness
+from jobs.flights.report import Outcome, differences, table
 from rmq_spark.client import TopicType
 
 GOOD = Outcome(
