@@ -1,1 +1,4 @@
-"""The command rmq: see what is queued, mend what died, know that it is healthy."""
+"""The command ``rmq``: manages topics, shows and repairs messages, checks an installation.
+
+Read app first: it lists all commands and the options before them.
+"""

@@ -1,4 +1,4 @@
-"""python -m rmq_spark.cli: the command rmq, where its script is not on PATH."""
+"""The command ``python -m rmq_spark.cli``: runs rmq where its script is not on PATH."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command line: the options before the command, and the commands in their groups."""
+"""The command line: the options before the command, and the commands by group."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -7,13 +7,13 @@ import typer
 from typer.core import TyperGroup
 
 import rmq_spark
-from rmq_spark.cli import mend_commands, program_commands, read_commands, topic_commands
-from rmq_spark.cli.arguments import told
+from rmq_spark.cli import program_commands, read_commands, repair_commands, topic_commands
+from rmq_spark.cli.arguments import option_help
 from rmq_spark.cli.doctor import doctor
 from rmq_spark.cli.due_command import due
-from rmq_spark.cli.live import top
 from rmq_spark.cli.send_commands import cancel, send
 from rmq_spark.cli.session import Session, parse_options
+from rmq_spark.cli.top_command import top
 from rmq_spark.options.connection_options import CLUSTER, KEY_PREFIX, URL
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
@@ -33,9 +33,9 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "peek": read_commands.peek,
         "due": due,
         "cancel": cancel,
-        "requeue": mend_commands.requeue,
-        "purge": mend_commands.purge,
-        "expire": mend_commands.expire,
+        "requeue": repair_commands.requeue,
+        "purge": repair_commands.purge,
+        "expire": repair_commands.expire,
     },
     "Operation": {
         "top": top,
@@ -47,10 +47,10 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
 
 
 class GroupedCommands(TyperGroup):
-    """The command rmq, whose help lists commands by group."""
+    """The command ``rmq``, whose help lists its commands by group."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each group."""
+        """Write a section of the help for each group."""
         width = max(map(len, self.commands))
         limit = formatter.width - 6 - width
         for title, names in COMMANDS.items():
@@ -65,9 +65,9 @@ class GroupedCommands(TyperGroup):
 app = typer.Typer(
     name="rmq",
     cls=GroupedCommands,
-    help="Send, see and mend messages that are queued in Redis.",
-    epilog="Exit codes: 0 done; 1 failed, or the answer was no; 2 a wrong option, topic or "
-    "message; 3 nothing matched, or nothing is due; 130 interrupted.",
+    help="Manage topics and messages that are queued in Redis.",
+    epilog="Exit codes: 0 done; 1 failed, or the answer was no; 2 wrong option, topic or "
+    "message; 3 no message matched or is due; 130 interrupted.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -92,10 +92,10 @@ def _connection(
         ),
     ] = None,
     redis_cluster: Annotated[bool, typer.Option(help=f"{CLUSTER.plain_help}.")] = False,
-    key_prefix: Annotated[str, typer.Option(help=told(KEY_PREFIX))] = "",
+    key_prefix: Annotated[str, typer.Option(help=option_help(KEY_PREFIX))] = "",
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="Another option of the connection: redis.name=value."),
+        typer.Option("--option", "-o", help="Another connection option: redis.name=value."),
     ] = None,
     version: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""The arguments that several commands have."""
+"""The arguments and options that several commands share."""
 
 from typing import Annotated, Any
 
@@ -11,26 +11,30 @@ from rmq_spark.options.topic_options import GROUP, VALUES
 from rmq_spark.topics.parsers import ACCEPTED_FROM_NOW
 
 
-def told(option: Option[Any], accepted: str = "") -> str:
-    """Say in a help text what an option is for and what it accepts.
+def option_help(option: Option[Any], accepted: str = "") -> str:
+    """Return the help text of an option: its purpose and the values that it accepts.
 
-    accepted: what a command accepts, if that is more.
+    accepted: the values that the command accepts, if they are more.
     """
     return f"{option.plain_help}. Accepted: {accepted or option.parser.plainly_accepted}."
 
 
 Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Group = Annotated[str, typer.Option(help=f"{GROUP.plain_help}.")]
-Queues = Annotated[str, typer.Option("--queue", help=told(QUEUE))]
-Slots = Annotated[str | None, typer.Option(help=told(SLOTS))]
-From = Annotated[str | None, typer.Option("--from", help=told(STARTING_TIME, ACCEPTED_FROM_NOW))]
+Queues = Annotated[str, typer.Option("--queue", help=option_help(QUEUE))]
+Slots = Annotated[str | None, typer.Option(help=option_help(SLOTS))]
+From = Annotated[
+    str | None, typer.Option("--from", help=option_help(STARTING_TIME, ACCEPTED_FROM_NOW))
+]
 Until = Annotated[str | None, typer.Option("--until", help=f"{ENDING_TIME.plain_help}.")]
 Contents = Annotated[
     list[str] | None, typer.Argument(help="Contents of messages.", show_default=False)
 ]
 SlotBasis = Annotated[str | None, typer.Option(help=f"{SLOT_BASIS.plain_help}.")]
-TimeRange = Annotated[str | None, typer.Option(help=told(VALUES["time_range"]))]
-Priority = Annotated[int | None, typer.Option(help=told(VALUES["priority"]))]
-FixedTime = Annotated[str | None, typer.Option(help=told(VALUES["fixed_time"], ACCEPTED_FROM_NOW))]
+TimeRange = Annotated[str | None, typer.Option(help=option_help(VALUES["time_range"]))]
+Priority = Annotated[int | None, typer.Option(help=option_help(VALUES["priority"]))]
+FixedTime = Annotated[
+    str | None, typer.Option(help=option_help(VALUES["fixed_time"], ACCEPTED_FROM_NOW))
+]

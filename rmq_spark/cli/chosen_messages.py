@@ -1,4 +1,4 @@
-"""Messages that a command line chooses: by content, or by queue, slot and time."""
+"""The messages that a command line chooses: by content, or by queue, slot and time."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_spark.cli.output import messages_text, tell
+from rmq_spark.cli.output import messages_text, print_result
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options.option import Option
@@ -18,12 +18,12 @@ from rmq_spark.topics.parsers import moment_from_now
 
 NOTHING_FOUND = 3
 Every = Annotated[
-    bool, typer.Option("--all", help="All messages that --slots, --from and --until choose.")
+    bool, typer.Option("--all", help="All messages that --slots, --from and --until select.")
 ]
 
 
 def times_of(queue: Queue, since: str | None, until: str | None) -> Bounds:
-    """Return the times that --from and --until name. Raises InvalidOption."""
+    """Parse --from and --until. Returns their times in ms. Raises InvalidOption."""
     return Bounds(
         _moment(queue, STARTING_TIME.called("--from"), since),
         _moment(queue, ENDING_TIME.called("--until"), until),
@@ -31,7 +31,10 @@ def times_of(queue: Queue, since: str | None, until: str | None) -> Bounds:
 
 
 def pages_of(queue: Queue, queues: str, slots: str | None, times: Bounds) -> Iterator[Page]:
-    """Return the messages of these queues, slots and times. Raises InvalidOption at once."""
+    """Return the messages of these queues, slots and times, page by page.
+
+    Raises InvalidOption at once, not when the first page is read.
+    """
     chosen = None if slots is None else SLOTS.called("--slots").parse(slots)
     scope = Scope(QUEUE.called("--queue").parse(queues), chosen, times)
     scope.slots_of(queue.definition)
@@ -47,25 +50,28 @@ def _pages(queue: Queue, scope: Scope) -> Iterator[Page]:
 
 
 def are_named(contents: list[str] | None, every: bool) -> bool:
-    """Return whether messages are named, rather than chosen by --all. Raises InvalidOption."""
+    """Return whether contents name the messages, rather than --all. Raises InvalidOption."""
     if bool(contents) == every:
-        raise InvalidOption("Which messages? Accepted: contents, or --all; not both.")
+        found = "Contents and --all exclude each other" if every else "No message is named"
+        raise InvalidOption(f"{found}. Accepted: contents of messages, or --all.")
     return bool(contents)
 
 
 def encoded(contents: Iterable[str] | None) -> list[bytes]:
-    """Return contents as the shell has them, which need not be text."""
+    """Encode contents as the bytes that the shell passed, which need not be text."""
     return [os.fsencode(content) for content in contents or ()]
 
 
 def encoded_basis(slot_basis: str | None) -> bytes | None:
-    """Return a slot basis as the shell has it, or None."""
+    """Encode a slot basis as the bytes that the shell passed, or return None."""
     return None if slot_basis is None else os.fsencode(slot_basis)
 
 
-def tell_count(as_json: bool, topic: str, how_many: int, done: str) -> None:
-    """Print how many messages a command changed; end with 3 if there were none."""
-    tell(as_json, f"{topic}: {messages_text(how_many)} {done}", topic=topic, messages=how_many)
+def print_count(as_json: bool, topic: str, how_many: int, done: str) -> None:
+    """Print how many messages a command changed. Exits with NOTHING_FOUND if there are none."""
+    print_result(
+        as_json, f"{topic}: {messages_text(how_many)} {done}", topic=topic, messages=how_many
+    )
     if not how_many:
         raise typer.Exit(NOTHING_FOUND)
 

@@ -1,4 +1,4 @@
-"""rmq doctor: checks what a queue needs, and shows what to do about what is missing."""
+"""rmq doctor: checks an installation, and shows a remedy for each problem."""
 
 import importlib.util
 import os
@@ -32,7 +32,7 @@ FULL_PERCENT = 80
 JAVA_TIMEOUT_S, SPARK_TIMEOUT_S, ZOOKEEPER_TIMEOUT_S = 30, 180, 5
 OK, WARN, FAIL, SKIP = "ok", "warn", "FAIL", "skip"
 
-# Asks Spark for the columns of a queue: that needs the format, and no Redis.
+# Asks Spark for the columns of a queue: this needs the format, but not Redis.
 _FIND_FORMAT = (
     "from pyspark.sql import SparkSession; s = SparkSession.builder.master('local[1]')"
     ".config('spark.ui.enabled', 'false').getOrCreate(); s.sparkContext.setLogLevel('OFF'); "
@@ -63,7 +63,7 @@ _OTHERWISE = "Do what the message says, then run rmq doctor again"
 
 
 class Finding(NamedTuple):
-    """One check: what was checked, its state, what was seen, what to do."""
+    """The result of one check: its subject, its state, what was seen, and a remedy."""
 
     what: str
     state: str
@@ -75,14 +75,14 @@ def doctor(
     context: typer.Context,
     zookeeper: Annotated[
         str | None,
-        typer.Option(help=f"Check ZooKeeper, too. Accepted: {HOSTS.parser.plainly_accepted}."),
+        typer.Option(help=f"Also check ZooKeeper. Accepted: {HOSTS.parser.plainly_accepted}."),
     ] = None,
     spark: Annotated[bool, typer.Option(help="Start Spark and look for the format rmq.")] = True,
     as_json: Json = False,
 ) -> None:
     """Check Redis, ZooKeeper, Java, Python and Spark.
 
-    Each check that fails, or warns, shows what to do.
+    Each check that fails or warns shows a remedy.
     """
     findings = list(_findings(session_of(context), zookeeper, spark))
     if as_json:
@@ -95,15 +95,15 @@ def doctor(
 
 
 def _findings(session: Session, zookeeper: str | None, spark: bool) -> Iterator[Finding]:
-    yield from of_redis(session)
-    yield of_zookeeper(zookeeper)
-    yield of_java()
-    yield of_python()
-    yield of_format() if spark else Finding("Spark", SKIP, "--no-spark")
+    yield from check_redis(session)
+    yield check_zookeeper(zookeeper)
+    yield check_java()
+    yield check_python()
+    yield check_format() if spark else Finding("Spark", SKIP, "--no-spark")
 
 
-def of_redis(session: Session) -> Iterator[Finding]:
-    """Check that the server can be used, keeps its data, and has room."""
+def check_redis(session: Session) -> Iterator[Finding]:
+    """Check that Redis is usable, persists its data, and has free memory."""
     try:
         server = session.server()
     except RmqError as error:
@@ -112,7 +112,7 @@ def of_redis(session: Session) -> Iterator[Finding]:
     info = _info(server)
     version = info.get("valkey_version") or info.get("redis_version")
     yield Finding("Redis", OK, f"{server.address}, version {version}")
-    yield Finding("Redis policy", OK, "noeviction")  # a server with another one is refused
+    yield Finding("Redis policy", OK, "noeviction")  # session.server() refuses any other policy
     yield _persistence(server, info)
     yield _memory(info)
     yield _permissions(server)
@@ -135,8 +135,10 @@ def _persistence(server: Server, info: dict[str, Any]) -> Finding:
         return Finding("Redis on disk", OK, "appendonly yes")
     try:
         saves = bool(server.client.config_get("save").get("save"))
-    except (redis.RedisError, AttributeError):  # not permitted, or several nodes that answer
-        return Finding("Redis on disk", SKIP, "appendonly no; this user may not ask for more")
+    except (redis.RedisError, AttributeError):  # not permitted, or a reply for each node
+        return Finding(
+            "Redis on disk", SKIP, "appendonly no; this user cannot read the setting save"
+        )
     if saves:
         remedy = "redis-cli CONFIG SET appendonly yes; without it a crash loses messages"
         return Finding("Redis on disk", WARN, "snapshots only", remedy)
@@ -149,7 +151,7 @@ def _memory(info: dict[str, Any]) -> Finding:
     if not limit:
         remedy = (
             "redis-cli CONFIG SET maxmemory 2gb (less than the machine has): a full Redis then "
-            "refuses senders, and is not killed"
+            "refuses senders instead of being killed"
         )
         return Finding("Redis memory", WARN, f"{used / 2**20:,.0f} MiB used, no maxmemory", remedy)
     percent = 100 * used // limit
@@ -177,8 +179,8 @@ def _permissions(server: Server) -> Finding:
     return Finding("Redis user", FAIL, f"may not run {', '.join(sorted(denied))}", remedy)
 
 
-def of_zookeeper(hosts: str | None) -> Finding:
-    """Check that ZooKeeper answers."""
+def check_zookeeper(hosts: str | None) -> Finding:
+    """Check that ZooKeeper answers. hosts: None skips the check."""
     if hosts is None:
         return Finding("ZooKeeper", SKIP, "not asked for", "rmq doctor --zookeeper host:2181")
     try:
@@ -203,22 +205,22 @@ def of_zookeeper(hosts: str | None) -> Finding:
         client.close()
 
 
-def of_java() -> Finding:
-    """Check that there is a Java that Spark can use."""
+def check_java() -> Finding:
+    """Check that a Java is installed that Spark can use."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     remedy = (
         f"Install Java {OLDEST_JAVA} or later and export JAVA_HOME=/path/to/it; only Spark needs it"
     )
-    told = _run([java, "-version"], JAVA_TIMEOUT_S) if java else None
-    found = re.search(r'version "(\d+)[^"]*"', told.stderr) if told else None
+    done = _run([java, "-version"], JAVA_TIMEOUT_S) if java else None
+    found = re.search(r'version "(\d+)[^"]*"', done.stderr) if done else None
     if found is None:
         return Finding("Java", FAIL, f"{java or 'java'} does not run", remedy)
     state = OK if int(found[1]) >= OLDEST_JAVA else FAIL
     return Finding("Java", state, f"{found[0]} at {java}", remedy if state == FAIL else "")
 
 
-def of_python() -> Finding:
+def check_python() -> Finding:
     """Check that Spark's workers run this Python, in which rmq-spark is installed."""
     named = os.environ.get("PYSPARK_PYTHON") or "python3"
     mine = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -238,8 +240,8 @@ def of_python() -> Finding:
     )
 
 
-def of_format() -> Finding:
-    """Check that Spark finds the format."""
+def check_format() -> Finding:
+    """Check that Spark finds the format ``rmq``."""
     if importlib.util.find_spec("pyspark") is None:
         return Finding("Spark", FAIL, "pyspark is missing", "pip install 'rmq-spark[spark]'")
     done = _run([sys.executable, "-c", _FIND_FORMAT], SPARK_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""rmq due: how many messages fall due when, as bars."""
+"""rmq due: draws a bar chart of the due times, or the priorities, of waiting messages."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from rmq_spark.cli.output import (
     age_text,
     messages_text,
     print_json,
+    print_line,
     print_table,
-    say,
     time_json,
     time_text,
 )
@@ -44,15 +44,15 @@ TIME_WIDTHS = (
     *(_DAY * 365 * 10**power for power in range(1, 7)),
 )
 NUMBER_WIDTHS = tuple(step * 10**power for power in range(16) for step in (1, 2, 5))
-# Every wait for a retry is kept as a full second, and 0 to 16 retries left.
+# The score of a waiting retry is a full second in ms plus the retries left (0 to 16).
 _RETRIES_WITHIN_SECOND = 999
 
-# The number of messages below each of some edges.
+# Takes ascending edges. Returns the number of messages below each edge.
 Below = Callable[[Sequence[int]], list[int]]
 
 
 class Bar(NamedTuple):
-    """Messages from low on and below high; None: no bound."""
+    """One bar: the number of messages from low (inclusive) to high. None means no bound."""
 
     low: int | None
     high: int | None
@@ -82,7 +82,7 @@ def due(
         if since is not None or until is not None:
             raise InvalidOption(
                 f"Topic {topic} is {queue.definition.type}: its messages have no due time. Leave "
-                "--from and --until out."
+                "out --from and --until."
             )
         total = _draw_priorities(queue, as_json)
     else:
@@ -135,7 +135,8 @@ def _draw_priorities(queue: Queue, as_json: bool) -> int:
 def time_bars(below: Below, now_ms: int, times: Bounds) -> list[Bar]:
     """Return bars from the first to the last message, or within ``times``.
 
-    What is due now (or before times.low) is one bar, what comes after times.high another.
+    Messages that are due now (or before times.low) share one bar, and messages after times.high
+    another. Raises InvalidOption unless times.low is before times.high.
     """
     low = now_ms + 1 if times.low is None else times.low
     high = HIGHEST_SCORE + 1 if times.high is None else times.high
@@ -156,9 +157,10 @@ def time_bars(below: Below, now_ms: int, times: Bounds) -> list[Bar]:
 def fitted(
     below: Below, whole: Bar, widths: Sequence[int], keep: tuple[bool, bool] = (False, False)
 ) -> list[Bar]:
-    """Return at most MOST_BARS bars of a round width that fit the messages in ``whole``.
+    """Return at most MOST_BARS bars of a round width that cover the messages in ``whole``.
 
-    keep: whether the first and the last bar stand at the bounds of ``whole`` even when empty.
+    widths: the round widths, ascending. keep: whether the first and the last bar stay at the bounds
+    of ``whole`` even if they are empty.
     """
     low, high = whole.low or 0, whole.high or 0
     while True:
@@ -180,13 +182,13 @@ def fitted(
 
 
 def _edges(low: int, high: int, widths: Sequence[int]) -> list[int]:
-    """Return the bounds and the multiples of the first fitting width between them."""
+    """Return the bounds, and between them the multiples of the first width that fits."""
     width = next(w for w in widths if -(-high // w) - low // w <= MOST_BARS)
     return [low, *range((low // width + 1) * width, high, width), high]
 
 
 def _due_before(queue: Queue, edges: Sequence[int]) -> list[int]:
-    """Return how many messages of store and retry queue are due before each time."""
+    """Count the messages in the store and the retry queue that are due before each time in ms."""
     last = [edge - 1 for edge in edges]
     waits = [time // 1000 * 1000 + _RETRIES_WITHIN_SECOND for time in last]
     stored = _counts(queue, last, QueueKind.STORE)
@@ -195,13 +197,13 @@ def _due_before(queue: Queue, edges: Sequence[int]) -> list[int]:
 
 
 def _by_priority(queue: Queue, edges: Sequence[int]) -> list[int]:
-    """Return how many messages of the store have a priority below each."""
+    """Count the messages in the store whose priority is below each edge."""
     from_each = _counts(queue, [LOWEST_SCORE, *edges], QueueKind.STORE)
     return [from_each[0] - count for count in from_each[1:]]
 
 
 def _rolled_back(queue: Queue) -> int:
-    """Return how many messages have lost their priority: they were rolled back."""
+    """Count the rolled-back messages, which have lost their priority."""
     every, first = _counts(queue, [0, LOWEST_SCORE], QueueKind.STORE)
     return every - first + sum(queue.ask(reading.sizes, [QueueKind.RETRY], queue.slots))
 
@@ -212,7 +214,7 @@ def _counts(queue: Queue, scores: Sequence[int], kind: QueueKind) -> list[int]:
 
 
 def _print_total(queue: Queue, total: int, more: str) -> None:
-    say(f"{queue.definition.name}: {messages_text(total)} waiting{more}")
+    print_line(f"{queue.definition.name}: {messages_text(total)} waiting{more}")
 
 
 def _print_json(queue: Queue, bars: list[dict[str, Any]]) -> None:
@@ -246,7 +248,7 @@ def _priority_text(bar: Bar) -> str:
 
 
 def _drawn(bars: Sequence[Bar]) -> list[str]:
-    """Return each bar as text, the longest WIDEST_BAR characters long."""
+    """Draw each bar as text. The longest has WIDEST_BAR characters."""
     most = max((bar.messages for bar in bars), default=0)
     return [_blocks(bar.messages, most) for bar in bars]
 

@@ -1,4 +1,4 @@
-"""The program rmq: an error of ours becomes a line on stderr and an exit code."""
+"""The program rmq: turns errors of rmq_spark into a line on stderr and an exit code."""
 
 import io
 import logging
@@ -12,29 +12,29 @@ FAILED, MISUSED = 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
+    """Run one command. Returns its exit code.
 
-    0 done; 1 failed, or the answer was no, or nobody reads its output any more; 2 a wrong option,
-    topic or message; 3 nothing matched, or nothing is due; 130 interrupted.
+    0 done; 1 failed, or the answer was no, or the reader of the output is gone; 2 wrong option,
+    topic or message; 3 no message matched or is due; 130 interrupted.
     """
     try:
         from rmq_spark.cli.app import app
     except ModuleNotFoundError as error:
         print(f"rmq needs {error.name}: pip install 'rmq-spark[cli]'", file=sys.stderr)  # noqa: T201
         return FAILED
-    _tell_outages()
+    _log_outages()
     code = _run(app, arguments)
     try:
         sys.stdout.flush()
     except OSError as error:
-        # What is left in its buffer would be tried again, and complained of, when Python ends.
+        # Python would write the rest of the buffer when it ends, and complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _not_written(error)
     return code
 
 
-def _tell_outages() -> None:
-    """Log only that Redis is being tried, on stderr; an error that lasts is printed at the end."""
+def _log_outages() -> None:
+    """Log to stderr only that Redis is being retried. A lasting error is printed at the end."""
     for name in ("rmq_spark", "kazoo"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     outages = logging.getLogger("rmq_spark.transport.server")
@@ -47,10 +47,10 @@ def _tell_outages() -> None:
 
 
 def _run(app: Callable[..., object], arguments: Sequence[str] | None) -> int:
-    if sys.stdout is None:  # closed by who has started us
+    if sys.stdout is None:  # the parent process has closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a content may have any character
+        sys.stdout.reconfigure(errors="backslashreplace")  # a content may hold any character
     try:
         app(args=arguments, prog_name="rmq")
     except RmqError as error:

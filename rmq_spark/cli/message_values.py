@@ -1,4 +1,4 @@
-"""What gives a message its place in a topic: a time, a time range or a priority."""
+"""The value that orders a message in its topic: a time range, a fixed time or a priority."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 def given_types(
     time_range: str | None, priority: int | None, fixed_time: str | None
 ) -> dict[TopicType, str]:
-    """Return the values that a command line gives, as text by the type that has them."""
+    """Collect the values that a command line gives, as text by topic type."""
     given = without_none({"time_range": time_range, "priority": priority, "fixed_time": fixed_time})
     return {
         of_type: str(given[of_type.keyword])
@@ -25,7 +25,7 @@ def given_types(
 
 
 def parse_values(queue: Queue, given: dict[TopicType, str]) -> dict[str, int]:
-    """Return the values as keywords of a send. Raises InvalidOption."""
+    """Parse the values. Returns them by keyword of a send, times in ms. Raises InvalidOption."""
     return {
         of_type.keyword: replace(
             VALUES[of_type.keyword],
@@ -37,19 +37,22 @@ def parse_values(queue: Queue, given: dict[TopicType, str]) -> dict[str, int]:
 
 
 def message_with(values: dict[str, int]) -> Message:
-    """Return a message that has these values alone."""
+    """Return an empty message that has these values."""
     return Message(b"", **values)  # type: ignore[arg-type]
 
 
-def check_told(topic: TopicDefinition, values: Message, done: str) -> None:
-    """Raise InvalidMessage unless the value that the topic's type needs is given."""
+def require_value(topic: TopicDefinition, values: Message, done: str) -> None:
+    """Check that the value that the topic's type needs is given. Raises InvalidMessage.
+
+    done: what the command would have done, for the error, such as "sent".
+    """
     of_type = topic.type
     if of_type.value_in(values) is None:
         accepted = of_type.parser.plainly_accepted
         if of_type.can_be_past:
             accepted = ACCEPTED_FROM_NOW
         raise InvalidMessage(
-            f"Topic {topic.name} is {of_type}. Say {_flag(of_type)}: {accepted}. "
+            f"Topic {topic.name} is {of_type}. Add {_flag(of_type)}. Accepted: {accepted}. "
             f"Nothing was {done}."
         )
 

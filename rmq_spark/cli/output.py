@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs."""
+"""The output of commands: tables for people, JSON for programs."""
 
 import base64
 import json
@@ -14,77 +14,81 @@ from rich.text import Text
 
 from rmq_spark.errors import InvalidOption
 
-# Behind a longer cell the others of its line stand further right.
+# A cell that is longer than this moves the rest of its line to the right.
 WIDEST_COLUMN = 60
 SHOWN_BYTES = 200
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line for people."""
     sys.stdout.write(f"{text}\n")
 
 
-def tell(as_json: bool, text: str, **values: Any) -> None:
-    """Print what was done: a line for people, or an object for programs."""
+def print_result(as_json: bool, text: str, **values: Any) -> None:
+    """Print the result of a command: a line for people, or a JSON object for programs."""
     if as_json:
         print_json(values)
     else:
-        say(text)
+        print_line(text)
 
 
-def note(text: str) -> None:
-    """Print a remark for people beside the output, on stderr."""
+def print_remark(text: str) -> None:
+    """Print a remark for people on stderr, apart from the output."""
     if sys.stderr:
         sys.stderr.write(f"{text}\n")
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask, unless yes answers. Raises InvalidOption where nobody can answer."""
+    """Ask for confirmation, unless ``yes``. Raises InvalidOption if stdin is not a terminal."""
     if yes:
         return
     if not (sys.stdin and sys.stdin.isatty()):
-        raise InvalidOption(f"{question} Nobody can be asked: stdin is no terminal. Say --yes.")
+        raise InvalidOption(
+            f"{question} Nobody can answer: stdin is not a terminal. To go ahead, add --yes."
+        )
     typer.confirm(question, abort=True)
 
 
 def messages_text(how_many: int) -> str:
-    """Return a number of messages in words."""
+    """Format a number of messages, such as ``1 message`` or ``2,000 messages``."""
     return f"{how_many:,} message{'' if how_many == 1 else 's'}"
 
 
 def print_json(value: Any) -> None:
-    """Print one line of JSON."""
+    """Print a value as one line of JSON."""
     plain = "utf" not in (sys.stdout.encoding or "").lower()
     sys.stdout.write(json.dumps(value, ensure_ascii=plain) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table; in a pipe without colours, and each row in one line."""
+    """Print a table. In a pipe, it has no colours and each row is one line."""
     listed = [list(row) for row in rows]
     if sys.stdout.isatty():
         Console(highlight=False).print(table_of(columns, listed))
         return
-    lines = [list(columns), *([text_of(cell) for cell in row] for row in listed)]
+    lines = [list(columns), *([cell_text(cell) for cell in row] for row in listed)]
     widths = [min(max(map(len, cells)), WIDEST_COLUMN) for cells in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        say("  ".join(cells).rstrip())
+        print_line("  ".join(cells).rstrip())
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Return a table without lines around it, for people and for cut."""
+    """Build a table without borders, which both people and ``cut`` can read."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     listed = [list(row) for row in rows]
     for at, column in enumerate(columns):
         numeric = bool(listed) and all(isinstance(row[at], int | float) for row in listed)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        table.add_row(*(Text(text_of(cell)) for cell in row))  # [red] is a content like others
+        table.add_row(
+            *(Text(cell_text(cell)) for cell in row)
+        )  # Text, so that rich prints [red] as it is
     return table
 
 
-def text_of(value: Any) -> str:
-    """Return a cell: numbers with a comma at thousands, nothing for None."""
+def cell_text(value: Any) -> str:
+    """Format a cell: numbers with thousands separators, nothing for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -93,7 +97,7 @@ def text_of(value: Any) -> str:
 
 
 def time_text(ms: int | None) -> str | None:
-    """Return a time as ISO 8601 in UTC; a number of ms where a calendar has no such day."""
+    """Format a time in ms as ISO 8601 in UTC, or as ``N ms`` if it is out of the calendar."""
     if ms is None:
         return None
     try:
@@ -104,13 +108,13 @@ def time_text(ms: int | None) -> str | None:
 
 
 def time_json(ms: int | None) -> str | int | None:
-    """Return a time as JSON has it: time_text, or the number of ms itself."""
+    """Convert a time in ms for JSON: to ISO 8601, or the number if it is out of the calendar."""
     text = time_text(ms)
     return ms if text is None or text.endswith(" ms") else text
 
 
 def age_text(ms: int | None) -> str:
-    """Return a duration in its two largest units."""
+    """Format a duration in ms in its two largest units, such as ``2h5m``; "" for None."""
     if ms is None:
         return ""
     seconds = max(0, ms) // 1000
@@ -122,9 +126,9 @@ def age_text(ms: int | None) -> str:
 
 
 def content_text(content: bytes) -> str:
-    """Return a content for people: bytes that are not text, and control characters, escaped.
+    """Format a content for people. Bytes that are not text and control characters are escaped.
 
-    A long content is cut; --json shows all of it.
+    A content of more than SHOWN_BYTES is cut; --json shows all of it.
     """
     if len(content) > SHOWN_BYTES:
         return f"{content_text(content[:SHOWN_BYTES])}... ({len(content):,} bytes)"
@@ -133,7 +137,7 @@ def content_text(content: bytes) -> str:
 
 
 def content_json(content: bytes) -> dict[str, str]:
-    """Return a content for programs: as text, or as base64 if it is not UTF-8."""
+    """Convert a content for programs: to text, or to base64 if it is not UTF-8."""
     try:
         return {"content": content.decode()}
     except UnicodeDecodeError:
@@ -141,5 +145,5 @@ def content_json(content: bytes) -> dict[str, str]:
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are not None."""
+    """Drop the values that are None."""
     return {name: value for name, value in values.items() if value is not None}

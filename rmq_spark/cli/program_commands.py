@@ -1,4 +1,4 @@
-"""Commands that run until they are ended: servers for trials, figures."""
+"""Commands that run until Ctrl-C: servers for trials, and metrics for Prometheus."""
 
 import sys
 from contextlib import ExitStack
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_spark.cli.output import print_json, say
+from rmq_spark.cli.output import print_json, print_line
 from rmq_spark.cli.session import ended_by_signals, session_of
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import InvalidOption
@@ -15,12 +15,12 @@ DEFAULT_METRICS_PORT = 9309
 
 
 def local(
-    zookeeper: Annotated[bool, typer.Option("--zookeeper", help="Start a ZooKeeper, too.")] = False,
+    zookeeper: Annotated[bool, typer.Option("--zookeeper", help="Also start a ZooKeeper.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = False,
 ) -> None:
-    """Start a Redis for trials, until Ctrl-C.
+    """Run a Redis for trials until Ctrl-C.
 
-    When it ends, its messages are gone.
+    Its messages are lost when it ends.
     """
     with ended_by_signals() as ended, ExitStack() as stack:
         found = {"RMQ_REDIS_URL": stack.enter_context(LocalRedis()).url}
@@ -32,8 +32,10 @@ def local(
             print_json(found)
         else:
             for name, value in found.items():
-                say(f"export {name}={value}")
-            say("Paste this into other terminals. Ctrl-C ends it, and all its messages are gone.")
+                print_line(f"export {name}={value}")
+            print_line(
+                "Paste this into other terminals. Ctrl-C ends Redis and deletes its messages."
+            )
         sys.stdout.flush()
         ended.wait()
 
@@ -45,10 +47,10 @@ def metrics(
     ] = (DEFAULT_METRICS_PORT),
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     dashboard: Annotated[
-        bool, typer.Option("--dashboard", help="Print a dashboard for Grafana instead.")
+        bool, typer.Option("--dashboard", help="Only print a dashboard for Grafana.")
     ] = False,
 ) -> None:
-    """Serve figures of all queues to Prometheus, until Ctrl-C."""
+    """Serve metrics of all queues to Prometheus until Ctrl-C."""
     try:
         from rmq_spark.metrics.queues import QueueCollector, dashboard_json, serve
     except ModuleNotFoundError as error:
@@ -60,6 +62,6 @@ def metrics(
         return
     collector = QueueCollector(session_of(context).broker)
     with ended_by_signals() as ended, serve(collector, host, port) as served:
-        say(f"http://{host}:{served}/metrics")
+        print_line(f"http://{host}:{served}/metrics")
         sys.stdout.flush()
         ended.wait()

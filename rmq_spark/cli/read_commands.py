@@ -1,4 +1,4 @@
-"""Commands that show messages: those of any queue, or those that a consumer would get now."""
+"""Commands that show messages: of any queue (peek), or as a consumer gets them now (consume)."""
 
 import sys
 import time
@@ -10,16 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from rmq_spark.cli.arguments import From, Group, Json, Queues, Slots, Topic, Until, told
+from rmq_spark.cli.arguments import From, Group, Json, Queues, Slots, Topic, Until, option_help
 from rmq_spark.cli.chosen_messages import NOTHING_FOUND, pages_of, times_of
 from rmq_spark.cli.output import (
     content_json,
     content_text,
     messages_text,
-    note,
     print_json,
+    print_line,
+    print_remark,
     print_table,
-    say,
     time_json,
     time_text,
     without_none,
@@ -34,7 +34,7 @@ from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsers import duration
 
 DEFAULT_SHOWN = 20
-MOST_SHOWN = 1_000_000  # all of them are held in memory
+MOST_SHOWN = 1_000_000  # the command holds all of them in memory
 INTERRUPTED = 130
 WAIT = Option("--wait", duration(0), "How long to wait for the first message", default="0s")
 _PEEKED = ("queue", "slot", "content", "due", "priority", "retries", "held since", "by", "died")
@@ -46,7 +46,7 @@ def peek(
     topic: Topic,
     queues: Queues = QueueKind.STORE.value,
     most: Annotated[
-        int, typer.Option("--max", "-n", min=1, max=MOST_SHOWN, help="Show at most so many.")
+        int, typer.Option("--max", "-n", min=1, max=MOST_SHOWN, help="Show at most this many.")
     ] = DEFAULT_SHOWN,
     slots: Slots = None,
     since: From = None,
@@ -56,7 +56,7 @@ def peek(
 ) -> None:
     """Show messages of any queue without claiming them.
 
-    They come queue by queue and slot by slot; with --json, one line each.
+    They are sorted by queue and slot. With --json, each message is one line.
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
     found = first_entries(pages_of(queue, queues, slots, times_of(queue, since, until)), most)
@@ -66,7 +66,7 @@ def peek(
     elif found:
         print_table(_PEEKED, map(_entry_row, found))
     else:
-        say("No message matches.")
+        print_line("No message matches.")
     if not found:
         raise typer.Exit(NOTHING_FOUND)
 
@@ -80,28 +80,28 @@ def consume(
             "--max",
             "-n",
             min=1,
-            help=f"Take at most so many: {DEFAULT_SHOWN}, or with --follow no limit, unless given.",
+            help=f"Take at most this many. Without it: {DEFAULT_SHOWN}; with --follow, no limit.",
         ),
     ] = None,
     commit: Annotated[
-        bool, typer.Option("--commit", help="Take the messages for good once they are shown.")
+        bool, typer.Option("--commit", help="Commit the messages once they are shown.")
     ] = False,
-    wait: Annotated[str, typer.Option(help=told(WAIT))] = str(WAIT.default),
+    wait: Annotated[str, typer.Option(help=option_help(WAIT))] = str(WAIT.default),
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Go on until Ctrl-C, or --max. Needs --commit."),
+        typer.Option("--follow", "-f", help="Continue until Ctrl-C or --max. Needs --commit."),
     ] = False,
     group: Group = DEFAULT_GROUP_TEXT,
     as_json: Json = False,
 ) -> None:
     """Show the messages that a consumer gets now.
 
-    Without --commit they are given back at once, at no cost: they keep their place and their
-    retries. For that moment no other consumer gets them. Use rmq peek for messages that are not
-    due, or that others hold.
+    Without --commit, they are given back at once and keep their place and their retries. During
+    that moment no other consumer gets them. Use rmq peek for messages that are not due, or that
+    other consumers hold.
 
-    With --commit they are gone from this consumer group once they are shown. Ctrl-C gives back what
-    is not committed.
+    With --commit, they are removed from this consumer group once they are shown. Ctrl-C gives back
+    the messages that are not committed.
     """
     limit = _limit(most, commit, follow)
     wait_s = WAIT.parse(wait) / 1000
@@ -128,7 +128,7 @@ def _limit(most: int | None, commit: bool, follow: bool) -> int | None:
     if follow and not commit:
         raise InvalidOption(
             "--follow needs --commit: a message that is given back would be shown again and again. "
-            "To watch a topic without taking from it, use rmq top, rmq due or rmq peek."
+            "To watch a topic without taking messages, use rmq top, rmq due or rmq peek."
         )
     if follow:
         return most
@@ -143,7 +143,10 @@ def _limit(most: int | None, commit: bool, follow: bool) -> int | None:
 def _batches(
     consumer: Consumer, limit: int | None, wait_s: float, follow: bool, ended: Event
 ) -> Iterator[Batch]:
-    """Yield batches of up to ``limit`` messages together, until nothing is due or it is ended."""
+    """Yield batches of at most ``limit`` messages in total, until nothing is due or ``ended``.
+
+    wait_s: the longest wait for the first message.
+    """
     left, until, found = limit, time.monotonic() + wait_s, False
     while not ended.is_set() and left != 0:
         batch = consumer.poll(MESSAGES_A_CLAIM if left is None else min(left, MESSAGES_A_CLAIM))
@@ -158,21 +161,21 @@ def _batches(
 
 
 def _look(batches: Iterator[Batch], as_json: bool) -> int:
-    """Show one batch, which the consumer gives back. Return how many messages."""
+    """Show one batch, which the consumer gives back. Returns the number of messages."""
     for batch in batches:
-        batch.mark_unread()  # first: whatever happens from here on costs no retry
+        batch.mark_unread()  # before anything can fail, so that no retry is used up
         _show(batch, as_json, headed=True)
         return len(batch)
     return 0
 
 
 def _take(batches: Iterator[Batch], as_json: bool) -> int:
-    """Show batches, and commit each when it is written. Return how many messages."""
+    """Show batches, and commit each one once it is written. Returns the number of messages."""
     taken = 0
     for batch in batches:
         try:
             _show(batch, as_json, headed=not taken)
-        except BaseException:  # such as a pipe that nobody reads any more
+        except BaseException:  # for example, the reader of the pipe is gone
             with suppress(RmqError):
                 batch.mark_unread()
             raise
@@ -182,12 +185,12 @@ def _take(batches: Iterator[Batch], as_json: bool) -> int:
 
 def _show(batch: Batch, as_json: bool, *, headed: bool) -> None:
     if headed and not as_json:
-        say(_CONSUMED.format("slot", "due or priority", "delivery", "retries", "content"))
+        print_line(_CONSUMED.format("slot", "due or priority", "delivery", "retries", "content"))
     for message in batch:
         if as_json:
             print_json(_delivered_json(message))
         else:
-            say(_delivered_line(message))
+            print_line(_delivered_line(message))
     sys.stdout.flush()
 
 
@@ -195,14 +198,15 @@ def _say_what_became_of(consumer: Consumer, shown: int, commit: bool) -> None:
     topic = consumer.queue.definition
     if shown:
         became = "committed" if commit else "given back; --commit takes them"
-        note(f"{topic.name}: {messages_text(shown)} shown and {became}")
+        print_remark(f"{topic.name}: {messages_text(shown)} shown and {became}")
     elif topic.paused:
-        say(
-            f"{topic.name} is paused: nobody gets messages of it. End that: rmq resume {topic.name}"
+        print_line(
+            f"{topic.name} is paused: no consumer gets its messages. To deliver them again, run: "
+            f"rmq resume {topic.name}"
         )
     else:
         figures = consumer.queue.figures()
-        say(
+        print_line(
             f"{topic.name}: nothing is due. Waiting for their time: {figures.store.count:,} (rmq "
             f"due {topic.name}); for a retry: {figures.retry.count:,}; held by consumers: "
             f"{figures.prepare.count:,}; dead: {figures.dead.count:,}."
@@ -210,7 +214,7 @@ def _say_what_became_of(consumer: Consumer, shown: int, commit: bool) -> None:
 
 
 def _delivered_json(message: Delivered) -> dict[str, Any]:
-    """Return a message under the names of the source's columns."""
+    """Convert a message to JSON fields named like the columns of the source."""
     return {
         "topic": message.topic,
         "slot": message.slot,
@@ -235,7 +239,7 @@ def _delivered_line(message: Delivered) -> str:
 
 
 def _entry_json(topic: str, entry: Entry) -> dict[str, Any]:
-    """Return a message under the names of a table's columns."""
+    """Convert a message to JSON fields named like the columns of a table."""
     return {
         "topic": topic,
         "queue": entry.queue,

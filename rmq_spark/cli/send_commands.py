@@ -1,4 +1,4 @@
-"""Commands that send messages and recall them."""
+"""Commands that send messages and cancel them."""
 
 import os
 import sys
@@ -16,9 +16,9 @@ from rmq_spark.cli.arguments import (
     TimeRange,
     Topic,
 )
-from rmq_spark.cli.chosen_messages import encoded, encoded_basis, tell_count
-from rmq_spark.cli.message_values import check_told, given_types, message_with, parse_values
-from rmq_spark.cli.output import tell
+from rmq_spark.cli.chosen_messages import encoded, encoded_basis, print_count
+from rmq_spark.cli.message_values import given_types, message_with, parse_values, require_value
+from rmq_spark.cli.output import print_result
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.broker import Broker, create_command
 from rmq_spark.client.queue import Queue
@@ -39,21 +39,21 @@ def send(
     fixed_time: FixedTime = None,
     as_json: Json = False,
 ) -> None:
-    """Send messages: contents, or the lines of stdin.
+    """Send messages: the given contents, or else the lines of stdin.
 
     Write -- before contents that begin with a dash.
     """
     given = given_types(time_range, priority, fixed_time)
     queue = _queue_to_send_to(broker_of(context), topic, [*given])
     values = parse_values(queue, given)
-    check_told(queue.definition, message_with(values), "sent")
+    require_value(queue.definition, message_with(values), "sent")
     basis = encoded_basis(slot_basis)
     new = merged = 0
     for part in _parts(map(os.fsencode, contents) if contents else _lines()):
         sent = queue.send(part, slot_basis=basis, **values)  # type: ignore[arg-type]
         new, merged = new + sent.new, merged + sent.merged
     text = f"{topic}: {new:,} new, {merged:,} merged"
-    tell(as_json, text, topic=topic, new=new, merged=merged)
+    print_result(as_json, text, topic=topic, new=new, merged=merged)
 
 
 def cancel(
@@ -64,11 +64,11 @@ def cancel(
     ],
     slot_basis: SlotBasis = None,
     group: Annotated[
-        str | None, typer.Option(help="Only this consumer group; otherwise all.")
+        str | None, typer.Option(help="Only for this consumer group, instead of all.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Recall messages that nobody has claimed yet."""
+    """Cancel messages that no consumer has claimed yet."""
     broker = broker_of(context)
     groups = broker.definition(topic).groups if group is None else (parse_group(group),)
     basis = encoded_basis(slot_basis)
@@ -76,25 +76,25 @@ def cancel(
         broker.queue(topic, group=each).cancel(encoded(contents), slot_basis=basis)
         for each in groups
     )
-    tell_count(as_json, topic, cancelled, "recalled")
+    print_count(as_json, topic, cancelled, "cancelled")
 
 
 def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType]) -> Queue:
-    """Return the queue. Raises UnknownTopic with the command that makes the topic.
+    """Open the queue of a topic. Raises UnknownTopic, which shows how to create the topic.
 
-    given: the types whose values the command line gives.
+    given: the topic types whose values the command line gives.
     """
     try:
         return broker.queue(topic)
     except UnknownTopic as error:
         types = given or TOPIC_TYPES.values()
         commands = [create_command(topic, broker.key_prefix, one) for one in types]
-        remedy = f"Make it: {' | '.join(commands)}. Then send again."
+        remedy = f"Create it: {' | '.join(commands)}. Then send again."
         raise UnknownTopic(f"{str(error).partition(' Make it with')[0]} {remedy}") from None
 
 
 def _lines() -> Iterator[bytes]:
-    """Yield the lines of stdin without their ends."""
+    """Yield the lines of stdin without their line ends."""
     for line in sys.stdin.buffer if sys.stdin else ():
         yield line.rstrip(b"\r\n")
 

@@ -1,4 +1,4 @@
-"""Where a command works: the options of the connection, the broker they lead to, its end."""
+"""The session of a command: its connection options, its broker, and the signals that end it."""
 
 import signal
 import threading
@@ -16,22 +16,22 @@ from rmq_spark.options.option import Values
 from rmq_spark.transport.connection import connection_of
 from rmq_spark.transport.server import Server
 
-# A person waits: what a query would wait out is told soon.
+# A command fails sooner than a query would, because a person waits for it.
 PATIENCE_S = 2.0
 
 
 @dataclass
 class Session:
-    """Options of the connection, named as for Spark."""
+    """The connection of a command. options: connection options, named as for Spark."""
 
     options: Mapping[str, str] = field(default_factory=dict)
 
     def server(self) -> Server:
-        """A connection. Raises ServerError, InvalidOption."""
+        """Connect to Redis. Raises ServerError, InvalidOption."""
         return Server(connection_of(self._values), PATIENCE_S)
 
     def broker(self) -> Broker:
-        """The topics there. Raises ServerError, InvalidOption."""
+        """Connect to Redis. Returns its broker. Raises ServerError, InvalidOption."""
         return Broker(self.server(), key_prefix=self._values[KEY_PREFIX])
 
     @property
@@ -40,14 +40,14 @@ class Session:
 
 
 def parse_options(given: list[str]) -> dict[str, str]:
-    """Options written as redis.name=value. Raises InvalidOption."""
+    """Parse options of the form ``redis.name=value``. Raises InvalidOption."""
     options = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.startswith(REDIS):
             raise InvalidOption(
-                "--option is not accepted (it is not shown, it may be a password). Accepted: an "
-                "option of the connection and its value, such as --option "
+                "--option is not accepted (its value is not shown: it may be a password). "
+                "Accepted: the name and the value of a connection option, such as --option "
                 "redis.sentinelMaster=mymaster."
             )
         options[name] = value
@@ -55,12 +55,12 @@ def parse_options(given: list[str]) -> dict[str, str]:
 
 
 def session_of(context: typer.Context) -> Session:
-    """What the command line said before the command."""
+    """Return the session that the options before the command define."""
     return cast(Session, context.obj)
 
 
 def broker_of(context: typer.Context) -> Broker:
-    """The broker, closed when the command ends."""
+    """Return the session's broker, which is closed when the command ends."""
     broker = session_of(context).broker()
     context.call_on_close(broker.close)
     return broker
@@ -68,7 +68,7 @@ def broker_of(context: typer.Context) -> Broker:
 
 @contextmanager
 def ended_by_signals() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; a second one ends the program at once."""
+    """Provide an event that the first Ctrl-C or SIGTERM sets. A second one ends the program."""
     ended = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -77,7 +77,7 @@ def ended_by_signals() -> Iterator[threading.Event]:
         ended.set()
 
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # such as Ctrl-C in the background of a script
+        if handler is not signal.SIG_IGN:  # ignored, for example, in a background job of a script
             signal.signal(number, end)
     try:
         yield ended

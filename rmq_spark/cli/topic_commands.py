@@ -1,19 +1,19 @@
-"""Commands on topics: create, list, show, change, delete."""
+"""Commands on topics: create, list, show, alter, pause, resume, delete."""
 
 import re
 from typing import Annotated, Any
 
 import typer
 
-from rmq_spark.cli.arguments import Group, Json, Topic, Yes, told
+from rmq_spark.cli.arguments import Group, Json, Topic, Yes, option_help
 from rmq_spark.cli.output import (
     age_text,
     confirm,
     messages_text,
     print_json,
+    print_line,
+    print_result,
     print_table,
-    say,
-    tell,
     time_json,
 )
 from rmq_spark.cli.session import broker_of
@@ -37,8 +37,8 @@ from rmq_spark.topics.definition import (
 )
 from rmq_spark.topics.durations import duration_text
 
-Retries = Annotated[int | None, typer.Option(help=told(MAX_RETRIES))]
-Backoff = Annotated[str | None, typer.Option(help=told(RETRY_BACKOFF))]
+Retries = Annotated[int | None, typer.Option(help=option_help(MAX_RETRIES))]
+Backoff = Annotated[str | None, typer.Option(help=option_help(RETRY_BACKOFF))]
 
 
 def list_topics(
@@ -50,26 +50,26 @@ def list_topics(
 ) -> None:
     """List topics."""
     found = broker_of(context).topics(_expression(pattern).fullmatch)
-    told = [definition_json(topic) for topic in found]
+    definitions = [definition_json(topic) for topic in found]
     if as_json:
-        print_json(told)
-    elif told:
+        print_json(definitions)
+    elif definitions:
         columns = ("topic", "type", "slots", "retries", "backoff", "exclusive", "paused", "groups")
         print_table(columns, (_row(topic) for topic in found))
     else:
-        say("There is no topic." if pattern == ".*" else f"No topic matches {pattern}.")
-    if not told and pattern != ".*":
+        print_line("There are no topics." if pattern == ".*" else f"No topic matches {pattern}.")
+    if not definitions and pattern != ".*":
         raise typer.Exit(3)
 
 
 def create(
     context: typer.Context,
     topic: Topic,
-    topic_type: Annotated[str, typer.Option("--type", help=told(TOPIC_TYPE))],
-    slots: Annotated[int, typer.Option(help=told(SLOT_AMOUNT))] = DEFAULT_SLOT_AMOUNT,
+    topic_type: Annotated[str, typer.Option("--type", help=option_help(TOPIC_TYPE))],
+    slots: Annotated[int, typer.Option(help=option_help(SLOT_AMOUNT))] = DEFAULT_SLOT_AMOUNT,
     retries: Retries = None,
     backoff: Backoff = None,
-    groups: Annotated[str | None, typer.Option(help=told(GROUPS))] = None,
+    groups: Annotated[str | None, typer.Option(help=option_help(GROUPS))] = None,
     exclusive: Annotated[
         bool,
         typer.Option(
@@ -80,8 +80,8 @@ def create(
 ) -> None:
     """Create a topic.
 
-    A topic that exists with this type and number of slots is left as it is. Both are fixed for
-    ever; change the rest with rmq alter.
+    A topic that exists with this type and number of slots stays as it is. You cannot change the
+    type or the number of slots later; change other settings with rmq alter.
     """
     broker = broker_of(context)
     was_there = broker.find(topic) is not None
@@ -91,8 +91,8 @@ def create(
     made = broker.create(
         topic, TOPIC_TYPE.parse(topic_type), slots, **settings, exclusive=exclusive
     )
-    text = f"{topic}: {'exists already' if was_there else 'created'}: {_told(made)}"
-    tell(as_json, text, created=not was_there, **definition_json(made))
+    text = f"{topic}: {'exists already' if was_there else 'created'}: {_summary(made)}"
+    print_result(as_json, text, created=not was_there, **definition_json(made))
 
 
 def alter(
@@ -119,7 +119,7 @@ def alter(
         changes["exclusive"] = exclusive
     if not changes and add_group is None and remove_group is None:
         raise InvalidOption(
-            "Say what to change. Accepted: --retries, --backoff, --exclusive, "
+            "No change is given. Accepted: at least one of --retries, --backoff, --exclusive, "
             "--no-exclusive, --add-group, --remove-group."
         )
     broker = broker_of(context)
@@ -132,7 +132,7 @@ def alter(
         gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
     altered = broker.definition(topic)
     lost = f", {messages_text(gone['messages'])} went with {remove_group}" if gone else ""
-    tell(as_json, f"{topic}: {_told(altered)}{lost}", **definition_json(altered), **gone)
+    print_result(as_json, f"{topic}: {_summary(altered)}{lost}", **definition_json(altered), **gone)
 
 
 def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json = False) -> None:
@@ -144,41 +144,43 @@ def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json
     )
     confirm(f"Delete topic {topic} with {messages_text(held)}?", yes)
     broker.delete(topic)
-    tell(as_json, f"{topic}: deleted, with {messages_text(held)}", topic=topic, messages=held)
+    print_result(
+        as_json, f"{topic}: deleted, with {messages_text(held)}", topic=topic, messages=held
+    )
 
 
 def pause(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
-    """Stop the delivery of a topic; sending goes on."""
+    """Stop delivery from a topic. Sending still works."""
     paused = broker_of(context).alter(topic, paused=True)
     text = f"{topic}: paused; consumers get nothing from their next batch on"
-    tell(as_json, text, **definition_json(paused))
+    print_result(as_json, text, **definition_json(paused))
 
 
 def resume(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
-    """Start the delivery of a paused topic again."""
+    """Resume delivery from a paused topic."""
     resumed = broker_of(context).alter(topic, paused=False)
-    tell(as_json, f"{topic}: resumed", **definition_json(resumed))
+    print_result(as_json, f"{topic}: resumed", **definition_json(resumed))
 
 
 def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
-    """Show settings, queues, counters and consumers of a topic."""
+    """Show the settings, queues, counters and consumers of a topic."""
     broker = broker_of(context)
     definition = broker.definition(topic)
     groups = [_group_json(broker.queue(topic, group=group)) for group in definition.groups]
     if as_json:
         print_json({**definition_json(definition), "groups": groups})
         return
-    say(f"{topic}: {_told(definition)}")
+    print_line(f"{topic}: {_summary(definition)}")
     for group in groups:
-        say(f"\ngroup {group['group']}")
+        print_line(f"\ngroup {group['group']}")
         print_table(
             ("queue", "messages", "due", "first"),
             ((q["queue"], q["messages"], q["due"], _first(q)) for q in group["queues"]),
         )
-        say("")
+        print_line("")
         print_table(tuple(group["counters"]), [tuple(group["counters"].values())])
         if group["consumers"]:
-            say("")
+            print_line("")
             print_table(
                 ("consumer", "slots", "at work in", "seen"),
                 (
@@ -194,20 +196,20 @@ def lower_epochs(
     group: Group = DEFAULT_GROUP_TEXT,
     as_json: Json = False,
 ) -> None:
-    """Reset epochs after ZooKeeper was replaced.
+    """Reset the epochs of an exclusive topic after you replace ZooKeeper.
 
-    For an exclusive topic: the epochs of a new ensemble start again from the beginning, and a slot
-    refuses an epoch lower than its last. Run this when no query reads the topic through the old
-    ensemble any more: otherwise two queries can work on one slot.
+    The epochs of a new ensemble start from the beginning, and a slot refuses an epoch that is lower
+    than its last. Run this once no query reads the topic through the old ensemble any more:
+    otherwise two queries can work on one slot.
     """
     lowered = broker_of(context).lower_epochs(topic, group=group)
-    nothing = "" if lowered else ": nothing to do, or another topic or Redis is meant"
+    nothing = "" if lowered else "; check the name of the topic and the address of Redis"
     text = f"{topic}: {lowered} slots forgot their epoch{nothing}"
-    tell(as_json, text, topic=topic, slots=lowered)
+    print_result(as_json, text, topic=topic, slots=lowered)
 
 
 def definition_json(topic: TopicDefinition) -> dict[str, Any]:
-    """Return a topic as --json prints it."""
+    """Convert a topic to the fields that --json prints."""
     return {
         "topic": topic.name,
         "topicType": topic.type.name,
@@ -234,7 +236,7 @@ def _group_json(queue: Queue) -> dict[str, Any]:
 
 
 def _first_json(name: str, queue: QueueFigures, now_ms: int) -> dict[str, Any]:
-    """Return the time of the first message in a queue, by what that time means."""
+    """Return the time of the first message in a queue, under the name of its meaning."""
     if queue.oldest_ms is None:
         return {}
     if name == QueueKind.PREPARE and queue.oldest_ms <= now_ms:
@@ -256,7 +258,7 @@ def _consumers_json(queue: Queue, now_ms: int) -> list[dict[str, Any]]:
 
 
 def _first(queue: dict[str, Any]) -> str:
-    """Return what the first message of a queue waits for, or what became of it."""
+    """Describe the time of the first message in a queue: due, end of lease, or death."""
     for name, meaning in (("dueTime", "due"), ("leaseEnds", "lease ends"), ("diedAt", "died")):
         if name in queue:
             return f"{meaning} {queue[name]}"
@@ -282,7 +284,7 @@ def _row(topic: TopicDefinition) -> tuple[Any, ...]:
     )
 
 
-def _told(topic: TopicDefinition) -> str:
+def _summary(topic: TopicDefinition) -> str:
     parts = [
         f"{topic.type}, {topic.slot_amount} slots, {topic.max_retries} retries",
         f"backoff {_backoff(topic)}",
@@ -302,5 +304,5 @@ def _expression(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise InvalidOption(
-            f"{pattern!r} is no regular expression ({error}). Accepted: one such as 'Orders.*'."
+            f"{pattern!r} is not a regular expression ({error}). Accepted: one such as 'Orders.*'."
         ) from None

@@ -110,7 +110,7 @@ def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
         raise InvalidMessage(
             f"Topic {topic.name} is {of_type}: nothing says which {of_type.keyword} dead messages "
             f"come back with. Give a {of_type.keyword}: {of_type.parser.plainly_accepted}. "
-            "Nothing was brought back."
+            "Nothing was requeued."
         )
     number = _number_of(topic, of_type.requeue_value if given is None else given, 0)
     return int(of_type.requeue_score(number, now_ms))

@@ -1,29 +1,34 @@
-"""How many messages a batch may hold: in all, and of each topic."""
+"""Limits on the number of messages in a batch, in total and for each topic."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rmq_spark.spark.even_shares import evenly
+from rmq_spark.spark.even_shares import share_evenly
 
 
 @dataclass(frozen=True)
 class Limits:
-    """total: of the batch; None for no limit. of_topic: of some topics. of_others: of the rest."""
+    """The limits of one query, in messages a batch. None means no limit.
+
+    total: limit of the whole batch. of_topic: limits of single topics. of_others: limit of each
+    topic that of_topic does not name.
+    """
 
     total: int | None = None
     of_topic: Mapping[str, int] = field(default_factory=dict)
     of_others: int | None = None
 
     def bound(self, due: Mapping[str, int]) -> dict[str, int]:
-        """What is due of each topic, as far as the topic's own limit goes."""
+        """Cap the number of due messages of each topic at the topic's own limit."""
         return {topic: min(count, self._most(topic, count)) for topic, count in due.items()}
 
     def shares(self, due: Mapping[str, int], seq: int) -> dict[str, int]:
-        """What each topic gives to the batch ``seq``, of what is due of it.
+        """Divide the batch ``seq`` among topics. Returns messages by topic.
 
-        Topics share evenly; what one does not need goes to the others.
+        due: messages by topic. Topics share evenly; a share that one topic does not need goes to
+        the others.
         """
-        return evenly(due, sum(due.values()) if self.total is None else self.total, seq)
+        return share_evenly(due, sum(due.values()) if self.total is None else self.total, seq)
 
     def _most(self, topic: str, count: int) -> int:
         others = count if self.of_others is None else self.of_others

@@ -1,4 +1,4 @@
-"""A limit, shared evenly among those who want some of it."""
+"""Max-min fair sharing: divide a limit evenly among topics or slots."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -6,8 +6,12 @@ from typing import TypeVar
 _T = TypeVar("_T", int, str)
 
 
-def evenly(wanted: Mapping[_T, int], limit: int, seq: int) -> dict[_T, int]:
-    """What each is given of ``limit`` in all: as allocate says of slots."""
+def share_evenly(wanted: Mapping[_T, int], limit: int, seq: int) -> dict[_T, int]:
+    """Divide ``limit`` evenly among the keys of ``wanted``. Returns the shares above 0.
+
+    wanted: the most that each key can take. A share that one key does not need goes to the others.
+    A remainder that cannot be divided evenly rotates with ``seq``.
+    """
     given: dict[_T, int] = {}
     left = limit
     by_need = sorted(wanted, key=lambda one: (wanted[one], one))

@@ -1,8 +1,8 @@
-"""Why Spark failed, in one line."""
+"""The cause of a Spark failure, in one line."""
 
 
 def cause(error: Exception) -> str:
-    """The line of a Spark error that tells why, of all its traces and plans."""
+    """Extract the line that states the cause from a Spark error with its traces and plans."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     traced = [at for at, line in enumerate(lines) if "Traceback (most recent" in line]
     if traced:

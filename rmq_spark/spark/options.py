@@ -1,4 +1,4 @@
-"""What a read, a write or each_message was asked for: typed values of their options."""
+"""Typed values of the options of a read, a write or each_message."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from rmq_spark.transport.connection import ConnectionOptions, connection_of
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a streaming read was asked for."""
+    """The options of a streaming read. Fields that end in ``_ms`` are in milliseconds."""
 
     connection: ConnectionOptions
     key_prefix: str
@@ -40,13 +40,17 @@ class SourceOptions:
 
     @property
     def patience_s(self) -> float:
-        """How long a broken connection is tried again: shorter than the lease."""
+        """The time in seconds to retry a broken connection: at most half a lease."""
         return min(self.connection.patience_s, self.lease_ms / 2000)
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a write was asked for. Values for rows that have none themselves may be None."""
+    """The options of a write.
+
+    slot_basis, time_range, priority, fixed_time and delay_ms are defaults for rows that have no
+    such value; None means no default.
+    """
 
     connection: ConnectionOptions
     key_prefix: str
@@ -68,7 +72,7 @@ class SinkOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a topic gets that this write makes."""
+        """The settings of a topic that this write creates, without those that are not given."""
         given = {
             "max_retries": self.max_retries,
             "retry_backoff": self.retry_backoff,
@@ -79,7 +83,7 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class ListenerOptions:
-    """What each_message was asked for."""
+    """The options of each_message."""
 
     connection: ConnectionOptions
     key_prefix: str
@@ -92,8 +96,8 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
     """Check the options of a read. Raises InvalidOption."""
     if any(name.lower() == "queue" for name in given):
         raise InvalidOption(
-            "spark.readStream takes no option queue: it consumes the messages that are due. Leave "
-            'queue out, or look at a queue as a table: spark.read.format("rmq").'
+            "spark.readStream does not take the option queue: it consumes the messages that are "
+            'due. Leave queue out, or read a queue as a table with spark.read.format("rmq").'
         )
     values = source.SOURCE.parse(given)
     subscription = _subscription(values)
@@ -120,8 +124,9 @@ def _subscription(values: Values) -> Subscription:
     if len(given) != 1:
         found = f"The options {' and '.join(given)} exclude each other"
         raise InvalidOption(
-            f"{found if given else 'The option topic is missing'}. Accepted: one of topic, for one "
-            "topic, topics, for several by commas, and topicPattern, for a regular expression."
+            f"{found if given else 'The option topic is missing'}. Accepted: exactly one of topic "
+            "(one name), topics (several names, separated by commas) and topicPattern (a regular "
+            "expression)."
         )
     group = values[topic.GROUP]
     pattern = values.get(source.TOPIC_PATTERN)
@@ -168,19 +173,19 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _check_operation(values: Values) -> None:
-    """Raises InvalidOption for options that the operation does not have."""
+    """Check that the operation accepts the other options. Raises InvalidOption."""
     operation = values[sink.OPERATION]
     if values[sink.DELIVERY_GUARANTEE] == sink.EXACTLY_ONCE and operation != "send":
         raise InvalidOption(
             f"deliveryGuarantee=exactlyOnce is not accepted with operation={operation}. Accepted: "
-            "operation=send; the other operations can be repeated without harm."
+            "operation=send. The other operations can be repeated without harm."
         )
     group = values.get(sink.GROUP)
     if group is not None and operation not in ("cancel", "requeue", "purge"):
         raise InvalidOption(
             f"group={group_text(group)!r} is not accepted with operation={operation}. Accepted: "
-            "with cancel, requeue and purge. A message is sent to all consumer groups of its "
-            "topic, and a claimId names the group of a rollback."
+            "with cancel, requeue and purge. Leave it out: send delivers to all consumer groups "
+            "of a topic, and rollback takes the group from claimId."
         )
 
 

@@ -1,4 +1,4 @@
-"""The columns of source and sink."""
+"""The columns of the source and of queues as tables."""
 
 from pyspark.sql.types import (
     BinaryType,
@@ -43,7 +43,10 @@ TABLE_SCHEMA = StructType(
 
 
 def check_schema(schema: StructType, columns: StructType, whose: str) -> StructType:
-    """The schema itself. Raises InvalidOption unless its columns are among these."""
+    """Return a schema whose columns are all among ``columns``. Raises InvalidOption otherwise.
+
+    whose: the reader that offers the columns, for the error.
+    """
     offered: dict[str, tuple[DataType, ...]] = {
         field.name.lower(): (field.dataType,) for field in columns.fields
     }
@@ -54,8 +57,8 @@ def check_schema(schema: StructType, columns: StructType, whose: str) -> StructT
             accepted = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns.fields)
             raise InvalidOption(
                 f"The schema asks for {field.name} {field.dataType.simpleString()}, which {whose} "
-                f"has not. Accepted: any of {accepted}; content may be binary."
+                f"does not have. Accepted: any of {accepted}; content may be binary."
             )
     if not schema.fields:
-        raise InvalidOption("The schema has no column. Accepted: at least one, such as content.")
+        raise InvalidOption("The schema has no columns. Accepted: at least one, such as content.")
     return schema

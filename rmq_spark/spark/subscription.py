@@ -1,4 +1,4 @@
-"""Which topics a query reads: those it names, or all whose names match a pattern."""
+"""The topics that a query reads: a list of names, or all topics whose names match a pattern."""
 
 import re
 from dataclasses import dataclass
@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from rmq_spark.client.broker import Broker
 from rmq_spark.topics.definition import TopicDefinition
 
-_PATTERN = "pattern:"  # no topic's name has a colon
+_PATTERN = "pattern:"  # a topic's name cannot contain a colon
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """names: of the topics, each once. pattern: instead of them, what whole names match.
+    """The topics and the consumer group that a query reads.
 
-    group: the consumer group that is read in each. owns: whether slots are owned through ZooKeeper;
-    else a pattern leaves exclusive topics out.
+    names: the topics, each once. pattern: a regular expression that must match whole names, used
+    instead of names. owns: whether the query owns slots through ZooKeeper. Without ownership, a
+    pattern skips exclusive topics.
     """
 
     names: tuple[str, ...] = ()
@@ -24,26 +25,30 @@ class Subscription:
 
     @property
     def text(self) -> str:
-        """How it stands in a checkpoint: the names by commas, in order."""
+        """The form kept in a checkpoint: sorted names, separated by commas, or the pattern."""
         if self.pattern is not None:
             return f"{_PATTERN}{self.pattern}"
         return ",".join(sorted(self.names))
 
     @property
     def is_single(self) -> bool:
-        """Whether it is one topic by its very definition."""
+        """Whether the subscription names exactly one topic."""
         return self.pattern is None and len(self.names) == 1
 
     def continues(self, earlier: str) -> bool:
-        """Whether a query may go on from a checkpoint with this text: topics may be added."""
+        """Return whether a query can continue from a checkpoint with the text ``earlier``.
+
+        Topics may be added to a list of names, but not removed; a pattern must stay the same.
+        """
         if self.pattern is not None or earlier.startswith(_PATTERN):
             return self.text == earlier
         return set(earlier.split(",")) <= set(self.names)
 
     def find(self, broker: Broker) -> list[TopicDefinition]:
-        """The topics as they are defined now, by name; of a pattern, those that it may read.
+        """Read the definitions of the topics, sorted by name.
 
-        Raises UnknownTopic for one that is named and does not exist.
+        A pattern finds only topics that have the consumer group and that the query may read.
+        Raises UnknownTopic for a named topic that does not exist.
         """
         if self.pattern is None:
             return broker.definitions(sorted(self.names))

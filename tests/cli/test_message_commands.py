@@ -1,4 +1,4 @@
-"""Messages looked at, sent, recalled, brought back and deleted by the command."""
+"""Messages looked at, sent, cancelled, requeued and purged by the command."""
 
 import subprocess
 
@@ -118,7 +118,10 @@ def test_a_content_does_not_move_the_cursor(rmq):
 def test_a_value_that_a_topic_needs_and_does_not_get_is_named(rmq):
     rmq.topic("Ranked", "Priority")
     done = rmq("send", "Ranked", "m")
-    assert (done.code, "is Priority. Say --priority: a whole number, 17 to" in done.err) == (
+    assert (
+        done.code,
+        "is Priority. Add --priority. Accepted: a whole number, 17 to" in done.err,
+    ) == (
         2,
         True,
     )
@@ -169,13 +172,13 @@ def test_a_choice_that_is_none_is_refused(rmq, arguments, said):
     assert (done.code, said in done.err) == (2, True)
 
 
-def test_messages_are_recalled_from_all_groups_or_one(rmq):
+def test_messages_are_cancelled_in_all_groups_or_one(rmq):
     queue = rmq.topic(groups=["", "audit"])
     queue.send(["a", "b"], fixed_time=99)
-    assert rmq("cancel", "Orders", "a").out == "Orders: 2 messages recalled\n"
-    assert rmq("cancel", "Orders", "b", "--group", "audit").out == "Orders: 1 message recalled\n"
+    assert rmq("cancel", "Orders", "a").out == "Orders: 2 messages cancelled\n"
+    assert rmq("cancel", "Orders", "b", "--group", "audit").out == "Orders: 1 message cancelled\n"
     nothing = rmq("cancel", "Orders", "a")
-    assert (nothing.code, nothing.out) == (3, "Orders: 0 messages recalled\n")
+    assert (nothing.code, nothing.out) == (3, "Orders: 0 messages cancelled\n")
 
 
 def test_dead_messages_come_back_due_at_once_or_when_it_is_said(rmq):
@@ -183,7 +186,7 @@ def test_dead_messages_come_back_due_at_once_or_when_it_is_said(rmq):
     bury(queue, b"d0", b"d1", b"d2")
     assert rmq("requeue", "Orders", "d0").code == 0
     done = rmq("requeue", "Orders", "--all", "--fixed-time", "2030-01-01T00:00Z")
-    assert done.out == "Orders: 2 messages brought back\n"
+    assert done.out == "Orders: 2 messages requeued\n"
     store = queue.figures().store
     assert (store.count, store.due, queue.figures().dead.count) == (3, 1, 0)
 
@@ -191,23 +194,23 @@ def test_dead_messages_come_back_due_at_once_or_when_it_is_said(rmq):
 def test_more_dead_messages_than_a_page_holds_come_back(rmq):
     queue = rmq.topic(slots=1)
     bury(queue, *(b"d%05d" % n for n in range(3000)))
-    assert rmq("requeue", "Orders", "--all").out == "Orders: 3,000 messages brought back\n"
+    assert rmq("requeue", "Orders", "--all").out == "Orders: 3,000 messages requeued\n"
 
 
 def test_a_requeue_without_a_score_for_a_priority_topic_is_refused(rmq):
     queue = rmq.topic("Ranked", "Priority")
     bury(queue, b"d0")
     done = rmq("requeue", "Ranked", "--all")
-    assert (done.code, "Say --priority" in done.err) == (2, True)
+    assert (done.code, "Add --priority" in done.err) == (2, True)
     assert queue.figures().dead.count == 1
     assert rmq("requeue", "Ranked", "--all", "--priority", "30").code == 0
 
 
-def test_which_messages_must_be_said(rmq):
+def test_either_contents_or_all_must_be_given(rmq):
     rmq.topic()
     for arguments in ([], ["m", "--all"]):
         done = rmq("requeue", "Orders", *arguments)
-        assert (done.code, "contents, or --all; not both" in done.err) == (2, True)
+        assert (done.code, "Accepted: contents of messages, or --all." in done.err) == (2, True)
 
 
 def test_a_purge_asks_and_deletes_what_waits(rmq):
@@ -258,7 +261,7 @@ def test_what_dies_again_while_it_is_brought_back_is_brought_back_once(rmq):
     queue = rmq.topic(slots=1)
     bury(queue, b"old")
     queue.server.client.zadd(queue.keys.dead(0), {b"dies later": queue.now_ms() + 3_600_000})
-    assert rmq("requeue", "Orders", "--all").out == "Orders: 1 message brought back\n"
+    assert rmq("requeue", "Orders", "--all").out == "Orders: 1 message requeued\n"
     assert queue.figures().dead.count == 1
 
 

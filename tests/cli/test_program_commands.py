@@ -224,7 +224,7 @@ def test_doctor_says_what_to_do_about_each_refusal(rmq, arguments, remedy):
 
 def test_a_format_that_spark_does_not_find_is_told(monkeypatch):
     monkeypatch.setattr(doctor_module, "_FIND_FORMAT", "raise SystemExit('no such format')")
-    found = doctor_module.of_format()
+    found = doctor_module.check_format()
     assert (found.state, found.seen) == ("FAIL", "no such format")
 
 

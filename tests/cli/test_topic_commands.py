@@ -46,11 +46,11 @@ def test_topics_are_chosen_by_a_regular_expression(rmq):
     assert [t["topic"] for t in rmq("topics", "A.t.*", "--json").json] == ["A.two"]
     assert rmq("topics", "A").code == 3
     assert rmq("topics", "A", "--json").json == []
-    assert "is no regular expression" in rmq("topics", "(").err
+    assert "is not a regular expression" in rmq("topics", "(").err
 
 
 def test_without_topics_nothing_is_wrong(rmq):
-    assert (rmq("topics").code, rmq("topics").out) == (0, "There is no topic.\n")
+    assert (rmq("topics").code, rmq("topics").out) == (0, "There are no topics.\n")
 
 
 def test_retries_backoff_and_groups_are_changed(rmq):
@@ -146,7 +146,7 @@ def test_a_topic_that_does_not_exist_is_told_with_the_nearest_names(rmq, command
 def test_a_topic_is_deleted_only_when_that_is_said(rmq):
     rmq.topic().send(["a"], fixed_time=99)
     asked = rmq("delete", "Orders")
-    assert (asked.code, "stdin is no terminal. Say --yes" in asked.err) == (2, True)
+    assert (asked.code, "stdin is not a terminal. To go ahead, add --yes" in asked.err) == (2, True)
     assert rmq.broker.find("Orders")
     assert "with 1 message" in rmq("delete", "Orders", "--yes").out
     assert rmq.broker.find("Orders") is None

@@ -32,6 +32,8 @@ ROOMS = (
 SHARED_BY_SPARK = "spark.shared"
 ABOVE_THE_ROOMS_OF_SPARK = {"datasource"}
 MODULES_A_FOLDER = 16
+LINES_A_MODULE = 400
+METHODS_A_CLASS = 16
 
 
 def modules():
@@ -108,6 +110,33 @@ def test_no_two_modules_share_a_name():
 def test_no_folder_holds_too_many_modules():
     folders = Counter(file.parent for file in KNOWN.values() if is_module(file))
     assert max(folders.values()) <= MODULES_A_FOLDER
+
+
+def test_no_module_is_too_long():
+    lines = {name: len(file.read_text().splitlines()) for name, file in KNOWN.items()}
+    assert {name: count for name, count in lines.items() if count > LINES_A_MODULE} == {}
+
+
+def test_no_class_has_too_many_public_methods():
+    counts = {
+        f"{name}.{node.name}": len(public_methods(node))
+        for name, file in KNOWN.items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert counts["client.broker.Broker"] > 1, "no methods are counted"
+    assert {name: count for name, count in counts.items() if count > METHODS_A_CLASS} == {}
+
+
+def public_methods(node):
+    """Return the public methods of a class in its syntax tree, without properties."""
+    return [
+        one.name
+        for one in node.body
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not one.name.startswith("_")
+        and not any(ast.unparse(each) == "property" for each in one.decorator_list)
+    ]
 
 
 def is_module(file):

@@ -17,7 +17,7 @@ from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.protocol.stages import StageName
-from rmq_spark.spark.listener.message_child import Handing, Job
+from rmq_spark.spark.listener.message_child import InputFormat, Job
 from rmq_spark.spark.listener.message_runner import MessageRunner
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.writers import RmqWriter
@@ -210,7 +210,7 @@ def test_the_function_of_each_message_gets_the_bytes_and_nothing_else_is_done(da
             file.write(base64.b64encode(message.content) + b"\n")
 
     schema = StructType([StructField("content", BinaryType())])
-    runner = MessageRunner(Job("note", cloudpickle.dumps(note), Handing.MESSAGE, schema.json()))
+    runner = MessageRunner(Job("note", cloudpickle.dumps(note), InputFormat.MESSAGE, schema.json()))
     assert runner.run(pa.record_batch({"content": pa.array(dangerous, pa.binary())})) == []
     runner.close()
     with open(noted, "rb") as file:

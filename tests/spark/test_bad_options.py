@@ -215,7 +215,9 @@ def test_the_defaults_are_those_of_the_documentation():
 
 
 def test_a_stream_takes_no_queue():
-    with refused(InvalidOption, "takes no option queue", "look at a queue as a table: spark.read"):
+    with refused(
+        InvalidOption, "does not take the option queue", "read a queue as a table with spark.read"
+    ):
         parse_source_options({"topic": "T", "queue": "dead"})
 
 
@@ -290,7 +292,7 @@ def test_a_schema_with_what_the_source_has_not_is_refused_with_what_it_has(field
 
 
 def test_a_schema_without_columns_is_refused():
-    with refused(InvalidOption, "has no column"):
+    with refused(InvalidOption, "has no columns"):
         check_schema(StructType(), SOURCE_SCHEMA, "the rmq source")
 
 

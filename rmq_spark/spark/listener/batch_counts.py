@@ -1,10 +1,10 @@
-"""Counts of a batch of each_message: what its tasks tell the driver while they run.
+"""Counts of an each_message batch, which its tasks report to the driver while they run.
 
-A task that Spark kills returns nothing. So each task keeps its counts in Redis, in one hash a batch
-(``listener:<id>``), and rewrites them while it works. When a batch ends early, the driver puts the
-field ``ended`` beside them. A task that finds it stops, and writes its counts for the last time.
+A task that Spark kills returns nothing. Each task therefore writes its counts to Redis while it
+works, into one hash for each batch (``listener:<id>``). When a batch ends early, the driver adds
+the field ``ended`` to the hash. A task that finds this field writes its counts once more and stops.
 
-Counts are worth less than messages: where Redis does not take or give them, they are left out.
+Messages matter more than counts: if Redis does not accept or return counts, they are left out.
 """
 
 import time
@@ -17,13 +17,13 @@ from rmq_spark.topics.definition import listener_key
 from rmq_spark.transport.connection import ConnectionOptions
 from rmq_spark.transport.server import Server, shared_server
 
-# A task looks as often whether its batch has ended early.
+# The interval at which a task writes its counts and checks whether its batch has ended early.
 REPORT_AFTER_S = 0.25
-# As long the driver waits for tasks of a batch that has ended early: Spark kills them after some
-# three seconds, and those can tell nothing more.
+# The longest wait of the driver for the tasks of a batch that has ended early. Spark kills them
+# after some three seconds; after that they report nothing more.
 _LONGEST_WAIT_S = 5.0
 _LOOK_AFTER_S = 0.02
-# Of a driver that died. A task writes far more often.
+# The lifetime of counts whose driver has died. A task writes far more often.
 _KEPT_MS = 600_000
 _ENDED = "ended"
 _AT_WORK, _DONE = 0, 1
@@ -31,8 +31,10 @@ _AT_WORK, _DONE = 0, 1
 
 @dataclass(frozen=True)
 class Counts:
-    """Messages for which the function succeeded, for which it did not, and how many of the latter
-    were left alone.
+    """Numbers of messages.
+
+    succeeded, failed: messages for which the function succeeded or failed. left_alone: failed
+    messages that were not rolled back.
     """
 
     succeeded: int = 0
@@ -49,18 +51,18 @@ class Counts:
 
 @dataclass(frozen=True)
 class BatchCounts:
-    """The counts of one batch in Redis."""
+    """The counts of one batch in Redis, as the driver uses them."""
 
     connection: ConnectionOptions
     key: str
 
     @staticmethod
     def new(connection: ConnectionOptions, key_prefix: str) -> "BatchCounts":
-        """Name the counts of a new batch. Nothing is written."""
+        """Choose the key for the counts of a new batch. Nothing is written."""
         return BatchCounts(connection, listener_key(uuid.uuid4().hex, key_prefix))
 
     def take(self) -> dict[str, Counts]:
-        """Remove the counts, and return them by task."""
+        """Remove the counts. Returns them by task."""
         with suppress(RmqError):
             tasks = self._read()
             if tasks:
@@ -69,7 +71,7 @@ class BatchCounts:
         return {}
 
     def end(self) -> dict[str, Counts]:
-        """Stop the tasks that are still at work, then do as ``take``."""
+        """Stop the tasks that are still at work, then remove the counts as ``take`` does."""
         with suppress(RmqError):
             kept = ("PEXPIRE", self.key, _KEPT_MS)
             self.server().commands([("HSET", self.key, _ENDED, "1"), kept])
@@ -81,11 +83,11 @@ class BatchCounts:
         return self.take()
 
     def server(self) -> Server:
-        """This process's connection. It tries nothing twice: messages do not wait for counts."""
+        """Return this process's connection. It retries nothing: messages do not wait for counts."""
         return shared_server(self.connection, patience_s=0)
 
     def _read(self) -> dict[str, tuple[Counts, bool]]:
-        """The counts by task, and whether the task is still at work."""
+        """Read the counts of each task, and whether the task is still at work."""
         reply = self.server().command("HGETALL", self.key)
         pairs = (
             reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
@@ -99,7 +101,7 @@ class BatchCounts:
 
 
 class TaskCounts:
-    """What one task writes. task: its name, unique in the batch."""
+    """The counts that one task writes. task: its name, unique in the batch."""
 
     def __init__(self, batch: BatchCounts, task: str) -> None:
         self._batch = batch
@@ -108,9 +110,10 @@ class TaskCounts:
         self._is_refused = False
 
     def write(self, counts: Counts, is_done: bool = False) -> bool:
-        """Write the counts, unless they were written just now. Returns whether to go on.
+        """Write the counts, at most every REPORT_AFTER_S. Returns whether the task should continue.
 
-        is_done: the task writes no more; one that has written nothing writes nothing now.
+        is_done: whether this is the last write, which is never skipped, unless the task has written
+        nothing before.
         """
         now = time.monotonic()
         is_due = bool(self._written_s) if is_done else now - self._written_s >= REPORT_AFTER_S
@@ -128,6 +131,6 @@ class TaskCounts:
                 ]
             )
         except RmqError:
-            self._is_refused = True  # such as by a server that is full
+            self._is_refused = True  # for example, the server is full
             return True
         return not replies[-1]

@@ -1,4 +1,4 @@
-"""each_message: a function for every message of a micro-batch; those it fails are rolled back."""
+"""each_message, as the driver runs it: calls a function for every message of a micro-batch."""
 
 import inspect
 import io
@@ -13,18 +13,18 @@ from pyspark.sql import DataFrame
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.spark.listener.batch_counts import BatchCounts, Counts
-from rmq_spark.spark.listener.message_child import Handing, Job
-from rmq_spark.spark.listener.message_task import RESULT, MessageTask, locate_needed
+from rmq_spark.spark.listener.message_child import InputFormat, Job
+from rmq_spark.spark.listener.message_task import RESULT, MessageTask, locate_rollback_columns
 from rmq_spark.spark.options import parse_listener_options
 
 _log = logging.getLogger(__name__)
 
 _ERRORS_A_BATCH = 20
-_HANDINGS = {
-    False: Handing.MESSAGE,
-    True: Handing.ARROW,
-    "arrow": Handing.ARROW,
-    "pandas": Handing.PANDAS,
+_INPUT_FORMATS = {
+    False: InputFormat.MESSAGE,
+    True: InputFormat.ARROW,
+    "arrow": InputFormat.ARROW,
+    "pandas": InputFormat.PANDAS,
 }
 
 
@@ -36,7 +36,7 @@ def each_message(
     delay: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> "EachMessage":
-    """A listener for ``foreachBatch``: calls a function for every message, on the executors.
+    """Create a listener for ``foreachBatch`` that calls a function for every message.
 
     ::
 
@@ -47,49 +47,51 @@ def each_message(
             .start()
         )
 
-    function: gets a ``Row`` of all columns; what it returns is ignored. A message for which it
-    raises is rolled back alone, to come again or, with no retry left, go to the DeadQueue; the
-    others are committed with the batch. With ``batch=True`` it gets a ``pyarrow.RecordBatch`` and
-    with ``batch="pandas"`` a ``pandas.DataFrame``, up to 1024 messages of one claim, and returns
-    which of them failed: None, positions from 0, or a mask of booleans. If it raises, or returns
-    anything else, all of that call are rolled back.
+    function: runs on the executors. It gets a ``Row`` of all columns; its result is ignored. If it
+    raises, that message alone is rolled back: it is delivered again or, with no retry left, moves
+    to the DeadQueue. The other messages are committed with the batch. With ``batch=True`` the
+    function gets a ``pyarrow.RecordBatch``, and with ``batch="pandas"`` a ``pandas.DataFrame``, of
+    up to 1024 messages of one claim. It then returns the messages that failed: None, positions from
+    0, or a mask of booleans. If it raises, or returns anything else, all messages of that call are
+    rolled back.
 
-    Messages of one slot come in order and one at a time, as the source hands them out; a DataFrame
-    that was repartitioned or sorted before has lost that, and spark.speculation works on some twice
-    at once. A batch that Spark runs again is worked on again: at least once.
+    Messages of one slot come in order and one at a time, as the source delivers them. A DataFrame
+    that you repartition or sort loses this order, and spark.speculation can process a message twice
+    at the same time. Delivery is at least once: a batch that Spark replays is processed again.
 
-    timeout: a duration such as "5s" for a message (with batch, a call); what takes longer is
-    killed, wherever it hangs, and rolled back. What the function opens or imports in its first
-    call is in that time. Loading it (what unpickling it imports) has a minute then, or the timeout
-    if that is longer; without a timeout nothing is bounded. delay: the wait before a failed message
-    comes again; without it, the topic's backoff. options: redis.* and keyPrefix, as the source
-    takes them, and logContents. ``RMQ_REDIS_URL`` is read here, on the driver.
+    timeout: the longest time for a message (with batch, for a call), a duration such as "5s". A
+    call that takes longer is killed, wherever it hangs, and its messages are rolled back. This
+    includes the time in which the first call opens or imports something. Loading the function
+    (unpickling it and the imports that this needs) may take a minute, or the timeout if that is
+    longer. Without a timeout nothing is bounded. delay: the wait before a failed message is
+    delivered again; the default is the topic's backoff. options: redis.* and keyPrefix, as for the
+    source, and logContents. ``RMQ_REDIS_URL`` is read on the driver, in this call.
 
     Each failure is logged with its topic, slot, claim, error, and the first 80 characters of the
-    message. The option ``logContents`` set to ``false`` leaves these out, but not the text of the
-    error.
+    message. Set the option ``logContents`` to ``false`` to leave out these characters; the text of
+    the error is still logged.
 
-    The function is pickled here and now. It runs in a process of its own beside each Python worker,
-    kept from batch to batch while the worker lives and until it had nothing to do for a minute: it
-    may open a connection once and keep it in a global. One that kills its process takes only its
-    own message with it. Broadcast variables work, accumulators do not.
+    The function is pickled in this call. Beside each Python worker, it runs in a process of its own
+    that lives as long as the worker, or until it is idle for a minute. It can therefore open a
+    connection once and keep it in a global. If it kills its process, only its current message
+    fails. Broadcast variables work, accumulators do not.
 
-    Raises InvalidOption. The query fails with InvalidMessage when the DataFrame lacks topic, slot,
-    claimId or content, or a STRING that must be read is not valid UTF-8; with UnusableFunction
-    when the function cannot be loaded on an executor; with a ServerError when Redis cannot be
-    reached. Nothing is lost then, the batch comes again.
+    Raises InvalidOption. The query fails with InvalidMessage if the DataFrame lacks topic, slot,
+    claimId or content, or if a STRING that must be read is not valid UTF-8; with UnusableFunction
+    if the function cannot be loaded on an executor; with a ServerError if Redis cannot be reached.
+    No message is lost then: the batch is replayed.
     """
     return EachMessage(function, batch=batch, timeout=timeout, delay=delay, options=options)
 
 
 class EachMessage:
-    """What each_message returns. Totals of this driver since it was made, in messages:
+    """The listener that each_message returns, with totals in messages since it was created.
 
-    succeeded: for which the function succeeded. failed: for which it did not. left_alone: those of
-    the failed that were not rolled back, since their claim did not hold them any more; they come
-    again by themselves. A batch that Spark runs again counts again. A batch that ends early (the
-    query is stopped, a task fails) counts what was done, except for tasks that are killed from
-    outside or cannot reach Redis: of these, the last quarter of a second or more may be missing.
+    succeeded, failed: messages for which the function succeeded or failed. left_alone: failed
+    messages that were not rolled back because their claim no longer held them; they are delivered
+    again anyway. A batch that Spark replays is counted again. A batch that ends early (the query is
+    stopped, or a task fails) counts the messages processed so far. If one of its tasks is killed
+    from outside or cannot reach Redis, the counts of its last 0.25 s or more can be missing.
     """
 
     def __init__(
@@ -104,8 +106,8 @@ class EachMessage:
         self.succeeded = 0
         self.failed = 0
         self.left_alone = 0
-        handing = _HANDINGS.get(batch) if isinstance(batch, bool | str) else None
-        if handing is None:
+        input_format = _INPUT_FORMATS.get(batch) if isinstance(batch, bool | str) else None
+        if input_format is None:
             raise InvalidOption(
                 f"batch={batch!r} is not accepted. Accepted: False, True or 'arrow', 'pandas'."
             )
@@ -114,31 +116,31 @@ class EachMessage:
         self._options = parse_listener_options(_texts({**(options or {}), **given}))
         pickled, broadcasts = _pickled(function)
         self._name = f"{getattr(function, '__qualname__', 'function')}-{uuid.uuid4().hex}"
-        self._function, self._broadcasts, self._handing = pickled, broadcasts, handing
+        self._function, self._broadcasts, self._handing = pickled, broadcasts, input_format
 
     def __repr__(self) -> str:
         counts = f"succeeded={self.succeeded}, failed={self.failed}, left_alone={self.left_alone}"
         return f"EachMessage({self._name.partition('-')[0]}, {counts})"
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Work on one micro-batch; Spark calls it."""
-        places = locate_needed(frame.schema)
+        """Process one micro-batch; Spark calls this."""
+        places = locate_rollback_columns(frame.schema)
         job = Job(self._name, self._function, self._handing, frame.schema.json())
-        told = BatchCounts.new(self._options.connection, self._options.key_prefix)
-        task = MessageTask(job, self._options, places, self._broadcasts, told)
+        reported = BatchCounts.new(self._options.connection, self._options.key_prefix)
+        task = MessageTask(job, self._options, places, self._broadcasts, reported)
         try:
             rows = frame.mapInArrow(task.run, RESULT).collect()
         except BaseException:
-            self._count(told.end())
+            self._count(reported.end())
             raise
         returned = {row.task: Counts(row.succeeded, row.failed, row.left_alone) for row in rows}
-        # A task that Spark ran again has told what its first attempt did.
-        total = self._count({**told.take(), **returned})
+        # An attempt that failed has returned nothing, but reported its counts under its own name.
+        total = self._count({**reported.take(), **returned})
         if total.failed:
             self._log(batch_id, total, [error for row in rows for error in row.errors])
 
     def _count(self, by_task: Mapping[str, Counts]) -> Counts:
-        """Add to the totals. Returns what was added."""
+        """Add the counts of a batch to the totals. Returns their sum."""
         total = sum(by_task.values(), Counts())
         self.succeeded += total.succeeded
         self.failed += total.failed
@@ -151,33 +153,33 @@ class EachMessage:
             batch_id,
             total.failed,
             total.succeeded + total.failed,
-            f", but for {total.left_alone} whose claim was gone" if total.left_alone else "",
+            f", except {total.left_alone} whose claim was gone" if total.left_alone else "",
         )
         for error in errors[:_ERRORS_A_BATCH]:
             _log.warning("rmq: batch %d: %s", batch_id, error)
 
 
 class _Pickler(cloudpickle.CloudPickler):
-    """Notes the broadcast variables it meets."""
+    """A pickler that collects the broadcast variables in a function."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)  # type: ignore[no-untyped-call]
         self.broadcasts: list[Broadcast[Any]] = []
 
     def persistent_id(self, value: Any) -> None:
-        """Pickle asks for every object; None: pickled as always."""
+        """Collect a broadcast variable. Returns None, so that every object is pickled as usual."""
         if isinstance(value, Broadcast):
             self.broadcasts.append(value)
 
 
 def _pickled(function: Any) -> tuple[bytes, list[Broadcast[Any]]]:
-    """A function as bytes, and the broadcast variables in it. Raises InvalidOption."""
+    """Pickle a function. Returns it with its broadcast variables. Raises InvalidOption."""
     accepted = "Accepted: a function of one argument that Spark can send to its executors."
     if not callable(function):
         raise InvalidOption(f"each_message got a {type(function).__name__}. {accepted}")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidOption(
-            f"The function of each_message is async: nobody would run what it returns. {accepted}"
+            f"The function of each_message is async: its coroutine would never run. {accepted}"
         )
     file = io.BytesIO()
     pickler = _Pickler(file)
@@ -186,14 +188,15 @@ def _pickled(function: Any) -> tuple[bytes, list[Broadcast[Any]]]:
     except Exception as error:
         raise InvalidOption(
             f"The function of each_message cannot be sent to the executors: "
-            f"{type(error).__name__}: {error}. It, or a global it uses, holds something of the "
-            "driver, such as a SparkSession, a connection or a lock: make that inside the function."
+            f"{type(error).__name__}: {error}. The function, or a global that it uses, holds an "
+            "object of the driver, such as a SparkSession, a connection or a lock. Create it "
+            "inside the function."
         ) from error
     return file.getvalue(), pickler.broadcasts
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options themselves. Raises InvalidOption for a value that is no text."""
+    """Return the options. Raises InvalidOption for a value that is not text."""
     for name, value in options.items():
         if not isinstance(value, str):
             raise InvalidOption(

@@ -1,10 +1,10 @@
 """The child process in which the function of each_message runs, and what it shares with its parent.
 
-It lives as long as the Python worker that forked it, so what the function opens stays open. Its
-parent writes record batches into a pipe; the child answers in another with frames, JSON behind
-their length: ``["failed", rows, reason]``, ``["done"]``, ``["unusable", reason]``.
-Which message is in work, and since when, stands in shared memory: it costs no call for a message,
-and is still there when the child is not.
+The child lives as long as the Python worker that forked it, so that connections which the function
+opens stay open. The parent writes record batches into one pipe. The child answers in another with
+frames, JSON after its length: ``["failed", rows, reason]``, ``["done"]``, ``["unusable", reason]``.
+Shared memory shows which message is in work, and since when: this needs no system call for each
+message, and it outlives the child.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
 
 LENGTH_BYTES = 8
-# So long does Spark keep an idle Python worker, too.
+# Spark keeps an idle Python worker as long.
 IDLE_S = 60.0
 LONGEST_REASON = 400
 _PR_SET_PDEATHSIG = 1  # from Linux' sys/prctl.h
@@ -41,8 +41,8 @@ _PARENT_CHECK_S = 1.0
 _WAITING, _IN_WORK, _DONE, _FAILED = range(4)
 
 
-class Handing(StrEnum):
-    """What the function gets: one message, or many as Arrow or pandas has them."""
+class InputFormat(StrEnum):
+    """The argument of the function: one message, or many as an Arrow batch or pandas frame."""
 
     MESSAGE = "message"
     ARROW = "arrow"
@@ -51,60 +51,61 @@ class Handing(StrEnum):
 
 @dataclass(frozen=True)
 class Job:
-    """What a child is made for.
+    """The function that a child runs, and the form of its argument.
 
-    name: tells apart functions that look alike. function: pickled; it is loaded in the child alone,
-    so that nothing its modules open is shared with the parent or a later child. schema: of the
-    rows, as JSON.
+    name: distinguishes equal functions of different listeners. function: pickled; only the child
+    loads it, so that the parent and later children share nothing that its modules open. schema: the
+    schema of the rows, as JSON. idle_s: the child ends after so many seconds without a batch.
     """
 
     name: str
     function: bytes
-    handing: Handing
+    input_format: InputFormat
     schema: str
     idle_s: float = IDLE_S
 
     @property
     def one_by_one(self) -> bool:
         """Whether the function gets single messages."""
-        return self.handing is Handing.MESSAGE
+        return self.input_format is InputFormat.MESSAGE
 
 
 class Progress:
-    """How far the child is with what it was given, in memory that it shares with its parent.
+    """The progress of a child in a batch, in memory that it shares with its parent.
 
-    A unit is one call of the function. They are begun in order.
+    A unit is one call of the function. Units begin in order. started_s: the start of the unit in
+    work on the monotonic clock, which all processes share; 0 between units.
     """
 
     def __init__(self, units: int) -> None:
         self._memory = mmap.mmap(-1, 8 + units)
         view = memoryview(self._memory)
-        self.started_s = view[:8].cast("d")  # monotonic, one clock for all processes; 0: in none
+        self.started_s = view[:8].cast("d")
         self.states = view[8:]
 
     def reset(self, units: int) -> None:
-        """Nothing is begun."""
+        """Mark all units as waiting."""
         self.started_s[0] = 0.0
         self.states[:units] = bytes(units)
 
     def begun(self, units: int) -> int:
-        """How many of so many units were begun."""
+        """Return how many of the first ``units`` units have begun."""
         first_waiting = self._memory.find(b"\0", 8, 8 + units)
         return units if first_waiting < 0 else first_waiting - 8
 
     def in_work(self, units: int) -> int | None:
-        """The unit that was begun and has not ended."""
+        """Return the unit that has begun and not ended, or None."""
         last = self.begun(units) - 1
         return last if last >= 0 and self.states[last] == _IN_WORK else None
 
     def left_s(self, limit_s: float) -> float:
-        """What is left of a time limit of the unit in work; all of it between units."""
+        """Return the seconds left of the time limit of the unit in work; all between units."""
         started = self.started_s[0]
         return limit_s - (time.monotonic() - started) if started else limit_s
 
 
 def run_child(job: Job, parent: int, requests: int, replies: int, progress: Progress) -> None:
-    """Works until the pipe of requests ends; does not return."""
+    """Serve requests until their pipe ends, then exit the process; never return."""
     status = 1
     try:
         _detach(parent, (requests, replies))
@@ -116,11 +117,11 @@ def run_child(job: Job, parent: int, requests: int, replies: int, progress: Prog
         traceback.print_exc()
     finally:
         _flush()
-        os._exit(status)  # the parent's frames lie below this one and must not go on here
+        os._exit(status)  # the parent's frames are below this one and must not run in the child
 
 
 class _ParentGone(Exception):
-    """The pipe of requests ended."""
+    """The end of the pipe of requests."""
 
 
 class _Child:
@@ -157,7 +158,7 @@ class _Child:
         return rows
 
     def _whole(self, batch: pa.RecordBatch) -> Any:
-        return batch.to_pandas() if self._job.handing is Handing.PANDAS else batch
+        return batch.to_pandas() if self._job.input_format is InputFormat.PANDAS else batch
 
     def _call_each(self, function: Callable[[Any], Any], messages: list[Any]) -> None:
         states, started_s, now = self._progress.states, self._progress.started_s, time.monotonic
@@ -169,8 +170,8 @@ class _Child:
                 if returned is not None:
                     _refuse_unrun(returned)
                 states[at] = _DONE
-            except BaseException as error:  # SystemExit too is this message's alone
-                # Told first: a failure that is marked has been told.
+            except BaseException as error:  # even SystemExit fails only this message
+                # Report before marking, so that the parent has a report of every marked failure.
                 self._reply("failed", [at], reason_of(error))
                 states[at] = _FAILED
 
@@ -188,7 +189,7 @@ class _Child:
             progress.states[0] = _FAILED
 
     def _next_batch(self) -> pa.RecordBatch | None:
-        """What the parent sends next; None after a long time without."""
+        """Read the next batch from the parent. Returns None if none comes within ``idle_s``."""
         if not select.select([self._requests], [], [], self._job.idle_s)[0]:
             return None
         size = int.from_bytes(self._read(LENGTH_BYTES), "big")
@@ -211,17 +212,17 @@ class _Child:
 
 
 def write_all(file: int, content: Any) -> None:
-    """Writes everything. Raises BrokenPipeError."""
+    """Write all of ``content`` to a file descriptor. Raises BrokenPipeError."""
     view = memoryview(content)
     while view:
         view = view[os.write(file, view) :]
 
 
 def reason_of(error: BaseException) -> str:
-    """An error's type, text and place, in one line of bounded length."""
+    """Describe an error by its type, text and place, in one line of bounded length."""
     try:
         text = " ".join(str(error)[:LONGEST_REASON].split())
-        # Half a surrogate pair, as JSON can hold it, is no UTF-8: Arrow would refuse the reason.
+        # JSON can hold half a surrogate pair. It is not valid UTF-8, so Arrow would refuse it.
         text = text.encode("utf-8", "backslashreplace").decode()
     except Exception:
         text = "(its text cannot be read)"
@@ -231,10 +232,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def failed_rows(returned: Any, rows: int) -> list[int]:
-    """The positions that a function of a batch of so many rows returned, each once, in order.
+    """Convert the result of a function of ``rows`` rows to sorted positions without duplicates.
 
-    Accepted: None; an iterable of positions from 0; a mask of as many booleans as there are rows.
-    Raises TypeError, ValueError for anything else.
+    Accepted: None; an iterable of positions from 0; a mask of ``rows`` booleans. Raises TypeError
+    or ValueError for anything else.
     """
     if returned is None:
         return []
@@ -259,37 +260,40 @@ def failed_rows(returned: Any, rows: int) -> list[int]:
 
 
 def _short(value: Any) -> str:
-    # No repr: it could show a content.
+    # repr could show the content of a message.
     return f"a {type(value).__name__}"
 
 
 def _refuse_unrun(returned: Any) -> None:
-    """A coroutine or generator that nobody runs has done nothing: its message is not done."""
+    """Raise TypeError for a coroutine or generator: it has not run, so the message is not done."""
     if inspect.isawaitable(returned) or inspect.isgenerator(returned):
-        raise TypeError(f"The function returned {_short(returned)}, which nobody runs.")
+        raise TypeError(
+            f"The function returned {_short(returned)}, which nobody runs. Accepted: a function "
+            "that does its work before it returns."
+        )
 
 
 def _detach(parent: int, kept: tuple[int, int]) -> None:
-    """Takes leave of what a fork inherits: session, signals, descriptors."""
-    os.setsid()  # a group of its own, so that killing it ends what the function has started, too
-    _die_with(parent)
+    """Separate this process from what a fork inherits: session, signals, descriptors."""
+    os.setsid()  # a process group, so that killing it ends processes that the function started, too
+    _end_with_parent(parent)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
         if signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    _let_go_of_files(kept)
-    # What the function forks in turn must not hold the pipes open, nor answer in them.
+    _redirect_inherited_files(kept)
+    # Processes that the function forks must not hold the pipes open, or answer in them.
     for file in kept:
         os.register_at_fork(after_in_child=partial(os.close, file))
 
 
-def _die_with(parent: int) -> None:
-    """No child outlives its worker, not even one that hangs: Spark gives its messages to others."""
+def _end_with_parent(parent: int) -> None:
+    """End this process when its worker ends, even if it hangs: another task gets its messages."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it ended before the line above
+    if os.getppid() != parent:  # the worker ended before the lines above
         os._exit(0)
 
 
@@ -299,16 +303,16 @@ def _watch(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _let_go_of_files(kept: tuple[int, int]) -> None:
-    """Makes /dev/null of every inherited descriptor, such as the worker's socket to the JVM.
+def _redirect_inherited_files(kept: tuple[int, int]) -> None:
+    """Redirect inherited descriptors, such as the worker's socket to the JVM, to /dev/null.
 
-    Not closed: a Python object of the parent that is flushed here must not find its number in use
-    for a file of the function.
+    They are not closed: otherwise the function could open a file under the same number, and a
+    Python object of the parent that is flushed here would write into it.
     """
     with open(os.devnull, "r+b", buffering=0) as null:
         stay = {1, 2, null.fileno(), *kept}
         for file in {int(name) for name in os.listdir("/dev/fd")} - stay:
-            # The listing's own descriptor is gone by now.
+            # The descriptor of the listing itself is closed by now.
             with contextlib.suppress(OSError):
                 os.fstat(file)
                 os.dup2(null.fileno(), file, inheritable=file == 0)

@@ -1,4 +1,4 @@
-"""The task of each_message: what one executor does with one partition of a batch."""
+"""The task of each_message: processes one partition of a batch on an executor."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,7 +25,7 @@ from rmq_spark.errors import InvalidMessage, UnusableFunction
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import Rollback
 from rmq_spark.spark.listener.batch_counts import BatchCounts, Counts, TaskCounts
-from rmq_spark.spark.listener.message_child import Handing, Job
+from rmq_spark.spark.listener.message_child import InputFormat, Job
 from rmq_spark.spark.listener.message_runner import (
     MESSAGES_AT_ONCE,
     Failure,
@@ -36,39 +36,39 @@ from rmq_spark.spark.options import ListenerOptions
 from rmq_spark.spark.sink.columns import first_not_utf8, shown_value
 from rmq_spark.transport.server import shared_server
 
-# The columns that a rollback needs: the Spark types accepted, and how they are named to the user.
-NEEDED: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+# For each column that a rollback needs, the accepted Spark types and their names in errors.
+ROLLBACK_COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "topic": ((StringType,), "STRING"),
     "slot": ((IntegerType, LongType), "INT"),
     "claimId": ((StringType,), "STRING"),
     "content": ((StringType, BinaryType), "STRING or BINARY"),
 }
 RESULT = "task STRING, succeeded BIGINT, failed BIGINT, left_alone BIGINT, errors ARRAY<STRING>"
-# What is given to the function's process at once is in memory several times.
+# The most bytes that the function's process gets at once: they are in memory several times.
 _BYTES_AT_ONCE = 8 * 1024 * 1024
 _ERRORS_A_TASK = 5
-# Characters of a content in the log.
+# The most characters of a content in the log.
 _LONGEST_SHOWN = 80
 
 
-def locate_needed(schema: StructType) -> dict[str, int]:
-    """The positions of the columns that a rollback needs, by their proper names.
+def locate_rollback_columns(schema: StructType) -> dict[str, int]:
+    """Find the columns that a rollback needs. Returns their positions by name.
 
-    Raises InvalidMessage for one that is missing, there twice, or of another type.
+    Raises InvalidMessage for a column that is missing, occurs twice, or has another type.
     """
     places: dict[str, int] = {}
-    for name, (types, accepted) in NEEDED.items():
+    for name, (types, accepted) in ROLLBACK_COLUMNS.items():
         found = [at for at, column in enumerate(schema.names) if column.lower() == name.lower()]
         if len(found) != 1:
             raise InvalidMessage(
                 f"each_message needs the column {name} {'once' if found else 'too'}; there are "
-                f"{', '.join(schema.names) or 'none'}. Keep {', '.join(NEEDED)} of the source: "
-                "a message that fails is rolled back by them."
+                f"{', '.join(schema.names) or 'none'}. Keep {', '.join(ROLLBACK_COLUMNS)} of the "
+                "source: they identify a failed message for its rollback."
             )
         if not isinstance(schema[found[0]].dataType, types):
             raise InvalidMessage(
                 f"The column {name} is {schema[found[0]].dataType.simpleString().upper()}. "
-                f"Accepted: {accepted}, as the source has it."
+                f"Accepted: {accepted}, as in the source. Do not cast it."
             )
         places[name] = found[0]
     return places
@@ -76,18 +76,18 @@ def locate_needed(schema: StructType) -> dict[str, int]:
 
 @dataclass
 class _Outcome:
-    """What a task has done so far. errors: for the log, of the first failures."""
+    """The result of a task so far. errors: log lines for the first failures."""
 
     counts: Counts = field(default_factory=Counts)
     errors: list[str] = field(default_factory=list)
 
     def add(self, rows: int, failures: list[Failure]) -> None:
-        """Count rows that were worked on, and those that failed, maybe counted as good before."""
+        """Count rows that were processed, and failures, some of them among rows counted before."""
         failed = sum(len(failure.rows) for failure in failures)
         self.counts += Counts(rows - failed, failed)
 
     def to_arrow(self, task: str) -> pa.RecordBatch:
-        """One row of RESULT."""
+        """Convert the result to one row of RESULT. task: the task's name."""
         row = {"task": task, **asdict(self.counts), "errors": self.errors}
         return pa.RecordBatch.from_pylist(
             [row],
@@ -103,7 +103,11 @@ class _Outcome:
 
 @dataclass(frozen=True)
 class MessageTask:
-    """What runs on the executors. broadcasts: Spark must see them to bring them there."""
+    """The work of each task, pickled and sent to the executors.
+
+    places: positions of the columns that a rollback needs. broadcasts: the broadcast variables of
+    the function; Spark sends only those that it finds here.
+    """
 
     job: Job
     options: ListenerOptions
@@ -112,7 +116,7 @@ class MessageTask:
     batch_counts: BatchCounts
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Work on one partition, and return a row of RESULT if there was anything in it."""
+        """Process one partition. Yields a row of RESULT if the partition was not empty."""
         context = TaskContext.get()
         task = "" if context is None else str(context.taskAttemptId())
         counts = TaskCounts(self.batch_counts, task)
@@ -120,7 +124,7 @@ class MessageTask:
         try:
             self._work(batches, outcome, counts)
         except Stopped:
-            return  # nobody would take the row
+            return  # Spark has given up this task and would not read the row
         finally:
             counts.write(outcome.counts, is_done=True)
         if outcome.counts != Counts():
@@ -129,12 +133,12 @@ class MessageTask:
     def _work(
         self, batches: Iterator[pa.RecordBatch], outcome: _Outcome, counts: TaskCounts
     ) -> None:
-        """Raises Stopped when the batch has ended early."""
+        """Process all batches of a partition. Raises Stopped if the micro-batch has ended early."""
         queues: dict[str, Queue] = {}
         for batch in batches:
             if not batch.num_rows:
                 continue
-            # Asked before the first message: a wrong address must not show only when one fails.
+            # Look up the queues before the first message, so that a wrong address fails at once.
             self._find_queues(batch, queues)
             for part in self._parts(batch):
                 if not counts.write(outcome.counts):
@@ -162,13 +166,13 @@ class MessageTask:
             counted_rows, counted_failures = worked, len(failures)
             self._roll_back(part, news, queues, outcome)
 
-        def goes_on(worked: int, failures: list[Failure]) -> bool:
+        def should_continue(worked: int, failures: list[Failure]) -> bool:
             settle(worked, failures)
             return counts.write(outcome.counts)
 
         limit_s = None if self.options.timeout_ms is None else self.options.timeout_ms / 1000
         try:
-            failures = runner_of(self.job).run(part, limit_s, goes_on)
+            failures = runner_of(self.job).run(part, limit_s, should_continue)
         except Stopped as stopped:
             settle(stopped.worked, stopped.failures)
             raise
@@ -178,31 +182,34 @@ class MessageTask:
         return batch.column(self.places[name])
 
     def _find_queues(self, batch: pa.RecordBatch, queues: dict[str, Queue]) -> None:
-        for name in NEEDED:
+        for name in ROLLBACK_COLUMNS:
             if self._column(batch, name).null_count:
                 raise InvalidMessage(
-                    f"The column {name} has a null. Accepted: the values of the source."
+                    f"The column {name} has a null. Accepted: the values of the source, unchanged."
                 )
         for name in ("topic", "claimId"):
             _check_texts(name, self._column(batch, name), "the values of the source.")
         prefix = self.options.key_prefix
         for topic in pc.unique(self._column(batch, "topic")).to_pylist():
             if topic not in queues:
-                # A claimId tells the group; which one this queue itself belongs to is all the same.
+                # Any group will do: a claimId names the group of its own message.
                 broker = Broker(shared_server(self.options.connection), key_prefix=prefix)
                 group = broker.definition(topic).groups[0]
                 queues[topic] = broker.queue(topic, group=group)
 
     def _check_readable(self, batch: pa.RecordBatch) -> None:
-        """Raises InvalidMessage for a text that keeps a batch from becoming rows or pandas."""
-        if self.job.handing is Handing.ARROW:
-            return  # the function gets the bytes as they are
+        """Check that a batch can become rows or pandas. Raises InvalidMessage for invalid UTF-8."""
+        if self.job.input_format is InputFormat.ARROW:
+            return  # an Arrow batch keeps such bytes as they are
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
                 _check_texts(name, column, "valid UTF-8 in a STRING. Cast it to BINARY.")
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Parts of a batch in order, each small enough; with whole batches, of one claim each."""
+        """Split a batch, in order, into parts that are small enough for the function's process.
+
+        For a function that gets many messages, each part belongs to one claim.
+        """
         rows = max(1, _BYTES_AT_ONCE * batch.num_rows // max(batch.nbytes, 1))
         rows = min(rows, MESSAGES_AT_ONCE)
         borders = [0, *([] if self.job.one_by_one else self._borders(batch)), batch.num_rows]
@@ -211,7 +218,7 @@ class MessageTask:
                 yield batch.slice(at, min(rows, end - at))
 
     def _borders(self, batch: pa.RecordBatch) -> list[int]:
-        """Where another claim begins than that of the row before."""
+        """Return the rows whose claim differs from that of the row before."""
         differs = np.zeros(batch.num_rows - 1, bool)
         for name in ("topic", "slot", "claimId"):
             column = self._column(batch, name)
@@ -246,14 +253,14 @@ class MessageTask:
         first = 0
         for failure in failures[: _ERRORS_A_TASK - len(outcome.errors)]:
             topic, slot, claim_id = claims[first]
-            named = self._named(contents[first], len(failure.rows))
+            named = self._messages_named(contents[first], len(failure.rows))
             outcome.errors.append(
                 f"topic {topic}, slot {slot}, claim {claim_id}, {named}: {failure.reason}"
             )
             first += len(failure.rows)
 
-    def _named(self, content: bytes, messages: int) -> str:
-        """How the log calls messages that failed together. content: of the first."""
+    def _messages_named(self, content: bytes, messages: int) -> str:
+        """Name messages that failed together, for the log. content: the content of the first."""
         if not self.options.log_contents:
             return "1 message" if messages == 1 else f"{messages} messages"
         others = messages - 1
@@ -262,7 +269,7 @@ class MessageTask:
 
 
 def shown_content(content: bytes) -> str:
-    """The beginning of a content, escaped: as text, or as bytes where it is no text."""
+    """Format the beginning of a content, escaped: as text, or as bytes if it is not UTF-8."""
     try:
         value: str | bytes = content.decode()
     except UnicodeDecodeError:
@@ -271,7 +278,7 @@ def shown_content(content: bytes) -> str:
 
 
 def _check_texts(name: str, column: pa.Array, accepted: str) -> None:
-    """Raises InvalidMessage for the first value that is not valid UTF-8."""
+    """Check that a column is valid UTF-8. Raises InvalidMessage for the first other value."""
     row = first_not_utf8(column)
     if row is not None:
         raise InvalidMessage(

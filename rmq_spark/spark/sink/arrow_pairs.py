@@ -1,4 +1,4 @@
-"""From columns to what is sent: large batches, and by slot one packed argument of a script."""
+"""Score and content pairs: packs Arrow columns into one script argument for each slot."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,15 +9,19 @@ import pyarrow.compute as pc
 
 from rmq_spark.protocol.messagepack import PackedPairs, head_of
 
-# The more messages of a slot go together, the less Redis jumps between the sorted sets of slots: at
-# 64 slots one call of 150 messages costs it twice as much a message as one of 2000.
+# The more messages of a slot are sent together, the less often Redis switches between the sorted
+# sets of slots: with 64 slots, a message costs twice as much in a call of 150 as in one of 2000.
 ROWS_A_BATCH = 131_072
 BYTES_A_BATCH = 32 * 1024 * 1024
 _BYTES = pa.large_binary()
 
 
-def larger(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of up to so many rows and bytes (one of Spark's may have more)."""
+def coalesce(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join batches into larger ones, in order.
+
+    A joined batch has at most ROWS_A_BATCH rows and BYTES_A_BATCH bytes; a single batch of Spark's
+    that exceeds them stays whole. Empty batches are dropped.
+    """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -40,12 +44,13 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def pairs_by_slot(scores: Any, contents: pa.Array, slots: Any) -> dict[int, PackedPairs]:
-    """By slot, score, content, score, content, ... in the order of the rows.
+    """Pack rows as score, content, score, content, ... by slot, in the order of the rows.
 
-    scores: int64. contents: Arrow's texts or bytes. slots: whole numbers below 65536.
+    scores: an int64 array. contents: an Arrow array of STRING or BINARY. slots: an array of whole
+    numbers below 65536.
     """
     order = np.argsort(slots.astype(np.uint16), kind="stable")
-    ordered = contents.cast(_BYTES).take(pa.array(order))  # text views cannot be taken
+    ordered = contents.cast(_BYTES).take(pa.array(order))  # Arrow has no take for string views
     packed = _packed(pa.array(scores[order]), ordered)
     _, starts, text = packed.buffers()
     starts = np.frombuffer(starts, np.int64)
@@ -56,20 +61,20 @@ def pairs_by_slot(scores: Any, contents: pa.Array, slots: Any) -> dict[int, Pack
 
 
 def rows_by_slot(slots: Any) -> list[tuple[int, Any]]:
-    """Each slot, and the places of its rows."""
+    """Group row positions by slot. Returns pairs of a slot and an array of its positions."""
     order = np.argsort(slots.astype(np.uint16), kind="stable")
     return [(slot, order[start:end]) for slot, start, end in runs(slots[order])]
 
 
 def runs(ordered: Any) -> list[tuple[int, int, int]]:
-    """Of sorted slots: each slot, where it begins and where it ends."""
+    """Find the runs of equal values in sorted slots. Returns (slot, start, end), end exclusive."""
     starts = np.flatnonzero(np.diff(ordered.astype(np.int64), prepend=-1)).tolist()
     ends = [*starts[1:], len(ordered)]
     return [(int(ordered[start]), start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 def _packed(scores: pa.Array, contents: pa.Array) -> pa.Array:
-    """Of each row its score and its content, each behind its head."""
+    """Encode each row in MessagePack: its score as text, then its content, each after its head."""
     texts = scores.cast(pa.string()).cast(_BYTES)
     nothing = pa.scalar(b"", _BYTES)
     return pc.binary_join_element_wise(_heads(texts), texts, _heads(contents), contents, nothing)

@@ -1,4 +1,4 @@
-"""The columns of a DataFrame that is sent: where they are, and whether each value is right."""
+"""The columns of a DataFrame that is written: finds them and checks each value."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
 
 _TEXT = (StringType, BinaryType)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
-# By column: the Spark types accepted, and how they are named to the user.
+# For each column, the accepted Spark types and their names in errors.
 COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "content": (_TEXT, "STRING or BINARY"),
     "slotBasis": (_TEXT, "STRING or BINARY"),
@@ -42,20 +42,20 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
         "STRING (a duration such as 30s), INTERVAL DAY TO SECOND, or BIGINT (ms)",
     ),
 }
-# How each error for a row ends.
+# The end of each error for a row.
 NOTHING_SENT = " Nothing of this batch was sent."
 
 
-class _Takes(Protocol):
+class _ColumnRules(Protocol):
     columns: tuple[str, ...]
     required: tuple[str, ...]
 
 
-def locate_columns(schema: StructType, operation: str, takes: _Takes) -> dict[str, int]:
-    """The position of each column that is there, by its proper name.
+def locate_columns(schema: StructType, operation: str, takes: _ColumnRules) -> dict[str, int]:
+    """Find the columns of a schema. Returns their positions by name, in the case of ``COLUMNS``.
 
-    Raises InvalidMessage for a column that the operation does not take, that is there twice, has
-    another type, or is required and missing.
+    takes: the columns that the operation accepts and requires. Raises InvalidMessage for a column
+    that is not accepted, that occurs twice, that has another type, or that is required and missing.
     """
     proper = {name.lower(): name for name in takes.columns}
     found: dict[str, int] = {}
@@ -73,7 +73,10 @@ def locate_columns(schema: StructType, operation: str, takes: _Takes) -> dict[st
                 f"Accepted: {accepted}. Cast it."
             )
         if name in found:
-            raise InvalidMessage(f"The column {name} is there twice. Accepted: once.")
+            raise InvalidMessage(
+                f"The column {name} occurs twice (letter case does not count). Accepted: once. "
+                "Drop or rename one."
+            )
         found[name] = at
     for name in takes.required:
         if name not in found:
@@ -86,32 +89,38 @@ def locate_columns(schema: StructType, operation: str, takes: _Takes) -> dict[st
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one Arrow batch, column by column, as Arrow arrays."""
+    """All or some rows of one Arrow batch, as an Arrow array for each column.
+
+    length: the number of rows. places: their positions in the Arrow batch; None for all rows.
+    """
 
     columns: dict[str, pa.Array]
     length: int
-    places: Any = None  # in the Arrow batch, where these are only some of its rows
+    places: Any = None
 
     @staticmethod
     def of(batch: pa.RecordBatch, places: dict[str, int]) -> "Rows":
-        """Names the columns of a batch."""
+        """Take the columns of a batch by name. places: position of each column."""
         return Rows({name: batch.column(at) for name, at in places.items()}, batch.num_rows)
 
     def only(self, indices: Any) -> "Rows":
-        """The rows at these indices."""
+        """Select the rows at these indices."""
         wanted = pa.array(indices)
         columns = {name: column.take(wanted) for name, column in self.columns.items()}
         return Rows(columns, len(wanted), indices)
 
     def contents(self) -> Any:
-        """All contents as an object array of bytes. Raises InvalidMessage for a null."""
+        """Return all contents as an object array of bytes. Raises InvalidMessage for a null."""
         column = self.columns["content"]
         if column.null_count:
-            raise self.refused("content", _first(pc.is_null(column)), "STRING or BINARY, not null")
+            raise self.refusal("content", _first(pc.is_null(column)), "STRING or BINARY, not null")
         return _bytes_of(column)
 
     def bases(self, contents: Any, default: bytes | None) -> Any:
-        """What the slot of each row follows from: slotBasis, else the default, else the content."""
+        """Return the bytes that each row's slot is computed from, as an object array.
+
+        They are slotBasis, or else the default, or else the content.
+        """
         fallback = contents if default is None else np.full(self.length, default, object)
         if "slotBasis" not in self.columns:
             return fallback
@@ -123,10 +132,11 @@ class Rows:
         return bases
 
     def values(self, topic: TopicDefinition, default: int | None, not_before_ms: int | None) -> Any:
-        """The number that a topic's type needs of each row, as an int64 array.
+        """Return the time range, priority or fixed time of each row, as an int64 array.
 
-        default: for rows without one. not_before_ms: a fixed time must be after this. Raises
-        InvalidMessage naming the first row that is not accepted.
+        The type of the topic says which. Times are in ms. default: for rows without a value.
+        not_before_ms: a fixed time must be later than this. Raises InvalidMessage, which names the
+        first row that is not accepted.
         """
         of_type = topic.type
         name = of_type.value_name
@@ -147,38 +157,38 @@ class Rows:
         )
         if column.null_count or not pc.all(right).as_py():
             row = _first(pc.invert(right.fill_null(False)))
-            raise self.refused(name, row, accepted, default)
+            raise self.refusal(name, row, accepted, default)
         values = column.to_numpy(zero_copy_only=False)
         if not_before_ms is not None:
             past = values <= not_before_ms
             if past.any():
                 after = f"a time after now ({not_before_ms}), as pastFixedTime is fail"
-                raise self.refused(name, int(past.argmax()), after, default)
+                raise self.refusal(name, int(past.argmax()), after, default)
         return values
 
     def slots(self, topic: TopicDefinition) -> Any:
-        """The column slot. Raises InvalidMessage for a slot that the topic has not."""
+        """Return the column slot. Raises InvalidMessage for a slot that the topic lacks."""
         column = self.columns["slot"].cast(pa.int64())
         highest = topic.slot_amount - 1
         right = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, highest))
         right = right.fill_null(False)
         if not pc.all(right).as_py():
             accepted = f"0 to {highest}, the slots of topic {topic.name}"
-            raise self.refused("slot", _first(pc.invert(right)), accepted)
+            raise self.refusal("slot", _first(pc.invert(right)), accepted)
         return column.to_numpy(zero_copy_only=False)
 
     def check_texts(self, name: str, accepted: str) -> None:
-        """Raises InvalidMessage for the first value of a STRING column that is not valid UTF-8."""
+        """Check that a STRING column is valid UTF-8. Raises InvalidMessage for the first other."""
         row = first_not_utf8(self.columns[name])
         if row is not None:
             accepted = (
                 f"{accepted}, in valid UTF-8. Correct or drop the rows where is_valid_utf8({name}) "
                 "is false"
             )
-            raise self.refused(name, row, accepted)
+            raise self.refusal(name, row, accepted)
 
     def claim_ids(self) -> list[str]:
-        """The column claimId. Raises InvalidMessage for a text that is none."""
+        """Return the column claimId. Raises InvalidMessage for a text that is not a claim id."""
         accepted = "the claimId that came with the message"
         self.check_texts("claimId", accepted)
         ids: list[str | None] = self.columns["claimId"].to_pylist()
@@ -186,13 +196,13 @@ class Rows:
             try:
                 split_claim_id(claim_id or "")
             except InvalidOption:
-                raise self.refused("claimId", ids.index(claim_id), accepted) from None
+                raise self.refusal("claimId", ids.index(claim_id), accepted) from None
         return [claim_id or "" for claim_id in ids]
 
     def delays(self, default_ms: int | None) -> list[int | None]:
-        """The column delay in ms, ``default_ms`` where there is none.
+        """Return the delay of each row in ms, or ``default_ms`` for a row without one.
 
-        Raises InvalidMessage for one that is negative, longer than 366 days, or no duration.
+        Raises InvalidMessage for a delay that is negative, longer than 366 days, or not a duration.
         """
         if "delay" not in self.columns:
             return [default_ms] * self.length
@@ -206,20 +216,20 @@ class Rows:
             }
             for row, text in enumerate(texts):
                 if text is not None and delays[text] is None:
-                    raise self.refused("delay", row, accepted)
+                    raise self.refusal("delay", row, accepted)
             return [default_ms if text is None else delays[text] for text in texts]
         values = _milliseconds(column)
         beyond = pc.or_(pc.less(values, 0), pc.greater(values, LONGEST_DURATION_MS))
         refused = beyond.fill_null(False)
         if pc.any(refused).as_py():
             accepted = f"0 to {LONGEST_DURATION_MS} ms (366d); null for the topic's backoff"
-            raise self.refused("delay", _first(refused), accepted)
+            raise self.refusal("delay", _first(refused), accepted)
         return [default_ms if value is None else value for value in values.to_pylist()]
 
-    def refused(
+    def refusal(
         self, name: str, row: int, accepted: str, default: int | None = None
     ) -> InvalidMessage:
-        """The error for one row. default: of the option, for a row without a value."""
+        """Create the error for one row. default: the option's value, for a row without one."""
         value = _value(self.columns[name], row) if name in self.columns else None
         shown = _short(value)
         if value is None and default is not None:
@@ -232,7 +242,10 @@ class Rows:
 
 
 def first_not_utf8(column: pa.Array) -> int | None:
-    """The first row of a STRING column that is not valid UTF-8: a cast from BINARY checks none."""
+    """Return the first row of a STRING column that is not valid UTF-8, or None.
+
+    Such rows exist because Spark's cast from BINARY to STRING checks nothing.
+    """
     values = column.cast(pa.large_binary())
     try:
         values.cast(pa.large_string())
@@ -244,7 +257,7 @@ def first_not_utf8(column: pa.Array) -> int | None:
 
 
 def shown_value(column: pa.Array, row: int) -> str:
-    """A value as errors show it: escaped and cut short."""
+    """Format a value for an error: escaped, and at most 60 characters long."""
     return _short(_value(column, row))
 
 
@@ -259,9 +272,9 @@ def _is_utf8(value: bytes) -> bool:
 def _value(column: pa.Array, row: int) -> Any:
     try:
         return column[row].as_py()
-    except UnicodeDecodeError:  # a STRING that is not valid UTF-8: its bytes will do
+    except UnicodeDecodeError:  # not valid UTF-8: show the bytes
         return column[row].cast(pa.large_binary()).as_py()
-    except (OverflowError, ValueError):  # a time that Python has not: its number will do
+    except (OverflowError, ValueError):  # a time out of Python's range: show the number
         return column[row].cast(pa.int64()).as_py()
 
 
@@ -270,10 +283,10 @@ def _bytes_of(column: pa.Array) -> Any:
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
-    """Whole numbers as they are; times and intervals, which Arrow has in microseconds, in ms."""
+    """Convert times and intervals from Arrow's microseconds to ms; leave whole numbers as ms."""
     if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
         micros = column.cast(pa.int64())
-        # Arrow divides towards zero; a negative value is refused in any case, -1 us included.
+        # Arrow divides towards zero, which would make -1 us an accepted 0.
         return pc.if_else(pc.less(micros, 0), -1, pc.divide(micros, 1000))
     return column.cast(pa.int64())
 

@@ -1,4 +1,4 @@
-"""The sink that sends each message exactly once: tasks stage, the driver's commit publishes."""
+"""The exactly-once sink: tasks stage messages, and the driver's commit publishes them."""
 
 import logging
 import uuid
@@ -22,27 +22,32 @@ from rmq_spark.transport.server import shared_server
 
 _log = logging.getLogger(__name__)
 
-# Spark's own: StreamExecution.QUERY_ID_KEY and MicroBatchExecution.BATCH_ID_KEY. The query's id
-# lives in the checkpoint, so a restart has the same one.
+# Local properties that Spark sets: StreamExecution.QUERY_ID_KEY and
+# MicroBatchExecution.BATCH_ID_KEY. The query's id is kept in the checkpoint, so it survives a
+# restart.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one attempt of a task staged: by topic and slot, how many messages."""
+    """The result of one attempt of a task.
+
+    held: numbers of staged messages by topic and slot. rows: the rows that the task was given.
+    was_sealed: whether an earlier run has sealed the batch, so that nothing was staged.
+    """
 
     name: StageName
     held: dict[str, dict[int, int]] = field(default_factory=dict)
-    rows: int = 0  # that the task was given
-    again: bool = False  # the batch was sealed before, so nothing is held
+    rows: int = 0
+    was_sealed: bool = False
 
 
 class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("rmq")`` with ``deliveryGuarantee=exactlyOnce``.
+    """The writer of ``df.writeStream`` with ``deliveryGuarantee=exactlyOnce``.
 
-    An attempt of a task whose message does not reach commit (it failed, or a speculative twin was
-    faster) has staged in vain: nothing of it is ever published.
+    If the result of an attempt does not reach ``commit`` (the attempt failed, or a speculative copy
+    was faster), the messages that the attempt staged are never published.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -50,18 +55,18 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         self._work = SinkWork(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Runs in a task."""
+        """Stage the rows of one task; Spark calls it on an executor."""
         return self.stage(iterator, _name_of_attempt())
 
     def stage(self, batches: Iterator[pa.RecordBatch], name: StageName) -> Staged:
-        """Stages all rows of a partition, each Arrow batch checked whole before it goes.
+        """Stage all rows of a partition. Each Arrow batch is checked as a whole before it is sent.
 
-        Of a batch that is sealed they are only counted: nothing can be added to it any more, and
-        its replay must neither need room on a full server nor fail for a time that has passed.
+        The rows of a sealed batch are only counted: nothing can be added to the batch, and its
+        replay must neither need memory on a full server nor fail for a time that has passed.
         """
         staged = Staged(name)
         if self._sink(name.query).last().batch == name.batch:
-            staged.again = True
+            staged.was_sealed = True
             staged.rows = sum(batch.num_rows for batch in batches)
             return staged
         try:
@@ -77,38 +82,39 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         return staged
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of the batch have staged: publishes, unless an earlier run has done so."""
+        """Publish a batch that all its tasks have staged, unless an earlier run has done so."""
         staged = _staged(messages)
         if not staged:
             return
         sink = self._sink(staged[0].name.query)
-        again = any(one.again for one in staged)
+        was_sealed = any(one.was_sealed for one in staged)
         manifest = _manifest(staged)
-        sent = (sink.resume if again else sink.publish)(batchId, manifest)
-        self._compare(sink.last(), staged[0].name, manifest.messages)
+        sent = (sink.resume if was_sealed else sink.publish)(batchId, manifest)
+        self._warn_of_other_rows(sink.last(), staged[0].name, manifest.messages)
         if sent is None:
-            _log.info("rmq: batch %d was sent before: it adds nothing", batchId)
+            _log.info("rmq: batch %d was sent before; nothing was sent again", batchId)
         else:
             _log.info("rmq: batch %d: %d new and %d merged", batchId, sent.new, sent.merged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Deletes what was staged, if it is certain that nobody has begun to publish it.
+        """Delete the staged messages of a batch, if it cannot have been sealed.
 
-        Spark calls this after a commit that failed, too. Then no message is missing, and the batch
-        may be sealed already, or be so in a moment by a call whose reply was lost: what it consists
-        of must stay. The batch's replay publishes or deletes it.
+        Spark also calls this after a failed commit. No task's result is missing then, and the batch
+        may be sealed already, or become sealed by a call whose reply was lost. Its messages must
+        stay: the replay of the batch publishes or deletes them.
         """
         if any(message is None for message in messages):
             self._discard(_staged(messages))
 
-    def _compare(self, sealed: Sealed, name: StageName, rows: int) -> None:
-        """Warns where a batch came again with other rows; only their number can be compared."""
+    def _warn_of_other_rows(self, sealed: Sealed, name: StageName, rows: int) -> None:
+        """Warn if a batch was replayed with other rows. Only their number can be compared."""
         if sealed.batch != name.batch or sealed.messages in (None, rows):
             return
         _log.warning(
-            "rmq: batch %d of the query %s was sealed with %d messages by an earlier run and came "
-            "again with %d rows. What was sealed is sent, once; these rows were not. Either the "
-            "checkpoint was restored from a backup or copied, or the source is not repeatable.",
+            "rmq: batch %d of the query %s was sealed with %d messages by an earlier run and "
+            "replayed with %d rows. The sealed messages are sent, once; the replayed rows are not. "
+            "Either the checkpoint was restored from a backup or copied, or the source is not "
+            "repeatable.",
             name.batch,
             name.query,
             sealed.messages,
@@ -120,7 +126,7 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
             if staged:
                 self._sink(staged[0].name.query).discard(_manifest(staged))
         except RmqError as error:
-            _log.warning("rmq: what was staged in vain stays until the next batch: %s", error)
+            _log.warning("rmq: unused staged messages stay until the next batch: %s", error)
 
     def _sink(self, query: str) -> StagedSink:
         server = shared_server(self._options.connection)
@@ -134,7 +140,7 @@ def _name_of_attempt() -> StageName:
     batch = context.getLocalProperty(BATCH_ID) if context else None
     if context is None or query is None or batch is None:
         raise InvalidOption(
-            "deliveryGuarantee=exactlyOnce cannot be kept here: Spark does not tell which batch of "
+            "deliveryGuarantee=exactlyOnce is not possible here: Spark does not say which batch of "
             "which streaming query this is. Accepted: atLeastOnce."
         )
     return StageName(query, int(batch), context.partitionId(), uuid.uuid4().hex)

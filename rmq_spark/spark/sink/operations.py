@@ -1,4 +1,4 @@
-"""What a write can do with its rows: send, cancel, requeue, roll back, purge."""
+"""The operations of a write: send, cancel, requeue, roll back, purge."""
 
 import zlib
 from abc import ABC, abstractmethod
@@ -17,15 +17,15 @@ from rmq_spark.spark.sink.columns import Rows
 from rmq_spark.topics.definition import TopicDefinition, group_text
 from rmq_spark.topics.topic_types import TOPIC_TYPES
 
-# The columns that give messages their values: of each type its own.
+# The columns that hold due times and priorities: one for each topic type.
 VALUES = tuple(topic_type.value_name for topic_type in TOPIC_TYPES.values())
 
 
 class Operation(ABC):
     """One value of the option ``operation``.
 
-    columns: those it takes; required: those it cannot do without. creates: whether it may make a
-    topic.
+    columns: the columns that it accepts. required: the columns that it needs. creates: whether it
+    may create a topic.
     """
 
     columns: tuple[str, ...]
@@ -38,25 +38,25 @@ class Operation(ABC):
     def check_topic(  # noqa: B027 - most operations need nothing more of a topic
         self, topic: TopicDefinition, columns: set[str]
     ) -> None:
-        """Raises InvalidOption when columns and options together lack something for this topic."""
+        """Check that columns and options suffice for a topic. Raises InvalidOption."""
 
     @abstractmethod
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> Any:
-        """Checks the rows of one topic and prepares what do needs. Raises InvalidMessage."""
+        """Check the rows of one topic and build the argument of ``do``. Raises InvalidMessage."""
 
     @abstractmethod
     def do(self, queue: Queue, work: Any) -> dict[str, int]:
-        """Does it in Redis, and returns messages by what happened to them."""
+        """Run the operation in Redis. Returns numbers of messages by outcome."""
 
 
 class Send(Operation):
-    """Stores messages."""
+    """Sending: stores messages in a topic, for all its consumer groups."""
 
     columns = ("content", "slotBasis", *VALUES, "topic")
     creates = True
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Raises InvalidOption when nothing gives the value that the topic's type needs."""
+        """Check that a column or option gives what the topic type needs. Raises InvalidOption."""
         name = topic.type.value_name
         if name not in columns and topic.type.value_in(self._options) is None:
             raise InvalidOption(
@@ -65,7 +65,7 @@ class Send(Operation):
             )
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
-        """By slot, score, content, score, content, ..."""
+        """Pack score, content, score, content, ... by slot."""
         topic = queue.definition
         refuse_past = self._options.fail_past and topic.type.can_be_past
         now_ms = queue.now_ms() if refuse_past else None
@@ -75,23 +75,23 @@ class Send(Operation):
         return pairs_by_slot(scores, rows.columns["content"], slots)
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
-        """Sends."""
+        """Send the messages."""
         sent = queue.ask(sending.send, work)
         return {"new": sent.new, "merged": sent.merged}
 
 
 class Cancel(Operation):
-    """Recalls messages that nobody has claimed yet."""
+    """Cancelling: recalls messages that no consumer has claimed yet."""
 
     columns = ("content", "slotBasis", "slot", "topic")
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, list[bytes]]:
-        """Contents by slot."""
+        """Group contents by slot."""
         slots = slots_of_rows(queue.definition, rows, contents, self._options)
         return {slot: contents[at].tolist() for slot, at in rows_by_slot(slots)}
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
-        """Cancels: the copies of all groups, unless an option names one."""
+        """Cancel the messages in all consumer groups, or in the group of the option."""
         groups = queue.definition.groups if self._options.group is None else (queue.keys.group,)
         cancelled = sum(queue.of_group(group).cancel(work) for group in groups)
         asked = len(groups) * sum(map(len, work.values()))
@@ -99,17 +99,17 @@ class Cancel(Operation):
 
 
 class Requeue(Operation):
-    """Brings messages back from the DeadQueue as first deliveries."""
+    """Requeueing: returns messages from the DeadQueue to the store as first deliveries."""
 
     columns = ("content", "slotBasis", "slot", *VALUES, "topic")
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Raises InvalidOption when nothing gives a value that the type does not default."""
+        """Check that a value is given if the type has no default for it. Raises InvalidOption."""
         if topic.type.requeue_value is None:
             Send(self._options).check_topic(topic, columns)
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
-        """By slot, score, content, ... Where nothing tells the time, it is due at once."""
+        """Pack score, content, score, content, ... by slot. Without a time, a row is due now."""
         topic = queue.definition
         default = topic.type.value_in(self._options)
         values = rows.values(topic, topic.type.requeue_value if default is None else default, None)
@@ -118,38 +118,38 @@ class Requeue(Operation):
         return pairs_by_slot(scores, rows.columns["content"], slots)
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
-        """Requeues."""
+        """Requeue the messages."""
         requeued = queue.ask(sending.requeue, work)
         asked = sum(map(len, work.values())) // 2
         return {"requeued": requeued, "not found": asked - requeued}
 
 
 class Purge(Cancel):
-    """Deletes messages from the DeadQueue."""
+    """Purging: deletes messages from the DeadQueue."""
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Raises InvalidOption where it is not told which group's messages are meant."""
+        """Check that the consumer group is unambiguous. Raises InvalidOption."""
         if self._options.group is None and len(topic.groups) > 1:
             raise InvalidOption(
                 f"Topic {topic.name} has the consumer groups "
-                f"{', '.join(map(group_text, topic.groups))}: which of them is to lose its dead "
-                'messages? Add .option("group", ...).'
+                f"{', '.join(map(group_text, topic.groups))}. Name the one whose dead messages to "
+                'delete: .option("group", ...).'
             )
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
-        """Deletes."""
+        """Delete the messages."""
         purged = queue.purge(work)
         return {"purged": purged, "not found": sum(map(len, work.values())) - purged}
 
 
 class RollBack(Operation):
-    """Rolls back single messages of claims."""
+    """Rolling back: returns single messages of a claim, which are then delivered again."""
 
     columns = ("content", "slot", "claimId", "delay", "topic")
     required = ("content", "slot", "claimId")
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> list[Rollback]:
-        """One rollback for each slot, claim and delay."""
+        """Group contents into one rollback for each slot, claim and delay."""
         slots = rows.slots(queue.definition).tolist()
         wanted: dict[tuple[int, str, int | None], list[bytes]] = {}
         keys = zip(slots, rows.claim_ids(), rows.delays(self._options.delay_ms), strict=True)
@@ -161,7 +161,10 @@ class RollBack(Operation):
         ]
 
     def do(self, queue: Queue, work: list[Rollback]) -> dict[str, int]:
-        """Rolls back. What its claim holds no more is left alone: it comes again by itself."""
+        """Roll back the messages.
+
+        A message that its claim no longer holds is left alone: it comes again by itself.
+        """
         result = queue.ask(claiming.rollbacks, work)
         return {"rolled back": result.rolled_back, "left alone": result.left_alone}
 
@@ -176,7 +179,7 @@ OPERATIONS: dict[str, type[Operation]] = {
 
 
 def slots_of_rows(topic: TopicDefinition, rows: Rows, contents: Any, options: SinkOptions) -> Any:
-    """The slot of each row: its column slot, else what follows from slotBasis or content."""
+    """Return the slot of each row: from the column slot, or else from slotBasis or content."""
     if "slot" in rows.columns:
         return rows.slots(topic)
     bases = rows.bases(contents, options.slot_basis)

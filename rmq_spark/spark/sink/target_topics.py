@@ -1,4 +1,4 @@
-"""Which topics the rows of a write belong to."""
+"""The topics that the rows of a write go to."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +17,9 @@ from rmq_spark.transport.server import Server
 
 
 class SinkTopics:
-    """The topics of one write, found by the option ``topic`` or by the column of that name.
+    """The topics of one write, named by the option ``topic`` or by the column of that name.
 
-    defines: whether the write may make a topic that does not exist yet.
+    defines: whether the write may create a topic that does not exist yet.
     """
 
     def __init__(self, options: SinkOptions, defines: bool) -> None:
@@ -27,9 +27,10 @@ class SinkTopics:
         self._defines = defines
 
     def find(self, server: Server, name: str) -> TopicDefinition:
-        """A topic's definition; its type and slots agree with the options, where these name them.
+        """Read the definition of a topic, or create the topic where the write may do so.
 
-        Raises UnknownTopic, TopicMismatch, InvalidOption.
+        Raises UnknownTopic; TopicMismatch if its type or slots differ from the options;
+        InvalidOption.
         """
         options = self._options
         broker = Broker(server, key_prefix=options.key_prefix)
@@ -37,22 +38,24 @@ class SinkTopics:
             broker.definition(check_topic_name(name))
         elif options.topic_type is None and broker.find(name) is None:
             raise UnknownTopic(
-                f"The topic {name} does not exist yet. Its first use defines it: add "
+                f"The topic {name} does not exist yet. To create it with this write, add "
                 f'.option("topicType", ...), one of {", ".join(TOPIC_TYPES)}.'
             )
         return broker.define(name, options.topic_type, options.slot_amount, **options.settings)
 
     def queue(self, server: Server, topic: TopicDefinition) -> Queue:
-        """The queue of a topic, of the group that an option names or else of its first one."""
+        """Open the queue of a topic for the consumer group of the option, or the first group."""
         group = topic.groups[0] if self._options.group is None else self._options.group
         return Queue(server, topic, key_prefix=self._options.key_prefix, group=group)
 
     def split(
         self, server: Server, known: dict[str, TopicDefinition], rows: Rows, contents: Any
     ) -> Iterator[tuple[Queue, Rows, Any]]:
-        """The rows of each topic, with their contents. A row's own topic goes before the option.
+        """Split rows by topic. Yields the queue, the rows and the contents of each topic.
 
-        known: definitions found before, in this task or on the driver; new ones are added.
+        A topic in the column takes precedence over the option. known: the definitions read so far,
+        in this task or on the driver; the method adds new ones. Raises InvalidMessage for a row
+        without an acceptable topic, and the errors of ``find``.
         """
         default = self._options.topic
         if "topic" not in rows.columns:
@@ -66,7 +69,7 @@ class SinkTopics:
             names = names.fill_null(default)
         if names.null_count:
             row = pc.index(pc.is_null(names), True).as_py()
-            raise rows.refused("topic", row, accepted)
+            raise rows.refusal("topic", row, accepted)
         for name in pc.unique(names).to_pylist():
             try:
                 known.setdefault(name, known.get(name) or self.find(server, name))

@@ -1,4 +1,4 @@
-"""Which rows a write would refuse, without writing any."""
+"""A dry run of a write: finds the rows that the sink would refuse, and writes none."""
 
 from collections.abc import Iterator
 
@@ -15,10 +15,10 @@ REASON = "rmq_reason"
 
 
 def with_refusals(rows: DataFrame, columns: list[str], options: SinkOptions) -> DataFrame:
-    """The rows with one more column, REASON: why the sink refuses each, null where it takes it.
+    """Add the column REASON to rows: why the sink refuses a row, or null if it accepts it.
 
-    columns: those that would be written. Raises as a write does for what
-    is no single row's fault: InvalidOption, InvalidMessage, TopicError, ServerError.
+    columns: the columns to write. Raises InvalidOption, InvalidMessage, TopicError and ServerError,
+    as a write does, for errors that no single row causes.
     """
     sent = rows.select(columns).schema
     work = SinkWork(options, sent)
@@ -33,7 +33,10 @@ def with_refusals(rows: DataFrame, columns: list[str], options: SinkOptions) -> 
 
 
 def _reasons(work: SinkWork, batch: pa.RecordBatch) -> list[str | None]:
-    """Of each row why it is refused, or None. Halves what is refused, down to single rows."""
+    """Return for each row the reason for its refusal, or None.
+
+    The sink refuses a batch as a whole, so a refused batch is halved until single rows remain.
+    """
     try:
         for _ in work.checked(iter([batch])):
             pass

@@ -1,4 +1,4 @@
-"""The sink as Spark calls it. What is done with the rows is in operations."""
+"""The writers that Spark calls, at least once. The module operations says what each row does."""
 
 import logging
 from collections import Counter
@@ -16,12 +16,12 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
+from rmq_spark.spark.garbage_collection import freeze_live_objects
 from rmq_spark.spark.options import SinkOptions
-from rmq_spark.spark.sink.arrow_pairs import larger
+from rmq_spark.spark.sink.arrow_pairs import coalesce
 from rmq_spark.spark.sink.columns import Rows, locate_columns
 from rmq_spark.spark.sink.operations import OPERATIONS
 from rmq_spark.spark.sink.target_topics import SinkTopics
-from rmq_spark.spark.worker_process import spare_collections
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.transport.server import Server, shared_server
 
@@ -29,17 +29,17 @@ _log = logging.getLogger(__name__)
 
 
 class Counted(WriterCommitMessage):
-    """What one task did: messages by what happened to them."""
+    """The result of one task: numbers of messages by outcome, such as new and merged."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self.counts = counts
 
 
 class SinkWork:
-    """What a write does. Made on the driver, pickled to the tasks.
+    """The work of one write: created on the driver, pickled, run in each task.
 
-    The definition of the topic that an option names is read on the driver when a batch starts, so
-    every task of the batch sends to the same consumer groups.
+    The driver reads the definition of the topic in the option when a batch starts, so that every
+    task of the batch sends to the same consumer groups.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -62,9 +62,10 @@ class SinkWork:
             )
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Counted:
-        """Works on all rows of a partition, each batch checked whole before it goes.
+        """Check and write all rows of a partition. Returns the counts.
 
-        While Redis works on one, the next is read and checked.
+        Each batch is checked as a whole before any of it is written. While Redis executes one
+        batch, the next is read and checked.
         """
         counts: Counter[str] = Counter()
         under_way: Future[None] | None = None
@@ -82,11 +83,11 @@ class SinkWork:
             counts.update(self._operation.do(queue, work))
 
     def checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[tuple[Queue, Any]]]:
-        """Of each batch, once all of it is checked, what is to be done in each topic."""
-        spare_collections()
+        """Check batches. Yields the work of each whole batch, as pairs of a queue and its work."""
+        freeze_live_objects()
         server = shared_server(self._options.connection)
         known = dict(self._known)
-        for batch in larger(batches):
+        for batch in coalesce(batches):
             rows = Rows.of(batch, self._places)
             yield [
                 (queue, self._operation.work_of(queue, part, contents))
@@ -97,41 +98,44 @@ class SinkWork:
 
 
 class RmqWriter(DataSourceArrowWriter):
-    """``df.write.format("rmq")``: at least once; a task that fails and is run again sends again."""
+    """The writer of ``df.write.format("rmq")``: at least once. A task that is retried resends."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._work = SinkWork(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
-        """Runs in a task."""
+        """Write the rows of one task; Spark calls it on an executor."""
         return self._work.run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are done."""
+        """Log the counts of all tasks, which have succeeded."""
         report("the write", messages)
 
 
 class RmqStreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format("rmq")``: at least once; a batch that is run again is sent again."""
+    """The writer of ``df.writeStream``: at least once. A replayed batch is sent again."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._work = SinkWork(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
-        """Runs in a task."""
+        """Write the rows of one task; Spark calls it on an executor."""
         return self._work.run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of the batch are done."""
+        """Log the counts of a batch, all of whose tasks have succeeded."""
         report(f"batch {batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent stays; when the batch is run again, it merges with it."""
+        """Log the counts of a failed batch.
+
+        Its messages stay in Redis; when the batch is replayed, equal messages merge with them.
+        """
         _log.warning("rmq: batch %d failed after: %s", batchId, _total(messages))
 
 
 def report(what: str, messages: list[WriterCommitMessage | None]) -> None:
-    """Logs what was done, as a warning where messages were not there any more."""
+    """Log the counts of a write, as a warning if some messages were no longer in their queue."""
     total = _total(messages)
     missed = total["left alone"] + total["not found"]
     _log.log(logging.WARNING if missed else logging.INFO, "rmq: %s: %s", what, dict(total))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_spark.protocol.claims import CLAIMS_A_BATCH, MESSAGES_A_CLAIM
-from rmq_spark.spark.even_shares import evenly
+from rmq_spark.spark.even_shares import share_evenly
 
 MESSAGES_A_SLOT = MESSAGES_A_CLAIM * CLAIMS_A_BATCH
 # Of a limited batch one message in so many goes round the slots, so that none starves behind those
@@ -41,7 +41,7 @@ def allocate(due: Mapping[int, int], limit: int | None, seq: int) -> dict[int, i
     give nothing are left out.
     """
     wanted = {slot: min(count, MESSAGES_A_SLOT) for slot, count in due.items()}
-    return evenly(wanted, sum(wanted.values()) if limit is None else limit, seq)
+    return share_evenly(wanted, sum(wanted.values()) if limit is None else limit, seq)
 
 
 def earliest(

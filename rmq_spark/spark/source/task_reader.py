@@ -16,9 +16,9 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import UnreadableContent
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest
+from rmq_spark.spark.garbage_collection import freeze_live_objects
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.planning import PlannedClaim
-from rmq_spark.spark.worker_process import spare_collections
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.transport.server import shared_server
@@ -71,7 +71,7 @@ def read_partition(
 
     Raises Superseded, Settled, Lost, UnreadableContent, ServerError.
     """
-    spare_collections()
+    freeze_live_objects()
     delivery = partition.delivery
     server = shared_server(options.connection, options.patience_s)
     group = options.subscription.group

@@ -1,8 +1,8 @@
-"""Tables in Spark's catalog: what CREATE TABLE was given is kept in the schema.
+"""Tables in Spark's catalog: the options of CREATE TABLE are kept in the schema.
 
-Spark 4.3 gives the options of CREATE TABLE ... USING to the data source when it asks for the
-schema, and never again: a SELECT brings none (PythonTable.newScanBuilder sees those of the SELECT
-alone). What a schema says about its columns does come again, so they go there.
+Spark 4.3 passes the options of CREATE TABLE ... USING to the data source only when it asks for the
+schema. A SELECT passes its own options alone (PythonTable.newScanBuilder). Spark does pass the
+metadata of the columns again, so the options are stored in it.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,11 @@ _KEY = "rmq.options"
 _OF_CATALOG = "option."
 
 
-def own_options(given: Mapping[str, str]) -> dict[str, str]:
-    """The options that somebody gave: those of CREATE TABLE come among properties of the table."""
+def user_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that the user gave.
+
+    Spark mixes the options of CREATE TABLE with properties of the table, and prefixes them.
+    """
     own = {
         name.removeprefix(_OF_CATALOG): value
         for name, value in given.items()
@@ -29,15 +32,15 @@ def own_options(given: Mapping[str, str]) -> dict[str, str]:
     return own or dict(given)
 
 
-def is_of_catalog(given: Mapping[str, str]) -> bool:
-    """Whether these came with CREATE TABLE."""
+def is_from_catalog(given: Mapping[str, str]) -> bool:
+    """Return whether the options come from CREATE TABLE."""
     return any(name.startswith(_OF_CATALOG) for name in given)
 
 
-def remembering(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The schema with the options of CREATE TABLE.
+def with_stored_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Store the options of CREATE TABLE in the metadata of a schema. Returns the new schema.
 
-    Raises InvalidOption for a password, which would lie in the catalog for all to read.
+    Raises InvalidOption for a password, which every user of the catalog could read.
     """
     _refuse_secrets(options)
     first, *others = schema.fields
@@ -45,8 +48,8 @@ def remembering(schema: StructType, options: Mapping[str, str]) -> StructType:
     return StructType([marked, *others])
 
 
-def remembered(schema: StructType) -> dict[str, str]:
-    """The options that a schema was made with; empty for any other schema."""
+def stored_options(schema: StructType) -> dict[str, str]:
+    """Return the options stored in a schema, or no options."""
     for field in schema.fields:
         if _KEY in field.metadata:
             return dict(field.metadata[_KEY])
@@ -58,12 +61,13 @@ def _refuse_secrets(options: Mapping[str, str]) -> None:
     if any(option and _holds_secret(option, text) for option, text in found):
         raise InvalidOption(
             "CREATE TABLE would keep the password of Redis in the catalog for all to read. Leave "
-            "it and redis.url out, and give the address with its password to Spark's driver and "
-            "executors as RMQ_REDIS_URL; or use CREATE TEMPORARY VIEW, which is not kept."
+            "out the password and redis.url, and give the address with its password to Spark's "
+            "driver and executors as RMQ_REDIS_URL; or use CREATE TEMPORARY VIEW, which is not "
+            "kept."
         )
 
 
 def _holds_secret(option: Option[Any], text: str) -> bool:
-    """Whether a value is a password, or an address that may hold one."""
+    """Return whether a value is a password, or an address that may contain one."""
     is_address = option in (URL, SENTINELS)
     return option.is_secret and (not is_address or "@" in text or "?" in text)

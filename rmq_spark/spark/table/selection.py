@@ -1,4 +1,4 @@
-"""Which part of a topic's queues is read as a table, and the options that say it."""
+"""The part of a topic's queues that is read as a table, and the options that select it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ from rmq_spark.transport.connection import ConnectionOptions, connection_of
 
 @dataclass(frozen=True)
 class Scope:
-    """Queues, slots (None: all), and bounds in ms of the times that queues are sorted by.
+    """A selection of queues, slots and times.
 
-    A store and a retry queue are sorted by due times, a PrepareQueue by times of claims, a
-    DeadQueue by times of death.
+    slots: None for all. times: bounds in ms of the times that a queue is sorted by: due times for
+    the store and the retry queue, claim times for the PrepareQueue, and times of death for the
+    DeadQueue.
     """
 
     queues: tuple[QueueKind, ...]
@@ -27,25 +28,25 @@ class Scope:
     times: Bounds = UNBOUNDED
 
     def slots_of(self, topic: TopicDefinition) -> list[int]:
-        """The slots to read. Raises InvalidOption for one that the topic has not."""
+        """Return the slots to read, sorted. Raises InvalidOption for one that the topic lacks."""
         if self.slots is None:
             return list(range(topic.slot_amount))
         beyond = [slot for slot in self.slots if slot >= topic.slot_amount]
         if beyond:
             raise InvalidOption(
-                f"slots names {min(beyond)}, but topic {topic.name} has the slots 0 to "
-                f"{topic.slot_amount - 1}."
+                f"slots names {min(beyond)}, but topic {topic.name} does not have that slot. "
+                f"Accepted: 0 to {topic.slot_amount - 1}."
             )
         return sorted(self.slots)
 
     def scores_of(self, kind: QueueKind, topic: TopicDefinition) -> Bounds | None:
-        """The scores to read of one of its queues; None where nothing in it has such a time."""
+        """Return the scores to read from one queue; None if its messages have no such time."""
         times = self.times
         if times == UNBOUNDED or kind is QueueKind.DEAD:
             return times
-        if kind is QueueKind.STORE:  # without retries: their scores are no times
+        if kind is QueueKind.STORE:  # rolled-back messages are left out: their score is not a time
             return times.within(LOWEST_SCORE, None) if topic.type.has_due_times else None
-        # Full seconds, beside which a score has what is left of retries, and a rank.
+        # These scores hold full seconds; their last digits are the retries left and a rank.
         return Bounds(_second_from(times.low), _second_from(times.high))
 
 
@@ -55,7 +56,7 @@ def _second_from(ms: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a table was asked for."""
+    """The options of a table."""
 
     connection: ConnectionOptions
     key_prefix: str
@@ -66,7 +67,7 @@ class TableOptions:
 
 
 def is_table(given: Mapping[str, str]) -> bool:
-    """Whether these are the options of a table."""
+    """Return whether the options ask for a table, that is, name a queue."""
     return any(TABLE.find(name) is QUEUE for name in given)
 
 

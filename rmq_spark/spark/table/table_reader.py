@@ -1,4 +1,4 @@
-"""Queues as tables: read page by page, nothing is taken."""
+"""The reader of queues as tables. It reads page by page and consumes nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,12 +16,12 @@ from rmq_spark.spark.table.selection import Scope, TableOptions
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.transport.server import shared_server
 
-# A task costs Spark some 20 ms; so many rows are read in 0.16 s (bench/table.py).
+# Starting a task costs Spark some 20 ms; reading this many rows takes 0.16 s (bench/table.py).
 ROWS_A_TASK = 50_000
 
 
 class TablePartition(InputPartition):
-    """The slots that one task reads."""
+    """The part of a table that one task reads: the scope, in some slots of the topic."""
 
     def __init__(self, topic: TopicDefinition, scope: Scope, slots: Sequence[int]) -> None:
         self.topic = topic
@@ -33,11 +33,11 @@ class TablePartition(InputPartition):
 
 
 class RmqTableReader(DataSourceReader):
-    """Shows what the queues of a topic hold.
+    """The reader of a topic's queues, as Spark calls it.
 
-    It has no pushFilters: Spark 4.3 keeps what the last query on a DataFrame pushed, and reads no
-    more in the next (seen: after where("a = 1") the same DataFrame had one row; in a union of two
-    filters only the second one's). Options choose slots and times instead.
+    It does not implement pushFilters: Spark 4.3 applies the filters of one query on a DataFrame to
+    the next query, too (seen: after where("a = 1") the same DataFrame had one row, and a union of
+    two filters returned only the rows of the second). Options select slots and times instead.
     """
 
     def __init__(self, options: TableOptions, schema: StructType) -> None:
@@ -45,7 +45,7 @@ class RmqTableReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[TablePartition]:
-        """Slots by task. Raises UnknownTopic, InvalidOption, ServerError."""
+        """Distribute slots over tasks. Raises UnknownTopic, InvalidOption, ServerError."""
         options = self._options
         server = shared_server(options.connection)
         topic = Broker(server, key_prefix=options.key_prefix).definition(options.topic)
@@ -59,7 +59,7 @@ class RmqTableReader(DataSourceReader):
         return max(1, min(MOST_TASKS, rows // ROWS_A_TASK))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in a task. Raises ServerError."""
+        """Read the slots of one task as Arrow batches, one for each page. Raises ServerError."""
         assert isinstance(partition, TablePartition)  # noqa: S101 - Spark hands back our own
         options, topic = self._options, partition.topic
         server = shared_server(options.connection)
@@ -100,7 +100,7 @@ def _times(times_ms: Sequence[int | None], of_type: pa.DataType) -> pa.Array:
 
 
 def _content(page: Page, of_type: pa.DataType) -> pa.Array:
-    """The contents; as text, null for one that is none, so that the others can be looked at."""
+    """Convert contents to a column. As text, a content that is not valid UTF-8 becomes null."""
     binary = pa.array(page.contents, pa.binary())
     try:
         return binary.cast(of_type)

@@ -352,7 +352,7 @@ def test_a_claim_that_is_gone_is_counted_and_no_error(rmq, claimed, caplog):
     heard(frame, 1)
     assert totals(heard) == (0, 12, 6)
     assert queue.figures().counters["rolledBack"] == 6
-    assert "rolled back, but for 6 whose claim was gone" in caplog.text
+    assert "rolled back, except 6 whose claim was gone" in caplog.text
 
 
 def test_a_rollback_that_redis_refuses_fails_the_batch_and_loses_nothing(rmq, claimed):

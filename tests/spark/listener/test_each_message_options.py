@@ -52,7 +52,7 @@ def test_what_is_no_function_or_cannot_be_sent_is_refused():
         rmq_spark.each_message("bill")
     with refused(InvalidOption, "is async"):
         rmq_spark.each_message(later)
-    with refused(InvalidOption, "cannot be sent", "lock", "make that inside the function"):
+    with refused(InvalidOption, "cannot be sent", "lock", "Create it inside the function"):
         rmq_spark.each_message(lambda message: lock.acquire())
 
 

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq_spark.errors import UnusableFunction
-from rmq_spark.spark.listener.message_child import Handing, Job
+from rmq_spark.spark.listener.message_child import InputFormat, Job
 from rmq_spark.spark.listener.message_runner import MessageRunner, Stopped
 
 from ... import programs
@@ -39,9 +39,9 @@ def rows(count, size=0):
 def runner_for():
     made = []
 
-    def new(function, handing=Handing.MESSAGE, loading_s=GENEROUS_S, **settings):
+    def new(function, input_format=InputFormat.MESSAGE, loading_s=GENEROUS_S, **settings):
         name = f"function{len(made)}-id"
-        job = Job(name, cloudpickle.dumps(function), handing, SCHEMA.json(), **settings)
+        job = Job(name, cloudpickle.dumps(function), input_format, SCHEMA.json(), **settings)
         made.append(MessageRunner(job, loading_s))
         return made[-1]
 
@@ -286,7 +286,7 @@ WORKER = """
     import os, sys, time
     from pyspark import cloudpickle
     from rmq_spark.spark.listener import message_child
-    from rmq_spark.spark.listener.message_child import Handing, Job
+    from rmq_spark.spark.listener.message_child import InputFormat, Job
     from rmq_spark.spark.listener.message_runner import MessageRunner
     from tests.spark.listener import test_message_runner as tests
 
@@ -296,7 +296,7 @@ WORKER = """
         time.sleep(1000 if sys.argv[1] == "hangs" else 0)
 
     message_child.sys.platform = sys.argv[2]
-    job = Job("", cloudpickle.dumps(function), Handing.MESSAGE, tests.SCHEMA.json())
+    job = Job("", cloudpickle.dumps(function), InputFormat.MESSAGE, tests.SCHEMA.json())
     MessageRunner(job).run(tests.rows(1))
     time.sleep(1000)
 """
@@ -324,15 +324,15 @@ def test_no_process_outlives_its_worker(tmp_path, state, platform):
 def after(path, calls):
     """Goes on until a function has noted so many calls."""
 
-    def goes_on(worked, failures):
+    def should_continue(worked, failures):
         told.append((worked, failed(failures)))
         with open(path, "a+") as file:
             file.seek(0)
             return len(file.readlines()) < calls
 
     told = []
-    goes_on.told = told
-    return goes_on
+    should_continue.told = told
+    return should_continue
 
 
 def test_a_stop_ends_the_process_and_tells_what_was_done_before(runner_for, notes):
@@ -343,9 +343,9 @@ def test_a_stop_ends_the_process_and_tells_what_was_done_before(runner_for, note
             time.sleep(1000)
 
     runner = runner_for(noting(notes.path, work))
-    goes_on = after(notes.path, 5)
+    should_continue = after(notes.path, 5)
     with pytest.raises(Stopped) as stopped:
-        runner.run(rows(9), goes_on=goes_on)
+        runner.run(rows(9), should_continue=should_continue)
     assert (stopped.value.worked, failed(stopped.value.failures)) == (4, [1, 3])
     assert notes.read() == list(range(5))
     assert runner.pid is None
@@ -359,11 +359,11 @@ def test_a_stop_counts_on_where_a_process_has_died(runner_for, notes):
         if row.n == 3:
             time.sleep(1000)
 
-    goes_on = after(notes.path, 4)
+    should_continue = after(notes.path, 4)
     with pytest.raises(Stopped) as stopped:
-        runner_for(noting(notes.path, work)).run(rows(9), goes_on=goes_on)
+        runner_for(noting(notes.path, work)).run(rows(9), should_continue=should_continue)
     assert (stopped.value.worked, failed(stopped.value.failures)) == (3, [1])
-    assert goes_on.told[-1] == (3, [1])
+    assert should_continue.told[-1] == (3, [1])
 
 
 def test_a_stop_within_a_call_with_a_batch_counts_none_of_it(runner_for, notes):
@@ -374,7 +374,7 @@ def test_a_stop_within_a_call_with_a_batch_counts_none_of_it(runner_for, notes):
 
     notes_path = notes.path
     with pytest.raises(Stopped) as stopped:
-        runner_for(work, Handing.ARROW).run(rows(9), goes_on=after(notes.path, 1))
+        runner_for(work, InputFormat.ARROW).run(rows(9), should_continue=after(notes.path, 1))
     assert (stopped.value.worked, stopped.value.failures) == (0, [])
 
 
@@ -451,16 +451,17 @@ def test_a_function_whose_loading_kills_the_process_is_no_messages_fault(runner_
 
 
 @pytest.mark.parametrize(
-    ("handing", "kind"), [(Handing.ARROW, pa.RecordBatch), (Handing.PANDAS, pd.DataFrame)]
+    ("input_format", "kind"),
+    [(InputFormat.ARROW, pa.RecordBatch), (InputFormat.PANDAS, pd.DataFrame)],
 )
-def test_a_function_of_batches_returns_what_failed(runner_for, handing, kind):
+def test_a_function_of_batches_returns_what_failed(runner_for, input_format, kind):
     def odd_ones(batch):
         assert type(batch).__name__ == name
         numbers = batch["n"] if name == "DataFrame" else batch["n"].to_numpy()
         return numbers % 2 == 1
 
     name = kind.__name__
-    assert failed(runner_for(odd_ones, handing).run(rows(5))) == [1, 3]
+    assert failed(runner_for(odd_ones, input_format).run(rows(5))) == [1, 3]
 
 
 def test_a_batch_fails_whole_when_its_call_raises_hangs_or_dies(runner_for):
@@ -476,7 +477,7 @@ def test_a_batch_fails_whole_when_its_call_raises_hangs_or_dies(runner_for):
             return "nonsense"
         return None
 
-    runner = runner_for(fall, Handing.ARROW)
+    runner = runner_for(fall, InputFormat.ARROW)
     batch = rows(9)
     reasons = []
     for first in range(6):

@@ -84,13 +84,13 @@ def batches(*counts):
 
 def test_small_batches_are_joined_up_to_a_number_of_rows(monkeypatch):
     monkeypatch.setattr(packing, "ROWS_A_BATCH", 10)
-    assert [b.num_rows for b in packing.larger(batches(4, 0, 6, 1, 9, 1))] == [10, 10, 1]
-    assert [b.num_rows for b in packing.larger(batches(25, 2))] == [25, 2]
-    assert list(packing.larger(batches(0, 0))) == []
+    assert [b.num_rows for b in packing.coalesce(batches(4, 0, 6, 1, 9, 1))] == [10, 10, 1]
+    assert [b.num_rows for b in packing.coalesce(batches(25, 2))] == [25, 2]
+    assert list(packing.coalesce(batches(0, 0))) == []
 
 
 def test_small_batches_are_joined_up_to_a_number_of_bytes(monkeypatch):
     monkeypatch.setattr(packing, "BYTES_A_BATCH", 100)
-    assert [b.num_rows for b in packing.larger(batches(5, 5, 5))] == [5, 5, 5]
+    assert [b.num_rows for b in packing.coalesce(batches(5, 5, 5))] == [5, 5, 5]
     monkeypatch.setattr(packing, "BYTES_A_BATCH", 1000)
-    assert [b.num_rows for b in packing.larger(batches(5, 5, 5))] == [15]
+    assert [b.num_rows for b in packing.coalesce(batches(5, 5, 5))] == [15]

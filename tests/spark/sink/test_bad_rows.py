@@ -192,7 +192,7 @@ def test_a_mistyped_column_is_refused_with_the_list_of_those_accepted(rmq):
 
 def test_a_column_that_is_there_twice_in_different_case_is_refused(rmq):
     schema = StructType().add("content", StringType()).add("CONTENT", StringType())
-    with refused(InvalidMessage, "The column content is there twice"):
+    with refused(InvalidMessage, "The column content occurs twice"):
         rmq.writer(schema, topic=rmq.name(), topicType="Priority")
 
 

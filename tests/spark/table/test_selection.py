@@ -45,5 +45,5 @@ def test_what_waits_for_a_retry_in_the_store_has_no_due_time():
 
 def test_slots_are_those_named():
     assert Scope((STORE,), slots=frozenset({5, 2})).slots_of(TIMED) == [2, 5]
-    with refused(InvalidOption, "slots names 8", "the slots 0 to 7"):
+    with refused(InvalidOption, "slots names 8", "Accepted: 0 to 7"):
         Scope((STORE,), slots=frozenset({2, 8, 9})).slots_of(TIMED)

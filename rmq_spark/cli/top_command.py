@@ -1,4 +1,4 @@
-"""rmq top: what moves, again and again."""
+"""rmq top: watches rates, queues and consumers of topics."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from rmq_spark.cli.arguments import Json, told
+from rmq_spark.cli.arguments import Json, option_help
 from rmq_spark.cli.output import age_text, print_json, print_table, table_of
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.broker import Broker
@@ -26,22 +26,23 @@ COLUMNS = (
 def top(
     context: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(help="Topics; otherwise all.", show_default=False)
+        list[str] | None, typer.Argument(help="Topics; without any, all.", show_default=False)
     ] = None,
-    interval: Annotated[str, typer.Option(help=told(INTERVAL))] = str(INTERVAL.default),
+    interval: Annotated[str, typer.Option(help=option_help(INTERVAL))] = str(INTERVAL.default),
     times: Annotated[
         int | None,
-        typer.Option("--times", "-n", min=1, help="Look so many times; otherwise until Ctrl-C."),
+        typer.Option("--times", "-n", min=1, help="Look this many times, instead of until Ctrl-C."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Watch rates, queues and consumers of topics until Ctrl-C.
 
-    If stdout is not a terminal, the tables follow each other. With --json each look is one line.
+    If stdout is not a terminal, rmq prints one table after another. With --json, each look is one
+    line.
     """
     seconds = INTERVAL.parse(interval) / 1000
     broker = broker_of(context)
-    looks = _Looks(broker, names)
+    looks = _Snapshots(broker, names)
     if as_json or not sys.stdout.isatty():
         for _ in _ticks(seconds, times):
             rows, rates = looks.next()
@@ -56,18 +57,18 @@ def top(
             live.update(table_of(COLUMNS, _lines(*looks.next())), refresh=True)
 
 
-class _Looks:
-    """One look after the other; rates are what the counters have moved in between."""
+class _Snapshots:
+    """Successive snapshots of topics. Rates follow from the counters of two successive ones."""
 
     def __init__(self, broker: Broker, names: Sequence[str] | None) -> None:
         self._broker = broker
         self._names = names
         for name in names or ():
-            broker.definition(name)  # one that is not there is told at once
+            broker.definition(name)  # fails at once for a topic that does not exist
         self._before: dict[tuple[str, str], tuple[float, dict[str, int]]] = {}
 
     def next(self) -> tuple[list[Row], dict[tuple[str, str], tuple[float, float]]]:
-        """The rows, and by topic and group, messages a second in and out."""
+        """Take a snapshot. Returns its rows, and rates (in, out) a second by topic and group."""
         rows = look(self._broker, self._names)
         at = time.monotonic()
         rates = {}

@@ -1,4 +1,4 @@
-"""Commands that bring messages back, delete them, or give them back."""
+"""Commands that repair queues: they requeue, purge and expire messages."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -18,7 +18,7 @@ from rmq_spark.cli.arguments import (
     Topic,
     Until,
     Yes,
-    told,
+    option_help,
 )
 from rmq_spark.cli.chosen_messages import (
     Every,
@@ -26,11 +26,11 @@ from rmq_spark.cli.chosen_messages import (
     encoded,
     encoded_basis,
     pages_of,
-    tell_count,
+    print_count,
     times_of,
 )
-from rmq_spark.cli.message_values import check_told, given_types, message_with, parse_values
-from rmq_spark.cli.output import confirm, messages_text, tell
+from rmq_spark.cli.message_values import given_types, message_with, parse_values, require_value
+from rmq_spark.cli.output import confirm, messages_text, print_result
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.messages import contents_by_slot, requeue_score
 from rmq_spark.options.option import Option
@@ -62,26 +62,26 @@ def requeue(
     group: Group = DEFAULT_GROUP_TEXT,
     as_json: Json = False,
 ) -> None:
-    """Bring dead messages back, with all their retries.
+    """Requeue dead messages, with all their retries.
 
-    They are due at once unless an option says when. A Priority topic needs --priority.
+    They are due at once unless an option sets a time. A Priority topic needs --priority.
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
     values = message_with(parse_values(queue, given_types(time_range, priority, fixed_time)))
     if queue.definition.type.requeue_value is None:
-        check_told(queue.definition, values, "brought back")
+        require_value(queue.definition, values, "requeued")
     score = requeue_score(values, queue.definition, queue.now_ms())
     found: Iterable[dict[int, list[bytes]]]
     if are_named(contents, every):
         found = [contents_by_slot(encoded(contents), encoded_basis(slot_basis), queue.definition)]
-    else:  # what dies again meanwhile is not brought back again
+    else:  # up to now, so that a message which dies again meanwhile is not requeued again
         times = times_of(queue, since, until).within(None, queue.now_ms())
         found = ({p.slot: p.contents} for p in pages_of(queue, QueueKind.DEAD, slots, times))
     requeued = 0
     for by_slot in found:
         pairs = {s: [v for c in of_slot for v in (score, c)] for s, of_slot in by_slot.items()}
         requeued += queue.ask(sending.requeue, pairs)
-    tell_count(as_json, topic, requeued, "brought back")
+    print_count(as_json, topic, requeued, "requeued")
 
 
 def purge(
@@ -89,7 +89,7 @@ def purge(
     topic: Topic,
     contents: Contents = None,
     every: Every = False,
-    queues: Annotated[str, typer.Option("--queue", help=told(PURGED))] = str(PURGED.default),
+    queues: Annotated[str, typer.Option("--queue", help=option_help(PURGED))] = str(PURGED.default),
     slots: Slots = None,
     since: From = None,
     until: Until = None,
@@ -98,9 +98,9 @@ def purge(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Delete dead or waiting messages for good.
+    """Delete dead or waiting messages permanently.
 
-    Messages that a consumer holds (prepare) cannot be purged.
+    You cannot purge messages that a consumer holds (the queue prepare).
     """
     kind = QueueKind(PURGED.parse(queues))
     queue = broker_of(context).queue(topic, group=parse_group(group))
@@ -116,7 +116,7 @@ def purge(
         for page in pages:
             pairs = [v for pair in zip(page.scores, page.contents, strict=True) for v in pair]
             deleted += queue.ask(sending.purge, {page.slot: pairs}, kind)
-    tell_count(as_json, topic, deleted, "deleted")
+    print_count(as_json, topic, deleted, "deleted")
 
 
 def expire(
@@ -125,8 +125,8 @@ def expire(
     group: Group = DEFAULT_GROUP_TEXT,
     as_json: Json = False,
 ) -> None:
-    """Give back now the messages whose lease has ended."""
+    """Give back the messages whose lease has ended, without waiting for the next claim."""
     queue = broker_of(context).queue(topic, group=parse_group(group))
     given_back = queue.expire()
     text = f"{topic}: {messages_text(given_back)} given back"
-    tell(as_json, text, topic=topic, messages=given_back)
+    print_result(as_json, text, topic=topic, messages=given_back)
