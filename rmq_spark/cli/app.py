@@ -67,7 +67,7 @@ app = typer.Typer(
     cls=GroupedCommands,
     help="Manage topics and messages that are queued in Redis.",
     epilog="Exit codes: 0 done; 1 failed, or the answer was no; 2 wrong option, topic or "
-    "message; 3 no message matched or is due; 130 interrupted.",
+    "message; 3 nothing matched, or nothing is due; 130 interrupted.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code.
 
     0 done; 1 failed, or the answer was no, or the reader of the output is gone; 2 wrong option,
-    topic or message; 3 no message matched or is due; 130 interrupted.
+    topic or message; 3 nothing matched, or nothing is due; 130 interrupted.
     """
     try:
         from rmq_spark.cli.app import app

@@ -89,7 +89,7 @@ def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType]) -> Que
     except UnknownTopic as error:
         types = given or TOPIC_TYPES.values()
         commands = [create_command(topic, broker.key_prefix, one) for one in types]
-        remedy = f"Create it: {' | '.join(commands)}. Then send again."
+        remedy = f"Make it: {' | '.join(commands)}. Then send again."
         raise UnknownTopic(f"{str(error).partition(' Make it with')[0]} {remedy}") from None
 
 

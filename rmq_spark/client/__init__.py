@@ -1,4 +1,7 @@
-"""The queue itself: plain Python and Redis. Works without Spark."""
+"""The Python client, which needs Redis but not Spark.
+
+Read broker first (topics), then queue (sending) and consumer (receiving).
+"""
 
 from rmq_spark.client.broker import Broker, connect
 from rmq_spark.client.consumer import Batch, Consumer

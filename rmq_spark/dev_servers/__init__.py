@@ -1,1 +1,4 @@
-"""Servers for trials and tests: Redis, Redis Cluster, ZooKeeper, Spark."""
+"""Servers for trials and tests: Redis, Redis Cluster, ZooKeeper, Spark.
+
+Read redis_server first; the others are built like it.
+"""

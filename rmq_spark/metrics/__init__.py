@@ -1,1 +1,4 @@
-"""Figures of queues and queries for Prometheus. Needs prometheus-client: rmq-spark[metrics]."""
+"""Metrics of queues and queries for Prometheus. Needs prometheus-client: rmq-spark[metrics].
+
+Read queues first; queries adds metrics of streaming queries.
+"""

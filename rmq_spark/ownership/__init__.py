@@ -1,1 +1,4 @@
-"""Who owns which slot: queries share the slots of a topic out among themselves by ZooKeeper."""
+"""Ownership of slots: queries divide the slots of an exclusive topic through ZooKeeper.
+
+Read member first: it takes part in the division for one query.
+"""

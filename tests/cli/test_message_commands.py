@@ -294,4 +294,4 @@ def test_a_line_in_a_pipe_is_a_message_however_long(rmq):
 def test_slots_that_a_topic_has_not_are_refused(rmq):
     rmq.topic(slots=1)
     done = rmq("peek", "Orders", "--slots", "7")
-    assert (done.code, "the slots 0 to 0" in done.err) == (2, True)
+    assert (done.code, "Accepted: 0 to 0" in done.err) == (2, True)
