@@ -214,8 +214,7 @@ class Consumer:
             self._give_back()
             self.queue = self._open_queue()
             refuse_exclusive(self.queue.definition)
-            claims = [] if self.queue.definition.paused else self._claim(limit)
-            self._taken, self._thread = Batch(self, claims), threading.current_thread()
+            self._taken, self._thread = Batch(self, self._claim(limit)), threading.current_thread()
             return self._taken
 
     def _check_may_poll(self) -> None:

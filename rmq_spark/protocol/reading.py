@@ -65,7 +65,12 @@ def due(
     due_before_ms: int | None = None,
     epochs: Mapping[int, int | None] | None = None,
 ) -> Request[list[SlotDue]]:
-    """Ask what claims of these slots could take now."""
+    """Ask what claims of these slots could take now: of a paused topic nothing, in no slot.
+
+    Every consumer asks this before it plans or claims; here alone the pause is asked.
+    """
+    if queues.definition.paused:
+        return Request((), lambda replies: [])
     known = epochs or {}
     calls = [
         Call(

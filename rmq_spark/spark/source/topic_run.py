@@ -112,8 +112,6 @@ class TopicRun:
         return due if self._backlog is None else self._backlog.bound(due)
 
     def _ask(self) -> list[SlotDue]:
-        if self.queue.definition.paused:
-            return []
         slots = self.queue.ask(
             reading.due,
             self.slots,
