@@ -1,4 +1,4 @@
-"""Spark registers the DefaultSource of every installed module whose name begins with pyspark_."""
+"""The format rmq for Spark, which registers DefaultSource of every module named pyspark_*."""
 
 from rmq_spark.spark.datasource import RmqDataSource as DefaultSource
 

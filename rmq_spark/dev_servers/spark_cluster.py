@@ -1,4 +1,4 @@
-"""A Spark cluster of one's own, standalone, for demos and tests: a master and its workers."""
+"""A local standalone Spark cluster for demos and tests: a master and its workers."""
 
 import importlib.util
 import os
@@ -17,16 +17,16 @@ from rmq_spark.errors import ServerUnavailable
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
-# Small, quick to start, and gentle to few cores.
+# Quick to start, with few threads, for a machine with few cores.
 DAEMON_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class LocalSpark:
-    """A master and so many workers, each with an address of its own: 127.0.0.1, 127.0.0.2, ...
+    """A Spark master and workers, each on its own address: 127.0.0.1, 127.0.0.2, ...
 
-    cores and memory: of each worker. folder: for logs and what workers keep; a temporary one if
-    None. variables: the environment of all processes; this process' if None. A context manager;
-    once entered, ``master`` is for spark.master.
+    A context manager; within it, set spark.master to ``master``. workers: the number of workers.
+    cores, memory: those of each worker. folder: for logs and the workers' files; None: a temporary
+    one. variables: the environment of all processes; None: the environment of this process.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class LocalSpark:
 
     @property
     def master(self) -> str:
-        """The master's address."""
+        """The address of the master, for spark.master."""
         return f"spark://127.0.0.1:{self._port}"
 
     @property
     def hosts(self) -> list[str]:
-        """The addresses of the workers."""
+        """The IP addresses of the workers."""
         return [f"127.0.0.{number}" for number in range(1, self._workers + 1)]
 
     def __enter__(self) -> "LocalSpark":
@@ -72,7 +72,7 @@ class LocalSpark:
         self.close()
 
     def kill_worker(self, host: str) -> None:
-        """Ends a worker abruptly, with the executors that it has started."""
+        """Kill the worker on a host together with its executors."""
         worker = self._started.pop(host)
         for child in _children_of(worker.pid):
             with suppress(ProcessLookupError):
@@ -81,7 +81,7 @@ class LocalSpark:
         worker.wait()
 
     def close(self) -> None:
-        """Ends everything."""
+        """Stop all processes and delete the temporary folder."""
         for process in reversed(self._started.values()):
             process.terminate()
         for process in self._started.values():
@@ -94,18 +94,21 @@ class LocalSpark:
         if self._own_folder is not None:
             self._own_folder.cleanup()
 
-    # -- below: how it is started
+    # -- starting the processes
 
     def _start_all(self) -> None:
         self._start("master", "Master", "--port", str(self._port), host="127.0.0.1")
         log = self.folder / "master.log"
-        _wait_until(lambda: "New state: ALIVE" in log.read_text(), f"Spark's master, see {log}")
+        _wait_until(
+            lambda: "New state: ALIVE" in log.read_text(),
+            f"Spark's master did not start; see {log}.",
+        )
         for host in self.hosts:
             work = ("-d", str(self.folder / f"work-{host}"))
             self._start(host, "Worker", *self._worker_words, *work, self.master, host=host)
         _wait_until(
             lambda: log.read_text().count("Registering worker") >= self._workers,
-            f"Spark's workers, see {log}",
+            f"Spark's workers did not register; see {log}.",
         )
 
     def _start(self, name: str, kind: str, *words: str, host: str) -> None:
@@ -127,12 +130,12 @@ class LocalSpark:
                 env=variables,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # an interrupt typed by the user is not for them
+                start_new_session=True,  # Ctrl+C in the terminal must not stop it
             )
 
 
 def _children_of(pid: int) -> list[int]:
-    """The processes that another has started, and theirs."""
+    """List the ids of a process's children, and of their children."""
     listed = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid="],  # noqa: S607
         capture_output=True,
@@ -140,18 +143,18 @@ def _children_of(pid: int) -> list[int]:
         check=True,
     )
     parents = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()]
-    found, left = [], [pid]
+    descendants, left = [], [pid]
     while left:
         parent = left.pop()
-        children = [child for child, of in parents if of == parent]
-        found += children
+        children = [child for child, its_parent in parents if its_parent == parent]
+        descendants += children
         left += children
-    return found
+    return descendants
 
 
-def _wait_until(holds: Callable[[], bool], what: str) -> None:
+def _wait_until(holds: Callable[[], bool], failure: str) -> None:
     end = time.monotonic() + START_TIMEOUT_S
     while not holds():
         if time.monotonic() > end:
-            raise ServerUnavailable(f"Not within {START_TIMEOUT_S:g} s: {what}")
+            raise ServerUnavailable(f"After {START_TIMEOUT_S:g} s: {failure}")
         time.sleep(0.1)

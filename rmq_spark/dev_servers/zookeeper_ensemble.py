@@ -1,4 +1,4 @@
-"""A ZooKeeper ensemble of one's own, from PySpark's jars, for demos, notebooks and tests."""
+"""A local ZooKeeper ensemble from PySpark's jars, for demos, notebooks and tests."""
 
 import importlib.util
 import os
@@ -27,35 +27,35 @@ SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "srvr",
 }
-# Small, quick to start, and gentle to two cores.
+# Quick to start, with little memory and few threads, for a machine with few cores.
 JAVA_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def find_java() -> str:
-    """The java of JAVA_HOME, else the one on PATH. Raises OwnershipUnavailable with the remedy."""
+    """Find the java of JAVA_HOME, or on PATH without it. Raises OwnershipUnavailable."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
         raise OwnershipUnavailable(
-            "No java was found. Install Java 17 or later (such as with 'apt-get install "
-            "openjdk-17-jre-headless') or set JAVA_HOME."
+            f"No java was found {f'in JAVA_HOME={home}' if home else 'on PATH'}. Install Java 17 "
+            "or later (such as with 'apt-get install openjdk-17-jre-headless') or set JAVA_HOME."
         )
     return java
 
 
 def find_jars() -> str:
-    """PySpark's jars, which hold a complete ZooKeeper. Raises OwnershipUnavailable."""
+    """Find PySpark's jars, which contain ZooKeeper. Raises OwnershipUnavailable."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise OwnershipUnavailable(
-            "The local ZooKeeper comes with PySpark, which is not installed. Remedy: pip install "
-            "pyspark."
+            "PySpark, which contains the local ZooKeeper, is not installed. Install it with 'pip "
+            "install pyspark'."
         )
     return str(Path(spec.origin).parent / "jars" / "*")
 
 
 class LocalZookeeper:
-    """One server of an ensemble, or a server alone. Its data stay until the ensemble is closed."""
+    """A ZooKeeper server, alone or in an ensemble. Its data stay until the ensemble is closed."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, str], java_options: Sequence[str]
@@ -70,12 +70,12 @@ class LocalZookeeper:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while it does not run."""
+        """The process id of the server; None while it is stopped."""
         return None if self._process is None else self._process.pid
 
     @property
     def mode(self) -> str | None:
-        """leader, follower or standalone; None while it serves nobody."""
+        """The role of the server: leader, follower or standalone; None while it does not serve."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
                 connection.sendall(b"srvr")
@@ -86,11 +86,11 @@ class LocalZookeeper:
         return modes[0] if modes else None
 
     def start(self) -> None:
-        """Starts the process, again if it had ended; does not wait for it."""
+        """Start the process, also after it has ended. Does not wait until it serves."""
         if self._process is not None and self._process.poll() is None:
             return
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - the program we found
+            self._process = subprocess.Popen(  # noqa: S603 - the program of find_java
                 [
                     *(find_java(), *self._java_options, "-cp", find_jars()),
                     "org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -98,11 +98,11 @@ class LocalZookeeper:
                 ],
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # an interrupt typed by the user is not for the server
+                start_new_session=True,  # Ctrl+C in the terminal must not stop the server
             )
 
     def kill(self, with_signal: signal.Signals = signal.SIGKILL) -> None:
-        """Ends the process, abruptly unless another signal is named."""
+        """End the process with a signal and wait until it is gone."""
         if self._process is not None:
             self._process.send_signal(with_signal)
             self._process.wait()
@@ -110,11 +110,11 @@ class LocalZookeeper:
 
 
 class LocalEnsemble:
-    """ZooKeeper servers on free loopback ports, gone with their data when closed.
+    """ZooKeeper servers on free loopback ports. A context manager; closing it deletes their data.
 
-    servers: 1, or an odd number of which a majority must run. settings: lines of zoo.cfg that
-    differ from SETTINGS. A context manager; without ``with`` it must be closed, or its servers go
-    on when the program has ended.
+    servers: 1, or an odd number of which a majority must run. settings: lines of zoo.cfg, which
+    override SETTINGS. java_options: further options of each java. Without ``with`` you must call
+    close, or the servers outlive the program.
     """
 
     def __init__(
@@ -139,17 +139,17 @@ class LocalEnsemble:
 
     @property
     def hosts(self) -> str:
-        """Its addresses, for zookeeper.hosts."""
+        """The addresses of the servers, for zookeeper.hosts."""
         return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
 
     @property
     def leader(self) -> LocalZookeeper | None:
-        """The server that leads; None while they have none."""
+        """The leader, or the only server; None while there is no leader."""
         leading = [server for server in self.servers if server.mode in ("leader", "standalone")]
         return leading[0] if leading else None
 
     def start(self) -> "LocalEnsemble":
-        """Starts all servers and waits until each serves. Raises OwnershipUnavailable."""
+        """Start all servers and wait until each serves. Raises OwnershipUnavailable."""
         for server in self.servers:
             server.start()
         end = time.monotonic() + START_TIMEOUT_S
@@ -157,13 +157,14 @@ class LocalEnsemble:
             if time.monotonic() > end:
                 self.close()
                 raise OwnershipUnavailable(
-                    f"The local ZooKeeper did not serve within {START_TIMEOUT_S:g} s."
+                    f"The local ZooKeeper did not serve within {START_TIMEOUT_S:g} s. The machine "
+                    "may be overloaded: start it again."
                 )
             time.sleep(0.05)
         return self
 
     def close(self) -> None:
-        """Ends them and removes their data."""
+        """Stop all servers and delete their data."""
         for server in self.servers:
             server.kill()
         self._folder.cleanup()

@@ -1,4 +1,4 @@
-"""The figures of streaming queries that read rmq, kept while they run."""
+"""Metrics of the streaming queries of this program that read rmq."""
 
 import json
 import time
@@ -14,17 +14,18 @@ from pyspark.sql.streaming.listener import (
 )
 
 _LABELS = ("query", "topic")
-# Seconds; a trigger costs Spark 0.2 s before it moves a row, and a lease ends after 60.
+# Seconds. A trigger costs Spark 0.2 s before it reads a row; a lease lasts 60 s by default.
 _BUCKETS = (0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
+# The keys by which to recognize the progress of an rmq source among those of other sources.
 _MARK = {"due", "oldestDueMs"}
 
 
 class QueryMetrics(StreamingQueryListener):
-    """A listener that keeps the figures of each query in a registry of prometheus-client.
+    """A listener that records the metrics of each query in a registry of prometheus-client.
 
-    ``spark.streams.addListener(QueryMetrics())``, and ``prometheus_client.start_http_server(port)``
-    in the same program serves them. A query is named by its queryName, else by its id. Where it
-    reads several topics, the label topic is empty in what it counts itself.
+    Add it with ``spark.streams.addListener(QueryMetrics())``, and serve the metrics from the same
+    program with ``prometheus_client.start_http_server(port)``. The label ``query`` is the query's
+    queryName, or its id if it has no name. The progress of other sources is ignored.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -53,13 +54,13 @@ class QueryMetrics(StreamingQueryListener):
         self._kept: dict[str, set[tuple[Gauge, tuple[str, ...]]]] = {}  # by query
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """A query begins."""
+        """Note that a query has started."""
         self._names[str(event.id)] = event.name or str(event.id)
         self._active.labels(self._name(event.id)).set(1)
         self._failures.labels(self._name(event.id))  # 0, so that the first one is an increase
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch is done, or nothing came for a while."""
+        """Record the progress of a query: after a batch, or after a while without one."""
         progress = event.progress
         name = self._name(progress.id)
         ours = [found for source in progress.sources if (found := _figures(source.latestOffset))]
@@ -73,18 +74,18 @@ class QueryMetrics(StreamingQueryListener):
                 self._note(name, topic, of_topic)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing is due, or nothing that it may have."""
+        """Set the due messages and the lateness of an idle query to 0."""
         for gauge, labels in self._kept.get(self._name(event.id), ()):
             if gauge is self._lateness or labels[2:] == ("due",):
                 gauge.labels(*labels).set(0)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """A query has ended."""
+        """Note that a query has ended, and drop the metrics of its topics."""
         name = self._name(event.id)
         self._active.labels(name).set(0)
         if event.exception is not None:
             self._failures.labels(name).inc()
-        for gauge, labels in self._kept.pop(name, set()):  # of the queues it knows no more
+        for gauge, labels in self._kept.pop(name, set()):  # nobody updates them any more
             gauge.remove(*labels)
         self._names.pop(str(event.id), None)
 
@@ -108,12 +109,13 @@ class QueryMetrics(StreamingQueryListener):
 
 
 def _figures(latest_offset: str | None) -> dict[str, dict[str, Any]]:
-    """What a source of ours reported, by topic; empty for another's."""
+    """Read the progress of an rmq source, by topic; empty for the progress of another source."""
     try:
-        found = json.loads(latest_offset or "null")
+        progress = json.loads(latest_offset or "null")
     except ValueError:
         return {}
-    if not isinstance(found, dict) or not found.keys() >= _MARK:
+    if not isinstance(progress, dict) or not progress.keys() >= _MARK:
         return {}
-    topics: dict[str, dict[str, Any]] = found.get("topics") or {found.get("topic", ""): found}
+    own = {progress.get("topic", ""): progress}
+    topics: dict[str, dict[str, Any]] = progress.get("topics") or own
     return topics

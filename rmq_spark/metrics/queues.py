@@ -1,4 +1,4 @@
-"""The figures of all queues on a server, counted anew whenever Prometheus asks."""
+"""Metrics of all queues on a server, counted on every request of Prometheus."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -20,10 +20,10 @@ _OF_GROUP = ["topic", "group"]
 
 
 class QueueCollector(Collector):
-    """What prometheus-client asks for the figures; register it, or let ``serve`` do it.
+    """A collector for prometheus-client. Register it, or pass it to ``serve``.
 
-    connect: how Redis is reached, when it is first asked. One that does not answer makes rmq_up 0
-    and leaves the others out.
+    connect: connects to Redis, on the first request. If Redis does not answer, rmq_up is 0 and the
+    other metrics are left out.
     """
 
     def __init__(self, connect: Callable[[], Broker]) -> None:
@@ -31,16 +31,16 @@ class QueueCollector(Collector):
         self._broker: Broker | None = None
 
     def describe(self) -> list[Metric]:
-        """Nothing: else Redis would be asked when it is registered."""
+        """Return no metrics, so that registering the collector does not call Redis."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All figures, as they are now."""
+        """Count all metrics now."""
         try:
             self._broker = self._broker or self._connect()
             rows = look(self._broker)
         except RmqError as error:
-            _log.warning("rmq: no figures: %s", error)
+            _log.warning("rmq: no metrics of queues: %s", error)
             yield _up(0)
             return
         yield _up(1)
@@ -96,15 +96,15 @@ def _gauge(
 
 @contextmanager
 def serve(collector: Collector, host: str, port: int) -> Iterator[int]:
-    """Answers at /metrics until it is left; gives the port. Raises InvalidOption."""
+    """Serve the metrics at /metrics within the block; yields the port. Raises InvalidOption."""
     registry = CollectorRegistry()
     registry.register(collector)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise InvalidOption(
-            f"{host}:{port} cannot be listened on ({error.strerror}). Accepted: a port that is "
-            "free, 0 for any."
+            f"Cannot listen on {host}:{port} ({error.strerror}). Accepted: an address of this "
+            "machine and a free port, or 0 for any."
         ) from None
     try:
         yield int(server.server_port)
@@ -114,5 +114,5 @@ def serve(collector: Collector, host: str, port: int) -> Iterator[int]:
 
 
 def dashboard_json() -> str:
-    """A dashboard for Grafana: import it and choose the data source."""
+    """Read the dashboard for Grafana. Import it there and choose the data source."""
     return resources.files(__package__).joinpath("dashboard.json").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from rmq_spark.topics.parsers import (
 URL_VARIABLE = "RMQ_REDIS_URL"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 REDIS = "redis."
-# WAIT answers within it, so it ends before the socket's time does.
+# WAIT must answer before the socket's timeout, which is 15 s by default.
 LONGEST_REPLICA_TIMEOUT_MS = 10_000
 MOST_REPLICAS = 1000
 DEFAULT_SENTINEL_PORT = 26379
@@ -28,7 +28,7 @@ _SCHEMES = ("redis", "rediss", "unix")
 
 
 def _check_url(url: str) -> None:
-    """Raises NotAccepted for a text that redis-py could take for another address."""
+    """Check an URL. Raises NotAccepted for one that redis-py could take for another address."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in _SCHEMES and (parts.port is None or parts.port > 0)
@@ -43,12 +43,12 @@ def _check_url(url: str) -> None:
 
 
 def _is_number(database: str) -> bool:
-    """Whether it names a database; redis-py would take the first one for any other text."""
+    """Return whether a path names a database. For any other text redis-py would take the first."""
     return not database or database.isdecimal()
 
 
 def _sentinels(text: str) -> tuple[tuple[str, int], ...]:
-    """Return host and port of each Sentinel. Raises NotAccepted."""
+    """Parse the host and port of each Sentinel. Raises NotAccepted."""
     return tuple(_sentinel(host.strip()) for host in text.split(","))
 
 
@@ -69,7 +69,7 @@ def _check_client_name(text: str) -> None:
 
 
 def _seconds(low_ms: int) -> Parser[float]:
-    """A duration in seconds, as redis-py takes it."""
+    """Make a parser of durations in seconds, the unit of redis-py."""
     in_ms = duration(low_ms)
     return Parser(lambda text: in_ms.read(text) / 1000, in_ms.accepted)
 
@@ -136,10 +136,10 @@ SOCKET_TIMEOUT = Option(
     "redis.socketTimeout",
     _seconds(1),
     "How long to wait for a reply",
-    # Longer than the longest script may block Redis; a reply that takes longer is lost.
+    # Longer than any script blocks Redis; a reply that takes longer is lost.
     default="15s",
 )
-# Options that redis-py has, too, with the same names but for underscores.
+# Options passed on to redis-py, which has the same names with underscores.
 CLIENT: tuple[Option[Any], ...] = (
     SOCKET_TIMEOUT,
     Option(

@@ -1,4 +1,4 @@
-"""The arguments of jobs that are durations or numbers."""
+"""The arguments of jobs whose values are durations or numbers."""
 
 from rmq_spark.options.option import Option
 from rmq_spark.topics.parsers import duration, whole

@@ -11,12 +11,12 @@ from rmq_spark.options.topic_options import GROUP, SLOT_AMOUNT, TOPIC_NAME, TOPI
 from rmq_spark.topics.definition import check_topic_name
 from rmq_spark.topics.parsers import FLAG, HIGHEST_WHOLE, NotAccepted, Parser, duration, whole
 
-# What Spark itself puts among the options of a source or sink.
+# Spark itself puts these among the options of a source or sink.
 SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 DEFAULT_MAX_RECORDS = 500_000
 DEFAULT_VISIBILITY_TIMEOUT = "60s"
-# Without numPartitions. A task takes Spark some 20 ms beside its reading; of so many messages that
-# is a small part.
+# The default without numPartitions. A task costs Spark some 20 ms besides reading, a small part of
+# the time that so many messages take.
 MESSAGES_A_TASK = 32_768
 MOST_TASKS = 8
 SHORTEST_LEASE_MS = 1_000
@@ -36,7 +36,7 @@ def _expression(text: str) -> str:
 
 
 def _limit(text: str) -> int | dict[str, int]:
-    """Return a limit for the batch (0: none), or one for each topic that is named."""
+    """Parse a limit for the batch (0: none), or one for each topic by name. Raises NotAccepted."""
     if not text.lstrip().startswith("{"):
         return whole(0).read(text)
     try:

@@ -1,4 +1,4 @@
-"""The options of a queue that is read as a table."""
+"""The options of a queue read as a table."""
 
 import re
 from dataclasses import replace
@@ -15,7 +15,7 @@ _SLOTS = re.compile(r"\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?")
 
 
 def _queues(text: str) -> tuple[QueueKind, ...]:
-    """Return the queues that a text names. Raises NotAccepted."""
+    """Parse the names of queues. Raises NotAccepted."""
     names = [name.strip().lower() for name in text.split(",")]
     if names == ["all"]:
         return tuple(QueueKind)
@@ -25,7 +25,7 @@ def _queues(text: str) -> tuple[QueueKind, ...]:
 
 
 def _slots(text: str) -> frozenset[int]:
-    """Return the slots of numbers and ranges. Raises NotAccepted."""
+    """Parse numbers and ranges of slots. Raises NotAccepted."""
     found: set[int] = set()
     for part in text.split(","):
         match = _SLOTS.fullmatch(part)

@@ -20,7 +20,7 @@ GROUP_NAME = Parser(parse_group, f"a name like a topic's, or `{DEFAULT_GROUP_TEX
 
 GROUP = Option("group", GROUP_NAME, "The consumer group", default=DEFAULT_GROUP_TEXT)
 
-# Of a topic that a write makes. Their defaults are those of a topic's definition.
+# Options of a topic that a write creates. Their defaults are those of TopicDefinition.
 TOPIC_TYPE = Option(
     "topicType",
     Parser(parse_topic_type, ", ".join(f"`{one}`" for one in TOPIC_TYPES)),
@@ -55,7 +55,7 @@ GROUPS = Option(
 )
 OF_A_NEW_TOPIC = (TOPIC_TYPE, SLOT_AMOUNT, MAX_RETRIES, RETRY_BACKOFF, GROUPS)
 
-# By the keyword of a message's value: the option that gives it to messages without one.
+# Keyword of a message's value -> the option with its default for messages without one.
 VALUES = {
     of_type.keyword: Option(
         of_type.value_name, of_type.parser, f"For a {of_type.name} topic: {of_type.meaning}"

@@ -1,1 +1,1 @@
-"""What a topic is."""
+"""The definitions of topics: types, slots, keys and the values that their options take."""

@@ -1,4 +1,4 @@
-"""What a topic is: its type, its slots, and the names of its keys in Redis."""
+"""The definition of a topic: its type, its slots, and the names of its keys in Redis."""
 
 import json
 import re
@@ -27,17 +27,17 @@ _crc32 = crcmod.predefined.mkPredefinedCrcFun("crc-32")
 
 
 def check_topic_name(name: str) -> str:
-    """The name itself. Raises InvalidOption when it is none a topic can have."""
+    """Return a topic's name unchanged. Raises InvalidOption if no topic can have it."""
     if not _NAME.fullmatch(name):
         raise InvalidOption(
-            f"topic={name[:250]!r} is no topic name. Accepted: 1 to 200 of the characters "
+            f"topic={name[:250]!r} is not a topic name. Accepted: 1 to 200 of the characters "
             "A-Z a-z 0-9 . _ -"
         )
     return name
 
 
 def check_slot_amount(value: str | int) -> int:
-    """The number of slots. Raises InvalidOption unless it is a power of two, 1 to 65536."""
+    """Return a number of slots. Raises InvalidOption unless it is a power of two, 1 to 65536."""
     try:
         amount = int(value)
     except ValueError:
@@ -50,17 +50,17 @@ def check_slot_amount(value: str | int) -> int:
 
 
 def check_key_prefix(prefix: str) -> str:
-    """The prefix itself. Raises InvalidOption unless it is empty or ends in a colon."""
+    """Return a key prefix unchanged. Raises InvalidOption unless it is empty or ends in a colon."""
     if prefix and (not prefix.endswith(":") or set(prefix) & set("{}") or len(prefix) == 1):
         raise InvalidOption(
-            f"keyPrefix={prefix!r} is not accepted. Accepted: text that ends in ':' and has no "
+            f"keyPrefix={prefix!r} is not accepted. Accepted: a text that ends in ':' and has no "
             "braces, such as 'shop:'."
         )
     return prefix
 
 
 def parse_retry_backoff(text: str) -> tuple[int, ...]:
-    """The waits in ms before the first, second, ... retry, the last of which repeats.
+    """Parse the waits in ms before the first, second, ... retry; the last one repeats.
 
     text: ``none``, ``rocketmq``, or up to 16 durations with units. Raises InvalidOption.
     """
@@ -68,13 +68,15 @@ def parse_retry_backoff(text: str) -> tuple[int, ...]:
     words = named.get(text.strip().lower(), text).replace(",", " ").split()
     waits = tuple(parse_duration_ms("retryBackoff", word) for word in words)
     if text.strip().lower() != "none" and not waits:
-        raise InvalidOption(f"retryBackoff={text!r} has no step. Accepted: {_ACCEPTED_BACKOFF}.")
+        raise InvalidOption(
+            f"retryBackoff={text!r} has no duration. Accepted: {_ACCEPTED_BACKOFF}."
+        )
     check_retry_backoff(waits)
     return waits
 
 
 def check_retry_backoff(waits: tuple[int, ...]) -> None:
-    """Raises InvalidOption for more than 16 waits, or one that is none or too long."""
+    """Check the waits before retries, in ms. Raises InvalidOption for too many or a wrong one."""
     fits = all(1 <= wait <= LONGEST_DURATION_MS for wait in waits)
     if len(waits) > MOST_RETRIES or not fits:
         raise InvalidOption(
@@ -90,11 +92,11 @@ _ACCEPTED_BACKOFF = (
 
 @dataclass(frozen=True)
 class TopicDefinition:
-    """What all users of a topic agree on. Type and number of slots never change.
+    """The definition of a topic, which all its users share. Type and slots never change.
 
-    max_retries: deliveries after the first, 0 to 16. retry_backoff_ms: the wait before the first,
-    second, ... retry; the last one repeats; empty for none. groups: the consumer groups that each
-    get a copy of what is sent; the empty name is the default group.
+    max_retries: deliveries after the first, 0 to 16. retry_backoff_ms: the waits before the first,
+    second, ... retry; the last one repeats; empty for none. groups: the consumer groups, each of
+    which gets a copy of every message; the empty name is the default group.
     """
 
     name: str
@@ -120,12 +122,15 @@ class TopicDefinition:
             )
         check_retry_backoff(self.retry_backoff_ms)
         if not self.groups or len(set(self.groups)) < len(self.groups):
-            raise InvalidOption(f"groups={list(self.groups)} is not accepted: each once, not none.")
+            raise InvalidOption(
+                f"groups={list(self.groups)} is not accepted. Accepted: one or more names, each "
+                "once."
+            )
         for group in self.groups:
             check_group(group)
 
     def to_json(self) -> str:
-        """The form that Redis keeps under ``rmq_topics``."""
+        """Write the definition as the JSON that Redis stores in ``rmq_topics``."""
         return json.dumps(
             {
                 "exclusive": self.exclusive,
@@ -141,7 +146,7 @@ class TopicDefinition:
 
     @staticmethod
     def from_json(name: str, text: str | bytes) -> "TopicDefinition":
-        """Reads what to_json wrote. Raises ScriptFailed where something else wrote it."""
+        """Read a definition that to_json wrote. Raises ScriptFailed for any other text."""
         try:
             fields = cast(dict[str, Any], json.loads(text))
             return TopicDefinition(
@@ -156,22 +161,23 @@ class TopicDefinition:
             )
         except (ValueError, TypeError, KeyError) as error:
             raise ScriptFailed(
-                f"The definition of topic {name} in rmq_topics cannot be read ({error}): {text!r}"
+                f"The definition of topic {name} in rmq_topics cannot be read ({error}): {text!r}. "
+                "Delete that field of rmq_topics and define the topic again."
             ) from error
 
     def changed(self, **changes: Any) -> "TopicDefinition":
-        """The same topic with other values of what may change."""
+        """Return the definition with these fields changed. Raises InvalidOption."""
         return replace(self, **changes)
 
     def slot_of(self, basis: bytes | str) -> int:
         """Return the slot of a message with this slotBasis (or, without one, this content).
 
-        Text stands for its UTF-8 bytes.
+        Text is hashed as UTF-8.
         """
         return slot_of(basis.encode() if isinstance(basis, str) else basis, self.slot_amount)
 
     def check_slot(self, slot: int) -> int:
-        """Return the slot itself. Raises InvalidOption where the topic has no such slot."""
+        """Return a slot unchanged. Raises InvalidOption if the topic has no such slot."""
         if not isinstance(slot, int) or not 0 <= slot < self.slot_amount:
             raise InvalidOption(
                 f"slot={slot!r} is not a slot of topic {self.name}. Accepted: 0 to "
@@ -181,32 +187,32 @@ class TopicDefinition:
 
 
 def check_group(group: str) -> str:
-    """The name itself; the empty one is the default group. Raises InvalidOption."""
+    """Return a group's name unchanged; it is empty for the default group. Raises InvalidOption."""
     if group != DEFAULT_GROUP and (not _NAME.fullmatch(group) or group == DEFAULT_GROUP_TEXT):
         raise InvalidOption(
-            f"group={group!r} is no group name. Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
+            f"group={group!r} is not a group name. Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
         )
     return group
 
 
 def parse_group(text: str) -> str:
-    """A group's name as options write it: ``default`` is the default group's.
+    """Parse a group's name as options write it. ``default`` names the default group.
 
-    Raises InvalidOption for one that is none, such as no text.
+    Raises InvalidOption for any other text that is not a group's name, such as an empty one.
     """
     name = text.strip() if isinstance(text, str) else text
     if name == DEFAULT_GROUP_TEXT:
         return DEFAULT_GROUP
     if not isinstance(name, str) or name == "":
         raise InvalidOption(
-            f"group={text!r} is no group name. Accepted: {DEFAULT_GROUP_TEXT}, or 1 to 200 of "
+            f"group={text!r} is not a group name. Accepted: {DEFAULT_GROUP_TEXT}, or 1 to 200 of "
             "A-Z a-z 0-9 . _ -"
         )
     return check_group(name)
 
 
 def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
-    """The names of groups, in a list or by commas. Raises InvalidOption."""
+    """Parse names of groups, as a list or separated by commas. Raises InvalidOption."""
     listed = [name for name in text.split(",") if name.strip()] if isinstance(text, str) else text
     names = tuple(DEFAULT_GROUP if name == DEFAULT_GROUP else parse_group(name) for name in listed)
     if not names:
@@ -222,12 +228,12 @@ def group_text(group: str) -> str:
 
 
 def slot_of(basis: bytes, slot_amount: int) -> int:
-    """CRC-32 (ISO-HDLC) of the basis, modulo the number of slots."""
+    """Compute the slot of a basis: its CRC-32 (ISO-HDLC), modulo the number of slots."""
     return cast(int, _crc32(basis)) % slot_amount
 
 
 def slots_of(bases: Iterable[bytes], slot_amount: int) -> list[int]:
-    """slot_of for many: zlib's CRC-32 is the same function and twice as fast."""
+    """Compute the slots of many bases, with zlib's CRC-32: the same function, twice as fast."""
     crc32, mask = zlib.crc32, slot_amount - 1
     return [crc32(basis) & mask for basis in bases]
 
@@ -236,8 +242,8 @@ def slots_of(bases: Iterable[bytes], slot_amount: int) -> list[int]:
 class Keys:
     """The names of the keys of one topic and consumer group.
 
-    The braces are a hash tag: in a Redis Cluster all keys of a slot lie on one node. Every key
-    begins with the prefix, so one ACL pattern covers them.
+    The braces are a hash tag: in a Redis Cluster all keys of a slot lie on one cluster node. Every
+    key begins with the prefix, so one ACL pattern covers them.
     """
 
     topic: str
@@ -249,69 +255,69 @@ class Keys:
         return f"{self.prefix}{kind}_{{{self.prefix}{self.topic}_{slot}}}{suffix}"
 
     def store(self, slot: int) -> str:
-        """ZSET: content -> due time in ms, priority, or retries left."""
+        """Name the ZSET of a slot: content -> due time in ms, priority, or retries left."""
         if self.group:
             return f"{self.prefix}{{{self.prefix}{self.topic}_{slot}}}@{self.group}"
         return f"{self.prefix}{self.topic}_{slot}"
 
     def prepare(self, slot: int) -> str:
-        """ZSET: content -> stamp * 1000 + retries left + rank / 2048."""
+        """Name the ZSET of a slot: content -> stamp * 1000 + retries left + rank / 2048."""
         return self._tagged("prepare", slot)
 
     def retry(self, slot: int) -> str:
-        """ZSET: content -> due second * 1000 + retries left."""
+        """Name the ZSET of a slot: content -> due second * 1000 + retries left."""
         return self._tagged("retry", slot)
 
     def dead(self, slot: int) -> str:
-        """ZSET: content -> time of death in ms."""
+        """Name the ZSET of a slot: content -> time in ms at which it became dead."""
         return self._tagged("dead", slot)
 
     def claims(self, slot: int) -> str:
-        """HASH: consumer:seq:j -> record."""
+        """Name the HASH of a slot: consumer:seq:j -> record."""
         return self._tagged("claims", slot)
 
     def first(self, slot: int) -> str:
-        """HASH: consumer:seq:j -> first scores by rank."""
+        """Name the HASH of a slot: consumer:seq:j -> first scores by rank."""
         return self._tagged("first", slot)
 
     def consumers(self, slot: int) -> str:
-        """HASH: consumer -> header; and @epoch."""
+        """Name the HASH of a slot: consumer -> header; and @epoch."""
         return self._tagged("consumers", slot)
 
     def stats(self, slot: int) -> str:
-        """HASH: counters."""
+        """Name the HASH of a slot: counter -> number."""
         return self._tagged("stats", slot)
 
     def stages(self, slot: int) -> str:
-        """HASH: name of a stage -> when it was begun, ms, messages published. For all groups."""
+        """Name the HASH of a slot: stage -> its start in ms, messages published; for all groups."""
         return f"{self.prefix}stages_{{{self.prefix}{self.topic}_{slot}}}"
 
     def stage(self, slot: int, name: str) -> str:
-        """LIST: score, content, score, content, ... as they were sent. One for all groups."""
+        """Name the LIST of a stage: score, content, score, content, ... as sent; for all groups."""
         return f"{self.prefix}stage_{{{self.prefix}{self.topic}_{slot}}}:{name}"
 
     def all_of(self, slot: int) -> list[str]:
-        """Every key of a slot that this group has for itself: all but the stages."""
+        """List every key of a slot that belongs to this group alone: all except the stages."""
         kinds = (self.store, self.prepare, self.retry, self.dead)
         books = (self.claims, self.first, self.consumers, self.stats)
         return [key(slot) for key in (*kinds, *books)]
 
 
 def topics_key(prefix: str = "") -> str:
-    """HASH: topic -> definition as JSON."""
+    """Name the HASH of all topics: topic -> definition as JSON."""
     return f"{prefix}rmq_topics"
 
 
 def consumer_key(consumer: str, prefix: str = "") -> str:
-    """HASH: run, settled and topic of a consumer."""
+    """Name the HASH of a consumer: its run, settled and topic."""
     return f"{prefix}consumer:{consumer}"
 
 
 def sink_key(query: str, prefix: str = "") -> str:
-    """HASH: the batch that an exactly-once sink sealed last, and what is left of it to publish."""
+    """Name the HASH of an exactly-once sink: its last sealed batch and what is left to publish."""
     return f"{prefix}sink:{query}"
 
 
 def listener_key(batch: str, prefix: str = "") -> str:
-    """HASH: the counts of a batch that each_message is working on, by task."""
+    """Name the HASH of a batch of each_message: its counts, by task."""
     return f"{prefix}listener:{batch}"

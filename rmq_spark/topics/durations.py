@@ -7,25 +7,26 @@ from rmq_spark.errors import InvalidOption
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
-# Longer ones are typing errors; the retry queue keeps the retries left behind a wait's last digit.
+# Longer ones are typing errors. The bound also keeps scores of the retry queue exact, which add
+# the retries left to the due second * 1000.
 LONGEST_DURATION_MS = 366 * _UNITS_MS["d"]
 ACCEPTED = "a number with its unit, one of ms, s, m, h or d, such as 500ms, 60s or 5m"
 
 
 def parse_duration_ms(name: str, text: str) -> int:
-    """Milliseconds of a duration such as ``60s``; ``name`` is the option it came from.
+    """Parse a duration such as ``60s`` into whole milliseconds, rounded down.
 
-    Parts of a millisecond are cut off. Raises InvalidOption when there is no unit or no number.
+    name: the option's name, for the error. Raises InvalidOption without a number or unit.
     """
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     unit = _UNITS_MS.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
-        raise InvalidOption(f"{name}={text!r} is no duration. Accepted: {ACCEPTED}.")
+        raise InvalidOption(f"{name}={text!r} is not a duration. Accepted: {ACCEPTED}.")
     return int(Decimal(match.group(1)) * unit)
 
 
 def duration_text(ms: int) -> str:
-    """Write a duration in the largest unit of which it is a whole number."""
+    """Write a duration in ms in the largest unit that gives a whole number."""
     for unit in ("d", "h", "m", "s"):
         if ms and ms % _UNITS_MS[unit] == 0:
             return f"{ms // _UNITS_MS[unit]}{unit}"

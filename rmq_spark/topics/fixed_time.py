@@ -1,4 +1,4 @@
-"""FixedTime: a message is due at a time of its own."""
+"""FixedTime: each message has its own due time."""
 
 from datetime import datetime
 from typing import Any
@@ -9,10 +9,10 @@ from rmq_spark.topics.topic_type import TopicType
 
 
 class FixedTime(TopicType):
-    """Messages with a due time in ms since 1970; of equal ones the last decides.
+    """The type of messages with a due time in ms since 1970; the last of equal messages decides.
 
-    A time below 17 ms would be taken for a retry count. It stands for the time at which Redis
-    stores the message.
+    A store takes a score below 17 for a number of retries left. A time below 17 ms therefore means
+    the time at which Redis stores the message.
     """
 
     name = "FixedTime"
@@ -33,9 +33,9 @@ class FixedTime(TopicType):
         return super().number_of(value)
 
     def score_of(self, value: Any) -> Any:
-        """The time itself, or AT_ONCE."""
+        """Turn due times into scores: the time itself, or AT_ONCE for a time below 17 ms."""
         return value * (value >= LOWEST_SCORE)
 
     def requeue_score(self, value: Any, now_ms: int) -> Any:
-        """The time itself, or now."""
+        """Turn due times into scores in the store: the time itself, or now for one below 17 ms."""
         return value + (value < LOWEST_SCORE) * (now_ms - value)

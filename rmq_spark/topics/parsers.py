@@ -1,4 +1,4 @@
-"""How the texts of options become values, and which texts are accepted."""
+"""Parsers, which turn the texts of options into values, and the texts that each accepts."""
 
 import os
 import re
@@ -18,14 +18,14 @@ _MOMENT_EXAMPLE = "2030-01-01T08:00:00+01:00"
 ACCEPTED_FROM_NOW = "30s (from now), -1h (ago), now, ISO 8601 with a zone, or ms since 1970"
 _FROM_NOW = re.compile(r"\s*([+-]?)\s*([0-9]+(?:\.[0-9]+)?\s*[A-Za-z]+)\s*")
 _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
-_MOST_DIGITS = 20  # Python refuses to read numbers of some thousand
+_MOST_DIGITS = 20  # Python refuses to read a number of some thousand digits
 
 
 class NotAccepted(ValueError):
-    """A text that is not accepted.
+    """An error for a text that a parser does not accept.
 
-    reason: what it is instead, such as "is too long". accepted: what is, if not what the parser
-    says of itself.
+    reason: what is wrong with the text, such as "is too long". accepted: the texts that are
+    accepted, if they differ from the parser's.
     """
 
     def __init__(self, reason: str = "is not accepted", accepted: str = "") -> None:
@@ -36,9 +36,9 @@ class NotAccepted(ValueError):
 
 @dataclass(frozen=True)
 class Parser(Generic[T_co]):
-    """The form of a value.
+    """A function that reads a value from a text, and a description of the texts it accepts.
 
-    read: turns a text into the value. Raises NotAccepted, or InvalidOption with a whole sentence.
+    read: turns a text into the value; raises NotAccepted, or InvalidOption with a whole sentence.
     accepted: the texts that are accepted, with examples and bounds in backticks, which the
     reference page shows and a test tries. remedy: a sentence for errors.
     """
@@ -49,25 +49,25 @@ class Parser(Generic[T_co]):
 
     @property
     def plainly_accepted(self) -> str:
-        """The accepted texts, as errors show them."""
+        """The accepted texts as errors show them, without backticks."""
         return self.accepted.replace("`", "")
 
 
 def whole(low: int, high: int = HIGHEST_WHOLE) -> Parser[int]:
-    """A whole number from low to high."""
+    """Make a parser of whole numbers from low to high."""
     return Parser(
         lambda text: _whole_within(text, low, high), f"a whole number, `{low}` to `{high}`"
     )
 
 
 def duration(low_ms: int, high_ms: int = LONGEST_DURATION_MS, remedy: str = "") -> Parser[int]:
-    """A duration in ms, within these bounds."""
+    """Make a parser of durations within these bounds, in ms."""
     bounds = f"a duration, `{duration_text(low_ms)}` to `{duration_text(high_ms)}`"
     return Parser(lambda text: _duration_within(text, low_ms, high_ms), bounds, remedy)
 
 
 def choice(*values: str) -> Parser[str]:
-    """One of these words, in any case."""
+    """Make a parser of one of these words, in any case."""
 
     def read(text: str) -> str:
         for value in values:
@@ -79,7 +79,7 @@ def choice(*values: str) -> Parser[str]:
 
 
 def as_text(check: Callable[[str], object], accepted: str, remedy: str = "") -> Parser[str]:
-    """A text that stays as it is, unless the check raises."""
+    """Make a parser that returns a text unchanged, unless the check raises."""
 
     def read(text: str) -> str:
         check(text)
@@ -89,7 +89,7 @@ def as_text(check: Callable[[str], object], accepted: str, remedy: str = "") -> 
 
 
 def moment(unit: str) -> Parser[int]:
-    """A point in time in ms since 1970; unit: how the reference page calls that."""
+    """Make a parser of times in ms since 1970. unit: the unit's name on the reference page."""
     accepted = f"`0` to `{HIGHEST_SCORE}` {unit}, or ISO 8601 with a zone: `{_MOMENT_EXAMPLE}`"
     return Parser(_moment_ms, accepted)
 
@@ -98,16 +98,16 @@ def _moment_ms(text: str) -> int:
     if _WHOLE.fullmatch(text):
         return _whole_within(text, 0, HIGHEST_SCORE)
     try:
-        found = datetime.fromisoformat(text.strip())
+        time = datetime.fromisoformat(text.strip())
     except ValueError:
         raise NotAccepted from None
-    if found.tzinfo is None:
-        raise NotAccepted("has no zone")
-    return int(found.timestamp() * 1000)
+    if time.tzinfo is None:
+        raise NotAccepted("has no time zone")
+    return int(time.timestamp() * 1000)
 
 
 def moment_from_now(now_ms: Callable[[], int]) -> Parser[int]:
-    """A point in time that may also be said from now, for people. now_ms: reads the clock."""
+    """Make a parser of times that may be relative to now. now_ms: reads the clock."""
 
     def read(text: str) -> int:
         if text.strip() == "now":
@@ -116,16 +116,16 @@ def moment_from_now(now_ms: Callable[[], int]) -> Parser[int]:
         if match is None:
             return _moment_ms(text)
         wait_ms = _duration_within(match[2], 0, HIGHEST_SCORE)
-        found = now_ms() + (-wait_ms if match[1] == "-" else wait_ms)
-        if not 0 <= found <= HIGHEST_SCORE:
+        time_ms = now_ms() + (-wait_ms if match[1] == "-" else wait_ms)
+        if not 0 <= time_ms <= HIGHEST_SCORE:
             raise NotAccepted("is too far from now")
-        return found
+        return time_ms
 
     return Parser(read, ACCEPTED_FROM_NOW)
 
 
 def duration_or_whole(low_ms: int, high_ms: int) -> Parser[int]:
-    """A number of ms with or without its unit."""
+    """Make a parser of durations in ms, with or without a unit."""
 
     def read(text: str) -> int:
         within = _whole_within if _WHOLE.fullmatch(text) else _duration_within
@@ -145,7 +145,7 @@ def _duration_within(text: str, low_ms: int, high_ms: int) -> int:
     try:
         value = parse_duration_ms("", text)
     except InvalidOption:
-        raise NotAccepted("is no duration", ACCEPTED_DURATION) from None
+        raise NotAccepted("is not a duration", ACCEPTED_DURATION) from None
     if value < low_ms:
         raise NotAccepted("is too short")
     if value > high_ms:

@@ -1,4 +1,4 @@
-"""Priority: of the messages that wait, the one with the highest number comes first."""
+"""Priority: the waiting message with the highest number is delivered first."""
 
 from rmq_spark.topics.parsers import whole
 from rmq_spark.topics.scores import HIGHEST_SCORE, LOWEST_SCORE
@@ -6,7 +6,7 @@ from rmq_spark.topics.topic_type import TopicType
 
 
 class Priority(TopicType):
-    """Messages with a priority; of equal ones the last decides."""
+    """The type of messages with a priority; the last of equal messages decides."""
 
     name = "Priority"
     value_name = "priority"

@@ -1,4 +1,4 @@
-"""RangeMerge: a message is due some time after the first of its equals was sent."""
+"""RangeMerge: a message is due a time range after the first equal message was stored."""
 
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ LONGEST_TIME_RANGE_MS = HIGHEST_SCORE // 2
 
 
 class RangeMerge(TopicType):
-    """Messages with a time range in ms, which runs from Redis' time of storing them."""
+    """The type of messages with a time range in ms, which starts when Redis stores them."""
 
     name = "RangeMerge"
     value_name = "timeRange"
@@ -26,11 +26,11 @@ class RangeMerge(TopicType):
     requeue_value = 1
 
     def number_of(self, value: Any) -> int | None:
-        """Turn ms or a timedelta into ms."""
+        """Turn ms or a timedelta into ms; None for any other value."""
         if isinstance(value, timedelta):
             return value // timedelta(milliseconds=1)
         return super().number_of(value)
 
     def requeue_score(self, value: Any, now_ms: int) -> Any:
-        """The due time."""
+        """Turn time ranges into scores in the store: due times in ms since 1970."""
         return now_ms + value

@@ -1,10 +1,10 @@
 """The numbers that a store sorts messages by, and what their ranges mean."""
 
-# RMQ's design: a message is delivered once and retried 16 times. A score of 16 or less in a store
-# is a number of retries left, hence the lowest score of a first delivery is 17.
+# From RMQ's design: a message is delivered once and retried up to 16 times. In a store, a score of
+# 16 or less is a number of retries left, so the lowest score of a first delivery is 17.
 MOST_RETRIES = 16
 LOWEST_SCORE = MOST_RETRIES + 1
-# Scores are IEEE doubles: whole numbers are exact up to here.
+# Scores are IEEE doubles, which are exact for whole numbers up to here.
 HIGHEST_SCORE = 2**53
-# Sent as a score, it stands for the time at which Redis stores the message (at_once.lua).
+# As the score of a sent message, this means the time at which Redis stores it (at_once.lua).
 AT_ONCE = 0

@@ -1,4 +1,4 @@
-"""What a topic's type decides; range_merge.py and its neighbours are the types."""
+"""The base class of topic types; range_merge.py, fixed_time.py and priority.py are the types."""
 
 from typing import Any, ClassVar
 
@@ -7,10 +7,9 @@ from rmq_spark.topics.scores import HIGHEST_SCORE
 
 
 class TopicType:
-    """What distinguishes the topics of one type from those of the others.
+    """A type of topics: the value that its messages carry and the scores that sort them.
 
-    Every place in the package that treats types differently asks the type's one object.
-    topic_types.py lists them.
+    Code that treats types differently asks the type's one object. topic_types.py lists them.
     """
 
     RANGE_MERGE: ClassVar["TopicType"]
@@ -18,38 +17,38 @@ class TopicType:
     FIXED_TIME: ClassVar["TopicType"]
 
     name: ClassVar[str]
-    """How definitions, options and people write the type."""
+    """The name of the type, in definitions and options."""
 
     # -- the value that each message of the type has
 
     value_name: ClassVar[str]
-    """The column and the option that give it."""
+    """The name of the value's column and option."""
     keyword: ClassVar[str]
-    """The field of Message and the keyword of send that give it."""
+    """The name of the value's field of Message and keyword of send."""
     lowest: ClassVar[int]
     highest: ClassVar[int] = HIGHEST_SCORE
     accepted: ClassVar[str]
-    """What a program may give, for errors."""
+    """The values that a program may give, for errors."""
     parser: ClassVar[Parser[int]]
-    """How a person writes it."""
+    """The parser of the value as people write it in options."""
     meaning: ClassVar[str]
-    """What it says, for help texts."""
+    """The meaning of the value, for help texts."""
     can_be_past: ClassVar[bool] = False
-    """Whether it is a time, which pastFixedTime=fail refuses unless it is after now."""
+    """Whether the value is a time, which pastFixedTime=fail refuses unless it is after now."""
 
     # -- the score that the store sorts messages by
 
     send_script: ClassVar[str]
-    """The script that stores messages: it decides which of two equal ones stays."""
+    """The script that stores messages. It decides which of two equal messages stays."""
     descending: ClassVar[bool] = False
-    """Whether the highest score is delivered first, and all are due."""
+    """Whether the highest score is delivered first; then every message is due."""
     has_due_times: ClassVar[bool] = True
     """Whether scores are due times in ms since 1970; otherwise they are priorities."""
 
-    # -- what a message gets that a requeue brings back without a value
+    # -- the value of a message that is requeued without one
 
     requeue_value: ClassVar[int | None] = None
-    """The value for it; None: the caller must give one."""
+    """The default value of a requeue; None if the caller must give one."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other)
@@ -64,27 +63,27 @@ class TopicType:
         return f"<TopicType {self.name}>"
 
     def value_in(self, values: object) -> Any:
-        """The type's own value among those of a message, or of options; None without one."""
+        """Return the type's value from a message or from options; None if it is not set."""
         return getattr(values, self.keyword)
 
     def number_of(self, value: Any) -> int | None:
-        """Turn a value as Python gives it into a whole number; None where it is not one."""
+        """Turn a value of Python into a whole number; None if it cannot be one."""
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def score_of(self, value: Any) -> Any:
-        """Turn accepted values, a number or a NumPy array, into what the send script takes."""
+        """Turn accepted values (a number or a NumPy array) into scores for the send script."""
         return value
 
     def requeue_score(self, value: Any, now_ms: int) -> Any:
-        """Turn accepted values, a number or a NumPy array, into scores in the store."""
+        """Turn accepted values (a number or a NumPy array) into scores in the store."""
         return value
 
-    # -- a place says how far ahead a message stands in the topic, whatever its slot
+    # -- a place is a rank across all slots: the message with the highest place is delivered first
 
     def first_place(self, now_ms: int) -> int:
-        """A place that no due message stands ahead of."""
+        """Return a place that no due message exceeds."""
         return HIGHEST_SCORE if self.descending else now_ms
 
     def score_at(self, place: int, now_ms: int) -> int:
-        """The score of a message at a place: itself, or the due time of that age."""
+        """Return the score of a message at a place: the place, or the due time of that age."""
         return place if self.descending else now_ms - place

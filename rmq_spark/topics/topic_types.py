@@ -1,4 +1,4 @@
-"""The types there are. To add one, write its module and list it here (CONTRIBUTING.md)."""
+"""The types of topics. To add one, write its module and list it here (CONTRIBUTING.md)."""
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.topics.fixed_time import FixedTime

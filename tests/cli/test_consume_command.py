@@ -77,7 +77,7 @@ def test_nothing_due_says_what_there_is(rmq):
     [
         (["--follow"], "--follow needs --commit"),
         (["--max", "2049"], "--max 2049 is not accepted without --commit"),
-        (["--wait", "soon"], "--wait='soon' is no duration"),
+        (["--wait", "soon"], "--wait='soon' is not a duration"),
         (["--group", "other"], "group='other' is no consumer group"),
     ],
 )

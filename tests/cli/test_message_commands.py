@@ -127,7 +127,7 @@ def test_a_value_that_a_topic_needs_and_does_not_get_is_named(rmq):
     )
     assert "a whole number, 17 to" in rmq("send", "Ranked", "m", "--priority", "3").err
     assert (
-        "--time-range='soon' is no duration"
+        "--time-range='soon' is not a duration"
         in rmq("send", "Ranked", "m", "--time-range", "soon").err
     )
     assert "ISO 8601 with a zone" in rmq("send", "Ranked", "m", "--fixed-time", "soon").err

@@ -256,7 +256,7 @@ def test_figures_are_served_until_it_is_ended(rmq):
 
 def test_a_port_that_is_taken_is_told(rmq, own_redis):
     done = rmq("metrics", "--port", str(own_redis.port))
-    assert (done.code, "cannot be listened on" in done.err) == (2, True)
+    assert (done.code, "Cannot listen on" in done.err) == (2, True)
 
 
 def test_the_dashboard_is_printed(rmq):

@@ -81,7 +81,8 @@ def test_a_group_without_a_name_is_none(rmq):
         ["peek", "Orders", "--group", ""],
     ):
         done = rmq(*arguments)
-        assert (done.code, "group='' is no group name. Accepted: default" in done.err) == (2, True)
+        said = "group='' is not a group name. Accepted: default"
+        assert (done.code, said in done.err) == (2, True)
     assert rmq.broker.definition("Orders").groups == ("", "audit")
 
 

@@ -297,7 +297,7 @@ def test_groups_of_a_topic_that_is_there_must_be_there(broker):
 @pytest.mark.parametrize("group", ["", " ", ["x"], 7, None])
 def test_a_group_that_is_added_has_a_name(broker, group):
     broker.create("T", "FixedTime", 1)
-    with pytest.raises(InvalidOption, match="is no group name"):
+    with pytest.raises(InvalidOption, match="is not a group name"):
         broker.add_group("T", group)
 
 

@@ -57,7 +57,8 @@ def test_the_value_of_a_secret_is_in_no_error(read):
     code = Option("code", Parser(read, "`abc`", "Ask for it."), "Code", is_secret=True)
     said, trace = refusal(code, "s3cret")
     assert said == (
-        "code is not accepted (it is not shown, it may hold a password). Accepted: abc. Ask for it."
+        "code is not accepted (its value is not shown: it may contain a password). "
+        "Accepted: abc. Ask for it."
     )
     assert "s3cret" not in trace.replace('refusal(code, "s3cret")', "")
 

@@ -86,7 +86,7 @@ def test_a_database_that_is_not_there_is_refused(use, redis_server):
 @pytest.mark.parametrize("url", ["http://x", "redis://h:notaport/0", "redis", "redis://h:99999"])
 def test_an_address_that_is_none_is_refused_without_showing_it(url):
     with pytest.raises(
-        InvalidOption, match=r"redis\.url is not accepted \(it is not shown"
+        InvalidOption, match=r"redis\.url is not accepted \(its value is not shown"
     ) as error:
         parse_source_options({"topic": "T", "redis.url": url.replace("//", f"//u:{SECRET}@")})
     assert SECRET not in chained_text(error.value)

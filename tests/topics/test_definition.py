@@ -133,7 +133,8 @@ def test_another_name_is_refused_saying_what_is_accepted(name):
     with pytest.raises(InvalidOption) as raised:
         check_topic_name(name)
     assert str(raised.value) == (
-        f"topic={name!r} is no topic name. Accepted: 1 to 200 of the characters A-Z a-z 0-9 . _ -"
+        f"topic={name!r} is not a topic name. "
+        "Accepted: 1 to 200 of the characters A-Z a-z 0-9 . _ -"
     )
 
 

@@ -32,7 +32,7 @@ def test_the_bounds_of_a_number_are_accepted():
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("1999ms", "is too short"), ("180001ms", "is too long"), ("5", "is no duration")],
+    [("1999ms", "is too short"), ("180001ms", "is too long"), ("5", "is not a duration")],
 )
 def test_a_duration_out_of_its_bounds_says_what_it_is(text, reason):
     assert refusal(duration(2000, 180_000), text).reason == reason

@@ -43,8 +43,8 @@ def test_another_duration_is_refused(text):
     with pytest.raises(InvalidOption) as raised:
         parse_duration_ms("wait", text)
     assert str(raised.value) == (
-        f"wait={text!r} is no duration. Accepted: a number with its unit, one of ms, s, m, h or d, "
-        "such as 500ms, 60s or 5m."
+        f"wait={text!r} is not a duration. Accepted: a number with its unit, one of ms, s, m, h or "
+        "d, such as 500ms, 60s or 5m."
     )
 
 

@@ -32,7 +32,7 @@ def test_an_unknown_kind_of_batch_is_refused(batch):
 def test_options_are_those_of_the_connection():
     with refused(InvalidOption, "each_message: maxRecordsPerTrigger", "keyPrefix"):
         rmq_spark.each_message(print, options={"maxRecordsPerTrigger": "1"})
-    with refused(InvalidOption, "redis.url is not accepted (it is not shown"):
+    with refused(InvalidOption, "redis.url is not accepted (its value is not shown"):
         rmq_spark.each_message(print, options={"redis.url": "secret"})
 
 

@@ -254,8 +254,8 @@ def test_the_columns_of_the_source_are_those_of_the_documentation(spark, rmq):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topic": "a{b}"}, "is no topic name"),
-        ({"visibilityTimeout": "60"}, "is no duration"),
+        ({"topic": "a{b}"}, "is not a topic name"),
+        ({"visibilityTimeout": "60"}, "is not a duration"),
         ({"queue": "dead"}, "queue as a table"),
         (
             {"maxRecords": "1"},
