@@ -1,1 +1,1 @@
-"""How it gets to Redis: connections, repetition, routing, errors."""
+"""The way to Redis: connections, retries, routing and errors."""

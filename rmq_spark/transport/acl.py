@@ -1,7 +1,8 @@
-"""What a Redis user may run, asked before a script runs as that user.
+"""The permissions of a Redis user, checked before a script runs as that user.
 
-A script that is refused a command half-way keeps its writes: what it had taken out of one queue is
-in no other then. (Seen: a user without ZADD lost every message that it claimed.)
+If Redis refuses a command in the middle of a script, the script's earlier writes stay: a message
+already removed from one queue is then in no other. (A user without ZADD lost every message that it
+claimed.)
 """
 
 import re
@@ -12,8 +13,8 @@ from redis import exceptions as failures
 
 from rmq_spark.transport.routing import Command
 
-# The scripts' commands with arguments that make no key and change nothing of one that is not there.
-# RPUSH and HSETNX have no such arguments; no script calls them after it has removed anything.
+# The commands of the scripts, with arguments that change nothing when the key does not exist.
+# RPUSH and HSETNX have no such arguments; no script calls them after it has removed a message.
 _HARMLESS: dict[str, tuple[str, ...]] = {
     "EXISTS": (),
     "HDEL": ("",),
@@ -45,10 +46,10 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
 
 
 def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> frozenset[str]:
-    """The commands of the scripts that this user may not run.
+    """Find the commands of the scripts that this user may not run.
 
-    run: answers commands, errors as values. key: one that scripts are called with, so that the
-    user's key patterns cover what is asked for. Raises what is no answer to all of them.
+    run: runs commands and returns their replies, errors among them. key: a key of the scripts: the
+    user's key patterns must cover the keys of the probe. Raises the error of a broken connection.
     """
     probe = f"{key}:permitted"
     words = [(command, probe, *arguments) for command, arguments in _HARMLESS.items()]
@@ -61,10 +62,10 @@ def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> 
 
 
 def _denies(reply: Any) -> bool:
-    # A key that is denied is not meant: scripts look at all their keys before they write.
+    # Only a denied command counts, not a denied key: scripts read all their keys before they write.
     return isinstance(reply, failures.NoPermissionError) and "to run the" in str(reply)
 
 
 def commands_of(script: str) -> frozenset[str]:
-    """The commands that stand in a script's text."""
+    """List the commands that a script's text calls."""
     return frozenset(re.findall(r"'([A-Z]+)'", script)) & {*_HARMLESS, "TIME"}

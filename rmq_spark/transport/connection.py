@@ -1,4 +1,4 @@
-"""Where Redis is and how it is reached: options to a redis-py client."""
+"""The connection to Redis: its options, and the redis-py client that they describe."""
 
 import os
 import re
@@ -36,16 +36,16 @@ from rmq_spark.options.connection_options import (
 )
 from rmq_spark.options.option import Option, Values
 
-# How long a broken connection is tried again, unless a shorter lease asks for less.
+# Retry a broken connection for so long, unless a lease is shorter.
 PATIENCE_S = 10.0
-# Where a replica takes over: a cluster's nodes notice after cluster-node-timeout, by default 15 s.
+# With failover, retry for longer: cluster nodes notice a failure after cluster-node-timeout, which
+# is 15 s by default.
 FAILOVER_PATIENCE_S = 25.0
 
 
 @dataclass(frozen=True, repr=False)
 class Sentinels:
-    """Who knows which server is the master of that name: host and port of each. A repr shows no
-    secret."""
+    """The Sentinels of a master: host and port of each, and the login. Its repr shows no secret."""
 
     nodes: tuple[tuple[str, int], ...]
     master: str
@@ -59,11 +59,11 @@ class Sentinels:
 
 @dataclass(frozen=True, repr=False)
 class ConnectionOptions:
-    """An address and how to log in there. Its repr shows no secret.
+    """The address of Redis, and the login. Its repr shows no secret.
 
-    client: further keyword arguments for redis-py, as sorted pairs. sentinels: who names the server
-    in place of the url's host. min_replicas: how many replicas must confirm what is written, within
-    replica_timeout_ms; 0: none is waited for.
+    client: further keyword arguments for redis-py, as sorted pairs. sentinels: the Sentinels that
+    name the server, instead of the url. min_replicas: how many replicas must confirm each write
+    within replica_timeout_ms; 0: wait for none.
     """
 
     url: str
@@ -77,12 +77,12 @@ class ConnectionOptions:
 
     @property
     def patience_s(self) -> float:
-        """How long a broken connection is tried again: a failover is waited for."""
+        """How long to retry a broken connection, in s: long enough for a failover."""
         return FAILOVER_PATIENCE_S if self.cluster or self.sentinels else PATIENCE_S
 
     @property
     def address(self) -> str:
-        """The address without what it may hold of credentials."""
+        """The address without credentials."""
         if self.sentinels is not None:
             return repr(self.sentinels)
         parts = urlsplit(self.url)
@@ -96,18 +96,18 @@ class ConnectionOptions:
 
 
 def parse_connection(given: Mapping[str, str]) -> ConnectionOptions:
-    """Read the options behind ``redis.`` (``url``, ``password``, ...), names in any case.
+    """Parse options without their prefix ``redis.`` (``url``, ...), names in any case.
 
-    Raises InvalidOption; its message never shows an url.
+    Raises InvalidOption; its text never shows a URL.
     """
     return connection_of(CONNECTION.parse({f"{REDIS}{name}": v for name, v in given.items()}))
 
 
 def connection_of(values: Values) -> ConnectionOptions:
-    """Return the connection that the values of a table of options describe.
+    """Return the connection that the values of options describe.
 
-    Without an url, the environment variable RMQ_REDIS_URL names the server, else it is the local
-    server's first database. Raises InvalidOption for options that contradict each other.
+    Without a URL, the environment variable RMQ_REDIS_URL names the server, or else it is database 0
+    of the local server. Raises InvalidOption for options that contradict each other.
     """
     sentinels = _sentinels(values)
     of_environment = None if sentinels else os.environ.get(URL_VARIABLE)
@@ -126,7 +126,7 @@ def connection_of(values: Values) -> ConnectionOptions:
 
 
 def _keyword(option: Option[Any]) -> str:
-    """How redis-py names an option: redis.socketTimeout is socket_timeout."""
+    """Return redis-py's name of an option: socket_timeout for redis.socketTimeout."""
     name = option.name.removeprefix(REDIS)
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
@@ -137,41 +137,44 @@ def _check_replica_timeout(values: Values) -> None:
     timeout_ms = values[REPLICA_TIMEOUT]
     if timeout_ms >= 1000 * values[SOCKET_TIMEOUT]:
         raise InvalidOption(
-            f"redis.socketTimeout must be longer than redis.replicaTimeout, which is {timeout_ms} "
-            "ms: otherwise the connection is given up before the replicas have confirmed."
+            f"redis.socketTimeout={values[SOCKET_TIMEOUT]:g}s is not accepted with "
+            f"redis.replicaTimeout={timeout_ms}ms: the connection would time out before the "
+            "replicas confirm. Accepted: a redis.socketTimeout longer than redis.replicaTimeout."
         )
 
 
 def _sentinels(values: Values) -> Sentinels | None:
-    """Return the Sentinels, or None where there are none. Raises InvalidOption."""
+    """Return the Sentinels that options describe, or None. Raises InvalidOption."""
     nodes = values.get(SENTINELS)
     master = values.get(SENTINEL_MASTER)
     if nodes is None:
         for option in (SENTINEL_MASTER, SENTINEL_USERNAME, SENTINEL_PASSWORD):
             if option in values:
                 raise InvalidOption(
-                    f"{option.name} needs redis.sentinels: host:port of each Sentinel, by commas."
+                    f"{option.name} needs redis.sentinels. Set it to host:port of each Sentinel, "
+                    "separated by commas."
                 )
         return None
     if not master:
         raise InvalidOption(
-            "redis.sentinels needs redis.sentinelMaster: the name under which the Sentinels watch "
-            "the master, such as mymaster."
+            "redis.sentinels needs redis.sentinelMaster. Set it to the name under which the "
+            "Sentinels watch the master, such as mymaster."
         )
     if URL in values or values[CLUSTER]:
         other = "redis.url" if URL in values else "redis.cluster=true"
         raise InvalidOption(
-            f"redis.sentinels does not go with {other}. Leave one of them out: the Sentinels name "
-            "the server, whose database 0 is used."
+            f"redis.sentinels cannot be used with {other}. Leave one of them out. With Sentinels, "
+            "rmq-spark uses database 0 of the server that they name."
         )
     return Sentinels(nodes, master, values.get(SENTINEL_USERNAME), values.get(SENTINEL_PASSWORD))
 
 
 def new_client(options: ConnectionOptions) -> Any:
-    """A redis-py client that repeats nothing by itself.
+    """Make a redis-py client that never retries by itself.
 
-    A script whose reply is lost may have run: only its caller knows whether it may run again.
-    That of a cluster connects at once, so this may raise whatever a command may.
+    A script whose reply is lost may have run, and only its caller knows whether it may run again.
+    A cluster's client connects at once, so this may raise any error that a command may. Raises
+    InvalidOption.
     """
     arguments: dict[str, Any] = {
         "retry": Retry(NoBackoff(), 0),
@@ -199,25 +202,25 @@ def new_client(options: ConnectionOptions) -> Any:
 
 
 def _client_of_sentinels(sentinels: Sentinels, arguments: dict[str, Any]) -> Any:
-    """A client that asks the Sentinels for the master whenever it connects.
+    """Make a client that asks the Sentinels for the master whenever it connects.
 
-    With an option of TLS, master and Sentinels alike are reached through TLS.
+    With a TLS option, it uses TLS for the master and the Sentinels alike.
     """
     tls = {name: value for name, value in arguments.items() if name.startswith("ssl_")}
     if tls:
         arguments["ssl"] = tls["ssl"] = True
     login = {"username": sentinels.username, "password": sentinels.password}
     asked = {name: arguments[name] for name in ("socket_timeout", "socket_connect_timeout")}
-    # The next Sentinel is asked at once; who calls repeats it all within its own time.
+    # No retries: the client asks the next Sentinel at once, and the caller retries as a whole.
     to_sentinels = {**asked, **tls, **login, "retry": Retry(NoBackoff(), 0)}
     known = Sentinel(sentinels.nodes, sentinel_kwargs=to_sentinels, **arguments)  # type: ignore[no-untyped-call]
     return known.master_for(sentinels.master)  # type: ignore[no-untyped-call]
 
 
 def _check_certificate(arguments: dict[str, Any]) -> None:
-    """Raises InvalidOption for a certificate that could be shown to no server.
+    """Check that the client's certificate and key can be loaded. Raises InvalidOption.
 
-    Without a password an encrypted key would ask for one on the terminal, which nobody sees.
+    Sets an empty password: otherwise OpenSSL asks for that of an encrypted key on the terminal.
     """
     arguments.setdefault("ssl_password", "")
     files = arguments["ssl_certfile"], arguments.get("ssl_keyfile")
@@ -226,17 +229,17 @@ def _check_certificate(arguments: dict[str, Any]) -> None:
     except (ssl.SSLError, ValueError) as error:
         raise InvalidOption(
             f"redis.sslCertfile={files[0]!r} with redis.sslKeyfile={files[1]!r} cannot be used "
-            f"({error}). Accepted: PEM files of a certificate and of its key; redis.sslPassword "
-            "opens an encrypted one."
+            f"({error}). Accepted: PEM files of a certificate and its key. For an encrypted key, "
+            "set redis.sslPassword."
         ) from None
 
 
 def not_accepted(error: Exception) -> InvalidOption:
-    """What says that redis-py stumbled over the address or an option; it shows no value."""
+    """Make the error for an address or option that redis-py refuses. It shows no value."""
     return InvalidOption(
-        f"redis.url or an option of the client is not accepted ({type(error).__name__}; the url is "
-        "not shown, it may hold a password). Check the parameters behind its '?'; the options "
-        "redis.ssl* need rediss://."
+        f"redis.url or another redis.* option is not accepted by redis-py ({type(error).__name__}; "
+        "its value is not shown: it may contain a password). Check the parameters behind the '?' "
+        "of redis.url. The options redis.ssl* need rediss://."
     )
 
 
@@ -244,6 +247,6 @@ def _check_for_cluster(url: str) -> None:
     address = parse_url(url)  # type: ignore[no-untyped-call]
     if "path" in address or address.get("db", 0) != 0:
         raise InvalidOption(
-            "redis.cluster=true does not go with this redis.url. Accepted: redis:// or rediss://, "
-            "with database 0 or none."
+            "redis.cluster=true cannot be used with this redis.url. Accepted: redis:// or "
+            "rediss://, with database 0 or none."
         )

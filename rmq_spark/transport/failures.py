@@ -1,4 +1,4 @@
-"""What the errors of redis-py and of our scripts mean: which pass, and what each is called here."""
+"""Errors of redis-py and of the scripts: the RmqError of each, and whether it may pass."""
 
 import ssl
 from collections.abc import Callable
@@ -10,46 +10,46 @@ from redis.sentinel import MasterNotFoundError
 from rmq_spark import errors
 from rmq_spark.transport.connection import ConnectionOptions
 
-PERMIT = "Give it all of docs/security.md: +command, and ~keyPrefix* for keys."
+PERMIT = "Grant it the commands in docs/security.md with +command, and its keys with ~keyPrefix*."
 _UNTRUSTED = (
-    "Name the server in redis.url as its certificate does, and the file of the authority that "
-    "signed it in redis.sslCaCerts."
+    "Use the host name of the certificate in redis.url, and set redis.sslCaCerts to the file of "
+    "the authority that signed it."
 )
-_MOVE_KEY = "Move that key away, or give the queue a keyPrefix or database of its own."
+_MOVE_KEY = "Rename that key, or set another keyPrefix or database for the queue."
 _NEW_CHECKPOINT = "Give the query a new checkpointLocation."
 
-# What our scripts answer: the code, the error, the remedy.
+# By the code of a script's error: the error here, and the remedy.
 _OF_SCRIPTS: dict[str, tuple[type[errors.RmqError], str]] = {
     "RMQ_SUPERSEDED": (
         errors.Superseded,
-        "A newer start of the same query or consumer has taken over. If two queries share a "
+        "A newer run of the same query or consumer has taken over. If two queries share a "
         "checkpoint, give one of them its own.",
     ),
     "RMQ_SETTLED": (errors.Settled, ""),
     "RMQ_LOST": (
         errors.Lost,
-        "Start the query again: its next run goes on without them. A longer visibilityTimeout "
-        "makes it rarer.",
+        "Start the query again: its next run continues without these messages. If this happens "
+        "often, raise visibilityTimeout.",
     ),
     "RMQ_EXCLUSIVE": (
         errors.ExclusiveSlot,
-        "Read it with zookeeper.hosts, or switch the topic's exclusive off.",
+        "Read it with zookeeper.hosts, or set the topic's exclusive to False.",
     ),
     "RMQ_WRONGTYPE": (errors.WrongKeyType, _MOVE_KEY),
     "RMQ_OTHERTOPIC": (errors.CheckpointRefused, _NEW_CHECKPOINT),
     "RMQ_RESTORED": (errors.CheckpointRefused, _NEW_CHECKPOINT),
     "RMQ_STAGELOST": (
         errors.StageLost,
-        "Start the query again: it stages the whole batch anew. Messages of it that are published "
-        "already may come twice.",
+        "Start the query again: it stages the whole batch again. Messages already published may "
+        "then be sent twice.",
     ),
 }
 
-# What Redis 6.2 and 7.0 say; what Redis 7.2 and later and Valkey say.
+# The texts of Redis 6.2 and 7.0, and of Redis 7.2, later ones and Valkey.
 _DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script:")
 _LASTING = (failures.AuthenticationError, failures.AuthorizationError)
 _PASSING = (
-    failures.AskError,  # MOVED, too
+    failures.AskError,  # its subclass MovedError, too
     failures.ConnectionError,
     failures.TimeoutError,
     failures.BusyLoadingError,
@@ -58,17 +58,17 @@ _PASSING = (
     failures.ClusterDownError,
     failures.MasterDownError,
 )
-# What a master says that becomes a replica while WAIT waits, or that has too few replicas to write.
+# Errors of a master that becomes a replica during WAIT, or has too few replicas to write.
 _FAILING_OVER = ("UNBLOCKED", "NOREPLICAS")
-# What redis-py says, in a class that is no RedisError, of a server that is no cluster, and of
-# clusters that are being formed or rebuilt.
+# Texts of redis-py in a class that is not a RedisError: for a server that is not a cluster, and for
+# a cluster that is being formed or rebuilt.
 _NO_CLUSTER = "Cluster mode is not enabled"
 _PASSING_IN_CLUSTER = ("slots are not covered", "could not agree on")
 
 
 @dataclass(frozen=True)
 class _Failed:
-    """An error, and where it came from."""
+    """An error with the call that raised it and the options of its connection."""
 
     error: Exception
     text: str
@@ -82,8 +82,8 @@ class _Failed:
 
     @property
     def words(self) -> dict[str, str]:
-        """The words that the table's sentences leave room for."""
-        tls = " with TLS, maybe for clients with a certificate only (redis.sslCertfile)"
+        """The values of the placeholders in the table's sentences."""
+        tls = " with TLS; it may require a client certificate (redis.sslCertfile)"
         certificate = _certificate_error(self.error)
         return {
             "at": f"Redis at {self.options.address}",
@@ -99,7 +99,7 @@ class _Failed:
 
 @dataclass(frozen=True)
 class _Row:
-    """One kind of failure: how to tell it, which error it is, and what that says."""
+    """A kind of failure: its test, the error to raise, and the error's text."""
 
     matches: Callable[[_Failed], object]
     error: type[errors.RmqError]
@@ -114,7 +114,7 @@ def _has(*texts: str) -> Callable[[_Failed], bool]:
     return lambda failed: any(text in failed.text for text in texts)
 
 
-# The first row that matches counts.
+# The first matching row decides.
 _TABLE = (
     _Row(
         _is(failures.AuthenticationError, failures.AuthenticationWrongNumberOfArgsError),
@@ -126,7 +126,7 @@ _TABLE = (
             isinstance(failed.error, failures.NoPermissionError) or failed.code == "NOPERM"
         ),
         errors.ServerRefused,
-        "{at} does not permit this user: {text}. " + PERMIT,
+        "{at} does not permit this user to do this: {text}. " + PERMIT,
     ),
     _Row(
         _has(*_DENIED_IN_SCRIPT),
@@ -138,12 +138,12 @@ _TABLE = (
             "NOAUTH" in failed.text or isinstance(failed.error, failures.AuthorizationError)
         ),
         errors.ServerRefused,
-        "{at} asks for a password. Set redis.password.",
+        "{at} requires a password. Set redis.password.",
     ),
     _Row(
         _has("DB index is out of range", "invalid DB index"),
         errors.ServerRefused,
-        "{at} has no such database: {text}. Check redis.url.",
+        "{at} does not have this database: {text}. Check the number at the end of redis.url.",
     ),
     _Row(
         lambda failed: (
@@ -152,47 +152,46 @@ _TABLE = (
             or "OOM command" in failed.text
         ),
         errors.ServerFull,
-        "{at} has reached maxmemory: nothing more can be stored until messages are consumed or the "
-        "limit is raised.",
+        "{at} has reached maxmemory and stores nothing more. Consume messages or raise maxmemory.",
     ),
     _Row(
         _has(_NO_CLUSTER),
         errors.ServerUnsuitable,
-        "redis.cluster=true, but {at} is no cluster. Leave redis.cluster out.",
+        "redis.cluster=true, but {at} is not a cluster. Leave redis.cluster out.",
     ),
     _Row(
         lambda failed: _certificate_error(failed.error),
         errors.ServerUntrusted,
-        "{at} shows a certificate that is not trusted: {certificate}. " + _UNTRUSTED,
+        "{at} has a certificate that is not trusted: {certificate}. " + _UNTRUSTED,
     ),
     _Row(
         lambda failed: failed.text.startswith(_FAILING_OVER),
         errors.NotReplicated,
-        "{at} is being failed over, or has fewer replicas than it needs to write ({text}); it was "
-        "tried for {patience}.",
+        "{at} is failing over, or has fewer replicas than it needs to write ({text}). rmq-spark "
+        "retried for {patience}. Check its replicas.",
     ),
     _Row(
         lambda failed: failed.options.sentinels and isinstance(failed.error, MasterNotFoundError),
         errors.ServerUnavailable,
-        "{at} is not known: {text}. Check redis.sentinelMaster and redis.sentinels; they were "
-        "asked for {patience}.",
+        "{at} was not found: {text}. rmq-spark retried for {patience}. Check redis.sentinelMaster "
+        "and redis.sentinels.",
     ),
     _Row(
         lambda failed: passes(failed.error),
         errors.ServerUnavailable,
-        "{at} cannot be reached ({kind}: {text}). Check that the server runs{tls} and that "
-        "redis.url or RMQ_REDIS_URL names it; `rmq local` starts a Redis for trials. It was tried "
-        "for {patience}.",
+        "{at} cannot be reached ({kind}: {text}). rmq-spark retried for {patience}. Check that "
+        "redis.url or RMQ_REDIS_URL is right and that the server is running{tls}. To start a Redis "
+        "for a trial, run `rmq local`.",
     ),
     _Row(
         lambda failed: failed.text.lower().startswith("unknown command"),
         errors.ServerUnsuitable,
-        "{at}: {text}. Needed: Redis 6.2 or later, or Valkey, with no command renamed.",
+        "{at}: {text}. Use Redis 6.2 or later, or Valkey, without renamed commands.",
     ),
     _Row(
         _has("WRONGTYPE"),
         errors.WrongKeyType,
-        "{at}: {what} found a key of another type. " + _MOVE_KEY,
+        "{at}: {what} found a key of the queue with another type. " + _MOVE_KEY,
     ),
     _Row(lambda failed: True, errors.ScriptFailed, "{at}: {what} failed: {text}"),
 )
@@ -201,14 +200,14 @@ _TABLE = (
 def typed_error(
     error: Exception, what: str, options: ConnectionOptions, patience_s: float
 ) -> errors.RmqError:
-    """Return the error that says what failed.
+    """Turn an error of redis-py into the RmqError that explains it.
 
-    what: the script or command that was called. patience_s: for how long it was tried.
+    what: the script or command that was called. patience_s: how long it was retried.
     """
-    # Of a command that it does not know the server quotes the arguments: AUTH's is a password.
+    # For an unknown command the server quotes the arguments, and AUTH's is a password.
     text = str(error).partition(", with args beginning with:")[0]
-    if isinstance(error, MasterNotFoundError):  # redis-py quotes what it asked with
-        text = "the Sentinels know of no such master, or none of them answers"
+    if isinstance(error, MasterNotFoundError):  # redis-py quotes the login
+        text = "the Sentinels do not watch a master of that name, or none of them answers"
     failed = _Failed(error, text, what, options, patience_s)
     if failed.code in _OF_SCRIPTS:
         kind, remedy = _OF_SCRIPTS[failed.code]
@@ -218,7 +217,7 @@ def typed_error(
 
 
 def passes(error: Exception) -> bool:
-    """Return whether an error may go away by itself."""
+    """Return whether an error may go away by itself, so that a retry can help."""
     if isinstance(error, failures.RedisClusterException):
         return isinstance(error, failures.SlotNotCoveredError) or any(
             text in str(error) for text in _PASSING_IN_CLUSTER
@@ -229,7 +228,7 @@ def passes(error: Exception) -> bool:
 
 
 def root_of(error: Exception) -> Exception:
-    """Return what was the matter with the node of a cluster that was asked last."""
+    """Return the error of the cluster node asked last, or an error that has no such cause."""
     while isinstance(error, failures.RedisClusterException):
         if _NO_CLUSTER in str(error) and isinstance(error.__context__, failures.NoPermissionError):
             return error.__context__
@@ -240,6 +239,6 @@ def root_of(error: Exception) -> Exception:
 
 
 def _certificate_error(error: Exception) -> ssl.SSLCertVerificationError | None:
-    """Return why the server's certificate was refused, if redis-py stumbled over that."""
+    """Return the reason why the server's certificate was refused; None for other errors."""
     behind = error.__context__
     return behind if isinstance(behind, ssl.SSLCertVerificationError) else None

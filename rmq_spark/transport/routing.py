@@ -1,7 +1,7 @@
-"""Where commands go: to the one server there is, or to the nodes of a cluster that have their keys.
+"""Routes of commands: to one server, or to the cluster nodes that have their keys.
 
-Both answer a list of commands with a list of replies, errors among them as values: one that fails
-does not hide what the others did, and its caller alone knows what may be repeated.
+Both routes return the replies to a list of commands in order, errors among them as values. A failed
+command does not hide the replies of the others, and only the caller knows what may run again.
 """
 
 import contextlib
@@ -15,13 +15,14 @@ from redis import exceptions as failures
 
 from rmq_spark.errors import NotReplicated
 
-# A slot moves once while a command is on its way, or twice; more is a cluster at odds with itself.
+# A hash slot moves once or twice while a command is on its way. More redirections mean that the
+# cluster nodes disagree.
 REDIRECTIONS = 5
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command and the key that says which node it belongs to."""
+    """A command, and the key by which to find its cluster node."""
 
     key: str
     words: Sequence[Any]
@@ -29,32 +30,32 @@ class Command:
 
 @dataclass(frozen=True)
 class Replication:
-    """How many replicas must have what was written, and how long they are waited for."""
+    """The number of replicas that must confirm a write, and how long to wait for them."""
 
     replicas: int
     timeout_ms: int
 
     @property
     def words(self) -> tuple[Any, ...]:
-        """The command that waits for what its connection has written before."""
+        """The command that waits for replicas to confirm the earlier writes of its connection."""
         return ("WAIT", self.replicas, self.timeout_ms)
 
     def shortfall(self, address: str, acknowledged: Any) -> Exception | None:
-        """What says that there were fewer; or the error that the server answered."""
+        """Return the error if too few replicas confirmed a write, or WAIT failed; else None."""
         if isinstance(acknowledged, Exception):
             return acknowledged
         if acknowledged >= self.replicas:
             return None
         return NotReplicated(
-            f"Redis at {address} has done it, but {acknowledged} of {self.replicas} replicas "
-            f"confirmed it within {self.timeout_ms} ms: a failover now could undo it. It may be "
-            "done again. Check the replicas, or lower redis.minReplicas, or raise "
+            f"Redis at {address} has written, but {acknowledged} of {self.replicas} replicas "
+            f"confirmed it within {self.timeout_ms} ms: a failover now could undo the write. It is "
+            "safe to repeat. Check the replicas, lower redis.minReplicas, or raise "
             "redis.replicaTimeout."
         )
 
 
 def _run(client: Any, words: Sequence[Sequence[Any]]) -> list[Any]:
-    """One pipeline. A broken connection is every command's reply."""
+    """Run one pipeline. The error of a broken connection is the reply to every command."""
     pipeline = client.pipeline(transaction=False)
     for each in words:
         pipeline.execute_command(*each)
@@ -68,7 +69,7 @@ def _run(client: Any, words: Sequence[Sequence[Any]]) -> list[Any]:
 def _run_and_wait(
     client: Any, words: Sequence[Sequence[Any]], replication: Replication | None, address: str
 ) -> list[Any]:
-    """One pipeline, which ends by waiting for replicas where that is asked for."""
+    """Run one pipeline, and wait for replicas at its end if there is a replication."""
     if replication is None:
         return _run(client, words)
     *replies, acknowledged = _run(client, [*words, replication.words])
@@ -79,14 +80,14 @@ def _run_and_wait(
 
 
 class OneServer:
-    """All commands go to one server."""
+    """The route of all commands to one server."""
 
     def __init__(self, client: Any, address: str) -> None:
         self._client = client
         self._address = address
 
     def run(self, commands: Sequence[Command], replication: Replication | None) -> list[Any]:
-        """The replies, errors among them."""
+        """Run commands and return their replies, errors among them."""
         words = [command.words for command in commands]
         return _run_and_wait(self._client, words, replication, self._address)
 
@@ -96,19 +97,22 @@ class OneServer:
 
 
 class Cluster:
-    """Each command goes to the node that has its key: nodes beside each other, one pipeline each.
+    """The route of each command to the cluster node of its key: one pipeline a node, in parallel.
 
-    Where a key has moved to, the node asked tells. What answers TRYAGAIN (the keys of a script lie
-    on two nodes while their slot moves) or does not answer at all is left to the caller.
+    Follows redirections to the node that a key has moved to. Returns TRYAGAIN (the keys of a script
+    lie on two nodes while their hash slot moves) and connection errors to the caller.
     """
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._threads: ThreadPoolExecutor | None = None
-        self._threads_of = 0  # the process that has them: a fork leaves its child without
+        self._threads_of = 0  # the process that started them: a fork does not copy threads
 
     def run(self, commands: Sequence[Command], replication: Replication | None) -> list[Any]:
-        """The replies, errors among them. Raises what redis-py does where no node is known."""
+        """Run commands and return their replies, errors among them.
+
+        Raises the error of redis-py if it knows no cluster node for a key.
+        """
         replies: dict[int, Any] = {}
         asking: dict[int, Any] = {}
         left = list(range(len(commands)))
@@ -122,7 +126,7 @@ class Cluster:
             isinstance(reply, failures.ConnectionError | failures.TimeoutError)
             for reply in replies.values()
         ):
-            # A replica may have taken over. If nobody tells now, the next attempt asks again.
+            # A replica may have taken over. If no cluster node answers now, the next attempt asks.
             with contextlib.suppress(failures.RedisError, failures.RedisClusterException):
                 self._client.nodes_manager.initialize()
         return [replies[at] for at in range(len(commands))]
@@ -178,7 +182,7 @@ class Cluster:
         return self._client.nodes_manager.get_node_from_slot(self._client.keyslot(key))
 
     def _followed(self, redirected: dict[int, failures.AskError]) -> dict[int, Any]:
-        """Notes which slots have moved; the nodes to ask once of slots that are on their way."""
+        """Store the new nodes of moved hash slots; return the nodes to ask once for moving ones."""
         manager = self._client.nodes_manager
         asking = {}
         for at, error in redirected.items():
@@ -186,7 +190,7 @@ class Cluster:
                 manager.move_slot(error)
             else:
                 asking[at] = manager.get_node(host=error.host, port=error.port)
-        if None in asking.values():  # a node that joined since
+        if None in asking.values():  # a cluster node that has joined since
             manager.initialize()
             asking = {
                 at: manager.get_node(host=redirected[at].host, port=redirected[at].port)

@@ -1,4 +1,4 @@
-"""Calling scripts on a Redis server: loaded on demand, repeated within bounds, errors typed."""
+"""Calls of scripts on a Redis server, which loads them on demand, retries, and types errors."""
 
 import logging
 import os
@@ -22,23 +22,30 @@ from rmq_spark.transport.routing import Cluster, Command, OneServer, Replication
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-# ZMSCORE and ZADD GT are the newest commands the scripts use.
+# ZMSCORE and ZADD GT are the newest commands in the scripts.
 OLDEST_VERSION = (6, 2)
+# The first version that reads flags in the first line of a script.
 FIRST_WITH_FLAGS = (7, 0)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 
 
 class Server:
-    """A Redis server that runs the queue's scripts. Threads may share it; forks may not."""
+    """A Redis server that runs the scripts of the queue.
+
+    Threads can share it; a forked process must make its own.
+    """
 
     def __init__(self, options: ConnectionOptions, patience_s: float | None = None) -> None:
-        """patience_s: how long a broken connection is tried again; None: as the options say."""
+        """Connect and check the server. Raises ServerError, InvalidOption.
+
+        patience_s: how long to retry a broken connection; None: as long as the options want.
+        """
         self._options = options
         self._patience_s = options.patience_s if patience_s is None else patience_s
         self.client: Any = None
         try:
             info = self._repeated(self._first_info)
-        except (TypeError, UnicodeError) as error:  # redis-py finds these when it connects
+        except (TypeError, UnicodeError) as error:  # redis-py raises these when it connects
             raise not_accepted(error) from None
         self._nodes: OneServer | Cluster = (
             Cluster(self.client) if options.cluster else OneServer(self.client, self.address)
@@ -52,19 +59,19 @@ class Server:
         self._check(info)
         self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
         self._loaded = False
-        self._denied: frozenset[str] | None = None  # not asked yet
+        self._denied: frozenset[str] | None = None  # None: not asked yet
 
     def __repr__(self) -> str:
         return f"Server({self.address})"
 
     @property
     def address(self) -> str:
-        """Where it is, without credentials."""
+        """The address of the server, without credentials."""
         return self._options.address
 
     @property
     def is_cluster(self) -> bool:
-        """Whether a call may only touch keys of one hash slot."""
+        """Whether the server is a Redis Cluster, where all keys of a call have one hash slot."""
         return self._options.cluster
 
     def close(self) -> None:
@@ -72,7 +79,7 @@ class Server:
         self._nodes.close()
 
     def warn_if_volatile(self) -> None:
-        """Warns, once a process, of a server that forgets everything when it ends."""
+        """Log a warning, once a process, if the server does not store its data on disk."""
         if self.address in _warned or self._options.cluster:
             return
         _warned.add(self.address)
@@ -80,24 +87,27 @@ class Server:
             append_only = self.client.info("persistence").get("aof_enabled")
             saves = self.client.config_get("save").get("save")
         except redis.RedisError:
-            return  # a user who may not look is not kept from working
+            return  # a user without permission to look can still work
         if not append_only and not saves:
             _log.warning(
-                "rmq: Redis at %s keeps nothing on disk: its messages are lost when it ends. "
+                "rmq: Redis at %s stores nothing on disk: its messages are lost when it stops. "
                 "Set appendonly yes.",
                 self.address,
             )
 
     def denied(self, key: str = "rmq") -> frozenset[str]:
-        """The commands of the scripts that this user may not run. Raises ServerError."""
+        """Find the commands of the scripts that this user may not run. Raises ServerError."""
         return self._repeated(lambda: denied_commands(self._asked_once, key))  # type: ignore[no-any-return]
 
     def command(self, *words: Any) -> Any:
-        """Runs a plain command that may run twice."""
+        """Run a plain command that may run twice. Raises an RmqError."""
         return self._repeated(lambda: self.client.execute_command(*words), _named(words))
 
     def commands(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Runs plain commands, a key behind each name, that may run twice; in one round trip."""
+        """Run plain commands that may run twice, in one round trip. Raises an RmqError.
+
+        commands: the words of each; the second word is its key.
+        """
         asked = [Command(str(words[1]), words) for words in commands]
         replies = self._answered(asked, lambda left: self._nodes.run(left, None))
         for words, reply in zip(commands, replies, strict=True):
@@ -106,7 +116,7 @@ class Server:
         return replies
 
     def now_ms(self) -> int:
-        """Return the server's time, ms since 1970."""
+        """Return the server's time in ms since 1970."""
         seconds, microseconds = self.command("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
 
@@ -118,7 +128,7 @@ class Server:
         return request.read(replies + in_parts(request.reads, self.commands, request.a_pipeline))
 
     def _until_done(self, request: BoundedRequest[Any]) -> list[list[Any]]:
-        """Return the replies to each call, which is repeated until it has no more to do."""
+        """Repeat each call until it has no more to do, and return its replies."""
         replies: list[list[Any]] = [[] for _ in request.calls]
         left = list(range(len(request.calls)))
         while left:
@@ -131,14 +141,14 @@ class Server:
         return replies
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Runs one script. Raises an RmqError for every failure."""
+        """Run one script and return its reply. Raises an RmqError for every failure."""
         return self.pipeline([Call(script, keys, args)])[0]
 
     def pipeline(self, calls: Sequence[Call]) -> list[Any]:
-        """Runs scripts in one round trip (in a cluster, one a node) and returns their replies.
+        """Run scripts in one round trip (in a cluster, one a cluster node) for their replies.
 
-        What a broken connection leaves unanswered is called again, so each must be one that may run
-        twice. Raises the first error that any of them answered, after all have run.
+        Calls that a broken connection leaves unanswered run again, so each must be safe to run
+        twice. Raises the first error among the replies, after all calls have run.
         """
         replies = self._answered(calls, self._run)
         for call, reply in zip(calls, replies, strict=True):
@@ -149,7 +159,7 @@ class Server:
         return replies
 
     def _answered(self, asked: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]]) -> list[Any]:
-        """The replies of all; what fails for now is run again without what is answered."""
+        """Run all and return their replies; run those that fail for now again."""
         replies: dict[int, Any] = {}
 
         def run_rest() -> None:
@@ -177,7 +187,10 @@ class Server:
         return replies
 
     def _loaded_again(self, calls: Sequence[Call], missing: Sequence[int]) -> list[Any]:
-        """The replies of those whose script was forgotten; what fails is their reply alone."""
+        """Load the scripts again, and run the calls whose script was missing.
+
+        An error is the reply to these calls alone, not to those that have already run.
+        """
         try:
             self._load()
             return self._send([calls[at] for at in missing])
@@ -207,11 +220,11 @@ class Server:
         for script in {call.script for call in calls}:
             missing = self._denied & commands_of(self._scripts[script].text)
             if missing:
-                self._denied = None  # it may be given them while this process lives
+                self._denied = None  # ask again next time: the user may get the permission
                 raise errors.ServerRefused(
                     f"Redis at {self.address} does not permit this user "
-                    f"{', '.join(sorted(missing))}, without which {script} would stop half-way. "
-                    f"{PERMIT}"
+                    f"{', '.join(sorted(missing))}, without which the script {script} would stop "
+                    f"half-way. {PERMIT}"
                 )
 
     def _asked_once(self, commands: Sequence[Command]) -> list[Any]:
@@ -221,21 +234,24 @@ class Server:
         self.client.script_load(script.text)
 
     def _repeated(self, run: Callable[[], Any], what: str = "a command") -> Any:
-        """Runs it until the connection holds, no longer than the patience."""
+        """Run a function until it succeeds; retry errors that may pass, within the patience.
+
+        Raises an RmqError. what: the call, for the error.
+        """
         end, wait = time.monotonic() + self._patience_s, _FIRST_WAIT_S
         while True:
             try:
                 return run()
             except (redis.RedisError, failures.RedisClusterException) as raised:
                 error = root_of(raised)
-            # Raised from here, ours has no error of redis-py behind it, which may quote a password.
+            # Raise outside the handler: redis-py's error in the traceback may quote a password.
             if not isinstance(error, redis.RedisError | failures.RedisClusterException):
                 raise error from None
             if not passes(error) or time.monotonic() + wait >= end:
                 raise self._typed(error, what)
-            if wait == _FIRST_WAIT_S:  # one line for an outage, however often it is tried
+            if wait == _FIRST_WAIT_S:  # one line for each outage
                 _log.warning(
-                    "trying Redis at %s for %g s: %s",
+                    "retrying Redis at %s for up to %g s: %s",
                     *(self.address, self._patience_s, type(error).__name__),
                 )
             time.sleep(wait)
@@ -255,12 +271,12 @@ class Server:
     def _check(self, info: dict[str, Any]) -> None:
         if self.version < OLDEST_VERSION:
             raise errors.ServerUnsuitable(
-                f"Redis at {self.address} is version {info.get('redis_version')}; needed: 6.2 or "
+                f"Redis at {self.address} has version {info.get('redis_version')}. Use Redis 6.2 or "
                 "later, or Valkey."
             )
         if info.get("cluster_enabled") and not self.is_cluster:
             raise errors.ServerUnsuitable(
-                f"Redis at {self.address} is a node of a Redis Cluster. Set redis.cluster=true."
+                f"Redis at {self.address} is part of a Redis Cluster. Set redis.cluster=true."
             )
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
@@ -270,7 +286,7 @@ class Server:
             )
 
     def _typed(self, error: Exception, what: str) -> errors.RmqError:
-        """Return the error that says what failed; ``what`` was called."""
+        """Turn an error into an RmqError. what: the script or command that was called."""
         return typed_error(error, what, self._options, self._patience_s)
 
 
@@ -279,12 +295,12 @@ def _is_passing(reply: Any) -> bool:
 
 
 def _named(words: Sequence[Any]) -> str:
-    """A command and its key; its values are nobody's business."""
+    """Write a command and its key for errors, without its values, which may be secret."""
     return " ".join(str(word) for word in words[:2])
 
 
 def _version_of(info: dict[str, Any]) -> tuple[int, int]:
-    if "valkey_version" in info:  # all of Valkey knows what Redis 7.2 did
+    if "valkey_version" in info:  # every Valkey has the commands of Redis 7.2
         return (7, 2)
     major, minor = str(info.get("redis_version", "0.0")).split(".")[:2]
     return int(major), int(minor)
@@ -295,9 +311,10 @@ _servers: dict[tuple[int, ConnectionOptions, float | None], Server] = {}
 
 
 def shared_server(options: ConnectionOptions, patience_s: float | None = None) -> Server:
-    """This process's server for these options: Spark reuses worker processes for many tasks.
+    """Return this process's server for these options, connecting on the first call.
 
-    The process id is part of the name because connections do not survive a fork.
+    Spark reuses a worker process for many tasks. The process id is part of the key because
+    connections do not survive a fork.
     """
     key = (os.getpid(), options, patience_s)
     if key not in _servers:

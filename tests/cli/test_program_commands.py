@@ -54,7 +54,7 @@ def test_a_redis_that_is_down_is_a_line_and_not_a_trace(rmq, command):
     assert done.code == 1
     first, last = done.err.splitlines()
     assert re.fullmatch(
-        r"rmq: trying Redis at redis://127.0.0.1:\d+ for 2 s: ConnectionError", first
+        r"rmq: retrying Redis at redis://127.0.0.1:\d+ for up to 2 s: ConnectionError", first
     )
     assert last.startswith("rmq: Redis at redis://127.0.0.1:")
     assert "cannot be reached" in last

@@ -274,5 +274,5 @@ def test_options_of_replicas_are_checked(options, text):
 
 
 def test_a_node_of_a_cluster_is_told_from_a_server_of_its_own(shared_cluster):
-    with pytest.raises(ServerUnsuitable, match=r"is a node of a Redis Cluster. Set"):
+    with pytest.raises(ServerUnsuitable, match=r"is part of a Redis Cluster. Set"):
         rmq_spark.connect(shared_cluster.url, patience_s=1)

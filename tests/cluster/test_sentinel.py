@@ -62,7 +62,10 @@ def test_the_address_names_the_sentinels_and_no_secret():
         ({"sentinels": "a:x", "sentinelMaster": "m"}, "redis.sentinels is not accepted"),
         ({"sentinels": "a,,b", "sentinelMaster": "m"}, "redis.sentinels is not accepted"),
         ({"sentinels": "u:p@a", "sentinelMaster": "m"}, "redis.sentinels is not accepted"),
-        ({"sentinels": "a", "sentinelMaster": "m", "url": "redis://h"}, "does not go with redis.u"),
+        (
+            {"sentinels": "a", "sentinelMaster": "m", "url": "redis://h"},
+            "cannot be used with redis.u",
+        ),
         ({"sentinels": "a", "sentinelMaster": "m", "cluster": "true"}, "redis.cluster=true"),
     ],
 )

@@ -202,7 +202,9 @@ def test_a_denial_in_a_script_is_a_refusal_in_the_words_of_later_servers_too(ent
 def test_a_user_who_is_given_what_was_missing_goes_on(url, enter):
     queue = filled(enter(), "T")
     poor = enter("rmq", without="zadd").queue("T")
-    with pytest.raises(ServerRefused, match="ZADD, without which claim would stop half-way"):
+    with pytest.raises(
+        ServerRefused, match="ZADD, without which the script claim would stop half-way"
+    ):
         claim(poor)
     permit(url, "rmq")
     poor.server.client.connection_pool.disconnect()  # ACL SETUSER reset has ended its connection

@@ -140,7 +140,7 @@ def test_a_server_that_does_not_know_the_command_quotes_the_password_and_we_do_n
     with pytest.raises(ServerUnsuitable) as raised:
         connect(f"{without(command)}?protocol={protocol}", password=SECRET, patience_s=2)
     assert f"unknown command '{command}'" in str(raised.value).replace("`", "'")
-    assert "Needed: Redis 6.2 or later" in str(raised.value)
+    assert "Use Redis 6.2 or later" in str(raised.value)
     assert found_in(chain(raised.value) + caplog.text, SECRET) == []
 
 

@@ -79,7 +79,9 @@ def test_the_right_password_is_taken_from_option_or_address(locked):
 
 @pytest.mark.parametrize("use", [write, read])
 def test_a_database_that_is_not_there_is_refused(use, redis_server):
-    with refused(ServerRefused, "has no such database", "Check redis.url"):
+    with refused(
+        ServerRefused, "does not have this database", "Check the number at the end of redis.url"
+    ):
         use(redis_server.url.removesuffix("/0") + "/99")
 
 
@@ -108,7 +110,7 @@ def test_a_key_of_another_type_is_named_and_left_alone_by_sender_and_reader(rmq)
     client, key = queue.server.client, queue.keys.prepare(0)
     client.set(key, "mine")
     run = rmq.by_hand(queue)
-    with refused(WrongKeyType, f"the key {key} holds a string", "Move that key away"):
+    with refused(WrongKeyType, f"the key {key} holds a string", "Rename that key"):
         run.plan(run.initial())
     store = queue.keys.store(0)
     client.delete(store)

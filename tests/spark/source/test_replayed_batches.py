@@ -24,7 +24,7 @@ def test_an_old_task_that_claims_after_the_replay_takes_nothing(rmq):
     late = old.partitions(start, end)
     with old.again() as new:
         assert new.batch(start, end) == []
-        with refused(Superseded, "was superseded by run ", "A newer start of the same query"):
+        with refused(Superseded, "was superseded by run ", "A newer run of the same query"):
             old.read(late)
         assert queue.figures().store.count == 20
         later, rows = new.next(end)
