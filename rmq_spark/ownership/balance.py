@@ -1,19 +1,19 @@
-"""How slots are shared out: pure, without ZooKeeper."""
+"""The division of slots among members: pure functions, without ZooKeeper."""
 
 from collections.abc import Collection, Iterable, Mapping
 
 Assignment = Mapping[str, Iterable[int]]
 
 
-def balance(before: Assignment, workers: Collection[str], slot_amount: int) -> dict[str, list[int]]:
-    """The slots of each worker, sorted: all slots, and no worker has two more than another.
+def balance(before: Assignment, members: Collection[str], slot_amount: int) -> dict[str, list[int]]:
+    """Divide all slots among members: no member has two more than another. Slots are sorted.
 
-    before: the assignment so far, of whoever was there. A slot moves only if its worker has left,
-    or has more than its share. Everybody who computes this from the same input gets the same.
+    before: the previous assignment, possibly of other members. A slot moves only if its member has
+    left or has more than its share. The result depends only on the input, so members agree.
     """
-    kept = {name: _kept(before.get(name, ()), slot_amount) for name in workers}
+    kept = {name: _kept(before.get(name, ()), slot_amount) for name in members}
     share, extra = divmod(slot_amount, len(kept))
-    # Who has most keeps one more, so that as little as possible moves.
+    # The members with the most slots keep one more, so that as few slots as possible move.
     by_size = sorted(kept, key=lambda name: (-len(kept[name]), name))
     quotas = {name: share + (at < extra) for at, name in enumerate(by_size)}
     shares = {name: kept[name][: quotas[name]] for name in by_size}

@@ -1,4 +1,4 @@
-"""Where ZooKeeper is and how one logs in there: its options, without kazoo."""
+"""The connection to ZooKeeper: its options, read without kazoo."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,11 +24,11 @@ from rmq_spark.options.option import Values
 
 @dataclass(frozen=True)
 class EnsembleOptions:
-    """A ZooKeeper ensemble, and how to log in there. Its repr shows no secret.
+    """A ZooKeeper ensemble, and the login. Its repr shows no secret.
 
-    hosts: host:port by commas, with an optional path behind the last. root: below it, or below that
-    path and it, lie our nodes.
-    session_timeout_ms: after so long without a word from us our slots are given to others.
+    hosts: host:port, separated by commas, with an optional path (chroot) behind the last. root: the
+    path of all ZooKeeper nodes of rmq-spark, below the chroot. session_timeout_ms: others get the
+    slots of a member that is out of touch for longer.
     """
 
     hosts: str
@@ -44,26 +44,26 @@ class EnsembleOptions:
 
     @property
     def servers(self) -> str:
-        """The hosts without the path."""
+        """The hosts without the chroot."""
         return self.hosts.partition("/")[0]
 
     @property
     def path(self) -> str:
-        """Where our nodes lie, the path behind the hosts included. It is made if need be."""
+        """The path of all ZooKeeper nodes of rmq-spark, with the chroot. Created if missing."""
         _, slash, chroot = self.hosts.partition("/")
         return f"{slash}{chroot}{self.root}"
 
 
 def parse_ensemble(given: Mapping[str, str]) -> EnsembleOptions | None:
-    """Read the options behind ``zookeeper.`` (``hosts``, ...), names in any case; None for none.
+    """Parse options without their prefix ``zookeeper.`` (``hosts``, ...), names in any case.
 
-    Raises InvalidOption.
+    Returns None if there are none. Raises InvalidOption.
     """
     return ensemble_of(ENSEMBLE.parse({f"{ZOOKEEPER}{name}": v for name, v in given.items()}))
 
 
 def ensemble_of(values: Values) -> EnsembleOptions | None:
-    """Return the ensemble that the values of a table of options describe; None for none.
+    """Return the ensemble that the values of options describe; None if there are none.
 
     Raises InvalidOption for options that contradict each other.
     """
@@ -71,17 +71,20 @@ def ensemble_of(values: Values) -> EnsembleOptions | None:
     if hosts is None:
         if any(option in values for option in ENSEMBLE.options):
             raise InvalidOption(
-                "The option zookeeper.hosts is missing beside other zookeeper options. Accepted: "
-                f"{HOSTS.parser.plainly_accepted}."
+                "The option zookeeper.hosts is missing, which the other zookeeper options need. "
+                f"Accepted: {HOSTS.parser.plainly_accepted}."
             )
         return None
     if bool(values.get(USERNAME)) != bool(values.get(PASSWORD)):
         raise InvalidOption(
-            "zookeeper.username and zookeeper.password go together; one is missing or empty."
+            "One of zookeeper.username and zookeeper.password is missing or empty. Set both or "
+            "neither."
         )
     needless = [option.name for option in OF_TLS if option in values]
     if needless and not values[SSL]:
-        raise InvalidOption(f"{needless[0]} needs zookeeper.ssl=true.")
+        raise InvalidOption(
+            f"{needless[0]} needs zookeeper.ssl=true. Set it, or leave {needless[0]} out."
+        )
     return EnsembleOptions(
         hosts=hosts,
         root=values[ROOT],

@@ -1,9 +1,9 @@
-"""One worker of a topic: which slots are its own, as ZooKeeper says.
+"""A member of a topic: it owns some of the topic's slots, through ZooKeeper.
 
 ::
 
             start            joined              connection gone
-      new --------> JOINING --------> MEMBER ----------------------> SUSPENDED
+      new --------> JOINING --------> JOINED ----------------------> SUSPENDED
                      ^   ^                                            |    |
                      |   +----------------- connected again ----------+    |
                      |                                                     |
@@ -11,15 +11,15 @@
                                                            the session has ended
       any state -- stop --> STOPPED
 
-Only a MEMBER claims. SUSPENDED it may still be the owner, but cannot know; what it has claimed
-stays its own, as Redis keeps it for its lease. LOST it owns nothing: it joins again by another
-name. kazoo tells LOST only when it is connected again, so between the end of the session and that
-moment the state is SUSPENDED. A process that was stopped (SIGSTOP) takes itself for a MEMBER when
-it goes on, until kazoo has looked: the claim script then knows better, by the epoch.
+A member claims only while it is JOINED. While it is SUSPENDED, it may still own its slots, but
+cannot know; Redis keeps its claims until their lease expires. A LOST member owns nothing and joins
+again under another name. kazoo reports LOST only when it is connected again: from the end of the
+session until then, the state is SUSPENDED. When a stopped process (SIGSTOP) continues, its state is
+JOINED until kazoo notices that the session has ended. The claim script then refuses its old epoch.
 
-One thread does all that changes ZooKeeper. It compares what is there with what should be there,
-whenever anything has changed, and makes what is missing; so it does not matter in which order
-things happen, nor which of them it misses.
+One thread makes all changes in ZooKeeper. After every event, it compares the actual nodes with the
+desired ones and creates or deletes the difference. Neither the order of events nor a missed event
+matters.
 """
 
 import contextlib
@@ -53,39 +53,39 @@ from rmq_spark.topics.definition import TopicDefinition
 
 _log = logging.getLogger(__name__)
 
-# Workers that come together are seen together: one share-out instead of several.
+# Wait for members that start together, to balance once instead of several times.
 GATHER_S = 0.05
-# Nothing is known to get lost between the watches and us; if it does, this mends it.
+# Compare at least this often, in case a watch is lost.
 LOOK_AGAIN_S = 30.0
 TRY_AGAIN_S = 0.5
-# A reply that does not come means that the connection is gone, which kazoo finds out by itself.
+# Longer than kazoo needs to notice a broken connection, so that its own error comes first.
 REPLY_S = 30.0
 
 
 class State(Enum):
-    """How a worker stands with ZooKeeper."""
+    """The state of a member; the module draws the transitions."""
 
     JOINING = "joining"
-    MEMBER = "member"
+    JOINED = "joined"
     SUSPENDED = "suspended"
     LOST = "lost"
     STOPPED = "stopped"
 
 
-class Worker:
-    """Owns slots of a topic for one consumer, between start and stop.
+class Member:
+    """A member of a topic, which owns slots for one consumer between start and stop.
 
-    A slot that others are to have stays until the worker says that nothing of it is in flight,
-    by ``between_batches``.
+    A slot that is assigned to another member is released only in ``between_batches``, when the
+    consumer has no claim in flight.
     """
 
     def __init__(
         self, ensemble: EnsembleOptions, definition: TopicDefinition, topic: str, consumer: str
     ) -> None:
-        """Connects to nothing yet.
+        """Prepare a member, without connecting.
 
-        topic: as it is named in ZooKeeper: with its key prefix, and its group behind an @.
-        consumer: what others are told about who this is.
+        topic: the topic's name in ZooKeeper: with its key prefix, and its group behind an @.
+        consumer: the consumer's name, which other members see.
         """
         self._ensemble = ensemble
         self._definition = definition
@@ -97,19 +97,21 @@ class Worker:
         self._changed = threading.Condition(self._lock)
         self._wake = threading.Event()
         self._state = State.JOINING
-        self._session: int | None = None  # of the connection in which all below was made
+        self._session: int | None = None  # the session in which all below was created
         self._owned: dict[int, int] = {}  # slot -> epoch
-        self._leaving: set[int] = set()  # let go, but the node is not known to be deleted
-        self._wanted: frozenset[int] | None = None  # assigned to us; None: not known
-        self._in_doubt = True  # a call failed: what it did, only ZooKeeper knows
-        self._workers: tuple[str, ...] = ()
+        self._leaving: set[int] = set()  # released, but the node may still exist
+        self._wanted: frozenset[int] | None = (
+            None  # the slots assigned to this member; None: not known
+        )
+        self._in_doubt = True  # a call failed, but ZooKeeper may have carried it out
+        self._members: tuple[str, ...] = ()
         self._failure: OwnershipError | None = None
-        self._thread = threading.Thread(target=self._run, name="rmq-worker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="rmq-member", daemon=True)
 
-    # -- what its user calls
+    # -- called by the consumer
 
-    def start(self) -> "Worker":
-        """Connects and joins; slots follow as others let go of them.
+    def start(self) -> "Member":
+        """Connect and join. The slots come later, as other members release them.
 
         Raises OwnershipUnavailable, OwnershipRefused, TopicMismatch.
         """
@@ -124,15 +126,15 @@ class Worker:
         return self
 
     def between_batches(self) -> dict[int, int]:
-        """The slots that may be claimed from now, with their epochs; none unless a MEMBER.
+        """Return the slots to claim from, with their epochs; none unless JOINED.
 
-        To be called when nothing that was claimed is in work any more: slots that others are to
-        have are let go now. Raises OwnershipRefused when ZooKeeper does not let us go on.
+        Call this only when no claim is in flight: it releases the slots that are assigned to other
+        members. Raises OwnershipRefused if ZooKeeper has refused access since start.
         """
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            if self._state is not State.MEMBER or self._wanted is None:
+            if self._state is not State.JOINED or self._wanted is None:
                 return {}
             for slot in self._owned.keys() - self._wanted:
                 del self._owned[slot]
@@ -141,35 +143,35 @@ class Worker:
             return dict(sorted(self._owned.items()))
 
     def wait_for_slots(self, timeout_s: float) -> bool:
-        """Waits until slots are assigned to it and all of them its own. False: not in that time."""
+        """Wait until the member owns all slots assigned to it. False: not within timeout_s."""
         with self._changed:
             return self._changed.wait_for(self._has_all, timeout_s)
 
     def _has_all(self) -> bool:
         if self._failure is not None:
             return True
-        return self._state is State.MEMBER and self._wanted == frozenset(self._owned) != frozenset()
+        return self._state is State.JOINED and self._wanted == frozenset(self._owned) != frozenset()
 
     @property
     def state(self) -> State:
-        """How it stands with ZooKeeper."""
+        """The current state of the member."""
         with self._lock:
             return self._state
 
     @property
     def slots_owned(self) -> int:
-        """How many slots are its own, whether it may claim now or not."""
+        """The number of slots that the member owns, whether it may claim now or not."""
         with self._lock:
             return len(self._owned)
 
     @property
-    def workers(self) -> tuple[str, ...]:
-        """The names of all workers of the topic, as they were seen last."""
+    def members(self) -> tuple[str, ...]:
+        """The names of all members of the topic, as last read."""
         with self._lock:
-            return self._workers
+            return self._members
 
     def stop(self) -> None:
-        """Leaves: all its slots are free at once. To be called when nothing is in work."""
+        """Leave and free all slots at once. Call this when no claim is in flight."""
         with self._lock:
             self._state = State.STOPPED
             self._owned.clear()
@@ -179,11 +181,11 @@ class Worker:
         self._close()
 
     def _close(self) -> None:
-        with contextlib.suppress(Exception):  # a session that cannot be closed ends by itself
+        with contextlib.suppress(Exception):  # a session that cannot be closed expires
             self._client.stop()
             self._client.close()
 
-    # -- told by kazoo, in its thread
+    # -- called by kazoo, in its thread
 
     def _connection_changed(self, state: str) -> None:
         with self._changed:
@@ -208,7 +210,7 @@ class Worker:
     def _look(self, _event: object) -> None:
         self._wake.set()
 
-    # -- the thread
+    # -- the thread that changes ZooKeeper
 
     def _run(self) -> None:
         known = False
@@ -217,10 +219,10 @@ class Worker:
                 self._in_doubt = True
             time.sleep(GATHER_S)
             self._wake.clear()
-            known = self.state in (State.JOINING, State.MEMBER) and self._compare()
+            known = self.state in (State.JOINING, State.JOINED) and self._compare()
 
     def _compare(self) -> bool:
-        """Makes ZooKeeper and us what they should be. False: that did not succeed."""
+        """Bring ZooKeeper and this member to the desired state. False: a step failed."""
         try:
             session = self._join()
             wanted = self._agree(session)
@@ -231,11 +233,11 @@ class Worker:
             self._note(session, wanted, taken)
             self._take(session, wanted, taken)
             if self._client.client_id[0] != session:
-                raise SessionExpiredError  # some of this was done in the next one
+                raise SessionExpiredError  # some of the steps ran in the next session
         except (NoAuthError, InvalidACLError) as error:
             self._fail(as_refusal(self._ensemble, error))
-        except Exception as error:  # without this thread our slots would be nobody's
-            _log.info("rmq: worker %s: %s: %s", self._name, type(error).__name__, error)
+        except Exception as error:  # the thread must survive: without it, nobody works on the slots
+            _log.info("rmq: member %s: %s: %s", self._name, type(error).__name__, error)
         else:
             return True
         self._in_doubt = True
@@ -247,7 +249,7 @@ class Worker:
             self._changed.notify_all()
 
     def _join(self) -> int:
-        """Takes a name for each session: who comes back with a new one is somebody else."""
+        """Take a new name for each session, and return the session's id."""
         session = int(self._client.client_id[0])
         with self._lock:
             if self._session == session:
@@ -258,24 +260,24 @@ class Worker:
         return session
 
     def _agree(self, session: int) -> frozenset[int]:
-        """The slots that are to be ours. Shares them out anew if others are there than before."""
+        """Return the slots assigned to this member; balance first if the members have changed."""
         while True:
-            workers = sorted(self._client.get_children(self._nodes.workers, self._look))
-            if self._in_doubt and self._forget_names(session, workers):
+            members = sorted(self._client.get_children(self._nodes.members, self._look))
+            if self._in_doubt and self._forget_names(session, members):
                 continue
-            if self._name not in workers:
+            if self._name not in members:
                 self._report()
                 continue
             value, stat = self._client.get(self._nodes.assignment, self._look)
             shares = read_assignment(value)
-            if sorted(shares) != workers:
-                shares = balance(shares, workers, self._definition.slot_amount)
+            if sorted(shares) != members:
+                shares = balance(shares, members, self._definition.slot_amount)
                 try:
                     self._client.set(self._nodes.assignment, write_assignment(shares), stat.version)
                 except BadVersionError:
-                    continue  # somebody else was faster
+                    continue  # another member stored an assignment first
             with self._lock:
-                self._workers = tuple(workers)
+                self._members = tuple(members)
             return frozenset(shares.get(self._name, ()))
 
     def _report(self) -> None:
@@ -287,17 +289,17 @@ class Worker:
         }
         with contextlib.suppress(NodeExistsError):
             self._client.create(
-                self._nodes.worker(self._name), json.dumps(about).encode(), ephemeral=True
+                self._nodes.member(self._name), json.dumps(about).encode(), ephemeral=True
             )
 
-    def _forget_names(self, session: int, workers: Iterable[str]) -> bool:
-        """Deletes other names that this session has reported itself by; whether there were any.
+    def _forget_names(self, session: int, members: Iterable[str]) -> bool:
+        """Delete other names of this session, and return whether there were any.
 
-        A session may end, and the next one begin, between two calls of the one before.
+        A session may end and the next one begin between the choice of a name and its creation.
         """
-        others = [name for name in workers if name.startswith(f"{self._consumer}-")]
+        others = [name for name in members if name.startswith(f"{self._consumer}-")]
         found = False
-        for path in (self._nodes.worker(name) for name in others if name != self._name):
+        for path in (self._nodes.member(name) for name in others if name != self._name):
             stat = self._client.exists(path)
             if stat is not None and stat.ephemeralOwner == session:
                 self._client.delete(path)
@@ -305,7 +307,7 @@ class Worker:
         return found
 
     def _look_at_all(self, session: int, wanted: frozenset[int], taken: Iterable[int]) -> None:
-        """Finds out which slots' nodes are ours: to be owned if they are wanted, else deleted."""
+        """Find the slot nodes of this session: own those that are wanted, delete the others."""
         asked = [(slot, self._client.exists_async(self._nodes.slot(slot))) for slot in taken]
         stats = [(slot, reply.get(timeout=REPLY_S)) for slot, reply in asked]
         ours = {s: stat.czxid for s, stat in stats if stat and stat.ephemeralOwner == session}
@@ -322,9 +324,9 @@ class Worker:
             self._in_doubt = False
 
     def _delete(self, session: int) -> None:
-        """Deletes the nodes of slots that were let go.
+        """Delete the nodes of released slots.
 
-        A reply may have been lost: then a node of the same name is another's by now.
+        Checks the owner first: if an earlier reply was lost, the node may be another member's now.
         """
         with self._lock:
             leaving = sorted(self._leaving)
@@ -339,18 +341,18 @@ class Worker:
                 self._leaving.difference_update(leaving)
 
     def _note(self, session: int, wanted: frozenset[int], taken: set[int]) -> None:
-        """From now on a MEMBER. What somebody else has deleted is not ours any more."""
+        """Become JOINED, and give up slots whose nodes somebody else has deleted."""
         with self._changed:
-            if self._session != session or self._state not in (State.JOINING, State.MEMBER):
+            if self._session != session or self._state not in (State.JOINING, State.JOINED):
                 return
-            self._state = State.MEMBER
+            self._state = State.JOINED
             self._wanted = wanted
             for slot in self._owned.keys() - taken:
                 del self._owned[slot]
             self._changed.notify_all()
 
     def _take(self, session: int, wanted: frozenset[int], taken: set[int]) -> None:
-        """Makes the nodes of slots that are to be ours and nobody's yet."""
+        """Create the nodes of slots that are assigned to this member and free."""
         with self._lock:
             missing = sorted(wanted - self._owned.keys() - self._leaving)
             free = [slot for slot in missing if slot not in taken]
@@ -373,11 +375,11 @@ class Worker:
             self._changed.notify_all()
 
     def _got(self, session: int, slot: int, stat: Any) -> None:
-        """A slot's node was made, or there already: it is ours if our session made it."""
+        """Own a slot if its node belongs to the session."""
         with self._lock:
             if self._session != session:
                 return
             if stat is not None and stat.ephemeralOwner == session:
                 self._owned[slot] = stat.czxid
             elif stat is None:
-                self._wake.set()  # deleted a moment ago: it is free
+                self._wake.set()  # somebody has just deleted the node: compare again

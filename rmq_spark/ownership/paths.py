@@ -1,13 +1,13 @@
-"""What lies where in ZooKeeper, and in which form.
+"""The ZooKeeper nodes of a topic: their paths and their contents.
 
 ::
 
     <root>/<topic>                    the topic's definition, JSON
-    <root>/<topic>/workers/<worker>   ephemeral: who and where, JSON
-    <root>/<topic>/assignment         which slots are whose, JSON; replaced by compare-and-set
+    <root>/<topic>/members/<member>   ephemeral: the member's consumer, host and pid, JSON
+    <root>/<topic>/assignment         the slots of each member, JSON; replaced by compare-and-set
     <root>/<topic>/slots/<slot>       ephemeral: the owner's name; its czxid is the epoch
 
-A topic stands there with its key prefix, and a group of consumers behind an @.
+``<topic>`` includes the key prefix, and the consumer group behind an @.
 """
 
 import json
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
 
-# The form of the assignment; another one is replaced by a new share-out.
+# The version of the assignment's format. Members replace an assignment of another version.
 VERSION = 1
 
 
@@ -28,53 +28,53 @@ class Nodes:
 
     @property
     def definition(self) -> str:
-        """The topic's definition; the parent of all others."""
+        """The path of the topic's definition, the parent of all other nodes."""
         name = quote(self.topic, safe="@:")
         if not name.strip("."):  # a topic may be named . or .. but a node may not
             name = name.replace(".", "%2E")
         return f"{self.root}/{name}"
 
     @property
-    def workers(self) -> str:
-        """The parent of the workers."""
-        return f"{self.definition}/workers"
+    def members(self) -> str:
+        """The path of the parent of the members."""
+        return f"{self.definition}/members"
 
-    def worker(self, name: str) -> str:
-        """One worker."""
-        return f"{self.workers}/{name}"
+    def member(self, name: str) -> str:
+        """Return the path of a member."""
+        return f"{self.members}/{name}"
 
     @property
     def assignment(self) -> str:
-        """Which slots are whose."""
+        """The path of the assignment."""
         return f"{self.definition}/assignment"
 
     @property
     def slots(self) -> str:
-        """The parent of the slots that are owned."""
+        """The path of the parent of the owned slots."""
         return f"{self.definition}/slots"
 
     def slot(self, slot: int) -> str:
-        """One slot that is owned."""
+        """Return the path of an owned slot."""
         return f"{self.slots}/{slot}"
 
 
 def write_assignment(shares: Mapping[str, Iterable[int]]) -> bytes:
-    """An assignment as its node holds it."""
+    """Write an assignment as its node stores it."""
     return json.dumps(
-        {"version": VERSION, "workers": {name: list(slots) for name, slots in shares.items()}},
+        {"version": VERSION, "members": {name: list(slots) for name, slots in shares.items()}},
         separators=(",", ":"),
         sort_keys=True,
     ).encode()
 
 
 def read_assignment(value: bytes) -> dict[str, list[int]]:
-    """The slots of each worker; none where the node is new, or of another version."""
+    """Read the slots of each member; empty for a new node or another version."""
     try:
-        found = json.loads(value)
-        if found["version"] != VERSION:
+        fields = json.loads(value)
+        if fields["version"] != VERSION:
             return {}
         return {
-            str(name): [int(slot) for slot in slots] for name, slots in found["workers"].items()
+            str(name): [int(slot) for slot in slots] for name, slots in fields["members"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -1,4 +1,4 @@
-"""What a worker makes in ZooKeeper before it joins: the topic, and the parents of nodes."""
+"""The ZooKeeper nodes that a member creates before it joins: the topic and parent nodes."""
 
 from contextlib import suppress
 from typing import Any
@@ -15,7 +15,7 @@ from rmq_spark.topics.definition import TopicDefinition
 def publish(
     client: Any, ensemble: EnsembleOptions, nodes: Nodes, definition: TopicDefinition
 ) -> None:
-    """Makes a topic's nodes, or brings its definition up to date.
+    """Create a topic's nodes, or update its definition.
 
     Raises TopicMismatch, OwnershipRefused, OwnershipError.
     """
@@ -23,15 +23,15 @@ def publish(
         with suppress(NodeExistsError):
             client.create(nodes.definition, definition.to_json().encode(), makepath=True)
         _compare(client, nodes, definition)
-        for parent in (nodes.workers, nodes.slots, nodes.assignment):
+        for parent in (nodes.members, nodes.slots, nodes.assignment):
             with suppress(NodeExistsError):
                 client.create(parent, b"")
     except NoAuthError as error:
         raise as_refusal(ensemble, error) from None
     except KazooException as error:
         raise OwnershipError(
-            f"ZooKeeper at {ensemble.hosts} did not do what was asked below {ensemble.path}: "
-            f"{type(error).__name__} {error}"
+            f"A request to ZooKeeper at {ensemble.hosts} below {ensemble.path} failed: "
+            f"{type(error).__name__} {error}. Check its logs, and start the query again."
         ) from None
 
 
@@ -40,12 +40,12 @@ def _compare(client: Any, nodes: Nodes, definition: TopicDefinition) -> None:
     known = TopicDefinition.from_json(definition.name, value)
     if (known.type, known.slot_amount) != (definition.type, definition.slot_amount):
         raise TopicMismatch(
-            f"ZooKeeper knows the topic {definition.name} ({nodes.definition}) as "
-            f"{known.type} with slotAmount {known.slot_amount}; Redis has it as "
-            f"{definition.type} with slotAmount {definition.slot_amount}. Two Redis servers "
-            "need two zookeeper.root; if the topic was deleted and made anew, delete that node "
-            "with all below it."
+            f"In ZooKeeper ({nodes.definition}), the topic {definition.name} has the type "
+            f"{known.type} and slotAmount={known.slot_amount}, but in Redis the type "
+            f"{definition.type} and slotAmount={definition.slot_amount}. If two Redis servers "
+            "share this ZooKeeper, give each its own zookeeper.root. If the topic was deleted and "
+            "created again, delete that ZooKeeper node with all nodes below it."
         )
     if known != definition:
-        with suppress(BadVersionError):  # another worker has just done it
+        with suppress(BadVersionError):  # another member has just updated it
             client.set(nodes.definition, definition.to_json().encode(), stat.version)

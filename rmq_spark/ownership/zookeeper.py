@@ -1,4 +1,4 @@
-"""A kazoo client that is connected, and what its errors mean to a user."""
+"""Connected kazoo clients, and their errors in a user's terms."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from kazoo.security import CREATOR_ALL_ACL
 from rmq_spark.errors import OwnershipRefused, OwnershipUnavailable
 from rmq_spark.ownership.ensemble import EnsembleOptions
 
-# For ever, and not after ever longer waits: slots without an owner wait for us.
+# Retry forever, with short waits: nobody works on the slots of a member that is out of touch.
 CONNECT_AGAIN = {"max_tries": -1, "delay": 0.1, "max_delay": 1.0}
 
 
 def new_client(options: EnsembleOptions) -> Any:
-    """A kazoo client that is connected. Raises OwnershipUnavailable within the session timeout.
+    """Connect a kazoo client. Raises OwnershipUnavailable within the session timeout.
 
-    With a user, what it makes is for that user alone.
+    With a username, only this user can access the nodes that the client creates.
     """
     login = options.username is not None
     client = KazooClient(
@@ -46,22 +46,23 @@ def new_client(options: EnsembleOptions) -> Any:
 
 def _unavailable(options: EnsembleOptions) -> OwnershipUnavailable:
     tls = (
-        " Or its certificate does not prove that it is the host named (zookeeper.sslCaCerts)."
+        " With TLS, also check its certificate, which must be valid for the host in "
+        "zookeeper.hosts and signed by an authority in zookeeper.sslCaCerts."
         if options.ssl
         else ""
     )
     return OwnershipUnavailable(
         f"ZooKeeper at {options.hosts} did not answer within {options.session_timeout_ms} ms. "
-        "Check zookeeper.hosts, and that the ensemble runs and has a majority; the log of "
-        f"kazoo.client names each failure to connect.{tls}"
+        "Check zookeeper.hosts, and that a majority of the ensemble is running. The log of "
+        f"kazoo.client shows each failure to connect.{tls}"
     )
 
 
 def as_refusal(options: EnsembleOptions, error: Exception) -> OwnershipRefused:
-    """What says that ZooKeeper does not let us."""
+    """Make the error for a user or path that ZooKeeper refuses."""
     who = options.username or "nobody (zookeeper.username is not set)"
     return OwnershipRefused(
         f"ZooKeeper at {options.hosts} refuses {options.path} to {who}: {type(error).__name__}. "
         "Check zookeeper.username and zookeeper.password, and that this user may create, read, "
-        "write and delete there; or choose another zookeeper.root."
+        "write and delete nodes there. Or set another zookeeper.root."
     )

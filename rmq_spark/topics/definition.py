@@ -223,7 +223,7 @@ def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def group_text(group: str) -> str:
-    """How a group's name is shown and written in options."""
+    """Write a group's name as options and people write it: ``default`` for the empty one."""
     return group or DEFAULT_GROUP_TEXT
 
 

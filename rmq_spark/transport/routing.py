@@ -92,7 +92,7 @@ class OneServer:
         return _run_and_wait(self._client, words, replication, self._address)
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._client.close()
 
 
@@ -132,7 +132,7 @@ class Cluster:
         return [replies[at] for at in range(len(commands))]
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None

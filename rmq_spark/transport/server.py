@@ -75,7 +75,7 @@ class Server:
         return self._options.cluster
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._nodes.close()
 
     def warn_if_volatile(self) -> None:
@@ -271,8 +271,8 @@ class Server:
     def _check(self, info: dict[str, Any]) -> None:
         if self.version < OLDEST_VERSION:
             raise errors.ServerUnsuitable(
-                f"Redis at {self.address} has version {info.get('redis_version')}. Use Redis 6.2 or "
-                "later, or Valkey."
+                f"Redis at {self.address} has version {info.get('redis_version')}. Use Redis 6.2 "
+                "or later, or Valkey."
             )
         if info.get("cluster_enabled") and not self.is_cluster:
             raise errors.ServerUnsuitable(

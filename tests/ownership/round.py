@@ -187,9 +187,9 @@ class Round:
     def owners(self) -> dict[int, str]:
         """The query that owns each slot, as ZooKeeper has it now."""
         with suppress(KazooException, TypeError):
-            workers = self._workers()
+            members = self._members()
             slots = self.eye.get_children(f"/rmq/{TOPIC}/slots")
-            return {int(slot): workers.get(self._owner(slot), "?") for slot in slots}
+            return {int(slot): members.get(self._owner(slot), "?") for slot in slots}
         return {}
 
     def _owner(self, slot: str) -> str:
@@ -197,8 +197,8 @@ class Round:
             return self.eye.get(f"/rmq/{TOPIC}/slots/{slot}")[0].decode()
         return ""
 
-    def _workers(self) -> dict[str, str]:
-        """Names of workers in ZooKeeper, and the queries they belong to."""
+    def _members(self) -> dict[str, str]:
+        """Names of members in ZooKeeper, and the queries they belong to."""
         found: dict[str, str] = {}
         drivers = {
             pid: query.name
@@ -208,10 +208,10 @@ class Round:
         }
         names: list[str] = []
         with suppress(NoNodeError):  # nobody was there yet
-            names = self.eye.get_children(f"/rmq/{TOPIC}/workers")
+            names = self.eye.get_children(f"/rmq/{TOPIC}/members")
         for name in names:
             with suppress(NoNodeError):
-                about = json.loads(self.eye.get(f"/rmq/{TOPIC}/workers/{name}")[0])
+                about = json.loads(self.eye.get(f"/rmq/{TOPIC}/members/{name}")[0])
                 found[name] = drivers.get(about["pid"], "gone")
         return found
 
@@ -258,7 +258,7 @@ class Round:
             self.queries[name].start()
         else:
             self.add(name)
-        self.until(f"{name} starts Spark", lambda: name in self._workers().values())
+        self.until(f"{name} starts Spark", lambda: name in self._members().values())
         self.until_shared(f"{name} has joined", name, *others)
 
     def work(self, what: str, messages: int) -> None:

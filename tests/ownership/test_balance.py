@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rmq_spark.ownership.balance import balance
 from rmq_spark.ownership.paths import Nodes, read_assignment, write_assignment
 
-WORKERS = st.sets(st.sampled_from("abcdefgh"), min_size=1)
+MEMBERS = st.sets(st.sampled_from("abcdefgh"), min_size=1)
 SLOTS = st.sampled_from([1, 2, 16, 64])
 
 
@@ -20,33 +20,33 @@ def shared_before(draw):
     }
 
 
-@given(shared_before(), WORKERS)
-def test_every_slot_has_one_owner_and_nobody_two_more_than_another(before, workers):
+@given(shared_before(), MEMBERS)
+def test_every_slot_has_one_owner_and_nobody_two_more_than_another(before, members):
     slots, shares = before
-    after = balance(shares, workers, slots)
-    assert after.keys() == workers
+    after = balance(shares, members, slots)
+    assert after.keys() == members
     assert sorted(slot for own in after.values() for slot in own) == list(range(slots))
     sizes = [len(own) for own in after.values()]
     assert max(sizes) - min(sizes) <= 1
 
 
-@given(shared_before(), WORKERS)
-def test_no_more_slots_move_than_balance_needs(before, workers):
+@given(shared_before(), MEMBERS)
+def test_no_more_slots_move_than_balance_needs(before, members):
     slots, shares = before
-    after = balance(shares, workers, slots)
-    kept = sum(len(set(shares.get(name, ())) & set(after[name])) for name in workers)
-    share, extra = divmod(slots, len(workers))
-    sizes = sorted((len(shares.get(name, ())) for name in workers), reverse=True)
+    after = balance(shares, members, slots)
+    kept = sum(len(set(shares.get(name, ())) & set(after[name])) for name in members)
+    share, extra = divmod(slots, len(members))
+    sizes = sorted((len(shares.get(name, ())) for name in members), reverse=True)
     most_that_can_stay = sum(min(size, share + (at < extra)) for at, size in enumerate(sizes))
     assert kept == most_that_can_stay
 
 
-@given(shared_before(), WORKERS)
-def test_what_is_balanced_stays_as_it_is_and_all_agree(before, workers):
+@given(shared_before(), MEMBERS)
+def test_what_is_balanced_stays_as_it_is_and_all_agree(before, members):
     slots, shares = before
-    after = balance(shares, workers, slots)
-    assert balance(after, workers, slots) == after
-    assert balance(dict(reversed(shares.items())), sorted(workers), slots) == after
+    after = balance(shares, members, slots)
+    assert balance(after, members, slots) == after
+    assert balance(dict(reversed(shares.items())), sorted(members), slots) == after
 
 
 def test_slots_that_do_not_exist_any_more_or_twice_are_nobodys():
@@ -60,14 +60,14 @@ def test_an_assignment_is_read_as_it_was_written(before):
 
 
 def test_another_form_of_assignment_is_taken_for_none():
-    for text in (b"", b"{}", b'{"version": 2, "workers": {"a": [1]}}', b"[1]", b'{"version": 1}'):
+    for text in (b"", b"{}", b'{"version": 2, "members": {"a": [1]}}', b"[1]", b'{"version": 1}'):
         assert read_assignment(text) == {}
 
 
 def test_nodes_have_these_names():
     nodes = Nodes("/rmq", "shop:Orders@mail")
     assert nodes.definition == "/rmq/shop:Orders@mail"
-    assert nodes.worker("w-1") == "/rmq/shop:Orders@mail/workers/w-1"
+    assert nodes.member("w-1") == "/rmq/shop:Orders@mail/members/w-1"
     assert nodes.assignment == "/rmq/shop:Orders@mail/assignment"
     assert nodes.slot(63) == "/rmq/shop:Orders@mail/slots/63"
     assert Nodes("/rmq", "a/b:T").definition == "/rmq/a%2Fb:T"

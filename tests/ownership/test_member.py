@@ -1,4 +1,4 @@
-"""Workers of one topic on a real ZooKeeper: who owns what, from joining to being lost."""
+"""Members of one topic on a real ZooKeeper: who owns what, from joining to being lost."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from kazoo.security import make_digest_acl
 from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 from rmq_spark.errors import OwnershipRefused, OwnershipUnavailable, TopicMismatch
 from rmq_spark.ownership.ensemble import EnsembleOptions
-from rmq_spark.ownership.member import State, Worker
+from rmq_spark.ownership.member import Member, State
 from rmq_spark.topics.definition import TopicDefinition, TopicType
 
 from ..waiting import wait_until
@@ -28,7 +28,7 @@ SESSION_MS = 2000
 
 @pytest.fixture
 def join(zookeeper, root):
-    """Starts workers of one topic; all leave in the end."""
+    """Starts members of one topic; all leave in the end."""
     joined = []
 
     def start(name, definition=TOPIC, **options):
@@ -38,31 +38,31 @@ def join(zookeeper, root):
             "session_timeout_ms": SESSION_MS,
             **options,
         }
-        worker = Worker(EnsembleOptions(**given), definition, "T", name).start()
-        joined.append(worker)
-        return worker
+        member = Member(EnsembleOptions(**given), definition, "T", name).start()
+        joined.append(member)
+        return member
 
     start.joined = joined
     yield start
-    for worker in joined:
-        worker.stop()
+    for member in joined:
+        member.stop()
 
 
 def joined_as(join, name):
-    return next((worker for worker in join.joined if worker._consumer == name), None)
+    return next((member for member in join.joined if member._consumer == name), None)
 
 
-def owned(worker, count):
+def owned(member, count):
     return wait_until(
-        lambda: len(found := worker.between_batches()) == count and found, f"{count} slots"
+        lambda: len(found := member.between_batches()) == count and found, f"{count} slots"
     )
 
 
-def shared(*workers):
+def shared(*members):
     """Lets go and waits until all slots are shared out evenly; what each owns."""
 
     def even():
-        found = [worker.between_batches() for worker in workers]
+        found = [member.between_batches() for member in members]
         sizes = [len(own) for own in found]
         return sum(sizes) == SLOTS and max(sizes) - min(sizes) <= 1 and found
 
@@ -80,7 +80,7 @@ def test_who_joins_gets_a_slot_only_once_its_owner_lets_it_go(join):
     first = join("a")
     before = owned(first, SLOTS)
     second = join("b")
-    wait_until(lambda: len(first.workers) == len(second.workers) == 2, "they know each other")
+    wait_until(lambda: len(first.members) == len(second.members) == 2, "they know each other")
     assert not second.wait_for_slots(0.5)
     assert second.between_batches() == {}
     kept = first.between_batches()
@@ -111,7 +111,7 @@ def test_what_one_leaves_the_others_get(join):
     owned(first, SLOTS)
 
 
-def test_more_workers_than_slots_leave_some_with_none(join):
+def test_more_members_than_slots_leave_some_with_none(join):
     one = TopicDefinition("T", TopicType.FIXED_TIME, 1)
     first, second = join("a", one), join("b", one)
     counts = wait_until(
@@ -123,41 +123,41 @@ def test_more_workers_than_slots_leave_some_with_none(join):
 
 
 def test_all_changes_at_once_end_well(join):
-    workers = [join(name) for name in "abcde"]
-    shared(*workers)
-    for worker in workers[:3]:
-        worker.stop()
+    members = [join(name) for name in "abcde"]
+    shared(*members)
+    for member in members[:3]:
+        member.stop()
     late = [join(name) for name in "fg"]
-    shared(*workers[3:], *late)
+    shared(*members[3:], *late)
 
 
 def test_it_is_written_who_and_where(join, client, root):
-    worker = join("a")
-    owned(worker, SLOTS)
-    (name,) = client.get_children(f"{root}/T/workers")
-    about = json.loads(client.get(f"{root}/T/workers/{name}")[0])
+    member = join("a")
+    owned(member, SLOTS)
+    (name,) = client.get_children(f"{root}/T/members")
+    about = json.loads(client.get(f"{root}/T/members/{name}")[0])
     assert (about["consumer"], about["pid"]) == ("a", os.getpid())
     assert TopicDefinition.from_json("T", client.get(f"{root}/T")[0]) == TOPIC
     assert client.get(f"{root}/T/slots/0")[0].decode() == name
-    assert worker.workers == (name,)
-    assert worker.slots_owned == SLOTS
+    assert member.members == (name,)
+    assert member.slots_owned == SLOTS
 
 
 def test_a_node_that_somebody_deletes_is_made_again_under_a_higher_epoch(join, client, root):
-    worker = join("a")
-    before = owned(worker, SLOTS)
+    member = join("a")
+    before = owned(member, SLOTS)
     client.delete(f"{root}/T/slots/3")
     after = wait_until(
-        lambda: (now := worker.between_batches()).get(3, 0) > before[3] and now, "made again"
+        lambda: (now := member.between_batches()).get(3, 0) > before[3] and now, "made again"
     )
     assert after.keys() == before.keys()
 
 
 def test_an_assignment_that_is_spoiled_is_made_anew(join, client, root):
-    worker = join("a")
-    owned(worker, SLOTS)
+    member = join("a")
+    owned(member, SLOTS)
     client.set(f"{root}/T/assignment", b"no JSON")
-    owned(worker, SLOTS)
+    owned(member, SLOTS)
     wait_until(lambda: client.get(f"{root}/T/assignment")[0].startswith(b"{"), "made anew")
 
 
@@ -167,67 +167,67 @@ def test_an_assignment_that_is_spoiled_is_made_anew(join, client, root):
 def test_while_it_cannot_know_it_claims_nothing_and_then_goes_on(root):
     with LocalEnsemble() as own:
         options = EnsembleOptions(own.hosts, root, session_timeout_ms=20_000)
-        worker = Worker(options, TOPIC, "T", "a").start()
+        member = Member(options, TOPIC, "T", "a").start()
         try:
-            before = owned(worker, SLOTS)
+            before = owned(member, SLOTS)
             own.servers[0].kill()
-            wait_until(lambda: worker.state is State.SUSPENDED, "suspended")
-            assert worker.between_batches() == {}
-            assert worker.slots_owned == SLOTS
+            wait_until(lambda: member.state is State.SUSPENDED, "suspended")
+            assert member.between_batches() == {}
+            assert member.slots_owned == SLOTS
             own.servers[0].start()
-            assert owned(worker, SLOTS) == before  # the same session: the same epochs
+            assert owned(member, SLOTS) == before  # the same session: the same epochs
         finally:
-            worker.stop()
+            member.stop()
 
 
 def test_it_can_leave_while_zookeeper_is_gone(root):
     with LocalEnsemble() as own:
         options = EnsembleOptions(own.hosts, root, session_timeout_ms=20_000)
-        worker = Worker(options, TOPIC, "T", "a").start()
-        owned(worker, SLOTS)
+        member = Member(options, TOPIC, "T", "a").start()
+        owned(member, SLOTS)
         own.servers[0].kill()
-        worker.stop()
-        assert worker.state is State.STOPPED
-        assert worker.between_batches() == {}
+        member.stop()
+        assert member.state is State.STOPPED
+        assert member.between_batches() == {}
 
 
 def test_a_server_that_hangs_is_as_good_as_none(root):
     with LocalEnsemble() as own:
         options = EnsembleOptions(own.hosts, root, session_timeout_ms=3000)
-        worker = Worker(options, TOPIC, "T", "a").start()
+        member = Member(options, TOPIC, "T", "a").start()
         try:
-            owned(worker, SLOTS)
+            owned(member, SLOTS)
             os.kill(own.servers[0].pid, signal.SIGSTOP)
-            wait_until(lambda: worker.state is State.SUSPENDED, "suspended")
+            wait_until(lambda: member.state is State.SUSPENDED, "suspended")
             with pytest.raises(OwnershipUnavailable, match="did not answer within 3000 ms"):
-                Worker(options, TOPIC, "T", "b").start()
+                Member(options, TOPIC, "T", "b").start()
             os.kill(own.servers[0].pid, signal.SIGCONT)
-            owned(worker, SLOTS)
+            owned(member, SLOTS)
         finally:
-            worker.stop()
+            member.stop()
 
 
-def end_session(worker, hosts):
-    """Ends a worker's session as ZooKeeper does when it has not heard of it for too long."""
-    twin = KazooClient(hosts, client_id=worker._client.client_id)
+def end_session(member, hosts):
+    """Ends a member's session as ZooKeeper does when it has not heard of it for too long."""
+    twin = KazooClient(hosts, client_id=member._client.client_id)
     twin.start()
     twin.stop()
     twin.close()
 
 
 def test_lost_it_owns_nothing_and_joins_again_under_higher_epochs(join, zookeeper):
-    worker = join("a")
-    before = owned(worker, SLOTS)
+    member = join("a")
+    before = owned(member, SLOTS)
     states = []
-    worker._client.add_listener(lambda _: states.append(worker.state))
-    end_session(worker, zookeeper.hosts)
+    member._client.add_listener(lambda _: states.append(member.state))
+    end_session(member, zookeeper.hosts)
     after = wait_until(
-        lambda: (now := worker.between_batches()) and now != before and now, "joined again"
+        lambda: (now := member.between_batches()) and now != before and now, "joined again"
     )
-    after = owned(worker, SLOTS)
+    after = owned(member, SLOTS)
     assert State.LOST in states
     assert all(after[slot] > before[slot] for slot in after)
-    assert len(worker.workers) == 1
+    assert len(member.members) == 1
 
 
 def test_what_a_lost_one_owned_the_other_gets_meanwhile(join, zookeeper):
@@ -237,18 +237,18 @@ def test_what_a_lost_one_owned_the_other_gets_meanwhile(join, zookeeper):
     shared(first, second)
 
 
-def before_call(worker, number, do):
-    """Does something before the so manieth call of the worker's thread to ZooKeeper."""
+def before_call(member, number, do):
+    """Does something before the so manieth call of the member's thread to ZooKeeper."""
     calls = itertools.count()
     for name in ("get_children", "get", "set", "create", "exists_async", "create_async"):
-        real = getattr(worker._client, name)
+        real = getattr(member._client, name)
 
         def call(*arguments, real=real, **more):
             if next(calls) == number:
                 do()
             return real(*arguments, **more)
 
-        setattr(worker._client, name, call)
+        setattr(member._client, name, call)
 
 
 @pytest.mark.parametrize("number", range(10))
@@ -264,7 +264,7 @@ def test_a_session_that_ends_between_two_calls_leaves_nothing_behind(join, zooke
     before_call(first, number, end)
     second = join("b")
     shared(first, second)
-    assert len(first.workers) == len(second.workers) == 2
+    assert len(first.members) == len(second.members) == 2
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -287,17 +287,17 @@ def test_a_slot_whose_making_was_not_answered_goes_to_whom_it_is_assigned(join, 
 
 @contextmanager
 def other_process(zookeeper, root):
-    """A worker in a process of its own."""
+    """A member in a process of its own."""
     code = (
         "import sys, time\n"
         "from rmq_spark.topics.definition import TopicDefinition, TopicType\n"
         "from rmq_spark.ownership.ensemble import EnsembleOptions\n"
-        "from rmq_spark.ownership.member import Worker\n"
+        "from rmq_spark.ownership.member import Member\n"
         f"options = EnsembleOptions({zookeeper.hosts!r}, {root!r}, {SESSION_MS})\n"
         f"topic = TopicDefinition('T', TopicType.FIXED_TIME, {SLOTS})\n"
-        "worker = Worker(options, topic, 'T', 'other').start()\n"
+        "member = Member(options, topic, 'T', 'other').start()\n"
         "while True:\n"
-        "    sys.stdout.write(f'{len(worker.between_batches())} {worker.state.value}\\n')\n"
+        "    sys.stdout.write(f'{len(member.between_batches())} {member.state.value}\\n')\n"
         "    sys.stdout.flush()\n"
         "    time.sleep(0.05)\n"
     )
@@ -319,22 +319,22 @@ def until_it_says(program, wanted):
 def test_what_a_killed_process_owned_the_other_gets_after_its_session(join, zookeeper, root):
     with other_process(zookeeper, root) as program:
         until_it_says(program, SLOTS)
-        worker = join("a")
-        owned(worker, SLOTS // 2)
+        member = join("a")
+        owned(member, SLOTS // 2)
         program.kill()
-        owned(worker, SLOTS)
+        owned(member, SLOTS)
 
 
 @pytest.mark.long
 def test_a_process_that_was_stopped_past_its_session_joins_again(join, zookeeper, root):
     with other_process(zookeeper, root) as program:
         until_it_says(program, SLOTS)
-        worker = join("a")
-        owned(worker, SLOTS // 2)
+        member = join("a")
+        owned(member, SLOTS // 2)
         program.send_signal(signal.SIGSTOP)
-        all_of_them = owned(worker, SLOTS)
+        all_of_them = owned(member, SLOTS)
         program.send_signal(signal.SIGCONT)
-        assert len(owned(worker, SLOTS // 2).items() & all_of_them.items()) == SLOTS // 2
+        assert len(owned(member, SLOTS // 2).items() & all_of_them.items()) == SLOTS // 2
         until_it_says(program, SLOTS // 2)
 
 
@@ -342,18 +342,18 @@ def test_a_process_that_was_stopped_past_its_session_joins_again(join, zookeeper
 def test_the_ensembles_leader_may_die(root):
     with LocalEnsemble(3) as own:
         options = EnsembleOptions(own.hosts, root, session_timeout_ms=10_000)
-        workers = [Worker(options, TOPIC, "T", name).start() for name in "ab"]
+        members = [Member(options, TOPIC, "T", name).start() for name in "ab"]
         try:
-            before = shared(*workers)
+            before = shared(*members)
             leader = wait_until(lambda: own.leader, "a leader")
             leader.kill()
             wait_until(lambda: own.leader not in (None, leader), "another leader")
-            assert shared(*workers) == before
-            workers[1].stop()
-            owned(workers[0], SLOTS)
+            assert shared(*members) == before
+            members[1].stop()
+            owned(members[0], SLOTS)
         finally:
-            for worker in workers:
-                worker.stop()
+            for member in members:
+                member.stop()
 
 
 # -- what is bad from the beginning
@@ -380,13 +380,13 @@ def test_settings_that_have_changed_are_brought_up_to_date(join, client, root):
 
 def test_what_a_user_makes_is_for_that_user_alone(join, client, root):
     login = {"username": "rmq", "password": "hidden-secret"}
-    worker = join("a", **login)
-    owned(worker, SLOTS)
+    member = join("a", **login)
+    owned(member, SLOTS)
     client.add_auth("digest", "rmq:hidden-secret")
     for path in (root, f"{root}/T", f"{root}/T/slots/0", f"{root}/T/assignment"):
         (acl,) = client.get_acls(path)[0]
         assert acl.id.scheme == "digest", path
-    shared(worker, join("b", **login))
+    shared(member, join("b", **login))
 
 
 @pytest.mark.parametrize(
@@ -406,6 +406,6 @@ def test_a_root_that_may_not_be_written_is_refused(join, client, root):
 
 
 def test_a_path_behind_the_hosts_is_made(join, client, zookeeper, root):
-    worker = join("a", hosts=f"{zookeeper.hosts}/a/b")
-    owned(worker, SLOTS)
+    member = join("a", hosts=f"{zookeeper.hosts}/a/b")
+    owned(member, SLOTS)
     assert client.exists(f"/a/b{root}/T/slots/0")

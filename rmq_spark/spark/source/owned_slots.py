@@ -12,7 +12,7 @@ from rmq_spark.protocol import reading
 from rmq_spark.topics.definition import TopicDefinition
 
 if TYPE_CHECKING:
-    from rmq_spark.ownership.member import Worker
+    from rmq_spark.ownership.member import Member
 
 
 _log = logging.getLogger(__name__)
@@ -60,14 +60,14 @@ class OwnedSlots:
         self._ensemble = ensemble
         self._queue = queue
         self._checked: Mapping[int, int] = {}
-        self._worker = new_worker(ensemble, queue, consumer).start()
+        self._member = new_member(ensemble, queue, consumer).start()
 
     def between_batches(self) -> Mapping[int, int | None]:
         """The slots that may be claimed now; those that others are to have are let go.
 
         Raises OwnershipError where Redis knows of a later owner than ZooKeeper.
         """
-        epochs = self._worker.between_batches()
+        epochs = self._member.between_batches()
         self._check_epochs({s: e for s, e in epochs.items() if self._checked.get(s) != e})
         self._checked = epochs
         return dict(epochs)
@@ -91,13 +91,13 @@ class OwnedSlots:
         No longer than it takes ZooKeeper to notice that one of them has died.
         """
         session_s = self._ensemble.session_timeout_ms / 1000
-        if not self._worker.wait_for_slots(1.5 * session_s + NOTICED_WITHIN_S):
+        if not self._member.wait_for_slots(1.5 * session_s + NOTICED_WITHIN_S):
             _log.warning(
                 "rmq: topic %s: not all slots that are to be this query's are its own yet: it owns "
-                "%d, and %d workers read the topic",
+                "%d, and %d members read the topic",
                 self._queue.definition.name,
-                self._worker.slots_owned,
-                len(self._worker.workers),
+                self._member.slots_owned,
+                len(self._member.members),
             )
 
     def check(self, definition: TopicDefinition) -> None:
@@ -110,18 +110,18 @@ class OwnedSlots:
             )
 
     def figures(self) -> dict[str, int]:
-        """slotsOwned and workers: of this query, and all known of the topic."""
-        return {"slotsOwned": self._worker.slots_owned, "workers": len(self._worker.workers)}
+        """Return slotsOwned (slots of this query) and members (queries that share the topic)."""
+        return {"slotsOwned": self._member.slots_owned, "members": len(self._member.members)}
 
     def stop(self) -> None:
         """Leaves."""
-        self._worker.stop()
+        self._member.stop()
 
 
-def new_worker(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Worker":
-    """A worker for a queue, not started. Raises InvalidOption where kazoo is missing."""
+def new_member(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Member":
+    """A member for a queue, not started. Raises InvalidOption where kazoo is missing."""
     try:
-        from rmq_spark.ownership.member import Worker
+        from rmq_spark.ownership.member import Member
     except ModuleNotFoundError as error:
         if error.name != "kazoo":
             raise
@@ -129,6 +129,6 @@ def new_worker(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Worke
             "zookeeper.hosts needs the package kazoo. Remedy: pip install kazoo."
         ) from None
     group = f"@{queue.keys.group}" if queue.keys.group else ""
-    return Worker(
+    return Member(
         ensemble, queue.definition, f"{queue.key_prefix}{queue.definition.name}{group}", consumer
     )

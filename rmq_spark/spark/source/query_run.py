@@ -313,7 +313,7 @@ class ConsumerRun:
     def figures(self) -> dict[str, dict[str, float]]:
         """What a progress report tells beside the backlog, by topic.
 
-        slotsOwned and workers where slots are owned; with targetBatchDuration messageMs, what a
+        slotsOwned and members where slots are owned; with targetBatchDuration messageMs, what a
         message is thought to take.
         """
         figures: dict[str, dict[str, float]] = {}

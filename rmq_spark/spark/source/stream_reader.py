@@ -132,7 +132,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         And the topic's name, and its counters: accepted, committed, rolledBack, dead and so on.
 
-        With ZooKeeper also slotsOwned, by this query, and workers, all that read the topic; with
+        With ZooKeeper also slotsOwned, by this query, and members, all that read the topic; with
         targetBatchDuration messageMs, what a message is thought to take. Where several topics may
         be read, they stand below topics, by name, and their sums beside that.
 

@@ -42,8 +42,8 @@ def owning(rmq, zookeeper, root):
         run.stop()
 
 
-def worker_of(run):
-    return next(iter(run.reader._run._topics.values())).ownership._worker
+def member_of(run):
+    return next(iter(run.reader._run._topics.values())).ownership._member
 
 
 def planned(run, start):
@@ -54,13 +54,13 @@ def planned(run, start):
 def owns(run, start, count):
     """Asks for offsets, as an idle query does, until it owns so many slots."""
     wait_until(
-        lambda: (run.plan(start), len(worker_of(run).between_batches()))[1] == count,
+        lambda: (run.plan(start), len(member_of(run).between_batches()))[1] == count,
         f"owns {count}",
     )
 
 
 def end_session(run, zookeeper):
-    twin = KazooClient(zookeeper.hosts, client_id=worker_of(run)._client.client_id)
+    twin = KazooClient(zookeeper.hosts, client_id=member_of(run)._client.client_id)
     twin.start()
     twin.stop()
     twin.close()
@@ -117,9 +117,9 @@ def test_a_slot_changes_its_owner_only_after_the_batch_in_flight(rmq, owning):
     second = owning(queue)
     second_start = second.initial()
     second.plan(second_start)
-    wait_until(lambda: len(worker_of(second).workers) == 2, "they know each other")
+    wait_until(lambda: len(member_of(second).members) == 2, "they know each other")
     time.sleep(0.5)  # time enough to do wrong
-    assert worker_of(second).between_batches() == {}
+    assert member_of(second).between_batches() == {}
     first.plan(end)  # the batch is done
     owns(second, second_start, SLOTS // 2)
     assert sorted(contents(rows)) == names(40)
@@ -127,9 +127,9 @@ def test_a_slot_changes_its_owner_only_after_the_batch_in_flight(rmq, owning):
 
 
 def owns_all(run, start):
-    """Before there is anything to read: asks the worker alone."""
+    """Before there is anything to read: asks the member alone."""
     run.reader._opened_run(offset_of(run, start), replays=False)
-    wait_until(lambda: len(worker_of(run).between_batches()) == SLOTS, "owns all")
+    wait_until(lambda: len(member_of(run).between_batches()) == SLOTS, "owns all")
 
 
 def offset_of(run, start):
@@ -150,7 +150,7 @@ def test_what_a_lost_owner_has_in_flight_nobody_else_gets_before_its_lease_ends(
     second = owning(queue)
     second_start = second.initial()
     second.plan(second_start)
-    worker_of(first)._client.stop()  # leaves ZooKeeper, as a session that has ended
+    member_of(first)._client.stop()  # leaves ZooKeeper, as a session that has ended
     end = planned(second, second_start)
     assert queue.figures().prepare.due == 8 or queue.figures().counters["rolledBack"]
     rows = second.batch(second_start, end)
@@ -165,7 +165,7 @@ def test_an_owner_that_was_lost_after_planning_gets_no_rows(rmq, owning, zookeep
     owns_all(first, start)
     end = planned(first, start)
     partitions = first.partitions(start, end)
-    worker_of(first)._client.stop()
+    member_of(first)._client.stop()
     second = owning(queue)
     second_start = second.initial()
     owns_all(second, second_start)
@@ -182,7 +182,7 @@ def test_a_restart_reads_its_batch_again_whoever_owns_the_slots_by_now(rmq, owni
     end = planned(first, start)
     rows = first.batch(start, end)
     first.reader._run._lease.end()
-    worker_of(first).stop()
+    member_of(first).stop()
     second = owning(queue)
     second_start = second.initial()
     owns_all(second, second_start)
@@ -216,7 +216,7 @@ def test_while_zookeeper_is_away_nothing_new_is_claimed(rmq, root):
             start = run.initial()
             owns_all(run, start)
             own.servers[0].kill()
-            wait_until(lambda: not worker_of(run).between_batches(), "suspended")
+            wait_until(lambda: not member_of(run).between_batches(), "suspended")
             assert run.plan(start) == start
             own.servers[0].start()
             assert sorted(contents(run.batch(start, planned(run, start)))) == names(8)
@@ -318,7 +318,7 @@ def options_of(rmq, queue, zookeeper, root):
     return rmq.options(queue, **keeper)
 
 
-def test_spark_reads_all_there_is_and_reports_slots_and_workers(spark, rmq, zookeeper, root):
+def test_spark_reads_all_there_is_and_reports_slots_and_members(spark, rmq, zookeeper, root):
     queue = rmq.due(100, SLOTS)
     frame = spark.readStream.format("rmq").options(**options_of(rmq, queue, zookeeper, root)).load()
     query = rmq.drain(frame)
@@ -326,7 +326,7 @@ def test_spark_reads_all_there_is_and_reports_slots_and_workers(spark, rmq, zook
     import json
 
     figures = json.loads(query.recentProgress[0].sources[0].latestOffset)
-    assert (figures["slotsOwned"], figures["workers"]) == (SLOTS, 1)
+    assert (figures["slotsOwned"], figures["members"]) == (SLOTS, 1)
 
 
 def test_spark_ends_a_query_whose_zookeeper_is_not_there(spark, rmq):
