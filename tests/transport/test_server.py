@@ -289,7 +289,7 @@ def test_versions_are_read(answer, version):
 def test_a_server_that_is_too_old_is_refused(server, monkeypatch):
     monkeypatch.setattr(Server, "_info", lambda self: {"redis_version": "6.0.16"})
     with pytest.raises(
-        ServerUnsuitable, match=r"version 6\.0\.16; needed: 6\.2 or later, or Valkey"
+        ServerUnsuitable, match=r"version 6\.0\.16\. Use Redis 6\.2 or later, or Valkey"
     ):
         Server(server._options, patience_s=2)
 
