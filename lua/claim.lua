@@ -1,9 +1,9 @@
 -- The first phase of delivery: moves due messages of one slot into the PrepareQueue and seals them
--- as the claim consumer:seq:j; asked again by that name it returns the same messages.
+-- as the claim consumer:seq:ordinal; asked again by that name it returns the same messages.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
--- ARGV: 1 consumer, 2 run, 3 seq, 4 j, 5 limit (1..2048), 6 lease in ms, 7 dueBefore in ms or '',
---       8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: ms, by commas,
---       13 mark of the batch's plan, '' for a batch without one
+-- ARGV: 1 consumer, 2 run, 3 seq, 4 ordinal, 5 limit (1..2048), 6 lease in ms, 7 dueBefore in ms
+--       or '', 8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: ms, by
+--       commas, 13 mark of the batch's plan, '' for a batch without one
 -- Returns {moved, 0 or why nothing was taken (1 a higher epoch owns the slot, 2 the plan is
 --   forgotten: no claim was made), {content, ...} in delivery order, their first scores as one text
 --   divided by spaces, {retriesLeft, ...}, when the claim was made in ms}; retriesLeft is empty where
@@ -12,7 +12,8 @@
 --   RMQ_VERSION
 -- Bound: limit messages taken, 4096 looked at, 1000 moved from the retry queue, 4096 rolled back.
 -- Effect: moves
-local consumer, run, seq, j = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local consumer, run = ARGV[1], tonumber(ARGV[2])
+local seq, ordinal = tonumber(ARGV[3]), tonumber(ARGV[4])
 local limit, lease_ms, due_before = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local epoch, replay_only, descending = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10] == '1'
 local planned = ARGV[13]
@@ -37,8 +38,9 @@ local consumers = slot.consumers
 local refused, header, records, by_field =
   enter(wrong_slot_type(slot), slot.claims, consumers, consumer, run)
 if refused then return refused end
-if not (limit >= 1 and limit <= 2048 and j >= 0 and j <= 15) then -- rank 2048 would read as a retry
-  return redis.error_reply('RMQ_BADCLAIM limit ' .. limit .. ', number ' .. j
+-- Rank 2048 would read as a retry.
+if not (limit >= 1 and limit <= 2048 and ordinal >= 0 and ordinal <= 15) then
+  return redis.error_reply('RMQ_BADCLAIM limit ' .. limit .. ', number ' .. ordinal
     .. ': a claim takes 1 to 2048 messages and is one of 0 to 15')
 end
 if seq <= header.settled then
@@ -46,10 +48,10 @@ if seq <= header.settled then
 end
 
 local now = now_ms()
-local field = record_field(consumer, seq, j)
+local field = record_field(consumer, seq, ordinal)
 local record = by_field[field]
 if not record and (replay_only or seq < header.last_seq
-  or seq == header.last_seq and j <= header.last_j) then
+  or seq == header.last_seq and ordinal <= header.last_ordinal) then
   return redis.error_reply('RMQ_LOST claim ' .. field .. ' is gone: its lease ran out and its '
     .. 'messages were given back, or Redis has forgotten it')
 end
@@ -99,7 +101,7 @@ if claim.count == 0 then claim.stamp = 0 end
 write_record(slot.claims, claim)
 local first_scores_text = table.concat(scores, ' ')
 if claim.count > 0 then redis.call('HSET', slot.first, field, first_scores_text) end
-header.last_seq, header.last_j = seq, j
+header.last_seq, header.last_ordinal = seq, ordinal
 write_header(consumers, header)
 count(slot.stats, 'claimed', claim.count)
 return {moved, fenced and FENCED or 0, contents, first_scores_text, left, now}

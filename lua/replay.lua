@@ -3,7 +3,7 @@
 -- the sink has the batch already.
 -- KEYS: 1 claims, 2 consumers
 -- ARGV: 1 consumer, 2 run, 3 seqFrom (exclusive), 4 seqTo (inclusive), 5 lease in ms
--- Returns {seq, j, messages claimed, ...}, in no order.
+-- Returns {seq, ordinal, messages claimed, ...}, in no order.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: moves
@@ -31,7 +31,7 @@ for _, record in ipairs(records) do
     record.deadline, record.replayed = now + lease_ms, run
     write_record(claims, record)
     listed[#listed + 1] = record.seq
-    listed[#listed + 1] = record.j
+    listed[#listed + 1] = record.ordinal
     listed[#listed + 1] = record.count
   end
 end

@@ -1,7 +1,7 @@
 -- Rolls back single messages of one claim: to the store, to the retry queue for a while, or to the
 -- DeadQueue when no retry is left. What that claim and run do not hold is left alone.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
--- ARGV: 1 consumer:seq:j, 2 run, 3 delay in ms or '' for the topic's backoff, 4 maxRetries,
+-- ARGV: 1 consumer:seq:ordinal, 2 run, 3 delay in ms or '' for the topic's backoff, 4 maxRetries,
 --       5 backoff: ms, by commas, 6.. contents
 -- Returns {rolled back, left alone}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION

@@ -96,14 +96,14 @@ class Slot:
 
     # -- the queue's calls, with what most tests do not care about left out
 
-    def claim(self, consumer="a", run=1, seq=1, j=0, limit=MESSAGES_A_CLAIM, **options):
+    def claim(self, consumer="a", run=1, seq=1, ordinal=0, limit=MESSAGES_A_CLAIM, **options):
         options.setdefault("lease_ms", LONG_MS)
         epoch = options.pop("epoch", None)
         if epoch is not None:
             options["epochs"] = {0: epoch}
         return self.queue.ask(
             claiming.claim,
-            [ClaimRequest(0, j, limit)],
+            [ClaimRequest(0, ordinal, limit)],
             consumer=consumer,
             run=run,
             seq=seq,

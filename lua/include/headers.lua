@@ -1,5 +1,5 @@
--- A header is the text "run settledSeq lastSeq lastJ seenMs mark server" under the consumer's name.
--- The last two are those of the batch that was planned last (plan.lua), '-' before the first.
+-- A header is the text "run settledSeq lastSeq lastOrdinal seenMs mark server" under the consumer's
+-- name. The last two are those of the batch that was planned last (plan.lua), '-' before the first.
 -- Fields that begin with @ are the slot's own.
 -- Defines: is_consumer, read_header, write_header, superseded
 local NO_PLAN = '-'
@@ -8,16 +8,16 @@ local function is_consumer(field) return string.sub(field, 1, 1) ~= '@' end
 
 local function read_header(consumers, consumer)
   local text = redis.call('HGET', consumers, consumer) or '0 0 0 0 0'
-  local run, settled, last_seq, last_j, seen, mark, server =
+  local run, settled, last_seq, last_ordinal, seen, mark, server =
     string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) ?(%S*) ?(%S*)$')
   return {consumer = consumer, run = tonumber(run), settled = tonumber(settled),
-    last_seq = tonumber(last_seq), last_j = tonumber(last_j), seen = tonumber(seen),
+    last_seq = tonumber(last_seq), last_ordinal = tonumber(last_ordinal), seen = tonumber(seen),
     mark = mark ~= '' and mark or NO_PLAN, server = server ~= '' and server or NO_PLAN}
 end
 
 local function write_header(consumers, header)
   redis.call('HSET', consumers, header.consumer, string.format('%.0f %.0f %.0f %.0f %.0f %s %s',
-    header.run, header.settled, header.last_seq, header.last_j, header.seen, header.mark,
+    header.run, header.settled, header.last_seq, header.last_ordinal, header.seen, header.mark,
     header.server))
 end
 

@@ -1,13 +1,15 @@
 -- A record is the text "version stamp run deadlineMs count moved madeMs replayed" under the field
--- consumer:seq:j. replayed: the run that listed it to replay its batch, 0 before. Version 1 had not
--- the last two; its stamp is a second close to madeMs.
+-- consumer:seq:ordinal. replayed: the run that listed it to replay its batch, 0 before. Version 1
+-- had not the last two; its stamp is a second close to madeMs.
 -- Run 0 means that the claim was handed back undelivered (unread.lua). Stamp 0: an empty claim.
 -- Defines: record_field, write_record, forget_record, read_records, claim_range, held_messages,
 --   first_scores
 --- include numbers
 local RECORD_VERSION = 2
 
-local function record_field(consumer, seq, j) return consumer .. ':' .. seq .. ':' .. j end
+local function record_field(consumer, seq, ordinal)
+  return consumer .. ':' .. seq .. ':' .. ordinal
+end
 
 local function write_record(claims, record)
   redis.call('HSET', claims, record.field, table.concat({RECORD_VERSION, text_of(record.stamp),
@@ -31,13 +33,13 @@ local function read_records(claims)
       stamp, run, deadline, count, moved =
         string.match(flat[i + 1], '^1 (%d+) (%d+) (%d+) (%d+) (%d+)$')
     end
-    local consumer, seq, j = string.match(flat[i], '^(.+):(%d+):(%d+)$')
+    local consumer, seq, ordinal = string.match(flat[i], '^(.+):(%d+):(%d+)$')
     if not stamp or not consumer then
       return nil, redis.error_reply('RMQ_VERSION the record ' .. flat[i] .. ' in ' .. claims
         .. ' was written by another version of rmq-spark: ' .. flat[i + 1])
     end
-    local record = {field = flat[i], consumer = consumer, seq = tonumber(seq), j = tonumber(j),
-      stamp = tonumber(stamp), run = tonumber(run), deadline = tonumber(deadline),
+    local record = {field = flat[i], consumer = consumer, seq = tonumber(seq),
+      ordinal = tonumber(ordinal), stamp = tonumber(stamp), run = tonumber(run), deadline = tonumber(deadline),
       count = tonumber(count), moved = tonumber(moved), made = tonumber(made) or stamp * 1000,
       replayed = tonumber(replayed) or 0}
     list[#list + 1] = record

@@ -70,7 +70,7 @@ def claim(
             "claim",
             queues.keys_of(request.slot, _ALL_KINDS),
             [
-                *(consumer, run, seq, request.j, request.limit, lease_ms),
+                *(consumer, run, seq, request.ordinal, request.limit, lease_ms),
                 *(text_of(due_before_ms), text_of((epochs or {}).get(request.slot))),
                 *(int(replay_only), descending, most_retries, backoff),
                 mark,
@@ -102,7 +102,7 @@ def _claim_of(
         slot=request.slot,
         consumer=consumer,
         seq=seq,
-        j=request.j,
+        ordinal=request.ordinal,
         run=run,
         contents=contents,
         score_text=score_text,

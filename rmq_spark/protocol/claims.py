@@ -29,7 +29,7 @@ def group_of_consumer(consumer: str) -> str:
 
 
 def split_claim_id(claim_id: str) -> tuple[str, str]:
-    """The record's name consumer:seq:j, and the run. Raises InvalidOption for another text."""
+    """Return the record's name consumer:seq:ordinal, and the run. Raises InvalidOption."""
     match = _CLAIM_ID.fullmatch(claim_id)
     if match is None:
         raise InvalidOption(
@@ -41,10 +41,10 @@ def split_claim_id(claim_id: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """One claim to make: the j-th of a slot in this batch, of up to ``limit`` messages."""
+    """One claim to make, of up to ``limit`` messages. ordinal: its place in the slot's batch."""
 
     slot: int
-    j: int
+    ordinal: int
     limit: int = MESSAGES_A_CLAIM
 
 
@@ -85,7 +85,7 @@ class Claim:
     slot: int
     consumer: str
     seq: int
-    j: int
+    ordinal: int
     run: int
     contents: list[bytes]
     score_text: bytes
@@ -98,8 +98,8 @@ class Claim:
 
     @property
     def claim_id(self) -> str:
-        """consumer:seq:j:run, the name that a rollback gives."""
-        return f"{self.consumer}:{self.seq}:{self.j}:{self.run}"
+        """consumer:seq:ordinal:run, the name that a rollback gives."""
+        return f"{self.consumer}:{self.seq}:{self.ordinal}:{self.run}"
 
     @property
     def scores(self) -> list[int]:
@@ -145,7 +145,7 @@ class Header:
     run: int = 0
     settled: int = 0
     last_seq: int = 0
-    last_j: int = 0
+    last_ordinal: int = 0
     seen_ms: int = 0
 
     @staticmethod
@@ -172,7 +172,7 @@ class ListedClaim:
 
     slot: int
     seq: int
-    j: int
+    ordinal: int
     count: int
 
 

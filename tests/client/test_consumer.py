@@ -144,8 +144,8 @@ def test_an_uncommitted_batch_is_never_committed_with_the_next(broker):
     consumer's own last batch stayed behind, and its next commit settled that too: lost."""
     slot = Slot(broker, "One", "FixedTime")
     slot.put_due(numbered(3 * 2048 + 10))
-    for j in range(3):
-        slot.claim("b", j=j)
+    for ordinal in range(3):
+        slot.claim("b", ordinal=ordinal)
     with broker.consumer("One", "a") as consumer:
         assert len(consumer.poll()) == 10
         slot.release("b")

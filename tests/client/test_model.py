@@ -210,14 +210,14 @@ class QueueHistory(RuleBasedStateMachine):
     @rule(
         consumer=consumers,
         back=st.tuples(behind, behind),
-        j=st.sampled_from([0, 0, 1, 2]),
+        ordinal=st.sampled_from([0, 0, 1, 2]),
         limit=limits,
         lease=leases,
         epoch=epochs,
         how=st.tuples(behind, st.sampled_from([False, False, True]), st.booleans()),
     )
-    def claim(self, consumer, back, j, limit, lease, epoch, how):
-        name = (consumer, max(1, self.seq[consumer] - back[1]), j)
+    def claim(self, consumer, back, ordinal, limit, lease, epoch, how):
+        name = (consumer, max(1, self.seq[consumer] - back[1]), ordinal)
         # Who plans nothing never asks again by the name of a claim that it has lost.
         plain = how[2] or not self.seq[consumer]
         if plain and self.fell_back:
@@ -486,8 +486,8 @@ def claims_of(prepare, records):
 
 
 def claim_name(field):
-    consumer, seq, j = field.split(":")
-    return consumer, int(seq), int(j)
+    consumer, seq, ordinal = field.split(":")
+    return consumer, int(seq), int(ordinal)
 
 
 def mark_of(consumer, seq):
@@ -508,7 +508,7 @@ def settled(result):
 
 
 def listed(claims):
-    return sorted((claim.seq, claim.j, claim.count) for claim in claims)
+    return sorted((claim.seq, claim.ordinal, claim.count) for claim in claims)
 
 
 def triples(claim):

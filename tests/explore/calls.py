@@ -35,7 +35,7 @@ class Action:
     consumer: str = ""
     run: int = 0
     seq: int = 0
-    j: int = 0
+    ordinal: int = 0
     limit: int = 0
     epoch: int | None = None
     replay_only: bool = False
@@ -46,7 +46,7 @@ class Action:
     @property
     def claim(self) -> str:
         """The name of the claim it is about."""
-        return f"{self.consumer}:{self.seq}:{self.j}"
+        return f"{self.consumer}:{self.seq}:{self.ordinal}"
 
 
 # -- what senders and people call
@@ -115,7 +115,7 @@ def mark_of(caller: str, seq: int) -> str:
 def claim(
     caller: str,
     seq: int,
-    j: int = 0,
+    ordinal: int = 0,
     *,
     slot: int = 0,
     limit: int = 2,
@@ -128,11 +128,11 @@ def claim(
     how = f", limit {limit}" + f", epoch {epoch}" * (epoch is not None) + ", replay" * replay_only
     how += ", planned" * planned
     return Action(
-        f"{caller} claims {consumer}:{seq}:{j} in slot {slot}{how}",
+        f"{caller} claims {consumer}:{seq}:{ordinal} in slot {slot}{how}",
         "claim",
         lambda queues: claiming.claim(
             queues,
-            [ClaimRequest(slot, j, limit)],
+            [ClaimRequest(slot, ordinal, limit)],
             consumer=consumer,
             run=run,
             seq=seq,
@@ -141,7 +141,7 @@ def claim(
             replay_only=replay_only,
             mark=mark,
         ),
-        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "j": j},
+        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "ordinal": ordinal},
         limit=limit,
         epoch=epoch,
         replay_only=replay_only,
@@ -224,11 +224,18 @@ def unread(caller: str, seq: int, *, slot: int = 0) -> Action:
 
 
 def rollback(
-    caller: str, seq: int, content: str, j: int = 0, *, slot: int = 0, wait: bool | None = None
+    caller: str,
+    seq: int,
+    content: str,
+    ordinal: int = 0,
+    *,
+    slot: int = 0,
+    wait: bool | None = None,
 ) -> Action:
     """wait: None for the topic's backoff, else whether there is one."""
     consumer, run = who(caller)
-    claim_id, delay_ms = f"{consumer}:{seq}:{j}:{run}", None if wait is None else wait * WAIT_MS
+    claim_id = f"{consumer}:{seq}:{ordinal}:{run}"
+    delay_ms = None if wait is None else wait * WAIT_MS
     how = "" if delay_ms is None else f" for {delay_ms} ms"
     return Action(
         f"{content} of {claim_id} is rolled back{how}",
@@ -236,7 +243,7 @@ def rollback(
         lambda queues: claiming.rollbacks(
             queues, [Rollback(slot, claim_id, [content.encode()], delay_ms)]
         ),
-        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "j": j},
+        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "ordinal": ordinal},
         contents=frozenset({content}),
     )
 

@@ -63,7 +63,7 @@ class Ghost:
     def latest(self, consumer: str) -> tuple[int, int]:
         """Batch and number of the last claim that a consumer made."""
         numbers = [name.split(":")[1:] for name in self.made if name.startswith(f"{consumer}:")]
-        return max(((int(seq), int(j)) for seq, j in numbers), default=(0, 0))
+        return max(((int(seq), int(ordinal)) for seq, ordinal in numbers), default=(0, 0))
 
 
 def after(step: Any) -> Ghost:
@@ -126,7 +126,7 @@ def listed_after(step: Any) -> tuple:
     unread, by = dict(step.ghost.unread), step.action
     caller = (by.consumer, by.run)
     if by.kind == "replay":
-        unread[caller] = frozenset(f"{by.consumer}:{c.seq}:{c.j}" for c in step.answer)
+        unread[caller] = frozenset(f"{by.consumer}:{c.seq}:{c.ordinal}" for c in step.answer)
     elif caller in unread:
         unread[caller] -= {by.claim}
     return tuple(sorted(unread.items(), key=lambda item: item[0]))

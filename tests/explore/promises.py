@@ -297,7 +297,7 @@ def refused_for_a_reason(step: Step) -> bool:
         "RMQ_SUPERSEDED": by.run < ghost.runs.get(by.consumer, 0),
         "RMQ_SETTLED": by.seq <= ghost.settled.get(by.consumer, 0),
         "RMQ_LOST": by.claim not in step.before.claims
-        and (by.replay_only or (by.seq, by.j) <= latest),
+        and (by.replay_only or (by.seq, by.ordinal) <= latest),
         "RMQ_EXCLUSIVE": by.epoch is None and ghost.epoch > 0,
     }
     return reasons.get(step.error, False)

@@ -34,7 +34,7 @@ class Header(NamedTuple):
     run: int
     settled: int
     last_seq: int
-    last_j: int
+    last_ordinal: int
     mark: str = NO_PLAN
     here: bool = False
 

@@ -74,7 +74,7 @@ FAULTS = (
     Fault(
         "a lost claim is made again",
         "claim",
-        "seq == header.last_seq and j <= header.last_j",
+        "seq == header.last_seq and ordinal <= header.last_ordinal",
         "false",
         BACKOFF,
         promises.claims_never_grow,

@@ -95,7 +95,7 @@ def test_the_prepare_score_is_stamp_retries_and_rank(slot):
 def test_the_record_tells_run_deadline_and_count(slot):
     slot.put_due(numbered(3))
     before = slot.now_ms()
-    slot.claim(run=7, seq=5, j=2, lease_ms=LONG_MS)
+    slot.claim(run=7, seq=5, ordinal=2, lease_ms=LONG_MS)
     record = slot.records["a:5:2"]
     assert (record.version, record.run, record.count, record.moved) == (2, 7, 3, 0)
     assert before + LONG_MS <= record.deadline <= slot.now_ms() + LONG_MS
@@ -103,9 +103,9 @@ def test_the_record_tells_run_deadline_and_count(slot):
 
 def test_the_header_tells_what_was_claimed_last(slot):
     before = slot.now_ms()
-    slot.claim(run=7, seq=5, j=2)
+    slot.claim(run=7, seq=5, ordinal=2)
     header = slot.header()
-    assert (header.run, header.settled, header.last_seq, header.last_j) == (7, 0, 5, 2)
+    assert (header.run, header.settled, header.last_seq, header.last_ordinal) == (7, 0, 5, 2)
     assert before <= header.seen_ms <= slot.now_ms()
 
 
@@ -140,7 +140,7 @@ def test_each_claim_counts_what_it_took(slot):
     slot.put_due(numbered(5))
     slot.claim(limit=3)
     slot.claim(limit=3)
-    slot.claim(j=1)
+    slot.claim(ordinal=1)
     assert slot.counters["claimed"] == 5
 
 
@@ -154,7 +154,7 @@ def test_contents_of_any_bytes_come_back_as_they_were(slot):
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("limit", 0), ("limit", 2049), ("limit", -1), ("j", 16), ("j", -1)],
+    [("limit", 0), ("limit", 2049), ("limit", -1), ("ordinal", 16), ("ordinal", -1)],
 )
 def test_a_limit_or_number_out_of_bounds_is_refused_before_the_first_write(slot, argument, value):
     """Rank 2048 would read as one retry more, and the message as another's on the second read."""
@@ -234,9 +234,9 @@ def test_an_expired_claim_of_the_same_consumers_earlier_batch_is_given_back(slot
 
 def test_expired_claims_of_the_same_batch_are_spared(slot):
     slot.put_due(numbered(4))
-    slot.claim(j=0, limit=2, lease_ms=0)
-    assert slot.claimed(j=1) == numbered(4)[2:]
-    assert slot.claimed(j=0) == numbered(2)
+    slot.claim(ordinal=0, limit=2, lease_ms=0)
+    assert slot.claimed(ordinal=1) == numbered(4)[2:]
+    assert slot.claimed(ordinal=0) == numbered(2)
 
 
 def test_the_same_batch_number_of_another_consumer_is_not_spared(slot):
@@ -282,8 +282,8 @@ def test_empty_records_are_not_reaped_and_hold_nothing_back(slot):
 
 def test_at_most_4096_messages_are_given_back_a_claim(slot):
     slot.put_due(numbered(3 * 2048))
-    for j in range(3):
-        slot.claim("a", j=j, lease_ms=0)
+    for ordinal in range(3):
+        slot.claim("a", ordinal=ordinal, lease_ms=0)
     claim = slot.claim("b", limit=1)
     assert claim.moved == 4096
     assert len(slot.records) == 2
@@ -336,17 +336,17 @@ def test_ranks_have_no_gap_where_contents_in_flight_were_passed_over(new_slot, t
 
 def test_an_expired_twin_in_the_same_batch_is_not_moved_out_of_its_claim(slot):
     slot.put_due([b"m"])
-    slot.claim(j=0, lease_ms=0)
+    slot.claim(ordinal=0, lease_ms=0)
     slot.queue.send([b"m"], fixed_time=500)
-    assert slot.claimed(j=1) == []
-    assert slot.claimed(j=0) == [b"m"]
+    assert slot.claimed(ordinal=1) == []
+    assert slot.claimed(ordinal=0) == [b"m"]
 
 
 def test_at_most_4096_entries_are_looked_at(slot):
     held = numbered(4096)
     slot.put_due(held)
-    slot.claim("a", j=0)
-    slot.claim("a", j=1)
+    slot.claim("a", ordinal=0)
+    slot.claim("a", ordinal=1)
     slot.put_due(held)
     slot.put({b"behind": 900_000})
     assert slot.claimed("b", seq=1) == []

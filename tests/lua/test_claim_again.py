@@ -122,19 +122,19 @@ def test_a_claim_that_was_given_back_is_lost_not_smaller(slot):
 
 def test_earlier_names_than_the_last_claimed_are_lost_and_later_ones_are_new(slot):
     slot.put_due(numbered(3))
-    slot.claim(seq=2, j=1, limit=1)
-    for seq, j in ((1, 15), (2, 0)):
+    slot.claim(seq=2, ordinal=1, limit=1)
+    for seq, ordinal in ((1, 15), (2, 0)):
         with pytest.raises(Lost):
-            slot.claim(seq=seq, j=j)
-    assert slot.claimed(seq=2, j=2, limit=1) == [numbered(3)[1]]
-    assert slot.claimed(seq=3, j=0, limit=1) == [numbered(3)[2]]
+            slot.claim(seq=seq, ordinal=ordinal)
+    assert slot.claimed(seq=2, ordinal=2, limit=1) == [numbered(3)[1]]
+    assert slot.claimed(seq=3, ordinal=0, limit=1) == [numbered(3)[2]]
 
 
 def test_a_name_that_is_no_longer_the_last_is_still_lost(slot):
-    slot.claim(seq=1, j=3)
-    slot.claim(seq=2, j=0)
+    slot.claim(seq=1, ordinal=3)
+    slot.claim(seq=2, ordinal=0)
     with pytest.raises(Lost):
-        slot.claim(seq=1, j=4)
+        slot.claim(seq=1, ordinal=4)
 
 
 def test_replay_only_never_makes_a_claim(slot):

@@ -66,8 +66,8 @@ def test_expired_messages_of_another_are_given_back_first(slot):
 
 def test_expired_messages_that_could_not_all_be_given_back_still_keep_one_waiting(slot):
     slot.put({f"m{n:05}": 1000 for n in range(3 * 2048)})
-    for j in range(3):
-        slot.claim("a", j=j, epoch=1, lease_ms=0)
+    for ordinal in range(3):
+        slot.claim("a", ordinal=ordinal, epoch=1, lease_ms=0)
     claim = slot.claim("b", epoch=2)
     assert (claim.contents, claim.moved) == ([], 4096)
     assert len(slot.claimed("b", seq=2, epoch=2)) == 2048

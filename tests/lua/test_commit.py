@@ -79,8 +79,8 @@ def test_an_empty_claim_takes_no_others_messages_with_it(slot):
 
 def test_a_call_takes_eight_records_and_says_that_more_remain(slot):
     slot.put_due(numbered(16))
-    for j in range(16):
-        slot.claim(j=j, limit=1)
+    for ordinal in range(16):
+        slot.claim(ordinal=ordinal, limit=1)
     slot.claim("b")
     assert call(slot) == [1, 8, 0, 8, 8, 0]
     assert len(slot.records) == 9
@@ -89,8 +89,8 @@ def test_a_call_takes_eight_records_and_says_that_more_remain(slot):
 
 
 def test_exactly_eight_records_need_one_call(slot):
-    for j in range(8):
-        slot.claim(j=j)
+    for ordinal in range(8):
+        slot.claim(ordinal=ordinal)
     assert call(slot) == [0, 0, 0, 0, 8, 0]
     assert slot.records == {}
 
@@ -98,8 +98,8 @@ def test_exactly_eight_records_need_one_call(slot):
 def test_the_queue_commits_all_however_many_there_are(slot):
     slot.put_due(numbered(40))
     for seq in (1, 2, 3):
-        for j in range(16):
-            slot.claim(seq=seq, j=j, limit=1)
+        for ordinal in range(16):
+            slot.claim(seq=seq, ordinal=ordinal, limit=1)
     settled = slot.commit(seq=3)
     assert (settled.claimed, settled.committed, settled.records) == (40, 40, 48)
     assert (settled.held, settled.again) == ({0}, set())
@@ -253,9 +253,9 @@ def test_a_copy_sent_again_in_flight_survives_the_commit(slot):
 
 
 def test_a_commit_keeps_what_the_header_knew(slot):
-    slot.claim(seq=4, j=3)
+    slot.claim(seq=4, ordinal=3)
     before = slot.now_ms()
     slot.commit(run=2, seq=3)
     header = slot.header()
-    assert (header.run, header.settled, header.last_seq, header.last_j) == (2, 3, 4, 3)
+    assert (header.run, header.settled, header.last_seq, header.last_ordinal) == (2, 3, 4, 3)
     assert header.seen_ms >= before

@@ -8,7 +8,8 @@ from ..seeding import LONG_MS, numbered
 def seen_long_ago(slot, consumer, ms_ago=FORGET_CONSUMERS_MS + 1000):
     """Rewrites a header as if the consumer had not been seen since."""
     header = slot.header(consumer)
-    values = (header.run, header.settled, header.last_seq, header.last_j, slot.now_ms() - ms_ago)
+    seen_ms = slot.now_ms() - ms_ago
+    values = (header.run, header.settled, header.last_seq, header.last_ordinal, seen_ms)
     slot.redis.hset(slot.keys.consumers(0), consumer, " ".join(map(str, values)))
 
 
@@ -29,8 +30,8 @@ def test_expired_claims_are_given_back_and_others_kept(slot):
 
 def test_all_batches_of_a_consumer_are_given_back(slot):
     slot.put_due(numbered(3))
-    for j in range(3):
-        slot.claim("a", j=j, limit=1)
+    for ordinal in range(3):
+        slot.claim("a", ordinal=ordinal, limit=1)
     slot.release("a")
     assert slot.queue.expire() == 3
     assert slot.records == {}
@@ -62,8 +63,8 @@ def test_a_copy_sent_again_meanwhile_wins(slot):
 
 def test_a_call_gives_back_at_most_4096_messages_and_the_queue_all(slot):
     slot.put_due(numbered(3 * 2048))
-    for j in range(3):
-        slot.claim(j=j, lease_ms=0)
+    for ordinal in range(3):
+        slot.claim(ordinal=ordinal, lease_ms=0)
     assert call(slot) == [4096, 0, 1]
     assert slot.queue.expire() == 2048
     assert len(slot.store) == 3 * 2048

@@ -104,12 +104,12 @@ def test_an_empty_claim_that_was_never_delivered_goes_too(slot):
 
 def test_the_consumer_is_no_longer_at_work(slot):
     slot.put_due([b"m"])
-    slot.claim(seq=4, j=3)
+    slot.claim(seq=4, ordinal=3)
     claimed_ms = slot.header().seen_ms
     slot.wait_past(claimed_ms)
     give_back(slot)
     header = slot.header()
-    assert (header.run, header.settled, header.last_seq, header.last_j) == (1, 4, 4, 3)
+    assert (header.run, header.settled, header.last_seq, header.last_ordinal) == (1, 4, 4, 3)
     assert header.seen_ms > claimed_ms
     assert [seen.at_work for seen in slot.queue.ask(reading.consumers, slot.now_ms())] == [0]
 
@@ -168,8 +168,8 @@ def test_a_second_time_changes_nothing_but_the_time_seen(slot):
 
 def test_a_call_gives_back_at_most_4096_messages_and_the_queue_all(slot):
     slot.put_due(numbered(3 * 2048))
-    for j in range(3):
-        slot.claim(j=j)
+    for ordinal in range(3):
+        slot.claim(ordinal=ordinal)
     assert call(slot) == [4096, 1]
     assert slot.header().settled == 0
     assert give_back(slot) == 2048
@@ -179,8 +179,8 @@ def test_a_call_gives_back_at_most_4096_messages_and_the_queue_all(slot):
 
 def test_a_call_that_was_interrupted_is_repeated_to_the_end(slot):
     slot.put_due(numbered(3 * 2048))
-    for j in range(3):
-        slot.claim(j=j)
+    for ordinal in range(3):
+        slot.claim(ordinal=ordinal)
     assert [call(slot), call(slot), call(slot)] == [[4096, 1], [2048, 0], [0, 0]]
     assert slot.prepare == slot.records == {}
 

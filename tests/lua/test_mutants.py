@@ -64,10 +64,10 @@ MUTANTS = [
         ("header.run, header.seen = run, now", "header.seen = now"),
         ("if not record and (replay_only or", "if not record and ("),
         (
-            "seq == header.last_seq and j <= header.last_j",
-            "seq == header.last_seq and j < header.last_j",
+            "seq == header.last_seq and ordinal <= header.last_ordinal",
+            "seq == header.last_seq and ordinal < header.last_ordinal",
         ),
-        ("header.last_seq, header.last_j = seq, j", "header.last_seq = seq"),
+        ("header.last_seq, header.last_ordinal = seq, ordinal", "header.last_seq = seq"),
         ("if claim.count == 0 then claim.stamp = 0 end", ""),
         (
             "write_record(slot.claims, claim)",

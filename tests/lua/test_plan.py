@@ -58,7 +58,7 @@ def test_a_claim_that_another_server_knows_is_read_there(slot):
     to_another_server(slot)
     claim = slot.claim(mark="m1", limit=2)
     assert (claim.contents, claim.forgotten) == (numbered(2), False)
-    assert slot.claim(mark="m1", j=1).forgotten
+    assert slot.claim(mark="m1", ordinal=1).forgotten
 
 
 def test_the_next_plan_claims_on_the_other_server(slot):
@@ -98,9 +98,9 @@ def test_claims_commits_and_renewals_keep_the_mark(slot):
     plan(slot, "m1")
     slot.claim(mark="m1", limit=1)
     slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS)
-    assert slot.claimed(mark="m1", j=1, limit=1) == numbered(4)[1:2]
+    assert slot.claimed(mark="m1", ordinal=1, limit=1) == numbered(4)[1:2]
     slot.queue.ask(claiming.replay, "a", 2, 0, 1, LONG_MS)
-    assert slot.claimed(mark="m1", run=2, j=2, limit=1) == numbered(4)[2:3]
+    assert slot.claimed(mark="m1", run=2, ordinal=2, limit=1) == numbered(4)[2:3]
 
 
 def test_each_consumer_has_a_plan_of_its_own(slot):

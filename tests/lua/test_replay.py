@@ -10,14 +10,14 @@ from ..seeding import LONG_MS, numbered
 
 def listed(slot, seq_from, seq_to, consumer="a", run=2):
     claims = slot.queue.ask(claiming.replay, consumer, run, seq_from, seq_to, LONG_MS)
-    return sorted((claim.seq, claim.j, claim.count) for claim in claims)
+    return sorted((claim.seq, claim.ordinal, claim.count) for claim in claims)
 
 
 def test_claims_after_the_first_and_up_to_the_last_batch_are_listed(slot):
     slot.put_due(numbered(20))
     for seq in (1, 2, 3, 4):
-        slot.claim(seq=seq, j=0, limit=seq)
-        slot.claim(seq=seq, j=5, limit=1)
+        slot.claim(seq=seq, ordinal=0, limit=seq)
+        slot.claim(seq=seq, ordinal=5, limit=1)
     assert listed(slot, 1, 3) == [(2, 0, 2), (2, 5, 1), (3, 0, 3), (3, 5, 1)]
 
 
@@ -89,9 +89,9 @@ def test_what_was_given_back_is_no_longer_listed(slot):
 def test_a_replay_keeps_what_the_header_knew(slot):
     slot.claim(seq=1)
     slot.commit(seq=1)
-    slot.claim(seq=4, j=3)
+    slot.claim(seq=4, ordinal=3)
     before = slot.now_ms()
     listed(slot, 1, 4)
     header = slot.header()
-    assert (header.settled, header.last_seq, header.last_j) == (1, 4, 3)
+    assert (header.settled, header.last_seq, header.last_ordinal) == (1, 4, 3)
     assert header.seen_ms >= before

@@ -167,8 +167,8 @@ def test_an_empty_claim_holds_nothing_to_roll_back(slot):
 def test_many_messages_and_some_that_wait(slot):
     contents = numbered(4096)
     slot.put_due(contents)
-    slot.claim(j=0)
-    slot.claim(j=1)
+    slot.claim(ordinal=0)
+    slot.claim(ordinal=1)
     assert slot.rollback(contents, "a:1:1:1", delay_ms=LONG_MS) == (2048, 2048)
     assert sorted(slot.retry) == contents[2048:]
     assert slot.rollback(contents) == (2048, 2048)

@@ -72,8 +72,8 @@ def test_a_copy_sent_again_meanwhile_wins(slot):
 def test_only_that_batch_and_run_are_marked(slot):
     slot.put_due(numbered(6))
     slot.claim(seq=1, limit=1)
-    slot.claim(seq=2, j=0, limit=1)
-    slot.claim(seq=2, j=1, limit=1)
+    slot.claim(seq=2, ordinal=0, limit=1)
+    slot.claim(seq=2, ordinal=1, limit=1)
     slot.claim(seq=3, limit=1)
     slot.claim("b", seq=2, limit=1)
     assert unread(slot, seq=2) == 2

@@ -20,7 +20,7 @@ Counting = Callable[[Sequence[int], Sequence[int]], Sequence[Sequence[int]]]
 
 @dataclass(frozen=True)
 class PlannedClaim:
-    """One claim of a batch: the j-th of its slot, for up to ``limit`` messages.
+    """One claim of a batch: number ``ordinal`` of its slot, for up to ``limit`` messages.
 
     epoch: under which the slot is owned; None where slots are nobody's.
     """
@@ -28,7 +28,7 @@ class PlannedClaim:
     topic: str
     slot: int
     seq: int
-    j: int
+    ordinal: int
     limit: int
     epoch: int | None = None
 
@@ -114,11 +114,11 @@ def claims_of(
     """The claims that take these quotas of a topic: full ones first, in each slot."""
     return [
         PlannedClaim(
-            *(topic, slot, seq, j, min(MESSAGES_A_CLAIM, count - j * MESSAGES_A_CLAIM)),
+            *(topic, slot, seq, ordinal, min(MESSAGES_A_CLAIM, count - ordinal * MESSAGES_A_CLAIM)),
             epochs[slot],
         )
         for slot, count in quotas.items()
-        for j in range(-(-count // MESSAGES_A_CLAIM))
+        for ordinal in range(-(-count // MESSAGES_A_CLAIM))
     ]
 
 
@@ -129,7 +129,7 @@ def share_out(claims: Iterable[PlannedClaim], partitions: int) -> list[list[Plan
     by two tasks at once.
     """
     by_slot: dict[tuple[str, int], list[PlannedClaim]] = {}
-    for claim in sorted(claims, key=lambda one: (one.topic, one.slot, one.seq, one.j)):
+    for claim in sorted(claims, key=lambda one: (one.topic, one.slot, one.seq, one.ordinal)):
         by_slot.setdefault((claim.topic, claim.slot), []).append(claim)
     largest_first = sorted(by_slot.values(), key=_size, reverse=True)
     shares: list[list[PlannedClaim]] = [[] for _ in range(min(partitions, len(largest_first)))]

@@ -266,7 +266,7 @@ class ConsumerRun:
     def _replay(self, seq_from: int, seq_to: int) -> list[PlannedClaim]:
         if (seq_from, seq_to) not in self._replayed:
             claims = [
-                PlannedClaim(name, listed.slot, listed.seq, listed.j, max(1, listed.count))
+                PlannedClaim(name, listed.slot, listed.seq, listed.ordinal, max(1, listed.count))
                 for name, topic in self._topics.items()
                 for listed in topic.replay(seq_from, seq_to)
             ]

@@ -135,7 +135,7 @@ def _claim(
 ) -> list[Claim]:
     return queue.ask(
         claiming.claim,
-        [ClaimRequest(claim.slot, claim.j, claim.limit) for claim in part],
+        [ClaimRequest(claim.slot, claim.ordinal, claim.limit) for claim in part],
         consumer=delivery.consumer,
         run=delivery.run,
         seq=part[0].seq,

@@ -77,7 +77,7 @@ def test_claims_add_up_to_the_quota_and_are_numbered_from_0_to_15(quotas, seq):
     claims = claims_of("T", quotas, seq, dict.fromkeys(quotas))
     for slot, quota in quotas.items():
         of_slot = [claim for claim in claims if claim.slot == slot]
-        assert [claim.j for claim in of_slot] == list(range(len(of_slot)))
+        assert [claim.ordinal for claim in of_slot] == list(range(len(of_slot)))
         assert len(of_slot) <= 16
         assert all(1 <= claim.limit <= 2048 for claim in of_slot)
         assert sum(claim.limit for claim in of_slot) == quota
@@ -100,10 +100,10 @@ def test_one_slot_is_never_read_by_two_partitions(quotas, partitions):
 
 @given(st.lists(st.tuples(SLOT, st.integers(1, 9), st.integers(0, 15)), unique=True, max_size=60))
 def test_the_claims_of_a_slot_stay_in_order_also_over_several_batches(named):
-    claims = [PlannedClaim("T", slot, seq, j, 5) for slot, seq, j in named]
+    claims = [PlannedClaim("T", slot, seq, ordinal, 5) for slot, seq, ordinal in named]
     for share in share_out(claims, 3):
         for slot in {claim.slot for claim in share}:
-            order = [(claim.seq, claim.j) for claim in share if claim.slot == slot]
+            order = [(claim.seq, claim.ordinal) for claim in share if claim.slot == slot]
             assert order == sorted(order)
 
 
