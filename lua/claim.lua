@@ -73,7 +73,7 @@ end
 
 local until_ms = due_before and math.min(now, due_before) or now
 local moved = due_retries(slot, until_ms)
--- The caller's own earlier batches first: its next commit would settle what is left of them.
+-- The caller's own earlier batches first: its next commit would remove what is left of them.
 local own = reap(slot, terms, records, now, 4096, function(other)
   return other.consumer ~= consumer or other.seq == seq
 end)

@@ -1,7 +1,7 @@
--- Notes how far a consumer has settled, beside its run: what a restored checkpoint is known by.
+-- Notes how far a consumer has committed, beside its run: by this a restored checkpoint is known.
 -- KEYS: 1 consumer:<id>
 -- ARGV: 1 seq
--- Returns the settled seq.
+-- Returns the seq that is noted then.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
 -- Effect: moves

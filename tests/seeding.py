@@ -41,12 +41,12 @@ def open_run(queue, consumer, known_run):
     return runs_of(queue, consumer).open(queue.definition.name, known_run)
 
 
-def settle(queue, consumer, seq):
-    return runs_of(queue, consumer).settle(seq)
+def note_committed(queue, consumer, seq):
+    return runs_of(queue, consumer).note_committed(seq)
 
 
-def settled(queue, consumer):
-    return runs_of(queue, consumer).settled()
+def committed_up_to(queue, consumer):
+    return runs_of(queue, consumer).committed_up_to()
 
 
 def requeue(queue, slot, contents, score):

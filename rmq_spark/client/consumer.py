@@ -270,7 +270,7 @@ class Consumer:
                     "back. Take another batch to commit it."
                 )
             # Redis may have fallen back to a state with an earlier batch, which is not finished.
-            settled = self.queue.ask(
+            result = self.queue.ask(
                 claiming.commit,
                 self._claimed_slots,
                 self.name,
@@ -281,10 +281,10 @@ class Consumer:
             self._claimed_slots = []
             batch._done = True
             by_lost_reply = sum(
-                n for (slot, _), n in batch._waiting.items() if slot in settled.again
+                n for (slot, _), n in batch._waiting.items() if slot in result.again
             )
-            done = by_lost_reply + settled.committed
-            self._check_is_held(batch, settled.held | settled.again, f"{done} are committed")
+            done = by_lost_reply + result.committed
+            self._check_is_held(batch, result.held | result.again, f"{done} are committed")
             return done
 
     def rollback(self, batch: Batch, messages: Iterable[Delivered], delay_ms: int | None) -> int:

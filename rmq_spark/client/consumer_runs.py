@@ -1,4 +1,4 @@
-"""The runs of a consumer, and what it has settled: beside its headers in the slots."""
+"""The runs of a consumer, and how far it has committed: beside its headers in the slots."""
 
 from rmq_spark.protocol import runs
 from rmq_spark.topics.definition import consumer_key
@@ -39,10 +39,10 @@ class ConsumerRuns:
         """Delete it: the consumer never comes back."""
         self._server.command("UNLINK", self._key)
 
-    def settle(self, seq: int) -> None:
+    def note_committed(self, seq: int) -> None:
         """Note that the consumer has committed everything up to a batch."""
-        self._server.ask(runs.settle(self._key, seq))
+        self._server.ask(runs.note_committed(self._key, seq))
 
-    def settled(self) -> int:
-        """Return the batch up to which the consumer is known to be settled; 0 at first."""
-        return self._server.ask(runs.settled(self._key))
+    def committed_up_to(self) -> int:
+        """Return the last batch up to which the consumer is noted as committed; 0 at first."""
+        return self._server.ask(runs.committed_up_to(self._key))

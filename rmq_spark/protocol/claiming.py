@@ -11,10 +11,10 @@ from rmq_spark.protocol.claims import (
     MESSAGES_A_CLAIM,
     Claim,
     ClaimRequest,
+    CommitResult,
     ListedClaim,
     Rollback,
     RollbackResult,
-    SettledClaims,
     group_of_consumer,
     split_claim_id,
 )
@@ -142,8 +142,8 @@ def commit(
     *,
     since: int = 0,
     finished_by: int | None = None,
-) -> BoundedRequest[SettledClaims]:
-    """Settle what this run has claimed or replayed in these slots: the second phase.
+) -> BoundedRequest[CommitResult]:
+    """Commit what this run has claimed or replayed in these slots: the second phase.
 
     seq, since: the last batch, and the one behind which to begin. finished_by: an earlier run whose
     claims are done, too, or EVERY_RUN; other claims stay until their lease ends.
@@ -151,20 +151,22 @@ def commit(
     asked = list(slots)
     args = [consumer, run, seq, since, text_of(finished_by)]
     calls = _calls("commit", queues, "prepare claims first consumers stats", asked, args)
-    return BoundedRequest(calls, 0, lambda replies: _settled(asked, replies))
+    return BoundedRequest(calls, 0, lambda replies: _commit_result(asked, replies))
 
 
-def _settled(slots: Sequence[int], replies: Sequence[Sequence[Sequence[int]]]) -> SettledClaims:
+def _commit_result(
+    slots: Sequence[int], replies: Sequence[Sequence[Sequence[int]]]
+) -> CommitResult:
     """Sum up what a commit did: of each slot the replies to its first call, its second, ..."""
     single = [reply for of_slot in replies for reply in of_slot]
     by_slot = list(zip(slots, replies, strict=True))
-    return SettledClaims(
+    return CommitResult(
         claimed=sum(reply[1] for reply in single),
         moved=sum(reply[2] for reply in single),
         committed=sum(reply[3] for reply in single),
         records=sum(reply[4] for reply in single),
         held=frozenset(slot for slot, of_slot in by_slot if any(reply[4] for reply in of_slot)),
-        # A later call finds the batch settled by the first.
+        # A later call finds the batch committed by the first.
         again=frozenset(slot for slot, of_slot in by_slot if of_slot[0][5]),
     )
 

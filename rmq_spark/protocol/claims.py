@@ -194,11 +194,11 @@ class RollbackResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SettledClaims:
+class CommitResult:
     """What a commit removed: messages claimed, moved on the way, and committed.
 
     records: claims removed. held: the slots that had any.
-    again: the slots where the batch was settled before, as by a commit whose reply was lost.
+    again: the slots where the batch was committed before, as by a commit whose reply was lost.
     """
 
     claimed: int = 0

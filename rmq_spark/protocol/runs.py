@@ -1,4 +1,4 @@
-"""Requests about a consumer beside its headers in the slots: its runs, what it has settled.
+"""Requests about a consumer beside its headers in the slots: its runs, how far it has committed.
 
 They concern the hash ``consumer:<id>``: one for all topics that the consumer reads.
 """
@@ -35,11 +35,11 @@ def topics_of(key: str) -> Request[str | None]:
     return Request((), lambda replies: replies[0] and replies[0].decode(), [("HGET", key, "topic")])
 
 
-def settle(key: str, seq: int) -> Request[None]:
+def note_committed(key: str, seq: int) -> Request[None]:
     """Note that the consumer has committed everything up to a batch."""
     return Request([Call("settle", [key], [seq])], lambda replies: None)
 
 
-def settled(key: str) -> Request[int]:
-    """Look up the batch up to which the consumer is known to be settled; 0 at first."""
+def committed_up_to(key: str) -> Request[int]:
+    """Look up the last batch up to which the consumer is noted as committed; 0 at first."""
     return Request((), lambda replies: int(replies[0] or 0), [("HGET", key, "settled")])

@@ -141,7 +141,7 @@ def test_a_second_commit_of_a_batch_changes_nothing(broker, topic):
 
 def test_an_uncommitted_batch_is_never_committed_with_the_next(broker):
     """A claim gives back at most 4096 messages. With more of others' that had expired, the
-    consumer's own last batch stayed behind, and its next commit settled that too: lost."""
+    consumer's own last batch stayed behind, and its next commit removed that too: lost."""
     slot = Slot(broker, "One", "FixedTime")
     slot.put_due(numbered(3 * 2048 + 10))
     for ordinal in range(3):

@@ -81,7 +81,7 @@ def test_without_an_epoch_a_slot_that_has_one_is_refused(slot):
     assert slot.dump() == before
 
 
-def test_settling_never_looks_at_epochs(slot):
+def test_a_commit_never_looks_at_epochs(slot):
     slot.put_due([b"m"])
     slot.claim("a", epoch=1)
     slot.claim("b", epoch=9)

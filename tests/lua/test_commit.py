@@ -100,9 +100,9 @@ def test_the_queue_commits_all_however_many_there_are(slot):
     for seq in (1, 2, 3):
         for ordinal in range(16):
             slot.claim(seq=seq, ordinal=ordinal, limit=1)
-    settled = slot.commit(seq=3)
-    assert (settled.claimed, settled.committed, settled.records) == (40, 40, 48)
-    assert (settled.held, settled.again) == ({0}, set())
+    result = slot.commit(seq=3)
+    assert (result.claimed, result.committed, result.records) == (40, 40, 48)
+    assert (result.held, result.again) == ({0}, set())
     assert slot.records == {}
 
 
@@ -111,8 +111,8 @@ def test_claimed_and_moved_are_told_as_the_claims_saw_them(slot):
     slot.claim("b", limit=2, lease_ms=0)
     slot.claim("a")
     slot.rollback([numbered(3)[2]])
-    settled = slot.commit("a")
-    assert (settled.claimed, settled.moved, settled.committed) == (3, 2, 2)
+    result = slot.commit("a")
+    assert (result.claimed, result.moved, result.committed) == (3, 2, 2)
 
 
 def test_a_commit_tells_a_batch_that_was_settled_from_one_that_was_lost(slot):
@@ -138,8 +138,8 @@ def test_each_slot_of_a_commit_answers_for_itself(broker):
     asked = {"consumer": "a", "run": 1, "seq": 1, "lease_ms": LONG_MS}
     queue.ask(claiming.claim, [ClaimRequest(slot, 0) for slot in (0, 1)], **asked)
     queue.ask(claiming.commit, [0], "a", 1, 1)
-    settled = queue.ask(claiming.commit, queue.slots, "a", 1, 1)
-    assert (settled.records, settled.held, settled.again) == (1, {1}, {0})
+    result = queue.ask(claiming.commit, queue.slots, "a", 1, 1)
+    assert (result.records, result.held, result.again) == (1, {1}, {0})
 
 
 def test_an_older_run_is_superseded_and_deletes_nothing(slot):
@@ -165,8 +165,8 @@ def test_claims_of_an_earlier_run_that_were_not_replayed_stay(slot):
     slot.put_due(numbered(3))
     slot.claim(run=1, limit=1)
     slot.claim(run=2, seq=2, limit=1)
-    settled = slot.commit(run=2, seq=2)
-    assert (settled.records, settled.committed) == (1, 1)
+    result = slot.commit(run=2, seq=2)
+    assert (result.records, result.committed) == (1, 1)
     assert list(slot.records) == ["a:1:0"]
     slot.queue.ask(claiming.release, [0], "a", 2)
     assert slot.claimed("b") == [numbered(3)[0], numbered(3)[2]]
@@ -203,7 +203,7 @@ def test_a_claim_that_was_replayed_by_the_run_before_stays(slot):
 
 
 def test_only_batches_behind_a_number_are_committed(slot):
-    """A plain consumer settles its batch alone: an earlier one may come back with a fall-back."""
+    """A plain consumer commits its batch alone: an earlier one may come back with a fall-back."""
     slot.put_due(numbered(3))
     for seq in (1, 2, 3):
         slot.claim(seq=seq, limit=1)

@@ -6,7 +6,7 @@ from rmq_spark.client import connect
 from rmq_spark.errors import ServerFull, ServerUnsuitable
 from rmq_spark.protocol import claiming, reading
 
-from ..seeding import LONG_MS, Slot, numbered, open_run, requeue, settle
+from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_new_consumer_opens_replays_and_reads_an_earlier_runs_claims(server_of
     run = open_run(slot.queue, "a", 1)
     assert len(slot.queue.ask(claiming.replay, "a", run, 0, 1, LONG_MS)) == 1
     assert slot.claim(run=run, replay_only=True).retries_left == [15, 15, 15]
-    settle(slot.queue, "a", 1)
+    note_committed(slot.queue, "a", 1)
     assert slot.commit(run=run).committed == 3
 
 

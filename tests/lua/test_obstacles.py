@@ -12,7 +12,7 @@ from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.topics.definition import consumer_key, sink_key, topics_key
 
-from ..seeding import LONG_MS, Slot, numbered, open_run, requeue, settle
+from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue
 from .staged import NAME, QUERY, Stages
 
 OTHER_QUERY = "another-query"
@@ -29,7 +29,7 @@ def busy(slot):
     slot.bury(b"dead")
     slot.put_waiting({b"waiting": 5_004})
     open_run(slot.queue, "a", 0)
-    settle(slot.queue, "a", 1)
+    note_committed(slot.queue, "a", 1)
     stages = Stages(slot)
     stages.put([b"staged"])
     stages.book.seal(1, MANIFEST)
@@ -68,7 +68,7 @@ def call_of(slot, name):
         "seal": lambda: other_book(slot).seal(1, Manifest({})),
         "send_first": lambda: queue.server.pipeline([send_of("send_first", slot)]),
         "send_last": lambda: queue.server.pipeline([send_of("send_last", slot)]),
-        "settle": lambda: settle(queue, a, 9),
+        "settle": lambda: note_committed(queue, a, 9),
         "stage": lambda: stages.put([b"more"], held=1),
         "unread": lambda: queue.ask(claiming.unread, [0], a, 1, 1),
         "unseal": lambda: stages.book.unseal(1, MANIFEST),

@@ -6,7 +6,7 @@ from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.errors import CheckpointRefused
 from rmq_spark.topics.definition import consumer_key
 
-from ..seeding import open_run, settle, settled
+from ..seeding import committed_up_to, note_committed, open_run
 
 
 def test_each_run_is_later_than_the_last(slot):
@@ -60,11 +60,11 @@ def test_a_consumer_goes_on_with_more_topics_than_it_read_before(slot):
         open_run(slot.queue, "a", 0)
 
 
-def test_opening_keeps_what_is_settled(slot):
+def test_opening_keeps_how_far_it_has_committed(slot):
     open_run(slot.queue, "a", 0)
-    settle(slot.queue, "a", 12)
+    note_committed(slot.queue, "a", 12)
     open_run(slot.queue, "a", 0)
-    assert settled(slot.queue, "a") == 12
+    assert committed_up_to(slot.queue, "a") == 12
 
 
 def test_runs_beyond_what_a_double_prints_stay_exact(slot):

@@ -191,8 +191,8 @@ def test_after_a_rollback_the_rest_is_committed(slot):
     slot.put_due(numbered(3))
     slot.claim()
     slot.rollback(numbered(1))
-    settled = slot.commit()
-    assert (settled.claimed, settled.committed) == (3, 2)
+    result = slot.commit()
+    assert (result.claimed, result.committed) == (3, 2)
     assert set(slot.store) == set(numbered(1))
 
 

@@ -10,7 +10,7 @@ from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.protocol.stages import StageName
 
-from ..seeding import open_run, settle, settled
+from ..seeding import committed_up_to, note_committed, open_run
 
 DUE = 1_000_000  # ms: long past, so due at once
 LEASE_MS = 60_000
@@ -99,8 +99,8 @@ class Journey:
         queue.ask(claiming.replay, "query", run + 1, 1, 2, LEASE_MS)
         queue.ask(claiming.release, queue.slots, "query", run + 1)
         queue.ask(claiming.commit, queue.slots, "query", run + 1, 2)
-        settle(queue, "query", 2)
-        assert settled(queue, "query") == 2
+        note_committed(queue, "query", 2)
+        assert committed_up_to(queue, "query") == 2
 
     def publish(self):
         """A batch that is sent exactly once, and what was staged in vain."""

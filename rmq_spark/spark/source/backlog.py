@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.protocol.claims import Figures, SettledClaims, SlotDue
+from rmq_spark.protocol.claims import CommitResult, Figures, SlotDue
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +46,12 @@ class Backlog:
         self._planned = quotas
         self._left -= sum(quotas.values())
 
-    def done(self, settled: SettledClaims) -> None:
+    def done(self, result: CommitResult) -> None:
         """That batch is done; what it did not find, or rolled back, may still be read."""
         # What was moved was another's, or waited: it must not take the place of what was due.
-        self._left += sum(self._planned.values()) - settled.committed + settled.moved
-        self._unread = bool(self._planned) and not settled.records
-        if settled.claimed or settled.moved:
+        self._left += sum(self._planned.values()) - result.committed + result.moved
+        self._unread = bool(self._planned) and not result.records
+        if result.claimed or result.moved:
             self._empty -= self._planned.keys()
         else:
             self._barren |= self._empty & self._planned.keys()

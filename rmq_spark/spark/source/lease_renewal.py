@@ -35,10 +35,10 @@ class LeaseTimer:
     run has taken over; any other failure is logged, and the next third of the lease tries again.
     """
 
-    def __init__(self, options: SourceOptions, consumer: str, run: int, settled: int) -> None:
-        """settled: the batch up to which all is done; what is claimed behind it is renewed."""
+    def __init__(self, options: SourceOptions, consumer: str, run: int, committed: int) -> None:
+        """committed: the batch up to which all is done; what is claimed behind it is renewed."""
         self._options = options
-        self._settled = settled
+        self._committed = committed
         self._consumer = consumer
         self._run = run
         self._held: list[_Held] = []
@@ -58,7 +58,7 @@ class LeaseTimer:
         """Renews batches up to this one no more: they are committed."""
         with self._lock:
             self._held = [held for held in self._held if held.seq > seq]
-            self._settled = max(self._settled, seq)
+            self._committed = max(self._committed, seq)
 
     def slots(self) -> dict[str, frozenset[int]]:
         """By topic, the slots of all batches that are held."""
@@ -105,7 +105,7 @@ class LeaseTimer:
         return server
 
     def _renewal(self, queue: Queue, slots: Iterable[int]) -> Request[dict[int, int]]:
-        lease_ms, since = self._options.lease_ms, self._settled
+        lease_ms, since = self._options.lease_ms, self._committed
         return claiming.renew(
             queue.queues, sorted(slots), self._consumer, self._run, lease_ms, since=since
         )

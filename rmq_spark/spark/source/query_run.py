@@ -4,7 +4,7 @@
 
     new --open--> running --stop--> stopped
                   |  ^
-                  settle, plan, replay: one batch after another
+                  commit, plan, replay: one batch after another
 
 A run is opened by the first call that needs it. From then on its number stands in every slot's
 header, and an older run of the same consumer can claim and commit nothing. A batch may hold
@@ -22,7 +22,7 @@ from rmq_spark.errors import CheckpointRefused, RmqError
 from rmq_spark.options.source_options import MESSAGES_A_TASK, MOST_TASKS
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claiming import EVERY_RUN
-from rmq_spark.protocol.claims import Header, SettledClaims
+from rmq_spark.protocol.claims import CommitResult, Header
 from rmq_spark.spark.batch_limits import Limits
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import NOT_READ, Backlog
@@ -39,11 +39,11 @@ _log = logging.getLogger(__name__)
 
 # One batch may go unread for other reasons, such as a Redis that has forgotten its plan.
 UNREAD_BATCHES_TO_WARN_OF = 3
-_NOTHING = SettledClaims(0, 0, 0)
+_NOTHING = CommitResult(0, 0, 0)
 
 
 class ConsumerRun:
-    """The batches of one run: which are planned, which are settled."""
+    """The batches of one run: which are planned, which are committed."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class ConsumerRun:
         earlier = self._book.topics()
         replayed = start.seq + 1 if replays else None
         self._run = self._book.open(options.subscription.text, known_run, earlier, replayed)
-        # Who finished the batch that is settled first; None where this run itself replays it.
+        # Who finished the batch that is committed first; None where this run itself replays it.
         self._finished_by = None if replays else self._book.replayed_by(start.seq) or EVERY_RUN
-        self._settled: int | None = None
+        self._committed: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}
         self._mark = ""  # of the batch that this run planned last
         self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}
@@ -122,53 +122,53 @@ class ConsumerRun:
             self._join(open_queue(self._server, self._options, found[name]))
         self._look_at_slots()
 
-    # -- settling
+    # -- committing
 
-    def settle(self, seq: int) -> dict[str, SettledClaims] | None:
+    def commit(self, seq: int) -> dict[str, CommitResult] | None:
         """Commits everything up to a batch, once: by topic. None when that was done before.
 
-        The first batch that a run settles without having replayed it is one that Spark finished in
+        The first batch that a run commits without having replayed it is one that Spark finished in
         an earlier run.
         """
-        if self._settled is not None and seq <= self._settled:
+        if self._committed is not None and seq <= self._committed:
             return None
-        settled = {name: self._settle_topic(topic, seq) for name, topic in self._topics.items()}
-        self._book.settle(seq)
-        self._settled = seq
+        results = {name: self._commit_topic(topic, seq) for name, topic in self._topics.items()}
+        self._book.note_committed(seq)
+        self._committed = seq
         self._finished_by = None
         self._lease.let_go(seq)
-        return settled
+        return results
 
-    def _settle_topic(self, topic: TopicRun, seq: int) -> SettledClaims:
+    def _commit_topic(self, topic: TopicRun, seq: int) -> CommitResult:
         if self._finished_by is not None:
-            return topic.settle_finished(seq, self._finished_by)
-        if self._settled is None:
-            return topic.settle(topic.queue.slots, seq)
-        return topic.settle(sorted(self._lease.slots().get(topic.name, ())), seq)
+            return topic.commit_finished(seq, self._finished_by)
+        if self._committed is None:
+            return topic.commit(topic.queue.slots, seq)
+        return topic.commit(sorted(self._lease.slots().get(topic.name, ())), seq)
 
-    def _learn(self, settled: Mapping[str, SettledClaims]) -> None:
+    def _learn(self, results: Mapping[str, CommitResult]) -> None:
         """From what became of the batch that this run has planned last."""
         if self._flow is not None:
-            self._flow.done({name: claims.claimed for name, claims in settled.items()})
+            self._flow.done({name: claims.claimed for name, claims in results.items()})
         last = [] if self.last_planned is None else self._planned.get(self.last_planned, [])
         for name in {claim.topic for claim in last} & self._topics.keys():
-            self._topics[name].done(settled.get(name, _NOTHING))
-        self._unread = 0 if any(claims.records for claims in settled.values()) else self._unread + 1
+            self._topics[name].done(results.get(name, _NOTHING))
+        self._unread = 0 if any(claims.records for claims in results.values()) else self._unread + 1
         if self._unread == UNREAD_BATCHES_TO_WARN_OF:
             _log.warning("rmq: %s", NOT_READ)
-        if self._backlogs is None and not any(claims.claimed for claims in settled.values()):
+        if self._backlogs is None and not any(claims.claimed for claims in results.values()):
             self._watch.rest(doublings=self._unread)
 
     # -- planning
 
     def plan(self, start: Offset, limits: Limits | None) -> Offset:
-        """Settles what is before start and plans the next batch; start itself if nothing is due.
+        """Commits what is before start and plans the next batch; start itself if nothing is due.
 
         limits: None for all that is due.
         """
-        settled = self.settle(start.seq)
-        if settled is not None and self.last_planned == start.seq:
-            self._learn(settled)
+        results = self.commit(start.seq)
+        if results is not None and self.last_planned == start.seq:
+            self._learn(results)
         self._look_at_slots()
         if not self._worth_asking():
             return start
@@ -348,13 +348,13 @@ def _checked(book: ConsumerRuns, queues: Iterable[Queue], start: Offset, replays
     headers = [
         header for queue in queues for header in queue.ask(reading.headers, start.consumer)
     ] or [Header()]
-    settled = max(book.settled(), max(header.settled for header in headers))
+    committed = max(book.committed_up_to(), max(header.settled for header in headers))
     claimed = max(header.last_seq for header in headers)
-    if start.seq < settled or (not replays and start.seq < claimed):
+    if start.seq < committed or (not replays and start.seq < claimed):
         raise CheckpointRefused(
             f"The checkpoint stands at batch {start.seq} of topic {start.topic}, but its consumer "
-            f"has claimed batch {claimed} and settled batch {settled}: it was restored or copied. "
-            "Going on would commit messages that nobody has read. Start with a new "
+            f"has claimed batch {claimed} and committed batch {committed}: it was restored or "
+            "copied. Going on would commit messages that nobody has read. Start with a new "
             "checkpointLocation; what is in flight comes back when its lease runs out."
         )
     return max(header.run for header in headers)

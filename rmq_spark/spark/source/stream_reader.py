@@ -125,7 +125,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Commits everything up to end."""
         offset = Offset.from_dict(end, self._options.subscription)
-        self._opened_run(offset, replays=False).settle(offset.seq)
+        self._opened_run(offset, replays=False).commit(offset.seq)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The backlog: due, delayed, prepared, retry, dead (messages), oldestDueMs (ms, or null).

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rmq_spark.client.broker import Broker, check_agrees
 from rmq_spark.client.queue import Queue
 from rmq_spark.protocol import claiming, reading
-from rmq_spark.protocol.claims import ListedClaim, SettledClaims, SlotDue
+from rmq_spark.protocol.claims import CommitResult, ListedClaim, SlotDue
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog
 from rmq_spark.spark.source.owned_slots import AllSlots, OwnedSlots
@@ -68,11 +68,11 @@ class TopicRun:
         """What was found by the last look."""
         return self._due
 
-    def settle(self, slots: Iterable[int], seq: int) -> SettledClaims:
+    def commit(self, slots: Iterable[int], seq: int) -> CommitResult:
         """Commit what this run has claimed or replayed up to a batch."""
         return self.queue.ask(claiming.commit, slots, self._consumer, self._run, seq)
 
-    def settle_finished(self, seq: int, finished_by: int) -> SettledClaims:
+    def commit_finished(self, seq: int, finished_by: int) -> CommitResult:
         """Commit, in all slots, the one batch that an earlier run has finished."""
         return self.queue.ask(
             claiming.commit,
@@ -84,10 +84,10 @@ class TopicRun:
             finished_by=finished_by,
         )
 
-    def done(self, settled: SettledClaims) -> None:
+    def done(self, result: CommitResult) -> None:
         """That is what became of the batch that this run planned last."""
         if self._backlog is not None:
-            self._backlog.done(settled)
+            self._backlog.done(result)
 
     def look_at_slots(self) -> bool:
         """Brings the slots that it may claim up to date; whether some came that it had not."""

@@ -48,12 +48,12 @@ def test_the_checkpoint_of_another_topic_is_refused_naming_both(rmq):
     assert other.figures().store.count == 1
 
 
-def test_a_checkpoint_behind_what_is_settled_is_refused(rmq):
+def test_a_checkpoint_behind_what_is_committed_is_refused(rmq):
     queue = rmq.due(9, slots=1)
     with rmq.by_hand(queue, maxRecordsPerTrigger=3) as run:
         first, _ = run.next(run.initial())
         second, _ = run.next(first)
-        third, _ = run.next(second)  # settles the second
+        third, _ = run.next(second)  # commits the second
         with run.again() as restored, pytest.raises(CheckpointRefused, match=REMEDY):
             restored.plan(first)
         with run.again() as restored, pytest.raises(CheckpointRefused, match=REMEDY):
@@ -91,7 +91,7 @@ def test_a_copy_of_a_finished_checkpoint_whose_original_went_on_is_refused(rmq):
     queue = rmq.due(3, slots=1)
     with rmq.by_hand(queue) as original:
         end, _ = original.next(original.initial())
-        original.plan(end)  # settled
+        original.plan(end)  # committed
     send_due(queue, range(3, 6))
     with original.again() as on:
         later, _ = on.next(end)

@@ -12,7 +12,7 @@ import rmq_spark
 from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 from rmq_spark.errors import ExclusiveSlot, OwnershipError, OwnershipUnavailable
 from rmq_spark.protocol import claiming, reading, sending
-from rmq_spark.protocol.claims import ClaimRequest, SettledClaims
+from rmq_spark.protocol.claims import ClaimRequest, CommitResult
 from rmq_spark.spark.source.backlog import Backlog
 
 from ...seeding import open_run
@@ -257,7 +257,7 @@ def test_what_a_dead_consumer_held_takes_nobodys_place(rmq):
     slots = backlog.takeable(queue.ask(reading.due, [0, 1], "new", epochs=epochs))
     assert [slot.due for slot in slots] == [0, 4]
     backlog.begin({1: 2})
-    backlog.done(SettledClaims(claimed=2, moved=0, committed=2))
+    backlog.done(CommitResult(claimed=2, moved=0, committed=2))
     queue.ask(claiming.release, [0], "dead", run_number)
     assert backlog.bound(10**9) >= 9 + 2  # nine that waited behind it, and two of the other slot
 
