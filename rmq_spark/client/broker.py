@@ -4,12 +4,13 @@ import difflib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rmq_spark.client.consumer import Consumer, scoped_name
+from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, TopicMismatch, UnknownTopic
 from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.protocol import reading
+from rmq_spark.protocol.names import ScopedName
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP,
     DEFAULT_SLOT_AMOUNT,
@@ -197,7 +198,8 @@ class Broker:
         keys = Keys(topic.name, self.key_prefix, group)
         for slot in range(topic.slot_amount):
             for known in self.server.command("HKEYS", keys.consumers(slot)):
-                for consumer in (known.decode(), scoped_name(topic.name, group, known.decode())):
+                name = known.decode()
+                for consumer in (name, str(ScopedName(topic.name, group, name))):
                     self._delete_book(topic.name, consumer)
             self.server.command("UNLINK", *keys.all_of(slot))
 

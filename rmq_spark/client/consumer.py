@@ -20,6 +20,7 @@ from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
 from rmq_spark.protocol.chunks import chunks
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, Rollback
+from rmq_spark.protocol.names import ScopedName
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.durations import parse_duration_ms
 
@@ -140,10 +141,9 @@ class Consumer:
         self._taken: Batch | None = None
         self._thread = threading.current_thread()  # that took it
         self._closed = False
-        # People choose names, so another topic or group may have a consumer of the same one.
-        scoped = scoped_name(queue.keys.topic, queue.keys.group, name)
+        scoped = ScopedName(queue.keys.topic, queue.keys.group, name)
         known_run = max(header.run for header in queue.ask(reading.headers, name))
-        self._runs = ConsumerRuns(queue.server, scoped, queue.key_prefix)
+        self._runs = ConsumerRuns(queue.server, str(scoped), queue.key_prefix)
         self._run = self._runs.open(queue.keys.topic, known_run)
         queue.ask(claiming.give_back, queue.slots, name, self._run)
         # Only now: until they were barred, older runs of this name could claim.
@@ -370,8 +370,3 @@ def refuse_exclusive(topic: TopicDefinition) -> None:
             "Use a Spark query with zookeeper.hosts, or end that with "
             f"broker.alter({topic.name!r}, exclusive=False)."
         )
-
-
-def scoped_name(topic: str, group: str, name: str) -> str:
-    """The name under which the runs of a plain consumer are counted."""
-    return f"{topic}@{group}:{name}"

@@ -15,9 +15,8 @@ from rmq_spark.protocol.claims import (
     ListedClaim,
     Rollback,
     RollbackResult,
-    group_of_consumer,
-    split_claim_id,
 )
+from rmq_spark.protocol.names import ClaimId, ConsumerName
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.durations import LONGEST_DURATION_MS
 
@@ -249,15 +248,15 @@ def rollback_each(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[li
 
 
 def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
-    claim_name, run = split_claim_id(one.claim_id)
+    claim = ClaimId.parse(one.claim_id)
     if one.delay_ms is not None and not 0 <= one.delay_ms <= LONGEST_DURATION_MS:
         raise InvalidOption(
             f"The delay {one.delay_ms} ms is not accepted. Accepted: 0 to "
             f"{LONGEST_DURATION_MS} ms (366d); None for the topic's backoff."
         )
     most_retries = queues.definition.max_retries
-    fixed = [claim_name, run, text_of(one.delay_ms), most_retries, queues.backoff]
-    group = group_of_consumer(claim_name.partition(":")[0]) or queues.keys.group
+    fixed = [claim.record, claim.run, text_of(one.delay_ms), most_retries, queues.backoff]
+    group = ConsumerName.parse(claim.consumer).group or queues.keys.group
     keys = queues.of_group(group).keys_of(one.slot, _ALL_KINDS)
     return [
         Call("rollback", keys, [*fixed, *part]) for part in chunks(one.contents, MESSAGES_A_CLAIM)

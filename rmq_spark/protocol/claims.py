@@ -1,11 +1,10 @@
 """What the first phase returns: claims, and the messages in them."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.names import ClaimId
 from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.topics.topic_types import TopicType
 
@@ -13,30 +12,6 @@ from rmq_spark.topics.topic_types import TopicType
 MESSAGES_A_CLAIM = 2048
 # The number of a claim within slot and batch is 0 to 15.
 CLAIMS_A_BATCH = 16
-
-_NAME = r"[A-Za-z0-9._-]{1,200}"
-_CLAIM_ID = re.compile(rf"({_NAME}(?:@{_NAME})?:\d{{1,15}}:\d{{1,2}}):(\d{{1,15}})")
-
-
-def name_of_consumer(name: str, group: str) -> str:
-    """How a query that reads this consumer group is called, so that its claims tell the group."""
-    return f"{name}@{group}" if group else name
-
-
-def group_of_consumer(consumer: str) -> str:
-    """The consumer group that its name tells; none is the default group."""
-    return consumer.partition("@")[2]
-
-
-def split_claim_id(claim_id: str) -> tuple[str, str]:
-    """Return the record's name consumer:seq:ordinal, and the run. Raises InvalidOption."""
-    match = _CLAIM_ID.fullmatch(claim_id)
-    if match is None:
-        raise InvalidOption(
-            f"claimId={claim_id[:250]!r} is none. Accepted: the claimId that came with the "
-            "message, consumer:batch:number:run."
-        )
-    return match.group(1), match.group(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +73,8 @@ class Claim:
 
     @property
     def claim_id(self) -> str:
-        """consumer:seq:ordinal:run, the name that a rollback gives."""
-        return f"{self.consumer}:{self.seq}:{self.ordinal}:{self.run}"
+        """The text of its ClaimId, by which a rollback names the claim."""
+        return str(ClaimId(self.consumer, self.seq, self.ordinal, self.run))
 
     @property
     def scores(self) -> list[int]:
@@ -107,8 +82,8 @@ class Claim:
         return [int(text) for text in self.score_text.split()]
 
     def messages(self, topic_type: TopicType) -> Iterator[Delivered]:
-        """The messages one by one."""
-        left = self.retries_left
+        """Yield the messages one by one."""
+        left, claim_id = self.retries_left, self.claim_id
         retries = [left] * len(self.contents) if isinstance(left, int) else left
         for content, score, retries_left in zip(self.contents, self.scores, retries, strict=True):
             first = score if score > MOST_RETRIES else None
@@ -120,7 +95,7 @@ class Claim:
                 priority=None if topic_type.has_due_times else first,
                 delivery_count=max(1, self.max_retries - retries_left + 1),
                 retries_left=retries_left,
-                claim_id=self.claim_id,
+                claim_id=claim_id,
                 claimed_at_ms=self.claimed_at_ms,
             )
 

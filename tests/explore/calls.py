@@ -11,6 +11,7 @@ from rmq_spark.client import TopicDefinition
 from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.calls import BoundedRequest, Call, Request
 from rmq_spark.protocol.claims import Claim, ClaimRequest, Rollback
+from rmq_spark.protocol.names import ClaimId
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.definition import Keys
 
@@ -234,7 +235,7 @@ def rollback(
 ) -> Action:
     """wait: None for the topic's backoff, else whether there is one."""
     consumer, run = who(caller)
-    claim_id = f"{consumer}:{seq}:{ordinal}:{run}"
+    claim_id = str(ClaimId(consumer, seq, ordinal, run))
     delay_ms = None if wait is None else wait * WAIT_MS
     how = "" if delay_ms is None else f" for {delay_ms} ms"
     return Action(

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
-from rmq_spark.protocol.claims import split_claim_id
+from rmq_spark.protocol.names import ClaimId
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.durations import ACCEPTED as ACCEPTED_DURATION
 from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
@@ -194,7 +194,7 @@ class Rows:
         ids: list[str | None] = self.columns["claimId"].to_pylist()
         for claim_id in set(ids):
             try:
-                split_claim_id(claim_id or "")
+                ClaimId.parse(claim_id or "")
             except InvalidOption:
                 raise self.refusal("claimId", ids.index(claim_id), accepted) from None
         return [claim_id or "" for claim_id in ids]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_spark.errors import CheckpointRefused
-from rmq_spark.protocol.claims import group_of_consumer
+from rmq_spark.protocol.names import ConsumerName
 from rmq_spark.spark.subscription import Subscription
 from rmq_spark.topics.definition import group_text
 
@@ -36,7 +36,7 @@ class Offset:
 
     @staticmethod
     def from_dict(fields: dict[str, Any], subscription: Subscription) -> "Offset":
-        """Reads what to_dict wrote for these topics. Raises CheckpointRefused."""
+        """Read what to_dict wrote for these topics. Raises CheckpointRefused, InvalidOption."""
         if fields.get("version") != VERSION:
             raise CheckpointRefused(
                 f"The checkpoint's offset has version {fields.get('version')!r}; this rmq-spark "
@@ -50,7 +50,7 @@ class Offset:
                 "Give each its own checkpointLocation. Topics may be added to a list, not taken "
                 "away; with a new checkpoint, what the old one had in work comes again."
             )
-        group = group_of_consumer(consumer)
+        group = ConsumerName.parse(consumer).group
         if group != subscription.group:
             raise CheckpointRefused(
                 f"The checkpoint belongs to the consumer group {group_text(group)!r} of "

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import RmqError
-from rmq_spark.protocol.claims import name_of_consumer
+from rmq_spark.protocol.names import ConsumerName
 from rmq_spark.spark.batch_limits import Limits
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog, backlog_figures, summed_figures
@@ -79,7 +79,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """A consumer of a new name, before its first batch."""
         subscription = self._options.subscription
-        consumer = name_of_consumer(uuid.uuid4().hex, subscription.group)
+        consumer = str(ConsumerName(uuid.uuid4().hex, subscription.group))
         return Offset(consumer, 0, subscription.text).to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:

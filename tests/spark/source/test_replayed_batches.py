@@ -6,13 +6,14 @@ import pytest
 
 from rmq_spark.errors import Lost, Settled, Superseded
 from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol.names import ClaimId
 
 from ..driving import contents, names, refused, send_due
 
 
 def run_of(rows) -> int:
     """The number of the run that read these."""
-    return int(rows[0]["claimId"].rsplit(":", 1)[1])
+    return ClaimId.parse(rows[0]["claimId"]).run
 
 
 def test_an_old_task_that_claims_after_the_replay_takes_nothing(rmq):

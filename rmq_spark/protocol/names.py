@@ -1,0 +1,87 @@
+"""Names of consumers and claims: the texts that stand in Redis, in checkpoints and in rows."""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rmq_spark.errors import InvalidOption
+from rmq_spark.topics.definition import DEFAULT_GROUP
+
+_WORD = r"[A-Za-z0-9._-]{1,200}"
+_NUMBER = r"0|[1-9][0-9]{0,14}"
+_CONSUMER = re.compile(rf"({_WORD})(?:@({_WORD}))?")
+_CLAIM_ID = re.compile(rf"({_WORD}(?:@{_WORD})?):({_NUMBER}):(0|[1-9][0-9]?):({_NUMBER})")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerName:
+    """A consumer as slots and claims know it: ``name``, or ``name@group``.
+
+    group: the consumer group that a query reads. It is part of the name, so every claim shows it.
+    The default group is not written down, nor is the group of a plain consumer.
+    """
+
+    name: str
+    group: str = DEFAULT_GROUP
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.group}" if self.group else self.name
+
+    @staticmethod
+    def parse(text: str) -> "ConsumerName":
+        """Read what str made. Raises InvalidOption for any other text."""
+        match = _CONSUMER.fullmatch(text)
+        if match is None:
+            raise InvalidOption(
+                f"The consumer name {text[:450]!r} is not accepted. Accepted: name or name@group, "
+                "each 1 to 200 of A-Z a-z 0-9 . _ -"
+            )
+        return ConsumerName(match[1], match[2] or DEFAULT_GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedName:
+    """A plain consumer as the counter of its runs knows it: ``topic@group:name``.
+
+    People choose such names, so another topic or group may have a consumer of the same one.
+    """
+
+    topic: str
+    group: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.group}:{self.name}"
+
+
+class ClaimId(NamedTuple):
+    """A claim as one run holds it: ``consumer:seq:ordinal:run``.
+
+    consumer: text of a ConsumerName. seq: the batch. ordinal: which claim of its slot in that
+    batch. run: the run that took the messages.
+    """
+
+    consumer: str
+    seq: int
+    ordinal: int
+    run: int
+
+    def __str__(self) -> str:  # in one step: every claim that is read needs it
+        return f"{self.consumer}:{self.seq}:{self.ordinal}:{self.run}"
+
+    @property
+    def record(self) -> str:
+        """The field of the claim's record in Redis, which all runs share."""
+        return f"{self.consumer}:{self.seq}:{self.ordinal}"
+
+    @staticmethod
+    def parse(text: str) -> "ClaimId":
+        """Read what str made. Raises InvalidOption for any other text."""
+        match = _CLAIM_ID.fullmatch(text)
+        if match is None:
+            raise InvalidOption(
+                f"claimId={text[:450]!r} is not accepted. Accepted: the claimId that came with the "
+                "message, consumer:batch:number:run."
+            )
+        consumer, seq, ordinal, run = match.groups()
+        return ClaimId(consumer, int(seq), int(ordinal), int(run))
