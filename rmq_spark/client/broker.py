@@ -1,4 +1,4 @@
-"""A Redis server and the topics on it: made, changed, listed and deleted."""
+"""A Redis server and its topics: create, change, list and delete them."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -45,24 +45,24 @@ class Broker:
         return f"Broker({self.server!r})"
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self.server.close()
 
     # -- topics
 
     def find(self, name: str) -> TopicDefinition | None:
-        """A topic's definition, or None. Raises InvalidOption for a name no topic can have."""
+        """Return a topic's definition, or None. Raises InvalidOption for an impossible name."""
         try:
             return self.definition(name)
         except UnknownTopic:
             return None
 
     def definition(self, name: str) -> TopicDefinition:
-        """A topic's definition. Raises UnknownTopic."""
+        """Return a topic's definition. Raises UnknownTopic."""
         return self._read(name)[1]
 
     def _read(self, name: str) -> tuple[bytes, TopicDefinition]:
-        """A topic's definition as Redis keeps it, and what it says. Raises UnknownTopic."""
+        """Return a topic's definition as Redis keeps it, and as parsed. Raises UnknownTopic."""
         check_topic_name(name)
         text = self.server.command("HGET", topics_key(self.key_prefix), name)
         return text, self._parsed(name, text)
@@ -87,7 +87,7 @@ class Broker:
         return f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
 
     def definitions(self, names: Sequence[str]) -> list[TopicDefinition]:
-        """The definitions of several topics in one round trip. Raises UnknownTopic."""
+        """Return the definitions of several topics, in one round trip. Raises UnknownTopic."""
         if not names:
             return []
         texts = self.server.command("HMGET", topics_key(self.key_prefix), *names)
@@ -96,7 +96,7 @@ class Broker:
     def topics(
         self, is_wanted: Callable[[str], object] = lambda name: True
     ) -> list[TopicDefinition]:
-        """All topics whose names are wanted, by name."""
+        """Return the definitions of all topics whose names are wanted, sorted by name."""
         pairs = self.server.command("HGETALL", topics_key(self.key_prefix))
         items = (
             pairs.items() if isinstance(pairs, dict) else zip(pairs[::2], pairs[1::2], strict=True)
@@ -111,10 +111,10 @@ class Broker:
         slot_amount: int | str | None = None,
         **settings: Any,
     ) -> TopicDefinition:
-        """The topic's definition; the first use makes it.
+        """Return a topic's definition; the first call creates the topic.
 
-        Type and number of slots may be left out once the topic exists, and must agree if given.
-        ``settings`` count when it is made: max_retries (0 to 16), retry_backoff (text such as
+        You can leave out type and number of slots once the topic exists; if given, they must agree.
+        ``settings`` apply when it is created: max_retries (0 to 16), retry_backoff (text such as
         "10s, 30s, 1m", "none" or "rocketmq"), exclusive (bool), groups (consumer groups, in a list;
         one that exists must have them).
         Raises TopicMismatch showing both definitions, UnknownTopic when it does not exist and no
@@ -140,13 +140,13 @@ class Broker:
         slot_amount: int = DEFAULT_SLOT_AMOUNT,
         **settings: Any,
     ) -> TopicDefinition:
-        """Makes a topic, or finds it made already with the same type and number of slots."""
+        """Create a topic, or find it there with the same type and number of slots."""
         return self.define(name, topic_type, slot_amount, **settings)
 
     def alter(self, name: str, **changes: Any) -> TopicDefinition:
-        """Changes max_retries, retry_backoff (text), exclusive, paused or groups of a topic.
+        """Change max_retries, retry_backoff (text), exclusive, paused or groups of a topic.
 
-        Senders and consumers see it from their next batch or start on.
+        Senders and consumers see the change from their next batch or start on.
         """
         fields = _fields("changed", changes)
         while True:
@@ -166,10 +166,11 @@ class Broker:
         return new
 
     def lower_epochs(self, name: str, *, group: str = DEFAULT_GROUP) -> int:
-        """Makes the slots of an exclusive topic take any epoch again; returns how many had one.
+        """Let the slots of an exclusive topic take any epoch again. Return how many had one.
 
-        For after a ZooKeeper ensemble was replaced: the epochs of a new one begin anew. Queries
-        that still read through the old one would be let in as well. Raises UnknownTopic.
+        Use it after you replaced a ZooKeeper ensemble: the epochs of the new one begin anew. Stop
+        queries that read through the old one first, or they are let in as well. Raises
+        UnknownTopic.
         """
         queue = self.queue(name, group=group)
         had = [
@@ -182,7 +183,7 @@ class Broker:
         return len(had)
 
     def delete(self, name: str) -> None:
-        """Deletes a topic with everything in it. Who still sends to it leaves keys behind."""
+        """Delete a topic with all it holds. A program that still sends to it leaves keys behind."""
         text, old = self._read(name)
         while not self._replace(name, text, ""):
             text, old = self._read(name)
@@ -204,16 +205,16 @@ class Broker:
             self.server.command("UNLINK", *keys.all_of(slot))
 
     def _delete_book(self, topic: str, consumer: str) -> None:
-        """Deletes what is kept of a consumer, unless it reads other topics as well."""
+        """Delete the runs of a consumer, unless it reads other topics as well."""
         if ConsumerRuns(self.server, consumer, self.key_prefix).topics() == topic:
             self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
 
     # -- consumer groups
 
     def add_group(self, name: str, group: str) -> TopicDefinition:
-        """Adds a consumer group to a topic: it gets what is sent by batches that start from now on.
+        """Add a consumer group to a topic: it gets messages of sends that start from now on.
 
-        One that is there is left alone. Raises UnknownTopic, InvalidOption.
+        A group that exists is left alone. Raises UnknownTopic, InvalidOption.
         """
         wanted = parse_group(group)
         while True:
@@ -226,12 +227,13 @@ class Broker:
                 return new
 
     def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
-        """Takes a consumer group away from a topic. Returns how many messages went with it.
+        """Remove a consumer group from a topic. Return how many messages went with it.
 
-        Its dead messages are among them. With any in it, drop says that they may go; else raises
-        GroupNotEmpty, and the group stays (if they came in the very moment it is put back; what was
-        sent in between is not in it). Senders stop sending to it from their next batch on:
-        one that is in work leaves copies behind. Raises UnknownTopic, InvalidOption.
+        Dead messages count. With messages in the group, you must set drop to delete them; otherwise
+        it raises GroupNotEmpty and the group stays. (If messages arrive during the removal, the
+        group is put back, without messages sent meanwhile.) Senders stop sending to the group from
+        their next batch on; a batch under way leaves copies behind. Raises UnknownTopic,
+        InvalidOption.
         """
         wanted = parse_group(group)
         text, old = self._read(name)
@@ -272,10 +274,10 @@ class Broker:
     # -- queues and consumers
 
     def queue(self, name: str, *, group: str | None = None) -> Queue:
-        """The queue of a topic that exists, as a consumer group has it. Raises UnknownTopic.
+        """Return the queue of an existing topic in one consumer group. Raises UnknownTopic.
 
-        What is sent goes to all groups. group: None for the default group, or for the first one
-        where there is no default group.
+        Messages that you send go to all groups. group: None for the default group, or for the
+        first one where there is no default group.
         """
         topic = self.definition(name)
         if group is None:
@@ -292,7 +294,7 @@ class Broker:
         group: str = DEFAULT_GROUP,
         visibility_timeout: str = DEFAULT_VISIBILITY_TIMEOUT,
     ) -> Consumer:
-        """A consumer of a topic: see Consumer. One process at a time uses a name."""
+        """Return a consumer of a topic: see Consumer. Only one process at a time may use a name."""
         lease_ms = parse_duration_ms("visibility_timeout", visibility_timeout)
         if lease_ms < 1:
             raise InvalidOption(
@@ -310,7 +312,7 @@ def create_command(name: str, key_prefix: str, topic_type: TopicType = TopicType
 def check_agrees(
     found: TopicDefinition, topic_type: TopicType | None, slot_amount: int | None
 ) -> None:
-    """Raises TopicMismatch where a topic is not what was asked for; None asks for nothing."""
+    """Raise TopicMismatch where a topic has another type or number of slots; None accepts any."""
     wanted = topic_type or found.type, slot_amount or found.slot_amount
     if wanted != (found.type, found.slot_amount):
         raise TopicMismatch(
@@ -333,7 +335,7 @@ def _check_groups(found: TopicDefinition, wanted: Iterable[str]) -> None:
 
 
 def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as TopicDefinition names them. Raises InvalidOption for one that is none."""
+    """Return settings as TopicDefinition names them. Raises InvalidOption for an unknown one."""
     unknown = sorted(set(settings) - set(CHANGEABLE))
     if unknown:
         raise InvalidOption(
@@ -348,7 +350,7 @@ def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(name: str, value: Any) -> str:
-    """An option as text, as which all of them are parsed."""
+    """Return an option as text, the form that the parser takes."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int):
@@ -359,12 +361,12 @@ def _text(name: str, value: Any) -> str:
 def connect(
     url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: str
 ) -> Broker:
-    """A connection to the queue for plain Python programs.
+    """Connect to the queue from a plain Python program.
 
     url: ``redis://``, ``rediss://`` or ``unix://``; without it RMQ_REDIS_URL, else the local
     server. options: those behind ``redis.``, such as ``password``, ``socketTimeout="5s"``,
     ``cluster=True``, ``min_replicas=1``, or ``sentinels="host:port,..."`` with ``sentinelMaster``.
-    patience_s: for how long a broken connection is tried again; None for 10 s, or 25 s where a
+    patience_s: how long to retry a broken connection; None for 10 s, or 25 s where a
     replica may take over. Raises InvalidOption, ServerError.
     """
     given = {name: _text(name, value) for name, value in options.items()}

@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 class Batch:
-    """Messages that were taken and wait to be committed. Iterate over it.
+    """Messages that a consumer has taken and not yet committed. Iterate over it.
 
     Any thread may call its methods.
     """
@@ -57,7 +57,7 @@ class Batch:
         return len(self._messages)
 
     def commit(self) -> int:
-        """Commit the messages that were not rolled back. Return how many that are.
+        """Commit the messages that were not rolled back. Return how many there are.
 
         A second call changes nothing and returns 0. Raises Lost when the lease of some messages ran
         out and they were given back: all others are committed by then. Raises Lost, too, when the
@@ -68,7 +68,7 @@ class Batch:
     def rollback(
         self, messages: Iterable[Delivered] | None = None, *, delay: str | None = None
     ) -> int:
-        """Roll messages back, all without ``messages``; the others still wait for commit.
+        """Roll back ``messages``, or all of the batch; the others still wait for commit.
 
         They are delivered again, after ``delay`` (such as "30s") or else after the topic's
         backoff, and go to the DeadQueue when no retry is left. Returns how many were rolled back;
@@ -78,16 +78,15 @@ class Batch:
         return self._consumer.rollback(self, self if messages is None else messages, wait)
 
     def mark_unread(self) -> None:
-        """Let this delivery count as none, for a consumer that only looks.
+        """Make this delivery cost no retry, for a consumer that only looks.
 
-        The messages cost no retry and keep their place when they are given back: when the next
-        batch is taken, the consumer is closed, or the lease ends. commit then raises
-        ConsumerMisused.
+        The messages keep their place when they are given back: when you take the next batch, close
+        the consumer, or the lease ends. commit then raises ConsumerMisused.
         """
         self._consumer.mark_unread(self)
 
     def renew(self) -> None:
-        """Begin the lease anew, for a batch that takes long.
+        """Begin the lease anew, for a batch that takes a long time.
 
         Raises Lost as commit does: the messages that you still hold have their new lease by then.
         """
@@ -95,7 +94,7 @@ class Batch:
 
 
 class Consumer:
-    """Takes due messages of a topic, a batch at a time.
+    """A consumer that takes due messages of a topic, a batch at a time.
 
     ::
 
@@ -120,7 +119,7 @@ class Consumer:
     """
 
     def __init__(self, open_queue: Callable[[], Queue], name: str, *, lease_ms: int) -> None:
-        """Takes over the name.
+        """Take over the name from an earlier process.
 
         open_queue: opens the queue with the topic's definition as it is now; called before each
         batch. lease_ms: how long a batch is kept from others, above 0.
@@ -173,7 +172,7 @@ class Consumer:
             self._give_back()
 
     def forget(self) -> None:
-        """Close, and delete what Redis keeps of the name. For a name that is used only once."""
+        """Close, and delete the name's state in Redis. For a name that is used only once."""
         with self._lock:
             self.close()
             queue = self.queue
@@ -231,7 +230,7 @@ class Consumer:
             )
 
     def _is_at_work(self) -> bool:
-        """Whether messages of the batch that was taken last wait for its commit."""
+        """Return whether messages of the last batch wait for its commit."""
         taken = self._taken
         return taken is not None and not taken._done and any(taken._waiting.values())
 
@@ -306,7 +305,7 @@ class Consumer:
         return sum(rolled_back)
 
     def mark_unread(self, batch: Batch) -> None:
-        """Let the delivery of a batch count as none. Raises Lost if it was given back."""
+        """Make the delivery of a batch cost no retry. Raises Lost if it was given back."""
         with self._lock:
             if batch._done:
                 return
@@ -332,7 +331,7 @@ class Consumer:
             self._check_is_held(batch, held, "The others have a new lease")
 
     def _check_is_held(self, batch: Batch, held: Container[int], done: str) -> None:
-        """Raises Lost unless all slots with messages that were not rolled back are among held.
+        """Raise Lost unless all slots with messages that were not rolled back are among held.
 
         A claim is given back whole, and its record goes with it. One whose messages were all rolled
         back, even by others who have its claimId, stays until its commit.
@@ -348,7 +347,7 @@ class Consumer:
             )
 
     def _check_is_taken(self, batch: Batch) -> None:
-        """Raises Lost unless the batch is the one taken last and was not given back."""
+        """Raise Lost unless the batch is the one taken last and was not given back."""
         if batch is not self._taken:
             raise Lost(
                 f"The batch of consumer {self.name} was given back when the next one was taken or "
@@ -363,7 +362,7 @@ class Consumer:
 
 
 def refuse_exclusive(topic: TopicDefinition) -> None:
-    """Raises ExclusiveSlot for a topic whose slots are owned, one consumer each."""
+    """Raise ExclusiveSlot for a topic whose slots have owners, one consumer each."""
     if topic.exclusive:
         raise ExclusiveSlot(
             f"The topic {topic.name} is exclusive: only queries that own its slots may read it. "

@@ -1,4 +1,4 @@
-"""The runs of a consumer, and how far it has committed: beside its headers in the slots."""
+"""The runs of a consumer, and how far it has committed, in a key of its own."""
 
 from rmq_spark.protocol import runs
 from rmq_spark.topics.definition import consumer_key
@@ -6,7 +6,7 @@ from rmq_spark.transport.server import Server
 
 
 class ConsumerRuns:
-    """The hash ``consumer:<id>``; one for all topics that the consumer reads."""
+    """The hash ``consumer:<id>``, one for all topics that the consumer reads."""
 
     def __init__(self, server: Server, consumer: str, key_prefix: str = "") -> None:
         self._server = server
@@ -21,9 +21,10 @@ class ConsumerRuns:
     ) -> int:
         """Begin a run. Return its number.
 
-        topics: what the consumer reads, as text. known_run: the highest run in any of its headers.
-        earlier: what it read when it was last seen, if that may differ. replays: the batch that the
-        run replays, if any. Raises CheckpointRefused when it reads something else.
+        topics: the topics that the consumer reads, as text. known_run: the highest run in any of
+        its headers. earlier: the topics that it read when it was last seen, if they may differ.
+        replays: the batch that the run replays, if any. Raises CheckpointRefused when the consumer
+        reads something else.
         """
         return self._server.ask(runs.open_run(self._key, topics, known_run, earlier, replays))
 
@@ -32,11 +33,11 @@ class ConsumerRuns:
         return self._server.ask(runs.replayed_by(self._key, seq))
 
     def topics(self) -> str | None:
-        """Return what the consumer read when it was opened last; None at first."""
+        """Return the topics that the consumer's last run read; None at first."""
         return self._server.ask(runs.topics_of(self._key))
 
     def forget(self) -> None:
-        """Delete it: the consumer never comes back."""
+        """Delete the hash of a consumer that never comes back."""
         self._server.command("UNLINK", self._key)
 
     def note_committed(self, seq: int) -> None:

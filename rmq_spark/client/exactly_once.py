@@ -1,4 +1,4 @@
-"""Publishing batches exactly once: what a streaming query's driver does with staged messages.
+"""Publish batches exactly once: the part of a streaming query's driver.
 
 ::
 
@@ -42,12 +42,12 @@ class StagedSink:
         self._sealed = SealedBatches(broker.server, query, broker.key_prefix)
 
     def publish(self, batch: int, staged: Manifest) -> SendResult | None:
-        """Publishes a batch, unless that was done before (None); may be called again at any time.
+        """Publish a batch. Return None if that was done before; may be called again at any time.
 
-        What this query has staged for this batch and earlier ones, and is not part of them, is
-        deleted. Raises CheckpointRefused when a later batch was published; then nothing is stored.
-        Raises StageLost when Redis has forgotten messages of a batch; then that one is not sealed
-        any more, and can be staged and published anew.
+        Deletes stages that this query made for this batch and earlier ones but that are not part of
+        them. Raises CheckpointRefused when a later batch was published; then nothing is stored.
+        Raises StageLost when Redis has forgotten messages of a batch; that batch is then unsealed,
+        and can be staged and published anew.
         """
         while True:
             try:
@@ -69,10 +69,10 @@ class StagedSink:
                 return result if manifest.stages else None
 
     def resume(self, batch: int, staged: Manifest) -> SendResult | None:
-        """Publishes a batch that a task has found sealed and so did not stage again.
+        """Publish a batch that a task found sealed and therefore did not stage again.
 
-        Never seals it: a manifest without what such a task left out would lose that. Raises
-        StageLost where it is not sealed any more, else as publish.
+        Never seals the batch: the manifest would lack the messages that such a task left out, which
+        would be lost. Raises StageLost where it is no longer sealed, otherwise as publish.
         """
         while True:
             last = self.last()
@@ -90,18 +90,21 @@ class StagedSink:
                 return result if last.pending.stages else None
 
     def last(self) -> Sealed:
-        """The batch that this query has sealed last."""
+        """Return the batch that this query sealed last."""
         return self._sealed.last()
 
     def discard(self, staged: Manifest) -> None:
-        """Deletes stages that were not, and will never be, part of a batch."""
+        """Delete stages that were never, and will never be, part of a batch."""
         for topic, names in staged.by_topic().items():
             staging = self._staging(topic)
             if staging is not None:
                 staging.discard(names)
 
     def _finish(self, batch: int, manifest: Manifest, staged: Manifest) -> SendResult | None:
-        """None: what is sealed has changed since, or is not all published; look again."""
+        """Publish and conclude a sealed batch.
+
+        Returns None where another batch was sealed meanwhile, or not all is published: look again.
+        """
         try:
             result = self._publish(manifest)
         except StageLost:
@@ -132,7 +135,7 @@ class StagedSink:
         return SendResult(new, merged)
 
     def _sweep(self, batch: int, manifest: Manifest, staged: Manifest) -> bool:
-        """Whether every stage of the manifest was published."""
+        """Delete leftover stages. Return whether every stage of the manifest was published."""
         published, touched = manifest.by_topic(), staged.by_topic()
         return all(
             self._sweep_topic(topic, batch, published.get(topic, {}), touched.get(topic, {}))
@@ -145,7 +148,7 @@ class StagedSink:
         return staging is None or staging.sweep(slots, self._query, batch, published)
 
     def _staging(self, topic: str) -> Staging | None:
-        """None for a topic that was deleted, with all its stages."""
+        """Return a topic's stages; None for a topic that was deleted, and its stages with it."""
         broker, definition = self._broker, self._broker.find(topic)
         if definition is None:
             return None

@@ -1,4 +1,4 @@
-"""Messages as plain Python sends and receives them, and the rules their values obey."""
+"""Messages as plain Python sends them, and the rules for their values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from rmq_spark.topics.definition import TopicDefinition
 class Message:
     """A message to send.
 
-    content: what consumers get, and what equal messages are merged by; text is sent as UTF-8.
-    slot_basis: messages with the same one are consumed one after another; the content if None.
-    Derive it from the content, always in the same way: a content with two of them is two messages.
+    content: the bytes that consumers get; messages of equal content merge. Text is sent as UTF-8.
+    slot_basis: messages with the same slot_basis are consumed one after another; None takes the
+    content. Always derive it from the content in the same way: one content with two slot_basis
+    values is two messages.
     time_range: RangeMerge, ms or timedelta. priority: Priority. fixed_time: FixedTime, ms since
     1970 or a datetime that knows its zone.
     """
@@ -36,9 +37,9 @@ def pairs_by_slot(
 ) -> dict[int, list[Any]]:
     """Check all messages. Return, by slot, score, content, score, content, ...
 
-    ``defaults`` gives the values that a message has not. ``refuse_before_ms``: a fixed time not
-    after this is refused. Raises InvalidMessage naming the message's index, the value and what is
-    accepted; then none of them is returned.
+    ``defaults`` supplies the values that a message lacks. ``refuse_before_ms``: a fixed time not
+    after this is refused. Raises InvalidMessage with the message's index, the value and the
+    accepted values; then nothing is returned.
     """
     if isinstance(messages, str | bytes):
         raise InvalidMessage(
@@ -71,8 +72,8 @@ def contents_by_slot(
     """Return contents by slot, as bytes.
 
     contents: a list, or lists by slot. slot_basis: the one that all of a list were sent with; None
-    where they were sent without. Raises InvalidMessage for another thing than bytes or text,
-    InvalidOption for a slot that is not there.
+    where they were sent without. Raises InvalidMessage for anything except bytes or text,
+    InvalidOption for a slot that does not exist.
     """
     if isinstance(contents, str | bytes):
         raise InvalidMessage(
@@ -101,8 +102,8 @@ def contents_by_slot(
 def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
     """Return the score in the store of messages that come back from the DeadQueue.
 
-    value: says when or with which priority; without, they are due at once. Raises InvalidMessage
-    where the topic's type has no value for messages without one.
+    value: holds their due time or priority; without one, they are due at once. Raises
+    InvalidMessage where the topic's type needs a value.
     """
     of_type = topic.type
     given = of_type.value_in(value)

@@ -1,4 +1,4 @@
-"""All topics at one moment: for people who watch, and for what collects figures."""
+"""All topics at one moment, for people who watch and programs that collect figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ConsumerSeen, Figures
 from rmq_spark.topics.definition import group_text
 
-# Who was not seen for so long is no owner any more: a lease lasts a minute by default.
+# A consumer not seen for so long is no owner any more: a lease lasts a minute by default.
 OWNER_SEEN_MS = 60_000
 
 
@@ -25,23 +25,23 @@ class Row:
 
     @property
     def due(self) -> int:
-        """Messages that may be delivered now."""
+        """The number of messages that may be delivered now."""
         return self.figures.store.due + self.figures.retry.due
 
     @property
     def delayed(self) -> int:
-        """Messages whose time has not come."""
+        """The number of stored messages that are not due yet."""
         return self.figures.store.count - self.figures.store.due
 
     @property
     def oldest_ms(self) -> int | None:
-        """For how long the first of them has been due."""
+        """How long the oldest due message has been due, in ms; None where nothing is due."""
         first = self.figures.store.oldest_ms
         return None if first is None else max(0, self.now_ms - first)
 
 
 def look(broker: Broker, names: Sequence[str] | None = None) -> list[Row]:
-    """All topics there are now, or of those named the ones that are there."""
+    """Return a row for each group of all topics, or of the named topics that exist."""
     rows = []
     for topic in broker.topics(lambda name: names is None or not names or name in names):
         for group in topic.groups:

@@ -1,4 +1,4 @@
-"""The queue of one topic, as services, people and the connector hold it."""
+"""The queue of one topic, for services, operators and the connector."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,8 +40,8 @@ _P = ParamSpec("_P")
 class Queue:
     """A topic (and one of its consumer groups) on a server.
 
-    All methods raise an RmqError for what fails; every one except send, cancel and requeue can be
-    called again with the same arguments and then changes nothing more.
+    All methods raise an RmqError when they fail. You can repeat every call except send, cancel and
+    requeue: it then changes nothing more.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Queue:
         self._take(TopicQueues(definition, Keys(definition.name, key_prefix, group)))
 
     def _take(self, queues: TopicQueues) -> None:
-        """Go by these from now on."""
+        """Replace the queues, with a definition that was just read."""
         self.queues = queues
         self._read_s = time.monotonic()
 
@@ -100,12 +100,12 @@ class Queue:
         fixed_time: int | datetime | None = None,
         past_fixed_time: str = "send",
     ) -> SendResult:
-        """Send messages; the keywords give the values that a message has not itself.
+        """Send messages; the keywords supply the values that a message lacks.
 
-        All are checked before the first goes. They go to all consumer groups that the topic had a
-        second ago. With past_fixed_time="fail" a fixed time that is not after Redis' time is
-        refused. After a broken connection a message may be sent a second time; it merges with the
-        first unless that one was consumed meanwhile.
+        All messages are checked before the first is sent. They go to all consumer groups that the
+        topic had a second ago. With past_fixed_time="fail" a fixed time that is not after Redis'
+        time is refused. After a broken connection a message may be sent a second time; it merges
+        with the first unless that one was consumed meanwhile.
         """
         if past_fixed_time not in ("send", "fail"):
             raise InvalidOption(
@@ -132,13 +132,13 @@ class Queue:
             raise UnknownTopic(f"The topic {name} was deleted. None of these messages was sent.")
         self._take(TopicQueues(TopicDefinition.from_json(name, text), self.keys))
 
-    # -- people
+    # -- operators
 
     def cancel(self, contents: Contents, *, slot_basis: bytes | str | None = None) -> int:
         """Remove contents that no consumer of this group has claimed yet. Return how many.
 
         contents: a list, or lists by slot. slot_basis: the one that all of a list were sent with;
-        None where they were sent without. Raises InvalidOption for a slot that is not there.
+        None where they were sent without. Raises InvalidOption for a slot that does not exist.
         """
         return self.ask(sending.cancel, contents_by_slot(contents, slot_basis, self.definition))
 
@@ -153,7 +153,7 @@ class Queue:
     ) -> int:
         """Bring contents back from the DeadQueue as first deliveries. Return how many were there.
 
-        contents, slot_basis: as of cancel. They are due at once unless a value says when; a
+        contents, slot_basis: as of cancel. They are due at once unless you give a value; a
         Priority topic needs a priority. Raises InvalidMessage, InvalidOption.
         """
         value = Message(b"", slot_basis, time_range, priority, fixed_time)
@@ -188,16 +188,16 @@ class Queue:
         Staging(self.server, self.definition, self.key_prefix).forget(asked)
         return self.ask(claiming.expire, asked)
 
-    # -- those who only look
+    # -- readers
 
     def figures(self) -> Figures:
         """Return counts of all queues, and the counters, over all slots."""
         return self.ask(reading.figures)
 
     def pages(self, kind: QueueKind, slot: int, scores: Bounds = UNBOUNDED) -> Iterator[Page]:
-        """Yield a queue of one slot page by page: a message that stays in it comes once.
+        """Yield a queue of one slot page by page; a message that stays in it comes once.
 
-        Raises InvalidOption for a slot that is not there.
+        Raises InvalidOption for a slot that does not exist.
         """
         self.definition.check_slot(slot)
         return pages_after_each_other(
@@ -208,7 +208,7 @@ class Queue:
         """Return Redis' time."""
         return self.server.now_ms()
 
-    # -- everybody else
+    # -- all of them
 
     def ask(
         self,

@@ -1,4 +1,4 @@
-"""Messages that wait, unseen by consumers, until the batch they belong to is published whole."""
+"""Messages that wait, hidden from consumers, until their whole batch is published."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,8 +32,8 @@ class Staging:
     def stage(self, name: str, by_slot: Mapping[int, Pairs], held: dict[int, int]) -> None:
         """Append messages to a stage: by slot, score, content, score, content, ...
 
-        held: by slot, messages that the stage holds; brought up to date. Raises ServerFull, and
-        StageLost where the stage holds more or fewer.
+        held: by slot, how many messages the stage should hold before; updated. Raises ServerFull,
+        and StageLost where the stage holds another number.
         """
         parts = {slot: calls_of(pairs, MESSAGES_A_STAGING) for slot, pairs in by_slot.items()}
         # One part a slot in each pipeline: within one, calls may change places.
@@ -42,10 +42,11 @@ class Staging:
             held.update(self._server.ask(stages.stage(self._queues, name, now, held)))
 
     def publish(self, totals: Mapping[int, Mapping[str, int]]) -> SendResult:
-        """Move stages into the stores: by slot and name, how many messages each was given.
+        """Move stages into the stores.
 
-        A stage that was published before adds nothing. Raises StageLost where a stage and
-        what was published of it are more or fewer.
+        totals: by slot and name, how many messages each stage was given. A stage that was published
+        before adds nothing. Raises StageLost where a stage and its published messages do not add up
+        to its total.
         """
         return self._server.ask(stages.publish(self._queues, totals))
 
@@ -64,7 +65,7 @@ class Staging:
         batch: int,
         published: Mapping[int, Mapping[str, int]],
     ) -> bool:
-        """Delete what a query has staged up to a batch, apart from what was published last.
+        """Delete the stages of a query up to a batch, except those of ``published``.
 
         published: the totals of the batch, as publish took them. Returns False, and deletes
         nothing, where the evidence for any of them is missing: Redis has forgotten writes.
@@ -88,8 +89,8 @@ class Staging:
     def forget(self, slots: Sequence[int]) -> None:
         """End stages that were begun more than 30 days ago; their queries do not come back.
 
-        One that its query has sealed is published, as the query was about to do, and its evidence
-        stays until the query concludes the batch; others go.
+        A stage that its query has sealed is published, and its evidence stays until the query
+        concludes the batch; other stages are deleted.
         """
         end_ms = self._server.now_ms() - FORGET_STAGES_MS
         for slot, begun in zip(slots, self.begun(slots), strict=True):
@@ -109,14 +110,14 @@ class Staging:
 
 
 class SealedBatches:
-    """Which batch a streaming query has sealed last, and what of it is still to be published."""
+    """The batch that a streaming query sealed last, and its stages still to be published."""
 
     def __init__(self, server: Server, query: str, key_prefix: str = "") -> None:
         self._server = server
         self._key = sink_key(query, key_prefix)
 
     def seal(self, batch: int, manifest: Manifest) -> tuple[int, Manifest]:
-        """Decide what a batch consists of, once. Return the batch to publish, and what it is.
+        """Fix the contents of a batch, once. Return the batch to publish, and its manifest.
 
         The manifest is that of the first caller, and empty once it is published. An earlier batch
         that is not published yet comes first. Raises CheckpointRefused when a later one is sealed.
@@ -124,14 +125,15 @@ class SealedBatches:
         return self._server.ask(sealing.seal(self._key, batch, manifest))
 
     def announce(self, batch: int, manifest: Manifest, name: str) -> bool:
-        """Announce that all of a sealed batch is published, before the evidence is looked at.
+        """Announce that all of a sealed batch is published, before the evidence is checked.
 
-        name: one that no other announcement has. Returns False where it is not sealed like this.
+        name: a name that no other announcement has. Returns False where this manifest is not
+        sealed.
         """
         return self._server.ask(sealing.announce(self._key, batch, manifest, name))
 
     def conclude(self, batch: int, name: str) -> bool:
-        """Note that everything that a sealed batch consists of is published.
+        """Note that all stages of a sealed batch are published.
 
         Returns False where the announcement of that name is gone: Redis fell back meanwhile, or
         another driver is at work.
@@ -139,14 +141,14 @@ class SealedBatches:
         return self._server.ask(sealing.conclude(self._key, batch, name))
 
     def unseal(self, batch: int, manifest: Manifest) -> bool:
-        """Let a batch of which a stage is lost be staged anew.
+        """Let a batch that has lost a stage be staged anew.
 
         Returns False where this manifest is not sealed and pending any more.
         """
         return self._server.ask(sealing.unseal(self._key, batch, manifest))
 
     def last(self) -> Sealed:
-        """Return the batch sealed last, and what of it is not noted as published."""
+        """Return the batch sealed last, and its stages that are not noted as published."""
         return self._server.ask(sealing.last_sealed(self._key))
 
 

@@ -1,1 +1,1 @@
-"""What is said to Redis, and what it answers."""
+"""The requests that go to Redis, and the values its answers become."""

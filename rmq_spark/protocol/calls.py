@@ -1,4 +1,4 @@
-"""Requests to Redis before they are on their way: calls of scripts, plain reads, their replies."""
+"""Requests as values: calls of scripts, plain reads, and functions that read the replies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,10 @@ Read = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one script. pairs: its last argument, score, content, ..., packed or not."""
+    """One call of one script.
+
+    pairs: the last argument: score, content, score, content, ..., packed or not.
+    """
 
     script: str
     keys: Sequence[str]
@@ -27,7 +30,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Request(Generic[T_co]):
-    """Calls of scripts, plain reads, and a function that makes an answer of all their replies.
+    """Calls of scripts, plain reads, and a function that turns all their replies into an answer.
 
     read: gets the replies to the calls in their order, then those to the reads. a_pipeline: how
     many calls a client sends at once.
@@ -41,7 +44,7 @@ class Request(Generic[T_co]):
 
 @dataclass(frozen=True)
 class BoundedRequest(Generic[T_co]):
-    """Calls of a script that does a part of its work at a time, each repeated until it is done.
+    """Calls of a script that does its work in parts; each call repeats until the work is done.
 
     more: the place in a reply that says whether there is more to do. read: gets the replies of each
     call, one or more, in the order of the calls.
@@ -54,7 +57,7 @@ class BoundedRequest(Generic[T_co]):
 
 
 def text_of(number: int | None) -> str:
-    """Return a number as scripts take it; no text for None."""
+    """Return a number as scripts take it; the empty text for None."""
     return "" if number is None else str(number)
 
 

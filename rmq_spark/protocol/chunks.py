@@ -7,10 +7,10 @@ _T = TypeVar("_T")
 
 
 def chunks(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
-    """The values in order, ``size`` at a time."""
+    """Cut values into parts of at most ``size``, in order."""
     return [values[at : at + size] for at in range(0, len(values), size)]
 
 
 def in_parts(calls: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]], size: int) -> list[Any]:
-    """The replies of all calls, run ``size`` at a time."""
+    """Run calls ``size`` at a time; return the replies to all of them, in order."""
     return [reply for part in chunks(calls, size) for reply in run(part)]

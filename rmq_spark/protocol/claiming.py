@@ -1,4 +1,4 @@
-"""Requests of consumers: plan, claim, commit, roll back, and what keeps a lease or ends it."""
+"""Requests of consumers: plan, claim, commit, roll back, and renew or end leases."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -22,18 +22,18 @@ from rmq_spark.topics.durations import LONGEST_DURATION_MS
 
 # Stands for whichever run it was.
 EVERY_RUN = 0
-# A consumer that was not seen for so long has no checkpoint any more that could come back.
+# After so long, a consumer's checkpoint is taken to be gone for good.
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
-# The keys of a slot that a script needs which gives messages back.
+# The keys of a slot that a script needs to give messages back.
 _ALL_KINDS = "store prepare retry dead claims first consumers stats"
-# Why claim.lua took nothing.
+# The reasons for which claim.lua takes nothing.
 _FENCED, _PLAN_FORGOTTEN = 1, 2
 
 
 def plan(
     queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, mark: str
 ) -> Request[None]:
-    """Leave a batch's mark in the slots that are to give messages to it.
+    """Leave a batch's mark in the slots that are about to give messages to it.
 
     mark: a random text. Claims of the batch name it; a slot that has forgotten it makes none.
     Raises Superseded.
@@ -57,10 +57,10 @@ def claim(
     replay_only: bool = False,
     mark: str = "",
 ) -> Request[list[Claim]]:
-    """Make claims, or read again those that exist: the first phase.
+    """Make claims, or read existing ones again: the first phase of delivery.
 
-    mark: what plan left for this batch; empty for a batch that is asked for once, which needs
-    none. Raises Superseded, Settled, Lost or ExclusiveSlot.
+    mark: the text that plan left for this batch; empty for a consumer that asks for each batch
+    only once. Raises Superseded, Settled, Lost or ExclusiveSlot.
     """
     descending, backoff = queues.descending, queues.backoff
     most_retries = queues.definition.max_retries
@@ -142,10 +142,10 @@ def commit(
     since: int = 0,
     finished_by: int | None = None,
 ) -> BoundedRequest[CommitResult]:
-    """Commit what this run has claimed or replayed in these slots: the second phase.
+    """Commit the claims that this run has made or replayed in these slots: the second phase.
 
-    seq, since: the last batch, and the one behind which to begin. finished_by: an earlier run whose
-    claims are done, too, or EVERY_RUN; other claims stay until their lease ends.
+    seq: the last batch to commit. since: the batch after which to begin. finished_by: an earlier
+    run whose claims are committed as well, or EVERY_RUN; other claims stay until their lease ends.
     """
     asked = list(slots)
     args = [consumer, run, seq, since, text_of(finished_by)]
@@ -156,7 +156,7 @@ def commit(
 def _commit_result(
     slots: Sequence[int], replies: Sequence[Sequence[Sequence[int]]]
 ) -> CommitResult:
-    """Sum up what a commit did: of each slot the replies to its first call, its second, ..."""
+    """Sum up the replies to a commit. replies: by slot, those to its first call, its second, ..."""
     single = [reply for of_slot in replies for reply in of_slot]
     by_slot = list(zip(slots, replies, strict=True))
     return CommitResult(
@@ -179,9 +179,9 @@ def renew(
     *,
     since: int = 0,
 ) -> Request[dict[int, int]]:
-    """Put off the deadlines of the claims that a consumer holds; answer how many, by slot.
+    """Begin anew the leases of the claims that a consumer holds; answer how many, by slot.
 
-    since: the batch behind which to begin.
+    since: the batch after which to begin.
     """
     asked = list(slots)
     calls = _calls("renew", queues, "claims consumers", asked, [consumer, run, lease_ms, since])
@@ -189,17 +189,17 @@ def renew(
 
 
 def release(queues: TopicQueues, slots: Iterable[int], consumer: str, run: int) -> Request[int]:
-    """End the leases of all claims that a consumer holds: its batch failed. Answer how many."""
+    """End the leases of all claims that a consumer holds; answer how many."""
     return Request(_calls("release", queues, "claims consumers", slots, [consumer, run]), sum)
 
 
 def give_back(
     queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, seq: int = 0
 ) -> BoundedRequest[int]:
-    """Give back what a consumer holds, as if its leases had run out; answer how many messages.
+    """Give back the messages that a consumer holds; answer how many.
 
-    Bars older runs. seq: the last batch that the run has asked for, of which a claim that comes
-    late is refused. Raises Superseded.
+    They move as if their leases had run out. Bars older runs. seq: the last batch that the run has
+    asked for; a claim of it that comes late is refused. Raises Superseded.
     """
     args = [consumer, run, seq, queues.definition.max_retries, queues.backoff]
     calls = _calls("give_back", queues, _ALL_KINDS, slots, args)
@@ -209,7 +209,7 @@ def give_back(
 def unread(
     queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, seq: int
 ) -> Request[int]:
-    """Note of a batch's claims that no task has read them; answer how many."""
+    """Mark the claims of a batch as read by no task; answer how many."""
     return Request(_calls("unread", queues, "claims consumers", slots, [consumer, run, seq]), sum)
 
 
@@ -225,9 +225,9 @@ def expire(queues: TopicQueues, slots: Iterable[int]) -> BoundedRequest[int]:
 def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[RollbackResult]:
     """Roll back messages of claims; answer the sums.
 
-    A message that its claim does not hold any more is left alone. A claim whose consumer's name
-    tells a group is that group's; others are of these queues. Raises InvalidOption for a claim_id
-    that is none.
+    A message that its claim no longer holds is left alone. A claim belongs to the group in its
+    consumer's name, else to the group of these queues. Raises InvalidOption for a text that is not
+    a claim_id, and for a delay out of bounds.
     """
     each = rollback_each(queues, wanted)
     return Request(each.calls, lambda replies: _sum_of(each.read(replies)))

@@ -1,4 +1,4 @@
-"""What the first phase returns: claims, and the messages in them."""
+"""Values that requests about claims take and return: claims, messages, headers, figures."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from rmq_spark.topics.topic_types import TopicType
 
 # Ranks are kept as fractions of 2048 in the PrepareQueue, so a claim holds no more messages.
 MESSAGES_A_CLAIM = 2048
-# The number of a claim within slot and batch is 0 to 15.
+# The ordinal of a claim within its slot and batch is 0 to 15.
 CLAIMS_A_BATCH = 16
 
 
@@ -25,7 +25,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One message as its consumer sees it.
+    """One message as its consumer gets it.
 
     due_time_ms and priority are those of the first delivery, None on a retry. delivery_count
     counts from 1. claim_id names the claim for a rollback. claimed_at_ms is when the claim was
@@ -52,8 +52,8 @@ class Claim:
     retries_left: of each message; where every one is a first delivery, a single number for all.
     claimed_at_ms: when it was made, by Redis' clock.
     moved: messages that making this claim gave back or took from the retry queue.
-    fenced: a higher epoch owns the slot.
-    forgotten: Redis has forgotten the batch's plan, so the claim was not made.
+    fenced: whether a higher epoch owns the slot, so nothing was taken.
+    forgotten: whether Redis has forgotten the batch's plan, so the claim was not made.
     """
 
     topic: str
@@ -78,7 +78,7 @@ class Claim:
 
     @property
     def scores(self) -> list[int]:
-        """The scores as the store had them."""
+        """The scores that the messages had in the store."""
         return [int(text) for text in self.score_text.split()]
 
     def messages(self, topic_type: TopicType) -> Iterator[Delivered]:
@@ -102,9 +102,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class SlotDue:
-    """What a claim of one slot could take, and what another consumer or epoch holds back.
+    """How many messages a claim of one slot could take now, and how many others hold.
 
-    next_ms: until time alone may add to it: a wait or a lease ends. None: it will not.
+    held: due messages that another consumer or epoch holds back. next_ms: the time until a wait or
+    a lease ends, which may make more messages due; None where there is none.
     """
 
     slot: int
@@ -115,7 +116,11 @@ class SlotDue:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """How far a consumer came in one slot; zeros where it never was."""
+    """A consumer's progress in one slot; zeros where it never was.
+
+    settled: the batch up to which all is committed or given back. last_seq, last_ordinal: the last
+    claim it made there.
+    """
 
     run: int = 0
     settled: int = 0
@@ -125,14 +130,15 @@ class Header:
 
     @staticmethod
     def parse(text: bytes | None) -> "Header":
-        """Read what a script wrote; what it notes of plans is for scripts alone."""
+        """Read what a script wrote, without the notes about plans, which only scripts need."""
         return Header(*map(int, text.split()[:5])) if text else Header()
 
 
 class ConsumerSeen(NamedTuple):
-    """A consumer of a topic: the slots it was in, those where it is at work, when it was seen.
+    """A consumer of a topic.
 
-    ms_ago: since it last claimed, committed or renewed, by Redis' clock.
+    slots: how many slots know it. at_work: in how many of them it has claims to commit. ms_ago: the
+    time since it last claimed, committed or renewed, by Redis' clock.
     """
 
     consumer: str
@@ -143,7 +149,7 @@ class ConsumerSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A claim that a replay found."""
+    """A claim that a replay found. count: messages in it."""
 
     slot: int
     seq: int
@@ -153,7 +159,10 @@ class ListedClaim:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """Messages of one claim to roll back; delay_ms None takes the topic's backoff."""
+    """Messages of one claim to roll back.
+
+    delay_ms: the wait before they are delivered again; None for the topic's backoff.
+    """
 
     slot: int
     claim_id: str
@@ -162,7 +171,7 @@ class Rollback:
 
 
 class RollbackResult(NamedTuple):
-    """Messages rolled back, and those left alone because that claim holds them no more."""
+    """How many messages were rolled back, and how many their claim no longer held."""
 
     rolled_back: int = 0
     left_alone: int = 0
@@ -170,10 +179,10 @@ class RollbackResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a commit removed: messages claimed, moved on the way, and committed.
+    """The result of a commit: messages claimed, moved on the way, and committed.
 
-    records: claims removed. held: the slots that had any.
-    again: the slots where the batch was committed before, as by a commit whose reply was lost.
+    records: how many claims it removed. held: the slots that had any. again: the slots where the
+    batch was committed already, such as by a commit whose reply was lost.
     """
 
     claimed: int = 0
@@ -186,11 +195,12 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """One queue: messages in it, how many of them are due, and since when (ms) the oldest is.
+    """The size of one queue, how many of its messages are due, and its earliest time in ms.
 
-    Due means: may be delivered now (store, retry), lease run out (prepare). The DeadQueue's
-    oldest is its first death. oldest_ms is None where nothing is, or the type has no times; in
-    prepare and retry it is the next deadline and the next retry.
+    Due means that a message may be delivered now (store, retry), or that its lease has run out
+    (prepare). oldest_ms: in the store, since when the oldest message is due; in prepare, the next
+    deadline; in retry, the next retry; in the DeadQueue, the first death. None where the queue is
+    empty or the type has no times.
     """
 
     count: int = 0
@@ -202,9 +212,9 @@ class QueueFigures:
 class Figures:
     """The queues of a topic, and its counters since it was made.
 
-    Counters: accepted, merged, claimed, committed, rolledBack, dead, cancelled. Of everything
-    accepted, merged + committed + cancelled + dead + what the queues but the DeadQueue hold is the
-    whole: a message requeued from the DeadQueue is accepted once more.
+    Counters: accepted, merged, claimed, committed, rolledBack, dead, cancelled. accepted equals
+    merged + committed + cancelled + dead + the messages in all queues except the DeadQueue; a
+    message requeued from the DeadQueue is accepted once more.
     """
 
     store: QueueFigures
@@ -225,5 +235,5 @@ class Figures:
 
     @property
     def messages(self) -> int:
-        """How many are in the queues, dead ones too."""
+        """The number of messages in all queues, including dead ones."""
         return sum(queue.count for queue in self.queues.values())

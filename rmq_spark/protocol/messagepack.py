@@ -1,8 +1,8 @@
-"""Scores and contents as one argument of a script: strings of MessagePack, one after the other.
+"""Scores and contents as one argument of a script: MessagePack strings, one after the other.
 
 A script unpacks them straight into its call to Redis, which costs Redis a fifth less than as many
-arguments; and who has messages in columns can write these bytes many times faster than one argument
-at a time.
+arguments. A sender that has messages in columns writes these bytes many times faster than one
+argument at a time.
 """
 
 from bisect import bisect_right
@@ -19,10 +19,11 @@ _SIZED = ((0xFF, b"\xd9", 1), (0xFFFF, b"\xda", 2), (0xFFFFFFFF, b"\xdb", 4))
 
 
 class PackedPairs:
-    """score, content, score, content, ...: packed already.
+    """Packed values: score, content, score, content, ...
 
-    text: the values, packed, one after the other. starts: where each row of two values begins in
-    it, and where the last one ends; a list or an array. Slices begin and end between rows.
+    text: the packed values, one after the other. starts: the offset in text at which each row of
+    two values begins, and the offset at which the last one ends; a list or an array. Slices must
+    begin and end between rows.
     """
 
     def __init__(self, text: memoryview, starts: Any) -> None:
@@ -41,7 +42,7 @@ class PackedPairs:
         return bytes(self._text[self._starts[0] : self._starts[-1]])
 
     def rows_within(self, first: int, size: int) -> int:
-        """How many rows from the first on fit into so many bytes."""
+        """Count the rows from row ``first`` on that fit into ``size`` bytes."""
         end = bisect_right(self._starts, self._starts[first] + size)
         return end - 1 - first
 
@@ -50,9 +51,9 @@ Pairs = Sequence[Any] | PackedPairs
 
 
 def calls_of(pairs: Pairs, messages: int) -> list[Pairs]:
-    """The pairs in parts that a call takes: of so many messages at most, and not too many bytes.
+    """Cut pairs into parts of at most ``messages`` messages and BYTES_A_CALL bytes, one per call.
 
-    A message alone may have more: Redis then says what it thinks of it.
+    A larger message makes a part of its own, which Redis may refuse.
     """
     parts: list[Pairs] = []
     at, rows = 0, len(pairs) // VALUES_A_ROW
@@ -76,7 +77,7 @@ def _rows_within(pairs: Pairs, first: int, messages: int) -> int:
 
 
 def packed(pairs: Pairs) -> bytes:
-    """score, content, score, content, ... as a script unpacks them."""
+    """Pack score, content, score, content, ... as a script unpacks them."""
     if isinstance(pairs, PackedPairs):
         return bytes(pairs)
     values = [value if isinstance(value, bytes) else str(value).encode() for value in pairs]
@@ -84,7 +85,7 @@ def packed(pairs: Pairs) -> bytes:
 
 
 def head_of(length: int) -> bytes:
-    """What stands before a string of so many bytes."""
+    """Return the MessagePack header of a string of ``length`` bytes."""
     if length <= _FIXED:
         return bytes([_FIXED_MARK | length])
     mark, size = next((mark, size) for most, mark, size in _SIZED if length <= most)

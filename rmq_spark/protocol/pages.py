@@ -1,4 +1,4 @@
-"""Queues as people see them: page by page, without taking anything."""
+"""Queues as people read them: page by page, without taking anything."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,25 +21,25 @@ class QueueKind(StrEnum):
 
 @dataclass(frozen=True)
 class Bounds:
-    """Whole numbers from low on and below high. None: no bound.
+    """A range of scores, from low (inclusive) to high (exclusive). None: no bound.
 
-    Of scores: a store has due times in ms or priorities, and up to 16 the retries left of what was
-    rolled back; a PrepareQueue has the times of claims, a retry queue due times, both in full
-    seconds, and a DeadQueue times of death, in ms.
+    Scores in a store are due times in ms or priorities; 1 to 16 are the retries left of messages
+    that were rolled back. A PrepareQueue has the times of claims, a retry queue due times, both in
+    full seconds, and a DeadQueue times of death in ms.
     """
 
     low: int | None = None
     high: int | None = None
 
     def within(self, low: int | None, high: int | None) -> "Bounds":
-        """These, but only from low on and below high as well."""
+        """Return the part of this range from low (inclusive) to high (exclusive)."""
         lows = [bound for bound in (self.low, low) if bound is not None]
         highs = [bound for bound in (self.high, high) if bound is not None]
         return Bounds(max(lows, default=None), min(highs, default=None))
 
     @property
     def limits(self) -> tuple[str, str]:
-        """As Redis takes them."""
+        """The bounds as Redis takes them."""
         low = "-inf" if self.low is None else str(self.low)
         return low, "+inf" if self.high is None else f"({self.high}"
 
@@ -48,7 +48,7 @@ UNBOUNDED = Bounds()
 
 
 class Entry(NamedTuple):
-    """One message in a queue; times in ms since 1970. What a queue does not keep is None."""
+    """One message in a queue; times in ms since 1970. A value that it does not keep is None."""
 
     queue: str
     slot: int
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Who claimed the messages of a stamp, when, and their scores in the store, by rank."""
+    """The consumer that claimed the messages of a stamp, and their first scores by rank."""
 
     consumer: str
     first_scores: list[bytes]
@@ -71,7 +71,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
-    """Some entries of one queue of one slot, in the order of its scores; column by column."""
+    """Some entries of one queue of one slot, in order of score, column by column."""
 
     topic: TopicDefinition
     kind: QueueKind
@@ -81,7 +81,10 @@ class Page:
     holders: dict[int, Holder]
 
     def after(self, seen: tuple[float, bytes]) -> "Page":
-        """Without the entries up to this one. Equal scores are in the order of contents."""
+        """Return the page without the entries up to ``seen``, a score and a content.
+
+        Entries with equal scores are in the order of their contents.
+        """
         if not self.contents or (self.scores[0], self.contents[0]) > seen:
             return self
         pairs = zip(self.scores, self.contents, strict=True)
@@ -89,17 +92,17 @@ class Page:
         return replace(self, contents=self.contents[skipped:], scores=self.scores[skipped:])
 
     def due_times_ms(self) -> Sequence[int | None]:
-        """When each is or was due: unknown of the dead, of retries in the store, of priorities."""
+        """Return the due time of each; None for dead messages, retries in the store, priorities."""
         if self.kind is QueueKind.RETRY:
             return [_second(score) for score in self.scores]
         return self._first_scores() if self.topic.type.has_due_times else self._none
 
     def priorities(self) -> Sequence[int | None]:
-        """The priority of each: not kept once a message was rolled back."""
+        """Return the priority of each; None for a message that was rolled back."""
         return self._none if self.topic.type.has_due_times else self._first_scores()
 
     def retries_left(self) -> list[int]:
-        """How often each may still be delivered again."""
+        """Return how often each can still be redelivered."""
         if self.kind is QueueKind.STORE:
             most = self.topic.max_retries
             return [int(score) if score <= MOST_RETRIES else most for score in self.scores]
@@ -108,19 +111,19 @@ class Page:
         return [int(score % 1000) for score in self.scores]
 
     def prepared_at_ms(self) -> Sequence[int | None]:
-        """When each was claimed."""
+        """Return the time at which each was claimed."""
         return [None if holder is None else holder.claimed_at_ms for holder in self._holders()]
 
     def died_at_ms(self) -> Sequence[int | None]:
-        """When each was given up."""
+        """Return the time at which each died; None in other queues."""
         return [int(score) for score in self.scores] if self.kind is QueueKind.DEAD else self._none
 
     def consumers(self) -> Sequence[str | None]:
-        """Who holds each."""
+        """Return the consumer that holds each."""
         return [None if holder is None else holder.consumer for holder in self._holders()]
 
     def entries(self) -> Iterator[Entry]:
-        """One by one."""
+        """Yield the entries one by one."""
         size = len(self.contents)
         columns = (
             [self.kind.value] * size,
@@ -168,7 +171,7 @@ def _first(score: float) -> int | None:
 
 
 def page_of(topic: TopicDefinition, kind: QueueKind, slot: int, reply: Sequence[Any]) -> Page:
-    """What the script answered, taken apart."""
+    """Read the reply of the script page."""
     flat, claims, _ = reply
     holders = {
         int(claims[at]): Holder(claims[at + 1].decode(), claims[at + 2].split(), claims[at + 3])
@@ -181,10 +184,11 @@ Read = Callable[[tuple[float, bytes] | None], tuple[Page, bool]]
 
 
 def pages_after_each_other(read: Read) -> Iterator[Page]:
-    """All pages of a queue: what stays in it meanwhile comes once, what moves may be missing.
+    """Yield all pages of a queue.
 
-    read: the page after an entry (score and content), and whether there may be more. If that entry
-    has left, it answers all of its score, of which some came before.
+    A message that stays in the queue comes once; one that moves meanwhile may be missing. read:
+    returns the page after an entry (score and content), and whether there may be more. If that
+    entry has left, the page begins with all entries of its score, some of which came before.
     """
     at: tuple[float, bytes] | None = None
     seen: tuple[float, bytes] | None = None
@@ -201,5 +205,5 @@ def pages_after_each_other(read: Read) -> Iterator[Page]:
 
 
 def first_entries(pages: Iterator[Page], how_many: int) -> list[Entry]:
-    """The first of several pages."""
+    """Return the first ``how_many`` entries of several pages."""
     return list(islice((entry for page in pages for entry in page.entries()), how_many))

@@ -1,4 +1,4 @@
-"""Requests that only look: what is due, how many, which consumers, page by page."""
+"""Requests that only read: due messages, counts, consumers, pages of queues."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -22,7 +22,7 @@ EPOCH_FIELD = "@epoch"
 
 
 def headers(queues: TopicQueues, consumer: str) -> Request[list[Header]]:
-    """Look up how far a consumer came, slot by slot."""
+    """Look up a consumer's progress, slot by slot."""
     reads = [("HGET", queues.keys.consumers(slot), consumer) for slot in queues.slots]
     return Request((), lambda replies: [Header.parse(reply) for reply in replies], reads)
 
@@ -122,7 +122,7 @@ def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
 
 
 def figures(queues: TopicQueues) -> Request[Figures]:
-    """Count what all queues hold, over all slots, and sum up the counters."""
+    """Count the messages in all queues, and sum up the counters, over all slots."""
     kinds = "store prepare retry dead claims"
     calls = [
         Call("figures", queues.keys_of(slot, kinds), [queues.descending, queues.has_due_times])
@@ -164,8 +164,8 @@ def page(
 ) -> Request[tuple[Page, bool]]:
     """Read entries of a queue of one slot by score; answer whether there may be more, too.
 
-    after: score and content of the entry to go on from; where it has left, all of its score come
-    again. A page ends at ``most`` entries, or soon after a MiB.
+    after: score and content of the entry to go on from; if it has left, all entries of its score
+    come again. A page ends at ``most`` entries, or soon after a MiB.
     """
     names = f"{kind} claims first" if kind is QueueKind.PREPARE else kind
     score, content = ("", b"") if after is None else (f"{after[0]:.17g}", after[1])

@@ -1,6 +1,6 @@
-"""Requests about a consumer beside its headers in the slots: its runs, how far it has committed.
+"""Requests about a consumer's own key: its runs, and how far it has committed.
 
-They concern the hash ``consumer:<id>``: one for all topics that the consumer reads.
+The key is the hash ``consumer:<id>``, one for all topics that the consumer reads.
 """
 
 from rmq_spark.protocol.calls import Call, Request, text_of
@@ -11,9 +11,10 @@ def open_run(
 ) -> Request[int]:
     """Begin a run; answer its number.
 
-    topics: what the consumer reads, as text. known_run: the highest run in any of its headers.
-    earlier: what it read when it was last seen, if that may differ. replays: the batch that the run
-    replays, if any. Raises CheckpointRefused when the consumer reads something else.
+    topics: the topics that the consumer reads, as text. known_run: the highest run in any of its
+    headers. earlier: the topics that it read when it was last seen, if they may differ. replays:
+    the batch that the run replays, if any. Raises CheckpointRefused when the
+    consumer reads something else.
     """
     before = topics if earlier is None else earlier
     args = [topics, known_run, before, text_of(replays)]
@@ -31,7 +32,7 @@ def replayed_by(key: str, seq: int) -> Request[int | None]:
 
 
 def topics_of(key: str) -> Request[str | None]:
-    """Look up what the consumer read when it was opened last; None at first."""
+    """Look up the topics that the consumer's last run read; None at first."""
     return Request((), lambda replies: replies[0] and replies[0].decode(), [("HGET", key, "topic")])
 
 

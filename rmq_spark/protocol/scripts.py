@@ -1,10 +1,10 @@
 """The Lua scripts: found, assembled, and prepared for the server's version.
 
-A script lies in ``lua/``; a line ``--- include name`` stands for ``lua/include/name.lua``, and
-``--- include fractions`` for a list that is made here. An include names in the same way what it
-needs; each stands in a script once. A checkout's ``lua/`` wins over a copy inside the package,
-which an editable install may have left behind; a zip may carry either. Every file of the folder is
-a script; a line of its header says what effect it has.
+Every file in ``lua/`` is a script; a line of its header names its effect. A line ``--- include
+name`` stands for ``lua/include/name.lua``, and ``--- include fractions`` for a list that is made
+here. An include names the includes it needs in the same way; a script contains each only once. A
+checkout's ``lua/`` wins over a copy inside the package, which an editable install may have left
+behind; a zip may carry either.
 """
 
 import hashlib
@@ -26,16 +26,16 @@ _EFFECT = re.compile(r"^-- Effect: (\w+)$", re.MULTILINE)
 
 
 class Effect(StrEnum):
-    """What a script does, as the line ``-- Effect:`` of its header says."""
+    """The effect of a script on messages, from the line ``-- Effect:`` of its header."""
 
     READS = "reads"
     # New messages, or stages of them: refused on a full server.
     STORES = "stores"
-    # What is there: on a full server it frees what it can, so it may run.
+    # Moves or removes existing messages: runs on a full server, where it may free memory.
     MOVES = "moves"
-    # What a replica need not have: the next renewal comes by itself, a lease that was not released
-    # ends by itself, a definition that is not changed after all is changed again by whoever wants
-    # it, a batch whose plan is forgotten takes nothing, one that is not announced is not concluded.
+    # Replicas need not confirm it: the next renewal comes by itself, a lease that was not released
+    # ends by itself, a lost change of a definition is made again by whoever wants it, a batch whose
+    # plan is forgotten takes nothing, a batch that is not announced is not concluded.
     TRANSIENT = "transient"
 
 
@@ -50,7 +50,7 @@ _FLAGS = {
 
 @dataclass(frozen=True)
 class Script:
-    """One script as a server gets it, and the digest it is called by."""
+    """One script as it is sent to a server."""
 
     name: str
     text: str
@@ -58,7 +58,7 @@ class Script:
 
     @cached_property
     def sha(self) -> str:
-        """The digest that EVALSHA takes."""
+        """The SHA-1 digest by which EVALSHA calls the script."""
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     @property
@@ -97,11 +97,11 @@ def _lua_folder() -> _Folder:
 
 
 def fractions() -> str:
-    """The Lua list of the texts of rank / 2048 without their zero; of rank 0 nothing.
+    """Return a Lua list of the texts of rank / 2048 without their leading zero; "" for rank 0.
 
-    Joining texts is three times as fast as Redis' writing of numbers, and a list of constants costs
-    a script next to nothing. Four digits are enough: behind the ms of a time from 1987 to 2109 the
-    double that is nearest to them is rank / 2048 exactly, and Redis reads them faster than eleven.
+    Joining texts is three times as fast as formatting numbers in Redis, and a list of constants
+    costs a script next to nothing. Four digits are enough: after the ms of a time from 1987 to
+    2109, the nearest double is exactly rank / 2048, and Redis reads four digits faster than eleven.
     """
     ranks = range(MESSAGES_A_CLAIM)
     texts = [f"{rank / MESSAGES_A_CLAIM:.4f}".strip("0").removesuffix(".") for rank in ranks]
@@ -109,7 +109,7 @@ def fractions() -> str:
 
 
 def assemble(folder: _Folder, name: str) -> str:
-    """Return the text of a script with its includes, and what these include, each in once."""
+    """Return the text of a script with all its includes, each of them once."""
     there: set[str] = set()
 
     def included(match: re.Match[str]) -> str:
@@ -133,13 +133,13 @@ def include_text(folder: _Folder, name: str) -> str:
 
 
 def script_names(folder: _Folder) -> list[str]:
-    """The scripts of a folder."""
+    """Return the names of the scripts in a folder, sorted."""
     files = [file.name for file in folder.iterdir()]
     return sorted(name.removesuffix(".lua") for name in files if name.endswith(".lua"))
 
 
 def load_scripts(folder: _Folder, knows_flags: bool) -> dict[str, Script]:
-    """All scripts of a folder by name; with flags for a server of version 7 or later."""
+    """Load all scripts of a folder, by name. knows_flags: for Redis 7 and later."""
     return {name: _load(folder, name, knows_flags) for name in script_names(folder)}
 
 
@@ -154,5 +154,5 @@ def _load(folder: _Folder, name: str, knows_flags: bool) -> Script:
 
 @cache
 def scripts_for(knows_flags: bool) -> dict[str, Script]:
-    """The scripts of this installation."""
+    """Load the scripts of this installation, by name. knows_flags: for Redis 7 and later."""
     return load_scripts(_lua_folder(), knows_flags)

@@ -1,6 +1,6 @@
-"""Requests of a sink's driver: which batch is sealed, of which stages, and what is published.
+"""Requests of a sink's driver: seal a batch as a set of stages, and note that it is published.
 
-They concern the hash ``sink:<query>``.
+The key is the hash ``sink:<query>``.
 """
 
 import hashlib
@@ -12,14 +12,14 @@ from typing import Any
 from rmq_spark.errors import ScriptFailed
 from rmq_spark.protocol.calls import Call, Request
 
-# A query that was not seen for so long has no checkpoint any more that could come back.
+# After so long, a query's checkpoint is taken to be gone for good.
 FORGET_STAGES_MS = 30 * 24 * 3600 * 1000
 MANIFEST_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a batch consists of: by name of a stage, topic and slot, how many messages it holds."""
+    """The contents of a batch: messages by name of a stage, topic and slot."""
 
     stages: Mapping[str, Mapping[str, Mapping[int, int]]]
     messages: int = 0
@@ -35,7 +35,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """The SHA-1 of its text in Redis, by which the scripts tell it from another manifest."""
+        """The SHA-1 of the manifest's text in Redis, by which scripts distinguish manifests."""
         return hashlib.sha1(self.to_json().encode(), usedforsecurity=False).hexdigest()
 
     def to_json(self) -> str:
@@ -45,14 +45,15 @@ class Manifest:
 
     @staticmethod
     def from_json(text: bytes) -> "Manifest":
-        """Read what to_json wrote; of no text, a manifest of nothing. Raises ScriptFailed."""
+        """Read what to_json wrote; the empty text is an empty manifest. Raises ScriptFailed."""
         if not text:
             return Manifest({})
         fields = json.loads(text)
         if fields.get("version") != MANIFEST_VERSION:
             raise ScriptFailed(
-                "What a sink has sealed was written by another version of rmq-spark: "
-                f"{text[:200]!r}"
+                "The manifest of a sink was written by another version of rmq-spark: "
+                f"{text[:200]!r}. Accepted: version {MANIFEST_VERSION}. "
+                "Use the version of rmq-spark that wrote it."
             )
         stages = {
             name: {topic: {int(slot): n for slot, n in of.items()} for topic, of in topics.items()}
@@ -63,7 +64,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Sealed:
-    """The batch that a query sealed last: its number, -1 if there is none, and what it held."""
+    """The batch that a query sealed last: its number, or -1 for none, and its contents."""
 
     batch: int = -1
     messages: int | None = None  # where the version that sealed it kept the number
@@ -71,7 +72,7 @@ class Sealed:
 
 
 def seal(key: str, batch: int, manifest: Manifest) -> Request[tuple[int, Manifest]]:
-    """Decide what a batch consists of, once; answer the batch to publish, and what it is.
+    """Fix the contents of a batch, once; answer the batch to publish, and its manifest.
 
     The manifest is that of the first caller, and empty once it is published. An earlier batch that
     is not published yet comes first. Raises CheckpointRefused when a later one is sealed.
@@ -86,15 +87,15 @@ def seal(key: str, batch: int, manifest: Manifest) -> Request[tuple[int, Manifes
 
 
 def announce(key: str, batch: int, manifest: Manifest, name: str) -> Request[bool]:
-    """Announce that all of a sealed batch is published, before the evidence is looked at.
+    """Announce that all of a sealed batch is published, before the evidence is checked.
 
-    name: one that no other announcement has. Answers False where it is not sealed like this.
+    name: a name that no other announcement has. Answers False where this manifest is not sealed.
     """
     return Request([Call("announce", [key], [batch, manifest.digest, name])], _yes)
 
 
 def conclude(key: str, batch: int, name: str) -> Request[bool]:
-    """Note that everything that a sealed batch consists of is published.
+    """Note that all stages of a sealed batch are published.
 
     Answers False where the announcement of that name is gone: Redis fell back meanwhile, or another
     driver is at work.
@@ -103,7 +104,7 @@ def conclude(key: str, batch: int, name: str) -> Request[bool]:
 
 
 def unseal(key: str, batch: int, manifest: Manifest) -> Request[bool]:
-    """Let a batch of which a stage is lost be staged anew.
+    """Let a batch that has lost a stage be staged anew.
 
     Answers False where this manifest is not sealed and pending any more.
     """
@@ -112,7 +113,7 @@ def unseal(key: str, batch: int, manifest: Manifest) -> Request[bool]:
 
 
 def last_sealed(key: str) -> Request[Sealed]:
-    """Look up the batch sealed last, and what of it is not noted as published."""
+    """Look up the batch sealed last, and its stages that are not noted as published."""
 
     def read(replies: list[Any]) -> Sealed:
         batch, messages, text = replies[0]

@@ -1,4 +1,4 @@
-"""Requests of people and services that fill queues: send, cancel, requeue, purge."""
+"""Requests of senders and operators: send, cancel, requeue, purge."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ MESSAGES_A_SEND = 3900
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """How many messages were new, and how many merged into one already stored."""
+    """How many messages were new, and how many merged with one already stored."""
 
     new: int
     merged: int
 
 
 def send(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[SendResult]:
-    """Send messages to all consumer groups: by slot, score, content, score, content, ...
+    """Send messages to all consumer groups; answer how many were new in the first group.
 
-    The score of a RangeMerge message is its time range, of others the score in the store. The
-    answer counts the messages of the first group.
+    by_slot: by slot, score, content, score, content, ... The score of a RangeMerge message is its
+    time range; of other types, the score in the store.
     """
     calls = [
         _send_call(queues, slot, part)
@@ -76,8 +76,8 @@ def purge(
 ) -> Request[int]:
     """Delete messages from one queue for good; answer how many were there.
 
-    by_slot: by slot, score, content, score, content, ... A message that has another score by now
-    (it was sent again, or died again) stays; an empty score stands for any.
+    by_slot: by slot, score, content, score, content, ... A message whose score has changed (it
+    was sent again, or died again) stays; an empty score stands for any.
     """
     counter = "" if kind is QueueKind.DEAD else "cancelled"
     calls = [

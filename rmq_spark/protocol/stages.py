@@ -1,4 +1,4 @@
-"""Requests of a sink that stages messages, unseen by consumers, until their batch is published."""
+"""Requests of a sink: stage messages, hidden from consumers, and publish them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ PUBLISHES_A_PIPELINE = 16
 
 @dataclass(frozen=True)
 class StageName:
-    """The name of what one attempt of one task staged. No two attempts share a name."""
+    """The name of the stage of one attempt of one task. No two attempts share a name."""
 
     query: str
     batch: int
@@ -36,7 +36,7 @@ class StageName:
 
 @dataclass(frozen=True)
 class Begun:
-    """A registered stage: when it was begun, ms, and how many of its messages were published."""
+    """A registered stage: when it was begun, in ms, and how many of its messages are published."""
 
     ms: int
     published: int = 0
@@ -50,11 +50,11 @@ class Begun:
 def stage(
     queues: TopicQueues, name: str, by_slot: Mapping[int, Pairs], held: Mapping[int, int]
 ) -> Request[dict[int, int]]:
-    """Append messages to a stage; answer how many it holds then, by slot.
+    """Append messages to a stage; answer how many it now holds, by slot.
 
     by_slot: by slot, score, content, score, content, ..., at most MESSAGES_A_STAGING messages.
-    held: by slot, messages that the stage holds. Raises ServerFull, and StageLost where the stage
-    holds more or fewer.
+    held: by slot, how many messages the stage should hold before. Raises ServerFull, and StageLost
+    where the stage holds another number.
     """
     calls = [
         Call("stage", _keys(queues, slot, name), [name, held.get(slot, 0), len(pairs) // 2], pairs)
@@ -66,10 +66,11 @@ def stage(
 def publish(
     queues: TopicQueues, totals: Mapping[int, Mapping[str, int]]
 ) -> BoundedRequest[SendResult]:
-    """Move stages into the stores: by slot and name, how many messages each was given.
+    """Move stages into the stores.
 
-    A stage that was published before adds nothing. Raises StageLost where a stage and what was
-    published of it are more or fewer.
+    totals: by slot and name, how many messages each stage was given. A stage that was published
+    before adds nothing. Raises StageLost where a stage and its published messages do not add up to
+    its total.
     """
     send_script = queues.definition.type.send_script
     calls = [

@@ -1,4 +1,4 @@
-"""The queues of a topic as one consumer group has them: what every request about them needs."""
+"""The queues of a topic in one consumer group, which every request about them takes."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,5 +45,5 @@ class TopicQueues:
 
 @lru_cache(maxsize=8192)
 def keys_of(keys: Keys, slot: int, kinds: str) -> tuple[str, ...]:
-    """Return the keys of a slot by the names of their methods. Asked for again and again."""
+    """Return the keys of a slot by the names of their methods. Cached: the hot paths ask again."""
     return tuple(getattr(keys, kind)(slot) for kind in kinds.split())
