@@ -160,5 +160,5 @@ def test_tls_is_not_taken_for_granted_without_it(start, tls_executable, authorit
         connect(url, patience_s=0.2)
     with servers.local(tls_executable) as plain:
         tls = plain.url.replace("redis", "rediss", 1)
-        with pytest.raises(ServerUnavailable, match="that the server runs with TLS"):
+        with pytest.raises(ServerUnavailable, match="that the server is running with TLS"):
             connect(tls, patience_s=0.2, socketConnectTimeout="200ms", socketTimeout="200ms")

@@ -187,7 +187,7 @@ def test_a_batch_that_comes_again_with_another_number_of_rows_is_warned_of(
             sink.writer().commit(messages, 1)
     sink.run(1, numbers(0, 40), numbers(40, 47))
     (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    for part in ("batch 1 ", sink.query, "40 messages", "47 rows", "were not", "restored"):
+    for part in ("batch 1 ", sink.query, "40 messages", "47 rows", "are not", "restored"):
         assert part in warning.getMessage()
     assert sorted(sink.consume()) == names(40)
 
