@@ -1,8 +1,5 @@
-"""What consumers hold that do not come back is given back. ``--help`` tells how."""
+"""Give back the messages of claims whose lease has ended; ``--help`` shows the options."""
 
-import sys
+from rmq_spark.jobs.commands import run_job
 
-from rmq_spark.jobs.expire import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+run_job("expire")

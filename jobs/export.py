@@ -1,8 +1,5 @@
-"""Messages of a topic into files, tables and whatever else Spark writes. ``--help`` tells how."""
+"""Export messages of topics to files and tables; ``--help`` shows the options."""
 
-import sys
+from rmq_spark.jobs.commands import run_job
 
-from rmq_spark.jobs.export import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+run_job("export")

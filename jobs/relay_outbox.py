@@ -1,8 +1,5 @@
-"""Messages of a database's outbox into topics. ``--help`` tells how."""
+"""Relay messages from a database's outbox to topics; ``--help`` shows the options."""
 
-import sys
+from rmq_spark.jobs.commands import run_job
 
-from rmq_spark.jobs.outbox.relay_outbox import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+run_job("relay_outbox")

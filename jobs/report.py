@@ -1,8 +1,5 @@
-"""Figures of all topics, appended to a table. ``--help`` tells how."""
+"""Append the figures of all topics to a table; ``--help`` shows the options."""
 
-import sys
+from rmq_spark.jobs.commands import run_job
 
-from rmq_spark.jobs.report import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+run_job("report")

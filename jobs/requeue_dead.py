@@ -1,8 +1,5 @@
-"""What died in a topic comes back. ``--help`` tells how."""
+"""Requeue the dead messages of a topic; ``--help`` shows the options."""
 
-import sys
+from rmq_spark.jobs.commands import run_job
 
-from rmq_spark.jobs.requeue_dead import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+run_job("requeue_dead")

@@ -1,8 +1,5 @@
-"""Whatever Spark reads into a topic. ``--help`` tells how."""
+"""Send rows of whatever Spark reads to a topic; ``--help`` shows the options."""
 
-import sys
+from rmq_spark.jobs.commands import run_job
 
-from rmq_spark.jobs.send import main
-
-if __name__ == "__main__":
-    sys.exit(main())
+run_job("send")

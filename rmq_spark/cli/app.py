@@ -11,6 +11,7 @@ from rmq_spark.cli import program_commands, read_commands, repair_commands, topi
 from rmq_spark.cli.arguments import option_help
 from rmq_spark.cli.doctor import doctor
 from rmq_spark.cli.due_command import due
+from rmq_spark.cli.job_command import job
 from rmq_spark.cli.send_commands import cancel, send
 from rmq_spark.cli.session import Session, parse_options
 from rmq_spark.cli.top_command import top
@@ -42,7 +43,16 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "doctor": doctor,
         "metrics": program_commands.metrics,
         "local": program_commands.local,
+        "job": job,
     },
+}
+
+# A job parses its own arguments and has a help of its own.
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "job": {
+        "add_help_option": False,
+        "context_settings": {"ignore_unknown_options": True, "allow_interspersed_args": False},
+    }
 }
 
 
@@ -114,4 +124,4 @@ def _connection(
 
 for commands in COMMANDS.values():
     for name, command in commands.items():
-        app.command(name)(command)
+        app.command(name, **SETTINGS.get(name, {}))(command)

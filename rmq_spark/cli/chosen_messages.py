@@ -10,13 +10,13 @@ import typer
 from rmq_spark.cli.output import messages_text, print_result
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
+from rmq_spark.exit_codes import NOTHING_FOUND
 from rmq_spark.options.option import Option
 from rmq_spark.options.table_options import ENDING_TIME, QUEUE, SLOTS, STARTING_TIME
 from rmq_spark.protocol.pages import Bounds, Page
 from rmq_spark.spark.table.selection import Scope
 from rmq_spark.topics.parsers import moment_from_now
 
-NOTHING_FOUND = 3
 Every = Annotated[
     bool, typer.Option("--all", help="All messages that --slots, --from and --until select.")
 ]

@@ -23,6 +23,7 @@ from rmq_spark.errors import (
     ServerUnsuitable,
     ServerUntrusted,
 )
+from rmq_spark.exit_codes import FAILED
 from rmq_spark.options.ensemble_options import HOSTS
 from rmq_spark.ownership.ensemble import parse_ensemble
 from rmq_spark.transport.server import Server
@@ -91,7 +92,7 @@ def doctor(
         rows = [(f.state, f.what, f.seen, f.remedy) for f in findings]
         print_table(("", "", "seen", "remedy"), rows)
     if any(finding.state == FAIL for finding in findings):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _findings(session: Session, zookeeper: str | None, spark: bool) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from rmq_spark.cli.arguments import Group, Json, Topic
-from rmq_spark.cli.chosen_messages import NOTHING_FOUND, times_of
+from rmq_spark.cli.chosen_messages import times_of
 from rmq_spark.cli.output import (
     age_text,
     messages_text,
@@ -21,6 +21,7 @@ from rmq_spark.cli.output import (
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
+from rmq_spark.exit_codes import NOTHING_FOUND
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import Bounds, QueueKind
 from rmq_spark.topics.definition import (

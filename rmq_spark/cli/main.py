@@ -6,9 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from rmq_spark.errors import InvalidMessage, InvalidOption, RmqError, UnknownTopic
-
-FAILED, MISUSED = 1, 2
+from rmq_spark import exit_codes
+from rmq_spark.errors import RmqError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from rmq_spark.cli.app import app
     except ModuleNotFoundError as error:
         print(f"rmq needs {error.name}: pip install 'rmq-spark[cli]'", file=sys.stderr)  # noqa: T201
-        return FAILED
+        return exit_codes.FAILED
     _log_outages()
     code = _run(app, arguments)
     try:
@@ -55,8 +54,7 @@ def _run(app: Callable[..., object], arguments: Sequence[str] | None) -> int:
         app(args=arguments, prog_name="rmq")
     except RmqError as error:
         print(f"rmq: {error}", file=sys.stderr)  # noqa: T201 - a program
-        misused = isinstance(error, InvalidOption | InvalidMessage | UnknownTopic)
-        return MISUSED if misused else FAILED
+        return exit_codes.of_error(error)
     except OSError as error:
         return _not_written(error)
     except SystemExit as ended:
@@ -67,4 +65,4 @@ def _run(app: Callable[..., object], arguments: Sequence[str] | None) -> int:
 def _not_written(error: OSError) -> int:
     if not isinstance(error, BrokenPipeError):
         print(f"rmq: {error}", file=sys.stderr)  # noqa: T201 - a program
-    return FAILED
+    return exit_codes.FAILED

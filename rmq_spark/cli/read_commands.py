@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from rmq_spark.cli.arguments import From, Group, Json, Queues, Slots, Topic, Until, option_help
-from rmq_spark.cli.chosen_messages import NOTHING_FOUND, pages_of, times_of
+from rmq_spark.cli.chosen_messages import pages_of, times_of
 from rmq_spark.cli.output import (
     content_json,
     content_text,
@@ -27,6 +27,7 @@ from rmq_spark.cli.output import (
 from rmq_spark.cli.session import broker_of, ended_by_signals
 from rmq_spark.client.consumer import POLL_INTERVAL_S, Batch, Consumer
 from rmq_spark.errors import InvalidOption, RmqError
+from rmq_spark.exit_codes import INTERRUPTED, NOTHING_FOUND
 from rmq_spark.options.option import Option
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Delivered
 from rmq_spark.protocol.pages import Entry, QueueKind, first_entries
@@ -35,7 +36,6 @@ from rmq_spark.topics.parsers import duration
 
 DEFAULT_SHOWN = 20
 MOST_SHOWN = 1_000_000  # the command holds all of them in memory
-INTERRUPTED = 130
 WAIT = Option("--wait", duration(0), "How long to wait for the first message", default="0s")
 _PEEKED = ("queue", "slot", "content", "due", "priority", "retries", "held since", "by", "died")
 _CONSUMED = "{:>5}  {:<24}  {:>8}  {:>7}  {}"

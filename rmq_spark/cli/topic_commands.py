@@ -19,6 +19,7 @@ from rmq_spark.cli.output import (
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
+from rmq_spark.exit_codes import NOTHING_FOUND
 from rmq_spark.options.topic_options import (
     GROUPS,
     MAX_RETRIES,
@@ -59,7 +60,7 @@ def list_topics(
     else:
         print_line("There are no topics." if pattern == ".*" else f"No topic matches {pattern}.")
     if not definitions and pattern != ".*":
-        raise typer.Exit(3)
+        raise typer.Exit(NOTHING_FOUND)
 
 
 def create(

@@ -1,4 +1,4 @@
-"""The topics that jobs for all of them work on."""
+"""The topics that a job for all topics works on."""
 
 import argparse
 import re
@@ -13,25 +13,25 @@ from rmq_spark.transport.server import Server
 
 
 def add_topics(parser: argparse.ArgumentParser) -> None:
-    """--topics, and options of the connection."""
+    """Add --topics, and the options of the connection."""
     parser.add_argument(
         "--topics",
         type=_pattern,
         default=".*",
         metavar="PATTERN",
-        help="a regular expression for whole names (default: all)",
+        help="a regular expression that must match whole names (default: all topics)",
     )
     add_options(
         parser,
         *("-o", "--option"),
-        "an option of the connection, redis.* or keyPrefix; repeatable. RMQ_REDIS_URL says where "
-        "Redis is, too, and there a password stays out of the list of processes",
+        "an option of the connection, such as redis.url or keyPrefix; repeatable. Set an address "
+        "that holds a password with RMQ_REDIS_URL, which the list of processes does not show",
     )
 
 
 @contextmanager
 def broker_of(given: argparse.Namespace) -> Iterator[Broker]:
-    """The broker that the options name, closed at the end. Raises InvalidOption, ServerError."""
+    """Open the broker that the options name. Raises InvalidOption, ServerError."""
     values = CONNECTION.parse(given.option)
     broker = Broker(Server(connection_of(values)), key_prefix=values[KEY_PREFIX])
     try:

@@ -1,4 +1,4 @@
-"""A database through JDBC, as Spark reaches it: one connection of the driver, its errors told."""
+"""A database that Spark reaches through JDBC: a connection of the driver, and its errors."""
 
 import os
 import re
@@ -11,24 +11,25 @@ from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # likewise
 from pyspark.sql import SparkSession
 
-from rmq_spark.jobs.program import JobFailed, JobMisused
+from rmq_spark.errors import InvalidOption
+from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.sql_dialects import Dialect, driver_of, has_users, is_fault_of_row
 
-# What a table may be called here: it becomes part of statements.
+# A table's name becomes part of statements.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
-# Spark wraps what a task threw into what the stage and the job threw.
+# Spark wraps the exception of a task in those of the stage and the job.
 _MOST_CAUSES = 30
-_TELL_STATE = (
+_STATE_METHODS = (
     ("java.sql.SQLException", "getSQLState"),
     ("org.apache.spark.SparkThrowable", "getSqlState"),
 )
 
 
 class Database:
-    """What the options of Spark's format jdbc name.
+    """The database that the options of Spark's format jdbc name.
 
-    options: url, user, password, driver and so on. Its repr and errors show none of them but the
-    part of the url before any ``?`` or ``;``.
+    options: url, user, password, driver and so on. The repr and the errors show only the part of
+    the url before any ``?`` or ``;``.
     """
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str]) -> None:
@@ -42,16 +43,16 @@ class Database:
 
     @property
     def address(self) -> str:
-        """Its url without what may be secret."""
+        """The url without the part that may hold secrets."""
         return re.split(r"[?;]", self.options["url"])[0]
 
     def connect(self) -> "Connection":
-        """A connection of its own, which commits every statement.
+        """Open a new connection, which commits every statement.
 
-        Raises JobFailed where there is no driver, Py4JJavaError where the database refuses.
+        Raises JobFailed if there is no driver, Py4JJavaError if the database refuses.
         """
         jdbc = self._jvm.org.apache.spark.sql.execution.datasources.jdbc
-        # Spark asks for a table; nothing is read of it here.
+        # Spark demands the name of a table, but does not read it here.
         given = self._jvm.PythonUtils.toScalaMap({**self.options, "dbtable": "rmq"})
         try:
             options = jdbc.JDBCOptions(given)
@@ -60,36 +61,37 @@ class Database:
             raise JobFailed(
                 f"There is no JDBC driver for {self.address} "
                 f"({error.java_exception.getMessage()}). Name its jar, such as --conf "
-                "spark.jars=/path/to/driver.jar, and where that is not enough its class with the "
-                "option driver."
+                "spark.jars=/path/to/driver.jar. If that is not enough, name the class of the "
+                "driver with the option driver."
             ) from error
         return Connection(self, factory.apply(-1))
 
 
 def jdbc_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options, with the driver, and with user and password of RMQ_JDBC_USER and _PASSWORD.
+    """Return the options, and the driver, the user and the password that they lack.
 
-    What is given already stays. In the environment a password is not in the list of processes.
+    User and password come from RMQ_JDBC_USER and RMQ_JDBC_PASSWORD: the list of processes does not
+    show the environment.
     """
     shown = re.split(r"[?;]", options["url"])[0]
     if re.search(r"[^:]@|password *=", shown, re.IGNORECASE):
-        raise JobMisused(
-            "A user or password in the url is not accepted: it shows in errors. Accepted: "
+        raise InvalidOption(
+            "A user or password in the url is not accepted, because errors show the url. Set "
             "RMQ_JDBC_USER and RMQ_JDBC_PASSWORD, or the options user and password."
         )
     if not has_users(options["url"]):
         return dict(options)
     given = {name.lower() for name in options}
-    told = {
+    found = {
         "user": os.environ.get("RMQ_JDBC_USER"),
         "password": os.environ.get("RMQ_JDBC_PASSWORD"),
         "driver": driver_of(options["url"]),
     }
-    return {**options, **{name: v for name, v in told.items() if v and name not in given}}
+    return {**options, **{name: v for name, v in found.items() if v and name not in given}}
 
 
 class Connection:
-    """Statements on one connection. A context manager, closed at its end."""
+    """A connection that runs statements. A context manager, which closes it."""
 
     def __init__(self, database: Database, java: Any) -> None:
         self._database = database
@@ -103,22 +105,22 @@ class Connection:
 
     @property
     def dialect(self) -> Dialect:
-        """What is particular to the database."""
+        """The dialect of the database."""
         return self._database.dialect
 
     @property
     def address(self) -> str:
-        """Where the database is."""
+        """The address of the database."""
         return self._database.address
 
     def quoted(self, name: str) -> str:
-        """A column's name as it stands in statements."""
+        """Quote the name of a column for a statement."""
         mark = str(self._java.getMetaData().getIdentifierQuoteString())
         return f"{mark}{name.replace(mark, mark + mark)}{mark}"
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All statements meanwhile are committed at the end, or at an error none."""
+        """Commit all statements at the end, or none of them after an error."""
         self._java.setAutoCommit(False)
         try:
             yield
@@ -132,7 +134,7 @@ class Connection:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Within a transaction: at an error, what was done meanwhile is undone."""
+        """Undo the statements since the savepoint after an error, within a transaction."""
         point = self._java.setSavepoint()
         try:
             yield
@@ -142,7 +144,7 @@ class Connection:
         self._java.releaseSavepoint(point)
 
     def _undo(self, step: Callable[[], None]) -> None:
-        """Undoes; where the connection is gone, the database has done so already."""
+        """Undo. If the connection is gone, the database has done so already."""
         try:
             step()
         except Exception:
@@ -150,12 +152,12 @@ class Connection:
                 raise
 
     def update(self, sql: str, *values: Any) -> int:
-        """Runs a statement. Returns how many rows it changed."""
+        """Run a statement, and return how many rows it changed."""
         with self._prepared(sql, values) as statement:
             return int(statement.executeUpdate())
 
     def update_each(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Runs a statement once for each row of values."""
+        """Run a statement once for each row of values."""
         with self._prepared(sql, ()) as statement:
             for row in rows:
                 self._bind(statement, row)
@@ -164,7 +166,7 @@ class Connection:
                 statement.executeBatch()
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows that a query finds. For few: each value is fetched by itself."""
+        """Return the rows that a query finds. Only for few rows: each value is a call."""
         with self._prepared(sql, values) as statement:
             found = statement.executeQuery()
             width = found.getMetaData().getColumnCount()
@@ -174,26 +176,26 @@ class Connection:
             return rows
 
     def columns(self, table: str) -> dict[str, int]:
-        """The columns of a table as the database writes them, with java.sql.Types; none: no table.
+        """Return the columns of a table with their java.sql.Types; none if there is no table.
 
-        Raises JobFailed for a name that needs quotes.
+        The names are spelled as in the database. Raises InvalidOption for a name that needs quotes.
         """
         meta = self._java.getMetaData()
         schema, _, name = check_name(table).rpartition(".")
-        # The case in which a name without quotes is kept.
+        # The case in which the database stores a name without quotes.
         fold = str.upper if meta.storesUpperCaseIdentifiers() else str.lower
         place = (fold(schema) or self._java.getSchema(), fold(name))
         found = meta.getColumns(None, *place, "%")
         columns = {}
         while found.next():
-            # What was asked for is a pattern, in which an underscore is any character.
+            # The request was a pattern, in which an underscore is any character.
             if (found.getString("TABLE_SCHEM"), found.getString("TABLE_NAME")) != place:
                 continue
             columns[str(found.getString("COLUMN_NAME"))] = int(found.getInt("DATA_TYPE"))
         return columns
 
     def create(self, table: str, *statements: str) -> None:
-        """Makes a table by statements, all or none, unless it is there: another may make it now."""
+        """Create a table in one transaction, unless it exists, or another job creates it now."""
         if self.columns(table):
             return
         try:
@@ -215,25 +217,26 @@ class Connection:
 
     def _bind(self, statement: Any, values: Sequence[Any]) -> None:
         for at, value in enumerate(values, 1):
-            if isinstance(value, int):  # py4j makes an int or a long of it, whichever it fits
+            if isinstance(value, int):  # py4j passes an int or a long, whichever fits
                 statement.setLong(at, value)
             else:
                 statement.setString(at, value)
 
 
 def check_name(table: str) -> str:
-    """A table's name. Raises JobMisused for one that would need quotes."""
+    """Return the name of a table. Raises InvalidOption for a name that needs quotes."""
     if not _NAME.fullmatch(table):
-        raise JobMisused(
+        raise InvalidOption(
             f"The table {table!r} is not accepted. Accepted: letters, digits and underscores, "
-            "with a schema and a dot before it if need be; or a view of such a name."
+            "after a schema and a dot if you need one. For another table, create a view with such "
+            "a name."
         )
     return table
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a row cannot be written. state: its SQLSTATE."""
+    """The reason why a row cannot be written. state: the SQLSTATE."""
 
     state: str
     text: str
@@ -243,14 +246,14 @@ class Refusal:
 
 
 def refusal(spark: SparkSession, error: BaseException) -> Refusal | None:
-    """Why a row is refused for good, where an error says that; None for any other error."""
+    """Return why an error means that a row can never be written; None for other errors."""
     gateway = spark.sparkContext._gateway
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     deepest = None
     for _ in range(_MOST_CAUSES):
         if java is None:
             break
-        for kind, state in _TELL_STATE:
+        for kind, state in _STATE_METHODS:
             if is_instance_of(gateway, java, kind) and getattr(java, state)():
                 deepest = Refusal(str(getattr(java, state)()), str(java.getMessage()))
         java = java.getCause()

@@ -1,40 +1,33 @@
-"""``jobs/expire.py``: gives back what consumers hold that do not come back."""
+"""The job ``expire``: give back messages that consumers hold and will not commit."""
 
 import argparse
-from collections.abc import Sequence
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.jobs.chosen_topics import add_topics, broker_of
-from rmq_spark.jobs.job_arguments import new_parser
-from rmq_spark.jobs.program import run
+from rmq_spark.jobs.commands import run_job
+from rmq_spark.jobs.program import Job
 from rmq_spark.topics.definition import TopicDefinition
 
 DESCRIPTION = """\
-Gives back, in all topics and consumer groups, the messages of claims whose lease has run out.
-Whoever reads a topic does so by the way; this is for topics that nobody reads. It also forgets
-consumers, and what senders have staged, that nobody came back to for 30 days. Takes nothing from
-anybody who is alive.
+Give back the messages of claims whose lease has ended, in all topics and consumer groups.
+
+A query or consumer that reads a topic does this by itself: run the job for topics that nobody
+reads. It also forgets consumers, and staged batches of senders, that were not seen for 30 days.
+It takes nothing from a consumer that is alive.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the job. Returns its exit code."""
-    return run(new_job_parser(), expire, arguments)
-
-
-def new_job_parser() -> argparse.ArgumentParser:
-    """The arguments of the job."""
-    parser = new_parser("expire", DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the job."""
     add_topics(parser)
-    return parser
 
 
 def expire(given: argparse.Namespace) -> str:
-    """Does it, and says what it did topic by topic."""
+    """Give messages back, and return a line for each topic."""
     with broker_of(given) as broker:
         lines = [_expire(broker, topic) for topic in broker.topics(given.topics.fullmatch)]
-    return "\n".join(lines) or "There is no such topic."
+    return "\n".join(lines) or "No topic matches."
 
 
 def _expire(broker: Broker, topic: TopicDefinition) -> str:
@@ -43,3 +36,9 @@ def _expire(broker: Broker, topic: TopicDefinition) -> str:
         for group in topic.groups
     )
     return f"{topic.name}: {given_back:,} messages given back"
+
+
+JOB = Job("expire", DESCRIPTION, add_arguments, expire)
+
+if __name__ == "__main__":
+    run_job("expire")

@@ -1,8 +1,8 @@
-"""``jobs/export.py``: a topic into files, a table, or whatever else Spark writes."""
+"""The job ``export``: write the messages of topics with any format of Spark."""
 
 import argparse
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
@@ -12,30 +12,32 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from rmq_spark.jobs.commands import run_job
 from rmq_spark.jobs.formats import FILES, add_place, is_jdbc, place_options
 from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.job_arguments import (
     add_number,
     add_options,
     add_shape,
+    add_spark_settings,
     add_streaming,
-    new_spark_parser,
     shaped,
     trigger,
 )
 from rmq_spark.jobs.outbox.exceptions_table import SUFFIX
-from rmq_spark.jobs.program import Ending, JobFailed, has_ended, in_session, run
+from rmq_spark.jobs.program import Ending, Job, JobFailed, has_ended, in_session
 from rmq_spark.jobs.targets import NUMBER, ExportBatch, SparkTarget, Target
 from rmq_spark.options.job_options import MAX_REFUSED
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.sink.exactly_once_writer import QUERY_ID
 
 DESCRIPTION = """\
-Takes messages from a topic and writes them into files (--to parquet --path ...), a table of a
-database (--to jdbc --url ... --table ...), or any other format of Spark. Files and tables of
-databases get each message once, whatever is killed; other formats at least once. What is refused
-for good (by a constraint of the table, or because --select fails for it) goes to the exceptions
-table, and the rest of its batch is written. Examples: docs/jobs.md.
+Export the messages of topics to files, tables of databases or another format of Spark.
+
+Files (--to parquet --path ...) and tables (--to jdbc --url ... --table ...) get each message
+exactly once, also when the job is killed and started again. Other formats get it at least once.
+A message that the target can never take (a constraint of the table refuses it, or --select fails
+for it) goes to the exceptions table, and the rest of its batch is written. Examples: docs/jobs.md.
 """
 TESTED = ("parquet", "orc", "json", "csv", "jdbc", "console")
 _BINARY = StructType(
@@ -47,33 +49,32 @@ _BINARY = StructType(
 _log = logging.getLogger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the job. Returns its exit code."""
-    return run(new_job_parser(), in_session(export), arguments)
-
-
-def new_job_parser() -> argparse.ArgumentParser:
-    """The arguments of the job."""
-    parser = new_spark_parser("export", DESCRIPTION)
-    parser.add_argument("--topic", required=True, help="one, or several by commas")
-    add_options(parser, *("-o", "--option"), "an option of the rmq source, redis.* too; repeatable")
-    add_place(parser, "--to", "--target-option", "parquet, jdbc, console, ...")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the job."""
+    parser.add_argument(
+        "--topic", required=True, metavar="NAMES", help="topics, separated by commas (required)"
+    )
+    add_options(
+        parser, *("-o", "--option"), "an option of the source, such as redis.url; repeatable"
+    )
+    add_place(parser, "--to", "--target-option", "the format to write: parquet, jdbc, console, ...")
     add_streaming(parser, required=True)
     add_shape(parser, "messages")
     parser.add_argument(
-        "--binary", action="store_true", help="content is BINARY; else it is a STRING"
+        "--binary", action="store_true", help="read content as BINARY instead of STRING"
     )
     parser.add_argument(
         "--exceptions",
-        help="of jdbc a table, else a folder of Parquet files (default: the name of the table, of "
-        f"the path or of the checkpoint, and {SUFFIX})",
+        metavar="NAME",
+        help="the exceptions table: for jdbc a table, otherwise a folder of Parquet files "
+        f"(default: the table, the path or the checkpoint, followed by {SUFFIX})",
     )
     add_number(parser, MAX_REFUSED)
-    return parser
+    add_spark_settings(parser)
 
 
 def export(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Runs the query until it ends (--once) or for ever. Returns what it did."""
+    """Run the query until nothing is due (--once) or a signal ends it; return its totals."""
     target = _target(spark, given)
     topics = "topics" if "," in given.topic else "topic"
     messages = (
@@ -102,7 +103,7 @@ def export(spark: SparkSession, given: argparse.Namespace) -> str:
 def _target(spark: SparkSession, given: argparse.Namespace) -> Target:
     if given.format not in TESTED:
         _log.warning(
-            "The format %s is not among those that are tested (%s): each message is written at "
+            "The format %s is not one of those that are tested (%s). Each message is written at "
             "least once.",
             *(given.format, ", ".join(TESTED)),
         )
@@ -114,7 +115,7 @@ def _target(spark: SparkSession, given: argparse.Namespace) -> Target:
 
 
 class _Ended(Exception):
-    """Ends a query before it begins with another batch."""
+    """The end of a query, before it begins another batch."""
 
 
 def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
@@ -136,11 +137,11 @@ def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
 def _into(
     target: Target, given: argparse.Namespace, totals: dict[str, int], ending: Ending
 ) -> Callable[[DataFrame, int], None]:
-    """What is called for each batch. totals: is added to."""
+    """Return the function that writes a batch. It adds to the totals."""
 
     def shape(messages: DataFrame) -> DataFrame:
         if not given.binary:
-            # Fails for a content that is no text, as a transformation does: it is refused.
+            # This fails for a content that is not text, as --select may: the message is refused.
             text = sql.validate_utf8(sql.col("content").cast("string"))
             messages = messages.withColumn("content", text)
         return shaped(messages, "messages", given.select, given.where, NUMBER)
@@ -149,16 +150,16 @@ def _into(
 
     def write(messages: DataFrame, number: int) -> None:
         nonlocal begun
-        # The first batch may be one that an export which was killed has written already: it is not
-        # for others.
+        # The first batch may be one that a killed export wrote but did not commit: it must not go
+        # to others.
         if ending.is_asked and begun:
             raise _Ended
         begun = True
         query = messages.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if query is None:
             raise JobFailed(
-                "Spark does not tell which streaming query this is, so a batch that comes again "
-                "cannot be known. Accepted: PYSPARK_PIN_THREAD is true, as by default."
+                "Spark does not report the id of the streaming query, so a replayed batch cannot "
+                "be recognized. Remove PYSPARK_PIN_THREAD from the environment, or set it to true."
             )
         numbered = messages.select(sql.monotonically_increasing_id().alias(NUMBER), "*").persist()
         try:
@@ -171,3 +172,9 @@ def _into(
         _log.info("Batch %d: %d messages, %d refused", number, amount, refused)
 
     return write
+
+
+JOB = Job("export", DESCRIPTION, add_arguments, in_session(export))
+
+if __name__ == "__main__":
+    run_job("export")

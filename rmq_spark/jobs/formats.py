@@ -1,35 +1,39 @@
-"""What jobs read from and write to: a format of Spark and its options, from the command line."""
+"""Where a job reads or writes: a format of Spark and its options, from the command line."""
 
 import argparse
 import os
 
+from rmq_spark.errors import InvalidOption
 from rmq_spark.jobs.database import jdbc_options
 from rmq_spark.jobs.job_arguments import add_options
-from rmq_spark.jobs.program import JobMisused
 
-# Formats that are folders of files.
+# Formats whose path is a folder of files.
 FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 
 
 def add_place(parser: argparse.ArgumentParser, flag: str, option_flag: str, what: str) -> None:
-    """The arguments that name it. flag, option_flag: such as --to and --target-option."""
-    parser.add_argument(flag, dest="format", required=True, metavar="FORMAT", help=what)
-    parser.add_argument("--path", help="of files: the folder")
+    """Add the arguments of a format. flag, option_flag: such as --to and --target-option."""
     parser.add_argument(
-        "--url", default=os.environ.get("RMQ_JDBC_URL"), help="of jdbc (default: RMQ_JDBC_URL)"
+        flag, dest="format", required=True, metavar="FORMAT", help=f"{what} (required)"
     )
-    parser.add_argument("--table", help="of jdbc: the table")
+    parser.add_argument("--path", help="the folder, for formats of files")
+    parser.add_argument(
+        "--url",
+        default=os.environ.get("RMQ_JDBC_URL"),
+        help="the database, for jdbc (default: RMQ_JDBC_URL)",
+    )
+    parser.add_argument("--table", help="the table, for jdbc")
     add_options(
         parser,
         option_flag,
-        "another option of the format; repeatable. user and password of jdbc come from "
-        "RMQ_JDBC_USER and RMQ_JDBC_PASSWORD, where these are set",
+        "another option of the format; repeatable. Set the user and the password of a database "
+        "with RMQ_JDBC_USER and RMQ_JDBC_PASSWORD",
     )
     parser.set_defaults(option_dest=option_flag.strip("-").replace("-", "_"))
 
 
 def place_options(given: argparse.Namespace) -> dict[str, str]:
-    """The options for Spark. Raises JobMisused where the format lacks one."""
+    """Return the options for Spark. Raises InvalidOption if the format needs another one."""
     options = dict(getattr(given, given.option_dest))
     names = {"url": given.url, "dbtable": given.table} if is_jdbc(given) else {"path": given.path}
     options |= {name: value for name, value in names.items() if value is not None}
@@ -38,10 +42,10 @@ def place_options(given: argparse.Namespace) -> dict[str, str]:
         needed = {"path": "--path"}
     for name, argument in needed.items():
         if name not in options:
-            raise JobMisused(f"The format {given.format} needs {argument}.")
+            raise InvalidOption(f"The format {given.format} needs {argument}.")
     return jdbc_options(options) if is_jdbc(given) else options
 
 
 def is_jdbc(given: argparse.Namespace) -> bool:
-    """Whether it is a table of a database."""
+    """Check whether the format is a table of a database."""
     return bool(given.format == "jdbc")

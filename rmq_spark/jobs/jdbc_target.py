@@ -1,18 +1,19 @@
-"""A table of a database as an export's target: each batch once, whatever is killed.
+"""A table of a database as the target of an export. A kill at any time repeats no batch.
 
 Spark writes a batch into a stage: a table with the columns of the target and none of its
 constraints. Then one transaction of the driver does the rest::
 
-    note the batch's number        compare-and-set: a batch that is noted already is left out
-    stage -> target                what a constraint refuses is found by halving, with savepoints
-    look for rows that are twice   a task that was thought lost may have written, too
+    note the batch's number        compare-and-set: a batch that is noted already is skipped
+    stage -> target                halving, with savepoints, finds rows that a constraint refuses
+    look for duplicate rows        a task that Spark took for lost may have written, too
     refused -> exceptions table
     commit
 
-Killed before the commit nothing of the batch is in the target; after it all of it is, and the
-batch that Spark runs again ends at the first step. Where rows were there twice all is undone, and
-the stage filled anew: looked for last they are seen whenever they came. A stage belongs to one
-start of an export; the next start of the same checkpoint drops it.
+An export that is killed before the commit leaves nothing of the batch in the target. After the
+commit all of the batch is there, and the first step skips a replay. If there are duplicate rows,
+the transaction is rolled back and the stage is filled again. The check comes last so that it sees
+all duplicates. A stage belongs to one run of an export; the next run with the same checkpoint drops
+it.
 """
 
 import uuid
@@ -30,25 +31,28 @@ from rmq_spark.jobs.sql_dialects import create_empty_copy
 from rmq_spark.jobs.targets import NUMBER, ExportBatch
 
 LEDGER = "rmq_export"
-# Beside the columns of the target. A row of the stage has the same ROW whenever a task writes it;
-# rows of an earlier attempt, which a task of it may still bring, count for nothing.
+# Columns of the stage. A row has the same ROW whenever a task writes it. Rows of an earlier attempt
+# are ignored, because a late task may still write them.
 ATTEMPT, ROW = "rmq_attempt", "rmq_row"
 _TRIES = 3
 _LAST = 2**63 - 1  # no message has a higher number
 
 
 class _RanTwice(Exception):
-    """The stage holds rows twice."""
+    """The stage holds duplicate rows."""
 
 
 class JdbcTarget:
-    """One table. options: of Spark's format jdbc. exceptions: a table of the same database."""
+    """A table as a target.
+
+    options: those of Spark's format jdbc. exceptions: a table of the same database.
+    """
 
     def __init__(self, spark: SparkSession, options: Mapping[str, str], exceptions: str) -> None:
         self._table = check_name(options["dbtable"])
         self._exceptions = check_name(exceptions)
         self._database = Database(spark, options)
-        # Beside the target: where it may be written, tables may be made.
+        # They are in the schema of the target, where the user can probably create tables.
         schema, dot, _ = self._table.rpartition(".")
         self._ledger = f"{schema}{dot}{LEDGER}"
         self._stage = f"{schema}{dot}rmq_stage_{uuid.uuid4().hex[:12]}"
@@ -63,14 +67,14 @@ class JdbcTarget:
             for _ in range(_TRIES):
                 if self._noted(connection, batch):
                     return 0
-                # TRUNCATE would wait for a lost task's transaction.
+                # TRUNCATE would wait for the transaction of a lost task.
                 connection.update(f"DELETE FROM {self._stage}")
                 refused = self._fill(batch)
                 with suppress(_RanTwice):
                     return self._commit(connection, batch, refused)
         raise JobFailed(
-            f"Spark wrote rows twice in each of {_TRIES} tries: executors die, or seem slow. "
-            "Nothing of the batch was committed: it comes again."
+            f"Spark wrote duplicate rows in each of {_TRIES} tries, because executors die or seem "
+            "lost. Nothing of the batch was committed. Start the export again to repeat it."
         )
 
     def close(self) -> None:
@@ -80,7 +84,7 @@ class JdbcTarget:
                 _drop(connection, self._stage)
 
     def _begin(self, connection: Connection, batch: ExportBatch) -> None:
-        """Makes the tables that are missing, and a stage in place of the last start's."""
+        """Create the tables that are missing, and replace the stage of the last run."""
         rows = batch.shape(batch.messages)
         if not connection.columns(self._table):
             self._append(rows.drop(NUMBER).limit(0), self._table)
@@ -126,17 +130,17 @@ class JdbcTarget:
         return [connection.quoted(there[name.lower()]) for name in wanted]
 
     def _noted(self, connection: Connection, batch: ExportBatch) -> bool:
-        """Whether it was written by a run before."""
+        """Check whether an earlier run wrote the batch."""
         noted = f"SELECT batch FROM {self._ledger} WHERE query = ? AND batch >= ?"
         return bool(connection.query(noted, batch.query, batch.batch))
 
     def _note(self, connection: Connection, batch: ExportBatch) -> bool:
-        """Notes it. Returns False where another run has done so; waits for one that is at it."""
+        """Note the batch. Returns False if another run has; waits for one that is doing so."""
         change = f"UPDATE {self._ledger} SET batch = ? WHERE query = ? AND batch < ?"
         return bool(connection.update(change, batch.batch, batch.query, batch.batch))
 
     def _fill(self, batch: ExportBatch) -> dict[int, Refusal]:
-        """Writes the batch into the stage, and returns what cannot even be written there."""
+        """Write the batch into the stage, and return the messages that fail even there."""
         self._attempt += 1
         rows = batch.shape(batch.messages)
         why = self._staged(rows, sql.monotonically_increasing_id())
@@ -153,7 +157,7 @@ class JdbcTarget:
         return refused_among(batch.numbers(), attempt, batch.most_refused)
 
     def _staged(self, rows: DataFrame, place: Column) -> Refusal | None:
-        """place: the same for a row whenever its task is run, and another for each other one."""
+        """Append rows to the stage. place: unique to a row, and the same when its task reruns."""
         rows = rows.withColumn(ROW, sql.concat_ws(":", NUMBER, place))
         rows = rows.withColumn(ATTEMPT, sql.lit(self._attempt).cast("long"))
         try:
@@ -169,9 +173,9 @@ class JdbcTarget:
     def _commit(
         self, connection: Connection, batch: ExportBatch, refused: dict[int, Refusal]
     ) -> int:
-        """Stage -> target, but what is refused already. Returns how many messages are.
+        """Move the stage to the target, and return how many messages are refused.
 
-        Raises _RanTwice, and then has changed nothing.
+        Raises _RanTwice, after a rollback.
         """
         with connection.transaction():
             if not self._note(connection, batch):
@@ -187,7 +191,7 @@ class JdbcTarget:
         return len(refused)
 
     def _insert(self, connection: Connection, batch: ExportBatch) -> dict[int, Refusal]:
-        """Stage -> target. Returns what a constraint refuses."""
+        """Move the stage to the target, and return the messages that a constraint refuses."""
         names = ", ".join(self._columns)
         move = (
             f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._stage} "

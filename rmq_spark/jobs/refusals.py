@@ -1,23 +1,23 @@
-"""Which messages of a batch a target refuses for good, found by halving."""
+"""Find by halving the messages of a batch that a target can never take."""
 
 from collections.abc import Callable, Sequence
 
 from rmq_spark.jobs.database import Refusal
 from rmq_spark.jobs.program import JobFailed
 
-# Writes messages from one number to another, both included: all of them, or none and why not.
+# Write the messages from one number to another, inclusive: all, or none and return the reason.
 Attempt = Callable[[int, int], Refusal | None]
 
 
 class TooManyRefused(JobFailed):
-    """More messages of a batch are refused than were to be expected."""
+    """More messages of a batch are refused than --max-refused allows."""
 
 
 def refused_among(numbers: Sequence[int], attempt: Attempt, most: int) -> dict[int, Refusal]:
-    """Writes all messages but those that are refused, and returns these.
+    """Write all messages except those that are refused, and return the refused ones.
 
-    numbers: of the messages, ascending. Costs about ``2 * log2(len(numbers))`` attempts for each
-    message that is refused. Raises TooManyRefused when there are more than ``most``.
+    numbers: the numbers of the messages, ascending. Each refused message costs about
+    ``2 * log2(len(numbers))`` attempts. Raises TooManyRefused when there are more than ``most``.
     """
     refused: dict[int, Refusal] = {}
     waiting = [numbers] if numbers else []
@@ -33,8 +33,8 @@ def refused_among(numbers: Sequence[int], attempt: Attempt, most: int) -> dict[i
         refused[some[0]] = why
         if len(refused) > most:
             raise TooManyRefused(
-                f"More than {most} messages of one batch were refused. If they are right to be "
-                "refused, raise --max-refused. Nothing of the batch was committed: it comes again. "
-                f"The last one: {' '.join(str(why).split())}"
+                f"More than {most} messages of one batch were refused. Nothing of the batch was "
+                "committed. If the refusals are right, raise --max-refused and start the job "
+                f"again. The last one: {' '.join(str(why).split())}"
             )
     return refused

@@ -1,8 +1,7 @@
-"""``jobs/report.py``: the figures of all topics, as rows of a table."""
+"""The job ``report``: append the figures of all topics to a table."""
 
 import argparse
 import uuid
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,16 +9,19 @@ from pyspark.sql import SparkSession
 
 from rmq_spark.client.overview import Row, look
 from rmq_spark.jobs.chosen_topics import add_topics, broker_of
+from rmq_spark.jobs.commands import run_job
 from rmq_spark.jobs.formats import FILES, add_place, place_options
-from rmq_spark.jobs.job_arguments import new_spark_parser
-from rmq_spark.jobs.program import in_session, run
+from rmq_spark.jobs.job_arguments import add_spark_settings
+from rmq_spark.jobs.program import Job, in_session
 
 DESCRIPTION = """\
-Appends one row for each topic and consumer group to a table: what its queues hold now, and its
-counters since it was made. Start it on a schedule; each start adds rows of its own, all or none.
-Files are read as one table: spark.read.parquet(path).
+Append the figures of topics to a table, a row for each topic and consumer group.
+
+A row shows what the queues hold now, and the counters since the topic was created. Run the job on
+a schedule. Each run appends all of its rows or none. Read files as one table with
+spark.read.parquet(path).
 """
-# Counters have the names of the scripts; columns those of SQL.
+# The columns for counters. SQL names are in snake case, those of the scripts are not.
 COUNTERS = {
     "accepted": "accepted",
     "merged": "merged",
@@ -36,26 +38,20 @@ SCHEMA = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the job. Returns its exit code."""
-    return run(new_job_parser(), in_session(report), arguments)
-
-
-def new_job_parser() -> argparse.ArgumentParser:
-    """The arguments of the job."""
-    parser = new_spark_parser("report", DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the job."""
     add_topics(parser)
-    add_place(parser, "--to", "--target-option", "parquet, jdbc, console, ...")
-    return parser
+    add_place(parser, "--to", "--target-option", "the format to write: parquet, jdbc, console, ...")
+    add_spark_settings(parser)
 
 
 def report(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Looks, appends, and says how many rows."""
+    """Append the figures, and return how many rows there are."""
     with broker_of(given) as broker:
         rows = [row for row in look(broker) if given.topics.fullmatch(row.topic)]
     options = place_options(given)
     if given.format in FILES:
-        # A folder of its own: two writers into one folder would remove each other's files.
+        # Each run has a folder: two writers in one folder would remove each other's files.
         options["path"] += f"/run={uuid.uuid4().hex}"
     frame = spark.createDataFrame([_figures(row) for row in rows], SCHEMA).coalesce(1)
     frame.write.format(given.format).options(**options).mode("append").save()
@@ -81,3 +77,9 @@ def _figures(row: Row) -> tuple[Any, ...]:
 
 def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+JOB = Job("report", DESCRIPTION, add_arguments, in_session(report))
+
+if __name__ == "__main__":
+    run_job("report")

@@ -1,47 +1,47 @@
-"""``jobs/requeue_dead.py``: what died in a topic comes back."""
+"""The job ``requeue_dead``: requeue the dead messages of a topic."""
 
 import argparse
-from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from rmq_spark.jobs.job_arguments import add_options, new_spark_parser
-from rmq_spark.jobs.program import in_session, run
+from rmq_spark.jobs.commands import run_job
+from rmq_spark.jobs.job_arguments import add_options, add_spark_settings
+from rmq_spark.jobs.program import Job, in_session
 from rmq_spark.options.connection_options import CONNECTION
 from rmq_spark.options.table_options import ENDING_TIME, SLOTS, STARTING_TIME
 
 DESCRIPTION = """\
-Brings the messages of a topic's dead queue back as first deliveries, due at once unless an option
-such as -o fixedTime=... says when: all of them, or those that --where, --slots and the times
-choose. Started again, or twice at once, it brings back what is still dead.
+Requeue the dead messages of a topic, all of them or those that you choose.
+
+They come back as first deliveries, due at once or when an option such as -o fixedTime=... says.
+Choose messages with --where, --slots, --from and --until. It is safe to start the job again, or
+twice at once: it requeues the messages that are still dead.
 """
 _SEARCHED = "content BINARY, topic STRING, slot INT, diedAt TIMESTAMP"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the job. Returns its exit code."""
-    return run(new_job_parser(), in_session(requeue_dead), arguments)
-
-
-def new_job_parser() -> argparse.ArgumentParser:
-    """The arguments of the job."""
-    parser = new_spark_parser("requeue_dead", DESCRIPTION)
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", help="the consumer group they died in (default: the first)")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the job."""
+    parser.add_argument("--topic", required=True, help="the topic (required)")
     parser.add_argument(
-        "--where", metavar="SQL", help="a condition over the columns content, slot and diedAt"
+        "--group", help="the consumer group whose dead messages to requeue (default: the first)"
+    )
+    parser.add_argument(
+        "--where",
+        metavar="SQL",
+        help="requeue messages that meet a condition on content, slot and diedAt (default: all)",
     )
     parser.add_argument("--slots", help=SLOTS.plain_help)
     parser.add_argument("--from", dest="since", metavar="TIME", help=STARTING_TIME.plain_help)
     parser.add_argument("--until", metavar="TIME", help=ENDING_TIME.plain_help)
-    add_options(parser, *("-o", "--option"), "an option of the rmq sink, redis.* too; repeatable")
-    parser.add_argument("--dry-run", action="store_true", help="only count them")
-    return parser
+    add_options(parser, *("-o", "--option"), "an option of the sink, such as redis.url; repeatable")
+    parser.add_argument("--dry-run", action="store_true", help="only count the messages")
+    add_spark_settings(parser)
 
 
 def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Finds them, brings them back, and says how many."""
+    """Requeue the messages, and return how many there are."""
     group = {} if given.group is None else {"group": given.group}
     scope = {
         SLOTS.name: given.slots,
@@ -55,13 +55,13 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
         .schema(_SEARCHED)
         .load()
     )
-    # A condition is about the text; what is no UTF-8 has none, and is brought back as it is.
+    # A condition sees the content as text, or NULL where it is not UTF-8; the bytes are requeued.
     found = (
         dead.withColumnRenamed("content", "bytes")
         .withColumn("content", sql.try_validate_utf8(sql.col("bytes").cast("string")))
         .where(given.where or "true")
         .select("topic", "slot", sql.col("bytes").alias("content"))
-        # All are found before the first one goes back: what fails at once is not found again.
+        # Find all before the first is requeued: a message that dies again is not found twice.
         .localCheckpoint()
     )
     amount = found.count()
@@ -73,5 +73,11 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
 
 
 def _connection(options: dict[str, str]) -> dict[str, str]:
-    """Those that reading has, too."""
+    """Return the options that a read accepts, too."""
     return {name: text for name, text in options.items() if CONNECTION.find(name)}
+
+
+JOB = Job("requeue_dead", DESCRIPTION, add_arguments, in_session(requeue_dead))
+
+if __name__ == "__main__":
+    run_job("requeue_dead")

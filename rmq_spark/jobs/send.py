@@ -1,60 +1,62 @@
-"""``jobs/send.py``: whatever Spark reads into a topic."""
+"""The job ``send``: send rows of whatever Spark reads to topics."""
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rmq_spark.errors import InvalidMessage
+from rmq_spark.errors import InvalidMessage, InvalidOption
+from rmq_spark.jobs.commands import run_job
 from rmq_spark.jobs.formats import add_place, place_options
 from rmq_spark.jobs.job_arguments import (
     add_options,
     add_shape,
+    add_spark_settings,
     add_streaming,
-    new_spark_parser,
     shaped,
     trigger,
 )
-from rmq_spark.jobs.program import JobMisused, in_session, run, run_query
+from rmq_spark.jobs.program import Job, in_session, run_query
 from rmq_spark.jobs.spool import check_run, spooled
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.validation import REASON, with_refusals
 
 DESCRIPTION = """\
-Sends rows of files, a table, a database or a stream to a topic. --select makes of their columns
-those that are sent: content, and fixedTime, priority, timeRange, slotBasis, topic.
-Three ways: as they are (each start sends all rows again); with --run NAME, the rows of the first
-start by that name, once, however often it is started; with --stream what comes in, exactly once.
+Send rows of files, a table, a database or a stream to topics.
+
+--select makes the columns that are sent from those of the source: content, and fixedTime,
+priority, timeRange, slotBasis, topic. There are three ways to send:
+  as it is            each run sends every row again
+  --run NAME          a run with a name sends its rows once, however often it is started
+  --stream            new rows are sent as they arrive, exactly once
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the job. Returns its exit code."""
-    return run(new_job_parser(), in_session(send), arguments)
-
-
-def new_job_parser() -> argparse.ArgumentParser:
-    """The arguments of the job."""
-    parser = new_spark_parser("send", DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the job."""
     add_place(
         *(parser, "--from", "--source-option"),
-        "parquet, csv, json, jdbc, kafka, ...; or table, with its name as --path",
+        "the format to read: parquet, csv, json, jdbc, kafka, ...; or table, a table of Spark's "
+        "catalog whose name is in --path",
     )
-    parser.add_argument("--schema", metavar="DDL", help="columns, for files without them")
+    parser.add_argument(
+        "--schema", metavar="DDL", help="the columns and their types (default: those of the source)"
+    )
     add_shape(parser, "rows")
-    parser.add_argument("--topic", help="or the option or column topic")
-    add_options(parser, *("-o", "--option"), "an option of the rmq sink, redis.* too; repeatable")
+    parser.add_argument("--topic", help="the topic (default: the column topic)")
+    add_options(parser, *("-o", "--option"), "an option of the sink, such as redis.url; repeatable")
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--stream", action="store_true", help="read it as a stream")
-    ways.add_argument("--run", metavar="NAME", help="such as the date: sent once by that name")
+    ways.add_argument("--stream", action="store_true", help="read the source as a stream")
+    ways.add_argument(
+        "--run", metavar="NAME", help="the name of a run that is sent once, such as its date"
+    )
     add_streaming(parser, required=False)
-    return parser
+    add_spark_settings(parser)
 
 
 def send(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Sends in one of the three ways, and says so."""
+    """Send the rows in one of the three ways."""
     _check_way(given)
     sink = {**given.option, **({} if given.topic is None else {"topic": given.topic})}
     if given.run:
@@ -68,7 +70,7 @@ def send(spark: SparkSession, given: argparse.Namespace) -> str:
 
 
 def _send_run(spark: SparkSession, sink: dict[str, str], given: argparse.Namespace) -> str:
-    """Sends the rows of a run by its name, unless that is done."""
+    """Send the rows of a run, unless they are sent already."""
     folder = f"{given.checkpoint.rstrip('/')}/{given.run}"
     rows = spooled(spark, folder, lambda: _source(spark, given), lambda kept: _check(kept, sink))
     query = _stream(rows, sink, f"{folder}/sent", {"availableNow": True})
@@ -78,7 +80,7 @@ def _send_run(spark: SparkSession, sink: dict[str, str], given: argparse.Namespa
 
 
 def _check(rows: DataFrame, sink: dict[str, str]) -> None:
-    """Raises InvalidMessage for a row that the topic does not take: then nothing is kept."""
+    """Raise InvalidMessage for a row that its topic refuses; then no row is kept."""
     checked = with_refusals(rows, rows.columns, parse_sink_options(sink))
     for row in checked.where(f"{REASON} IS NOT NULL").select(REASON).limit(1).collect():
         raise InvalidMessage(row[0])
@@ -87,9 +89,11 @@ def _check(rows: DataFrame, sink: dict[str, str]) -> None:
 def _check_way(given: argparse.Namespace) -> None:
     lasting = given.stream or given.run
     if lasting and not given.checkpoint:
-        raise JobMisused("--stream and --run need --checkpoint, a folder that is kept.")
+        raise InvalidOption(
+            "--stream and --run need --checkpoint, a folder that is kept between runs."
+        )
     if not lasting and (given.checkpoint or given.once or given.trigger):
-        raise JobMisused("--checkpoint, --once and --trigger need --stream or --run.")
+        raise InvalidOption("--checkpoint, --once and --trigger need --stream or --run.")
     if given.run:
         check_run(given.run)
 
@@ -109,7 +113,7 @@ def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
 def _stream(
     rows: DataFrame, sink: dict[str, str], checkpoint: str, when: dict[str, Any]
 ) -> StreamingQuery:
-    """Sends until it ends, and returns the query. when: the trigger."""
+    """Send until the query ends, and return the query. when: the trigger."""
     query = (
         rows.writeStream.format("rmq")
         .options(**{"deliveryGuarantee": "exactlyOnce", **sink})
@@ -119,3 +123,9 @@ def _stream(
     )
     run_query(query)
     return query
+
+
+JOB = Job("send", DESCRIPTION, add_arguments, in_session(send))
+
+if __name__ == "__main__":
+    run_job("send")

@@ -1,4 +1,4 @@
-"""Rows of a run with a name, kept as files until they are sent: a run is read once."""
+"""The rows of a named run, kept as files so that the source is read only once."""
 
 import re
 import uuid
@@ -8,16 +8,16 @@ from typing import Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq_spark.jobs.program import JobMisused
+from rmq_spark.errors import InvalidOption
 
 KEPT = "rows"
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # Spark passes over . and _ at the start
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # Spark skips files that begin with . or _
 
 
 def check_run(name: str) -> None:
-    """Raises JobMisused for a name that cannot be a folder's."""
+    """Raise InvalidOption for a name that cannot be the name of a folder."""
     if not _RUN.fullmatch(name):
-        raise JobMisused(
+        raise InvalidOption(
             f"--run {name!r} is not accepted. Accepted: 1 to 100 letters, digits and . _ - of "
             "which the first is a letter or digit, such as 2026-11-22."
         )
@@ -29,10 +29,10 @@ def spooled(
     read: Callable[[], DataFrame],
     check: Callable[[DataFrame], None],
 ) -> DataFrame:
-    """The rows of a run as a stream, from files in its folder, which has nothing else in it.
+    """Return the rows of a run as a stream of the files in its folder.
 
-    The first start reads them, and keeps them if check does not raise. Others do not read again:
-    the source may be gone by then.
+    The first start reads the source, and keeps the rows if check raises nothing. Later starts do
+    not read the source, which may be gone.
     """
     place = _Place(spark._jvm, spark.sparkContext._jsc.hadoopConfiguration(), folder)
     if not place.has(KEPT):
@@ -48,7 +48,7 @@ def spooled(
 
 
 class _Place:
-    """A folder of any file system that Spark knows."""
+    """A folder in any file system that Spark knows."""
 
     def __init__(self, jvm: Any, settings: Any, folder: str) -> None:
         self._hadoop: Any = jvm.org.apache.hadoop.fs
@@ -57,16 +57,16 @@ class _Place:
         self._folder = folder.rstrip("/")
 
     def path(self, name: str) -> str:
-        """The full path of what is called so in it."""
+        """Return the full path of a name in the folder."""
         return f"{self._folder}/{name}"
 
     def has(self, name: str) -> bool:
-        """Whether it is there."""
+        """Check whether a name exists in the folder."""
         return bool(self._system.exists(self._at(name)))
 
     def move(self, name: str, to: str) -> None:
-        """Moves a folder as a whole; where another has come first, that one stays."""
-        # Unlike that of FileSystem, this rename never moves into a folder that is there already.
+        """Rename a subfolder in one step. If another job was first, its folder stays."""
+        # Unlike that of FileSystem, this rename never moves a folder into an existing one.
         files = self._hadoop.FileContext.getFileContext(self._system.getUri(), self._settings)
         none = getattr(self._hadoop, "Options$Rename").values()[:0]
         try:
@@ -76,7 +76,7 @@ class _Place:
                 raise
 
     def remove(self, name: str) -> None:
-        """Removes it with all that is in it; nothing where it is not there."""
+        """Remove a subfolder with its contents, if it exists."""
         self._system.delete(self._at(name), True)
 
     def _at(self, name: str) -> Any:

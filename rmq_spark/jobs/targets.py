@@ -1,4 +1,4 @@
-"""Where an export writes: files and any other format of Spark. Tables of databases: jdbc_target."""
+"""Targets of an export: files and other formats of Spark. For databases see jdbc_target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from rmq_spark.jobs.outbox.exceptions_table import Refused
 from rmq_spark.jobs.refusals import refused_among
 
 NUMBER = "rmq_number"
-# The folder of a batch is a partition of the table by this name.
+# The partition of the table that holds a batch is a folder with this name.
 BATCH = "rmq_batch"
 
 
 @dataclass(frozen=True)
 class ExportBatch:
-    """Messages of one batch, each with a number in the column NUMBER, ascending with their order.
+    """A batch of messages. Their numbers in the column NUMBER ascend with their order.
 
-    shape: what is written of messages; it keeps NUMBER. query, batch: together they name it for
-    ever: a batch that is run again holds the same messages.
+    shape: transform messages into the rows to write; it keeps NUMBER. query, batch: the permanent
+    name of the batch: a replay holds the same messages.
     """
 
     messages: DataFrame
@@ -33,23 +33,23 @@ class ExportBatch:
 
     @property
     def name(self) -> str:
-        """The same for each run of the batch, another for each other batch."""
+        """The name of the batch, the same for each replay."""
         return f"{self.query}-{self.batch}"
 
     def between(self, first: int, last: int) -> DataFrame:
-        """What is written of the messages with these numbers."""
+        """Return the rows to write for the messages from one number to another, inclusive."""
         return self.shape(self.messages.where(sql.col(NUMBER).between(first, last)))
 
     def numbers(self) -> list[int]:
-        """Of all its messages, ascending."""
+        """Return the numbers of all messages, ascending."""
         return sorted(row[0] for row in self.messages.select(NUMBER).collect())
 
     def exceptions(self, refused: dict[int, Refusal]) -> list[Refused]:
-        """What the exceptions table gets."""
+        """Return the rows of the exceptions table for messages that are refused."""
         if not refused:
             return []
         rows = self.messages.where(sql.col(NUMBER).isin(list(refused)))
-        # What is no text is shown in hex.
+        # A content that is not UTF-8 is shown in hex.
         binary = sql.col("content").cast("binary")
         text = sql.when(sql.is_valid_utf8(binary), binary.cast("string")).otherwise(sql.hex(binary))
         found = rows.select(NUMBER, "topic", text.alias("content")).collect()
@@ -58,22 +58,22 @@ class ExportBatch:
 
 
 class Target(Protocol):
-    """What an export writes into."""
+    """A place that an export writes to."""
 
     def write(self, batch: ExportBatch) -> int:
-        """Writes a batch but what is refused for good, which goes to the exceptions.
+        """Write a batch, and put messages that are refused into the exceptions table.
 
-        Returns how many were refused. Raises for everything else; then the batch comes again.
+        Returns how many messages are refused. Raises any other error; the batch is then replayed.
         """
 
     def close(self) -> None:
-        """Removes what only a running export needs."""
+        """Remove the tables that only a running export needs."""
 
 
 class SparkTarget:
-    """A format that Spark writes by name, files so that a batch run again replaces itself.
+    """A format that Spark writes by name. In files, a replayed batch replaces itself.
 
-    Nothing but the transformation refuses a message here. exceptions: a folder of Parquet files.
+    Only the transformation refuses messages here. exceptions: a folder of Parquet files.
     """
 
     def __init__(self, form: str, options: dict[str, str], exceptions: str) -> None:
@@ -117,7 +117,7 @@ class SparkTarget:
 
 
 def _tried(batch: ExportBatch) -> Callable[[int, int], Refusal | None]:
-    """Works a transformation out and throws the result away."""
+    """Return an attempt that runs the transformation and discards the rows."""
 
     def attempt(first: int, last: int) -> Refusal | None:
         try:

@@ -21,7 +21,7 @@ from .running import COMMAND, started
 
 ALL = (
     "topics create alter delete pause resume show lower-epochs send consume peek due cancel "
-    "requeue purge expire top doctor local metrics"
+    "requeue purge expire top doctor local metrics job"
 )
 
 
@@ -38,7 +38,7 @@ def test_the_help_names_all_commands_and_exit_codes(rmq):
 @pytest.mark.parametrize("name", ALL.split())
 def test_every_command_has_help(rmq, name):
     told = rmq(name, "--help")
-    assert (told.code, "Usage: rmq" in told.out) == (0, True)
+    assert (told.code, f"usage: rmq {name} " in " ".join(told.out.lower().split())) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,15 @@ def test_other_options_of_the_connection_are_passed_on(rmq):
     refused = rmq("-o", "redis.sentinelMaster=m", "topics")
     assert (refused.code, "needs redis.sentinels" in refused.err) == (2, True)
     assert rmq("-o", "redis.clientName=looker", "topics").code == 0
+
+
+def test_a_job_gets_the_options_of_the_connection_and_its_own(rmq):
+    rmq.topic()
+    done = rmq("job", "expire", "--topics", "Ord.*")
+    assert (done.code, done.out) == (0, "Orders: 0 messages given back\n"), done.err
+    assert rmq("job", "expire", "--help").out.startswith("usage: rmq job expire ")
+    for wrong in (["job"], ["job", "expires"], ["job", "expire", "--topic", "("]):
+        assert rmq(*wrong).code == 2
 
 
 def test_top_tells_rates_and_owners(rmq):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
 
@@ -14,13 +15,12 @@ from pyspark.errors import PySparkException
 
 from rmq_spark.client import connect
 from rmq_spark.errors import InvalidOption, UnknownTopic
-from rmq_spark.jobs import program
-from rmq_spark.jobs.job_arguments import new_parser
+from rmq_spark.jobs import commands
+from rmq_spark.jobs.program import Job, JobFailed
 
 from .. import ROOT, quick_spark
 
 JOBS = ROOT / "jobs"
-NAMES = ["send", "export", "relay_outbox", "requeue_dead", "expire", "report"]
 TRACE = 'Failed: Traceback (most recent call last):\n  File "x.py", line 1, in x\n'
 ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=2")
 
@@ -65,16 +65,16 @@ def orders(redis_of_jobs):
         broker.delete("Orders")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", commands.MODULES)
 def test_each_job_tells_how_it_is_used(name, run):
     code, out, err = run(name, "--help")
     assert (code, err) == (0, "")
-    assert out.startswith(f"usage: {name}")
+    assert out.startswith(f"usage: python -m rmq_spark.jobs {name}")
 
 
 def test_every_job_is_among_them():
     demos = {"demo", "cluster_demo"}
-    assert {path.stem for path in JOBS.glob("*.py")} - demos == set(NAMES)
+    assert {path.stem for path in JOBS.glob("*.py")} - demos == set(commands.MODULES)
 
 
 def test_an_outbox_in_the_embedded_database_begins_with_nothing(run, orders, tmp_path):
@@ -152,9 +152,8 @@ def test_an_option_without_a_name_is_not_shown(run):
     ("error", "code", "told"),
     [
         (InvalidOption("topic='No/Such'"), 2, "topic='No/Such'"),
-        (UnknownTopic("no NoSuch"), 1, "no NoSuch"),
-        (program.JobFailed("no such table"), 1, "no such table"),
-        (program.JobMisused("which table?"), 2, "which table?"),
+        (UnknownTopic("no NoSuch"), 2, "no NoSuch"),
+        (JobFailed("no such table"), 1, "no such table"),
         # As it comes from one of Spark's Python processes, and from Spark itself.
         (PySparkException(f"{TRACE}rmq_spark.errors.InvalidMessage: Row 3"), 2, "Row 3"),
         (PySparkException(f"{TRACE}rmq_spark.errors.ServerFull: full"), 1, "full"),
@@ -166,8 +165,42 @@ def test_how_a_job_ended_is_its_exit_code(error, code, told, capsys):
     def job(_):
         raise error
 
-    assert program.run(new_parser("a_job", "It fails."), job, []) == code
+    assert commands.run(Job("a_job", "It fails.", lambda _: None, job), Namespace()) == code
     assert capsys.readouterr().err == ("" if told is None else f"a_job: {told}\n")
+
+
+@pytest.mark.parametrize("name", commands.MODULES)
+def test_the_help_shows_defaults_and_what_is_required(name):
+    (names,) = [one for one in commands.new_parser()._actions if one.choices]
+    for action in names.choices[name]._actions:
+        if action.required:
+            assert "(required)" in action.help, action.dest
+        elif action.option_strings and action.default not in (None, False, {}, "==SUPPRESS=="):
+            assert "(default: " in action.help, action.dest
+    assert "Exit codes: 0 done" in names.choices[name].format_help()
+
+
+@pytest.mark.parametrize("module", ["rmq_spark.jobs", *commands.MODULES.values()])
+def test_a_module_that_is_misused_is_not_silent(module):
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--nonsense"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: python -m rmq_spark.jobs")
+
+
+def test_every_way_to_start_a_job_runs_it(orders, redis_of_jobs):
+    environment = {**os.environ, "RMQ_REDIS_URL": redis_of_jobs.url}
+    for way in ("rmq_spark.jobs expire", "rmq_spark.jobs.expire", "rmq_spark.cli job expire"):
+        command = [sys.executable, "-m", *way.split(), "--topics", "Orders"]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert (done.returncode, done.stdout) == (0, "Orders: 0 messages given back\n"), done
 
 
 def test_jobs_without_spark_need_none(run, orders):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from rmq_spark.errors import UnknownTopic
+from rmq_spark.errors import InvalidOption, UnknownTopic
 from rmq_spark.jobs.database import Connection, Database
-from rmq_spark.jobs.program import JobFailed, JobMisused
+from rmq_spark.jobs.program import JobFailed
 
 ORDERS = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4")
 
@@ -304,7 +304,7 @@ def test_options_of_a_new_topic_are_for_that_of_the_option_alone(outbox):
     ],
 )
 def test_a_password_in_the_url_is_refused_and_not_shown(trade, url):
-    with pytest.raises(JobMisused, match="RMQ_JDBC_PASSWORD") as failure:
+    with pytest.raises(InvalidOption, match="RMQ_JDBC_PASSWORD") as failure:
         trade.relay("--url", url, *ORDERS)
     assert "ame" not in str(failure.value).replace("name", "")
 
@@ -314,7 +314,7 @@ def test_a_password_in_the_url_is_refused_and_not_shown(trade, url):
     [
         (None, "There is no table"),
         ("CREATE TABLE {t} (id BIGINT, content TEXT)", "has no column state"),
-        ("CREATE TABLE {t} (id UUID, content TEXT, state TEXT)", "is no whole number"),
+        ("CREATE TABLE {t} (id UUID, content TEXT, state TEXT)", "is not a whole number"),
     ],
 )
 def test_a_table_that_is_none_is_told(trade, sql, told):
@@ -330,7 +330,7 @@ def test_a_topic_that_is_not_there_is_told_before_anything_is_sent(trade):
 
 
 def test_a_name_that_would_end_a_statement_is_refused(trade):
-    with pytest.raises(JobFailed, match="letters, digits and underscores"):
+    with pytest.raises(InvalidOption, match="letters, digits and underscores"):
         trade.job("relay_outbox", "--once", "--table", "x; DROP TABLE y", *ORDERS)
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from rmq_spark.errors import InvalidMessage
+from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.jobs import send
-from rmq_spark.jobs.program import JobMisused
 
 SHAPE = (
     *("--select", "concat('order ', id) AS content, CAST(0 AS BIGINT) AS fixedTime"),
@@ -165,7 +164,7 @@ def test_a_run_with_a_row_that_is_refused_is_not_kept(trade):
     ],
 )
 def test_what_does_not_go_together_is_told(trade, arguments, told):
-    with pytest.raises(JobMisused, match=told):
+    with pytest.raises(InvalidOption, match=told):
         trade.job("send", "--from", "parquet", "--path", "p", *SHAPE, *arguments)
 
 

@@ -4,6 +4,7 @@ import time
 
 from rmq_spark.client import Message
 from rmq_spark.jobs import expire
+from rmq_spark.jobs.commands import new_parser
 
 
 def kill(trade, *contents):
@@ -72,9 +73,10 @@ def test_what_a_dead_consumer_holds_is_given_back_in_all_groups(trade):
         assert len(consumer.poll()) == 1
         while not consumer.queue.figures().prepare.due:
             time.sleep(0.05)
-    told = expire.expire(expire.new_job_parser().parse_args(trade.redis))
+    told = expire.expire(new_parser().parse_args(["expire", *trade.redis]))
     assert told.splitlines() == ["Mails: 0 messages given back", "Orders: 2 messages given back"]
-    told = expire.expire(expire.new_job_parser().parse_args([*trade.redis, "--topics", "Ord.*"]))
+    given = new_parser().parse_args(["expire", *trade.redis, "--topics", "Ord.*"])
+    told = expire.expire(given)
     assert told == "Orders: 0 messages given back"
     assert [consumer.queue.figures().prepare.count for consumer in consumers] == [0, 0]
 

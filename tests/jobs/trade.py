@@ -5,16 +5,17 @@ import uuid
 
 from rmq_spark.client import Broker
 from rmq_spark.jobs import export, report, requeue_dead, send
+from rmq_spark.jobs.commands import new_parser
 from rmq_spark.jobs.outbox import relay_outbox
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
 
 JOBS = {
-    "relay_outbox": (relay_outbox.new_job_parser, relay_outbox.relay),
-    "export": (export.new_job_parser, export.export),
-    "report": (report.new_job_parser, report.report),
-    "requeue_dead": (requeue_dead.new_job_parser, requeue_dead.requeue_dead),
-    "send": (send.new_job_parser, send.send),
+    "relay_outbox": relay_outbox.relay,
+    "export": export.export,
+    "report": report.report,
+    "requeue_dead": requeue_dead.requeue_dead,
+    "send": send.send,
 }
 
 
@@ -37,8 +38,8 @@ class Trade:
 
     def job(self, name, *arguments):
         """Runs a job in the session of the tests. Returns what it says."""
-        new_parser, work = JOBS[name]
-        return work(self.spark, new_parser().parse_args([*self.redis, *map(str, arguments)]))
+        given = new_parser().parse_args([name, *self.redis, *map(str, arguments)])
+        return JOBS[name](self.spark, given)
 
     def psql(self, sql):
         """Rows of the database, in which {t} stands for this test's own table name."""

@@ -50,6 +50,13 @@ def test_nothing_about_commands_pages_and_the_client_is_long(long, folder):
 
 def test_the_pages_run_every_job():
     programs = [program_of(name) for name in NAMES]
-    demos = {"demo.py", "cluster_demo.py"}  # tests/demo runs the one, people the other
-    jobs = {job.name for job in (ROOT / "jobs").glob("*.py")} - demos
-    assert {job for job in jobs if not any(f"jobs/{job}" in each for each in programs)} == set()
+    demos = {"demo", "cluster_demo"}  # tests/demo runs the one, people the other
+    jobs = {job.stem for job in (ROOT / "jobs").glob("*.py")} - demos
+    assert {
+        job
+        for job in jobs
+        if not any(
+            f"rmq_spark.jobs {job} " in each or f"rmq_spark.jobs {job}\n" in each
+            for each in programs
+        )
+    } == set()

@@ -12,6 +12,7 @@ PACKAGE = ROOT / "rmq_spark"
 # From the bottom up: a room imports from itself and from rooms that stand before it.
 ROOMS = (
     "errors",
+    "exit_codes",
     "topics",
     "protocol",
     "options",

@@ -1,1 +1,1 @@
-"""The transactional outbox: a message table of a database into topics."""
+"""The transactional outbox: relay a message table of a database to topics."""

@@ -1,4 +1,4 @@
-"""The exceptions table: what was refused for good, and why."""
+"""The exceptions table: messages that were refused, and the reasons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from rmq_spark.jobs.database import Connection, check_name
 from rmq_spark.jobs.sql_dialects import cut_text, storable_text
 
 SUFFIX = "_exceptions"
-# Characters; the rest of what is longer is cut off.
+# In characters. A longer text is cut.
 _NAME, _REASON = 300, 2000
 
 
 @dataclass(frozen=True)
 class Refused:
-    """One of its rows. origin: which job refused it, and of what it was made."""
+    """A row of the table. origin: the job that refused the message, and where it came from."""
 
     origin: str
     topic: str | None
@@ -22,7 +22,7 @@ class Refused:
 
 
 def create_exceptions(connection: Connection, table: str) -> None:
-    """Makes the table if there is none."""
+    """Create the table if it does not exist."""
     connection.create(
         table,
         f"CREATE TABLE {check_name(table)} (refused_at TIMESTAMP, origin VARCHAR({_NAME}), topic "
@@ -31,7 +31,7 @@ def create_exceptions(connection: Connection, table: str) -> None:
 
 
 def insert_exceptions(connection: Connection, table: str, refused: Sequence[Refused]) -> None:
-    """Appends rows, within the transaction that is open."""
+    """Append rows within the open transaction."""
     connection.update_each(
         f"INSERT INTO {check_name(table)} (refused_at, origin, topic, content, reason) "
         "VALUES (CURRENT_TIMESTAMP, ?, ?, ?, ?)",

@@ -1,66 +1,72 @@
-"""``jobs/relay_outbox.py``: a transactional outbox into topics."""
+"""The job ``relay_outbox``: relay a transactional outbox to topics."""
 
 import argparse
 import logging
 import os
-from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
+from rmq_spark.jobs.commands import run_job
 from rmq_spark.jobs.database import Database, jdbc_options
-from rmq_spark.jobs.job_arguments import add_duration, add_number, add_options, new_spark_parser
+from rmq_spark.jobs.job_arguments import add_duration, add_number, add_options, add_spark_settings
+from rmq_spark.jobs.outbox.exceptions_table import SUFFIX
 from rmq_spark.jobs.outbox.rounds import OutboxRelay, Round
 from rmq_spark.jobs.outbox.tables import OutboxTables, create_messages, create_others
-from rmq_spark.jobs.program import Ending, in_session, run
+from rmq_spark.jobs.program import Ending, Job, in_session
 from rmq_spark.options.job_options import HORIZON, INTERVAL, LIMIT
 
 DESCRIPTION = """\
-Relays messages that a business wrote into its database together with its own rows: those that are
-due within --horizon, from new to sent, into the topic of --topic or of their column topic. Goes
-on until it is ended, or with --once until all that is due now is sent. What a topic cannot take
-goes to the exceptions table. Killed at any moment it loses nothing; what it was sending is sent
-again. Of two that run at once one waits for the other. Columns and examples: docs/jobs.md.
+Relay messages from the outbox of a database to topics.
+
+A service inserts its own rows and their messages into the database in one transaction. The job
+sends the messages that are new and due within --horizon, and marks them as sent. It runs until a
+signal ends it, or with --once until all messages that are due are sent. A message that its topic
+cannot take goes to the exceptions table. A job that is killed loses nothing; the messages it was
+sending are sent again. Of two jobs on one outbox, one waits. Columns and examples: docs/jobs.md.
 """
 DERBY = "jdbc:derby:rmq-outbox;create=true"
 _log = logging.getLogger(__name__)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the job. Returns its exit code."""
-    return run(new_job_parser(), in_session(relay), arguments)
-
-
-def new_job_parser() -> argparse.ArgumentParser:
-    """The arguments of the job."""
-    parser = new_spark_parser("relay_outbox", DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the job."""
     parser.add_argument(
         "--url",
         default=os.environ.get("RMQ_JDBC_URL", DERBY),
-        help="the database (default: RMQ_JDBC_URL, else an embedded Derby in ./rmq-outbox)",
+        help="the JDBC URL of the database (default: RMQ_JDBC_URL, or else an embedded Derby in "
+        "./rmq-outbox)",
     )
     add_options(
         parser,
         "--jdbc-option",
-        "an option of Spark's format jdbc, such as driver; repeatable. user and password come from "
-        "RMQ_JDBC_USER and RMQ_JDBC_PASSWORD, where these are set",
+        "an option of Spark's format jdbc, such as driver; repeatable. Set the user and the "
+        "password with RMQ_JDBC_USER and RMQ_JDBC_PASSWORD",
     )
-    parser.add_argument("--table", default="rmq_outbox", help="the messages (default: %(default)s)")
-    parser.add_argument("--exceptions", help="the exceptions table (default: TABLE_exceptions)")
     parser.add_argument(
-        "--create-tables", action="store_true", help="make the message table if there is none"
+        "--table", default="rmq_outbox", help="the message table (default: %(default)s)"
     )
-    parser.add_argument("--topic", help="for rows whose column topic is null or not there")
-    add_options(parser, *("-o", "--option"), "an option of the rmq sink, redis.* too; repeatable")
+    parser.add_argument(
+        "--exceptions",
+        metavar="TABLE",
+        help=f"the exceptions table (default: the message table, followed by {SUFFIX})",
+    )
+    parser.add_argument(
+        "--create-tables", action="store_true", help="create the message table if it does not exist"
+    )
+    parser.add_argument("--topic", help="the topic of rows whose column topic is null or missing")
+    add_options(parser, *("-o", "--option"), "an option of the sink, such as redis.url; repeatable")
     add_duration(parser, HORIZON)
     add_number(parser, LIMIT)
     ends = parser.add_mutually_exclusive_group()
-    ends.add_argument("--once", action="store_true", help="end when all that is due is sent")
+    ends.add_argument(
+        "--once", action="store_true", help="end when all messages that are due are sent"
+    )
     add_duration(ends, INTERVAL)
-    return parser
+    add_spark_settings(parser)
 
 
 def relay(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Rounds, until nothing is left (--once) or the job is asked to end."""
+    """Relay until nothing is due (--once) or a signal ends the job; return its totals."""
     database = Database(spark, jdbc_options({"url": given.url, **given.jdbc_option}))
     tables = OutboxTables.named(given.table, given.exceptions)
     topic = {} if given.topic is None else {"topic": given.topic}
@@ -76,7 +82,10 @@ def relay(spark: SparkSession, given: argparse.Namespace) -> str:
 
 
 def _rounds(outbox: OutboxRelay, ending: Ending, interval_s: float | None) -> Round:
-    """interval_s: between rounds that found all there was; None: end after the first such one."""
+    """Run rounds, and return their totals.
+
+    interval_s: the wait after a round that found every message; None ends after such a round.
+    """
     total = Round()
     while not ending.is_asked:
         done = outbox.round()
@@ -96,3 +105,9 @@ def _told(done: Round) -> str:
         f"{done.sent:,} messages sent, {done.late:,} of them late arrivals; "
         f"{done.refused:,} refused"
     )
+
+
+JOB = Job("relay_outbox", DESCRIPTION, add_arguments, in_session(relay))
+
+if __name__ == "__main__":
+    run_job("relay_outbox")

@@ -1,18 +1,18 @@
-"""The transactional outbox: messages that a business wrote into its database, relayed into topics.
+"""Rounds of a relay, which sends the messages of a transactional outbox to topics.
 
-The business inserts a row and its message in one transaction; the message's state is ``new``. A
-round of the relay is one transaction, too::
+A service inserts a row and its message in one transaction; the message's state is ``new``. A round
+of the relay is one transaction, too::
 
-    lock the checkpoint            a second relay waits here, until this one is done or dead
-    read what is new and due       the earliest first, up to a limit
-    new -> sent                    by compare-and-set: what was recalled meanwhile stays out
-    send                           into Redis
-    new -> refused                 what the topic cannot take, with a row of the exceptions table
+    lock the checkpoint            a second relay waits here until this one is done or dead
+    read new and due messages      the earliest first, up to a limit
+    new -> sent                    compare-and-set: a message that was recalled is skipped
+    send                           to Redis
+    new -> refused                 messages that the topic cannot take; they get an exceptions row
     move the checkpoint, commit
 
-Whoever is killed before the commit has changed nothing in the database: the messages are still new,
-and the next round sends them again. A message is found by its own state, never by a number or a
-time behind which another transaction could still commit one.
+A relay that is killed before the commit has changed nothing in the database: the messages are still
+new, and the next round sends them again. A message is found by its state. Its number or time would
+not do, because another transaction can still commit an earlier one.
 """
 
 import time
@@ -41,9 +41,10 @@ _IDS_A_STATEMENT = 1000
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did. late: of the sent, those due before the checkpoint of the last one.
+    """The result of a round.
 
-    full: the limit was reached, so there may be more.
+    late: how many of the sent messages were due before the checkpoint of the last round. full: the
+    round reached its limit, so there may be more messages.
     """
 
     sent: int = 0
@@ -59,8 +60,8 @@ class Round:
 class OutboxRelay:
     """The relay of one message table, on a connection of its own.
 
-    sink: options of the rmq sink. horizon_ms: what is due within it is sent; a message without a
-    time is due at once. limit: messages in a round. Raises JobFailed, InvalidOption.
+    sink: options of the sink. horizon_ms: how long before its time a message is sent; a message
+    without a time is due at once. limit: most messages of a round. Raises JobFailed, InvalidOption.
     """
 
     def __init__(
@@ -82,15 +83,15 @@ class OutboxRelay:
         self._options = parse_sink_options(self._sink)
 
     def round(self) -> Round:
-        """Relay up to the limit. Raises what a write raises, and then has changed nothing."""
+        """Relay up to the limit. Raises the errors of a write, after a rollback."""
         until_ms = int(time.time() * 1000) + self._horizon_ms
         # Most rounds find nothing, and cost one query.
         if not self._connection.query(self._wanted("id", until_ms, 1)):
             return Round()
         with self._connection.transaction():
             since_ms = self._lock()
-            # Kept, as it must be the very rows that are marked and sent. Where they get lost with
-            # an executor, Spark does not read them anew but fails.
+            # The rows that are marked must be the rows that are sent. If an executor dies with
+            # them, Spark fails instead of reading other rows.
             rows = self._read(until_ms).localCheckpoint()
             is_good = sql.col(REASON).isNull()
             found = rows.select("id", _DUE_MS, is_good.alias("good")).collect()
@@ -114,7 +115,7 @@ class OutboxRelay:
         return done
 
     def _wanted(self, columns: str, until_ms: int, amount: int) -> str:
-        """The query for what is new and due until then, the earliest first."""
+        """Return the query for messages that are new and due until then, the earliest first."""
         due, order = "", "id"
         if self._layout.timed:
             due = f" AND (fixed_time IS NULL OR fixed_time < {self._until_sql(until_ms)})"
@@ -127,23 +128,23 @@ class OutboxRelay:
     def _until_sql(self, until_ms: int) -> str:
         if self._layout.time_is_whole:
             return str(until_ms)
-        # The database knows what zone its times are in.
+        # Only the database knows the zone of its times.
         return seconds_from_now(self._horizon_ms // 1000)
 
     def _lock(self) -> int:
-        """Waits for other relays. Returns until when all was sent, in ms since 1970."""
+        """Wait for other relays, and return the time of the checkpoint in ms since 1970."""
         table = self._tables.checkpoint
         self._connection.update(f"UPDATE {table} SET rounds = rounds + 1")
         found = self._connection.query(f"SELECT sent_until_ms FROM {table}")
         if len(found) != 1:
             raise JobFailed(
                 f"{table} has {len(found)} rows instead of the one that relays lock. If it is "
-                "empty, drop it: the next start makes it."
+                "empty, drop it: the next start creates it."
             )
         return int(found[0][0])
 
     def _read(self, until_ms: int) -> DataFrame:
-        """Messages as the sink has them, with their id, when each is due and why it is refused."""
+        """Read messages with the columns of the sink, their id, due time and refusal."""
         columns = ", ".join(("id", *self._layout.sent))
         rows = (
             self._database.spark.read.format("jdbc")
@@ -161,12 +162,12 @@ class OutboxRelay:
         return with_refusals(rows, names, self._options)
 
     def _mark(self, ids: Sequence[int]) -> set[int]:
-        """New -> sent. Returns those that were no longer new, or there.
+        """Mark messages as sent, and return the ids of those that were no longer new.
 
-        Raises JobFailed for ids that do not name one row each.
+        Raises JobFailed for ids that are null or not unique.
         """
         if None in ids:
-            raise JobFailed(f"{self._tables.messages} has a row whose id is null: give it one.")
+            raise JobFailed(f"{self._tables.messages} has a row whose id is null. Give it an id.")
         if len(set(ids)) < len(ids):
             raise self._not_unique()
         sent_at = ", sent_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
@@ -188,12 +189,12 @@ class OutboxRelay:
 
     def _not_unique(self) -> JobFailed:
         return JobFailed(
-            f"{self._tables.messages} has messages with the same id, so that one could be marked "
-            "for the other. Make id its primary key."
+            f"{self._tables.messages} has messages with the same id, so one could be marked "
+            "instead of the other. Make id the primary key."
         )
 
     def _refuse(self, rows: DataFrame) -> None:
-        """Notes what the topics cannot take."""
+        """Put messages that the topics cannot take into the exceptions table."""
         binary = isinstance(rows.schema["content"].dataType, BinaryType)
         content = sql.hex("content") if binary else sql.col("content")
         topic = sql.col("topic") if "topic" in rows.columns else sql.lit(None)
@@ -226,9 +227,9 @@ class OutboxRelay:
 
 
 def _with_topic(sink: dict[str, str]) -> dict[str, str]:
-    """Finds or makes the topic of the options, and returns those that rows of all topics may have.
+    """Find or create the topic of the options, and return the options that suit all topics.
 
-    Before the first message, so that whoever reads the topic can start.
+    The topic exists before its first message, so that its readers can start.
     """
     options = parse_sink_options(sink)
     if options.topic is None:

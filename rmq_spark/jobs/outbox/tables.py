@@ -1,4 +1,4 @@
-"""The tables of a transactional outbox: messages, how far they are sent, what was refused."""
+"""The tables of a transactional outbox: messages, checkpoint and exceptions."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from rmq_spark.jobs.database import Connection, check_name
 from rmq_spark.jobs.outbox.exceptions_table import SUFFIX, create_exceptions
 from rmq_spark.jobs.program import JobFailed
 
-# Columns of the message table that are sent, and what they are for the sink.
+# Columns of the message table that are sent, and their names in the sink.
 SENT = {
     "topic": "topic",
     "content": "content",
@@ -21,27 +21,27 @@ _WHOLE_TYPES = (-6, 4, 5, -5)  # java.sql.Types: TINYINT, INTEGER, SMALLINT, BIG
 
 @dataclass(frozen=True)
 class OutboxTables:
-    """Their names. exceptions: another one than the default."""
+    """The names of the tables."""
 
     messages: str
     exceptions: str
 
     @staticmethod
     def named(messages: str, exceptions: str | None = None) -> "OutboxTables":
-        """Raises JobFailed for a name that needs quotes."""
+        """Derive the names. Raises InvalidOption for a name that needs quotes."""
         return OutboxTables(check_name(messages), check_name(exceptions or messages + SUFFIX))
 
     @property
     def checkpoint(self) -> str:
-        """One row, which a relay locks: how far it is."""
+        """The table with one row, which a relay locks, and which holds its progress."""
         return f"{self.messages}_checkpoint"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a message table has. sent: columns of SENT.
+    """The columns that a message table has. sent: the columns of SENT.
 
-    time: fixed_time is there, and whether as whole ms since 1970. marked: sent_at is there.
+    timed: it has fixed_time. time_is_whole: fixed_time is in ms since 1970. marked: it has sent_at.
     """
 
     sent: tuple[str, ...]
@@ -51,7 +51,7 @@ class Layout:
 
 
 def create_messages(connection: Connection, tables: OutboxTables) -> None:
-    """Makes the message table, with an index for the relay, if there is none."""
+    """Create the message table with an index for the relay, if it does not exist."""
     dialect, time = connection.dialect, connection.dialect.time_type
     index = f"{tables.messages.rpartition('.')[2]}_due"
     connection.create(
@@ -65,7 +65,7 @@ def create_messages(connection: Connection, tables: OutboxTables) -> None:
 
 
 def create_others(connection: Connection, tables: OutboxTables) -> None:
-    """Makes the tables of the checkpoint and the exceptions, if there are none."""
+    """Create the tables of the checkpoint and the exceptions, if they do not exist."""
     create_exceptions(connection, tables.exceptions)
     connection.create(
         tables.checkpoint,
@@ -76,22 +76,24 @@ def create_others(connection: Connection, tables: OutboxTables) -> None:
 
 
 def layout_of(connection: Connection, tables: OutboxTables) -> Layout:
-    """What the message table has. Raises JobFailed where it is not there or lacks a column."""
+    """Read the layout of the message table. Raises JobFailed if it is missing or lacks a column."""
     found = {name.lower(): kind for name, kind in connection.columns(tables.messages).items()}
     if not found:
         raise JobFailed(
-            f"There is no table {tables.messages} in {connection.address}. Make it (docs/jobs.md "
-            "shows its columns), or let --create-tables do it."
+            f"There is no table {tables.messages} in {connection.address}. Create it (docs/jobs.md "
+            "shows its columns), or add --create-tables."
         )
     missing = [name for name in NEEDED if name not in found]
     if missing:
         raise JobFailed(
-            f"The table {tables.messages} has no column {', '.join(missing)}. Accepted: "
-            f"{', '.join(NEEDED)}, and of the others those that are needed: "
+            f"The table {tables.messages} has no column {', '.join(missing)}. It needs "
+            f"{', '.join(NEEDED)}, and those of the other columns that your topics need: "
             f"{', '.join(name for name in SENT if name not in NEEDED)}."
         )
     if found["id"] not in _WHOLE_TYPES:
-        raise JobFailed(f"The id of {tables.messages} is no whole number. Accepted: BIGINT.")
+        raise JobFailed(
+            f"The column id of {tables.messages} is not a whole number. Accepted: BIGINT."
+        )
     return Layout(
         sent=tuple(name for name in SENT if name in found),
         timed="fixed_time" in found,

@@ -1,0 +1,39 @@
+"""rmq job: a job of the package, which parses its own arguments."""
+
+from typing import Annotated
+
+import typer
+
+from rmq_spark.cli.session import session_of
+from rmq_spark.errors import InvalidOption
+
+
+def job(
+    context: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME [ARGUMENTS]...",
+            help="The name of a job, and its own arguments; --help shows them.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run a job, such as export or relay_outbox.
+
+    A job is a program for a schedule that works with Spark. It gets the options of the connection
+    that stand before the command. rmq job --help lists the jobs.
+    """
+    try:
+        from rmq_spark.jobs.commands import main
+    except ModuleNotFoundError as error:
+        raise InvalidOption(f"rmq job needs {error.name}: pip install 'rmq-spark[spark]'") from None
+    connection = [
+        part
+        for option, value in session_of(context).options.items()
+        for part in ("--option", f"{option}={value}")
+    ]
+    # The job's name comes first, and its own options last: they win.
+    name, own = (arguments or [])[:1], (arguments or [])[1:]
+    is_named = name and not name[0].startswith("-")
+    raise typer.Exit(main([*name, *(connection if is_named else []), *own], "rmq job"))

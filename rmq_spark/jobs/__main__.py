@@ -1,0 +1,8 @@
+"""``python -m rmq_spark.jobs NAME ...``: run a job."""
+
+import sys
+
+from rmq_spark.jobs.commands import main
+
+if __name__ == "__main__":
+    sys.exit(main())
