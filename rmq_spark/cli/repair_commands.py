@@ -125,7 +125,10 @@ def expire(
     group: Group = DEFAULT_GROUP_TEXT,
     as_json: Json = False,
 ) -> None:
-    """Give back the messages whose lease has ended, without waiting for the next claim."""
+    """Give back messages whose lease has ended.
+
+    Without it, the next claim in their slot does that.
+    """
     queue = broker_of(context).queue(topic, group=parse_group(group))
     given_back = queue.expire()
     text = f"{topic}: {messages_text(given_back)} given back"

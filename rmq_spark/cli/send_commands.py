@@ -39,7 +39,7 @@ def send(
     fixed_time: FixedTime = None,
     as_json: Json = False,
 ) -> None:
-    """Send messages: the given contents, or else the lines of stdin.
+    """Send messages: the given contents, or the lines of stdin.
 
     Write -- before contents that begin with a dash.
     """

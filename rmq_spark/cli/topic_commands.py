@@ -164,7 +164,7 @@ def resume(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
 
 
 def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
-    """Show the settings, queues, counters and consumers of a topic."""
+    """Show settings, queues, counters and consumers of a topic."""
     broker = broker_of(context)
     definition = broker.definition(topic)
     groups = [_group_json(broker.queue(topic, group=group)) for group in definition.groups]
@@ -197,7 +197,7 @@ def lower_epochs(
     group: Group = DEFAULT_GROUP_TEXT,
     as_json: Json = False,
 ) -> None:
-    """Reset the epochs of an exclusive topic after you replace ZooKeeper.
+    """Reset epochs after you replace ZooKeeper (exclusive topics).
 
     The epochs of a new ensemble start from the beginning, and a slot refuses an epoch that is lower
     than its last. Run this once no query reads the topic through the old ensemble any more:

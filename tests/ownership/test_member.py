@@ -367,7 +367,9 @@ def test_an_ensemble_that_is_not_there_is_an_error_within_the_timeout(join):
 def test_a_definition_that_differs_from_redis_is_refused_showing_both(join):
     join("a")
     other = TopicDefinition("T", TopicType.PRIORITY, 16)
-    with pytest.raises(TopicMismatch, match=r"FixedTime with slotAmount 8.*Priority with .*16"):
+    with pytest.raises(
+        TopicMismatch, match=r"FixedTime and slotAmount=8.*Priority and slotAmount=16"
+    ):
         join("b", other)
 
 

@@ -208,7 +208,7 @@ def test_a_paused_topic_waits_while_the_others_go_on(rmq, two):
         ({}, "The option topic is missing"),
         ({"topic": "A", "topics": "A,B"}, "The options topic and topics exclude each other"),
         ({"topics": "A,B", "topicPattern": ".*"}, "topics and topicPattern exclude each other"),
-        ({"topicPattern": "("}, "topicPattern='(' is no regular expression"),
+        ({"topicPattern": "("}, "topicPattern='(' is not a regular expression"),
         ({"topics": "A,,B"}, "topic='' is not a topic name"),
         ({"topics": "A,B C"}, "topic='B C' is not a topic name"),
         ({"topic": "A,B"}, "topic='A,B' is not a topic name"),
@@ -219,7 +219,7 @@ def test_a_paused_topic_waits_while_the_others_go_on(rmq, two):
         ({"topic": "A", "maxRecordsPerTrigger": '{"A": 5'}, "maxRecordsPerTrigger="),
         ({"topic": "A", "maxRecordsPerTrigger": "{}"}, "maxRecordsPerTrigger="),
         ({"topic": "A", "targetBatchDuration": "5"}, "targetBatchDuration='5' is not a duration"),
-        ({"topic": "A", "targetBatchDuration": "0s"}, "targetBatchDuration='0s' is 0"),
+        ({"topic": "A", "targetBatchDuration": "0s"}, "targetBatchDuration='0s' is too short"),
     ],
 )
 def test_bad_options_are_named(rmq, given, text):
