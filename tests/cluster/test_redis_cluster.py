@@ -262,9 +262,9 @@ def test_a_cluster_of_which_nothing_is_left_is_named(own_cluster):
         ({"minReplicas": "-1"}, "redis.minReplicas='-1' is not accepted"),
         ({"minReplicas": "many"}, "redis.minReplicas='many' is not accepted"),
         ({"replicaTimeout": "1"}, "redis.replicaTimeout"),
-        ({"replicaTimeout": "0s"}, "Accepted: 1ms to 10s"),
-        ({"replicaTimeout": "11s"}, "Accepted: 1ms to 10s"),
-        ({"minReplicas": "1", "socketTimeout": "1s"}, "redis.socketTimeout must be longer"),
+        ({"replicaTimeout": "0s"}, "Accepted: a duration, 1ms to 10s"),
+        ({"replicaTimeout": "11s"}, "Accepted: a duration, 1ms to 10s"),
+        ({"minReplicas": "1", "socketTimeout": "1s"}, "redis.socketTimeout longer than"),
         ({"minReplicas": "99999999999999999999"}, "0 to 1000"),
     ],
 )
