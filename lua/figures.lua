@@ -1,22 +1,25 @@
 -- Counts of one slot's queues, for people and progress reports.
--- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims
+-- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 stats
 -- ARGV: 1 descending 0/1, 2 whether scores are due times 0/1
--- Returns {now in ms, stored, due, oldest due time in ms or '', prepared, prepared and expired,
+-- Returns {now in ms, stored, due, since when in ms or '', prepared, prepared and expired,
 --   earliest deadline in ms or '', waiting for a retry, of these due, earliest retry in ms or '',
 --   dead, earliest death in ms or ''}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: reads
-local store, prepare, retry, dead, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local claims, stats = KEYS[5], KEYS[6]
 local descending, has_due_times = ARGV[1] == '1', ARGV[2] == '1'
 
+--- include due_since
 --- include numbers
 --- include records
 --- include retry_queue
 --- include time
 --- include types
 
-local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset', claims, 'hash')
+local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset',
+  claims, 'hash', stats, 'hash')
 if wrong then return wrong end
 local records, version = read_records(claims)
 if not records then return version end
@@ -28,7 +31,7 @@ end
 
 local now = now_ms()
 local until_now = descending and '+inf' or text_of(now)
-local oldest = has_due_times and lowest(store, '(16', text_of(now)) or ''
+local since = has_due_times and due_since(store, stats, now)
 local earliest_retry = lowest(retry, '-inf', '+inf')
 if earliest_retry ~= '' then
   earliest_retry = text_of(math.floor(earliest_retry / 1000) * 1000)
@@ -41,7 +44,8 @@ for _, record in ipairs(records) do
     if record.deadline <= now then expired = expired + held end
   end
 end
-return {now, redis.call('ZCARD', store), redis.call('ZCOUNT', store, '-inf', until_now), oldest,
+return {now, redis.call('ZCARD', store), redis.call('ZCOUNT', store, '-inf', until_now),
+  since and text_of(since) or '',
   redis.call('ZCARD', prepare), expired, deadline and text_of(deadline) or '',
   redis.call('ZCARD', retry), redis.call('ZCOUNT', retry, '-inf', waits_over(now)), earliest_retry,
   redis.call('ZCARD', dead), lowest(dead, '-inf', '+inf')}

@@ -1,14 +1,17 @@
 -- Brings messages of one slot back from the DeadQueue as first deliveries.
 -- KEYS: 1 store, 2 retry, 3 dead, 4 stats
--- ARGV: 1 score in the store, above 16, content, score, content, ... as strings of MessagePack
+-- ARGV: 1 whether scores are times that may have passed 0/1, 2 score in the store, above 16, content,
+--       score, content, ... as strings of MessagePack
 -- Returns how many were brought back; what the DeadQueue does not hold is left alone.
 -- Errors: RMQ_WRONGTYPE, RMQ_BADSCORE
 -- Bound: what the caller sends, at most 2048 pairs.
 -- Effect: moves
 local store, retry, dead, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local asked = {cmsgpack.unpack(ARGV[1])}
+local can_be_past, asked = ARGV[1] == '1', {cmsgpack.unpack(ARGV[2])}
 
 --- include counters
+--- include due_since
+--- include time
 --- include types
 
 local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', stats, 'hash')
@@ -20,6 +23,7 @@ for i = 1, #asked, 2 do
       .. 'where retry counts end, and at most 2^53')
   end
 end
+local since = can_be_past and since_when(store, stats, 0, now_ms())
 local found, scored = {}, {}
 for i = 1, #asked, 2 do
   if redis.call('ZREM', dead, asked[i + 1]) == 1 then
@@ -30,6 +34,7 @@ end
 if #found == 0 then return 0 end
 local waiting = redis.call('ZREM', retry, unpack(found))
 local new = redis.call('ZADD', store, 'NX', unpack(scored)) - waiting
+note_due_since(stats, since)
 count(stats, 'accepted', #found)
 count(stats, 'merged', #found - new)
 return #found

@@ -22,13 +22,14 @@ class PackedPairs:
     """Packed values: score, content, score, content, ...
 
     text: the packed values, one after the other. starts: the offset in text at which each row of
-    two values begins, and the offset at which the last one ends; a list or an array. Slices must
-    begin and end between rows.
+    two values begins, and the offset at which the last one ends; a list or an array. lowest: a
+    number that no score is below. Slices must begin and end between rows.
     """
 
-    def __init__(self, text: memoryview, starts: Any) -> None:
+    def __init__(self, text: memoryview, starts: Any, lowest: int) -> None:
         self._text = text
         self._starts = starts
+        self.lowest = lowest
 
     def __len__(self) -> int:
         return VALUES_A_ROW * (len(self._starts) - 1)
@@ -36,7 +37,7 @@ class PackedPairs:
     def __getitem__(self, at: slice) -> "PackedPairs":
         start, stop, _ = at.indices(len(self))
         rows = slice(start // VALUES_A_ROW, stop // VALUES_A_ROW + 1)
-        return PackedPairs(self._text, self._starts[rows])
+        return PackedPairs(self._text, self._starts[rows], self.lowest)
 
     def __bytes__(self) -> bytes:
         return bytes(self._text[self._starts[0] : self._starts[-1]])
@@ -74,6 +75,11 @@ def _rows_within(pairs: Pairs, first: int, messages: int) -> int:
         if size > BYTES_A_CALL:
             return rows
     return len(contents)
+
+
+def lowest_of(pairs: Pairs) -> int:
+    """Return a number that no score is below."""
+    return pairs.lowest if isinstance(pairs, PackedPairs) else min(pairs[::VALUES_A_ROW])
 
 
 def packed(pairs: Pairs) -> bytes:

@@ -123,7 +123,7 @@ def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
 
 def figures(queues: TopicQueues) -> Request[Figures]:
     """Count the messages in all queues, and sum up the counters, over all slots."""
-    kinds = "store prepare retry dead claims"
+    kinds = "store prepare retry dead claims stats"
     calls = [
         Call("figures", queues.keys_of(slot, kinds), [queues.descending, queues.has_due_times])
         for slot in queues.slots

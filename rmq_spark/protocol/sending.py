@@ -7,7 +7,7 @@ from typing import Any
 from rmq_spark.protocol.calls import Call, Request
 from rmq_spark.protocol.chunks import chunks
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM
-from rmq_spark.protocol.messagepack import Pairs, calls_of
+from rmq_spark.protocol.messagepack import Pairs, calls_of, lowest_of
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
 
@@ -45,7 +45,8 @@ def _send_call(queues: TopicQueues, slot: int, pairs: Pairs) -> Call:
     keys: list[str] = []
     for group in queues.definition.groups:
         keys += queues.of_group(group).keys_of(slot, "store retry stats")
-    return Call(queues.definition.type.send_script, keys, [len(pairs) // 2], pairs)
+    args = [len(pairs) // 2, *([lowest_of(pairs)] if queues.sends_times else [])]
+    return Call(queues.definition.type.send_script, keys, args, pairs)
 
 
 def cancel(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]]) -> Request[int]:
@@ -64,7 +65,7 @@ def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[int]:
     by_slot: by slot, score (> 16), content, score, content, ...
     """
     calls = [
-        Call("requeue", queues.keys_of(slot, "store retry dead stats"), pairs=part)
+        Call("requeue", queues.keys_of(slot, "store retry dead stats"), [queues.sends_times], part)
         for slot, pairs in by_slot.items()
         for part in calls_of(pairs, MESSAGES_A_CLAIM)
     ]

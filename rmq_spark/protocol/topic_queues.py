@@ -29,6 +29,11 @@ class TopicQueues:
         return int(self.definition.type.has_due_times)
 
     @property
+    def sends_times(self) -> int:
+        """1 where messages are sent with due times, which may have passed, as scripts take it."""
+        return int(self.definition.type.send_script == "send_at")
+
+    @property
     def backoff(self) -> str:
         """The waits before each retry, ms, as scripts take them."""
         return ",".join(map(str, self.definition.retry_backoff_ms))

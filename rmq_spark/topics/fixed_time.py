@@ -23,7 +23,7 @@ class FixedTime(TopicType):
     parser = moment("ms since 1970 (`0`: now)")
     meaning = "when it is due"
     can_be_past = True
-    send_script = "send_last"
+    send_script = "send_at"
     requeue_value = AT_ONCE
 
     def number_of(self, value: Any) -> int | None:

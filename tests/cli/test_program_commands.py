@@ -14,11 +14,13 @@ import redis
 
 import rmq_spark
 import rmq_spark.cli.doctor as doctor_module
+from rmq_spark.cli.output import time_text
 from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.metrics.queues import dashboard_json
 
 from .running import COMMAND, started
 
+HOUR_MS = 3_600_000
 ALL = (
     "topics create alter delete pause resume show lower-epochs send consume peek due cancel "
     "requeue purge expire top doctor local metrics job"
@@ -94,7 +96,17 @@ def test_top_tells_rates_and_owners(rmq):
     (row,) = rmq("top", "Orders", "--times", "1", "--json").json
     assert (row["due"], row["inFlight"], row["inPerSecond"]) == (1, 1, 0)
     assert row["owners"][0]["consumer"] == "clerk"
-    assert row["oldestMs"] > 0
+    assert 0 <= row["oldestMs"] < HOUR_MS
+
+
+@pytest.mark.parametrize("time", ["0", "1000", "2000-01-01T00:00Z"])
+def test_a_message_with_a_time_long_past_is_late_only_since_it_was_sent(rmq, time):
+    before = rmq.topic().now_ms()
+    rmq("send", "Orders", "a", "--fixed-time", time)
+    (row,) = rmq("top", "Orders", "--times", "1", "--json").json
+    assert 0 <= row["oldestMs"] < HOUR_MS
+    (group,) = rmq("show", "Orders", "--json").json["groups"]
+    assert time_text(before) <= group["queues"][0]["dueTime"] <= time_text(before + HOUR_MS)
 
 
 def test_top_shows_what_came_between_two_looks(rmq):

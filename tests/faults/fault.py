@@ -61,8 +61,8 @@ def of_plain_producer(_: str) -> Phases:
     """Without staging a call is all there is: before Redis has it, and before it has answered."""
     return {
         "read": Places(gates=("producer-rows",)),
-        "write": Places(scripts=("send_last",), sides=("request",)),
-        "commit": Places(scripts=("send_last",), sides=("reply",)),
+        "write": Places(scripts=("send_at",), sides=("request",)),
+        "commit": Places(scripts=("send_at",), sides=("reply",)),
     }
 
 

@@ -3,6 +3,7 @@
 from rmq_spark.client import QueueFigures
 
 from ..seeding import FAR_MS, LONG_MS, numbered
+from ..waiting import wait_until
 
 
 def test_a_topic_without_messages_has_figures_of_zero(slot):
@@ -58,10 +59,13 @@ def test_slots_add_up(broker):
     broker.create("T", "FixedTime", 4)
     queue = broker.queue("T")
     queue.send(numbered(100), fixed_time=FAR_MS)
-    queue.send([b"due"], fixed_time=2000)
+    due = queue.now_ms() + 20
+    queue.send([b"due"], fixed_time=due)
+    wait_until(lambda: queue.now_ms() > due, "it is due")
+    queue.send([b"due later"], fixed_time=due + 1)
     figures = queue.figures()
-    assert figures.store == QueueFigures(101, 1, 2000)
-    assert figures.counters["accepted"] == 101
+    assert figures.store == QueueFigures(102, 2, due)
+    assert figures.counters["accepted"] == 102
 
 
 def test_nothing_is_written(slot):

@@ -68,6 +68,7 @@ def call_of(slot, name):
         "seal": lambda: other_book(slot).seal(1, Manifest({})),
         "send_first": lambda: queue.server.pipeline([send_of("send_first", slot)]),
         "send_last": lambda: queue.server.pipeline([send_of("send_last", slot)]),
+        "send_at": lambda: queue.server.pipeline([send_of("send_at", slot, 500)]),
         "settle": lambda: note_committed(queue, a, 9),
         "stage": lambda: stages.put([b"more"], held=1),
         "unread": lambda: queue.ask(claiming.unread, [0], a, 1, 1),
@@ -80,9 +81,9 @@ def other_book(slot):
     return SealedBatches(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
 
 
-def send_of(name, slot):
+def send_of(name, slot, *lowest):
     keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
-    return Call(name, keys, [1], [500, b"waiting"])
+    return Call(name, keys, [1, *lowest], [500, b"waiting"])
 
 
 KEYS = {
@@ -97,7 +98,7 @@ KEYS = {
     "counts": "store",
     "due": "store prepare retry claims consumers",
     "expire": "store prepare retry dead claims first consumers stats",
-    "figures": "store prepare retry dead claims",
+    "figures": "store prepare retry dead claims stats",
     "give_back": "store prepare retry dead claims first consumers stats",
     "open": "consumer",
     "page": "prepare claims first",
@@ -112,6 +113,7 @@ KEYS = {
     "seal": "other_sink",
     "send_first": "store retry stats",
     "send_last": "store retry stats",
+    "send_at": "store retry stats",
     "settle": "consumer",
     "stage": "stage stages",
     "unread": "claims consumers",
@@ -210,7 +212,7 @@ def test_a_cache_flushed_between_two_scripts_of_a_pipeline_repeats_only_the_seco
     queue.send([b"warm"], fixed_time=500)
     (one,) = build.send(queue.queues, {0: [500, b"m"]}).calls
     broker.server.client.script_flush()
-    broker.server._load_one(broker.server._scripts["send_last"])
+    broker.server._load_one(broker.server._scripts["send_at"])
     other = [queue.keys.claims(1), queue.keys.consumers(1)]
     replies = broker.server.pipeline([one, Call("replay", other, ["a", 1, 0, 1, 1000])])
     assert replies == [[1, 0], []]

@@ -23,7 +23,7 @@ def everything(stages, slot):
 
 
 def publish_once(stages, slot, total):
-    return slot.queue.server.call("publish", keys_of(stages, slot), [NAME, "send_last", total])
+    return slot.queue.server.call("publish", keys_of(stages, slot), [NAME, "send_at", total])
 
 
 def test_what_was_staged_can_be_claimed_and_the_stage_is_gone(stages, slot):
@@ -136,6 +136,24 @@ def test_a_message_that_is_due_at_once_is_due_from_publishing_on(stages, slot):
     assert slot.store.keys() == {b"past", b"0", b"m"}
     assert slot.store[b"past"] == 1000
     assert before <= slot.store[b"0"] == slot.store[b"m"] <= slot.now_ms()
+
+
+@pytest.mark.parametrize("time_ms", [0, 1000])
+def test_a_message_with_a_time_long_past_is_late_only_since_publishing(stages, slot, time_ms):
+    stages.put([b"m"], score=time_ms)
+    slot.wait_past(slot.now_ms())
+    before = slot.now_ms()
+    stages.publish({NAME: 1})
+    assert before <= slot.queue.figures().store.oldest_ms <= slot.now_ms()
+
+
+@pytest.mark.parametrize("topic_type", ["Priority", "RangeMerge"])
+def test_other_types_note_no_lateness(new_slot, topic_type):
+    slot = new_slot(topic_type)
+    stages = Stages(slot)
+    stages.put([b"m"], score=500)
+    stages.publish({NAME: 1})
+    assert slot.redis.hget(slot.keys.stats(0), "dueSince") is None
 
 
 def test_a_time_range_runs_from_publishing_and_the_first_due_time_stays(new_slot):

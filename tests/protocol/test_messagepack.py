@@ -20,7 +20,7 @@ def columns(contents):
     starts = [0]
     for row in rows:
         starts.append(starts[-1] + len(row))
-    return PackedPairs(memoryview(b"".join(rows)), starts)
+    return PackedPairs(memoryview(b"".join(rows)), starts, 0)
 
 
 @pytest.mark.parametrize("form", [pairs_of, columns])

@@ -51,11 +51,12 @@ def pairs_by_slot(scores: Any, contents: pa.Array, slots: Any) -> dict[int, Pack
     """
     order = np.argsort(slots.astype(np.uint16), kind="stable")
     ordered = contents.cast(_BYTES).take(pa.array(order))  # Arrow has no take for string views
-    packed = _packed(pa.array(scores[order]), ordered)
+    scores = scores[order]
+    packed = _packed(pa.array(scores), ordered)
     _, starts, text = packed.buffers()
     starts = np.frombuffer(starts, np.int64)
     return {
-        slot: PackedPairs(memoryview(text), starts[start : end + 1])
+        slot: PackedPairs(memoryview(text), starts[start : end + 1], int(scores[start:end].min()))
         for slot, start, end in runs(slots[order])
     }
 

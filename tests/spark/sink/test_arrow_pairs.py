@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_spark.protocol import sending
-from rmq_spark.protocol.messagepack import packed
+from rmq_spark.protocol.messagepack import lowest_of, packed
 from rmq_spark.spark.sink import arrow_pairs as packing
 
 ROWS = st.lists(
@@ -71,6 +71,13 @@ def test_what_was_packed_arrives(broker, slots):
         )
     }
     assert found == {content: score for score, content, _ in rows}
+
+
+def test_each_slot_and_its_parts_know_a_score_that_none_is_below():
+    by_slot = by_columns([(30, b"a", 1), (20, b"b", 1), (25, b"c", 0)])
+    assert {slot: lowest_of(pairs) for slot, pairs in by_slot.items()} == {0: 25, 1: 20}
+    assert lowest_of(by_slot[1][0:2]) == 20
+    assert lowest_of([30, b"a", 20, b"b"]) == 20
 
 
 def test_a_list_may_stand_for_packed_pairs(broker):

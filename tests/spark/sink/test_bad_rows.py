@@ -114,12 +114,22 @@ def test_a_fixed_time_in_the_past_is_refused_if_asked_for_and_else_due_at_once(r
         rmq, "FixedTime", kind, past, "a time after now", "pastFixedTime", pastFixedTime="fail"
     )
     queue = rmq.queue("FixedTime")
+    before = queue.now_ms()
     write(
         rmq,
         queue.definition.name,
         {"content": (StringType(), ["late"]), "fixedTime": (kind, [past])},
     )
     assert queue.figures().store.due == 1
+    assert before <= queue.figures().store.oldest_ms <= queue.now_ms()
+
+
+@pytest.mark.parametrize("time", ["0", "1000"])
+def test_rows_without_a_time_are_late_only_since_they_were_sent(rmq, time):
+    queue = rmq.queue("FixedTime")
+    before = queue.now_ms()
+    write(rmq, queue.definition.name, {"content": (StringType(), ["a", "b"])}, fixedTime=time)
+    assert before <= queue.figures().store.oldest_ms <= queue.now_ms()
 
 
 @pytest.mark.parametrize("column", [{}, {"fixedTime": (LongType(), [None])}])

@@ -366,7 +366,9 @@ def test_under_a_short_poll_interval_new_messages_are_found(rmq):
 
 def test_the_backlog_is_reported_queue_by_queue(rmq):
     queue = rmq.queue("FixedTime", 1, max_retries=0)
+    before = queue.now_ms()
     send_due(queue, range(5))
+    after = queue.now_ms()
     queue.send(["later"], fixed_time=queue.now_ms() + 3_600_000)
     with rmq.by_hand(queue, maxRecordsPerTrigger=2, pollInterval="1ms") as run:
         _, rows = run.next(run.initial())
@@ -375,9 +377,8 @@ def test_the_backlog_is_reported_queue_by_queue(rmq):
     counters = report.pop("counters")
     assert (counters["accepted"], counters["rolledBack"], counters["dead"]) == (6, 1, 1)
     assert report.pop("topic") == queue.definition.name
-    assert report == {
-        "due": 3, "delayed": 1, "prepared": 1, "retry": 0, "dead": 1, "oldestDueMs": DUE + 2,
-    }  # fmt: skip
+    assert before <= report.pop("oldestDueMs") <= after
+    assert report == {"due": 3, "delayed": 1, "prepared": 1, "retry": 0, "dead": 1}
 
 
 def test_a_message_that_waits_for_its_retry_is_reported_so(rmq):

@@ -1,0 +1,23 @@
+-- Stores FixedTime messages of one slot, each due at its time; of equal contents the last time wins.
+-- KEYS: for each group 1 store, 2 retry, 3 stats
+-- ARGV: 1 how many messages, 2 a time that none of theirs is before, 3 due time in ms (0: now),
+--       content, due time, content, ... as strings of MessagePack
+-- Returns {new, merged}, counted in the first group.
+-- Errors: RMQ_WRONGTYPE
+-- Bound: 3900 messages.
+-- Effect: stores
+local sent, lowest, packed = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+
+--- include at_once
+--- include store
+--- include time
+
+local wrong = wrong_group_type(KEYS, 1)
+if wrong then return wrong end
+-- Unpacked straight into a call to Redis: a table between would cost as much again.
+local now, values = now_ms(), function() return cmsgpack.unpack(packed) end
+if lowest == AT_ONCE then
+  local pairs_ = dated({cmsgpack.unpack(packed)}, now)
+  values = function() return unpack(pairs_) end
+end
+return store_in_groups(KEYS, 1, nil, sent, values, lowest <= now and {lowest = lowest, now = now})
