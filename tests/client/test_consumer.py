@@ -7,6 +7,7 @@ from rmq_spark.errors import ExclusiveSlot, InvalidOption, Lost, Superseded, Unk
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import ClaimRequest
 
+from ..logs import logged
 from ..seeding import LONG_MS, Slot, numbered
 
 
@@ -310,4 +311,4 @@ def test_what_the_program_raised_is_not_hidden_by_a_server_that_went_too(own_red
 
     with pytest.raises(KeyError, match="mine"):
         work()
-    assert "stays taken for its lease" in caplog.text
+    assert "stays taken for its lease" in logged(caplog)

@@ -9,6 +9,7 @@ import pytest
 
 from rmq_spark import errors
 
+from ..logs import logged
 from ..seeding import numbered
 
 PATIENCE_S = 60
@@ -169,7 +170,7 @@ def test_a_thread_that_ended_keeps_no_other_out_and_its_batch_comes_again(topic,
     again = consumer.poll()
     assert contents(again) == contents(left)
     assert {message.delivery_count for message in again} == {2}
-    assert "was not committed before the next was asked for" in caplog.text
+    assert "was not committed before the next was asked for" in logged(caplog)
     with pytest.raises(errors.Lost, match="given back"):
         left.commit()
     assert again.commit() == 3

@@ -13,6 +13,8 @@ from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.program import Ending
 from rmq_spark.spark.failure_cause import cause
 
+from ..logs import logged
+
 SELECT = (
     "CAST(get_json_object(content, '$.id') AS INT) AS id, get_json_object(content, '$.sku') AS sku"
 )
@@ -334,7 +336,7 @@ def test_contents_may_stay_bytes(trade):
 def test_another_format_is_said_to_be_untested(trade, caplog):
     trade.orders(["a"])
     trade.export("--to", "noop", "--checkpoint", trade.folder / "checkpoint")
-    assert "The format noop is not among those that are tested" in caplog.text
+    assert "The format noop is not one of those that are tested" in logged(caplog)
     assert trade.broker.queue("Orders").figures().messages == 0
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest
 
+from ..logs import logged
 from ..seeding import Slot, numbered
 from .staged import NAME, QUERY, Stages
 
@@ -99,7 +100,7 @@ def test_expire_leaves_a_sealed_stage_that_is_lost_to_its_query(stages, slot, ca
     slot.redis.hset(slot.keys.stages(0), "another:1:0:x", 1)
     slot.queue.expire()
     assert stages.names == [NAME]
-    assert "did not come back" in caplog.text
+    assert "did not come back" in logged(caplog)
     assert slot.store == {}
 
 

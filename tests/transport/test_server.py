@@ -28,6 +28,7 @@ from rmq_spark.protocol.calls import Call
 from rmq_spark.transport.server import Server, _version_of
 
 from .. import servers
+from ..logs import logged
 from ..seeding import numbered
 
 SECRET, WRONG = "s3cret", "wr0ng"
@@ -359,7 +360,7 @@ def test_a_cluster_that_is_away_is_tried_for_its_time_and_named(caplog):
     with pytest.raises(ServerUnavailable, match=r"cannot be reached .*tried for 0.3 s") as raised:
         connect(url, cluster="true", patience_s=0.3)
     assert time.monotonic() - begun > 0.1
-    assert SECRET not in "".join(traceback.format_exception(raised.value)) + caplog.text
+    assert SECRET not in "".join(traceback.format_exception(raised.value)) + logged(caplog)
 
 
 def test_a_server_that_is_no_cluster_is_said_to_be_none_at_once(own_redis):

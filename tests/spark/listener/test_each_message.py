@@ -14,6 +14,7 @@ import rmq_spark
 from rmq_spark.errors import InvalidMessage
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 
+from ...logs import logged
 from ...processes import alive
 from ...seeding import requeue
 from ...waiting import wait_until
@@ -170,7 +171,7 @@ def test_what_raises_hangs_or_dies_is_rolled_back_alone_and_told(rmq, spark, lis
     assert sorted(notes.read()) == sorted(f"m{n}" for n in range(100))
     figures = queue.figures()
     assert (figures.counters["committed"], figures.retry.count, figures.retry.due) == (97, 3, 0)
-    assert "3 of 100 messages failed and were rolled back\n" in caplog.text
+    assert "3 of 100 messages failed and were rolled back\n" in logged(caplog)
     told = [r.getMessage() for r in caplog.records if "slot " in r.getMessage()]
     assert len(told) == 3
     assert all(any(f", message 'm{n}': " in line for line in told) for n in (1, 2, 3))
@@ -220,9 +221,9 @@ def test_the_log_names_the_message(rmq, spark, claimed, caplog, content, shown):
     _, frame = claimed(1)
     with caplog.at_level(logging.WARNING, "rmq_spark"):
         listener(rmq, refuse)(frame.withColumn("content", lit(content)), 1)
-        assert shown in caplog.text
+        assert shown in logged(caplog)
         listener(rmq, refuse)(frame.withColumn("content", lit(content).cast("binary")), 1)
-    assert caplog.text.count(shown) == 2
+    assert logged(caplog).count(shown) == 2
 
 
 def test_the_log_names_a_message_that_is_no_text_and_counts_those_beside_it(rmq, claimed, caplog):
@@ -233,7 +234,7 @@ def test_the_log_names_a_message_that_is_no_text_and_counts_those_beside_it(rmq,
     frame = frame.withColumn("content", lit(b"\xff\x00"))
     with caplog.at_level(logging.WARNING, "rmq_spark"):
         listener(rmq, refuse, batch=True)(frame, 1)
-    assert r"message b'\xff\x00' and 2 others: ValueError" in caplog.text
+    assert r"message b'\xff\x00' and 2 others: ValueError" in logged(caplog)
 
 
 def test_the_log_names_no_message_where_contents_are_not_to_be_logged(rmq, claimed, caplog):
@@ -243,8 +244,8 @@ def test_the_log_names_no_message_where_contents_are_not_to_be_logged(rmq, claim
     queue, frame = claimed(1)
     with caplog.at_level(logging.WARNING, "rmq_spark"):
         listener(rmq, refuse, options={"logContents": "false"})(frame, 1)
-    assert f"topic {queue.definition.name}, slot 0, claim " in caplog.text
-    assert "m0" not in caplog.text
+    assert f"topic {queue.definition.name}, slot 0, claim " in logged(caplog)
+    assert "m0" not in logged(caplog)
 
 
 # -- what the function gets
@@ -336,7 +337,7 @@ def test_a_nonsense_answer_rolls_back_the_whole_call(rmq, claimed, caplog, retur
         heard(frame, 1)
     assert totals(heard) == (40 - of_slot, of_slot, 0)
     assert queue.figures().retry.count == of_slot
-    assert f"Accepted: None, positions 0 to {of_slot - 1}, or a mask of" in caplog.text
+    assert f"Accepted: None, positions 0 to {of_slot - 1}, or a mask of" in logged(caplog)
 
 
 # -- when more than a message goes wrong
@@ -352,7 +353,7 @@ def test_a_claim_that_is_gone_is_counted_and_no_error(rmq, claimed, caplog):
     heard(frame, 1)
     assert totals(heard) == (0, 12, 6)
     assert queue.figures().counters["rolledBack"] == 6
-    assert "rolled back, except 6 whose claim was gone" in caplog.text
+    assert "rolled back, except 6 whose claim was gone" in logged(caplog)
 
 
 def test_a_rollback_that_redis_refuses_fails_the_batch_and_loses_nothing(rmq, claimed):

@@ -20,6 +20,7 @@ from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.validation import REASON, with_refusals
 
+from ...logs import logged
 from ..driving import DUE, refused
 
 TYPES: dict[str, tuple[DataType, pa.DataType]] = {
@@ -236,4 +237,4 @@ def test_a_reason_that_is_no_text_fails_its_message_alone(spark, rmq, caplog):
     heard = listener(rmq, refuse)
     heard(received(spark, rmq), 1)
     assert (heard.succeeded, heard.failed, heard.left_alone) == (0, 1, 1)
-    assert r"ValueError: name \ud800 is unknown" in caplog.text
+    assert r"ValueError: name \ud800 is unknown" in logged(caplog)

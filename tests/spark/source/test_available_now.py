@@ -5,6 +5,7 @@ import logging
 
 from rmq_spark import Message
 
+from ...logs import logged
 from ...seeding import rollback
 from ..driving import contents, names, send_due
 
@@ -108,7 +109,7 @@ def test_on_a_paused_topic_it_ends_with_a_warning(rmq, caplog):
     with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
         _, batches = run_to_the_end(run)
     assert batches == []
-    assert f"topic {queue.definition.name} is paused" in caplog.text
+    assert f"topic {queue.definition.name} is paused" in logged(caplog)
 
 
 def test_it_goes_on_when_it_was_killed_before_its_first_claim(rmq):
@@ -158,8 +159,8 @@ def test_it_ends_with_a_warning_when_another_holds_what_looks_due(rmq, caplog):
         with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
             _, batches = run_to_the_end(run, most=20)
     assert contents(flat(batches)) == []
-    assert f"topic {queue.definition.name}: the query ends with" in caplog.text
-    assert "3 due messages unread: other consumers hold them" in caplog.text
+    assert f"topic {queue.definition.name}: the query ends with" in logged(caplog)
+    assert "3 due messages unread: other consumers hold them" in logged(caplog)
 
 
 def test_one_slot_whose_messages_others_hold_does_not_end_it_for_the_rest(rmq):

@@ -14,6 +14,7 @@ from rmq_spark import Message
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import Superseded
 
+from ...logs import logged
 from ...tcp_proxy import TcpProxy
 from ...waiting import wait_until
 from ..driving import DUE, Rmq, Run, contents, names
@@ -122,7 +123,9 @@ def test_a_restart_between_two_claims_of_a_batch_of_one_action_stops_no_query(ow
     assert taken
     assert rest
     assert sorted([*taken, *rest]) == names(100)
-    assert f"topic {queue.definition.name}: Redis has forgotten the plan of batch 1" in caplog.text
+    assert f"topic {queue.definition.name}: Redis has forgotten the plan of batch 1" in logged(
+        caplog
+    )
 
 
 def test_a_replica_that_lags_and_takes_over_makes_no_claim_anew(own, tmp_path):

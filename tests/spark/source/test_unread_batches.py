@@ -6,6 +6,7 @@ import pytest
 
 from rmq_spark.spark.source.query_run import UNREAD_BATCHES_TO_WARN_OF
 
+from ...logs import logged
 from ...waiting import wait_until
 from ..driving import contents, names, send_due
 from .test_available_now import run_to_the_end
@@ -30,9 +31,9 @@ def test_it_warns_once_of_batches_that_nobody_reads(rmq, caplog):
     queue = rmq.due(6)
     with caplog.at_level(logging.WARNING), rmq.by_hand(queue, pollInterval="1ms") as run:
         start = plan_unread(run, run.initial(), UNREAD_BATCHES_TO_WARN_OF)
-        assert WARNING not in caplog.text
+        assert WARNING not in logged(caplog)
         plan_unread(run, start, 4)
-    assert caplog.text.count(WARNING) == 1
+    assert logged(caplog).count(WARNING) == 1
     assert queue.figures().store.count == 6
 
 
@@ -54,7 +55,7 @@ def test_once_a_batch_is_read_it_warns_anew(rmq, caplog):
         assert sorted(contents(run.batch(start, end))) == names(6)
         send_due(queue, range(6, 9))
         plan_unread(run, end, UNREAD_BATCHES_TO_WARN_OF + 1)
-    assert caplog.text.count(WARNING) == 2
+    assert logged(caplog).count(WARNING) == 2
 
 
 def test_batches_of_claims_that_others_were_faster_to_take_are_not_unread(rmq, caplog):
@@ -69,7 +70,7 @@ def test_batches_of_claims_that_others_were_faster_to_take_are_not_unread(rmq, c
                 faster.plan(taken)
             send_due(queue, range(10 * number, 10 * number + 3))
             start = end
-    assert WARNING not in caplog.text
+    assert WARNING not in logged(caplog)
 
 
 def test_an_available_now_query_names_the_cause_and_ends(rmq, caplog):
@@ -78,9 +79,9 @@ def test_an_available_now_query_names_the_cause_and_ends(rmq, caplog):
         run.batch = lambda start, end: run.partitions(start, end)
         run_to_the_end(run, most=10)
     ending = "the query ends with 400 due messages unread"
-    assert f"topic {queue.definition.name}: {ending}" in caplog.text
-    assert WARNING in caplog.text
-    assert "other consumers hold them" not in caplog.text
+    assert f"topic {queue.definition.name}: {ending}" in logged(caplog)
+    assert WARNING in logged(caplog)
+    assert "other consumers hold them" not in logged(caplog)
 
 
 @pytest.mark.long

@@ -1,0 +1,10 @@
+"""What was logged within a test."""
+
+
+def logged(caplog):
+    """Return the messages alone, a line each.
+
+    `caplog.text` would hold them as JSON once PySpark has logged an error of its own in this
+    process: its logger changes the formatter of each handler that it is given.
+    """
+    return "".join(f"{message}\n" for message in caplog.messages)
