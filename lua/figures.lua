@@ -11,7 +11,6 @@ local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local claims, stats = KEYS[5], KEYS[6]
 local descending, has_due_times = ARGV[1] == '1', ARGV[2] == '1'
 
---- include due_since
 --- include numbers
 --- include records
 --- include retry_queue
@@ -31,7 +30,10 @@ end
 
 local now = now_ms()
 local until_now = descending and '+inf' or text_of(now)
-local since = has_due_times and due_since(store, stats, now)
+local due_since = has_due_times and lowest(store, '(16', text_of(now)) or ''
+if due_since ~= '' then -- include/due_since; a clock may have been set back
+  due_since = text_of(math.min(now, math.max(due_since, redis.call('HGET', stats, 'dueSince') or 0)))
+end
 local earliest_retry = lowest(retry, '-inf', '+inf')
 if earliest_retry ~= '' then
   earliest_retry = text_of(math.floor(earliest_retry / 1000) * 1000)
@@ -45,7 +47,7 @@ for _, record in ipairs(records) do
   end
 end
 return {now, redis.call('ZCARD', store), redis.call('ZCOUNT', store, '-inf', until_now),
-  since and text_of(since) or '',
+  due_since,
   redis.call('ZCARD', prepare), expired, deadline and text_of(deadline) or '',
   redis.call('ZCARD', retry), redis.call('ZCOUNT', retry, '-inf', waits_over(now)), earliest_retry,
   redis.call('ZCARD', dead), lowest(dead, '-inf', '+inf')}

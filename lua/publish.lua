@@ -33,12 +33,12 @@ if held == 0 then return {0, 0, 0} end
 local pairs_ = redis.call('LPOP', stage, 2 * MESSAGES_AT_MOST)
 local taken = #pairs_ / 2
 redis.call('HSET', stages, name, string.format('%s %.0f', begun, moved + taken))
-local now, condition, past = now_ms(), nil, nil
+local now, condition, lowest = now_ms(), nil, nil
 if send_script == 'send_first' then
   pairs_, condition = due_after(pairs_, now), 'NX'
 elseif send_script == 'send_at' then
-  pairs_, past = dated(pairs_, now), {lowest = AT_ONCE, now = now}
+  pairs_, lowest = dated(pairs_, now)
 end
 local counts = store_in_groups(KEYS, GROUPS_FROM, condition, taken,
-  function() return unpack(pairs_) end, past)
+  function() return unpack(pairs_) end, lowest, now)
 return {taken < held and 1 or 0, counts[1], counts[2]}

@@ -16,14 +16,16 @@ local can_be_past, asked = ARGV[1] == '1', {cmsgpack.unpack(ARGV[2])}
 
 local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', stats, 'hash')
 if wrong then return wrong end
+local lowest = math.huge
 for i = 1, #asked, 2 do
   local score = tonumber(asked[i]) -- passed on as a number: ZADD refuses some texts that Lua reads
   if not (score and score > 16 and score <= 2 ^ 53) then
     return redis.error_reply('RMQ_BADSCORE the score ' .. asked[i] .. ' is not accepted: above 16, '
       .. 'where retry counts end, and at most 2^53')
   end
+  lowest = math.min(lowest, score)
 end
-local since = can_be_past and since_when(store, stats, 0, now_ms())
+local change = can_be_past and due_since_change(store, stats, lowest, now_ms()) or 0
 local found, scored = {}, {}
 for i = 1, #asked, 2 do
   if redis.call('ZREM', dead, asked[i + 1]) == 1 then
@@ -34,7 +36,7 @@ end
 if #found == 0 then return 0 end
 local waiting = redis.call('ZREM', retry, unpack(found))
 local new = redis.call('ZADD', store, 'NX', unpack(scored)) - waiting
-note_due_since(stats, since)
+count(stats, 'dueSince', change)
 count(stats, 'accepted', #found)
 count(stats, 'merged', #found - new)
 return #found

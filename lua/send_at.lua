@@ -17,7 +17,8 @@ if wrong then return wrong end
 -- Unpacked straight into a call to Redis: a table between would cost as much again.
 local now, values = now_ms(), function() return cmsgpack.unpack(packed) end
 if lowest == AT_ONCE then
-  local pairs_ = dated({cmsgpack.unpack(packed)}, now)
+  local pairs_
+  pairs_, lowest = dated({cmsgpack.unpack(packed)}, now)
   values = function() return unpack(pairs_) end
 end
-return store_in_groups(KEYS, 1, nil, sent, values, lowest <= now and {lowest = lowest, now = now})
+return store_in_groups(KEYS, 1, nil, sent, values, lowest, now)

@@ -1,33 +1,27 @@
--- How long a store may have had due messages, where scores are due times. A time that has passed when
--- its message is stored says nothing about how long the message has waited. So the field dueSince keeps
--- a time after which everything became due that is due in the store. Retries do not count.
--- Defines: due_since, since_when, note_due_since
+-- Since when a store has had due messages, where scores are due times. A time that has passed when its
+-- message is stored does not say how long the message has waited. So the field dueSince keeps a time
+-- since which everything that is due in the store became due or was stored. Retries do not count.
+-- Defines: due_since_change
 --- include numbers
-local DUE_SINCE = 'dueSince'
 
--- The earliest due time in ms of a message that is due, or nil.
-local function first_due(store, now)
-  return tonumber(
-    redis.call('ZRANGEBYSCORE', store, '(16', text_of(now), 'WITHSCORES', 'LIMIT', 0, 1)[2])
+-- Counts, as a user who may only send must not read what others have sent.
+local function has_due(store, at) return redis.call('ZCOUNT', store, '(16', text_of(at)) > 0 end
+
+-- The first due time of a store that has nothing due at `before`, and something at `at`.
+local function first_due(store, before, at)
+  while at - before > 1 do
+    local middle = math.floor((before + at) / 2)
+    if has_due(store, middle) then at = middle else before = middle end
+  end
+  return at
 end
 
--- The time in ms since when all of them became due, the first of which has this due time.
-local function bounded(stats, first) return math.max(first, redis.call('HGET', stats, DUE_SINCE) or 0) end
-
--- The time in ms since when the store has had due messages at most, or nil where none is due.
-local function due_since(store, stats, now)
-  local first = first_due(store, now)
-  return first and math.min(now, bounded(stats, first)) -- a clock may have been set back
-end
-
--- What to note once messages are stored of which some may be due before now, but none before
--- `lowest`; or nil. Comes before they are stored.
-local function since_when(store, stats, lowest, now)
-  local first = first_due(store, now)
-  if not first then return now end
-  if lowest < first then return bounded(stats, first) end
-end
-
-local function note_due_since(stats, since)
-  if since then redis.call('HSET', stats, DUE_SINCE, text_of(since)) end
+-- By how much dueSince changes when messages are stored, before which this is called. None of them
+-- is due before `lowest`.
+local function due_since_change(store, stats, lowest, now)
+  if lowest > now or has_due(store, lowest) then return 0 end
+  local noted = tonumber(redis.call('HGET', stats, 'dueSince') or 0)
+  if has_due(store, noted) then return 0 end
+  local since = has_due(store, now) and first_due(store, math.max(lowest, noted), now) or now
+  return since - noted
 end

@@ -1,6 +1,7 @@
 -- Storing what was sent, for the scripts that send or publish. The keys of the groups are those from
 -- the number `from` on: store, retry, stats of each.
 -- Defines: wrong_group_type, store_in_groups
+--- include counters
 --- include due_since
 --- include types
 
@@ -35,16 +36,16 @@ local function wrong_group_type(keys, from)
 end
 
 -- Stores `sent` messages, at most 3900, in every group whose keys the caller named; returns the
--- counts of the first. `values` returns score, content, score, content, ... past: now and a time
--- that no score is before, where scores are times of which some may have passed.
-local function store_in_groups(keys, from, condition, sent, values, past)
+-- counts of the first. `values` returns score, content, score, content, ... Where scores are times
+-- that may have passed, none is before `lowest`.
+local function store_in_groups(keys, from, condition, sent, values, lowest, now)
   local counts
   for k = from, #keys, 3 do
-    local since = past and since_when(keys[k], keys[k + 2], past.lowest, past.now)
+    local change = lowest and due_since_change(keys[k], keys[k + 2], lowest, now) or 0
     local new = store_in_group(keys[k], keys[k + 1], condition, values())
-    note_due_since(keys[k + 2], since)
-    redis.call('HINCRBY', keys[k + 2], 'accepted', sent)
-    if new < sent then redis.call('HINCRBY', keys[k + 2], 'merged', sent - new) end
+    count(keys[k + 2], 'dueSince', change)
+    count(keys[k + 2], 'accepted', sent)
+    count(keys[k + 2], 'merged', sent - new)
     counts = counts or {new, sent - new}
   end
   return counts

@@ -73,6 +73,8 @@ def test_the_sender_can_send_to_topics_that_exist(enter):
     Journey(enter("rmq-sender")).broker.definition("FixedTime")
     fixed, ranged, prior = Journey(enter("rmq-sender")).queues()
     assert fixed.send(["a", "b"], fixed_time=10**13, past_fixed_time="fail").new == 2
+    for time in (2000, 1000, 0):  # each looks in another way since when messages are due
+        assert fixed.send(["late"], fixed_time=time).merged == (time < 2000)
     assert ranged.send(["a", "a"], time_range=5).merged == 1
     assert prior.send(["a"], priority=20).new == 1
     with admin.broker.consumer("Priority", "clerk") as clerk:
