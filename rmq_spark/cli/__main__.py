@@ -1,4 +1,4 @@
-"""The command ``python -m rmq_spark.cli``: runs rmq where its script is not on PATH."""
+"""The command ``python -m rmq_spark.cli``, for systems where the script rmq is not on PATH."""
 
 import sys
 

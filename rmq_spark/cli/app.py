@@ -47,7 +47,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
 }
 
-# A job parses its own arguments and has a help of its own.
+# A job parses its own arguments and prints its own help.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "job": {
         "add_help_option": False,
@@ -60,7 +60,7 @@ class GroupedCommands(TyperGroup):
     """The command ``rmq``, whose help lists its commands by group."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section of the help for each group."""
+        """Write one section of the help for each group of commands."""
         width = max(map(len, self.commands))
         limit = formatter.width - 6 - width
         for title, names in COMMANDS.items():

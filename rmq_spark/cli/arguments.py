@@ -14,7 +14,7 @@ from rmq_spark.topics.parsers import ACCEPTED_FROM_NOW
 def option_help(option: Option[Any], accepted: str = "") -> str:
     """Return the help text of an option: its purpose and the values that it accepts.
 
-    accepted: the values that the command accepts, if they are more.
+    accepted: the values that the command accepts, if it accepts more than the option.
     """
     return f"{option.plain_help}. Accepted: {accepted or option.parser.plainly_accepted}."
 

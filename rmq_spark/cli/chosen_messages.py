@@ -23,7 +23,10 @@ Every = Annotated[
 
 
 def times_of(queue: Queue, since: str | None, until: str | None) -> Bounds:
-    """Parse --from and --until. Returns their times in ms. Raises InvalidOption."""
+    """Parse --from and --until; None means no bound. Returns their times in ms since 1970.
+
+    Raises InvalidOption for a text that is not a time.
+    """
     return Bounds(
         _moment(queue, STARTING_TIME.called("--from"), since),
         _moment(queue, ENDING_TIME.called("--until"), until),
@@ -31,9 +34,10 @@ def times_of(queue: Queue, since: str | None, until: str | None) -> Bounds:
 
 
 def pages_of(queue: Queue, queues: str, slots: str | None, times: Bounds) -> Iterator[Page]:
-    """Return the messages of these queues, slots and times, page by page.
+    """Return an iterator over the messages of these queues, slots and times, page by page.
 
-    Raises InvalidOption at once, not when the first page is read.
+    queues, slots: the texts of --queue and --slots. Raises InvalidOption for a text that is not
+    accepted or a slot that does not exist: at once, not when the first page is read.
     """
     chosen = None if slots is None else SLOTS.called("--slots").parse(slots)
     scope = Scope(QUEUE.called("--queue").parse(queues), chosen, times)
@@ -50,7 +54,10 @@ def _pages(queue: Queue, scope: Scope) -> Iterator[Page]:
 
 
 def are_named(contents: list[str] | None, every: bool) -> bool:
-    """Return whether contents name the messages, rather than --all. Raises InvalidOption."""
+    """Return whether contents, instead of --all, choose the messages.
+
+    Raises InvalidOption if the user gave both or neither.
+    """
     if bool(contents) == every:
         found = "Contents and --all exclude each other" if every else "No message is named"
         raise InvalidOption(f"{found}. Accepted: contents of messages, or --all.")
@@ -68,7 +75,10 @@ def encoded_basis(slot_basis: str | None) -> bytes | None:
 
 
 def print_count(as_json: bool, topic: str, how_many: int, done: str) -> None:
-    """Print how many messages a command changed. Exits with NOTHING_FOUND if there are none."""
+    """Print how many messages a command changed, and exit with NOTHING_FOUND if it is 0.
+
+    done: what happened to the messages, such as "deleted".
+    """
     print_result(
         as_json, f"{topic}: {messages_text(how_many)} {done}", topic=topic, messages=how_many
     )

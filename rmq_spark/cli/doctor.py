@@ -1,4 +1,4 @@
-"""rmq doctor: checks an installation, and shows a remedy for each problem."""
+"""The command rmq doctor: checks an installation and shows a remedy for each problem."""
 
 import importlib.util
 import os
@@ -28,12 +28,12 @@ from rmq_spark.options.ensemble_options import HOSTS
 from rmq_spark.ownership.ensemble import parse_ensemble
 from rmq_spark.transport.server import Server
 
-OLDEST_JAVA = 17
+OLDEST_JAVA = 17  # what Spark 4 needs
 FULL_PERCENT = 80
 JAVA_TIMEOUT_S, SPARK_TIMEOUT_S, ZOOKEEPER_TIMEOUT_S = 30, 180, 5
 OK, WARN, FAIL, SKIP = "ok", "warn", "FAIL", "skip"
 
-# Asks Spark for the columns of a queue: this needs the format, but not Redis.
+# This program asks Spark for the columns of a queue, which needs the format but not Redis.
 _FIND_FORMAT = (
     "from pyspark.sql import SparkSession; s = SparkSession.builder.master('local[1]')"
     ".config('spark.ui.enabled', 'false').getOrCreate(); s.sparkContext.setLogLevel('OFF'); "
@@ -60,11 +60,14 @@ _REDIS_REMEDIES: tuple[tuple[type[RmqError], str], ...] = (
         "Redis Cluster needs rmq --redis-cluster",
     ),
 )
-_OTHERWISE = "Do what the message says, then run rmq doctor again"
+_DEFAULT_REMEDY = "Do what the message says, then run rmq doctor again"
 
 
 class Finding(NamedTuple):
-    """The result of one check: its subject, its state, what was seen, and a remedy."""
+    """The result of one check: its subject, its state, what the check saw, and a remedy.
+
+    state: OK, WARN, FAIL, or SKIP for a check that did not run.
+    """
 
     what: str
     state: str
@@ -104,7 +107,10 @@ def _findings(session: Session, zookeeper: str | None, spark: bool) -> Iterator[
 
 
 def check_redis(session: Session) -> Iterator[Finding]:
-    """Check that Redis is usable, persists its data, and has free memory."""
+    """Check Redis: connection, persistence, memory and permissions. Yields a finding for each.
+
+    Without a connection, the only finding is the failure to connect.
+    """
     try:
         server = session.server()
     except RmqError as error:
@@ -113,7 +119,7 @@ def check_redis(session: Session) -> Iterator[Finding]:
     info = _info(server)
     version = info.get("valkey_version") or info.get("redis_version")
     yield Finding("Redis", OK, f"{server.address}, version {version}")
-    yield Finding("Redis policy", OK, "noeviction")  # session.server() refuses any other policy
+    yield Finding("Redis policy", OK, "noeviction")  # session.server() refuses other policies
     yield _persistence(server, info)
     yield _memory(info)
     yield _permissions(server)
@@ -121,7 +127,9 @@ def check_redis(session: Session) -> Iterator[Finding]:
 
 
 def _redis_remedy(error: RmqError) -> str:
-    return next((text for kind, text in _REDIS_REMEDIES if isinstance(error, kind)), _OTHERWISE)
+    return next(
+        (text for kind, text in _REDIS_REMEDIES if isinstance(error, kind)), _DEFAULT_REMEDY
+    )
 
 
 def _info(server: Server) -> dict[str, Any]:
@@ -181,7 +189,7 @@ def _permissions(server: Server) -> Finding:
 
 
 def check_zookeeper(hosts: str | None) -> Finding:
-    """Check that ZooKeeper answers. hosts: None skips the check."""
+    """Check that ZooKeeper answers. hosts: the text of --zookeeper; None skips the check."""
     if hosts is None:
         return Finding("ZooKeeper", SKIP, "not asked for", "rmq doctor --zookeeper host:2181")
     try:
@@ -207,7 +215,7 @@ def check_zookeeper(hosts: str | None) -> Finding:
 
 
 def check_java() -> Finding:
-    """Check that a Java is installed that Spark can use."""
+    """Check that the Java of JAVA_HOME or PATH runs and is recent enough for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     remedy = (
@@ -222,7 +230,7 @@ def check_java() -> Finding:
 
 
 def check_python() -> Finding:
-    """Check that Spark's workers run this Python, in which rmq-spark is installed."""
+    """Check that Spark's workers will use this version of Python, and find rmq-spark in it."""
     named = os.environ.get("PYSPARK_PYTHON") or "python3"
     mine = f"{sys.version_info.major}.{sys.version_info.minor}"
     code = (
@@ -242,7 +250,7 @@ def check_python() -> Finding:
 
 
 def check_format() -> Finding:
-    """Check that Spark finds the format ``rmq``."""
+    """Start Spark in a new process, and check that it finds the format ``rmq``."""
     if importlib.util.find_spec("pyspark") is None:
         return Finding("Spark", FAIL, "pyspark is missing", "pip install 'rmq-spark[spark]'")
     done = _run([sys.executable, "-c", _FIND_FORMAT], SPARK_TIMEOUT_S)
@@ -254,6 +262,7 @@ def check_format() -> Finding:
 
 
 def _run(command: list[str], timeout_s: float) -> "subprocess.CompletedProcess[str] | None":
+    """Run a program. Returns its result, or None if it does not start or takes too long."""
     try:
         return subprocess.run(  # noqa: S603 - java, or the Python that Spark would run
             command, capture_output=True, text=True, timeout=timeout_s, check=False

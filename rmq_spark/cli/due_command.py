@@ -1,4 +1,4 @@
-"""rmq due: draws a bar chart of the due times, or the priorities, of waiting messages."""
+"""The command rmq due: draws bars for the due times or the priorities of waiting messages."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -45,7 +45,8 @@ TIME_WIDTHS = (
     *(_DAY * 365 * 10**power for power in range(1, 7)),
 )
 NUMBER_WIDTHS = tuple(step * 10**power for power in range(16) for step in (1, 2, 5))
-# The score of a waiting retry is a full second in ms plus the retries left (0 to 16).
+# The score of a waiting retry is a full second in ms plus the retries left (0 to 16). A second plus
+# this number is therefore at or above the scores of all its retries.
 _RETRIES_WITHIN_SECOND = 999
 
 # Takes ascending edges. Returns the number of messages below each edge.
@@ -53,7 +54,11 @@ Below = Callable[[Sequence[int]], list[int]]
 
 
 class Bar(NamedTuple):
-    """One bar: the number of messages from low (inclusive) to high. None means no bound."""
+    """One bar: the number of messages from low (inclusive) to high (exclusive).
+
+    Bounds are times in ms since 1970, or priorities; None means no bound. A bar of priorities
+    without bounds counts rolled-back messages.
+    """
 
     low: int | None
     high: int | None
@@ -94,12 +99,12 @@ def due(
 
 def _draw_times(queue: Queue, times: Bounds, as_json: bool) -> int:
     now_ms = queue.now_ms()
-    bars = time_bars(lambda edges: _due_before(queue, edges), now_ms, times)
+    bars = time_bars(lambda edges: _count_due_before(queue, edges), now_ms, times)
     total = sum(bar.messages for bar in bars)
     if as_json:
         _print_json(queue, [_time_json(bar) for bar in bars])
         return total
-    due_now = _due_before(queue, [now_ms + 1])[0]
+    due_now = _count_due_before(queue, [now_ms + 1])[0]
     _print_total(queue, total, f", {due_now:,} due now" if total else "")
     rows = [
         (*_time_cells(bar, now_ms), bar.messages, text)
@@ -111,9 +116,9 @@ def _draw_times(queue: Queue, times: Bounds, as_json: bool) -> int:
 
 
 def _draw_priorities(queue: Queue, as_json: bool) -> int:
-    first, again = _by_priority(queue, [HIGHEST_SCORE + 1])[0], _rolled_back(queue)
+    first, again = _count_below_priority(queue, [HIGHEST_SCORE + 1])[0], _count_rolled_back(queue)
     bars = fitted(
-        lambda edges: _by_priority(queue, edges),
+        lambda edges: _count_below_priority(queue, edges),
         Bar(LOWEST_SCORE, HIGHEST_SCORE + 1, first),
         NUMBER_WIDTHS,
     )[::-1]
@@ -134,10 +139,11 @@ def _draw_priorities(queue: Queue, as_json: bool) -> int:
 
 
 def time_bars(below: Below, now_ms: int, times: Bounds) -> list[Bar]:
-    """Return bars from the first to the last message, or within ``times``.
+    """Build the bars of due times, from the first to the last message or within ``times``.
 
-    Messages that are due now (or before times.low) share one bar, and messages after times.high
-    another. Raises InvalidOption unless times.low is before times.high.
+    below: counts the messages below given times. Messages that are due now (or before times.low)
+    share one bar. Messages from times.high on share another. Raises InvalidOption unless times.low
+    is before times.high.
     """
     low = now_ms + 1 if times.low is None else times.low
     high = HIGHEST_SCORE + 1 if times.high is None else times.high
@@ -158,10 +164,11 @@ def time_bars(below: Below, now_ms: int, times: Bounds) -> list[Bar]:
 def fitted(
     below: Below, whole: Bar, widths: Sequence[int], keep: tuple[bool, bool] = (False, False)
 ) -> list[Bar]:
-    """Return at most MOST_BARS bars of a round width that cover the messages in ``whole``.
+    """Divide the range of ``whole`` into at most MOST_BARS bars of a round width.
 
     widths: the round widths, ascending. keep: whether the first and the last bar stay at the bounds
-    of ``whole`` even if they are empty.
+    of ``whole`` even if they are empty. Otherwise the range shrinks until they hold messages.
+    Returns no bars for a range without messages.
     """
     low, high = whole.low or 0, whole.high or 0
     while True:
@@ -183,33 +190,40 @@ def fitted(
 
 
 def _edges(low: int, high: int, widths: Sequence[int]) -> list[int]:
-    """Return the bounds, and between them the multiples of the first width that fits."""
+    """Return the edges of bars: both bounds, and between them the multiples of a width.
+
+    The width is the smallest that needs at most MOST_BARS bars.
+    """
     width = next(w for w in widths if -(-high // w) - low // w <= MOST_BARS)
     return [low, *range((low // width + 1) * width, high, width), high]
 
 
-def _due_before(queue: Queue, edges: Sequence[int]) -> list[int]:
+def _count_due_before(queue: Queue, edges: Sequence[int]) -> list[int]:
     """Count the messages in the store and the retry queue that are due before each time in ms."""
     last = [edge - 1 for edge in edges]
     waits = [time // 1000 * 1000 + _RETRIES_WITHIN_SECOND for time in last]
-    stored = _counts(queue, last, QueueKind.STORE)
-    retried = _counts(queue, waits, QueueKind.RETRY)
+    stored = _count_up_to(queue, last, QueueKind.STORE)
+    retried = _count_up_to(queue, waits, QueueKind.RETRY)
     return [sum(pair) for pair in zip(stored, retried, strict=True)]
 
 
-def _by_priority(queue: Queue, edges: Sequence[int]) -> list[int]:
+def _count_below_priority(queue: Queue, edges: Sequence[int]) -> list[int]:
     """Count the messages in the store whose priority is below each edge."""
-    from_each = _counts(queue, [LOWEST_SCORE, *edges], QueueKind.STORE)
+    from_each = _count_up_to(queue, [LOWEST_SCORE, *edges], QueueKind.STORE)
     return [from_each[0] - count for count in from_each[1:]]
 
 
-def _rolled_back(queue: Queue) -> int:
+def _count_rolled_back(queue: Queue) -> int:
     """Count the rolled-back messages, which have lost their priority."""
-    every, first = _counts(queue, [0, LOWEST_SCORE], QueueKind.STORE)
+    every, first = _count_up_to(queue, [0, LOWEST_SCORE], QueueKind.STORE)
     return every - first + sum(queue.ask(reading.sizes, [QueueKind.RETRY], queue.slots))
 
 
-def _counts(queue: Queue, scores: Sequence[int], kind: QueueKind) -> list[int]:
+def _count_up_to(queue: Queue, scores: Sequence[int], kind: QueueKind) -> list[int]:
+    """Count the messages up to and with each score in delivery order, over all slots.
+
+    In the store of a Priority topic, these are the messages from each priority upwards.
+    """
     by_slot = queue.ask(reading.counts, queue.slots, scores, kind)
     return [sum(column) for column in zip(*by_slot, strict=True)]
 
@@ -249,12 +263,13 @@ def _priority_text(bar: Bar) -> str:
 
 
 def _drawn(bars: Sequence[Bar]) -> list[str]:
-    """Draw each bar as text. The longest has WIDEST_BAR characters."""
+    """Draw each bar as text. The longest bar has WIDEST_BAR characters."""
     most = max((bar.messages for bar in bars), default=0)
     return [_blocks(bar.messages, most) for bar in bars]
 
 
 def _blocks(messages: int, most: int) -> str:
+    """Draw one bar: in eighths of a character, or with # if stdout cannot show BLOCKS."""
     if "utf" not in (sys.stdout.encoding or "").lower():
         return "#" * -(-WIDEST_BAR * messages // most)
     eighths = -(-8 * WIDEST_BAR * messages // most)

@@ -1,4 +1,4 @@
-"""rmq job: a job of the package, which parses its own arguments."""
+"""The command rmq job: runs a job of the package, which parses its own arguments."""
 
 from typing import Annotated
 
@@ -33,7 +33,7 @@ def job(
         for option, value in session_of(context).options.items()
         for part in ("--option", f"{option}={value}")
     ]
-    # The job's name comes first, and its own options last: they win.
+    # The job's own options come last, so that they override those of the connection.
     name, own = (arguments or [])[:1], (arguments or [])[1:]
     is_named = name and not name[0].startswith("-")
     raise typer.Exit(main([*name, *(connection if is_named else []), *own], "rmq job"))

@@ -1,4 +1,4 @@
-"""The program rmq: turns errors of rmq_spark into a line on stderr and an exit code."""
+"""The program rmq, which turns an error of rmq_spark into a line on stderr and an exit code."""
 
 import io
 import logging
@@ -13,8 +13,9 @@ from rmq_spark.errors import RmqError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code.
 
-    0 done; 1 failed, or the answer was no, or the reader of the output is gone; 2 wrong option,
-    topic or message; 3 nothing matched, or nothing is due; 130 interrupted.
+    arguments: None for those of the process. Exit codes: 0 done; 1 failed, or the answer was no, or
+    the reader of the output is gone; 2 wrong option, topic or message; 3 nothing matched, or
+    nothing is due; 130 interrupted.
     """
     try:
         from rmq_spark.cli.app import app
@@ -26,14 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         sys.stdout.flush()
     except OSError as error:
-        # Python would write the rest of the buffer when it ends, and complain again.
+        # At its end, Python flushes the rest of the buffer, and would report the error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _not_written(error)
     return code
 
 
 def _log_outages() -> None:
-    """Log to stderr only that Redis is being retried. A lasting error is printed at the end."""
+    """Log to stderr only that a call to Redis is retried. ``_run`` prints a lasting error."""
     for name in ("rmq_spark", "kazoo"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     outages = logging.getLogger("rmq_spark.transport.server")
@@ -46,6 +47,7 @@ def _log_outages() -> None:
 
 
 def _run(app: Callable[..., object], arguments: Sequence[str] | None) -> int:
+    """Run the Typer app. Prints its error and returns an exit code."""
     if sys.stdout is None:  # the parent process has closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -63,6 +65,7 @@ def _run(app: Callable[..., object], arguments: Sequence[str] | None) -> int:
 
 
 def _not_written(error: OSError) -> int:
+    """Return the exit code after a failed write. Prints the error unless the reader is gone."""
     if not isinstance(error, BrokenPipeError):
         print(f"rmq: {error}", file=sys.stderr)  # noqa: T201 - a program
     return exit_codes.FAILED

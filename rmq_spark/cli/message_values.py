@@ -15,7 +15,7 @@ from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 def given_types(
     time_range: str | None, priority: int | None, fixed_time: str | None
 ) -> dict[TopicType, str]:
-    """Collect the values that a command line gives, as text by topic type."""
+    """Collect the values that a command line gives, as texts by the topic type that takes them."""
     given = without_none({"time_range": time_range, "priority": priority, "fixed_time": fixed_time})
     return {
         of_type: str(given[of_type.keyword])
@@ -25,7 +25,10 @@ def given_types(
 
 
 def parse_values(queue: Queue, given: dict[TopicType, str]) -> dict[str, int]:
-    """Parse the values. Returns them by keyword of a send, times in ms. Raises InvalidOption."""
+    """Parse the values of ``given_types``. Returns numbers by keyword of ``Queue.send``.
+
+    Times are in ms. Raises InvalidOption for a text that is not accepted.
+    """
     return {
         of_type.keyword: replace(
             VALUES[of_type.keyword],
@@ -37,14 +40,15 @@ def parse_values(queue: Queue, given: dict[TopicType, str]) -> dict[str, int]:
 
 
 def message_with(values: dict[str, int]) -> Message:
-    """Return an empty message that has these values."""
+    """Return a message without content that has these values, to check or score them."""
     return Message(b"", **values)  # type: ignore[arg-type]
 
 
 def require_value(topic: TopicDefinition, values: Message, done: str) -> None:
-    """Check that the value that the topic's type needs is given. Raises InvalidMessage.
+    """Check that ``values`` has the value that the topic type needs.
 
-    done: what the command would have done, for the error, such as "sent".
+    done: what the command would have done, for the error, such as "sent". Raises InvalidMessage if
+    the value is missing.
     """
     of_type = topic.type
     if of_type.value_in(values) is None:

@@ -14,18 +14,18 @@ from rich.text import Text
 
 from rmq_spark.errors import InvalidOption
 
-# A cell that is longer than this moves the rest of its line to the right.
+# In a pipe, a longer cell moves the rest of its line to the right.
 WIDEST_COLUMN = 60
 SHOWN_BYTES = 200
 
 
 def print_line(text: str) -> None:
-    """Print a line for people."""
+    """Print a line for people on stdout."""
     sys.stdout.write(f"{text}\n")
 
 
 def print_result(as_json: bool, text: str, **values: Any) -> None:
-    """Print the result of a command: a line for people, or a JSON object for programs."""
+    """Print the result of a command: ``text`` for people, or ``values`` as JSON for programs."""
     if as_json:
         print_json(values)
     else:
@@ -39,7 +39,10 @@ def print_remark(text: str) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask for confirmation, unless ``yes``. Raises InvalidOption if stdin is not a terminal."""
+    """Ask for confirmation, unless ``yes``. A no ends the command.
+
+    Raises InvalidOption if nobody can answer because stdin is not a terminal.
+    """
     if yes:
         return
     if not (sys.stdin and sys.stdin.isatty()):
@@ -55,13 +58,13 @@ def messages_text(how_many: int) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
+    """Print a value as one line of JSON, in ASCII unless stdout can write any character."""
     plain = "utf" not in (sys.stdout.encoding or "").lower()
     sys.stdout.write(json.dumps(value, ensure_ascii=plain) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table. In a pipe, it has no colours and each row is one line."""
+    """Print a table. If stdout is not a terminal, it has no colours and each row is one line."""
     listed = [list(row) for row in rows]
     if sys.stdout.isatty():
         Console(highlight=False).print(table_of(columns, listed))
@@ -74,7 +77,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Build a table without borders, which both people and ``cut`` can read."""
+    """Build a table for a terminal, without borders. Columns of numbers are right-aligned."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     listed = [list(row) for row in rows]
     for at, column in enumerate(columns):
@@ -88,7 +91,7 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
 
 
 def cell_text(value: Any) -> str:
-    """Format a cell: numbers with thousands separators, nothing for None."""
+    """Format a cell: numbers with thousands separators, yes or no for bool, "" for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -97,7 +100,10 @@ def cell_text(value: Any) -> str:
 
 
 def time_text(ms: int | None) -> str | None:
-    """Format a time in ms as ISO 8601 in UTC, or as ``N ms`` if it is out of the calendar."""
+    """Format a time in ms since 1970 as ISO 8601 in UTC.
+
+    A time beyond Python's calendar becomes ``N ms``, and None stays None.
+    """
     if ms is None:
         return None
     try:
@@ -108,7 +114,10 @@ def time_text(ms: int | None) -> str | None:
 
 
 def time_json(ms: int | None) -> str | int | None:
-    """Convert a time in ms for JSON: to ISO 8601, or the number if it is out of the calendar."""
+    """Convert a time in ms since 1970 for JSON, to ISO 8601 in UTC.
+
+    A time beyond Python's calendar stays a number, and None stays None.
+    """
     text = time_text(ms)
     return ms if text is None or text.endswith(" ms") else text
 
@@ -126,9 +135,9 @@ def age_text(ms: int | None) -> str:
 
 
 def content_text(content: bytes) -> str:
-    """Format a content for people. Bytes that are not text and control characters are escaped.
+    """Format a content for people. Escapes control characters and bytes that are not UTF-8.
 
-    A content of more than SHOWN_BYTES is cut; --json shows all of it.
+    Cuts a content of more than SHOWN_BYTES; --json shows all of it.
     """
     if len(content) > SHOWN_BYTES:
         return f"{content_text(content[:SHOWN_BYTES])}... ({len(content):,} bytes)"
@@ -137,7 +146,7 @@ def content_text(content: bytes) -> str:
 
 
 def content_json(content: bytes) -> dict[str, str]:
-    """Convert a content for programs: to text, or to base64 if it is not UTF-8."""
+    """Convert a content to a JSON field: content, or contentBase64 if it is not UTF-8."""
     try:
         return {"content": content.decode()}
     except UnicodeDecodeError:
@@ -145,5 +154,5 @@ def content_json(content: bytes) -> dict[str, str]:
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop the values that are None."""
+    """Copy a mapping, without the values that are None."""
     return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Commands that show messages: of any queue (peek), or as a consumer gets them now (consume)."""
+"""Commands that show messages: of any queue (peek), or those that a consumer gets (consume)."""
 
 import sys
 import time
@@ -112,11 +112,15 @@ def consume(
         )
         try:
             batches = _batches(consumer, limit, wait_s, follow, ended)
-            shown = _take(batches, as_json) if commit else _look(batches, as_json)
+            shown = (
+                _show_and_commit(batches, as_json)
+                if commit
+                else _show_and_give_back(batches, as_json)
+            )
         finally:
             consumer.forget()
     if not as_json:
-        _say_what_became_of(consumer, shown, commit)
+        _report_outcome(consumer, shown, commit)
     if ended.is_set() and not follow:
         raise typer.Exit(INTERRUPTED)
     if not shown and not follow:
@@ -124,7 +128,10 @@ def consume(
 
 
 def _limit(most: int | None, commit: bool, follow: bool) -> int | None:
-    """Return how many messages to show, None for no limit. Raises InvalidOption."""
+    """Return the number of messages to show, None for no limit.
+
+    Raises InvalidOption if --follow or --max needs --commit.
+    """
     if follow and not commit:
         raise InvalidOption(
             "--follow needs --commit: a message that is given back would be shown again and again. "
@@ -145,7 +152,8 @@ def _batches(
 ) -> Iterator[Batch]:
     """Yield batches of at most ``limit`` messages in total, until nothing is due or ``ended``.
 
-    wait_s: the longest wait for the first message.
+    wait_s: the longest wait for the first message. follow: whether to wait for more when nothing is
+    due.
     """
     left, until, found = limit, time.monotonic() + wait_s, False
     while not ended.is_set() and left != 0:
@@ -160,22 +168,22 @@ def _batches(
             ended.wait(POLL_INTERVAL_S)
 
 
-def _look(batches: Iterator[Batch], as_json: bool) -> int:
-    """Show one batch, which the consumer gives back. Returns the number of messages."""
+def _show_and_give_back(batches: Iterator[Batch], as_json: bool) -> int:
+    """Show the first batch, uncommitted: the consumer gives it back. Returns its size."""
     for batch in batches:
-        batch.mark_unread()  # before anything can fail, so that no retry is used up
+        batch.mark_unread()  # first, so that no failure uses up a retry
         _show(batch, as_json, headed=True)
         return len(batch)
     return 0
 
 
-def _take(batches: Iterator[Batch], as_json: bool) -> int:
-    """Show batches, and commit each one once it is written. Returns the number of messages."""
+def _show_and_commit(batches: Iterator[Batch], as_json: bool) -> int:
+    """Show batches, and commit each one once it is written. Returns the number committed."""
     taken = 0
     for batch in batches:
         try:
             _show(batch, as_json, headed=not taken)
-        except BaseException:  # for example, the reader of the pipe is gone
+        except BaseException:  # such as the error of a pipe whose reader is gone
             with suppress(RmqError):
                 batch.mark_unread()
             raise
@@ -194,7 +202,7 @@ def _show(batch: Batch, as_json: bool, *, headed: bool) -> None:
     sys.stdout.flush()
 
 
-def _say_what_became_of(consumer: Consumer, shown: int, commit: bool) -> None:
+def _report_outcome(consumer: Consumer, shown: int, commit: bool) -> None:
     topic = consumer.queue.definition
     if shown:
         became = "committed" if commit else "given back; --commit takes them"
@@ -214,7 +222,7 @@ def _say_what_became_of(consumer: Consumer, shown: int, commit: bool) -> None:
 
 
 def _delivered_json(message: Delivered) -> dict[str, Any]:
-    """Convert a message to JSON fields named like the columns of the source."""
+    """Convert a message to JSON fields, which are named like the columns of the source."""
     return {
         "topic": message.topic,
         "slot": message.slot,
@@ -239,7 +247,7 @@ def _delivered_line(message: Delivered) -> str:
 
 
 def _entry_json(topic: str, entry: Entry) -> dict[str, Any]:
-    """Convert a message to JSON fields named like the columns of a table."""
+    """Convert a message to JSON fields, which are named like the columns of a table."""
     return {
         "topic": topic,
         "queue": entry.queue,

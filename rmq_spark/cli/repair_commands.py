@@ -74,7 +74,7 @@ def requeue(
     found: Iterable[dict[int, list[bytes]]]
     if are_named(contents, every):
         found = [contents_by_slot(encoded(contents), encoded_basis(slot_basis), queue.definition)]
-    else:  # up to now, so that a message which dies again meanwhile is not requeued again
+    else:  # only earlier deaths: a message that dies again meanwhile must not be requeued again
         times = times_of(queue, since, until).within(None, queue.now_ms())
         found = ({p.slot: p.contents} for p in pages_of(queue, QueueKind.DEAD, slots, times))
     requeued = 0

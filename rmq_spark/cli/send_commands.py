@@ -80,7 +80,7 @@ def cancel(
 
 
 def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType]) -> Queue:
-    """Open the queue of a topic. Raises UnknownTopic, which shows how to create the topic.
+    """Open the queue of a topic. Raises UnknownTopic, whose text shows how to create the topic.
 
     given: the topic types whose values the command line gives.
     """
@@ -100,6 +100,7 @@ def _lines() -> Iterator[bytes]:
 
 
 def _parts(contents: Iterable[Any]) -> Iterator[list[Any]]:
+    """Split contents into lists of LINES_A_SEND, so that stdin may be endless."""
     part: list[Any] = []
     for content in contents:
         part.append(content)

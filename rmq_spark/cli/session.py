@@ -16,22 +16,22 @@ from rmq_spark.options.option import Values
 from rmq_spark.transport.connection import connection_of
 from rmq_spark.transport.server import Server
 
-# A command fails sooner than a query would, because a person waits for it.
+# A command retries Redis for a shorter time than a query, because a person waits for it.
 PATIENCE_S = 2.0
 
 
 @dataclass
 class Session:
-    """The connection of a command. options: connection options, named as for Spark."""
+    """The connection of a command. options: connection options, with the names of Spark options."""
 
     options: Mapping[str, str] = field(default_factory=dict)
 
     def server(self) -> Server:
-        """Connect to Redis. Raises ServerError, InvalidOption."""
+        """Connect to Redis, with retries for PATIENCE_S. Raises ServerError, InvalidOption."""
         return Server(connection_of(self._values), PATIENCE_S)
 
     def broker(self) -> Broker:
-        """Connect to Redis. Returns its broker. Raises ServerError, InvalidOption."""
+        """Connect to Redis and return a broker. Raises ServerError, InvalidOption."""
         return Broker(self.server(), key_prefix=self._values[KEY_PREFIX])
 
     @property
@@ -40,7 +40,7 @@ class Session:
 
 
 def parse_options(given: list[str]) -> dict[str, str]:
-    """Parse options of the form ``redis.name=value``. Raises InvalidOption."""
+    """Parse options of the form ``redis.name=value``. Raises InvalidOption for other texts."""
     options = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -55,12 +55,12 @@ def parse_options(given: list[str]) -> dict[str, str]:
 
 
 def session_of(context: typer.Context) -> Session:
-    """Return the session that the options before the command define."""
+    """Return the session of a command, which the options before the command define."""
     return cast(Session, context.obj)
 
 
 def broker_of(context: typer.Context) -> Broker:
-    """Return the session's broker, which is closed when the command ends."""
+    """Connect the broker of a command. It is closed when the command ends."""
     broker = session_of(context).broker()
     context.call_on_close(broker.close)
     return broker
@@ -77,7 +77,7 @@ def ended_by_signals() -> Iterator[threading.Event]:
         ended.set()
 
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # ignored, for example, in a background job of a script
+        if handler is not signal.SIG_IGN:  # a script's background job ignores Ctrl-C, for example
             signal.signal(number, end)
     try:
         yield ended

@@ -1,4 +1,4 @@
-"""rmq top: watches rates, queues and consumers of topics."""
+"""The command rmq top: watches rates, queues and consumers of topics."""
 
 import sys
 import time
@@ -58,7 +58,7 @@ def top(
 
 
 class _Snapshots:
-    """Successive snapshots of topics. Rates follow from the counters of two successive ones."""
+    """Successive snapshots of topics. Rates are differences of counters between two of them."""
 
     def __init__(self, broker: Broker, names: Sequence[str] | None) -> None:
         self._broker = broker
@@ -68,7 +68,10 @@ class _Snapshots:
         self._before: dict[tuple[str, str], tuple[float, dict[str, int]]] = {}
 
     def next(self) -> tuple[list[Row], dict[tuple[str, str], tuple[float, float]]]:
-        """Take a snapshot. Returns its rows, and rates (in, out) a second by topic and group."""
+        """Take a snapshot. Returns its rows, and its rates by topic and group.
+
+        A rate is a pair: messages accepted and messages committed per second.
+        """
         rows = look(self._broker, self._names)
         at = time.monotonic()
         rates = {}
@@ -83,6 +86,7 @@ class _Snapshots:
 
 
 def _ticks(seconds: float, times: int | None) -> Any:
+    """Yield 1, 2, ... with a pause of ``seconds`` in between; ``times`` numbers, or no end."""
     number = 0
     while times is None or number < times:
         if number:

@@ -1,4 +1,4 @@
-"""Commands on topics: create, list, show, alter, pause, resume, delete."""
+"""Commands on topics: create, list, show, alter, pause, resume, delete, lower-epochs."""
 
 import re
 from typing import Annotated, Any
@@ -210,7 +210,7 @@ def lower_epochs(
 
 
 def definition_json(topic: TopicDefinition) -> dict[str, Any]:
-    """Convert a topic to the fields that --json prints."""
+    """Convert the definition of a topic to the JSON fields that --json prints."""
     return {
         "topic": topic.name,
         "topicType": topic.type.name,
@@ -237,11 +237,14 @@ def _group_json(queue: Queue) -> dict[str, Any]:
 
 
 def _first_json(name: str, queue: QueueFigures, now_ms: int) -> dict[str, Any]:
-    """Return the time of the first message in a queue, under the name of its meaning."""
+    """Return the earliest time in a queue as a JSON field, named after its meaning.
+
+    Returns no field for a queue without such a time.
+    """
     if queue.oldest_ms is None:
         return {}
     if name == QueueKind.PREPARE and queue.oldest_ms <= now_ms:
-        return {}  # a lease that has ended: due counts these messages
+        return {}  # this lease has ended: the field due counts its messages
     names = {"store": "dueTime", "prepare": "leaseEnds", "retry": "dueTime", "dead": "diedAt"}
     return {names[name]: time_json(queue.oldest_ms)}
 

@@ -1,4 +1,4 @@
-"""The data source that Spark loads for the format ``rmq``."""
+"""The data source that Spark loads for the format ``rmq``, and its registration."""
 
 import os
 from collections.abc import Mapping
@@ -53,11 +53,15 @@ class RmqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
+        """Return ``rmq``, the name that a user passes to ``format``."""
         return "rmq"
 
     def schema(self) -> StructType:
-        """Return the columns of the source, or of the table. Raises InvalidOption."""
+        """Return the columns of the source or, if an option names a queue, of the table.
+
+        For CREATE TABLE, the columns also carry its options. Raises InvalidOption for an option
+        that is not accepted, and for a password in CREATE TABLE.
+        """
         if is_table(self.options):
             parse_table_options(self.options)
             if self._is_from_catalog:
@@ -67,7 +71,11 @@ class RmqDataSource(DataSource):
         return SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Create the reader of queues as a table, which consumes nothing. Raises InvalidOption."""
+        """Create the reader of ``spark.read``, which shows queues and consumes nothing.
+
+        Options of the query override those of CREATE TABLE, which are in the schema. Raises
+        InvalidOption for an option or a column that is not accepted, and if no queue is named.
+        """
         given = stored_options(schema) | {name.lower(): v for name, v in self.options.items()}
         if not is_table(given):
             raise InvalidOption(_NOT_CONSUMED if given else _OPTIONS_MISSING)
@@ -75,12 +83,20 @@ class RmqDataSource(DataSource):
         return RmqTableReader(options, check_schema(schema, TABLE_SCHEMA, "the table"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Create the reader that consumes messages. Raises InvalidOption."""
+        """Create the reader of ``spark.readStream``, which consumes messages.
+
+        Raises InvalidOption for an option or a column that is not accepted.
+        """
         options = parse_source_options(self.options)
         return RmqStreamReader(options, check_schema(schema, SOURCE_SCHEMA, "the rmq source"))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Create the writer of ``df.write``. Raises InvalidOption, InvalidMessage, ServerError."""
+        """Create the writer of ``df.write``.
+
+        Raises InvalidOption for an option or a mode that is not accepted, and InvalidMessage for a
+        column that is not accepted. Raises TopicError if the topic is missing or has another type
+        or number of slots, and ServerError if Redis cannot be used.
+        """
         _refuse_overwrite(overwrite, 'mode("append")')
         options = parse_sink_options(self.options)
         if options.exactly_once:
@@ -92,7 +108,10 @@ class RmqDataSource(DataSource):
         return RmqWriter(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Create the writer of ``df.writeStream``. Raises the errors of ``writer``."""
+        """Create the writer of ``df.writeStream``. Raises the same errors as ``writer``.
+
+        Unlike ``df.write``, it accepts deliveryGuarantee=exactlyOnce.
+        """
         _refuse_overwrite(overwrite, 'outputMode("append")')
         options = parse_sink_options(self.options)
         return (RmqStagedStreamWriter if options.exactly_once else RmqStreamWriter)(options, schema)
@@ -104,21 +123,21 @@ def _refuse_overwrite(overwrite: bool, remedy: str) -> None:
 
 
 def register(spark: SparkSession | None = None) -> None:
-    """Register the format with a session (the active one if None).
+    """Register the format ``rmq`` with a session, by default the active one.
 
     You need this only if rmq_spark is not installed but distributed as a zip with --py-files.
     """
     session = spark or SparkSession.active()
-    _lead_readers_to_archive(session)
+    _add_archive_to_import_path(session)
     session.dataSource.register(RmqDataSource)
 
 
-def _lead_readers_to_archive(session: SparkSession) -> None:
-    """Make rmq_spark importable from the zip of --py-files in the process of a streaming reader.
+def _add_archive_to_import_path(session: SparkSession) -> None:
+    """Let the process of a streaming reader import rmq_spark from the zip of --py-files.
 
     Spark adds the zip to the import path of tasks, but not to that of the reader's process on the
-    driver (seen with Spark 4.3: "No module named 'rmq_spark.spark'"). That process does inherit the
-    environment of the context.
+    driver (seen with Spark 4.3: "No module named 'rmq_spark.spark'"). That process inherits the
+    environment of the SparkContext, so this function adds the zip to PYTHONPATH there.
     """
     archive = getattr(__spec__.loader if __spec__ else None, "archive", None)
     if archive is not None:

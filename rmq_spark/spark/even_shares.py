@@ -10,7 +10,8 @@ def share_evenly(wanted: Mapping[_T, int], limit: int, seq: int) -> dict[_T, int
     """Divide ``limit`` evenly among the keys of ``wanted``. Returns the shares above 0.
 
     wanted: the most that each key can take. A share that one key does not need goes to the others.
-    A remainder that cannot be divided evenly rotates with ``seq``.
+    seq: the number of the batch. A remainder that cannot be divided evenly goes to different keys
+    from batch to batch.
     """
     given: dict[_T, int] = {}
     left = limit

@@ -2,11 +2,15 @@
 
 
 def cause(error: Exception) -> str:
-    """Extract the line that states the cause from a Spark error with its traces and plans."""
+    """Extract the line that states the cause from the text of a Spark error.
+
+    The text also contains stack traces and query plans. An error without text yields the name of
+    its class.
+    """
     lines = [line for line in str(error).splitlines() if line.strip()]
     traced = [at for at, line in enumerate(lines) if "Traceback (most recent" in line]
     if traced:
-        # The frames of a Python traceback are indented, its error is not.
+        # In a Python traceback, only the frames are indented: the first other line is the error.
         lines = [line for line in lines[traced[-1] + 1 :] if not line.startswith(" ")]
     if len(lines) > 1 and "An error occurred while calling" in lines[0]:
         lines = lines[1:]

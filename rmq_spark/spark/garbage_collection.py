@@ -4,10 +4,10 @@ import gc
 
 
 def freeze_live_objects() -> None:
-    """Exempt all objects that exist when a task begins from garbage collection.
+    """Exempt all existing objects from garbage collection. Call it when a task begins.
 
     Spark collects garbage after every task. With pyarrow, numpy and pandas loaded, a collection
-    visits half a million objects and takes 0.1 s, longer than many tasks. None of these objects is
-    garbage: the collection after the previous task has just removed it.
+    visits half a million objects and takes 0.1 s, longer than many tasks. The
+    objects are not garbage, which the collection after the previous task has just removed.
     """
     gc.freeze()

@@ -22,7 +22,11 @@ from rmq_spark.transport.connection import ConnectionOptions, connection_of
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a streaming read. Fields that end in ``_ms`` are in milliseconds."""
+    """The options of a streaming read. None means that the user did not give the option.
+
+    Fields that end in ``_ms`` are in milliseconds. ensemble: the ZooKeeper servers through which
+    queries own slots.
+    """
 
     connection: ConnectionOptions
     key_prefix: str
@@ -46,10 +50,11 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write.
+    """The options of a write. None means that the user did not give the option.
 
-    slot_basis, time_range, priority, fixed_time and delay_ms are defaults for rows that have no
-    such value; None means no default.
+    slot_basis, time_range, priority, fixed_time and delay_ms are defaults for rows without such a
+    value. topic_type, slot_amount, max_retries, retry_backoff and groups define a topic that the
+    write creates. fail_past: whether a fixed time that has passed is an error.
     """
 
     connection: ConnectionOptions
@@ -72,7 +77,7 @@ class SinkOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of a topic that this write creates, without those that are not given."""
+        """The settings for a topic that this write creates, without those that are not given."""
         given = {
             "max_retries": self.max_retries,
             "retry_backoff": self.retry_backoff,
@@ -83,7 +88,11 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class ListenerOptions:
-    """The options of each_message."""
+    """The options of each_message.
+
+    timeout_ms: the time limit for one call of the function; None for no limit. delay_ms: the wait
+    before the retry of a message that failed; None for the topic's backoff.
+    """
 
     connection: ConnectionOptions
     key_prefix: str
@@ -93,7 +102,7 @@ class ListenerOptions:
 
 
 def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
-    """Check the options of a read. Raises InvalidOption."""
+    """Parse the options of a streaming read. Raises InvalidOption for one that is not accepted."""
     if any(name.lower() == "queue" for name in given):
         raise InvalidOption(
             "spark.readStream does not take the option queue: it consumes the messages that are "
@@ -139,7 +148,7 @@ def _subscription(values: Values) -> Subscription:
 
 def _limits(limit: int | dict[str, int], subscription: Subscription) -> Limits:
     if isinstance(limit, int):
-        return Limits(total=limit or None)
+        return Limits(total=limit or None)  # 0 means no limit
     strangers = [name for name in limit if name not in (subscription.names or limit)]
     if strangers:
         raise InvalidOption(
@@ -150,7 +159,7 @@ def _limits(limit: int | dict[str, int], subscription: Subscription) -> Limits:
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a write. Raises InvalidOption."""
+    """Parse the options of a write. Raises InvalidOption for one that is not accepted."""
     values = sink.SINK.parse(given)
     _check_operation(values)
     return SinkOptions(
@@ -173,7 +182,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _check_operation(values: Values) -> None:
-    """Check that the operation accepts the other options. Raises InvalidOption."""
+    """Check that the operation accepts the guarantee and the group. Raises InvalidOption."""
     operation = values[sink.OPERATION]
     if values[sink.DELIVERY_GUARANTEE] == sink.EXACTLY_ONCE and operation != "send":
         raise InvalidOption(
@@ -190,7 +199,7 @@ def _check_operation(values: Values) -> None:
 
 
 def parse_listener_options(given: Mapping[str, str]) -> ListenerOptions:
-    """Check the options of each_message. Raises InvalidOption."""
+    """Parse the options of each_message. Raises InvalidOption for one that is not accepted."""
     values = listener.LISTENER.parse(given)
     return ListenerOptions(
         connection=connection_of(values),

@@ -43,9 +43,10 @@ TABLE_SCHEMA = StructType(
 
 
 def check_schema(schema: StructType, columns: StructType, whose: str) -> StructType:
-    """Return a schema whose columns are all among ``columns``. Raises InvalidOption otherwise.
+    """Check the schema that a user wants, and return it.
 
-    whose: the reader that offers the columns, for the error.
+    columns: the columns that exist; content may also be BINARY. whose: the reader that offers them,
+    for the error. Raises InvalidOption for an unknown column, another type, or an empty schema.
     """
     offered: dict[str, tuple[DataType, ...]] = {
         field.name.lower(): (field.dataType,) for field in columns.fields

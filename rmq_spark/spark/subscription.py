@@ -25,7 +25,7 @@ class Subscription:
 
     @property
     def text(self) -> str:
-        """The form kept in a checkpoint: sorted names, separated by commas, or the pattern."""
+        """The text that a checkpoint stores: sorted names, separated by commas, or the pattern."""
         if self.pattern is not None:
             return f"{_PATTERN}{self.pattern}"
         return ",".join(sorted(self.names))
@@ -38,7 +38,7 @@ class Subscription:
     def continues(self, earlier: str) -> bool:
         """Return whether a query can continue from a checkpoint with the text ``earlier``.
 
-        Topics may be added to a list of names, but not removed; a pattern must stay the same.
+        You can add topics to a list of names, but not remove them. A pattern must stay the same.
         """
         if self.pattern is not None or earlier.startswith(_PATTERN):
             return self.text == earlier
@@ -47,7 +47,7 @@ class Subscription:
     def find(self, broker: Broker) -> list[TopicDefinition]:
         """Read the definitions of the topics, sorted by name.
 
-        A pattern finds only topics that have the consumer group and that the query may read.
+        A pattern skips topics without the consumer group and, without ownership, exclusive topics.
         Raises UnknownTopic for a named topic that does not exist.
         """
         if self.pattern is None:

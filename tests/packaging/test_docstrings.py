@@ -15,6 +15,17 @@ KEPT_IN = (
     "ownership",
     "dev_servers",
     "metrics",
+    "spark.batch_limits",
+    "spark.datasource",
+    "spark.even_shares",
+    "spark.failure_cause",
+    "spark.garbage_collection",
+    "spark.options",
+    "spark.schemas",
+    "spark.subscription",
+    "spark.sink",
+    "spark.table",
+    "cli",
 )
 IMPERATIVES_IN_S = {"pass", "process", "press", "discuss", "guess", "express", "address", "focus"}
 NO_VERBS = {

@@ -1,4 +1,4 @@
-"""Score and content pairs: packs Arrow columns into one script argument for each slot."""
+"""Packing of Arrow columns: the scores and contents of a slot become one script argument."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from rmq_spark.protocol.messagepack import PackedPairs, head_of
 
-# The more messages of a slot are sent together, the less often Redis switches between the sorted
-# sets of slots: with 64 slots, a message costs twice as much in a call of 150 as in one of 2000.
+# A large batch puts many messages of a slot into one call, so Redis switches less often between
+# the sorted sets of slots. With 64 slots, a message costs twice as much in a call of 150 messages
+# as in a call of 2000.
 ROWS_A_BATCH = 131_072
 BYTES_A_BATCH = 32 * 1024 * 1024
 _BYTES = pa.large_binary()
@@ -19,8 +20,8 @@ _BYTES = pa.large_binary()
 def coalesce(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join batches into larger ones, in order.
 
-    A joined batch has at most ROWS_A_BATCH rows and BYTES_A_BATCH bytes; a single batch of Spark's
-    that exceeds them stays whole. Empty batches are dropped.
+    A joined batch has at most ROWS_A_BATCH rows and BYTES_A_BATCH bytes. A batch that Spark made
+    larger stays whole. Empty batches are dropped.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
@@ -44,10 +45,10 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def pairs_by_slot(scores: Any, contents: pa.Array, slots: Any) -> dict[int, PackedPairs]:
-    """Pack rows as score, content, score, content, ... by slot, in the order of the rows.
+    """Group rows by slot and pack each group for a script, in the order of the rows.
 
     scores: an int64 array. contents: an Arrow array of STRING or BINARY. slots: an array of whole
-    numbers below 65536.
+    numbers below 65536. Returns score, content, score, content, ... by slot.
     """
     order = np.argsort(slots.astype(np.uint16), kind="stable")
     ordered = contents.cast(_BYTES).take(pa.array(order))  # Arrow has no take for string views
@@ -62,7 +63,10 @@ def pairs_by_slot(scores: Any, contents: pa.Array, slots: Any) -> dict[int, Pack
 
 
 def rows_by_slot(slots: Any) -> list[tuple[int, Any]]:
-    """Group row positions by slot. Returns pairs of a slot and an array of its positions."""
+    """Group row positions by slot. Returns pairs of a slot and the array of its positions.
+
+    slots: an array of whole numbers below 65536.
+    """
     order = np.argsort(slots.astype(np.uint16), kind="stable")
     return [(slot, order[start:end]) for slot, start, end in runs(slots[order])]
 
@@ -75,12 +79,15 @@ def runs(ordered: Any) -> list[tuple[int, int, int]]:
 
 
 def _packed(scores: pa.Array, contents: pa.Array) -> pa.Array:
-    """Encode each row in MessagePack: its score as text, then its content, each after its head."""
+    """Encode each row in MessagePack: its score as text and its content, each after its header."""
     texts = scores.cast(pa.string()).cast(_BYTES)
     nothing = pa.scalar(b"", _BYTES)
-    return pc.binary_join_element_wise(_heads(texts), texts, _heads(contents), contents, nothing)
+    return pc.binary_join_element_wise(
+        _headers(texts), texts, _headers(contents), contents, nothing
+    )
 
 
-def _heads(texts: pa.Array) -> pa.Array:
+def _headers(texts: pa.Array) -> pa.Array:
+    """Build the MessagePack header of each text. Texts of the same length share one."""
     lengths, which = np.unique(pc.binary_length(texts).to_numpy(), return_inverse=True)
     return pa.array([head_of(length) for length in lengths.tolist()], _BYTES).take(pa.array(which))

@@ -1,4 +1,4 @@
-"""The columns of a DataFrame that is written: finds them and checks each value."""
+"""The columns of a DataFrame to write: where they are, and which values they accept."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
 
 _TEXT = (StringType, BinaryType)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
-# For each column, the accepted Spark types and their names in errors.
+# The Spark types that each column accepts, and their names in errors.
 COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "content": (_TEXT, "STRING or BINARY"),
     "slotBasis": (_TEXT, "STRING or BINARY"),
@@ -42,7 +42,7 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
         "STRING (a duration such as 30s), INTERVAL DAY TO SECOND, or BIGINT (ms)",
     ),
 }
-# The end of each error for a row.
+# Each error for a row ends with this text.
 NOTHING_SENT = " Nothing of this batch was sent."
 
 
@@ -52,10 +52,10 @@ class _ColumnRules(Protocol):
 
 
 def locate_columns(schema: StructType, operation: str, takes: _ColumnRules) -> dict[str, int]:
-    """Find the columns of a schema. Returns their positions by name, in the case of ``COLUMNS``.
+    """Find the columns of a schema. Returns their positions by name, spelt as in ``COLUMNS``.
 
     takes: the columns that the operation accepts and requires. Raises InvalidMessage for a column
-    that is not accepted, that occurs twice, that has another type, or that is required and missing.
+    that is not accepted, occurs twice, has another type, or is required but missing.
     """
     proper = {name.lower(): name for name in takes.columns}
     found: dict[str, int] = {}
@@ -89,9 +89,10 @@ def locate_columns(schema: StructType, operation: str, takes: _ColumnRules) -> d
 
 @dataclass(frozen=True)
 class Rows:
-    """All or some rows of one Arrow batch, as an Arrow array for each column.
+    """All or some rows of one Arrow batch.
 
-    length: the number of rows. places: their positions in the Arrow batch; None for all rows.
+    columns: an Arrow array for each column, by name. length: the number of rows. places: the
+    position of each row in the Arrow batch; None for all rows.
     """
 
     columns: dict[str, pa.Array]
@@ -100,26 +101,32 @@ class Rows:
 
     @staticmethod
     def of(batch: pa.RecordBatch, places: dict[str, int]) -> "Rows":
-        """Take the columns of a batch by name. places: position of each column."""
+        """Take all rows of a batch. places: the position of each column, by name."""
         return Rows({name: batch.column(at) for name, at in places.items()}, batch.num_rows)
 
     def only(self, indices: Any) -> "Rows":
-        """Select the rows at these indices."""
+        """Select rows of a whole batch. Errors still show their positions in that batch."""
         wanted = pa.array(indices)
         columns = {name: column.take(wanted) for name, column in self.columns.items()}
         return Rows(columns, len(wanted), indices)
 
     def contents(self) -> Any:
-        """Return all contents as an object array of bytes. Raises InvalidMessage for a null."""
+        """Return the content of each row as bytes. Raises InvalidMessage for a null.
+
+        Returns an object array.
+        """
         column = self.columns["content"]
         if column.null_count:
-            raise self.refusal("content", _first(pc.is_null(column)), "STRING or BINARY, not null")
+            raise self.refusal(
+                "content", _first_true(pc.is_null(column)), "STRING or BINARY, not null"
+            )
         return _bytes_of(column)
 
     def bases(self, contents: Any, default: bytes | None) -> Any:
-        """Return the bytes that each row's slot is computed from, as an object array.
+        """Return the bytes that determine the slot of each row, as an object array.
 
-        They are slotBasis, or else the default, or else the content.
+        A row uses its slotBasis, or else the default, or else its content. contents: the contents
+        of all rows, as ``contents()`` returns them.
         """
         fallback = contents if default is None else np.full(self.length, default, object)
         if "slotBasis" not in self.columns:
@@ -132,11 +139,11 @@ class Rows:
         return bases
 
     def values(self, topic: TopicDefinition, default: int | None, not_before_ms: int | None) -> Any:
-        """Return the time range, priority or fixed time of each row, as an int64 array.
+        """Return the value of each row that the topic type needs, as an int64 array.
 
-        The type of the topic says which. Times are in ms. default: for rows without a value.
-        not_before_ms: a fixed time must be later than this. Raises InvalidMessage, which names the
-        first row that is not accepted.
+        It is a time range in ms, a priority, or a fixed time in ms since 1970. default: the value
+        for rows without one. not_before_ms: a fixed time must be later than this; None accepts any.
+        Raises InvalidMessage for the first row whose value is missing or not accepted.
         """
         of_type = topic.type
         name = of_type.value_name
@@ -156,7 +163,7 @@ class Rows:
             pc.greater_equal(column, of_type.lowest), pc.less_equal(column, of_type.highest)
         )
         if column.null_count or not pc.all(right).as_py():
-            row = _first(pc.invert(right.fill_null(False)))
+            row = _first_true(pc.invert(right.fill_null(False)))
             raise self.refusal(name, row, accepted, default)
         values = column.to_numpy(zero_copy_only=False)
         if not_before_ms is not None:
@@ -167,18 +174,25 @@ class Rows:
         return values
 
     def slots(self, topic: TopicDefinition) -> Any:
-        """Return the column slot. Raises InvalidMessage for a slot that the topic lacks."""
+        """Return the slot of each row from the column slot, as an int64 array.
+
+        Raises InvalidMessage for the first row whose slot is null or does not exist in the topic.
+        """
         column = self.columns["slot"].cast(pa.int64())
         highest = topic.slot_amount - 1
         right = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, highest))
         right = right.fill_null(False)
         if not pc.all(right).as_py():
             accepted = f"0 to {highest}, the slots of topic {topic.name}"
-            raise self.refusal("slot", _first(pc.invert(right)), accepted)
+            raise self.refusal("slot", _first_true(pc.invert(right)), accepted)
         return column.to_numpy(zero_copy_only=False)
 
     def check_texts(self, name: str, accepted: str) -> None:
-        """Check that a STRING column is valid UTF-8. Raises InvalidMessage for the first other."""
+        """Check that a STRING column is valid UTF-8.
+
+        accepted: the accepted values, for the error. Raises InvalidMessage for the first row that
+        is not valid UTF-8.
+        """
         row = first_not_utf8(self.columns[name])
         if row is not None:
             accepted = (
@@ -188,7 +202,10 @@ class Rows:
             raise self.refusal(name, row, accepted)
 
     def claim_ids(self) -> list[str]:
-        """Return the column claimId. Raises InvalidMessage for a text that is not a claim id."""
+        """Return the claim id of each row.
+
+        Raises InvalidMessage for the first row whose claimId is null or not a claim id.
+        """
         accepted = "the claimId that came with the message"
         self.check_texts("claimId", accepted)
         ids: list[str | None] = self.columns["claimId"].to_pylist()
@@ -202,7 +219,7 @@ class Rows:
     def delays(self, default_ms: int | None) -> list[int | None]:
         """Return the delay of each row in ms, or ``default_ms`` for a row without one.
 
-        Raises InvalidMessage for a delay that is negative, longer than 366 days, or not a duration.
+        Raises InvalidMessage for a delay that is negative, above 366 days, or not a duration.
         """
         if "delay" not in self.columns:
             return [default_ms] * self.length
@@ -223,15 +240,19 @@ class Rows:
         refused = beyond.fill_null(False)
         if pc.any(refused).as_py():
             accepted = f"0 to {LONGEST_DURATION_MS} ms (366d); null for the topic's backoff"
-            raise self.refusal("delay", _first(refused), accepted)
+            raise self.refusal("delay", _first_true(refused), accepted)
         return [default_ms if value is None else value for value in values.to_pylist()]
 
     def refusal(
         self, name: str, row: int, accepted: str, default: int | None = None
     ) -> InvalidMessage:
-        """Create the error for one row. default: the option's value, for a row without one."""
+        """Create the error for one row, which shows the row's position, content and value.
+
+        name: the column that is not accepted. row: the index in these rows. default: the value of
+        the option, which the error shows for a row without a value.
+        """
         value = _value(self.columns[name], row) if name in self.columns else None
-        shown = _short(value)
+        shown = _shortened(value)
         if value is None and default is not None:
             shown = f"{default} (the option)"
         place = row if self.places is None else self.places[row]
@@ -242,9 +263,9 @@ class Rows:
 
 
 def first_not_utf8(column: pa.Array) -> int | None:
-    """Return the first row of a STRING column that is not valid UTF-8, or None.
+    """Return the index of the first row of a STRING column that is not valid UTF-8, or None.
 
-    Such rows exist because Spark's cast from BINARY to STRING checks nothing.
+    Such rows exist because Spark's cast from BINARY to STRING does not check the bytes.
     """
     values = column.cast(pa.large_binary())
     try:
@@ -258,7 +279,7 @@ def first_not_utf8(column: pa.Array) -> int | None:
 
 def shown_value(column: pa.Array, row: int) -> str:
     """Format a value for an error: escaped, and at most 60 characters long."""
-    return _short(_value(column, row))
+    return _shortened(_value(column, row))
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -274,7 +295,7 @@ def _value(column: pa.Array, row: int) -> Any:
         return column[row].as_py()
     except UnicodeDecodeError:  # not valid UTF-8: show the bytes
         return column[row].cast(pa.large_binary()).as_py()
-    except (OverflowError, ValueError):  # a time out of Python's range: show the number
+    except (OverflowError, ValueError):  # a time outside Python's range: show the number
         return column[row].cast(pa.int64()).as_py()
 
 
@@ -283,10 +304,13 @@ def _bytes_of(column: pa.Array) -> Any:
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
-    """Convert times and intervals from Arrow's microseconds to ms; leave whole numbers as ms."""
+    """Convert times and intervals from Arrow's microseconds to ms. Whole numbers are ms already.
+
+    A negative time or interval becomes -1, which no column accepts.
+    """
     if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
         micros = column.cast(pa.int64())
-        # Arrow divides towards zero, which would make -1 us an accepted 0.
+        # Arrow rounds a quotient towards zero: -1 us would become 0 ms, which can be accepted.
         return pc.if_else(pc.less(micros, 0), -1, pc.divide(micros, 1000))
     return column.cast(pa.int64())
 
@@ -299,10 +323,10 @@ def _duration_or_none(text: str) -> int | None:
     return delay_ms if delay_ms <= LONGEST_DURATION_MS else None
 
 
-def _first(flags: pa.Array) -> int:
+def _first_true(flags: pa.Array) -> int:
     return int(pc.index(flags, True).as_py())
 
 
-def _short(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -23,7 +23,7 @@ from rmq_spark.transport.server import shared_server
 _log = logging.getLogger(__name__)
 
 # Local properties that Spark sets: StreamExecution.QUERY_ID_KEY and
-# MicroBatchExecution.BATCH_ID_KEY. The query's id is kept in the checkpoint, so it survives a
+# MicroBatchExecution.BATCH_ID_KEY. The checkpoint stores the id of the query, so it survives a
 # restart.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -33,8 +33,9 @@ BATCH_ID = "streaming.sql.batchId"
 class Staged(WriterCommitMessage):
     """The result of one attempt of a task.
 
-    held: numbers of staged messages by topic and slot. rows: the rows that the task was given.
-    was_sealed: whether an earlier run has sealed the batch, so that nothing was staged.
+    name: the stage of the attempt. held: the number of staged messages by topic and slot. rows: the
+    number of rows that Spark passed to the task. was_sealed: whether an earlier run sealed the
+    batch, so that this attempt staged nothing.
     """
 
     name: StageName
@@ -46,8 +47,8 @@ class Staged(WriterCommitMessage):
 class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
     """The writer of ``df.writeStream`` with ``deliveryGuarantee=exactlyOnce``.
 
-    If the result of an attempt does not reach ``commit`` (the attempt failed, or a speculative copy
-    was faster), the messages that the attempt staged are never published.
+    The messages of an attempt whose result does not reach ``commit`` are never published. The
+    attempt failed in this case, or a speculative copy was faster.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -55,14 +56,19 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         self._work = SinkWork(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the rows of one task; Spark calls it on an executor."""
-        return self.stage(iterator, _name_of_attempt())
+        """Stage the rows of one task. Spark calls this on an executor.
+
+        Raises the errors of ``stage``, and InvalidOption outside a streaming query.
+        """
+        return self.stage(iterator, _stage_of_attempt())
 
     def stage(self, batches: Iterator[pa.RecordBatch], name: StageName) -> Staged:
         """Stage all rows of a partition. Each Arrow batch is checked as a whole before it is sent.
 
-        The rows of a sealed batch are only counted: nothing can be added to the batch, and its
-        replay must neither need memory on a full server nor fail for a time that has passed.
+        If an earlier run sealed the batch, the rows are only counted: nothing can be added to the
+        batch. Its replay must not need memory on a full server, and must not fail for a time that
+        has passed. If staging fails, the attempt deletes its stage and raises the error, such as
+        InvalidMessage, TopicError or ServerError.
         """
         staged = Staged(name)
         if self._sink(name.query).last().batch == name.batch:
@@ -73,6 +79,7 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
             for checked in self._work.checked(_counted(batches, staged)):
                 for queue, by_slot in checked:
                     held = staged.held.setdefault(queue.definition.name, {})
+                    # Enter the slots before the call: _discard must find them if it fails.
                     held.update({slot: held.get(slot, 0) for slot in by_slot})
                     staging = Staging(queue.server, queue.definition, queue.key_prefix)
                     staging.stage(str(name), by_slot, held)
@@ -82,7 +89,11 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         return staged
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish a batch that all its tasks have staged, unless an earlier run has done so."""
+        """Publish a batch that all its tasks have staged, unless an earlier run has done so.
+
+        Spark calls this on the driver. Raises CheckpointRefused if a later batch was published,
+        and StageLost if Redis has forgotten staged messages.
+        """
         staged = _staged(messages)
         if not staged:
             return
@@ -90,24 +101,25 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         was_sealed = any(one.was_sealed for one in staged)
         manifest = _manifest(staged)
         sent = (sink.resume if was_sealed else sink.publish)(batchId, manifest)
-        self._warn_of_other_rows(sink.last(), staged[0].name, manifest.messages)
+        self._warn_if_rows_differ(sink.last(), staged[0].name, manifest.messages)
         if sent is None:
             _log.info("rmq: batch %d was sent before; nothing was sent again", batchId)
         else:
             _log.info("rmq: batch %d: %d new and %d merged", batchId, sent.new, sent.merged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Delete the staged messages of a batch, if it cannot have been sealed.
+        """Delete the staged messages of a failed batch, if it cannot have been sealed.
 
-        Spark also calls this after a failed commit. No task's result is missing then, and the batch
-        may be sealed already, or become sealed by a call whose reply was lost. Its messages must
-        stay: the replay of the batch publishes or deletes them.
+        A missing result of a task shows that no commit began. Spark also calls this after a failed
+        commit. In that case no result is missing, and the batch may be sealed already, or a call
+        whose reply was lost may still seal it. Its messages must stay: the replay of the batch
+        publishes or deletes them.
         """
         if any(message is None for message in messages):
             self._discard(_staged(messages))
 
-    def _warn_of_other_rows(self, sealed: Sealed, name: StageName, rows: int) -> None:
-        """Warn if a batch was replayed with other rows. Only their number can be compared."""
+    def _warn_if_rows_differ(self, sealed: Sealed, name: StageName, rows: int) -> None:
+        """Warn if the replay of a batch has other rows. Only their number can be compared."""
         if sealed.batch != name.batch or sealed.messages in (None, rows):
             return
         _log.warning(
@@ -122,6 +134,7 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         )
 
     def _discard(self, staged: list[Staged]) -> None:
+        """Delete the stages of attempts. A failure is only logged: a later batch deletes them."""
         try:
             if staged:
                 self._sink(staged[0].name.query).discard(_manifest(staged))
@@ -134,7 +147,8 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         return StagedSink(broker, query)
 
 
-def _name_of_attempt() -> StageName:
+def _stage_of_attempt() -> StageName:
+    """Name the stage of this attempt. Raises InvalidOption outside a streaming query's task."""
     context = TaskContext.get()
     query = context.getLocalProperty(QUERY_ID) if context else None
     batch = context.getLocalProperty(BATCH_ID) if context else None

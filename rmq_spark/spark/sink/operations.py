@@ -17,12 +17,12 @@ from rmq_spark.spark.sink.columns import Rows
 from rmq_spark.topics.definition import TopicDefinition, group_text
 from rmq_spark.topics.topic_types import TOPIC_TYPES
 
-# The columns that hold due times and priorities: one for each topic type.
+# The columns for time ranges, fixed times and priorities: one for each topic type.
 VALUES = tuple(topic_type.value_name for topic_type in TOPIC_TYPES.values())
 
 
 class Operation(ABC):
-    """One value of the option ``operation``.
+    """The action of a write on its rows, chosen by the option ``operation``.
 
     columns: the columns that it accepts. required: the columns that it needs. creates: whether it
     may create a topic.
@@ -38,25 +38,38 @@ class Operation(ABC):
     def check_topic(  # noqa: B027 - most operations need nothing more of a topic
         self, topic: TopicDefinition, columns: set[str]
     ) -> None:
-        """Check that columns and options suffice for a topic. Raises InvalidOption."""
+        """Check that columns and options suffice for a topic. Raises InvalidOption if not.
+
+        columns: the names of the columns of the write.
+        """
 
     @abstractmethod
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> Any:
-        """Check the rows of one topic and build the argument of ``do``. Raises InvalidMessage."""
+        """Check the rows of one topic and build the argument ``work`` of ``do``.
+
+        contents: the content of each row, as an object array of bytes. Raises InvalidMessage for
+        the first row that is not accepted.
+        """
 
     @abstractmethod
     def do(self, queue: Queue, work: Any) -> dict[str, int]:
-        """Run the operation in Redis. Returns numbers of messages by outcome."""
+        """Run the operation in Redis. Returns the number of messages by outcome.
+
+        Raises ServerError.
+        """
 
 
 class Send(Operation):
-    """Sending: stores messages in a topic, for all its consumer groups."""
+    """The operation ``send``: stores messages in a topic, for all its consumer groups."""
 
     columns = ("content", "slotBasis", *VALUES, "topic")
     creates = True
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Check that a column or option gives what the topic type needs. Raises InvalidOption."""
+        """Check that a column or an option supplies the value that the topic type needs.
+
+        Raises InvalidOption if neither does.
+        """
         name = topic.type.value_name
         if name not in columns and topic.type.value_in(self._options) is None:
             raise InvalidOption(
@@ -65,7 +78,7 @@ class Send(Operation):
             )
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
-        """Pack score, content, score, content, ... by slot."""
+        """Compute the score and the slot of each row, and pack scores and contents by slot."""
         topic = queue.definition
         refuse_past = self._options.fail_past and topic.type.can_be_past
         now_ms = queue.now_ms() if refuse_past else None
@@ -75,23 +88,26 @@ class Send(Operation):
         return pairs_by_slot(scores, rows.columns["content"], slots)
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
-        """Send the messages."""
+        """Send the messages. Outcomes: new, and merged with an equal message that waits."""
         sent = queue.ask(sending.send, work)
         return {"new": sent.new, "merged": sent.merged}
 
 
 class Cancel(Operation):
-    """Cancelling: recalls messages that no consumer has claimed yet."""
+    """The operation ``cancel``: removes messages that no consumer has claimed yet."""
 
     columns = ("content", "slotBasis", "slot", "topic")
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, list[bytes]]:
-        """Group contents by slot."""
+        """Group the contents of the rows by slot."""
         slots = slots_of_rows(queue.definition, rows, contents, self._options)
         return {slot: contents[at].tolist() for slot, at in rows_by_slot(slots)}
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
-        """Cancel the messages in all consumer groups, or in the group of the option."""
+        """Cancel the messages in all consumer groups, or only in the group that the option names.
+
+        Outcomes: cancelled and not found. Each counts a message once for each group.
+        """
         groups = queue.definition.groups if self._options.group is None else (queue.keys.group,)
         cancelled = sum(queue.of_group(group).cancel(work) for group in groups)
         asked = len(groups) * sum(map(len, work.values()))
@@ -99,17 +115,26 @@ class Cancel(Operation):
 
 
 class Requeue(Operation):
-    """Requeueing: returns messages from the DeadQueue to the store as first deliveries."""
+    """The operation ``requeue``: moves messages from the dead queue to the store.
+
+    The next delivery of such a message counts as its first.
+    """
 
     columns = ("content", "slotBasis", "slot", *VALUES, "topic")
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Check that a value is given if the type has no default for it. Raises InvalidOption."""
+        """Check that a column or an option supplies the value, unless the topic type has a default.
+
+        Raises InvalidOption if neither does.
+        """
         if topic.type.requeue_value is None:
             Send(self._options).check_topic(topic, columns)
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
-        """Pack score, content, score, content, ... by slot. Without a time, a row is due now."""
+        """Compute the score and the slot of each row, and pack scores and contents by slot.
+
+        A row without a time is due at once.
+        """
         topic = queue.definition
         default = topic.type.value_in(self._options)
         values = rows.values(topic, topic.type.requeue_value if default is None else default, None)
@@ -118,17 +143,17 @@ class Requeue(Operation):
         return pairs_by_slot(scores, rows.columns["content"], slots)
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
-        """Requeue the messages."""
+        """Requeue the messages. Outcomes: requeued, and not found in the dead queue."""
         requeued = queue.ask(sending.requeue, work)
         asked = sum(map(len, work.values())) // 2
         return {"requeued": requeued, "not found": asked - requeued}
 
 
 class Purge(Cancel):
-    """Purging: deletes messages from the DeadQueue."""
+    """The operation ``purge``: deletes messages from the dead queue."""
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Check that the consumer group is unambiguous. Raises InvalidOption."""
+        """Check that an option names the group of a topic with several. Raises InvalidOption."""
         if self._options.group is None and len(topic.groups) > 1:
             raise InvalidOption(
                 f"Topic {topic.name} has the consumer groups "
@@ -137,13 +162,13 @@ class Purge(Cancel):
             )
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
-        """Delete the messages."""
+        """Delete the messages. Outcomes: purged, and not found in the dead queue."""
         purged = queue.purge(work)
         return {"purged": purged, "not found": sum(map(len, work.values())) - purged}
 
 
 class RollBack(Operation):
-    """Rolling back: returns single messages of a claim, which are then delivered again."""
+    """The operation ``rollback``: rolls back single messages of a claim for a retry."""
 
     columns = ("content", "slot", "claimId", "delay", "topic")
     required = ("content", "slot", "claimId")
@@ -161,9 +186,10 @@ class RollBack(Operation):
         ]
 
     def do(self, queue: Queue, work: list[Rollback]) -> dict[str, int]:
-        """Roll back the messages.
+        """Roll back the messages. Outcomes: rolled back and left alone.
 
-        A message that its claim no longer holds is left alone: it comes again by itself.
+        A message is left alone if its claim no longer holds it: the message was rolled back before,
+        its lease has ended, or its batch was committed.
         """
         result = queue.ask(claiming.rollbacks, work)
         return {"rolled back": result.rolled_back, "left alone": result.left_alone}
@@ -179,7 +205,11 @@ OPERATIONS: dict[str, type[Operation]] = {
 
 
 def slots_of_rows(topic: TopicDefinition, rows: Rows, contents: Any, options: SinkOptions) -> Any:
-    """Return the slot of each row: from the column slot, or else from slotBasis or content."""
+    """Return the slot of each row, as an array: the column slot, or else a hash.
+
+    The hash is CRC-32 of slotBasis or content. Its low bits are the slot, because the number of
+    slots is a power of two.
+    """
     if "slot" in rows.columns:
         return rows.slots(topic)
     bases = rows.bases(contents, options.slot_basis)

@@ -1,4 +1,4 @@
-"""The topics that the rows of a write go to."""
+"""The topics to which a write sends its rows, or in which it finds them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,10 +27,11 @@ class SinkTopics:
         self._defines = defines
 
     def find(self, server: Server, name: str) -> TopicDefinition:
-        """Read the definition of a topic, or create the topic where the write may do so.
+        """Read the definition of a topic, or create the topic if the write may do so.
 
-        Raises UnknownTopic; TopicMismatch if its type or slots differ from the options;
-        InvalidOption.
+        Raises UnknownTopic if it does not exist and is not created, and TopicMismatch if its type
+        or number of slots differs from the options. Raises InvalidOption for a name or a setting
+        that is not accepted.
         """
         options = self._options
         broker = Broker(server, key_prefix=options.key_prefix)
@@ -44,7 +45,7 @@ class SinkTopics:
         return broker.define(name, options.topic_type, options.slot_amount, **options.settings)
 
     def queue(self, server: Server, topic: TopicDefinition) -> Queue:
-        """Open the queue of a topic for the consumer group of the option, or the first group."""
+        """Open the queue of a topic for the group that an option names, or for its first group."""
         group = topic.groups[0] if self._options.group is None else self._options.group
         return Queue(server, topic, key_prefix=self._options.key_prefix, group=group)
 
@@ -53,9 +54,9 @@ class SinkTopics:
     ) -> Iterator[tuple[Queue, Rows, Any]]:
         """Split rows by topic. Yields the queue, the rows and the contents of each topic.
 
-        A topic in the column takes precedence over the option. known: the definitions read so far,
-        in this task or on the driver; the method adds new ones. Raises InvalidMessage for a row
-        without an acceptable topic, and the errors of ``find``.
+        The column ``topic`` takes precedence over the option. known: the definitions that the
+        driver or this task has read so far; the method adds new ones. Raises InvalidMessage for a
+        row whose topic is missing or not accepted, and the errors of ``find``.
         """
         default = self._options.topic
         if "topic" not in rows.columns:

@@ -1,4 +1,4 @@
-"""A dry run of a write: finds the rows that the sink would refuse, and writes none."""
+"""A dry run of a write, which finds the rows that the sink would refuse and writes nothing."""
 
 from collections.abc import Iterator
 
@@ -17,8 +17,8 @@ REASON = "rmq_reason"
 def with_refusals(rows: DataFrame, columns: list[str], options: SinkOptions) -> DataFrame:
     """Add the column REASON to rows: why the sink refuses a row, or null if it accepts it.
 
-    columns: the columns to write. Raises InvalidOption, InvalidMessage, TopicError and ServerError,
-    as a write does, for errors that no single row causes.
+    columns: the columns to write. Raises InvalidOption, InvalidMessage, TopicError and ServerError
+    like a write, but only for errors that no single row causes.
     """
     sent = rows.select(columns).schema
     work = SinkWork(options, sent)
@@ -33,9 +33,10 @@ def with_refusals(rows: DataFrame, columns: list[str], options: SinkOptions) -> 
 
 
 def _reasons(work: SinkWork, batch: pa.RecordBatch) -> list[str | None]:
-    """Return for each row the reason for its refusal, or None.
+    """Return the reason why the sink refuses each row, or None for a row that it accepts.
 
-    The sink refuses a batch as a whole, so a refused batch is halved until single rows remain.
+    The sink refuses a batch as a whole. This function halves a refused batch until single rows
+    remain.
     """
     try:
         for _ in work.checked(iter([batch])):

@@ -1,4 +1,7 @@
-"""The writers that Spark calls, at least once. The module operations says what each row does."""
+"""The writers that Spark calls for at-least-once delivery.
+
+The module operations defines what a write does with each row.
+"""
 
 import logging
 from collections import Counter
@@ -29,17 +32,17 @@ _log = logging.getLogger(__name__)
 
 
 class Counted(WriterCommitMessage):
-    """The result of one task: numbers of messages by outcome, such as new and merged."""
+    """The result of one task: the number of messages by outcome, such as new and merged."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self.counts = counts
 
 
 class SinkWork:
-    """The work of one write: created on the driver, pickled, run in each task.
+    """The steps of one write. The driver creates the object, and each task runs a pickled copy.
 
-    The driver reads the definition of the topic in the option when a batch starts, so that every
-    task of the batch sends to the same consumer groups.
+    If an option names the topic, the driver reads its definition when a batch starts. So every task
+    of the batch sends to the same consumer groups.
     """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -64,8 +67,9 @@ class SinkWork:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Counted:
         """Check and write all rows of a partition. Returns the counts.
 
-        Each batch is checked as a whole before any of it is written. While Redis executes one
-        batch, the next is read and checked.
+        Each batch is checked as a whole before any of its rows is written. While Redis executes one
+        batch, the next is read and checked. Raises InvalidMessage, TopicError or ServerError; rows
+        that were written before stay written.
         """
         counts: Counter[str] = Counter()
         under_way: Future[None] | None = None
@@ -83,7 +87,10 @@ class SinkWork:
             counts.update(self._operation.do(queue, work))
 
     def checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[tuple[Queue, Any]]]:
-        """Check batches. Yields the work of each whole batch, as pairs of a queue and its work."""
+        """Join small batches and check them. Yields, for each, pairs of a queue and its work.
+
+        The work is what the operation's ``work_of`` returns.
+        """
         freeze_live_objects()
         server = shared_server(self._options.connection)
         known = dict(self._known)
@@ -98,17 +105,17 @@ class SinkWork:
 
 
 class RmqWriter(DataSourceArrowWriter):
-    """The writer of ``df.write.format("rmq")``: at least once. A task that is retried resends."""
+    """The writer of ``df.write``: at least once. A task that Spark retries sends its rows again."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._work = SinkWork(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
-        """Write the rows of one task; Spark calls it on an executor."""
+        """Write the rows of one task. Spark calls this on an executor."""
         return self._work.run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log the counts of all tasks, which have succeeded."""
+        """Log the counts of a write. Spark calls this when all tasks have succeeded."""
         report("the write", messages)
 
 
@@ -119,23 +126,27 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
         self._work = SinkWork(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
-        """Write the rows of one task; Spark calls it on an executor."""
+        """Write the rows of one task. Spark calls this on an executor."""
         return self._work.run(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log the counts of a batch, all of whose tasks have succeeded."""
+        """Log the counts of a batch. Spark calls this when all its tasks have succeeded."""
         report(f"batch {batchId}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log the counts of a failed batch.
 
-        Its messages stay in Redis; when the batch is replayed, equal messages merge with them.
+        The messages that it sent stay in Redis. Its replay sends them again, and equal messages
+        merge.
         """
         _log.warning("rmq: batch %d failed after: %s", batchId, _total(messages))
 
 
 def report(what: str, messages: list[WriterCommitMessage | None]) -> None:
-    """Log the counts of a write, as a warning if some messages were no longer in their queue."""
+    """Log the counts of a write, as a warning if some messages were not found or left alone.
+
+    what: the name of the write in the log.
+    """
     total = _total(messages)
     missed = total["left alone"] + total["not found"]
     _log.log(logging.WARNING if missed else logging.INFO, "rmq: %s: %s", what, dict(total))

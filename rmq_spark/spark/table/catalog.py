@@ -1,8 +1,8 @@
-"""Tables in Spark's catalog: the options of CREATE TABLE are kept in the schema.
+"""Tables in Spark's catalog, which store the options of CREATE TABLE in their schema.
 
 Spark 4.3 passes the options of CREATE TABLE ... USING to the data source only when it asks for the
-schema. A SELECT passes its own options alone (PythonTable.newScanBuilder). Spark does pass the
-metadata of the columns again, so the options are stored in it.
+schema. For a SELECT, it passes only the options of the SELECT (PythonTable.newScanBuilder). It also
+passes the metadata of the columns, so this module stores the options of CREATE TABLE there.
 """
 
 from collections.abc import Mapping
@@ -15,26 +15,27 @@ from rmq_spark.options.connection_options import SENTINELS, URL
 from rmq_spark.options.option import Option
 from rmq_spark.options.table_options import TABLE
 
-_KEY = "rmq.options"
-_OF_CATALOG = "option."
+_METADATA_KEY = "rmq.options"
+_CATALOG_PREFIX = "option."
 
 
 def user_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that the user gave.
+    """Return the options that the user gave, without properties that Spark adds.
 
-    Spark mixes the options of CREATE TABLE with properties of the table, and prefixes them.
+    Spark mixes the options of CREATE TABLE with properties of the table, and gives the options the
+    prefix ``option.``.
     """
     own = {
-        name.removeprefix(_OF_CATALOG): value
+        name.removeprefix(_CATALOG_PREFIX): value
         for name, value in given.items()
-        if name.startswith(_OF_CATALOG)
+        if name.startswith(_CATALOG_PREFIX)
     }
     return own or dict(given)
 
 
 def is_from_catalog(given: Mapping[str, str]) -> bool:
-    """Return whether the options come from CREATE TABLE."""
-    return any(name.startswith(_OF_CATALOG) for name in given)
+    """Return whether the options come from CREATE TABLE, which gives them a prefix."""
+    return any(name.startswith(_CATALOG_PREFIX) for name in given)
 
 
 def with_stored_options(schema: StructType, options: Mapping[str, str]) -> StructType:
@@ -44,15 +45,15 @@ def with_stored_options(schema: StructType, options: Mapping[str, str]) -> Struc
     """
     _refuse_secrets(options)
     first, *others = schema.fields
-    marked = StructField(first.name, first.dataType, first.nullable, {_KEY: dict(options)})
+    marked = StructField(first.name, first.dataType, first.nullable, {_METADATA_KEY: dict(options)})
     return StructType([marked, *others])
 
 
 def stored_options(schema: StructType) -> dict[str, str]:
-    """Return the options stored in a schema, or no options."""
+    """Read the options of CREATE TABLE from the metadata of a schema; empty if it has none."""
     for field in schema.fields:
-        if _KEY in field.metadata:
-            return dict(field.metadata[_KEY])
+        if _METADATA_KEY in field.metadata:
+            return dict(field.metadata[_METADATA_KEY])
     return {}
 
 

@@ -18,9 +18,9 @@ from rmq_spark.transport.connection import ConnectionOptions, connection_of
 class Scope:
     """A selection of queues, slots and times.
 
-    slots: None for all. times: bounds in ms of the times that a queue is sorted by: due times for
-    the store and the retry queue, claim times for the PrepareQueue, and times of death for the
-    DeadQueue.
+    slots: None for all. times: a range in ms since 1970. It selects messages by due time in the
+    store and the retry queue, by claim time in the prepare queue, and by time of death in the dead
+    queue.
     """
 
     queues: tuple[QueueKind, ...]
@@ -28,7 +28,7 @@ class Scope:
     times: Bounds = UNBOUNDED
 
     def slots_of(self, topic: TopicDefinition) -> list[int]:
-        """Return the slots to read, sorted. Raises InvalidOption for one that the topic lacks."""
+        """Return the slots to read, sorted. Raises InvalidOption for a slot that does not exist."""
         if self.slots is None:
             return list(range(topic.slot_amount))
         beyond = [slot for slot in self.slots if slot >= topic.slot_amount]
@@ -40,23 +40,27 @@ class Scope:
         return sorted(self.slots)
 
     def scores_of(self, kind: QueueKind, topic: TopicDefinition) -> Bounds | None:
-        """Return the scores to read from one queue; None if its messages have no such time."""
+        """Return the range of scores to read from one queue.
+
+        Returns None if times are bounded but the queue has no times: the store of a Priority topic.
+        """
         times = self.times
         if times == UNBOUNDED or kind is QueueKind.DEAD:
             return times
-        if kind is QueueKind.STORE:  # rolled-back messages are left out: their score is not a time
+        if kind is QueueKind.STORE:
+            # The score of a rolled-back message is a number of retries, below all times: skip it.
             return times.within(LOWEST_SCORE, None) if topic.type.has_due_times else None
-        # These scores hold full seconds; their last digits are the retries left and a rank.
-        return Bounds(_second_from(times.low), _second_from(times.high))
+        # These scores are full seconds in ms plus the retries left and a rank, which are below 1 s.
+        return Bounds(_round_up_to_second(times.low), _round_up_to_second(times.high))
 
 
-def _second_from(ms: int | None) -> int | None:
+def _round_up_to_second(ms: int | None) -> int | None:
     return None if ms is None else -(-ms // 1000) * 1000
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """The options of a table."""
+    """The options of a read of queues as a table. num_partitions: None to choose by size."""
 
     connection: ConnectionOptions
     key_prefix: str
@@ -67,12 +71,15 @@ class TableOptions:
 
 
 def is_table(given: Mapping[str, str]) -> bool:
-    """Return whether the options ask for a table, that is, name a queue."""
+    """Return whether the options ask for a table: they contain ``queue``."""
     return any(TABLE.find(name) is QUEUE for name in given)
 
 
 def parse_table_options(given: Mapping[str, str]) -> TableOptions:
-    """Check the options of a table. Raises InvalidOption."""
+    """Parse the options of a table.
+
+    Raises InvalidOption if topic or queue is missing, and for an option that is not accepted.
+    """
     values = TABLE.parse(given)
     topic, queues = values.get(TOPIC), values.get(QUEUE)
     if topic is None:

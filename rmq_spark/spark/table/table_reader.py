@@ -1,4 +1,4 @@
-"""The reader of queues as tables. It reads page by page and consumes nothing."""
+"""The reader of queues as tables, which reads page by page and consumes nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,12 +16,15 @@ from rmq_spark.spark.table.selection import Scope, TableOptions
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.transport.server import shared_server
 
-# Starting a task costs Spark some 20 ms; reading this many rows takes 0.16 s (bench/table.py).
+# Spark needs about 20 ms to start a task; reading this many rows takes 0.16 s (bench/table.py).
 ROWS_A_TASK = 50_000
 
 
 class TablePartition(InputPartition):
-    """The part of a table that one task reads: the scope, in some slots of the topic."""
+    """The part of a table that one task reads.
+
+    scope: the queues and times to read. slots: the slots of this task, a part of the scope's.
+    """
 
     def __init__(self, topic: TopicDefinition, scope: Scope, slots: Sequence[int]) -> None:
         self.topic = topic
@@ -33,11 +36,12 @@ class TablePartition(InputPartition):
 
 
 class RmqTableReader(DataSourceReader):
-    """The reader of a topic's queues, as Spark calls it.
+    """The reader of a topic's queues, which Spark calls.
 
-    It does not implement pushFilters: Spark 4.3 applies the filters of one query on a DataFrame to
-    the next query, too (seen: after where("a = 1") the same DataFrame had one row, and a union of
-    two filters returned only the rows of the second). Options select slots and times instead.
+    It does not implement pushFilters, because Spark 4.3 also applies the filters of one query on a
+    DataFrame to the next query. We saw that after where("a = 1") the same DataFrame had one row,
+    and that a union of two filters returned only the rows of the second. Options select slots and
+    times instead.
     """
 
     def __init__(self, options: TableOptions, schema: StructType) -> None:
@@ -45,21 +49,26 @@ class RmqTableReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[TablePartition]:
-        """Distribute slots over tasks. Raises UnknownTopic, InvalidOption, ServerError."""
+        """Distribute the selected slots over tasks. Each slot belongs to one task.
+
+        Without numPartitions, the number of tasks follows from the number of rows. Raises
+        UnknownTopic, InvalidOption for a slot or group that the topic lacks, and ServerError.
+        """
         options = self._options
         server = shared_server(options.connection)
         topic = Broker(server, key_prefix=options.key_prefix).definition(options.topic)
         queue = Queue(server, topic, key_prefix=options.key_prefix, group=options.group)
         slots = options.scope.slots_of(topic)
-        tasks = min(options.num_partitions or self._tasks(queue, slots), len(slots))
+        tasks = min(options.num_partitions or self._tasks_by_size(queue, slots), len(slots))
         return [TablePartition(topic, options.scope, slots[at::tasks]) for at in range(tasks)]
 
-    def _tasks(self, queue: Queue, slots: Sequence[int]) -> int:
+    def _tasks_by_size(self, queue: Queue, slots: Sequence[int]) -> int:
+        """Return the number of tasks for all rows: one per ROWS_A_TASK, 1 to MOST_TASKS."""
         rows = sum(queue.ask(reading.sizes, self._options.scope.queues, slots))
         return max(1, min(MOST_TASKS, rows // ROWS_A_TASK))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the slots of one task as Arrow batches, one for each page. Raises ServerError."""
+        """Read the slots of one task. Yields an Arrow batch for each page. Raises ServerError."""
         assert isinstance(partition, TablePartition)  # noqa: S101 - Spark hands back our own
         options, topic = self._options, partition.topic
         server = shared_server(options.connection)
@@ -100,7 +109,7 @@ def _times(times_ms: Sequence[int | None], of_type: pa.DataType) -> pa.Array:
 
 
 def _content(page: Page, of_type: pa.DataType) -> pa.Array:
-    """Convert contents to a column. As text, a content that is not valid UTF-8 becomes null."""
+    """Convert contents to a column. In a STRING column, a content that is not UTF-8 is null."""
     binary = pa.array(page.contents, pa.binary())
     try:
         return binary.cast(of_type)
