@@ -15,16 +15,7 @@ KEPT_IN = (
     "ownership",
     "dev_servers",
     "metrics",
-    "spark.batch_limits",
-    "spark.datasource",
-    "spark.even_shares",
-    "spark.failure_cause",
-    "spark.garbage_collection",
-    "spark.options",
-    "spark.schemas",
-    "spark.subscription",
-    "spark.sink",
-    "spark.table",
+    "spark",
     "cli",
 )
 IMPERATIVES_IN_S = {"pass", "process", "press", "discuss", "guess", "express", "address", "focus"}

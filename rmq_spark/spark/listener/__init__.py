@@ -1,5 +1,7 @@
 """``each_message``: calls a function for every message of a micro-batch.
 
-Read each_message first (the driver), then message_task (an executor's task), message_runner (the
-Python worker) and message_child (the process in which the function runs).
+Read each_message first: it is the driver's part, and runs a Spark job for each batch. message_task
+is one task of that job, and rolls back failed messages. message_runner keeps a child process beside
+the Python worker, with time limits. message_child is that process, which calls the function.
+batch_counts brings the counts of tasks to the driver, even of tasks that Spark kills.
 """

@@ -1,4 +1,4 @@
-"""each_message, as the driver runs it: calls a function for every message of a micro-batch."""
+"""The driver's part of each_message: checks the function, and runs a Spark job for each batch."""
 
 import inspect
 import io
@@ -19,6 +19,7 @@ from rmq_spark.spark.options import parse_listener_options
 
 _log = logging.getLogger(__name__)
 
+# The most errors of a batch in the log.
 _ERRORS_A_BATCH = 20
 _INPUT_FORMATS = {
     False: InputFormat.MESSAGE,
@@ -148,6 +149,7 @@ class EachMessage:
         return total
 
     def _log(self, batch_id: int, total: Counts, errors: list[str]) -> None:
+        """Log how many messages of a batch failed, and the first errors."""
         _log.warning(
             "rmq: batch %d: %d of %d messages failed and were rolled back%s",
             batch_id,
@@ -196,7 +198,7 @@ def _pickled(function: Any) -> tuple[bytes, list[Broadcast[Any]]]:
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options. Raises InvalidOption for a value that is not text."""
+    """Check that all values of options are text. Raises InvalidOption otherwise."""
     for name, value in options.items():
         if not isinstance(value, str):
             raise InvalidOption(

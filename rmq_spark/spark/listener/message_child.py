@@ -33,11 +33,13 @@ from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
 
 LENGTH_BYTES = 8
-# Spark keeps an idle Python worker as long.
+# The time after which an idle child ends: the same as for Spark's idle Python workers.
 IDLE_S = 60.0
+# The most characters of an error's text in a reason.
 LONGEST_REASON = 400
 _PR_SET_PDEATHSIG = 1  # from Linux' sys/prctl.h
 _PARENT_CHECK_S = 1.0
+# The states of a unit in Progress.
 _WAITING, _IN_WORK, _DONE, _FAILED = range(4)
 
 
@@ -74,7 +76,8 @@ class Progress:
     """The progress of a child in a batch, in memory that it shares with its parent.
 
     A unit is one call of the function. Units begin in order. started_s: the start of the unit in
-    work on the monotonic clock, which all processes share; 0 between units.
+    work on the monotonic clock, which all processes share; 0 between units. states: one byte for
+    each unit.
     """
 
     def __init__(self, units: int) -> None:
@@ -121,10 +124,12 @@ def run_child(job: Job, parent: int, requests: int, replies: int, progress: Prog
 
 
 class _ParentGone(Exception):
-    """The end of the pipe of requests."""
+    """An error for a pipe of requests that the parent has closed."""
 
 
 class _Child:
+    """The work of the child process: loads the function, and calls it for batch after batch."""
+
     def __init__(self, job: Job, requests: int, replies: int, progress: Progress) -> None:
         self._job = job
         self._requests = requests
@@ -133,6 +138,10 @@ class _Child:
         self._schema = StructType.fromJson(json.loads(job.schema))
 
     def serve(self) -> None:
+        """Process batches until none comes within ``idle_s``, or the function is unusable.
+
+        Raises _ParentGone when the parent closes the pipe.
+        """
         try:
             function = pickle.loads(self._job.function)  # noqa: S301 - our driver's
         except BaseException as error:
@@ -153,14 +162,17 @@ class _Child:
             self._reply("done")
 
     def _messages(self, batch: pa.RecordBatch) -> list[Any]:
+        """Convert a batch to one row for each message."""
         table = pa.Table.from_batches([batch])
         rows: list[Any] = ArrowTableToRowsConversion.convert(table, self._schema)
         return rows
 
     def _whole(self, batch: pa.RecordBatch) -> Any:
+        """Convert a batch to the argument of a function of many messages."""
         return batch.to_pandas() if self._job.input_format is InputFormat.PANDAS else batch
 
     def _call_each(self, function: Callable[[Any], Any], messages: list[Any]) -> None:
+        """Call the function for each message, and report each failure."""
         states, started_s, now = self._progress.states, self._progress.started_s, time.monotonic
         for at, message in enumerate(messages):
             started_s[0] = now()
@@ -176,6 +188,7 @@ class _Child:
                 states[at] = _FAILED
 
     def _call_once(self, function: Callable[[Any], Any], whole: Any, rows: int) -> None:
+        """Call the function for all messages at once, and report those that failed."""
         progress = self._progress
         progress.started_s[0] = time.monotonic()
         progress.states[0] = _IN_WORK
@@ -197,6 +210,7 @@ class _Child:
             return stream.read_next_batch()
 
     def _read(self, size: int) -> bytearray:
+        """Read ``size`` bytes from the pipe of requests. Raises _ParentGone at its end."""
         content = bytearray(size)
         view, at = memoryview(content), 0
         while at < size:
@@ -207,6 +221,7 @@ class _Child:
         return content
 
     def _reply(self, *frame: Any) -> None:
+        """Send a frame to the parent."""
         content = json.dumps(frame).encode()
         write_all(self._replies, len(content).to_bytes(LENGTH_BYTES, "big") + content)
 
@@ -298,6 +313,7 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _watch(parent: int) -> None:
+    """Kill this process, and those that it has started, when the parent has ended."""
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_S)
     os.killpg(0, signal.SIGKILL)

@@ -90,6 +90,7 @@ def _always(worked: int, failures: list[Failure]) -> bool:
 
 
 def _shifted(failures: list[Failure], by: int) -> list[Failure]:
+    """Return failures with all row numbers increased by ``by``."""
     return [Failure([by + row for row in failure.rows], failure.reason) for failure in failures]
 
 
@@ -236,6 +237,7 @@ class MessageRunner:
         return f"TimeLimitExceeded: no end within {limit_s:g} s" if late else _exit_reason(status)
 
     def _is_late_to_begin(self, begin_by: float | None) -> bool:
+        """Return whether no unit has begun by ``begin_by`` (monotonic), if that is given."""
         late = begin_by is not None and time.monotonic() >= begin_by
         return late and not self._progress.begun(1)
 
@@ -340,6 +342,10 @@ class _Child:
         os.close(self._replies)
 
     def _reaped(self, options: int) -> bool:
+        """Note the status of the process if it has ended. Returns whether it has.
+
+        options: of os.waitpid.
+        """
         pid, status = os.waitpid(self.pid, options)
         if pid:
             self._status = status
@@ -349,6 +355,7 @@ class _Child:
 
 
 def _exit_reason(status: int) -> str:
+    """Describe how a process ended, from its wait status."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return f"ProcessEnded: killed by {signal.Signals(-code).name}"

@@ -46,6 +46,7 @@ ROLLBACK_COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 RESULT = "task STRING, succeeded BIGINT, failed BIGINT, left_alone BIGINT, errors ARRAY<STRING>"
 # The most bytes that the function's process gets at once: they are in memory several times.
 _BYTES_AT_ONCE = 8 * 1024 * 1024
+# The most errors that a task returns.
 _ERRORS_A_TASK = 5
 # The most characters of a content in the log.
 _LONGEST_SHOWN = 80
@@ -156,10 +157,15 @@ class MessageTask:
         outcome: _Outcome,
         counts: TaskCounts,
     ) -> None:
-        """Call the function for a part; roll back what fails while others are in work."""
+        """Call the function for a part of a batch, and roll back its failed messages.
+
+        Failures are rolled back while later messages are still in work. Raises Stopped if the
+        micro-batch has ended early.
+        """
         counted_rows = counted_failures = 0
 
         def settle(worked: int, failures: list[Failure]) -> None:
+            """Count rows and roll back failures that are new since the last call."""
             nonlocal counted_rows, counted_failures
             news = failures[counted_failures:]
             outcome.add(worked - counted_rows, news)
@@ -182,6 +188,10 @@ class MessageTask:
         return batch.column(self.places[name])
 
     def _find_queues(self, batch: pa.RecordBatch, queues: dict[str, Queue]) -> None:
+        """Add the queues of all topics in a batch to ``queues``.
+
+        Raises InvalidMessage for values that a rollback cannot use, UnknownTopic, and ServerError.
+        """
         for name in ROLLBACK_COLUMNS:
             if self._column(batch, name).null_count:
                 raise InvalidMessage(
@@ -232,6 +242,10 @@ class MessageTask:
         queues: Mapping[str, Queue],
         outcome: _Outcome,
     ) -> None:
+        """Roll back failed messages, each in its claim. Adds the first errors to the outcome.
+
+        Counts messages that their claim no longer holds as left alone.
+        """
         if not failures:
             return
         rows = pa.array([row for failure in failures for row in failure.rows])

@@ -1,4 +1,4 @@
-"""What there is to read: for an AvailableNow query, and for every progress report."""
+"""The backlog of a topic, as an AvailableNow query reads it and as progress reports show it."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -9,7 +9,8 @@ from rmq_spark.protocol.claims import CommitResult, Figures, SlotDue
 
 _log = logging.getLogger(__name__)
 
-# Spark does not tell a source whether a batch was read: that no claim is made is the only sign.
+# Spark does not report to a source whether a batch was read. The only sign is that its tasks have
+# made no claim.
 NOT_READ = (
     "the query plans batches, but no task reads them, so no message is consumed. The function of "
     "foreachBatch must run an action on the DataFrame that it is given, such as write or collect"
@@ -17,59 +18,74 @@ NOT_READ = (
 
 
 class Backlog:
-    """What an AvailableNow query reads: what was due when it began, in the slots it may claim.
+    """The messages of one topic that were due when an AvailableNow query began.
 
-    A slot that was planned in two batches that took nothing is not asked again: what
-    looks due there is held by others, and would be planned for ever. (Once may be the reply of a
-    commit that was lost and asked for again.) Messages that were rolled back count as unread.
+    It covers the slots that the query may claim. A message that is rolled back counts as unread.
+
+    A slot is given up after two batches that planned messages from it but took and moved nothing.
+    Otherwise it would be planned for ever: other consumers hold what looks due there, or no task
+    reads the batches. One such batch is not enough, because a commit that is repeated after a lost
+    reply also finds nothing.
     """
 
     def __init__(self, queue: Queue, due_before_ms: int) -> None:
-        """due_before_ms: Redis' time when the query began."""
+        """Create the backlog, and log a warning if the topic is paused.
+
+        due_before_ms: Redis' time in ms when the query began.
+        """
         self._topic = queue.definition.name
         self.due_before_ms = due_before_ms
-        self._left = self._held = 0
-        self._counted: set[int] = set()
-        self._planned: dict[int, int] = {}
-        self._unread = False  # nobody read the last batch
-        self._empty: set[int] = set()
-        self._barren: set[int] = set()
+        self._left = 0  # messages that the query may still read
+        self._held = 0  # due messages that it cannot claim
+        self._counted: set[int] = set()  # slots whose due messages are part of _left
+        self._planned: dict[int, int] = {}  # messages by slot in the batch in work
+        self._unread = False  # whether no task has read the last batch
+        self._empty: set[int] = set()  # slots whose last planned batch took nothing
+        self._given_up: set[int] = set()
         if queue.definition.paused:
             _log.warning("rmq: topic %s is paused: nothing is read", self._topic)
 
     def bound(self, due: int) -> int:
-        """How many of the messages that are due the next batch may take."""
+        """Cap the number of due messages at what the query may still read."""
         return min(due, self._left)
 
     def begin(self, quotas: dict[int, int]) -> None:
-        """A batch of these messages by slot is planned."""
+        """Note a planned batch. quotas: messages by slot."""
         self._planned = quotas
         self._left -= sum(quotas.values())
 
     def done(self, result: CommitResult) -> None:
-        """That batch is done; what it did not find, or rolled back, may still be read."""
-        # What was moved was another's, or waited: it must not take the place of what was due.
+        """Update the backlog from the commit of the planned batch.
+
+        Messages that the batch did not find, or that were rolled back, can be read again.
+        """
+        # Moved messages belonged to other consumers or waited for a retry. They must not use up
+        # the allowance of the messages that were due.
         self._left += sum(self._planned.values()) - result.committed + result.moved
         self._unread = bool(self._planned) and not result.records
         if result.claimed or result.moved:
             self._empty -= self._planned.keys()
         else:
-            self._barren |= self._empty & self._planned.keys()
+            self._given_up |= self._empty & self._planned.keys()
             self._empty |= self._planned.keys()
         self._planned = {}
 
     def takeable(self, slots: list[SlotDue]) -> list[SlotDue]:
-        """The slots to plan from, of what was seen; what is due in a new one is to be read, too."""
+        """Return the slots to plan from, without those that were given up.
+
+        Adds the due messages of slots that it sees for the first time to the backlog. slots: the
+        replies of all slots that the query may claim.
+        """
         new = [slot for slot in slots if slot.slot not in self._counted]
         self._left += sum(slot.due + slot.held for slot in new)
         self._counted |= {slot.slot for slot in slots}
         self._held = sum(
-            slot.held + (slot.due if slot.slot in self._barren else 0) for slot in slots
+            slot.held + (slot.due if slot.slot in self._given_up else 0) for slot in slots
         )
-        return [slot for slot in slots if slot.slot not in self._barren]
+        return [slot for slot in slots if slot.slot not in self._given_up]
 
     def end(self) -> None:
-        """Nothing more is read; what is due but cannot be had is named in a warning."""
+        """Read nothing more. Logs a warning if due messages are left that cannot be claimed."""
         if self._held:
             _log.warning(
                 "rmq: topic %s: the query ends with %d due messages unread: %s",
@@ -81,9 +97,10 @@ class Backlog:
 
 
 def backlog_figures(figures: Figures) -> dict[str, Any]:
-    """What every progress report shows of a topic.
+    """Convert the figures of a topic to the fields of a progress report.
 
-    counters: since it was made, for all who read it in this consumer group.
+    oldestDueMs is the time since which the oldest message is due, in ms since 1970, or None. The
+    counters run since the topic was created, over all consumers of this consumer group.
     """
     return {
         "due": figures.store.due,
@@ -97,7 +114,10 @@ def backlog_figures(figures: Figures) -> dict[str, Any]:
 
 
 def summed_figures(topics: Collection[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of several topics together; of none, zeros."""
+    """Sum the figures of several topics. oldestDueMs is the earliest of them.
+
+    Without topics, all sums are 0 and oldestDueMs is None.
+    """
     names = ("due", "delayed", "prepared", "retry", "dead")
     oldest = [topic["oldestDueMs"] for topic in topics if topic["oldestDueMs"] is not None]
     return {name: sum(topic[name] for topic in topics) for name in names} | {

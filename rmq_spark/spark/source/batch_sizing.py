@@ -1,18 +1,19 @@
-"""How much of each topic a batch takes so that it lasts as long as it should; no server.
+"""Batch sizing: how many messages of each topic make a batch of the target duration.
 
-What a message of a topic costs is learnt from how long whole batches take, which is all that a
-source is told: duration = overhead + messages of A * cost of A + messages of B * cost of B + ... A
-Kalman filter keeps overhead and costs, and how sure it is of each. As long as it is not sure, it
-lets the mixture of topics vary from batch to batch: in batches that are all mixed alike nobody
-could tell a slow kind of message from a fast one.
+This module contacts no server. A source sees only how long whole batches take, so it learns the
+cost of a message from that: duration = overhead + messages of A * cost of A + messages of B * cost
+of B + ... A Kalman filter estimates the overhead and the costs, each with its uncertainty. While a
+cost is uncertain, the mixture of topics varies from batch to batch. If all batches had the same
+mixture, slow messages could not be distinguished from fast ones.
 
-The time that is wanted is shared among topics, not the messages: where one kind is a hundred times
-as slow, a hundredth of its messages take as long. What a topic does not need goes to the others.
+Topics share the target duration, not the messages: if the messages of one topic are a hundred times
+as slow, a hundredth of them takes as long. Time that one topic does not need goes to the others.
 
-For one topic, a moving average of seconds a message does as well. For several it does not: in a
-simulated query with 20 us for a message of one topic and 100 ms for one of the other (target 2 s,
-noise 10 %), the fast topic gets 23 000 messages a second with this filter, 9 with one moving
-average, and 7 000 with an average for each topic, corrected by that topic's share of the batch.
+For one topic, a moving average of the seconds for a message is as good. For several topics it is
+not. Take a simulated query with 20 us for a message of one topic and 100 ms for one of the other
+(target 2 s, noise 10 %). The fast topic gets 23 000 messages a second with this filter, 9 with one
+moving average, and 7 000 with an average for each topic, corrected by the topic's share of the
+batch.
 """
 
 import math
@@ -21,45 +22,52 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-# The first batch of a run takes Spark seconds, whatever is in it, so nothing is learnt from it.
+# The limit of a topic before its cost is known. It is small because Spark takes seconds for the
+# first batch of a run, whatever its size, so that nothing can be learned from it.
 FIRST_MESSAGES = 10
-# What is known from so many messages of a topic says little about many times as many.
+# A limit is at most so many times the largest batch of the topic: a cost that was learned from a
+# few messages says little about many more.
 GROWTH = 4
-# Batches of equal work differ about so much, and what a message costs changes so much in a batch.
+# The relative difference between the durations of two batches with the same work.
 NOISE = 0.15
+# The relative change of the cost of a message from batch to batch.
 DRIFT = 0.1
-# An estimate of a cost that may be so much off is not sure enough.
+# A cost is uncertain if its relative standard deviation exceeds this.
 UNSURE = 0.3
-# Spark's own share of a batch, at the start; seconds.
+# Spark's own share of a batch: the first estimate of the overhead, in seconds.
 OVERHEAD_S = 0.2
+# The lowest overhead or cost in seconds, so that noise makes none zero or negative.
 LEAST_COST_S = 1e-7
 
 
 class FlowControl:
-    """What one run has learnt. target_s: how long a batch should last."""
+    """The flow control of one run, which learns the costs of messages from batch to batch.
+
+    target_s: the target duration of a batch in seconds.
+    """
 
     def __init__(self, target_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._target_s = target_s
         self._clock = clock
         self._names: list[str] = []
-        # Overhead first, then the cost of a message of each topic; and their covariance.
+        # The overhead, then the cost of a message of each topic, in seconds; and their covariance.
         self._state = np.array([OVERHEAD_S])
         self._covariance = np.array([[OVERHEAD_S**2]])
-        self._most: dict[str, int] = {}
+        self._most: dict[str, int] = {}  # messages in the largest batch of each topic
         self._begun: float | None = None
         self._batches = 0
 
     @property
     def overhead_s(self) -> float:
-        """What a batch takes whatever is in it, in seconds."""
+        """The time in seconds that a batch takes whatever its size."""
         return float(self._state[0])
 
     def knows(self, topic: str) -> bool:
-        """Whether it has an idea of what a message of that topic takes."""
+        """Return whether ``done`` has seen the topic. Before that, its cost is only a guess."""
         return topic in self._most
 
     def forget(self, topic: str) -> None:
-        """That topic is not read any more."""
+        """Drop a topic that the query no longer reads, and its cost."""
         if topic not in self._names:
             return
         at = 1 + self._names.index(topic)
@@ -69,30 +77,39 @@ class FlowControl:
         self._covariance = np.delete(np.delete(self._covariance, at, 0), at, 1)
 
     def cost_s(self, topic: str) -> float:
-        """What a message of that topic takes, in seconds."""
+        """Return the estimated cost of a message of a topic, in seconds.
+
+        Raises ValueError for a topic that neither ``limits`` nor ``done`` has seen.
+        """
         return float(self._state[1 + self._names.index(topic)])
 
     def begin(self) -> None:
-        """A batch is handed out."""
+        """Start the clock of a batch that is handed out."""
         self._begun = self._clock()
 
     def done(self, taken: Mapping[str, int]) -> None:
-        """It is done: that many messages of each topic were in it."""
+        """Learn from a finished batch, except from the first one of the run.
+
+        taken: the messages that it took, by topic. Without ``begin``, nothing happens.
+        """
         if self._begun is None:
             return
         duration_s, self._begun = self._clock() - self._begun, None
         self._batches += 1
         for topic, messages in taken.items():
-            self._know(topic)
+            self._add_topic(topic)
             self._most[topic] = max(self._most.get(topic, 0), messages)
         if self._batches > 1:
-            self._learn(duration_s, taken)
+            self._update_estimates(duration_s, taken)
 
     def limits(self, due: Mapping[str, int]) -> dict[str, int]:
-        """How many messages of each topic the next batch may take, at least one of each."""
+        """Choose how many messages of each topic the next batch may take, at least one of each.
+
+        due: due messages by topic, all above 0.
+        """
         for topic in due:
-            self._know(topic)
-        wanted = {topic: min(count, self._trusted(topic)) for topic, count in due.items()}
+            self._add_topic(topic)
+        wanted = {topic: min(count, self._trusted_limit(topic)) for topic, count in due.items()}
         seconds = {topic: count * self.cost_s(topic) for topic, count in wanted.items()}
         left_s = max(self._target_s - self.overhead_s, self._target_s / 10)
         limits = {}
@@ -100,10 +117,14 @@ class FlowControl:
             share_s = min(seconds[topic], left_s / (len(seconds) - at))
             left_s -= share_s
             limits[topic] = min(wanted[topic], max(1, round(share_s / self.cost_s(topic))))
-        return self._varied(limits)
+        return self._with_variation(limits)
 
-    def _know(self, topic: str) -> None:
-        """A topic that is new costs as much as makes a first small batch, or anything else."""
+    def _add_topic(self, topic: str) -> None:
+        """Add a topic, unless it is known.
+
+        At its first cost, FIRST_MESSAGES messages fill the target duration. The standard deviation
+        is as large as the cost, so that the first batches correct it quickly.
+        """
         if topic in self._names:
             return
         self._names.append(topic)
@@ -115,29 +136,38 @@ class FlowControl:
         covariance[-1, -1] = cost_s**2
         self._covariance = covariance
 
-    def _trusted(self, topic: str) -> int:
+    def _trusted_limit(self, topic: str) -> int:
+        """Return the largest limit for which the cost of a topic can be trusted, in messages."""
         known = self._most.get(topic, 0)
         return GROWTH * known if known and self._batches > 1 else FIRST_MESSAGES
 
-    def _varied(self, limits: dict[str, int]) -> dict[str, int]:
-        """Of the topics whose cost is not known well, every second in turn gives half as much."""
-        unsure = sorted(topic for topic in limits if self._is_unsure(topic))
+    def _with_variation(self, limits: dict[str, int]) -> dict[str, int]:
+        """Vary the mixture of topics: halve the limit of one topic whose cost is uncertain.
+
+        Topics with uncertain costs take turns. A single topic needs no variation.
+        """
+        unsure = sorted(topic for topic in limits if self._is_uncertain(topic))
         if len(limits) < 2 or not unsure:
             return limits
         fewer = unsure[self._batches % len(unsure)]
         return {**limits, fewer: max(1, limits[fewer] // 2)}
 
-    def _is_unsure(self, topic: str) -> bool:
+    def _is_uncertain(self, topic: str) -> bool:
         at = 1 + self._names.index(topic)
         return bool(np.sqrt(self._covariance[at, at]) > UNSURE * self._state[at])
 
-    def _learn(self, duration_s: float, taken: Mapping[str, int]) -> None:
+    def _update_estimates(self, duration_s: float, taken: Mapping[str, int]) -> None:
+        """Correct overhead and costs by one step of the Kalman filter.
+
+        duration_s: of the batch. taken: its messages by topic.
+        """
         counts = np.array([1.0, *(float(taken.get(topic, 0)) for topic in self._names)])
         drift = np.where(counts > 0, DRIFT * self._state, 0.0)
         covariance = self._covariance + np.diag(drift**2)
         expected = counts @ self._state
-        # Noise in proportion to the expected time would let one batch that hangs count for as much
-        # as many; in proportion to the duration, it would hide that messages have become slow.
+        # The noise is proportional to the geometric mean of both durations. If it were proportional
+        # to the expected one, a single batch that hangs would weigh as much as many batches. If it
+        # were proportional to the actual one, messages that become slow would go unnoticed.
         noise_s = NOISE * max(math.sqrt(duration_s * expected), OVERHEAD_S)
         gain = covariance @ counts
         gain /= counts @ gain + noise_s**2

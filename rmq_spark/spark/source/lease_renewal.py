@@ -1,4 +1,4 @@
-"""Keeps the leases of claims in work alive from a thread of the driver's reader process."""
+"""Lease renewal: a thread in the driver's reader process that keeps the claims of a run alive."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Held:
-    """What a batch has in work in one topic, since when (monotonic)."""
+    """The claims of one batch in one topic. since: when the batch began, in monotonic seconds."""
 
     seq: int
     queue: Queue
@@ -28,15 +28,20 @@ class _Held:
 
 
 class LeaseTimer:
-    """Renews, every third of the lease, what one run holds: while its batch is in work, and while
-    a finished batch waits for the next trigger, which alone can tell that it is done.
+    """The thread that renews the leases of one run, every third of the lease.
 
-    A batch older than maxProcessingTime is renewed no more. The thread ends by itself when a newer
-    run has taken over; any other failure is logged, and the next third of the lease tries again.
+    It renews the claims of a batch while the batch is in work, and then until the next trigger:
+    only that shows that Spark has finished the batch. It stops renewing a batch that is older than
+    maxProcessingTime. The thread ends by itself when a newer run has taken over. Any other failure
+    is logged, and the thread tries again after the next third of the lease.
     """
 
     def __init__(self, options: SourceOptions, consumer: str, run: int, committed: int) -> None:
-        """committed: the batch up to which all is done; what is claimed behind it is renewed."""
+        """Prepare the renewal; the first ``hold`` starts the thread.
+
+        committed: the batch up to which everything is committed. Only claims of later batches are
+        renewed.
+        """
         self._options = options
         self._committed = committed
         self._consumer = consumer
@@ -47,7 +52,7 @@ class LeaseTimer:
         self._thread: threading.Thread | None = None
 
     def hold(self, seq: int, queue: Queue, slots: Iterable[int]) -> None:
-        """Renews what a batch has in these slots of a topic from now on."""
+        """Renew the claims of batch ``seq`` in these slots of a topic from now on."""
         with self._lock:
             self._held.append(_Held(seq, queue, frozenset(slots), time.monotonic()))
         if (self._thread is None or not self._thread.is_alive()) and not self._ended.is_set():
@@ -55,18 +60,18 @@ class LeaseTimer:
             self._thread.start()
 
     def let_go(self, seq: int) -> None:
-        """Renews batches up to this one no more: they are committed."""
+        """Stop renewing everything up to batch ``seq``, because it is committed."""
         with self._lock:
             self._held = [held for held in self._held if held.seq > seq]
             self._committed = max(self._committed, seq)
 
     def slots(self) -> dict[str, frozenset[int]]:
-        """By topic, the slots of all batches that are held."""
+        """Return the slots of all held batches by topic, including batches that are too old."""
         with self._lock:
             return {name: slots for name, (_, slots) in _by_topic(self._held).items()}
 
     def end(self) -> None:
-        """Stops renewing; a call under way ends first, as far as it does so soon."""
+        """Stop renewing. Waits up to 1 s for a call that is under way."""
         self._ended.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout=1.0)
@@ -75,24 +80,26 @@ class LeaseTimer:
         server: Server | None = None
         while not self._ended.wait(self._options.lease_ms / 3000):
             try:
-                server = self._renewed(server)
+                server = self._renew_all(server)
             except Superseded as error:
                 _log.warning("rmq: leases of %s are renewed no more: %s", self._consumer, error)
                 break
         _close(server)
 
-    def _renewed(self, server: Server | None) -> Server | None:
-        """Renews in every topic, even if that fails in one; the connection to go on with, if any.
+    def _renew_all(self, server: Server | None) -> Server | None:
+        """Renew the leases in every topic, even if that fails in one.
 
-        It is its own: the reader's may be in the middle of a reply. Raises Superseded.
+        server: the connection from the last call, or None. Returns the connection for the next
+        call, or None if it is broken. The thread does not use the reader's connection, which may be
+        in the middle of a reply. Raises Superseded when a newer run has taken over.
         """
-        for queue, slots in self._due().values():
+        for queue, slots in self._to_renew().values():
             try:
                 server = server or Server(self._options.connection, self._options.patience_s)
                 server.ask(self._renewal(queue, slots))
             except Superseded:
                 raise
-            except Exception as error:  # without its thread a healthy query loses its messages
+            except Exception as error:  # if the thread died, a healthy query would lose its claims
                 _log.warning(
                     "rmq: could not renew the leases of %s: %s: %s",
                     self._consumer,
@@ -110,7 +117,8 @@ class LeaseTimer:
             queue.queues, sorted(slots), self._consumer, self._run, lease_ms, since=since
         )
 
-    def _due(self) -> dict[str, tuple[Queue, frozenset[int]]]:
+    def _to_renew(self) -> dict[str, tuple[Queue, frozenset[int]]]:
+        """Return what to renew, by topic: all held batches except those that are too old."""
         longest = self._options.max_processing_ms
         since = -float("inf") if longest is None else time.monotonic() - longest / 1000
         with self._lock:
@@ -118,6 +126,7 @@ class LeaseTimer:
 
 
 def _by_topic(held: Iterable[_Held]) -> dict[str, tuple[Queue, frozenset[int]]]:
+    """Merge the slots of batches by topic."""
     found: dict[str, tuple[Queue, frozenset[int]]] = {}
     for one in held:
         name = one.queue.definition.name

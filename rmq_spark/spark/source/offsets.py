@@ -1,7 +1,4 @@
-"""The offset that Spark keeps in the checkpoint.
-
-Spark compares offsets as text, so the keys are always written in the same order.
-"""
+"""The offset, which Spark stores in the checkpoint."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +13,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Offset:
-    """Everything up to batch ``seq`` of a consumer; the consumer's name lives in the checkpoint.
+    """The position of a consumer: everything up to batch ``seq`` is done.
 
-    topic: what it reads, as Subscription.text says it.
+    consumer: a random name that the first run of the query has chosen; later runs take it from the
+    checkpoint. topic: the topics that it reads, as Subscription.text writes them.
     """
 
     consumer: str
@@ -26,7 +24,10 @@ class Offset:
     topic: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The form that Spark writes down."""
+        """Convert the offset to the form that Spark stores.
+
+        The keys always have the same order, because Spark compares offsets as text.
+        """
         return {
             "consumer": self.consumer,
             "seq": self.seq,
@@ -36,7 +37,11 @@ class Offset:
 
     @staticmethod
     def from_dict(fields: dict[str, Any], subscription: Subscription) -> "Offset":
-        """Read what to_dict wrote for these topics. Raises CheckpointRefused, InvalidOption."""
+        """Read an offset that ``to_dict`` wrote.
+
+        Raises CheckpointRefused if its version, topics or consumer group are not those of this
+        query. Raises InvalidOption if its consumer is not a valid name.
+        """
         if fields.get("version") != VERSION:
             raise CheckpointRefused(
                 f"The checkpoint's offset has version {fields.get('version')!r}; this rmq-spark "

@@ -1,4 +1,4 @@
-"""Which slots a query may claim: all of its topic, or those that are its own by ZooKeeper."""
+"""The slots that a query may claim: all of its topic, or those that it owns through ZooKeeper."""
 
 import logging
 from collections.abc import Mapping
@@ -17,55 +17,61 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# ZooKeeper looks for sessions that have ended once a tick, by default every 2 s.
+# Two ticks of ZooKeeper, in seconds: it looks for ended sessions once a tick, by default every 2 s.
 NOTICED_WITHIN_S = 4.0
 
 
 class AllSlots:
-    """Every slot of a topic that others may read, too."""
+    """All slots of a topic that other queries can read, too."""
 
     exclusive = False
 
     def __init__(self, definition: TopicDefinition) -> None:
-        """Raises ExclusiveSlot for a topic whose slots are owned."""
+        """Take all slots. Raises ExclusiveSlot if the topic is exclusive."""
         self.check(definition)
         self._epochs: dict[int, int | None] = dict.fromkeys(range(definition.slot_amount))
 
     def between_batches(self) -> Mapping[int, int | None]:
-        """The slots, without epochs."""
+        """Return all slots. Their epoch is None."""
         return self._epochs
 
     def wait_for_slots(self) -> None:
-        """They are there."""
+        """Return at once, because the query may claim all slots from the start."""
 
     def check(self, definition: TopicDefinition) -> None:
-        """Raises ExclusiveSlot once the topic is consumed through ZooKeeper."""
+        """Raise ExclusiveSlot if the topic has become exclusive."""
         refuse_exclusive(definition)
 
     def figures(self) -> dict[str, int]:
-        """Nothing to tell."""
+        """Return an empty dict: without ownership, there are no figures."""
         return {}
 
     def stop(self) -> None:
-        """Nothing to leave."""
+        """Do nothing, because the query has not joined other members."""
 
 
 class OwnedSlots:
-    """The slots of an exclusive topic that are this query's own, and under which epochs."""
+    """The slots of an exclusive topic that this query owns, with their epochs."""
 
     exclusive = True
 
     def __init__(self, ensemble: EnsembleOptions, queue: Queue, consumer: str) -> None:
-        """Joins. Raises OwnershipUnavailable, OwnershipRefused, TopicMismatch."""
+        """Join the members of the topic in ZooKeeper.
+
+        Raises OwnershipUnavailable if ZooKeeper cannot be reached, OwnershipRefused if it denies
+        access, and TopicMismatch if it knows the topic with another type or number of slots.
+        """
         self._ensemble = ensemble
         self._queue = queue
         self._checked: Mapping[int, int] = {}
         self._member = new_member(ensemble, queue, consumer).start()
 
     def between_batches(self) -> Mapping[int, int | None]:
-        """The slots that may be claimed now; those that others are to have are let go.
+        """Return the slots to claim from now, with their epochs.
 
-        Raises OwnershipError where Redis knows of a later owner than ZooKeeper.
+        Releases the slots that are assigned to other members. Raises OwnershipRefused if ZooKeeper
+        has refused access since the query joined, and OwnershipError if Redis knows a later epoch
+        of a slot than ZooKeeper.
         """
         epochs = self._member.between_batches()
         self._check_epochs({s: e for s, e in epochs.items() if self._checked.get(s) != e})
@@ -73,6 +79,7 @@ class OwnedSlots:
         return dict(epochs)
 
     def _check_epochs(self, new: Mapping[int, int]) -> None:
+        """Check epochs that are new to this query. Raises OwnershipError if one is too low."""
         stored = self._queue.ask(reading.epochs, list(new)) if new else []
         for (slot, epoch), known in zip(new.items(), stored, strict=True):
             if known > epoch:
@@ -86,9 +93,10 @@ class OwnedSlots:
                 )
 
     def wait_for_slots(self) -> None:
-        """Waits until others have let go of what is assigned to it.
+        """Wait until other members have released the slots that are assigned to this query.
 
-        No longer than it takes ZooKeeper to notice that one of them has died.
+        Waits no longer than ZooKeeper needs to notice that one of them has died: 1.5 session
+        timeouts and NOTICED_WITHIN_S. After that, logs a warning.
         """
         session_s = self._ensemble.session_timeout_ms / 1000
         if not self._member.wait_for_slots(1.5 * session_s + NOTICED_WITHIN_S):
@@ -101,7 +109,7 @@ class OwnedSlots:
             )
 
     def check(self, definition: TopicDefinition) -> None:
-        """Raises OwnershipError when somebody has switched exclusive off."""
+        """Raise OwnershipError if somebody has switched exclusive off."""
         if not definition.exclusive:
             raise OwnershipError(
                 f"exclusive was switched off for the topic {definition.name}, so that others may "
@@ -114,12 +122,16 @@ class OwnedSlots:
         return {"slotsOwned": self._member.slots_owned, "members": len(self._member.members)}
 
     def stop(self) -> None:
-        """Leaves."""
+        """Leave the members of the topic, which frees the slots at once."""
         self._member.stop()
 
 
 def new_member(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Member":
-    """A member for a queue, not started. Raises InvalidOption where kazoo is missing."""
+    """Create a member for a queue, without starting it.
+
+    In ZooKeeper, the topic has its key prefix, and its consumer group behind an @. Raises
+    InvalidOption if the package kazoo is missing.
+    """
     try:
         from rmq_spark.ownership.member import Member
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""From what is due to claims: pure, without a server."""
+"""Planning: from due messages to quotas of slots, to claims, and to tasks. Contacts no server."""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,22 +7,26 @@ from dataclasses import dataclass
 from rmq_spark.protocol.claims import CLAIMS_A_BATCH, MESSAGES_A_CLAIM
 from rmq_spark.spark.even_shares import share_evenly
 
+# The most messages that a slot can give to one batch.
 MESSAGES_A_SLOT = MESSAGES_A_CLAIM * CLAIMS_A_BATCH
-# Of a limited batch one message in so many goes round the slots, so that none starves behind those
-# that have earlier ones; within a slot the claim keeps as much for retries.
+# One message in so many of a limited batch is shared evenly, so that no slot starves behind slots
+# with earlier messages. Within a slot, a claim reserves the same share for the kind of messages
+# (retries or first deliveries) that comes last.
 FAIR_SHARE = 8
-# So many places are looked at in a round trip: a span of a day in ms is searched in eight at most.
+# The places that are counted in one round trip. At most eight trips search a span of a day in ms.
 PLACES_A_ROUND = 16
 
-# Slots and places -> by slot, how many of its due messages stand at each place or before it.
+# Takes slots and places. Returns for each slot how many of its due messages stand at each place or
+# ahead of it.
 Counting = Callable[[Sequence[int], Sequence[int]], Sequence[Sequence[int]]]
 
 
 @dataclass(frozen=True)
 class PlannedClaim:
-    """One claim of a batch: number ``ordinal`` of its slot, for up to ``limit`` messages.
+    """A claim of up to ``limit`` messages that a task is to make.
 
-    epoch: under which the slot is owned; None where slots are nobody's.
+    seq: the batch. ordinal: the number of the claim within its slot and batch, from 0. epoch: the
+    epoch under which the query owns the slot; None without ownership.
     """
 
     topic: str
@@ -34,11 +38,11 @@ class PlannedClaim:
 
 
 def allocate(due: Mapping[int, int], limit: int | None, seq: int) -> dict[int, int]:
-    """How many messages each slot gives to the batch ``seq``.
+    """Divide the batch ``seq`` evenly among slots. Returns messages by slot, all above 0.
 
-    due: messages by slot. limit: in all; None for no limit. Slots share it evenly, what one does
-    not need goes to the others, and what cannot be shared evenly goes round with seq. Slots that
-    give nothing are left out.
+    due: messages by slot; a slot gives at most MESSAGES_A_SLOT. limit: messages in the batch; None
+    for no limit. A share that one slot does not need goes to the others. A remainder that cannot
+    be divided evenly rotates with seq.
     """
     wanted = {slot: min(count, MESSAGES_A_SLOT) for slot, count in due.items()}
     return share_evenly(wanted, sum(wanted.values()) if limit is None else limit, seq)
@@ -47,17 +51,22 @@ def allocate(due: Mapping[int, int], limit: int | None, seq: int) -> dict[int, i
 def earliest(
     due: Mapping[int, int], limit: int | None, seq: int, first_place: int, count: Counting
 ) -> dict[int, int]:
-    """How many messages each slot gives to the batch ``seq``, so that the first of all go first.
+    """Divide the batch ``seq`` among slots so that it takes the earliest due messages of all slots.
 
-    A place says how far ahead a message stands, whatever its slot: the age of its due time in ms,
-    or its priority. first_place: none stands ahead of it. Due messages that no store counts
-    (retries that waited, claims that ran out) stand behind all others.
+    Returns messages by slot, all above 0. due: messages by slot; a slot gives at most
+    MESSAGES_A_SLOT. limit: messages in the batch; None for no limit. One eighth of a limited batch
+    is shared evenly, so that no slot starves.
+
+    A place ranks messages across slots: it is the age of their due time in ms, or their priority.
+    Messages with a higher place are delivered first. first_place: a place that no due message
+    exceeds. Due messages that are not in the store (retries whose wait is over, claims whose lease
+    has ended) come behind all others.
     """
     wanted = {slot: min(found, MESSAGES_A_SLOT) for slot, found in due.items() if found > 0}
     if limit is None or sum(wanted.values()) <= limit:
         return wanted
     quotas = allocate(wanted, _fair_share(limit, seq), seq)
-    ahead = _ahead(wanted, limit - sum(quotas.values()), seq, first_place, count)
+    ahead = _count_first(wanted, limit - sum(quotas.values()), seq, first_place, count)
     for slot, number in ahead.items():
         quotas[slot] = min(wanted[slot], quotas.get(slot, 0) + number)
     rest = {slot: number - quotas.get(slot, 0) for slot, number in wanted.items()}
@@ -67,20 +76,25 @@ def earliest(
 
 
 def _fair_share(limit: int, seq: int) -> int:
-    """Of a small limit, every eighth batch is shared evenly as a whole."""
+    """Return how many messages of a limited batch are shared evenly: one eighth.
+
+    A limit below eight has no eighth: there, every eighth batch is shared evenly as a whole.
+    """
     return limit // FAIR_SHARE if limit >= FAIR_SHARE else limit * (seq % FAIR_SHARE == 0)
 
 
-def _ahead(
+def _count_first(
     wanted: Mapping[int, int], limit: int, seq: int, first_place: int, count: Counting
 ) -> dict[int, int]:
-    """The ``limit`` messages that stand first, by slot: the place of the last of them is searched.
+    """Count how many of the first ``limit`` messages each slot holds.
 
-    What stands at that very place in several slots is shared evenly.
+    Searches the place of the last of these messages. If several slots hold messages at that place,
+    they share the rest evenly.
     """
-    behind, fits = 0, first_place + 1  # places: from behind on there are too many, from fits not
+    # Places: the messages at `fits` or ahead of it do not exceed the limit, those at `behind` do.
+    behind, fits = 0, first_place + 1
     too_many, fitting = dict(wanted), dict.fromkeys(wanted, 0)
-    places = _geometric(first_place)
+    places = _first_places(first_place)
     while places and sum(fitting.values()) < limit:
         slots = [slot for slot in wanted if too_many[slot] > fitting[slot]]
         counted = dict(zip(slots, count(slots, places), strict=True))
@@ -90,20 +104,23 @@ def _ahead(
                 fits, fitting = place, fitting | here
                 break
             behind, too_many = place, too_many | here
-        places = _between(behind, fits)
+        places = _places_between(behind, fits)
     ties = {slot: too_many[slot] - fitting[slot] for slot in wanted}
     shared = allocate(ties, limit - sum(fitting.values()), seq)
     return {slot: fitting[slot] + shared.get(slot, 0) for slot in wanted}
 
 
-def _geometric(first_place: int) -> list[int]:
-    """Places to begin with, ascending: most is due since a short while, seen over all time."""
+def _first_places(first_place: int) -> list[int]:
+    """Return the places to count first, ascending and geometrically spaced.
+
+    Most due messages have been due for a short time only, compared with the time since 1970.
+    """
     steps = range(1, PLACES_A_ROUND + 1)
     return sorted({round(first_place ** (step / PLACES_A_ROUND)) for step in steps})
 
 
-def _between(behind: int, fits: int) -> list[int]:
-    """Places between two, ascending; none when they are neighbours."""
+def _places_between(behind: int, fits: int) -> list[int]:
+    """Return evenly spaced places between two others, ascending. Empty if those are neighbours."""
     steps = min(PLACES_A_ROUND, fits - behind - 1)
     return [behind + (fits - behind) * step // (steps + 1) for step in range(1, steps + 1)]
 
@@ -111,7 +128,10 @@ def _between(behind: int, fits: int) -> list[int]:
 def claims_of(
     topic: str, quotas: Mapping[int, int], seq: int, epochs: Mapping[int, int | None]
 ) -> list[PlannedClaim]:
-    """The claims that take these quotas of a topic: full ones first, in each slot."""
+    """Divide the quotas of a topic into claims, the full ones first in each slot.
+
+    quotas: messages by slot. epochs: epochs by slot, at least of the slots in quotas.
+    """
     return [
         PlannedClaim(
             *(topic, slot, seq, ordinal, min(MESSAGES_A_CLAIM, count - ordinal * MESSAGES_A_CLAIM)),
@@ -123,10 +143,10 @@ def claims_of(
 
 
 def share_out(claims: Iterable[PlannedClaim], partitions: int) -> list[list[PlannedClaim]]:
-    """Groups claims into at most ``partitions`` lists of about equal size, whole slots each.
+    """Group claims into at most ``partitions`` lists with about the same number of messages.
 
-    The claims of one slot stay together and in order: messages of one slotBasis must not be read
-    by two tasks at once.
+    The claims of one slot stay together and in order, because two tasks must not read messages of
+    one slotBasis at the same time.
     """
     by_slot: dict[tuple[str, int], list[PlannedClaim]] = {}
     for claim in sorted(claims, key=lambda one: (one.topic, one.slot, one.seq, one.ordinal)):
@@ -142,4 +162,5 @@ def share_out(claims: Iterable[PlannedClaim], partitions: int) -> list[list[Plan
 
 
 def _size(claims: list[PlannedClaim]) -> int:
+    """Return the most messages that claims can take."""
     return sum(claim.limit for claim in claims)

@@ -1,4 +1,4 @@
-"""One run of one consumer: what the driver's side of the source knows and does.
+"""One run of one consumer: on the driver, it plans, replays and commits batches.
 
 ::
 
@@ -6,9 +6,9 @@
                   |  ^
                   commit, plan, replay: one batch after another
 
-A run is opened by the first call that needs it. From then on its number stands in every slot's
-header, and an older run of the same consumer can claim and commit nothing. A batch may hold
-messages of several topics; its number counts in each of them.
+The first call of Spark that needs a run opens it. Its first commit or replay writes its number into
+the header of every slot. From then on, an older run of the same consumer can neither claim nor
+commit. A batch can hold messages of several topics, and has the same number in all of them.
 """
 
 import logging
@@ -37,13 +37,14 @@ from rmq_spark.transport.server import Server
 
 _log = logging.getLogger(__name__)
 
-# One batch may go unread for other reasons, such as a Redis that has forgotten its plan.
+# More than one, because a single batch can be unread for other reasons, such as a Redis that has
+# forgotten its plan.
 UNREAD_BATCHES_TO_WARN_OF = 3
 _NOTHING = CommitResult(0, 0, 0)
 
 
 class ConsumerRun:
-    """The batches of one run: which are planned, which are committed."""
+    """The batches of one run, planned and committed one after another."""
 
     def __init__(
         self,
@@ -54,11 +55,12 @@ class ConsumerRun:
         replays: bool,
         backlogs: Mapping[str, Backlog] | None,
     ) -> None:
-        """Opens the run.
+        """Open the run.
 
-        start: where the checkpoint stands. replays: whether the first thing asked for is a batch
-        that an earlier run had begun. backlogs: by topic, what an AvailableNow query has still to
-        read; None for a query that goes on. Raises CheckpointRefused, UnknownTopic.
+        start: the offset in the checkpoint. replays: whether Spark first asks for a batch that an
+        earlier run has planned. backlogs: the backlog of each topic of an AvailableNow query; None
+        for other queries. Raises CheckpointRefused for a stale or copied checkpoint, and
+        UnknownTopic for a topic that does not exist.
         """
         self._options = options
         self._server = server
@@ -68,19 +70,21 @@ class ConsumerRun:
         self.consumer = start.consumer
         definitions = options.subscription.find(self._broker)
         queues = [open_queue(server, options, definition) for definition in definitions]
-        known_run = _checked(self._book, queues, start, replays)
-        # Whether it may read these topics the checkpoint has told; the book may be of an idle run.
+        known_run = _checked_run(self._book, queues, start, replays)
+        # The checkpoint has decided that the query may read these topics. The book can name others,
+        # of a run that planned no batch, so the new run accepts whatever the book names.
         earlier = self._book.topics()
         replayed = start.seq + 1 if replays else None
         self._run = self._book.open(options.subscription.text, known_run, earlier, replayed)
-        # Who finished the batch that is committed first; None where this run itself replays it.
+        # The earlier run that finished the first batch to commit, or EVERY_RUN if it is unknown;
+        # None if this run replays that batch.
         self._finished_by = None if replays else self._book.replayed_by(start.seq) or EVERY_RUN
         self._committed: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}
-        self._mark = ""  # of the batch that this run planned last
-        self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}
-        self.last_planned: int | None = None  # the number of the batch that this run planned last
-        self._unread = 0  # batches in a row of which no claim was made
+        self._mark = ""  # the mark of the last planned batch
+        self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}  # of the last replay
+        self.last_planned: int | None = None  # the number of the last batch that this run planned
+        self._unread = 0  # the number of batches in a row whose tasks made no claim
         self._watch = Watch(options.poll_interval_ms / 1000)
         target_ms = options.target_batch_ms
         self._flow = None if target_ms is None else FlowControl(target_ms / 1000)
@@ -92,19 +96,21 @@ class ConsumerRun:
     # -- topics
 
     def _join(self, queue: Queue) -> None:
+        """Read a topic from now on. An AvailableNow query skips topics that are newer than it."""
         name = queue.definition.name
         if self._backlogs is not None and name not in self._backlogs:
-            return  # made since an AvailableNow query began
+            return
         backlog = None if self._backlogs is None else self._backlogs[name]
         self._topics[name] = TopicRun(self._options, queue, self.consumer, self._run, backlog)
 
     def _leave(self, name: str) -> None:
+        """Stop reading a topic, and free the slots that the query owns in it."""
         self._topics.pop(name).ownership.stop()
         if self._flow is not None:
             self._flow.forget(name)
 
     def _refresh(self) -> None:
-        """Brings the definitions up to date; of a pattern, also which topics there are."""
+        """Read the definitions of the topics again. Joins new topics, and leaves deleted ones."""
         found = {
             definition.name: definition
             for definition in self._options.subscription.find(self._broker)
@@ -120,15 +126,16 @@ class ConsumerRun:
                 topic.redefine(found[name])
         for name in found.keys() - self._topics.keys():
             self._join(open_queue(self._server, self._options, found[name]))
-        self._look_at_slots()
+        self._update_slots()
 
     # -- committing
 
     def commit(self, seq: int) -> dict[str, CommitResult] | None:
-        """Commits everything up to a batch, once: by topic. None when that was done before.
+        """Commit everything up to batch ``seq``, once, in every topic.
 
-        The first batch that a run commits without having replayed it is one that Spark finished in
-        an earlier run.
+        Returns the results by topic, or None if the run has committed this batch before. The first
+        batch that a run commits, unless the run has replayed it, is one that Spark finished in an
+        earlier run.
         """
         if self._committed is not None and seq <= self._committed:
             return None
@@ -140,14 +147,19 @@ class ConsumerRun:
         return results
 
     def _commit_topic(self, topic: TopicRun, seq: int) -> CommitResult:
+        """Commit in one topic: at first in all slots, later only where the run renews leases."""
         if self._finished_by is not None:
             return topic.commit_finished(seq, self._finished_by)
         if self._committed is None:
             return topic.commit(topic.queue.slots, seq)
         return topic.commit(sorted(self._lease.slots().get(topic.name, ())), seq)
 
-    def _learn(self, results: Mapping[str, CommitResult]) -> None:
-        """From what became of the batch that this run has planned last."""
+    def _use_results(self, results: Mapping[str, CommitResult]) -> None:
+        """Update flow control, backlogs and polling from the results of the last planned batch.
+
+        results: by topic. Logs a warning when nobody reads the batches. After a batch that took
+        nothing, rests before the next plan, longer for each unread batch in a row.
+        """
         if self._flow is not None:
             self._flow.done({name: claims.claimed for name, claims in results.items()})
         last = [] if self.last_planned is None else self._planned.get(self.last_planned, [])
@@ -162,20 +174,21 @@ class ConsumerRun:
     # -- planning
 
     def plan(self, start: Offset, limits: Limits | None) -> Offset:
-        """Commits what is before start and plans the next batch; start itself if nothing is due.
+        """Commit everything up to start, and plan the next batch.
 
-        limits: None for all that is due.
+        limits: of the batch; None to take everything that is due. Returns the end of the planned
+        batch, or start if nothing is due or it is too early to ask Redis again.
         """
         results = self.commit(start.seq)
         if results is not None and self.last_planned == start.seq:
-            self._learn(results)
-        self._look_at_slots()
-        if not self._worth_asking():
+            self._use_results(results)
+        self._update_slots()
+        if not self._must_ask_all_slots():
             return start
         planned = Offset(self.consumer, start.seq + 1, self._options.subscription.text)
-        claims = self._next(limits, planned.seq)
-        if not claims and self._backlogs is not None and self._has_grown():
-            claims = self._next(limits, planned.seq)
+        claims = self._plan_claims(limits, planned.seq)
+        if not claims and self._backlogs is not None and self._gains_slots():
+            claims = self._plan_claims(limits, planned.seq)
         if not claims:
             self._found_nothing()
             return start
@@ -184,31 +197,35 @@ class ConsumerRun:
         self._replayed = {}
         self.last_planned = planned.seq
         self._leave_mark(claims)
-        self._hold(planned.seq, claims)
+        self._renew_leases(planned.seq, claims)
         if self._flow is not None:
             self._flow.begin()
         return planned
 
     def wait_for_slots(self) -> None:
-        """For a query that ends when it finds nothing: waits while it owns no slot."""
+        """Wait where the query owns no slot yet, so that it does not end without a message."""
         for topic in self._topics.values():
             topic.wait_for_slots()
 
-    def _has_grown(self) -> bool:
-        """Whether slots came to it while it worked; for a query that is about to end."""
+    def _gains_slots(self) -> bool:
+        """Wait once more for slots, before the query ends. Returns whether it gained any."""
         for topic in self._topics.values():
             topic.ownership.wait_for_slots()
-        return self._look_at_slots()
+        return self._update_slots()
 
-    def _look_at_slots(self) -> bool:
-        """Whether slots came to it since the last look; in new ones anything may be due."""
+    def _update_slots(self) -> bool:
+        """Update the slots of all topics. Returns whether the query gained any since last time."""
         came = [topic.look_at_slots() for topic in self._topics.values()]
-        if any(came):
+        if any(came):  # anything can be due in new slots
             self._watch.found_something()
         return any(came)
 
-    def _worth_asking(self) -> bool:
-        """Whether all slots are asked what is due in them; a query that goes on spares Redis."""
+    def _must_ask_all_slots(self) -> bool:
+        """Return whether to ask every slot now what is due in it.
+
+        An AvailableNow query always does. Other queries spare Redis: they first rest for the
+        pollInterval, and then usually only look whether the stores hold due messages.
+        """
         if self._backlogs is not None:
             return True
         if self._watch.rests():
@@ -223,7 +240,8 @@ class ConsumerRun:
         ]
         return self._server.ask(reading.any_of(asked))
 
-    def _next(self, limits: Limits | None, seq: int) -> list[PlannedClaim]:
+    def _plan_claims(self, limits: Limits | None, seq: int) -> list[PlannedClaim]:
+        """Plan the claims of batch ``seq`` in all topics. Returns none if nothing is due."""
         self._refresh()
         due = {name: count for name, topic in self._topics.items() if (count := topic.look())}
         if limits is not None:
@@ -235,6 +253,7 @@ class ConsumerRun:
         ]
 
     def _found_nothing(self) -> None:
+        """Rest, or end the backlogs of an AvailableNow query."""
         if self._backlogs is None:
             found = [slot for topic in self._topics.values() for slot in topic.found]
             self._watch.found_nothing(found)
@@ -244,7 +263,10 @@ class ConsumerRun:
     # -- handing out
 
     def partitions(self, start: Offset, end: Offset) -> list[RmqPartition]:
-        """The tasks of the batches after start up to end: as planned, or made again (a restart)."""
+        """Return the partitions of the batches after start up to end, one for each task.
+
+        Their claims are those of the plan; after a restart, those that an earlier run has made.
+        """
         replay = end.seq not in self._planned
         claims = self._replay(start.seq, end.seq) if replay else self._planned[end.seq]
         delivery = Delivery(
@@ -257,13 +279,14 @@ class ConsumerRun:
         return [RmqPartition(delivery, share) for share in share_out(claims, self._tasks(claims))]
 
     def _tasks(self, claims: list[PlannedClaim]) -> int:
-        """How many tasks: as asked for, else so many that each is worth its start."""
+        """Return numPartitions, or one task for each MESSAGES_A_TASK messages, 1 to MOST_TASKS."""
         if self._options.num_partitions is not None:
             return self._options.num_partitions
         planned = sum(claim.limit for claim in claims)
         return max(1, min(MOST_TASKS, planned // MESSAGES_A_TASK))
 
     def _replay(self, seq_from: int, seq_to: int) -> list[PlannedClaim]:
+        """Find the claims of batches seq_from + 1 to seq_to, and renew all leases from now on."""
         if (seq_from, seq_to) not in self._replayed:
             claims = [
                 PlannedClaim(name, listed.slot, listed.seq, listed.ordinal, max(1, listed.count))
@@ -276,22 +299,29 @@ class ConsumerRun:
         return self._replayed[seq_from, seq_to]
 
     def _leave_mark(self, claims: Iterable[PlannedClaim]) -> None:
-        """Makes the claims of this plan distinguishable from any that Redis may forget."""
+        """Leave a new random mark in the slots of the plan.
+
+        If Redis falls back and loses the mark, it may have lost claims of the batch, too. Tasks
+        then make no new claims in the slot.
+        """
         self._mark = secrets.token_hex(8)
         for name, slots in _slots_of(claims).items():
             self._topics[name].mark(slots, self._mark)
 
-    def _hold(self, seq: int, claims: Iterable[PlannedClaim]) -> None:
+    def _renew_leases(self, seq: int, claims: Iterable[PlannedClaim]) -> None:
+        """Renew the leases of a planned batch from now on."""
         for name, slots in _slots_of(claims).items():
             self._lease.hold(seq, self._topics[name].queue, slots)
 
     # -- the end
 
     def stop(self, release: bool) -> None:
-        """Stop renewing leases; with ``release``, give the batch in work to whoever comes first.
+        """Stop renewing leases, and leave the topics.
 
-        Claims in slots that are owned always stay for their lease: tasks of a query that ends may
-        go on for a while, and the messages that they have in work are nobody else's.
+        release: whether to end the leases as well, so that any consumer can take the messages of
+        the batch in work at once. Claims in owned slots always keep their lease: tasks of a query
+        that ends can continue for a while, and nobody else may get the messages that they have in
+        work. Raises an RmqError if a release fails.
         """
         held = self._lease.slots()
         self._lease.end()
@@ -301,7 +331,7 @@ class ConsumerRun:
             if held.get(name) and not topic.ownership.exclusive
         ]
         if release and shared:
-            # The signal that ends us may have cut off a reply: a fresh connection is clean.
+            # The signal that ends this process may have interrupted a reply on the old connection.
             server = Server(self._options.connection, patience_s=1.0)
             try:
                 _release_all(server, {topic: sorted(held[topic.name]) for topic in shared})
@@ -311,10 +341,10 @@ class ConsumerRun:
             topic.ownership.stop()
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """What a progress report tells beside the backlog, by topic.
+        """Return the figures that a progress report shows beside the backlog, by topic.
 
-        slotsOwned and members where slots are owned; with targetBatchDuration messageMs, what a
-        message is thought to take.
+        With owned slots: slotsOwned and members. With targetBatchDuration: messageMs, the estimated
+        cost of a message in ms.
         """
         figures: dict[str, dict[str, float]] = {}
         for name, topic in self._topics.items():
@@ -325,6 +355,7 @@ class ConsumerRun:
 
 
 def _slots_of(claims: Iterable[PlannedClaim]) -> dict[str, set[int]]:
+    """Collect the slots of claims by topic."""
     slots: dict[str, set[int]] = {}
     for claim in claims:
         slots.setdefault(claim.topic, set()).add(claim.slot)
@@ -332,7 +363,7 @@ def _slots_of(claims: Iterable[PlannedClaim]) -> dict[str, set[int]]:
 
 
 def _release_all(server: Server, slots: Mapping[TopicRun, list[int]]) -> None:
-    """Releases in every topic, even if that fails in one. Raises the last error."""
+    """End the leases in every topic, even if that fails in one. Raises the last error."""
     failed: RmqError | None = None
     for topic, held in slots.items():
         try:
@@ -343,8 +374,12 @@ def _release_all(server: Server, slots: Mapping[TopicRun, list[int]]) -> None:
         raise failed
 
 
-def _checked(book: ConsumerRuns, queues: Iterable[Queue], start: Offset, replays: bool) -> int:
-    """The highest run known of a consumer. Raises CheckpointRefused for a stale checkpoint."""
+def _checked_run(book: ConsumerRuns, queues: Iterable[Queue], start: Offset, replays: bool) -> int:
+    """Check the checkpoint, and return the highest run of its consumer that any slot knows.
+
+    Raises CheckpointRefused if the consumer has committed a batch after start, or has claimed one
+    that this run does not replay.
+    """
     headers = [
         header for queue in queues for header in queue.ask(reading.headers, start.consumer)
     ] or [Header()]

@@ -1,4 +1,7 @@
-"""The source as Spark calls it. What it does is in consumer_run and partition_reader."""
+"""The stream reader, which Spark calls.
+
+On the driver, it passes the work on to query_run; in tasks, to task_reader.
+"""
 
 import logging
 import signal
@@ -35,18 +38,19 @@ from rmq_spark.transport.server import Server
 
 _log = logging.getLogger(__name__)
 
-# Stands for "no limit" in the default read limit, so that ReadAllAvailable in its place tells that
-# the engine set it: Trigger.Once.
+# Stands for "no limit" in the default read limit. If Spark passes ReadAllAvailable all the same, it
+# has set that limit itself, as it does for Trigger.Once.
 NO_LIMIT = 2**62
-
-
-# How often Spark reports on a query without batches, by default.
+# The default interval at which Spark reports on a query without batches.
 COUNT_AGAIN_S = 10.0
 
 
 @dataclass(frozen=True)
 class _Reported:
-    """The backlog as it was reported last: for which batch, when, and what."""
+    """The last reported backlog.
+
+    batch: the last planned batch at that time. counted_s: the time, in monotonic seconds.
+    """
 
     batch: int | None
     counted_s: float
@@ -54,10 +58,10 @@ class _Reported:
 
 
 class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Hands out due messages, batch by batch.
+    """The source of one query, which gives Spark due messages batch by batch.
 
-    Spark constructs it in two processes and pickles it to the executors; nothing is opened before
-    the first call that needs it.
+    Spark creates it in two processes and pickles it for the executors. It therefore connects to
+    Redis only in the first call that needs a connection.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -67,7 +71,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run: ConsumerRun | None = None
         self._backlogs: dict[str, Backlog] | None = None
         self._once = False
-        self._asked = False  # for an offset, by this run
+        self._asked = False  # whether Spark has asked for an offset
         self._figures: _Reported | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,25 +81,32 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(state["options"], state["schema"])  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:
-        """A consumer of a new name, before its first batch."""
+        """Choose a random name for a new consumer. Returns its offset before the first batch."""
         subscription = self._options.subscription
         consumer = str(ConsumerName(uuid.uuid4().hex, subscription.group))
         return Offset(consumer, 0, subscription.text).to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """maxRecordsPerTrigger, where it is one number for the whole batch."""
+        """Return maxRecordsPerTrigger as Spark's limit, if it is one number for the whole batch.
+
+        Otherwise, for Spark, the batch has no limit; ``latestOffset`` applies the limits of topics.
+        """
         return ReadMaxRows(self._options.limits.total or NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Notes what is due now; later messages are left for the next query."""
+        """Create the backlogs of an AvailableNow query, with Redis' time now as their end.
+
+        Messages that become due later are left for the next query.
+        """
         queues = self._queues()
         now_ms = queues[0].now_ms() if queues else 0
         self._backlogs = {queue.definition.name: Backlog(queue, now_ms) for queue in queues}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Commits what is before start and plans the next batch.
+        """Commit everything up to start and plan the next batch.
 
-        Spark asks only when the batch that ends at start is done.
+        Spark calls this only when it has finished the batch that ends at start. Returns the end of
+        the next batch, or start if there is none now.
         """
         offset = Offset.from_dict(start, self._options.subscription)
         self._asked = True
@@ -107,37 +118,38 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return run.plan(offset, self._limits(limit)).to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The claims of one batch, by task."""
+        """Return the partitions of the batch between two offsets, one for each task."""
         if start == end:
             return []
         until = Offset.from_dict(end, self._options.subscription)
-        # The consumer is the one of the end: the start of a first batch that is run again was
-        # made up anew.
+        # Take the consumer from the end. If Spark replays the first batch, its start comes from a
+        # new call of initialOffset, which has chosen another name.
         since = Offset(until.consumer, int(start["seq"]), until.topic)
         run = self._opened_run(since, replays=True)
         return list(run.partitions(since, until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Runs in a task."""
+        """Yield the messages of a partition as Arrow batches. Spark calls this in a task."""
         assert isinstance(partition, RmqPartition)  # noqa: S101 - Spark hands back our own
         return read_partition(self._options, self._schema, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Commits everything up to end."""
+        """Commit everything up to end. Usually, ``latestOffset`` has done so before."""
         offset = Offset.from_dict(end, self._options.subscription)
         self._opened_run(offset, replays=False).commit(offset.seq)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The backlog: due, delayed, prepared, retry, dead (messages), oldestDueMs (ms, or null).
+        """Return the backlog, which Spark shows as latestOffset of the source in progress reports.
 
-        And the topic's name, and its counters: accepted, committed, rolledBack, dead and so on.
+        It has the topic's name; due, delayed, prepared, retry and dead in messages; oldestDueMs in
+        ms since 1970, or null; and the topic's counters, such as accepted and committed. With
+        ZooKeeper, it also has slotsOwned (slots of this query) and members (queries that share the
+        topic). With targetBatchDuration, it also has messageMs, the estimated cost of a message in
+        ms. For a query of several topics, these fields are below topics, by topic, and the sums of
+        the numbers of messages are beside topics.
 
-        With ZooKeeper also slotsOwned, by this query, and members, all that read the topic; with
-        targetBatchDuration messageMs, what a message is thought to take. Where several topics may
-        be read, they stand below topics, by name, and their sums beside that.
-
-        Spark shows it as latestOffset of the source in every progress report, and asks for it all
-        the time: it is counted anew for every batch, and every 10 s where there is none.
+        Spark asks for it all the time. It is counted again for every batch, and every 10 s while
+        there is none.
         """
         now = time.monotonic()
         batch = None if self._run is None else self._run.last_planned
@@ -147,6 +159,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return known.figures
 
     def _count(self) -> dict[str, Any]:
+        """Count the backlog of all topics in Redis, as ``reportLatestOffset`` returns it."""
         beside = {} if self._run is None else self._run.figures()
         by_topic = {
             queue.definition.name: backlog_figures(queue.figures())
@@ -158,19 +171,21 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return summed_figures(by_topic.values()) | {"topics": by_topic}
 
     def stop(self) -> None:
-        """Ends this run; its claims stay for their lease.
+        """End this run. Its claims keep their lease, unless releaseOnStop is set.
 
-        Spark does not tell whether it has finished the batch in work, and a finished batch that is
-        given back comes a second time. With releaseOnStop it is given back all the same, except by
-        a query triggered once, which never asks for anything behind its one batch (of one that only
-        replays a batch nothing else tells), and a query whose driver died, which may be started
-        again.
+        Spark does not report whether it has finished the batch in work. If a finished batch is
+        released, its messages are delivered a second time. releaseOnStop accepts that. Even so, the
+        claims keep their lease in these cases:
+
+        - The query has Trigger.Once: Spark never asks for an offset after its only batch.
+        - The run has only replayed a batch: then nothing shows whether it has Trigger.Once.
+        - The driver has died: it may start again and replay the batch.
         """
         if self._run is None:
             return
         run, self._run = self._run, None
-        # Spark ends its readers by SIGTERM. One that reads the end of its input has lost the JVM:
-        # killed, it may come back with the same checkpoint while the lease lasts.
+        # Spark ends its readers with SIGTERM. A reader that finds the end of its input instead has
+        # lost the JVM, which may come back with the same checkpoint while the lease lasts.
         lost_driver = isinstance(sys.exc_info()[1], EOFError | ConnectionError)
         try:
             asks_on = self._asked and not self._once
@@ -181,19 +196,21 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _opened_server(self) -> Server:
+        """Return the connection to Redis; the first call connects."""
         if self._server is None:
             self._server = Server(self._options.connection, self._options.patience_s)
             self._server.warn_if_volatile()
         return self._server
 
     def _queues(self) -> list[Queue]:
-        """The queues of all topics that there are now. Raises UnknownTopic."""
+        """Return the queues of all topics of the query. Raises UnknownTopic for a missing one."""
         server = self._opened_server()
         broker = Broker(server, key_prefix=self._options.key_prefix)
         found = self._options.subscription.find(broker)
         return [queue_of(server, self._options, definition) for definition in found]
 
     def _opened_run(self, start: Offset, replays: bool) -> ConsumerRun:
+        """Return the run; the first call for a consumer opens it. Arguments as in ConsumerRun."""
         if self._run is None or self._run.consumer != start.consumer:
             self.stop()
             _exit_on_sigterm()
@@ -207,7 +224,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._run
 
     def _limits(self, limit: ReadLimit) -> Limits | None:
-        """The limits of a batch; None for Trigger.Once, which takes all there is."""
+        """Combine Spark's limit of a batch with those of the topics.
+
+        Returns None for Trigger.Once, which takes everything that is due.
+        """
         if isinstance(limit, ReadAllAvailable):
             return None
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else NO_LIMIT
@@ -215,10 +235,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _exit_on_sigterm() -> None:
-    """Makes SIGTERM end this process through its exit path, which calls stop().
+    """Make SIGTERM end this process through its exit path, which calls stop().
 
-    Spark ends a query's reader by that signal, often sent twice; a second exit would cut the first
-    one short, so further signals are ignored.
+    Spark ends the reader of a query with this signal, and often sends it twice. Further signals are
+    ignored, because a second exit would interrupt the first one.
     """
 
     def leave(*_: object) -> None:

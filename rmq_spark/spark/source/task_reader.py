@@ -1,4 +1,4 @@
-"""What a task does: make the claims it was given, and hand their messages on as Arrow batches."""
+"""The task reader: makes the claims of a task, and yields their messages as Arrow batches."""
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -25,16 +25,19 @@ from rmq_spark.transport.server import shared_server
 
 _log = logging.getLogger(__name__)
 
-# One round trip brings so many messages at most, or so many bytes once their size is known.
+# The most messages of one round trip, and the most bytes once the size of messages is known.
 MESSAGES_A_READ = 8 * MESSAGES_A_CLAIM
 BYTES_A_READ = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """To whom a batch goes, and under which terms: the same for all of its partitions.
+    """The terms of a batch, the same for all of its partitions.
 
-    mark: what planning the batch left in its slots; empty for a replay, which makes no claim.
+    topics: their definitions by name. consumer, run: who makes the claims. due_before_ms: the time
+    in ms, by Redis' clock, after which messages become due too late for the query; None for no such
+    bound. mark: the text that the plan has left in its slots; empty for a replay, which makes no
+    new claims.
     """
 
     topics: Mapping[str, TopicDefinition]
@@ -45,12 +48,12 @@ class Delivery:
 
     @property
     def replays(self) -> bool:
-        """Whether an earlier run has made the claims."""
+        """Whether an earlier run has made the claims, so that this one only reads them again."""
         return not self.mark
 
 
 class RmqPartition(InputPartition):
-    """The claims that one task makes, in order."""
+    """The claims that one task makes, in this order."""
 
     def __init__(self, delivery: Delivery, claims: list[PlannedClaim]) -> None:
         self.delivery = delivery
@@ -67,9 +70,11 @@ class RmqPartition(InputPartition):
 def read_partition(
     options: SourceOptions, schema: StructType, partition: RmqPartition
 ) -> Iterator[pa.RecordBatch]:
-    """Makes the claims and yields their messages; read again, it yields the same.
+    """Make the claims of a partition, and yield their messages as Arrow batches.
 
-    Raises Superseded, Settled, Lost, UnreadableContent, ServerError.
+    A second call yields the same messages. Raises Superseded if a newer run has taken over, Settled
+    if the batch is already committed, Lost if a lease has ended, UnreadableContent if a content is
+    not UTF-8 but the schema asks for STRING, and ServerError.
     """
     freeze_live_objects()
     delivery = partition.delivery
@@ -86,7 +91,7 @@ def read_partition(
         try:
             yield from _batches(queue.definition, arrow_schema, claims, size)
         except pa.ArrowInvalid:
-            read.close()  # what is under way would not be marked
+            read.close()  # wait for the claims under way, so that they are marked as unread, too
             _refuse_unreadable(queues.values(), delivery, seq, claims)
             raise
 
@@ -97,12 +102,13 @@ def _claims_ahead(
     delivery: Delivery,
     planned: list[PlannedClaim],
 ) -> Generator[tuple[int, list[Claim], int], None, None]:
-    """Makes the claims, pipeline by pipeline: their seq, they themselves, their bytes.
+    """Make the claims in pipelines. Yields the seq, the claims and their bytes for each pipeline.
 
-    While the caller works on some, the next are on their way. Closed, it waits for these.
+    While the caller works on one pipeline, the next one is under way. Closing the generator waits
+    for that one. Pipelines that took no message are left out.
     """
-    # How large contents are is known only after the first claim.
-    part = _first_of(planned, MESSAGES_A_CLAIM)
+    # Begin with few messages, because their size is unknown before the first reply.
+    part = _leading_claims(planned, MESSAGES_A_CLAIM)
     left = planned[len(part) :]
     with ThreadPoolExecutor(1, "rmq-read") as reader:
         under_way = reader.submit(_claim, queues[part[0].topic], options, delivery, part)
@@ -110,7 +116,7 @@ def _claims_ahead(
             seq, claims = part[0].seq, under_way.result()
             size, taken = _bytes_of(claims), sum(len(claim.contents) for claim in claims)
             messages = BYTES_A_READ * taken // max(size, 1) if taken else MESSAGES_A_CLAIM
-            part = _first_of(left, min(MESSAGES_A_READ, max(1, messages)))
+            part = _leading_claims(left, min(MESSAGES_A_READ, max(1, messages)))
             left = left[len(part) :]
             if part:
                 under_way = reader.submit(_claim, queues[part[0].topic], options, delivery, part)
@@ -119,8 +125,11 @@ def _claims_ahead(
                 yield seq, claims, size
 
 
-def _first_of(claims: list[PlannedClaim], messages: int) -> list[PlannedClaim]:
-    """The first claims of one batch and topic of up to so many messages; at least one claim."""
+def _leading_claims(claims: list[PlannedClaim], messages: int) -> list[PlannedClaim]:
+    """Return the first claims, of one batch and topic and up to ``messages`` messages.
+
+    Returns at least one claim, however large it is.
+    """
     size = 0
     for at, claim in enumerate(claims):
         size += claim.limit
@@ -133,6 +142,7 @@ def _first_of(claims: list[PlannedClaim], messages: int) -> list[PlannedClaim]:
 def _claim(
     queue: Queue, options: SourceOptions, delivery: Delivery, part: Sequence[PlannedClaim]
 ) -> list[Claim]:
+    """Make claims of one batch and topic in one pipeline. part: the claims, at least one."""
     return queue.ask(
         claiming.claim,
         [ClaimRequest(claim.slot, claim.ordinal, claim.limit) for claim in part],
@@ -148,6 +158,7 @@ def _claim(
 
 
 def _warn_of_forgotten(claims: Sequence[Claim]) -> None:
+    """Log a warning if Redis has forgotten the plan of a slot, so that no claim was made there."""
     slots = sorted({claim.slot for claim in claims if claim.forgotten})
     if slots:
         _log.warning(
@@ -163,9 +174,11 @@ def _warn_of_forgotten(claims: Sequence[Claim]) -> None:
 def _batches(
     topic: TopicDefinition, schema: pa.Schema, claims: list[Claim], size: int
 ) -> Iterator[pa.RecordBatch]:
-    """One Arrow batch of all claims; several when one would hold too many bytes.
+    """Yield one Arrow batch of all claims, or several if it would exceed BYTES_A_READ.
 
-    Arrow addresses 2 GiB of text in a column, and Spark copies a batch whole.
+    size: the bytes of all contents. Batches are bounded because an Arrow column holds at most 2 GiB
+    of text, and because Spark copies a batch as a whole. Raises pa.ArrowInvalid if a content is not
+    UTF-8 but the schema asks for STRING.
     """
     claims = [claim for claim in claims if claim.contents]
     columns = _Columns(topic, claims)
@@ -183,6 +196,7 @@ def _halves(claim: Claim) -> list[list[Claim]]:
 
 
 def _part(claim: Claim, rows: slice) -> Claim:
+    """Return a claim with only some of its messages."""
     left = claim.retries_left
     return replace(
         claim,
@@ -193,11 +207,12 @@ def _part(claim: Claim, rows: slice) -> Claim:
 
 
 def _bytes_of(claims: list[Claim]) -> int:
+    """Sum the sizes of all contents, in bytes."""
     return sum(sum(map(len, claim.contents)) for claim in claims)
 
 
 class _Columns:
-    """The columns of the source, built from claims as they are asked for."""
+    """The columns of the source. Each is built from the claims only if the schema has it."""
 
     def __init__(self, topic: TopicDefinition, claims: list[Claim]) -> None:
         self._topic = topic
@@ -206,6 +221,10 @@ class _Columns:
         self.rows = sum(self._counts)
 
     def build(self, field: pa.Field) -> pa.Array:
+        """Build the column of a field, one row for each message.
+
+        Raises pa.ArrowInvalid if a content is not UTF-8 but the field is a STRING.
+        """
         builders: dict[str, Callable[[], pa.Array]] = {
             "content": lambda: self._content(field.type),
             "topic": lambda: pa.repeat(self._topic.name, self.rows),
@@ -226,9 +245,14 @@ class _Columns:
         return pa.array(contents, pa.binary()).cast(of_type)
 
     def _repeated(self, values: Sequence[int], of_type: Any) -> pa.Array:
+        """Repeat the value of each claim for all of its messages."""
         return pa.array(np.repeat(np.array(values, of_type), self._counts))
 
-    def _first_scores(self) -> Any:
+    def _scores_and_retries(self) -> Any:
+        """Return the scores of all messages, and a mask of the retries among them.
+
+        The score of a retry is its number of retries left, so it has no due time or priority.
+        """
         texts = b" ".join(claim.score_text for claim in self._claims)
         scores = np.fromstring(texts.decode(), np.int64, sep=" ")
         return scores, scores <= MOST_RETRIES
@@ -236,13 +260,13 @@ class _Columns:
     def _due_time(self, of_type: pa.DataType) -> pa.Array:
         if not self._topic.type.has_due_times:
             return pa.nulls(self.rows, of_type)
-        scores, retried = self._first_scores()
+        scores, retried = self._scores_and_retries()
         return pa.array(scores * 1000, pa.int64(), mask=retried).cast(of_type)
 
     def _priority(self) -> pa.Array:
         if self._topic.type.has_due_times:
             return pa.nulls(self.rows, pa.int64())
-        scores, retried = self._first_scores()
+        scores, retried = self._scores_and_retries()
         return pa.array(scores, pa.int64(), mask=retried)
 
     def _retries(self) -> Any:
@@ -274,7 +298,11 @@ class _Columns:
 def _refuse_unreadable(
     queues: Iterable[Queue], delivery: Delivery, seq: int, claims: list[Claim]
 ) -> None:
-    """Raise UnreadableContent for a content that is no UTF-8; its batch costs no retry."""
+    """Raise UnreadableContent for the first content that is not UTF-8.
+
+    Before that, marks the claims of the batch ``seq`` as unread in all topics, so that its messages
+    lose no retry.
+    """
     for claim in claims:
         for content in claim.contents:
             try:

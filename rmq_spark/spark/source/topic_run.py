@@ -1,4 +1,4 @@
-"""What one run of a consumer does in one topic: which slots it may claim, and what of them."""
+"""One topic of a run: the slots that the run may claim, and its plans and commits there."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +15,12 @@ from rmq_spark.transport.server import Server
 
 
 def open_queue(server: Server, options: SourceOptions, definition: TopicDefinition) -> Queue:
-    """A topic's queue for a run that begins. Raises TopicMismatch, InvalidOption."""
+    """Open the queue of a topic for a new run.
+
+    If the query owns slots through ZooKeeper, makes the topic exclusive. Raises TopicMismatch if
+    the topic has another type or number of slots than the options say, and InvalidOption if it
+    lacks the consumer group.
+    """
     check_agrees(definition, options.topic_type, options.slot_amount)
     if options.ensemble is not None and not definition.exclusive:
         broker = Broker(server, key_prefix=options.key_prefix)
@@ -24,13 +29,16 @@ def open_queue(server: Server, options: SourceOptions, definition: TopicDefiniti
 
 
 def queue_of(server: Server, options: SourceOptions, definition: TopicDefinition) -> Queue:
-    """The queue of the consumer group that a source reads. Raises InvalidOption without it."""
+    """Create the queue of the consumer group that the source reads.
+
+    Raises InvalidOption if the topic lacks this group.
+    """
     group = options.subscription.group
     return Queue(server, definition, key_prefix=options.key_prefix, group=group)
 
 
 class TopicRun:
-    """One topic of a run. backlog: what an AvailableNow query has still to read of it."""
+    """One topic of a run. backlog: that of an AvailableNow query, else None."""
 
     def __init__(
         self,
@@ -55,25 +63,28 @@ class TopicRun:
 
     @property
     def name(self) -> str:
-        """The topic's."""
+        """The name of the topic."""
         return self.queue.definition.name
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Those that it may claim, by the last look."""
+        """The slots that the run may claim, from the last ``look_at_slots``."""
         return tuple(self._epochs)
 
     @property
     def found(self) -> Sequence[SlotDue]:
-        """What was found by the last look."""
+        """The replies of the slots to the last ``look``."""
         return self._due
 
     def commit(self, slots: Iterable[int], seq: int) -> CommitResult:
-        """Commit what this run has claimed or replayed up to a batch."""
+        """Commit the claims that this run has made or replayed, up to batch ``seq``."""
         return self.queue.ask(claiming.commit, slots, self._consumer, self._run, seq)
 
     def commit_finished(self, seq: int, finished_by: int) -> CommitResult:
-        """Commit, in all slots, the one batch that an earlier run has finished."""
+        """Commit only batch ``seq``, which an earlier run has finished, in all slots.
+
+        finished_by: that run, or EVERY_RUN. Claims of other runs stay until their lease ends.
+        """
         return self.queue.ask(
             claiming.commit,
             self.queue.slots,
@@ -85,33 +96,45 @@ class TopicRun:
         )
 
     def done(self, result: CommitResult) -> None:
-        """That is what became of the batch that this run planned last."""
+        """Update the backlog, if there is one, from the commit of the last planned batch."""
         if self._backlog is not None:
             self._backlog.done(result)
 
     def look_at_slots(self) -> bool:
-        """Brings the slots that it may claim up to date; whether some came that it had not."""
+        """Update the slots that the run may claim. Returns whether it gained any.
+
+        Call this only between batches: it releases slots that are assigned to others. Raises
+        OwnershipError.
+        """
         before = self._epochs.keys()
         self._epochs = self.ownership.between_batches()
         return bool(self._epochs.keys() - before)
 
     def is_another(self, definition: TopicDefinition) -> bool:
-        """Whether the topic was deleted and made anew as a different one."""
+        """Return whether a definition is that of a topic created again under the same name.
+
+        Only another type or number of slots shows this.
+        """
         mine = self.queue.definition
         return (mine.type, mine.slot_amount) != (definition.type, definition.slot_amount)
 
     def redefine(self, definition: TopicDefinition) -> None:
-        """Takes over the topic's definition as it is now. Raises InvalidOption, OwnershipError."""
+        """Adopt the current definition of the topic.
+
+        Raises InvalidOption if it has lost the consumer group. Raises OwnershipError or
+        ExclusiveSlot if exclusive was switched off or on.
+        """
         self.queue = queue_of(self.queue.server, self._options, definition)
         self.ownership.check(definition)
 
     def look(self) -> int:
-        """Asks all slots what is due. Returns how many messages a batch could take."""
+        """Ask all slots what is due. Returns how many messages the next batch can take."""
         self._due = self._ask()
         due = sum(slot.due for slot in self._due)
         return due if self._backlog is None else self._backlog.bound(due)
 
     def _ask(self) -> list[SlotDue]:
+        """Return the replies of all slots, without slots that an AvailableNow query gave up."""
         slots = self.queue.ask(
             reading.due,
             self.slots,
@@ -122,17 +145,21 @@ class TopicRun:
         return slots if self._backlog is None else self._backlog.takeable(slots)
 
     def plan(self, limit: int, seq: int) -> list[PlannedClaim]:
-        """The claims of a batch: of all messages that are due, the first so many."""
-        quotas = self._first_of(limit, seq)
+        """Plan the claims of batch ``seq``, for the ``limit`` earliest of all due messages.
+
+        ``look`` must come first: the plan divides what it found.
+        """
+        quotas = self._quotas(limit, seq)
         if self._backlog is not None:
             self._backlog.begin(quotas)
         return claims_of(self.name, quotas, seq, self._epochs)
 
     def mark(self, slots: Iterable[int], mark: str) -> None:
-        """Leaves the mark of a planned batch in the slots that are to give messages to it."""
+        """Leave the mark of a planned batch in these slots, before tasks make its claims."""
         self.queue.ask(claiming.plan, sorted(slots), self._consumer, self._run, mark)
 
-    def _first_of(self, limit: int, seq: int) -> dict[int, int]:
+    def _quotas(self, limit: int, seq: int) -> dict[int, int]:
+        """Divide a batch among slots. Returns messages by slot."""
         due = {slot.slot: slot.due for slot in self._due}
         if limit >= sum(due.values()):
             return allocate(due, None, seq)
@@ -145,30 +172,37 @@ class TopicRun:
         return earliest(due, limit, seq, of_type.first_place(now_ms), counts)
 
     def _counts(self, slots: Sequence[int], scores: Sequence[int]) -> list[list[int]]:
+        """Count the messages in the stores up to each score, in delivery order, by slot."""
         return self.queue.ask(reading.counts, slots, scores)
 
     @property
     def due_before_ms(self) -> int | None:
-        """What falls due later is not for this query; None where it goes on for ever."""
+        """The time in ms by which messages must be due for an AvailableNow query, else None."""
         return None if self._backlog is None else self._backlog.due_before_ms
 
     def end_backlog(self) -> None:
-        """Nothing more is read by an AvailableNow query."""
+        """End the backlog of an AvailableNow query, which reads nothing more."""
         if self._backlog is not None:
             self._backlog.end()
 
     def replay(self, seq_from: int, seq_to: int) -> list[ListedClaim]:
-        """The claims of the batches after seq_from up to seq_to, which an earlier run has made."""
+        """List the claims that earlier runs made for batches seq_from + 1 to seq_to.
+
+        Renews their leases, and bars older runs from the topic.
+        """
         lease_ms = self._options.lease_ms
         return self.queue.ask(
             claiming.replay, self._consumer, self._run, seq_from, seq_to, lease_ms
         )
 
     def wait_for_slots(self) -> None:
-        """Waits while it owns none of the slots that are to be its own."""
+        """Wait for slots if the run has none yet."""
         if not self._epochs:
             self.ownership.wait_for_slots()
 
     def release(self, server: Server, slots: Iterable[int]) -> None:
-        """Gives back what is in work there, through another connection."""
+        """End the leases of the consumer's claims in these slots.
+
+        Anybody can then take their messages. server: another connection than the queue's.
+        """
         server.ask(claiming.release(self.queue.queues, slots, self._consumer, self._run))
