@@ -19,7 +19,7 @@ end
 -- By how much dueSince changes when messages are stored, before which this is called. None of them
 -- is due before `lowest`.
 local function due_since_change(store, stats, lowest, now)
-  if lowest > now or has_due(store, lowest) then return 0 end
+  if lowest >= now or has_due(store, lowest) then return 0 end
   local noted = tonumber(redis.call('HGET', stats, 'dueSince') or 0)
   if has_due(store, noted) then return 0 end
   local since = has_due(store, now) and first_due(store, math.max(lowest, noted), now) or now

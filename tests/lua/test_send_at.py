@@ -88,9 +88,12 @@ def test_what_waits_for_its_time_is_late_since_that_time(slot):
     assert oldest_ms(slot) == due
 
 
-def test_a_past_time_hides_no_lateness_that_was_there(slot):
-    really_late = slot.now_ms() - 90_000  # as if sent before that
+@pytest.mark.parametrize("more_ms", range(4))
+def test_a_past_time_hides_no_lateness_that_was_there(slot, more_ms):
+    really_late = slot.now_ms() - 90_000 - more_ms  # as if sent before that
     slot.put({b"m": really_late})
+    send(slot, [b"after"], really_late + 10)
+    assert oldest_ms(slot) == really_late
     send(slot, [b"n"], 1000)
     assert oldest_ms(slot) == really_late
     send(slot, [b"o"], YEAR_2000)
@@ -124,7 +127,10 @@ def test_when_nothing_is_due_any_more_lateness_begins_anew(slot, end):
     assert oldest_ms(slot) is None
     now = later(slot)
     send(slot, [b"n"], 1000)
-    assert oldest_ms(slot) >= now
+    since = oldest_ms(slot)
+    assert since >= now
+    later(slot)
+    assert oldest_ms(slot) == since
 
 
 def test_retries_are_not_what_is_late(slot):
@@ -174,6 +180,7 @@ def test_other_types_note_nothing(new_slot, topic_type, value):
     assert slot.redis.hget(slot.keys.stats(0), "dueSince") is None
 
 
-def test_times_to_come_note_nothing(slot):
-    send(slot, [b"m"], FAR_MS)
+@pytest.mark.parametrize("times", [[FAR_MS], [0], [FAR_MS, 0]])
+def test_times_that_have_not_passed_note_nothing(slot, times):
+    slot.queue.send([Message(b"%d" % time, fixed_time=time) for time in times])
     assert slot.redis.hget(slot.keys.stats(0), "dueSince") is None
