@@ -1,6 +1,8 @@
 """The Python client, which needs Redis but not Spark.
 
-Read broker first (topics), then queue (sending) and consumer (receiving).
+Read broker first (topics), then queue (sending) and consumer (receiving). messages checks the
+values of messages. consumer_runs keeps the runs of a consumer. staging and exactly_once publish the
+batches of an exactly-once sink. overview shows all topics at one moment.
 """
 
 from rmq_spark.client.broker import Broker, connect

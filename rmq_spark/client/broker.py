@@ -35,7 +35,7 @@ CHANGEABLE = ("max_retries", "retry_backoff", "exclusive", "paused", "groups")
 
 
 class Broker:
-    """The topics of one database. ``key_prefix`` keeps them apart from those of others there."""
+    """The topics of one Redis database. ``key_prefix`` separates them from others there."""
 
     def __init__(self, server: Server, *, key_prefix: str = "") -> None:
         self.server = server
@@ -45,7 +45,7 @@ class Broker:
         return f"Broker({self.server!r})"
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to Redis."""
         self.server.close()
 
     # -- topics
@@ -58,11 +58,11 @@ class Broker:
             return None
 
     def definition(self, name: str) -> TopicDefinition:
-        """Return a topic's definition. Raises UnknownTopic."""
+        """Return the definition of a topic. Raises UnknownTopic if it does not exist."""
         return self._read(name)[1]
 
     def _read(self, name: str) -> tuple[bytes, TopicDefinition]:
-        """Return a topic's definition as Redis keeps it, and as parsed. Raises UnknownTopic."""
+        """Return the definition of a topic as Redis keeps it, and parsed. Raises UnknownTopic."""
         check_topic_name(name)
         text = self.server.command("HGET", topics_key(self.key_prefix), name)
         return text, self._parsed(name, text)
@@ -87,7 +87,7 @@ class Broker:
         return f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
 
     def definitions(self, names: Sequence[str]) -> list[TopicDefinition]:
-        """Return the definitions of several topics, in one round trip. Raises UnknownTopic."""
+        """Return the definitions of several topics in one round trip. Raises UnknownTopic."""
         if not names:
             return []
         texts = self.server.command("HMGET", topics_key(self.key_prefix), *names)
@@ -96,7 +96,7 @@ class Broker:
     def topics(
         self, is_wanted: Callable[[str], object] = lambda name: True
     ) -> list[TopicDefinition]:
-        """Return the definitions of all topics whose names are wanted, sorted by name."""
+        """Return the definitions of all topics whose name ``is_wanted`` accepts, sorted by name."""
         pairs = self.server.command("HGETALL", topics_key(self.key_prefix))
         items = (
             pairs.items() if isinstance(pairs, dict) else zip(pairs[::2], pairs[1::2], strict=True)
@@ -111,14 +111,15 @@ class Broker:
         slot_amount: int | str | None = None,
         **settings: Any,
     ) -> TopicDefinition:
-        """Return a topic's definition; the first call creates the topic.
+        """Return the definition of a topic. The first call creates the topic.
 
-        You can leave out type and number of slots once the topic exists; if given, they must agree.
-        ``settings`` apply when it is created: max_retries (0 to 16), retry_backoff (text such as
-        "10s, 30s, 1m", "none" or "rocketmq"), exclusive (bool), groups (consumer groups, in a list;
-        one that exists must have them).
-        Raises TopicMismatch showing both definitions, UnknownTopic when it does not exist and no
-        type says how to make it.
+        Once the topic exists, you can leave out its type and number of slots; if you give them,
+        they must agree. ``settings`` apply when the topic is created: max_retries (0 to 16),
+        retry_backoff (text such as "10s, 30s, 1m", "none" or "rocketmq"), exclusive (bool), paused
+        (bool), and groups (a list of consumer groups, all of which an existing topic must have).
+
+        Raises TopicMismatch, which shows both definitions, if they do not agree. Raises
+        UnknownTopic if the topic does not exist and no type is given.
         """
         if isinstance(topic_type, str):
             topic_type = parse_topic_type(topic_type)
@@ -140,13 +141,15 @@ class Broker:
         slot_amount: int = DEFAULT_SLOT_AMOUNT,
         **settings: Any,
     ) -> TopicDefinition:
-        """Create a topic, or find it there with the same type and number of slots."""
+        """Create a topic, or return an existing one of this type and slot amount. See define."""
         return self.define(name, topic_type, slot_amount, **settings)
 
     def alter(self, name: str, **changes: Any) -> TopicDefinition:
         """Change max_retries, retry_backoff (text), exclusive, paused or groups of a topic.
 
-        Senders and consumers see the change from their next batch or start on.
+        Senders and consumers see the change from their next batch or start. Raises UnknownTopic,
+        and InvalidOption for a change that is not accepted, such as leaving out a group that
+        exists.
         """
         fields = _fields("changed", changes)
         while True:
@@ -168,8 +171,8 @@ class Broker:
     def lower_epochs(self, name: str, *, group: str = DEFAULT_GROUP) -> int:
         """Let the slots of an exclusive topic take any epoch again. Return how many had one.
 
-        Use it after you replaced a ZooKeeper ensemble: the epochs of the new one begin anew. Stop
-        queries that read through the old one first, or they are let in as well. Raises
+        Use it after you replace a ZooKeeper ensemble, because the epochs of the new one start
+        again. First stop the queries that use the old one; otherwise they can claim, too. Raises
         UnknownTopic.
         """
         queue = self.queue(name, group=group)
@@ -183,7 +186,10 @@ class Broker:
         return len(had)
 
     def delete(self, name: str) -> None:
-        """Delete a topic with all it holds. A program that still sends to it leaves keys behind."""
+        """Delete a topic with everything that it holds. Raises UnknownTopic.
+
+        A program that still sends to the topic leaves keys behind.
+        """
         text, old = self._read(name)
         while not self._replace(name, text, ""):
             text, old = self._read(name)
@@ -201,10 +207,10 @@ class Broker:
             for known in self.server.command("HKEYS", keys.consumers(slot)):
                 name = known.decode()
                 for consumer in (name, str(ScopedName(topic.name, group, name))):
-                    self._delete_book(topic.name, consumer)
+                    self._delete_runs(topic.name, consumer)
             self.server.command("UNLINK", *keys.all_of(slot))
 
-    def _delete_book(self, topic: str, consumer: str) -> None:
+    def _delete_runs(self, topic: str, consumer: str) -> None:
         """Delete the runs of a consumer, unless it reads other topics as well."""
         if ConsumerRuns(self.server, consumer, self.key_prefix).topics() == topic:
             self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
@@ -212,32 +218,33 @@ class Broker:
     # -- consumer groups
 
     def add_group(self, name: str, group: str) -> TopicDefinition:
-        """Add a consumer group to a topic: it gets messages of sends that start from now on.
+        """Add a consumer group to a topic. It gets the messages of sends that start from now on.
 
-        A group that exists is left alone. Raises UnknownTopic, InvalidOption.
+        Does nothing if the group exists. Raises UnknownTopic, InvalidOption.
         """
         wanted = parse_group(group)
         while True:
             text, old = self._read(name)
             if wanted in old.groups:
                 return old
-            self._delete_group(old, wanted)  # what a sender in work left when it was removed
+            # Senders that were at work during an earlier removal may have left keys behind.
+            self._delete_group(old, wanted)
             new = old.changed(groups=(*old.groups, wanted))
             if self._replace(name, text, new.to_json()):
                 return new
 
     def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
-        """Remove a consumer group from a topic. Return how many messages went with it.
+        """Remove a consumer group from a topic. Return how many messages were deleted with it.
 
-        Dead messages count. With messages in the group, you must set drop to delete them; otherwise
-        it raises GroupNotEmpty and the group stays. (If messages arrive during the removal, the
-        group is put back, without messages sent meanwhile.) Senders stop sending to the group from
-        their next batch on; a batch under way leaves copies behind. Raises UnknownTopic,
-        InvalidOption.
+        Dead messages count. If the group holds messages, you must set drop to delete them;
+        otherwise the call raises GroupNotEmpty and the group stays. (If messages arrive during the
+        removal, the group is put back, without the messages sent in between.) Senders stop sending
+        to the group from their next batch; a batch in progress leaves copies behind. Raises
+        UnknownTopic, InvalidOption.
         """
         wanted = parse_group(group)
         text, old = self._read(name)
-        left = self.queue(name, group=wanted).figures()  # refuses a group that is not there
+        left = self.queue(name, group=wanted).figures()  # raises InvalidOption for an unknown group
         if len(old.groups) == 1:
             raise InvalidOption(
                 f"group={group_text(wanted)!r} is the only consumer group of topic {name}. "
@@ -261,7 +268,7 @@ class Broker:
         return gone
 
     def _replace(self, name: str, read: bytes, new: str) -> bool:
-        # Compared as it was read: another version writes the same definition in another way.
+        # Compares texts: another version may write the same definition in another way.
         key = topics_key(self.key_prefix)
         return bool(self.server.call("alter", [key], [name, read, new]))
 
@@ -276,8 +283,9 @@ class Broker:
     def queue(self, name: str, *, group: str | None = None) -> Queue:
         """Return the queue of an existing topic in one consumer group. Raises UnknownTopic.
 
-        Messages that you send go to all groups. group: None for the default group, or for the
-        first one where there is no default group.
+        Messages that you send go to all groups. group: None for the default group, or for the first
+        group if the topic has no default group. Raises InvalidOption for a group that the topic
+        does not have.
         """
         topic = self.definition(name)
         if group is None:
@@ -294,7 +302,11 @@ class Broker:
         group: str = DEFAULT_GROUP,
         visibility_timeout: str = DEFAULT_VISIBILITY_TIMEOUT,
     ) -> Consumer:
-        """Return a consumer of a topic: see Consumer. Only one process at a time may use a name."""
+        """Return a consumer of a topic. Only one process at a time may use a name.
+
+        visibility_timeout: the lease of a batch, such as "60s". Raises UnknownTopic, InvalidOption,
+        and ExclusiveSlot for an exclusive topic. See Consumer.
+        """
         lease_ms = parse_duration_ms("visibility_timeout", visibility_timeout)
         if lease_ms < 1:
             raise InvalidOption(
@@ -304,7 +316,7 @@ class Broker:
 
 
 def create_command(name: str, key_prefix: str, topic_type: TopicType = TopicType.FIXED_TIME) -> str:
-    """Return the command line that makes a topic."""
+    """Return the command line that creates a topic."""
     prefix = f"--key-prefix {key_prefix} " if key_prefix else ""
     return f"rmq {prefix}create {name} --type {topic_type}"
 
@@ -312,7 +324,7 @@ def create_command(name: str, key_prefix: str, topic_type: TopicType = TopicType
 def check_agrees(
     found: TopicDefinition, topic_type: TopicType | None, slot_amount: int | None
 ) -> None:
-    """Raise TopicMismatch where a topic has another type or number of slots; None accepts any."""
+    """Raise TopicMismatch if a topic has another type or number of slots; None accepts any."""
     wanted = topic_type or found.type, slot_amount or found.slot_amount
     if wanted != (found.type, found.slot_amount):
         raise TopicMismatch(
@@ -325,6 +337,7 @@ def check_agrees(
 
 
 def _check_groups(found: TopicDefinition, wanted: Iterable[str]) -> None:
+    """Raise TopicMismatch if a topic lacks one of the wanted consumer groups."""
     missing = [group for group in wanted if group not in found.groups]
     if missing:
         raise TopicMismatch(
@@ -335,7 +348,7 @@ def _check_groups(found: TopicDefinition, wanted: Iterable[str]) -> None:
 
 
 def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings as TopicDefinition names them. Raises InvalidOption for an unknown one."""
+    """Convert settings to fields of TopicDefinition. Raises InvalidOption for an unknown one."""
     unknown = sorted(set(settings) - set(CHANGEABLE))
     if unknown:
         raise InvalidOption(
@@ -350,7 +363,7 @@ def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(name: str, value: Any) -> str:
-    """Return an option as text, the form that the parser takes."""
+    """Convert an option to text, the form that its parser takes."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int):
@@ -361,13 +374,16 @@ def _text(name: str, value: Any) -> str:
 def connect(
     url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: str
 ) -> Broker:
-    """Connect to the queue from a plain Python program.
+    """Connect to Redis from a plain Python program.
 
-    url: ``redis://``, ``rediss://`` or ``unix://``; without it RMQ_REDIS_URL, else the local
-    server. options: those behind ``redis.``, such as ``password``, ``socketTimeout="5s"``,
-    ``cluster=True``, ``min_replicas=1``, or ``sentinels="host:port,..."`` with ``sentinelMaster``.
-    patience_s: how long to retry a broken connection; None for 10 s, or 25 s where a
-    replica may take over. Raises InvalidOption, ServerError.
+    url: ``redis://``, ``rediss://`` or ``unix://``; by default RMQ_REDIS_URL, or else the local
+    server. options: the options that begin with ``redis.``, without that prefix, such as
+    ``password``, ``socketTimeout="5s"``, ``cluster=True``, ``min_replicas=1``, or
+    ``sentinels="host:port,..."`` with ``sentinelMaster``. patience_s: how long to retry a broken
+    connection; None for 10 s, or for 25 s if a replica may take over. Raises InvalidOption,
+    ServerError.
+
+    Warns if Redis keeps nothing on disk.
     """
     given = {name: _text(name, value) for name, value in options.items()}
     given |= {} if url is None else {"url": url}

@@ -1,4 +1,4 @@
-"""A consumer in plain Python: take a batch, work, commit."""
+"""The consumer for plain Python: take a batch, work, commit."""
 
 import logging
 import re
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 class Batch:
     """Messages that a consumer has taken and not yet committed. Iterate over it.
 
-    Any thread may call its methods.
+    Any thread can call its methods.
     """
 
     def __init__(self, consumer: "Consumer", claims: list[Claim]) -> None:
@@ -44,8 +44,8 @@ class Batch:
             for claim in claims
             for message in claim.messages(consumer.queue.definition.type)
         ]
-        # What follows is the consumer's, under its lock.
-        # By slot and claim: how many messages were not rolled back.
+        # The consumer uses the attributes below, under its lock.
+        # The number of messages that were not rolled back, by slot and claim.
         self._waiting = {(claim.slot, claim.claim_id): len(claim.contents) for claim in claims}
         self._done = not self._messages
         self._unread = False
@@ -57,44 +57,46 @@ class Batch:
         return len(self._messages)
 
     def commit(self) -> int:
-        """Commit the messages that were not rolled back. Return how many there are.
+        """Commit the messages that were not rolled back. Return their number.
 
-        A second call changes nothing and returns 0. Raises Lost when the lease of some messages ran
-        out and they were given back: all others are committed by then. Raises Lost, too, when the
-        whole batch was given back: you took the next one, or closed the consumer.
+        A second call changes nothing and returns 0. Raises Lost if the lease of some messages
+        expired and they were given back; all others are then committed. Also raises Lost if the
+        whole batch was given back because you took the next one or closed the consumer. Raises
+        ConsumerMisused if the batch is marked as unread.
         """
         return self._consumer.commit(self)
 
     def rollback(
         self, messages: Iterable[Delivered] | None = None, *, delay: str | None = None
     ) -> int:
-        """Roll back ``messages``, or all of the batch; the others still wait for commit.
+        """Roll back ``messages``, or the whole batch. The other messages still wait for commit.
 
-        They are delivered again, after ``delay`` (such as "30s") or else after the topic's
-        backoff, and go to the DeadQueue when no retry is left. Returns how many were rolled back;
-        a message whose lease had run out is not among them.
+        Messages are redelivered after ``delay`` (such as "30s"), or after the topic's backoff if
+        delay is None. A message without a retry left moves to the dead queue. Returns how many were
+        rolled back; messages whose lease has expired are not counted.
         """
         wait = None if delay is None else parse_duration_ms("delay", delay)
         return self._consumer.rollback(self, self if messages is None else messages, wait)
 
     def mark_unread(self) -> None:
-        """Make this delivery cost no retry, for a consumer that only looks.
+        """Mark the batch as unread, so that it costs no retry. For a consumer that only looks.
 
-        The messages keep their place when they are given back: when you take the next batch, close
-        the consumer, or the lease ends. commit then raises ConsumerMisused.
+        The messages return to their places when they are given back: when you take the next batch,
+        when you close the consumer, or when the lease expires. A later commit raises
+        ConsumerMisused. Raises Lost if the batch was given back.
         """
         self._consumer.mark_unread(self)
 
     def renew(self) -> None:
-        """Begin the lease anew, for a batch that takes a long time.
+        """Renew the lease, for a batch that takes a long time.
 
-        Raises Lost as commit does: the messages that you still hold have their new lease by then.
+        Raises Lost like commit; the messages that you still hold then have the new lease.
         """
         self._consumer.renew(self)
 
 
 class Consumer:
-    """A consumer that takes due messages of a topic, a batch at a time.
+    """A consumer that takes due messages of a topic, one batch at a time.
 
     ::
 
@@ -107,22 +109,23 @@ class Consumer:
                         batch.rollback([message], delay="30s")
                 batch.commit()
 
-    A batch that was not committed when the next is taken, or at the end, is given back. A name
-    belongs to one process at a time: a second start takes over from the first, which then fails
-    with Superseded. Several names share the messages of a topic; a topic that is exclusive is for
-    Spark queries.
+    A batch that is not committed is given back when you take the next one or close the consumer. A
+    name belongs to one process at a time: a second start takes over from the first, which then
+    fails with Superseded. Consumers with different names share the messages of a topic. Only Spark
+    queries can read an exclusive topic.
 
-    A consumer belongs to one thread at a time. While the batch of one thread is neither committed
-    nor given back, no other can take the next: poll raises ConsumerMisused. Open a consumer with a
-    name of its own for each thread. Other threads may commit, renew or roll back a batch, and close
-    the consumer.
+    A consumer belongs to one thread at a time. While a thread's batch is neither committed nor
+    given back, no other thread can take the next one: poll raises ConsumerMisused. Open a consumer
+    with a name of its own for each thread. Other threads may commit, renew or roll back a batch,
+    and close the consumer.
     """
 
     def __init__(self, open_queue: Callable[[], Queue], name: str, *, lease_ms: int) -> None:
         """Take over the name from an earlier process.
 
-        open_queue: opens the queue with the topic's definition as it is now; called before each
-        batch. lease_ms: how long a batch is kept from others, above 0.
+        open_queue: opens the queue with the topic's current definition; called before each batch.
+        lease_ms: how long a batch is kept from other consumers, above 0. Raises InvalidOption for a
+        name that is not accepted, and ExclusiveSlot for an exclusive topic.
         """
         if not _NAME.fullmatch(name):
             raise InvalidOption(
@@ -134,18 +137,18 @@ class Consumer:
         refuse_exclusive(queue.definition)
         self.name = name
         self._lease_ms = lease_ms
-        # A signal handler that closes the consumer may interrupt one of its calls.
+        # Reentrant: a signal handler that closes the consumer may interrupt one of its calls.
         self._lock = threading.RLock()
         self._claimed_slots: list[int] = []
         self._taken: Batch | None = None
-        self._thread = threading.current_thread()  # that took it
+        self._thread = threading.current_thread()  # the one that took the batch
         self._closed = False
         scoped = ScopedName(queue.keys.topic, queue.keys.group, name)
         known_run = max(header.run for header in queue.ask(reading.headers, name))
         self._runs = ConsumerRuns(queue.server, str(scoped), queue.key_prefix)
         self._run = self._runs.open(queue.keys.topic, known_run)
         queue.ask(claiming.give_back, queue.slots, name, self._run)
-        # Only now: until they were barred, older runs of this name could claim.
+        # Read only now: older runs of this name could claim until give_back barred them.
         headers = queue.ask(reading.headers, name)
         self._seq = max(max(header.last_seq, header.settled) for header in headers)
 
@@ -166,13 +169,16 @@ class Consumer:
             _log.warning("rmq: what %s had taken stays taken for its lease: %s", self.name, failure)
 
     def close(self) -> None:
-        """Give back what was not committed: others can take it at once. Any thread may call it."""
+        """Close the consumer and give back its uncommitted messages, for others to take at once.
+
+        Any thread can call it.
+        """
         with self._lock:
             self._closed = True
             self._give_back()
 
     def forget(self) -> None:
-        """Close, and delete the name's state in Redis. For a name that is used only once."""
+        """Close the consumer and delete its state in Redis. For a name that is used only once."""
         with self._lock:
             self.close()
             queue = self.queue
@@ -181,9 +187,10 @@ class Consumer:
             self._runs.forget()
 
     def batches(self, limit: int = DEFAULT_LIMIT, *, wait: bool = True) -> Iterator[Batch]:
-        """Yield batches of up to ``limit`` messages: for ever, or while any is due if not wait.
+        """Yield batches of up to ``limit`` messages.
 
-        Raises ConsumerMisused like poll.
+        wait: whether to wait for messages when nothing is due, instead of ending. Raises
+        ConsumerMisused like poll.
         """
         while True:
             batch = self.poll(limit)
@@ -195,10 +202,10 @@ class Consumer:
                 return
 
     def poll(self, limit: int = DEFAULT_LIMIT) -> Batch:
-        """Take up to ``limit`` due messages now; an empty batch when nothing is due.
+        """Take up to ``limit`` due messages now. The batch is empty if nothing is due.
 
-        Raises ConsumerMisused when another thread works on a batch of this consumer, or the
-        consumer is closed.
+        Gives back the last batch if it is not committed. Raises ConsumerMisused if another thread
+        works on a batch of this consumer, or if the consumer is closed.
         """
         if limit < 1:
             raise InvalidOption(f"limit={limit} is not accepted. Accepted: 1 or more.")
@@ -230,7 +237,7 @@ class Consumer:
             )
 
     def _is_at_work(self) -> bool:
-        """Return whether messages of the last batch wait for its commit."""
+        """Check whether messages of the last batch wait for its commit."""
         taken = self._taken
         return taken is not None and not taken._done and any(taken._waiting.values())
 
@@ -239,7 +246,7 @@ class Consumer:
             slot for slot in self.queue.ask(reading.due, self.queue.slots, self.name) if slot.due
         ]
         self._seq += 1
-        # Begins at another slot each time, so that a small limit does not starve the last ones.
+        # Starts at another slot each time, so that a small limit does not starve the last slots.
         start = self._seq % len(due) if due else 0
         requests = []
         for slot in due[start:] + due[:start]:
@@ -258,7 +265,7 @@ class Consumer:
         )
 
     def commit(self, batch: Batch) -> int:
-        """Commit a batch. Return how many messages. Raises Lost as Batch.commit does."""
+        """Commit a batch. Return the number of messages. Raises Lost like Batch.commit."""
         with self._lock:
             if batch._done:
                 return 0
@@ -268,7 +275,7 @@ class Consumer:
                     f"The batch of consumer {self.name} is marked unread: it can only be given "
                     "back. Take another batch to commit it."
                 )
-            # Redis may have fallen back to a state with an earlier batch, which is not finished.
+            # No earlier batch: if Redis has lost writes, it may hold an unfinished one again.
             result = self.queue.ask(
                 claiming.commit,
                 self._claimed_slots,
@@ -287,7 +294,7 @@ class Consumer:
             return done
 
     def rollback(self, batch: Batch, messages: Iterable[Delivered], delay_ms: int | None) -> int:
-        """Roll messages back. Return how many. delay_ms None takes the topic's backoff."""
+        """Roll back messages. Return their number. delay_ms: None for the topic's backoff."""
         by_claim: dict[tuple[int, str], list[bytes]] = {}
         for message in messages:
             by_claim.setdefault((message.slot, message.claim_id), []).append(message.content)
@@ -305,7 +312,7 @@ class Consumer:
         return sum(rolled_back)
 
     def mark_unread(self, batch: Batch) -> None:
-        """Make the delivery of a batch cost no retry. Raises Lost if it was given back."""
+        """Mark a batch as unread, so that it costs no retry. Raises Lost if it was given back."""
         with self._lock:
             if batch._done:
                 return
@@ -314,7 +321,7 @@ class Consumer:
             batch._unread = True
 
     def renew(self, batch: Batch) -> None:
-        """Begin the lease of a batch anew. Raises Lost as Batch.renew does."""
+        """Renew the lease of a batch. Raises Lost like Batch.renew."""
         with self._lock:
             if batch._done:
                 return
@@ -331,10 +338,11 @@ class Consumer:
             self._check_is_held(batch, held, "The others have a new lease")
 
     def _check_is_held(self, batch: Batch, held: Container[int], done: str) -> None:
-        """Raise Lost unless all slots with messages that were not rolled back are among held.
+        """Raise Lost unless every slot with messages that were not rolled back is in ``held``.
 
-        A claim is given back whole, and its record goes with it. One whose messages were all rolled
-        back, even by others who have its claimId, stays until its commit.
+        A claim is always given back as a whole, and its record is deleted. A claim whose messages
+        were all rolled back, even by others who have its claimId, keeps its record until its
+        commit. done: a sentence for the error about the messages that are not lost.
         """
         lost = sum(n for (slot, _), n in batch._waiting.items() if slot not in held)
         if lost:
@@ -347,7 +355,7 @@ class Consumer:
             )
 
     def _check_is_taken(self, batch: Batch) -> None:
-        """Raise Lost unless the batch is the one taken last and was not given back."""
+        """Raise Lost unless the batch is the last one taken and was not given back."""
         if batch is not self._taken:
             raise Lost(
                 f"The batch of consumer {self.name} was given back when the next one was taken or "
@@ -362,7 +370,7 @@ class Consumer:
 
 
 def refuse_exclusive(topic: TopicDefinition) -> None:
-    """Raise ExclusiveSlot for a topic whose slots have owners, one consumer each."""
+    """Raise ExclusiveSlot for an exclusive topic: only the owner of a slot may consume it."""
     if topic.exclusive:
         raise ExclusiveSlot(
             f"The topic {topic.name} is exclusive: only queries that own its slots may read it. "

@@ -1,22 +1,24 @@
-"""Publish batches exactly once: the part of a streaming query's driver.
+"""Exactly-once publishing of batches, by the driver of a streaming query.
 
 ::
 
-    tasks       stage: lists of messages that no consumer sees
+    tasks       stage: append messages to lists that no consumer sees
     driver      seal: one write decides which stages the batch consists of
-                publish: a few thousand messages a call, out of the stages into the stores
-                announce: one write that a Redis which falls back from now on forgets
-                sweep: look for the evidence that every stage was published; then what was staged
-                in vain, and the evidence of earlier batches, is deleted
-                conclude: one write, refused when the announcement is gone
-    a replay    of a batch that is sealed stages nothing: what was sealed first is published to its
-                end; one that is not sealed begins anew
+                publish: move the stages into the stores, a few thousand messages a call
+                announce: one write, which Redis loses if it loses a message published before
+                sweep: check the evidence that every stage was published; then delete the stages
+                that no batch contains, and the evidence of earlier batches
+                conclude: one write, refused if the announcement is gone
+    a replay    of a sealed batch stages nothing: its sealed stages are published to the end;
+                a batch that is not sealed starts again
 
 The evidence of a batch outlives its manifest: only the sweep of a later batch deletes it, and a
-later batch is sealed only when this one is concluded. So a driver that is killed between any two
-calls leaves a manifest with its evidence, or no manifest. A driver that misses the evidence asks
-whether its manifest is still sealed. If so, Redis has forgotten messages: the batch is unsealed.
-If not, another driver went on in the meantime, and it starts again from what is sealed now.
+later batch is sealed only after this one is concluded. So a driver that is killed between any two
+calls leaves a manifest with its evidence, or no manifest.
+
+If a driver finds that evidence is missing, it checks whether its manifest is still sealed. If so,
+Redis has lost messages, and the driver unseals the batch. If not, another driver has continued in
+the meantime, and this one starts again from the batch that is sealed now.
 """
 
 import logging
@@ -30,11 +32,11 @@ from rmq_spark.protocol.sealing import Manifest, Sealed
 from rmq_spark.protocol.sending import SendResult
 
 _log = logging.getLogger(__name__)
-_Totals = Mapping[int, Mapping[str, int]]  # by slot and name of a stage: messages
+_Totals = Mapping[int, Mapping[str, int]]  # numbers of messages, by slot and stage name
 
 
 class StagedSink:
-    """The batches of one streaming query."""
+    """The sink of one streaming query, which publishes each of its batches exactly once."""
 
     def __init__(self, broker: Broker, query: str) -> None:
         self._broker = broker
@@ -42,12 +44,12 @@ class StagedSink:
         self._sealed = SealedBatches(broker.server, query, broker.key_prefix)
 
     def publish(self, batch: int, staged: Manifest) -> SendResult | None:
-        """Publish a batch. Return None if that was done before; may be called again at any time.
+        """Publish a batch. Return None if it was published before. You can repeat the call.
 
-        Deletes stages that this query made for this batch and earlier ones but that are not part of
-        them. Raises CheckpointRefused when a later batch was published; then nothing is stored.
-        Raises StageLost when Redis has forgotten messages of a batch; that batch is then unsealed,
-        and can be staged and published anew.
+        Deletes stages that this query made for this batch or an earlier one but that are not part
+        of a sealed batch. Raises CheckpointRefused if a later batch is sealed; nothing is then
+        stored. Raises StageLost if Redis has lost messages of a batch; that batch is then unsealed,
+        and can be staged and published again.
         """
         while True:
             try:
@@ -71,8 +73,9 @@ class StagedSink:
     def resume(self, batch: int, staged: Manifest) -> SendResult | None:
         """Publish a batch that a task found sealed and therefore did not stage again.
 
-        Never seals the batch: the manifest would lack the messages that such a task left out, which
-        would be lost. Raises StageLost where it is no longer sealed, otherwise as publish.
+        Never seals the batch: the manifest would lack the messages that such a task did not stage,
+        and they would be lost. Raises StageLost if the batch is no longer sealed, and otherwise the
+        same errors as publish.
         """
         while True:
             last = self.last()
@@ -84,7 +87,7 @@ class StagedSink:
                     "come twice."
                 )
             if last.batch > batch:
-                return self.publish(batch, staged)  # refuses
+                return self.publish(batch, staged)  # raises CheckpointRefused
             result = self._finish(batch, last.pending, staged)
             if result is not None:
                 return result if last.pending.stages else None
@@ -94,7 +97,7 @@ class StagedSink:
         return self._sealed.last()
 
     def discard(self, staged: Manifest) -> None:
-        """Delete stages that were never, and will never be, part of a batch."""
+        """Delete stages that are not, and will never be, part of a batch."""
         for topic, names in staged.by_topic().items():
             staging = self._staging(topic)
             if staging is not None:
@@ -103,7 +106,8 @@ class StagedSink:
     def _finish(self, batch: int, manifest: Manifest, staged: Manifest) -> SendResult | None:
         """Publish and conclude a sealed batch.
 
-        Returns None where another batch was sealed meanwhile, or not all is published: look again.
+        Returns None if the caller must look again: another batch was sealed in the meantime, or not
+        all stages are published.
         """
         try:
             result = self._publish(manifest)
@@ -114,7 +118,8 @@ class StagedSink:
             self.discard(staged)
             raise
         name = uuid.uuid4().hex
-        # Before the manifest goes: whoever is killed in here leaves where it must be done again.
+        # conclude comes last and deletes the manifest: a driver killed before then leaves it to be
+        # finished again.
         if (
             self._sealed.announce(batch, manifest, name)
             and self._sweep(batch, manifest, staged)
@@ -148,7 +153,7 @@ class StagedSink:
         return staging is None or staging.sweep(slots, self._query, batch, published)
 
     def _staging(self, topic: str) -> Staging | None:
-        """Return a topic's stages; None for a topic that was deleted, and its stages with it."""
+        """Return the staging of a topic; None if the topic and its stages were deleted."""
         broker, definition = self._broker, self._broker.find(topic)
         if definition is None:
             return None

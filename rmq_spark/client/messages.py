@@ -1,4 +1,4 @@
-"""Messages as plain Python sends them, and the rules for their values."""
+"""Messages that plain Python sends, and the rules for their values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from rmq_spark.topics.definition import TopicDefinition
 class Message:
     """A message to send.
 
-    content: the bytes that consumers get; messages of equal content merge. Text is sent as UTF-8.
-    slot_basis: messages with the same slot_basis are consumed one after another; None takes the
+    content: the bytes that consumers get; messages with equal content merge. Text is sent as UTF-8.
+    slot_basis: messages with the same slot_basis are consumed one after another; None uses the
     content. Always derive it from the content in the same way: one content with two slot_basis
     values is two messages.
-    time_range: RangeMerge, ms or timedelta. priority: Priority. fixed_time: FixedTime, ms since
-    1970 or a datetime that knows its zone.
+    time_range: for RangeMerge, ms or a timedelta. priority: for Priority. fixed_time: for
+    FixedTime, ms since 1970 or a datetime with a time zone.
     """
 
     content: bytes | str
@@ -35,11 +35,11 @@ def pairs_by_slot(
     *,
     refuse_before_ms: int | None = None,
 ) -> dict[int, list[Any]]:
-    """Check all messages. Return, by slot, score, content, score, content, ...
+    """Check messages and group them by slot, as score, content, score, content, ...
 
-    ``defaults`` supplies the values that a message lacks. ``refuse_before_ms``: a fixed time not
-    after this is refused. Raises InvalidMessage with the message's index, the value and the
-    accepted values; then nothing is returned.
+    defaults: supplies the values that a message lacks. refuse_before_ms: a fixed time that is not
+    after this is refused. Raises InvalidMessage with the index of the first message that is
+    refused, its value and the accepted values.
     """
     if isinstance(messages, str | bytes):
         raise InvalidMessage(
@@ -69,11 +69,12 @@ def contents_by_slot(
     slot_basis: bytes | str | None,
     topic: TopicDefinition,
 ) -> dict[int, list[bytes]]:
-    """Return contents by slot, as bytes.
+    """Group contents by slot, as bytes.
 
-    contents: a list, or lists by slot. slot_basis: the one that all of a list were sent with; None
-    where they were sent without. Raises InvalidMessage for anything except bytes or text,
-    InvalidOption for a slot that does not exist.
+    contents: a list, or lists by slot. slot_basis: the one with which all contents of a list were
+    sent; None if they were sent without. Raises InvalidMessage for a content that is neither bytes
+    nor text. Raises InvalidOption for a slot that does not exist, or a slot_basis together with
+    lists by slot.
     """
     if isinstance(contents, str | bytes):
         raise InvalidMessage(
@@ -100,10 +101,10 @@ def contents_by_slot(
 
 
 def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
-    """Return the score in the store of messages that come back from the DeadQueue.
+    """Return the score in the store for messages that are requeued from the dead queue.
 
-    value: holds their due time or priority; without one, they are due at once. Raises
-    InvalidMessage where the topic's type needs a value.
+    value: holds their due time or priority; without a due time, they are due at once. Raises
+    InvalidMessage if the topic's type needs a value.
     """
     of_type = topic.type
     given = of_type.value_in(value)
@@ -122,7 +123,7 @@ def _bytes_of(name: str, value: Any, index: int) -> bytes:
         return value
     try:
         return str.encode(value)
-    except (TypeError, UnicodeEncodeError):  # no text, or one with half a surrogate pair
+    except (TypeError, UnicodeEncodeError):  # not text, or text with half a surrogate pair
         raise InvalidMessage(
             f"Message {index}: {name} is {value!r}. Accepted: bytes or str. Nothing was sent."
         ) from None

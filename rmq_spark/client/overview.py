@@ -1,4 +1,4 @@
-"""All topics at one moment, for people who watch and programs that collect figures."""
+"""The state of all topics at one moment, for people and for programs that collect metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ConsumerSeen, Figures
 from rmq_spark.topics.definition import group_text
 
-# A consumer not seen for so long is no owner any more: a lease lasts a minute by default.
+# A consumer not seen for this long is no longer an owner: a lease lasts a minute by default.
 OWNER_SEEN_MS = 60_000
 
 
 @dataclass(frozen=True)
 class Row:
-    """One group of a topic at one moment."""
+    """The state of one consumer group of a topic at one moment."""
 
     topic: str
     group: str
@@ -35,17 +35,17 @@ class Row:
 
     @property
     def oldest_ms(self) -> int | None:
-        """How long the oldest due message has been due, in ms; None where nothing is due."""
+        """The time for which the oldest due message has been due, in ms; None if nothing is due."""
         first = self.figures.store.oldest_ms
         return None if first is None else max(0, self.now_ms - first)
 
 
 def look(broker: Broker, names: Sequence[str] | None = None) -> list[Row]:
-    """Return a row for each group of all topics, or of the named topics that exist."""
+    """Return a row for each group of all topics, or of the topics in ``names`` that exist."""
     rows = []
     for topic in broker.topics(lambda name: names is None or not names or name in names):
         for group in topic.groups:
-            # Not asked for by name: the topic may be deleted at any time.
+            # Not Broker.queue, which would fail if the topic was deleted in the meantime.
             queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
             now_ms = queue.now_ms()
             owners = [

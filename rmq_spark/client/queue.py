@@ -28,20 +28,20 @@ from rmq_spark.topics.definition import (
 )
 from rmq_spark.transport.server import Server
 
-# A definition older than this is read again before a send: groups come and go, and senders live
-# for long.
+# Refresh a topic definition older than this before sending: groups come and go, and senders may run
+# for months.
 DEFINITION_AGE_S = 1.0
-# Contents, or contents by slot.
+# A list of contents, or lists by slot.
 Contents = Iterable[bytes | str] | Mapping[int, Sequence[bytes | str]]
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
 class Queue:
-    """A topic (and one of its consumer groups) on a server.
+    """A topic, and one of its consumer groups, on a server.
 
-    All methods raise an RmqError when they fail. You can repeat every call except send, cancel and
-    requeue: it then changes nothing more.
+    All methods raise an RmqError when they fail. You can safely repeat every call except send,
+    cancel and requeue.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Queue:
             )
         self.server = server
         self.key_prefix = key_prefix
-        self._take(TopicQueues(definition, Keys(definition.name, key_prefix, group)))
+        self._use(TopicQueues(definition, Keys(definition.name, key_prefix, group)))
 
-    def _take(self, queues: TopicQueues) -> None:
-        """Replace the queues, with a definition that was just read."""
+    def _use(self, queues: TopicQueues) -> None:
+        """Use a definition that was just read, and note the time."""
         self.queues = queues
         self._read_s = time.monotonic()
 
@@ -71,7 +71,7 @@ class Queue:
 
     @property
     def definition(self) -> TopicDefinition:
-        """The topic's definition, as it was read last."""
+        """The topic's definition, as last read."""
         return self.queues.definition
 
     @property
@@ -85,7 +85,7 @@ class Queue:
         return self.queues.slots
 
     def of_group(self, group: str) -> Self:
-        """Return the queue of another consumer group. Raises InvalidOption where there is none."""
+        """Return the queue of another consumer group. Raises InvalidOption for an unknown one."""
         return type(self)(self.server, self.definition, key_prefix=self.key_prefix, group=group)
 
     # -- senders
@@ -100,18 +100,19 @@ class Queue:
         fixed_time: int | datetime | None = None,
         past_fixed_time: str = "send",
     ) -> SendResult:
-        """Send messages; the keywords supply the values that a message lacks.
+        """Send messages. The keywords supply the values that a message lacks.
 
         All messages are checked before the first is sent. They go to all consumer groups that the
-        topic had a second ago. With past_fixed_time="fail" a fixed time that is not after Redis'
-        time is refused. After a broken connection a message may be sent a second time; it merges
-        with the first unless that one was consumed meanwhile.
+        topic had a second ago. With past_fixed_time="fail", a fixed time that is not after Redis'
+        time is refused. After a broken connection, a message may be sent a second time; it merges
+        with the first copy unless that one was consumed in the meantime. Raises InvalidMessage,
+        InvalidOption, UnknownTopic.
         """
         if past_fixed_time not in ("send", "fail"):
             raise InvalidOption(
                 f"past_fixed_time={past_fixed_time!r} is not accepted. Accepted: send, fail."
             )
-        self._read_again()
+        self._refresh()
         refuse = past_fixed_time == "fail" and self.definition.type.can_be_past
         defaults = Message(b"", slot_basis, time_range, priority, fixed_time)
         by_slot = pairs_by_slot(
@@ -122,23 +123,24 @@ class Queue:
         )
         return self.ask(sending.send, by_slot)
 
-    def _read_again(self) -> None:
-        """Bring the definition up to date. Raises UnknownTopic where it was deleted."""
+    def _refresh(self) -> None:
+        """Refresh an old definition of the topic. Raises UnknownTopic if the topic was deleted."""
         if time.monotonic() - self._read_s < DEFINITION_AGE_S:
             return
         name = self.definition.name
         text = self.server.command("HGET", topics_key(self.key_prefix), name)
         if not text:
             raise UnknownTopic(f"The topic {name} was deleted. None of these messages was sent.")
-        self._take(TopicQueues(TopicDefinition.from_json(name, text), self.keys))
+        self._use(TopicQueues(TopicDefinition.from_json(name, text), self.keys))
 
     # -- operators
 
     def cancel(self, contents: Contents, *, slot_basis: bytes | str | None = None) -> int:
-        """Remove contents that no consumer of this group has claimed yet. Return how many.
+        """Remove contents that no consumer of this group has claimed yet. Return their number.
 
-        contents: a list, or lists by slot. slot_basis: the one that all of a list were sent with;
-        None where they were sent without. Raises InvalidOption for a slot that does not exist.
+        contents: a list, or lists by slot. slot_basis: the one with which all contents of a list
+        were sent; None if they were sent without. Raises InvalidMessage, and InvalidOption for a
+        slot that does not exist.
         """
         return self.ask(sending.cancel, contents_by_slot(contents, slot_basis, self.definition))
 
@@ -151,9 +153,9 @@ class Queue:
         priority: int | None = None,
         fixed_time: int | datetime | None = None,
     ) -> int:
-        """Bring contents back from the DeadQueue as first deliveries. Return how many were there.
+        """Requeue contents from the dead queue as first deliveries. Return how many were there.
 
-        contents, slot_basis: as of cancel. They are due at once unless you give a value; a
+        contents, slot_basis: as for cancel. The messages are due at once unless you give a value; a
         Priority topic needs a priority. Raises InvalidMessage, InvalidOption.
         """
         value = Message(b"", slot_basis, time_range, priority, fixed_time)
@@ -171,16 +173,17 @@ class Queue:
     ) -> int:
         """Delete contents from one queue for good. Return how many were there.
 
-        contents, slot_basis: as of cancel.
+        contents, slot_basis: as for cancel.
         """
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
         pairs = {slot: [v for c in wanted for v in ("", c)] for slot, wanted in by_slot.items()}
         return self.ask(sending.purge, pairs, kind)
 
     def expire(self, slots: Iterable[int] | None = None) -> int:
-        """Give back all claims whose lease has run out. Return how many messages.
+        """Give back all claims whose lease has expired. Return the number of messages.
 
-        Also forgets consumers, and stages of sinks, that nobody came back to for 30 days.
+        slots: None for all. Also forgets consumers that were not seen for 30 days, and publishes or
+        deletes the stages of sinks that were begun more than 30 days ago.
         """
         asked = list(self.slots if slots is None else slots)
         for slot in asked:
@@ -191,13 +194,13 @@ class Queue:
     # -- readers
 
     def figures(self) -> Figures:
-        """Return counts of all queues, and the counters, over all slots."""
+        """Return the sizes of all queues and the counters, summed up over all slots."""
         return self.ask(reading.figures)
 
     def pages(self, kind: QueueKind, slot: int, scores: Bounds = UNBOUNDED) -> Iterator[Page]:
-        """Yield a queue of one slot page by page; a message that stays in it comes once.
+        """Yield one queue of one slot page by page. A message that stays in it comes once.
 
-        Raises InvalidOption for a slot that does not exist.
+        scores: the range to read. Raises InvalidOption for a slot that does not exist.
         """
         self.definition.check_slot(slot)
         return pages_after_each_other(
@@ -205,10 +208,10 @@ class Queue:
         )
 
     def now_ms(self) -> int:
-        """Return Redis' time."""
+        """Return Redis' time in ms since 1970."""
         return self.server.now_ms()
 
-    # -- all of them
+    # -- any request
 
     def ask(
         self,
@@ -216,5 +219,5 @@ class Queue:
         *args: _P.args,
         **keywords: _P.kwargs,
     ) -> _T:
-        """Build one of the requests of rmq_spark.protocol for these queues, and run it."""
+        """Build a request of rmq_spark.protocol for these queues, run it, and return its answer."""
         return self.server.ask(build(self.queues, *args, **keywords))

@@ -1,4 +1,4 @@
-"""Messages that wait, hidden from consumers, until their whole batch is published."""
+"""Stages: messages hidden from consumers until their whole batch is published."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ _log = logging.getLogger(__name__)
 
 
 class Staging:
-    """The staged messages of one topic, for all its consumer groups.
+    """The stages of one topic, for all its consumer groups.
 
-    A stage that was published stays registered with the number of its messages: this is the
-    evidence that lets a repeated publish tell it from a stage that Redis has forgotten. The sweep
-    of a later batch deletes it, for that batch is sealed only when this one is concluded.
+    A stage that is published stays registered with the number of its messages. By this evidence, a
+    repeated publish tells it from a stage that Redis has lost. The sweep of a later batch deletes
+    the evidence, because that batch is sealed only after this one is concluded.
     """
 
     def __init__(self, server: Server, definition: TopicDefinition, key_prefix: str = "") -> None:
@@ -30,28 +30,29 @@ class Staging:
         self._queues = TopicQueues(definition, Keys(definition.name, key_prefix))
 
     def stage(self, name: str, by_slot: Mapping[int, Pairs], held: dict[int, int]) -> None:
-        """Append messages to a stage: by slot, score, content, score, content, ...
+        """Append messages to a stage.
 
-        held: by slot, how many messages the stage should hold before; updated. Raises ServerFull,
-        and StageLost where the stage holds another number.
+        by_slot: score, content, score, content, ... for each slot. held: the number of messages
+        that the stage must hold before, by slot; updated. Raises ServerFull, and StageLost if the
+        stage holds another number.
         """
         parts = {slot: calls_of(pairs, MESSAGES_A_STAGING) for slot, pairs in by_slot.items()}
-        # One part a slot in each pipeline: within one, calls may change places.
+        # One part for each slot in a pipeline, because calls of one pipeline may change order.
         for at in range(max(map(len, parts.values()), default=0)):
             now = {slot: of_slot[at] for slot, of_slot in parts.items() if at < len(of_slot)}
             held.update(self._server.ask(stages.stage(self._queues, name, now, held)))
 
     def publish(self, totals: Mapping[int, Mapping[str, int]]) -> SendResult:
-        """Move stages into the stores.
+        """Move the messages of stages into the stores.
 
-        totals: by slot and name, how many messages each stage was given. A stage that was published
-        before adds nothing. Raises StageLost where a stage and its published messages do not add up
-        to its total.
+        totals: the number of messages that each stage was given, by slot and stage name. A stage
+        that is already published adds nothing. Raises StageLost if the messages in a stage and
+        those published from it do not add up to its total.
         """
         return self._server.ask(stages.publish(self._queues, totals))
 
     def discard(self, names: Mapping[int, Iterable[str]]) -> int:
-        """Delete stages, by slot. Return how many lists there were."""
+        """Delete stages, by slot. Return the number of stages that held messages."""
         return self._server.ask(stages.discard(self._queues, names))
 
     def begun(self, slots: Sequence[int]) -> list[dict[str, Begun]]:
@@ -65,10 +66,10 @@ class Staging:
         batch: int,
         published: Mapping[int, Mapping[str, int]],
     ) -> bool:
-        """Delete the stages of a query up to a batch, except those of ``published``.
+        """Delete the stages of a query up to a batch, except those in ``published``.
 
-        published: the totals of the batch, as publish took them. Returns False, and deletes
-        nothing, where the evidence for any of them is missing: Redis has forgotten writes.
+        published: the totals of the batch that publish took. Returns False, and deletes nothing, if
+        the evidence of any of them is missing because Redis has lost writes.
         """
         registered = dict(zip(slots, self.begun(slots), strict=True))
         if not all(
@@ -87,10 +88,10 @@ class Staging:
         return True
 
     def forget(self, slots: Sequence[int]) -> None:
-        """End stages that were begun more than 30 days ago; their queries do not come back.
+        """Publish or delete the stages that were begun more than 30 days ago.
 
-        A stage that its query has sealed is published, and its evidence stays until the query
-        concludes the batch; other stages are deleted.
+        Their queries are assumed to be gone. A stage that its query has sealed is published, and
+        its evidence stays until the query concludes the batch. Other stages are deleted.
         """
         end_ms = self._server.now_ms() - FORGET_STAGES_MS
         for slot, begun in zip(slots, self.begun(slots), strict=True):
@@ -105,7 +106,7 @@ class Staging:
     def _publish_forgotten(self, slot: int, name: str, total: int) -> None:
         try:
             self.publish({slot: {name: total}})
-        except StageLost as error:  # one query's loss must not end the work for all others
+        except StageLost as error:  # a loss of one query must not stop the work for others
             _log.warning("rmq: a stage of a query that did not come back: %s", error)
 
 
@@ -117,33 +118,33 @@ class SealedBatches:
         self._key = sink_key(query, key_prefix)
 
     def seal(self, batch: int, manifest: Manifest) -> tuple[int, Manifest]:
-        """Fix the contents of a batch, once. Return the batch to publish, and its manifest.
+        """Fix the contents of a batch. Return the batch to publish, and its manifest.
 
-        The manifest is that of the first caller, and empty once it is published. An earlier batch
-        that is not published yet comes first. Raises CheckpointRefused when a later one is sealed.
+        The first call for a batch fixes its contents. Later calls get the same manifest, or an
+        empty one once the batch is published. An earlier batch that is not published yet is
+        returned instead of this one. Raises CheckpointRefused if a later batch is sealed.
         """
         return self._server.ask(sealing.seal(self._key, batch, manifest))
 
     def announce(self, batch: int, manifest: Manifest, name: str) -> bool:
-        """Announce that all of a sealed batch is published, before the evidence is checked.
+        """Announce that a sealed batch is published, before its evidence is checked.
 
-        name: a name that no other announcement has. Returns False where this manifest is not
-        sealed.
+        name: a name that no other announcement has. Returns False if this manifest is not sealed.
         """
         return self._server.ask(sealing.announce(self._key, batch, manifest, name))
 
     def conclude(self, batch: int, name: str) -> bool:
         """Note that all stages of a sealed batch are published.
 
-        Returns False where the announcement of that name is gone: Redis fell back meanwhile, or
+        Returns False if the announcement of that name is gone: Redis has lost writes since then, or
         another driver is at work.
         """
         return self._server.ask(sealing.conclude(self._key, batch, name))
 
     def unseal(self, batch: int, manifest: Manifest) -> bool:
-        """Let a batch that has lost a stage be staged anew.
+        """Remove the seal of a batch that has lost a stage, so that it can be staged again.
 
-        Returns False where this manifest is not sealed and pending any more.
+        Returns False if this manifest is no longer sealed and unpublished.
         """
         return self._server.ask(sealing.unseal(self._key, batch, manifest))
 
@@ -153,5 +154,6 @@ class SealedBatches:
 
 
 def _up_to(batch: int, query: str, texts: Iterable[str]) -> list[str]:
+    """Return the names of the stages that belong to a query and to batches up to ``batch``."""
     names = map(StageName.parse, texts)
     return [str(name) for name in names if name.query == query and name.batch <= batch]

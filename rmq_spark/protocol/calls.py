@@ -8,18 +8,18 @@ from rmq_spark.protocol.messagepack import Pairs
 
 T_co = TypeVar("T_co", covariant=True)
 
-# A client holds the requests and replies of one pipeline in memory whole.
+# A client holds all requests and replies of a pipeline in memory at once.
 CALLS_A_PIPELINE = 256
 
-# A plain command that changes nothing: its name, a key, further words.
+# A Redis command that changes nothing: its name, a key, and its other arguments.
 Read = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of one script.
+    """A call of a script.
 
-    pairs: the last argument: score, content, score, content, ..., packed or not.
+    pairs: score, content, score, content, ..., packed or not. They become the last argument.
     """
 
     script: str
@@ -30,10 +30,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Request(Generic[T_co]):
-    """Calls of scripts, plain reads, and a function that turns all their replies into an answer.
+    """Calls of scripts, plain reads, and a function that turns their replies into an answer.
 
-    read: gets the replies to the calls in their order, then those to the reads. a_pipeline: how
-    many calls a client sends at once.
+    read: takes the replies to the calls, in order, followed by those to the reads. a_pipeline: the
+    number of calls that a client sends at once.
     """
 
     calls: Sequence[Call]
@@ -44,10 +44,10 @@ class Request(Generic[T_co]):
 
 @dataclass(frozen=True)
 class BoundedRequest(Generic[T_co]):
-    """Calls of a script that does its work in parts; each call repeats until the work is done.
+    """Calls of a script that does a bounded part of its work; each is repeated until done.
 
-    more: the place in a reply that says whether there is more to do. read: gets the replies of each
-    call, one or more, in the order of the calls.
+    more: the index, in a reply, of the flag that says whether work remains. read: takes one list
+    for each call, in order, with the replies to the call and its repetitions.
     """
 
     calls: Sequence[Call]
@@ -57,12 +57,12 @@ class BoundedRequest(Generic[T_co]):
 
 
 def text_of(number: int | None) -> str:
-    """Return a number as scripts take it; the empty text for None."""
+    """Format a number as an argument of a script; None becomes the empty text."""
     return "" if number is None else str(number)
 
 
 def fields_of(reply: Any) -> list[tuple[bytes, bytes]]:
-    """Return the fields and values of a hash, whichever protocol version the client speaks."""
+    """Return the fields and values of a hash, from a reply of RESP2 (a list) or RESP3 (a dict)."""
     if isinstance(reply, dict):
         return list(reply.items())
     return list(zip(reply[::2], reply[1::2], strict=True))

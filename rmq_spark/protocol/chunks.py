@@ -1,4 +1,4 @@
-"""Long lists cut into parts of a bounded size."""
+"""Functions that split long lists into parts of a bounded size."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -7,10 +7,10 @@ _T = TypeVar("_T")
 
 
 def chunks(values: Sequence[_T], size: int) -> list[Sequence[_T]]:
-    """Cut values into parts of at most ``size``, in order."""
+    """Split values into parts of at most ``size``, in order."""
     return [values[at : at + size] for at in range(0, len(values), size)]
 
 
 def in_parts(calls: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]], size: int) -> list[Any]:
-    """Run calls ``size`` at a time; return the replies to all of them, in order."""
+    """Run calls in parts of at most ``size``. Return the replies to all of them, in order."""
     return [reply for part in chunks(calls, size) for reply in run(part)]

@@ -20,23 +20,23 @@ from rmq_spark.protocol.names import ClaimId, ConsumerName
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.durations import LONGEST_DURATION_MS
 
-# Stands for whichever run it was.
+# The value of finished_by that stands for all runs.
 EVERY_RUN = 0
-# After so long, a consumer's checkpoint is taken to be gone for good.
+# A consumer that was not seen for this long is forgotten: its checkpoint is probably deleted.
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
-# The keys of a slot that a script needs to give messages back.
+# All keys of a slot, in the order of lua/include/slot.lua.
 _ALL_KINDS = "store prepare retry dead claims first consumers stats"
-# The reasons for which claim.lua takes nothing.
+# The reasons why claim.lua took nothing, as it returns them.
 _FENCED, _PLAN_FORGOTTEN = 1, 2
 
 
 def plan(
     queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, mark: str
 ) -> Request[None]:
-    """Leave a batch's mark in the slots that are about to give messages to it.
+    """Write the mark of a planned batch into the slots that the batch will claim from.
 
-    mark: a random text. Claims of the batch name it; a slot that has forgotten it makes none.
-    Raises Superseded.
+    mark: a random text. The batch's claims repeat it, and a slot that has lost it makes no claim.
+    Raises Superseded if a newer run of the consumer has taken over.
     """
     calls = [
         Call("plan", queues.keys_of(slot, "consumers"), [consumer, run, mark]) for slot in slots
@@ -59,8 +59,13 @@ def claim(
 ) -> Request[list[Claim]]:
     """Make claims, or read existing ones again: the first phase of delivery.
 
-    mark: the text that plan left for this batch; empty for a consumer that asks for each batch
-    only once. Raises Superseded, Settled, Lost or ExclusiveSlot.
+    seq: the number of the batch. due_before_ms: the latest due time to claim; None for now. epochs:
+    the epoch of each slot's owner in ZooKeeper. replay_only: read existing claims and make no new
+    ones. mark: the text that plan wrote for this batch; empty for a consumer that claims each batch
+    only once.
+
+    Raises Superseded if a newer run has taken over, Settled if the batch is committed, Lost if an
+    existing claim is gone, and ExclusiveSlot if a slot takes no claim without an epoch.
     """
     descending, backoff = queues.descending, queues.backoff
     most_retries = queues.definition.max_retries
@@ -117,7 +122,10 @@ def _claim_of(
 def replay(
     queues: TopicQueues, consumer: str, run: int, seq_from: int, seq_to: int, lease_ms: int
 ) -> Request[list[ListedClaim]]:
-    """List the claims of batches seq_from + 1 to seq_to in all slots, and bar older runs."""
+    """List the claims of batches seq_from + 1 to seq_to in all slots, and renew their leases.
+
+    Bars older runs from the slots. Raises Superseded.
+    """
     args = [consumer, run, seq_from, seq_to, lease_ms]
     calls = [
         Call("replay", queues.keys_of(slot, "claims consumers"), args) for slot in queues.slots
@@ -142,10 +150,11 @@ def commit(
     since: int = 0,
     finished_by: int | None = None,
 ) -> BoundedRequest[CommitResult]:
-    """Commit the claims that this run has made or replayed in these slots: the second phase.
+    """Commit the claims that this run made or replayed in these slots: the second phase.
 
-    seq: the last batch to commit. since: the batch after which to begin. finished_by: an earlier
-    run whose claims are committed as well, or EVERY_RUN; other claims stay until their lease ends.
+    seq: the last batch to commit. since: the batch before the first one to commit. finished_by: an
+    earlier run whose claims are committed as well, or EVERY_RUN. Other claims stay until their
+    lease expires. Raises Superseded.
     """
     asked = list(slots)
     args = [consumer, run, seq, since, text_of(finished_by)]
@@ -156,7 +165,7 @@ def commit(
 def _commit_result(
     slots: Sequence[int], replies: Sequence[Sequence[Sequence[int]]]
 ) -> CommitResult:
-    """Sum up the replies to a commit. replies: by slot, those to its first call, its second, ..."""
+    """Sum up the replies to a commit. replies: for each slot, those to its repeated call."""
     single = [reply for of_slot in replies for reply in of_slot]
     by_slot = list(zip(slots, replies, strict=True))
     return CommitResult(
@@ -165,7 +174,7 @@ def _commit_result(
         committed=sum(reply[3] for reply in single),
         records=sum(reply[4] for reply in single),
         held=frozenset(slot for slot, of_slot in by_slot if any(reply[4] for reply in of_slot)),
-        # A later call finds the batch committed by the first.
+        # Only the first reply counts: the first call itself settles the batch for the later ones.
         again=frozenset(slot for slot, of_slot in by_slot if of_slot[0][5]),
     )
 
@@ -179,9 +188,9 @@ def renew(
     *,
     since: int = 0,
 ) -> Request[dict[int, int]]:
-    """Begin anew the leases of the claims that a consumer holds; answer how many, by slot.
+    """Renew the leases of the claims that a consumer holds. The answer counts them by slot.
 
-    since: the batch after which to begin.
+    since: the batch before the first one to renew. Raises Superseded.
     """
     asked = list(slots)
     calls = _calls("renew", queues, "claims consumers", asked, [consumer, run, lease_ms, since])
@@ -189,17 +198,20 @@ def renew(
 
 
 def release(queues: TopicQueues, slots: Iterable[int], consumer: str, run: int) -> Request[int]:
-    """End the leases of all claims that a consumer holds; answer how many."""
+    """End the leases of all claims that a consumer holds. The answer is the number of claims.
+
+    Raises Superseded.
+    """
     return Request(_calls("release", queues, "claims consumers", slots, [consumer, run]), sum)
 
 
 def give_back(
     queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, seq: int = 0
 ) -> BoundedRequest[int]:
-    """Give back the messages that a consumer holds; answer how many.
+    """Give back all messages that a consumer holds. The answer is the number of messages.
 
-    They move as if their leases had run out. Bars older runs. seq: the last batch that the run has
-    asked for; a claim of it that comes late is refused. Raises Superseded.
+    They move as if their leases had expired. Bars older runs. seq: the last batch that the run
+    asked for; a claim of that batch that arrives late is refused. Raises Superseded.
     """
     args = [consumer, run, seq, queues.definition.max_retries, queues.backoff]
     calls = _calls("give_back", queues, _ALL_KINDS, slots, args)
@@ -209,32 +221,35 @@ def give_back(
 def unread(
     queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, seq: int
 ) -> Request[int]:
-    """Mark the claims of a batch as read by no task; answer how many."""
+    """Mark the claims of a batch as undelivered. The answer is the number of claims.
+
+    Their next delivery, or giving them back, costs no retry. Raises Superseded.
+    """
     return Request(_calls("unread", queues, "claims consumers", slots, [consumer, run, seq]), sum)
 
 
 def expire(queues: TopicQueues, slots: Iterable[int]) -> BoundedRequest[int]:
-    """Give back all claims whose lease has run out; answer how many messages.
+    """Give back all claims whose lease has expired. The answer is the number of messages.
 
-    Forgets consumers that were not seen for 30 days.
+    Forgets consumers that hold nothing and were not seen for 30 days.
     """
     args = [queues.definition.max_retries, queues.backoff, FORGET_CONSUMERS_MS]
     return BoundedRequest(_calls("expire", queues, _ALL_KINDS, slots, args), 2, _sum_of_first)
 
 
 def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[RollbackResult]:
-    """Roll back messages of claims; answer the sums.
+    """Roll back messages of claims. The answer sums up the results of all claims.
 
-    A message that its claim no longer holds is left alone. A claim belongs to the group in its
-    consumer's name, else to the group of these queues. Raises InvalidOption for a text that is not
-    a claim_id, and for a delay out of bounds.
+    A message that its claim no longer holds stays where it is. The consumer group comes from the
+    consumer's name in the claim_id, or else from these queues. Raises InvalidOption for a text that
+    is not a claim_id, or a delay that is out of bounds.
     """
     each = rollback_each(queues, wanted)
     return Request(each.calls, lambda replies: _sum_of(each.read(replies)))
 
 
 def rollback_each(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[list[RollbackResult]]:
-    """Roll back messages like rollbacks; answer the result of each claim."""
+    """Roll back messages like rollbacks. The answer is the result of each claim, in order."""
     calls = [_rollback_calls(queues, one) for one in wanted]
 
     def read(replies: list[Any]) -> list[RollbackResult]:

@@ -8,15 +8,18 @@ from rmq_spark.protocol.names import ClaimId
 from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.topics.topic_types import TopicType
 
-# Ranks are kept as fractions of 2048 in the PrepareQueue, so a claim holds no more messages.
+# The PrepareQueue stores a message's rank as a fraction of 2048, so a claim holds no more.
 MESSAGES_A_CLAIM = 2048
-# The ordinal of a claim within its slot and batch is 0 to 15.
+# Within a batch and slot, claims have the ordinals 0 to 15.
 CLAIMS_A_BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """One claim to make, of up to ``limit`` messages. ordinal: its place in the slot's batch."""
+    """A claim to make, of up to ``limit`` messages of a slot.
+
+    ordinal: the number of the claim within its batch and slot.
+    """
 
     slot: int
     ordinal: int
@@ -25,11 +28,12 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """One message as its consumer gets it.
+    """A message as its consumer receives it.
 
-    due_time_ms and priority are those of the first delivery, None on a retry. delivery_count
-    counts from 1. claim_id names the claim for a rollback. claimed_at_ms is when the claim was
-    made, by Redis' clock; a claim that is read again keeps it.
+    due_time_ms or priority, whichever the topic's type has, is set for a first delivery and None
+    for a retry. delivery_count counts from 1. claim_id identifies the claim in a rollback.
+    claimed_at_ms: when the claim was made, by Redis' clock; reading the claim again does not change
+    it.
     """
 
     content: bytes
@@ -47,13 +51,13 @@ class Delivered:
 class Claim:
     """The messages of one claim, in delivery order, column by column.
 
-    score_text: the scores as the store had them, decimal, divided by spaces; one of 16 or less was
-    a number of retries left.
-    retries_left: of each message; where every one is a first delivery, a single number for all.
-    claimed_at_ms: when it was made, by Redis' clock.
-    moved: messages that making this claim gave back or took from the retry queue.
-    fenced: whether a higher epoch owns the slot, so nothing was taken.
-    forgotten: whether Redis has forgotten the batch's plan, so the claim was not made.
+    score_text: the scores that the messages had in the store, as decimal texts with spaces between
+    them. A score of 16 or less is a number of retries left.
+    retries_left: one number for each message, or a single number if all are first deliveries.
+    claimed_at_ms: when the claim was made, by Redis' clock.
+    moved: the number of messages that making this claim gave back or took from the retry queue.
+    fenced: whether a higher epoch owns the slot, so that nothing was taken.
+    forgotten: whether Redis has lost the plan of the batch, so that no claim was made.
     """
 
     topic: str
@@ -73,16 +77,16 @@ class Claim:
 
     @property
     def claim_id(self) -> str:
-        """The text of its ClaimId, by which a rollback names the claim."""
+        """The text of the ClaimId, which identifies the claim in a rollback."""
         return str(ClaimId(self.consumer, self.seq, self.ordinal, self.run))
 
     @property
     def scores(self) -> list[int]:
-        """The scores that the messages had in the store."""
+        """The scores that the messages had in the store, in delivery order."""
         return [int(text) for text in self.score_text.split()]
 
     def messages(self, topic_type: TopicType) -> Iterator[Delivered]:
-        """Yield the messages one by one."""
+        """Yield the messages in delivery order, with the values that the topic's type has."""
         left, claim_id = self.retries_left, self.claim_id
         retries = [left] * len(self.contents) if isinstance(left, int) else left
         for content, score, retries_left in zip(self.contents, self.scores, retries, strict=True):
@@ -102,10 +106,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class SlotDue:
-    """How many messages a claim of one slot could take now, and how many others hold.
+    """The number of messages in a slot that a claim could take now, and that others hold.
 
-    held: due messages that another consumer or epoch holds back. next_ms: the time until a wait or
-    a lease ends, which may make more messages due; None where there is none.
+    held: due messages that another consumer or a higher epoch holds back. next_ms: the time until
+    the wait of a retry or a lease ends, when more messages may become due; None if neither is
+    pending.
     """
 
     slot: int
@@ -116,10 +121,10 @@ class SlotDue:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A consumer's progress in one slot; zeros where it never was.
+    """A consumer's progress in a slot; all zeros in a slot that the consumer has not used.
 
-    settled: the batch up to which all is committed or given back. last_seq, last_ordinal: the last
-    claim it made there.
+    settled: the batch up to which everything is committed or given back. last_seq, last_ordinal:
+    the last claim that it made there. seen_ms: when it last claimed, committed or renewed there.
     """
 
     run: int = 0
@@ -130,15 +135,18 @@ class Header:
 
     @staticmethod
     def parse(text: bytes | None) -> "Header":
-        """Read what a script wrote, without the notes about plans, which only scripts need."""
+        """Parse the text that a script wrote; None gives zeros.
+
+        Leaves out the fields about plans, which only scripts need.
+        """
         return Header(*map(int, text.split()[:5])) if text else Header()
 
 
 class ConsumerSeen(NamedTuple):
-    """A consumer of a topic.
+    """A consumer of a topic, and when Redis last saw it.
 
-    slots: how many slots know it. at_work: in how many of them it has claims to commit. ms_ago: the
-    time since it last claimed, committed or renewed, by Redis' clock.
+    slots: the number of slots that know it. at_work: the number of slots where it has claims to
+    commit. ms_ago: the time since it last claimed, committed or renewed, by Redis' clock.
     """
 
     consumer: str
@@ -149,7 +157,7 @@ class ConsumerSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A claim that a replay found. count: messages in it."""
+    """A claim that a replay listed. count: the number of messages that the claim took."""
 
     slot: int
     seq: int
@@ -161,7 +169,7 @@ class ListedClaim:
 class Rollback:
     """Messages of one claim to roll back.
 
-    delay_ms: the wait before they are delivered again; None for the topic's backoff.
+    delay_ms: the wait before they are redelivered; None for the topic's backoff.
     """
 
     slot: int
@@ -171,7 +179,7 @@ class Rollback:
 
 
 class RollbackResult(NamedTuple):
-    """How many messages were rolled back, and how many their claim no longer held."""
+    """The number of messages that were rolled back, and that their claim no longer held."""
 
     rolled_back: int = 0
     left_alone: int = 0
@@ -179,10 +187,12 @@ class RollbackResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a commit: messages claimed, moved on the way, and committed.
+    """The result of a commit.
 
-    records: how many claims it removed. held: the slots that had any. again: the slots where the
-    batch was committed already, such as by a commit whose reply was lost.
+    claimed: messages that the claims took. moved: messages that making the claims gave back or took
+    from the retry queue. committed: messages that were removed. records: the number of claims
+    removed. held: the slots that had such claims. again: the slots where the batch was already
+    committed, such as by a commit whose reply was lost.
     """
 
     claimed: int = 0
@@ -195,12 +205,12 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """The size of one queue, how many of its messages are due, and its earliest time in ms.
+    """The size of one queue, its number of due messages, and its earliest time in ms.
 
-    Due means that a message may be delivered now (store, retry), or that its lease has run out
-    (prepare). oldest_ms: in the store, since when the oldest message is due; in prepare, the next
-    deadline; in retry, the next retry; in the DeadQueue, the first death. None where the queue is
-    empty or the type has no times.
+    A message is due if it may be delivered now (store, retry), or if its lease has expired
+    (prepare). oldest_ms: in the store, the time since which the oldest due message has been due; in
+    prepare, the next deadline; in retry, the next retry; in the dead queue, the first death. None
+    if there is no such message, or if the type has no times.
     """
 
     count: int = 0
@@ -210,11 +220,11 @@ class QueueFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The queues of a topic, and its counters since it was made.
+    """The sizes of a topic's queues, and its counters since it was created.
 
-    Counters: accepted, merged, claimed, committed, rolledBack, dead, cancelled. accepted equals
-    merged + committed + cancelled + dead + the messages in all queues except the DeadQueue; a
-    message requeued from the DeadQueue is accepted once more.
+    The counters are accepted, merged, claimed, committed, rolledBack, dead and cancelled. accepted
+    equals merged + committed + cancelled + dead + the messages in all queues except the dead queue.
+    A message requeued from the dead queue is accepted once more.
     """
 
     store: QueueFigures
@@ -225,7 +235,7 @@ class Figures:
 
     @property
     def queues(self) -> dict[str, QueueFigures]:
-        """The queues by name."""
+        """The figures of each queue, by its name."""
         return {
             "store": self.store,
             "prepare": self.prepare,

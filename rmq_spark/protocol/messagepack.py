@@ -1,6 +1,6 @@
-"""Scores and contents as one argument of a script: MessagePack strings, one after the other.
+"""Scores and contents packed into one argument of a script, as consecutive MessagePack strings.
 
-A script unpacks them straight into its call to Redis, which costs Redis a fifth less than as many
+A script unpacks them straight into its call to Redis, which costs Redis a fifth less than separate
 arguments. A sender that has messages in columns writes these bytes many times faster than one
 argument at a time.
 """
@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 VALUES_A_ROW = 2
-# Redis takes 512 MiB in one argument, and a script's copies of it take memory on both sides.
+# Redis accepts 512 MiB in one argument, but the copies take memory at the client and in Redis.
 BYTES_A_CALL = 32 * 1024 * 1024
-# MessagePack's strings: up to so many bytes, the first byte (with the length in it, or before it),
-# and how many bytes the length takes.
+# Headers of MessagePack strings. Up to _FIXED bytes, the first byte contains the length. For longer
+# strings: the most bytes, the first byte, and the number of bytes of the length that follows it.
 _FIXED, _FIXED_MARK = 31, 0xA0
 _SIZED = ((0xFF, b"\xd9", 1), (0xFFFF, b"\xda", 2), (0xFFFFFFFF, b"\xdb", 4))
 
 
 class PackedPairs:
-    """Packed values: score, content, score, content, ...
+    """Pairs of score and content, packed into one text.
 
-    text: the packed values, one after the other. starts: the offset in text at which each row of
-    two values begins, and the offset at which the last one ends; a list or an array. lowest: a
-    number that no score is below. Slices must begin and end between rows.
+    text: the packed values, one after the other. starts: the offset in text of each row (a score
+    and its content), and the end of the last row; a list or an array. lowest: a lower bound of the
+    scores. Slices must begin and end between rows.
     """
 
     def __init__(self, text: memoryview, starts: Any, lowest: int) -> None:
@@ -52,9 +52,9 @@ Pairs = Sequence[Any] | PackedPairs
 
 
 def calls_of(pairs: Pairs, messages: int) -> list[Pairs]:
-    """Cut pairs into parts of at most ``messages`` messages and BYTES_A_CALL bytes, one per call.
+    """Split pairs into parts of at most ``messages`` messages and BYTES_A_CALL bytes, one per call.
 
-    A larger message makes a part of its own, which Redis may refuse.
+    A message larger than that gets a part of its own, which Redis may refuse.
     """
     parts: list[Pairs] = []
     at, rows = 0, len(pairs) // VALUES_A_ROW
@@ -78,12 +78,12 @@ def _rows_within(pairs: Pairs, first: int, messages: int) -> int:
 
 
 def lowest_of(pairs: Pairs) -> int:
-    """Return a number that no score is below."""
+    """Return a lower bound of the scores in pairs."""
     return pairs.lowest if isinstance(pairs, PackedPairs) else min(pairs[::VALUES_A_ROW])
 
 
 def packed(pairs: Pairs) -> bytes:
-    """Pack score, content, score, content, ... as a script unpacks them."""
+    """Pack pairs into the bytes that a script unpacks."""
     if isinstance(pairs, PackedPairs):
         return bytes(pairs)
     values = [value if isinstance(value, bytes) else str(value).encode() for value in pairs]

@@ -1,4 +1,4 @@
-"""Names of consumers and claims: the texts that stand in Redis, in checkpoints and in rows."""
+"""Names of consumers and claims, as texts in Redis, checkpoints and rows."""
 
 import re
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ _CLAIM_ID = re.compile(rf"({_WORD}(?:@{_WORD})?):({_NUMBER}):(0|[1-9][0-9]?):({_
 
 @dataclass(frozen=True, slots=True)
 class ConsumerName:
-    """A consumer as slots and claims know it: ``name``, or ``name@group``.
+    """The name of a consumer in slots and claims: ``name`` or ``name@group``.
 
-    group: the consumer group that a query reads. It is part of the name, so every claim shows it.
-    The default group is not written down, nor is the group of a plain consumer.
+    group: the consumer group that a query reads. As a part of the name, it appears in every claim.
+    The default group is not written, nor is the group of a plain consumer.
     """
 
     name: str
@@ -29,7 +29,7 @@ class ConsumerName:
 
     @staticmethod
     def parse(text: str) -> "ConsumerName":
-        """Read what str made. Raises InvalidOption for any other text."""
+        """Parse a text that str returned. Raises InvalidOption for any other text."""
         match = _CONSUMER.fullmatch(text)
         if match is None:
             raise InvalidOption(
@@ -41,9 +41,9 @@ class ConsumerName:
 
 @dataclass(frozen=True, slots=True)
 class ScopedName:
-    """A plain consumer as the counter of its runs knows it: ``topic@group:name``.
+    """The name under which the runs of a plain consumer are counted: ``topic@group:name``.
 
-    People choose such names, so another topic or group may have a consumer of the same one.
+    Users choose such names, so consumers of other topics or groups may have the same one.
     """
 
     topic: str
@@ -55,10 +55,10 @@ class ScopedName:
 
 
 class ClaimId(NamedTuple):
-    """A claim as one run holds it: ``consumer:seq:ordinal:run``.
+    """The name of a claim that one run holds: ``consumer:seq:ordinal:run``.
 
-    consumer: text of a ConsumerName. seq: the batch. ordinal: which claim of its slot in that
-    batch. run: the run that took the messages.
+    consumer: a ConsumerName as text. seq: the number of the batch. ordinal: the number of the claim
+    within its batch and slot. run: the run that took the messages.
     """
 
     consumer: str
@@ -66,7 +66,7 @@ class ClaimId(NamedTuple):
     ordinal: int
     run: int
 
-    def __str__(self) -> str:  # in one step: every claim that is read needs it
+    def __str__(self) -> str:  # in one step, because every claim needs it
         return f"{self.consumer}:{self.seq}:{self.ordinal}:{self.run}"
 
     @property
@@ -76,7 +76,7 @@ class ClaimId(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> "ClaimId":
-        """Read what str made. Raises InvalidOption for any other text."""
+        """Parse a text that str returned. Raises InvalidOption for any other text."""
         match = _CLAIM_ID.fullmatch(text)
         if match is None:
             raise InvalidOption(

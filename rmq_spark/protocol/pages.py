@@ -1,4 +1,4 @@
-"""Queues as people read them: page by page, without taking anything."""
+"""Pages of a queue, which show its messages without claiming them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from rmq_spark.topics.scores import MOST_RETRIES
 
 
 class QueueKind(StrEnum):
-    """The queues of a topic."""
+    """The kinds of queues that a topic has."""
 
     STORE = "store"
     PREPARE = "prepare"
@@ -23,23 +23,23 @@ class QueueKind(StrEnum):
 class Bounds:
     """A range of scores, from low (inclusive) to high (exclusive). None: no bound.
 
-    Scores in a store are due times in ms or priorities; 1 to 16 are the retries left of messages
-    that were rolled back. A PrepareQueue has the times of claims, a retry queue due times, both in
-    full seconds, and a DeadQueue times of death in ms.
+    Scores in a store are due times in ms or priorities; 1 to 16 is the number of retries left of a
+    message that was rolled back. A PrepareQueue has the times of claims, a retry queue due times,
+    both in ms but whole seconds, and a dead queue times of death in ms.
     """
 
     low: int | None = None
     high: int | None = None
 
     def within(self, low: int | None, high: int | None) -> "Bounds":
-        """Return the part of this range from low (inclusive) to high (exclusive)."""
+        """Return the overlap with the range from low (inclusive) to high (exclusive)."""
         lows = [bound for bound in (self.low, low) if bound is not None]
         highs = [bound for bound in (self.high, high) if bound is not None]
         return Bounds(max(lows, default=None), min(highs, default=None))
 
     @property
     def limits(self) -> tuple[str, str]:
-        """The bounds as Redis takes them."""
+        """The bounds as arguments of Redis commands."""
         low = "-inf" if self.low is None else str(self.low)
         return low, "+inf" if self.high is None else f"({self.high}"
 
@@ -48,7 +48,10 @@ UNBOUNDED = Bounds()
 
 
 class Entry(NamedTuple):
-    """One message in a queue; times in ms since 1970. A value that it does not keep is None."""
+    """A message in a queue; times are in ms since 1970.
+
+    A value that the queue does not keep is None.
+    """
 
     queue: str
     slot: int
@@ -62,7 +65,10 @@ class Entry(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The consumer that claimed the messages of a stamp, and their first scores by rank."""
+    """A claim that holds messages of a PrepareQueue.
+
+    first_scores: the scores that its messages had in the store, by rank.
+    """
 
     consumer: str
     first_scores: list[bytes]
@@ -71,7 +77,11 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
-    """Some entries of one queue of one slot, in order of score, column by column."""
+    """Entries of one queue of one slot, in order of their scores, column by column.
+
+    holders: the claims that hold the entries of a PrepareQueue, by stamp. The stamp of an entry is
+    its score / 1000, rounded down.
+    """
 
     topic: TopicDefinition
     kind: QueueKind
@@ -81,7 +91,7 @@ class Page:
     holders: dict[int, Holder]
 
     def after(self, seen: tuple[float, bytes]) -> "Page":
-        """Return the page without the entries up to ``seen``, a score and a content.
+        """Return the page without the entries up to and including ``seen``, a score and a content.
 
         Entries with equal scores are in the order of their contents.
         """
@@ -92,17 +102,23 @@ class Page:
         return replace(self, contents=self.contents[skipped:], scores=self.scores[skipped:])
 
     def due_times_ms(self) -> Sequence[int | None]:
-        """Return the due time of each; None for dead messages, retries in the store, priorities."""
+        """Return the due time of each entry; in the retry queue, the time of the retry.
+
+        In other queues, it is None for retries, for dead messages, and for types without due times.
+        """
         if self.kind is QueueKind.RETRY:
-            return [_second(score) for score in self.scores]
+            return [_whole_second_ms(score) for score in self.scores]
         return self._first_scores() if self.topic.type.has_due_times else self._none
 
     def priorities(self) -> Sequence[int | None]:
-        """Return the priority of each; None for a message that was rolled back."""
+        """Return the priority of each entry.
+
+        It is None for retries, for dead messages, and for types without priorities.
+        """
         return self._none if self.topic.type.has_due_times else self._first_scores()
 
     def retries_left(self) -> list[int]:
-        """Return how often each can still be redelivered."""
+        """Return the number of retries that each entry has left."""
         if self.kind is QueueKind.STORE:
             most = self.topic.max_retries
             return [int(score) if score <= MOST_RETRIES else most for score in self.scores]
@@ -111,19 +127,19 @@ class Page:
         return [int(score % 1000) for score in self.scores]
 
     def prepared_at_ms(self) -> Sequence[int | None]:
-        """Return the time at which each was claimed."""
+        """Return the time at which each entry was claimed; None if no claim holds it."""
         return [None if holder is None else holder.claimed_at_ms for holder in self._holders()]
 
     def died_at_ms(self) -> Sequence[int | None]:
-        """Return the time at which each died; None in other queues."""
+        """Return the time at which each entry died; None in other queues."""
         return [int(score) for score in self.scores] if self.kind is QueueKind.DEAD else self._none
 
     def consumers(self) -> Sequence[str | None]:
-        """Return the consumer that holds each."""
+        """Return the consumer that holds each entry; None if no claim holds it."""
         return [None if holder is None else holder.consumer for holder in self._holders()]
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the entries one by one."""
+        """Yield the entries one by one, with all their values."""
         size = len(self.contents)
         columns = (
             [self.kind.value] * size,
@@ -149,29 +165,29 @@ class Page:
 
     def _first_scores(self) -> Sequence[int | None]:
         if self.kind is QueueKind.STORE:
-            return [_first(score) for score in self.scores]
+            return [_first_delivery_score(score) for score in self.scores]
         if self.kind is QueueKind.PREPARE:
-            return [self._before_claim(score) for score in self.scores]
+            return [self._score_before_claim(score) for score in self.scores]
         return self._none
 
-    def _before_claim(self, score: float) -> int | None:
+    def _score_before_claim(self, score: float) -> int | None:
         holder = self.holders.get(int(score / 1000))
         rank = int(score % 1 * 2048)
         if holder is None or rank >= len(holder.first_scores):
             return None
-        return _first(float(holder.first_scores[rank]))
+        return _first_delivery_score(float(holder.first_scores[rank]))
 
 
-def _second(score: float) -> int:
+def _whole_second_ms(score: float) -> int:
     return int(score / 1000) * 1000
 
 
-def _first(score: float) -> int | None:
+def _first_delivery_score(score: float) -> int | None:
     return int(score) if score > MOST_RETRIES else None
 
 
 def page_of(topic: TopicDefinition, kind: QueueKind, slot: int, reply: Sequence[Any]) -> Page:
-    """Read the reply of the script page."""
+    """Turn the reply of the script page into a Page."""
     flat, claims, _ = reply
     holders = {
         int(claims[at]): Holder(claims[at + 1].decode(), claims[at + 2].split(), claims[at + 3])
@@ -184,11 +200,11 @@ Read = Callable[[tuple[float, bytes] | None], tuple[Page, bool]]
 
 
 def pages_after_each_other(read: Read) -> Iterator[Page]:
-    """Yield all pages of a queue.
+    """Yield the pages of a queue. A message that stays in the queue is yielded once.
 
-    A message that stays in the queue comes once; one that moves meanwhile may be missing. read:
-    returns the page after an entry (score and content), and whether there may be more. If that
-    entry has left, the page begins with all entries of its score, some of which came before.
+    A message that moves in the meantime may be missing. read: takes the last entry read (score and
+    content; None at first), and returns the page after it and whether there may be more. If that
+    entry has left the queue, the page begins with all entries of its score, and so may repeat some.
     """
     at: tuple[float, bytes] | None = None
     seen: tuple[float, bytes] | None = None

@@ -11,24 +11,24 @@ from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind, page_of
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.definition import Keys
 
-# Redis looks at a store in about 1 us.
+# Redis checks a store in about 1 us, so a call takes about 4 ms.
 STORES_A_CALL = 4096
-# A page keeps others waiting for 2 ms, as a rule (bench/table.py).
+# A page usually blocks Redis for 2 ms (measured with bench/table.py).
 ENTRIES_A_PAGE = 1024
 BYTES_A_PAGE = 1024 * 1024
 COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
-# The field beside the consumers' headers that keeps the epoch of a slot's owner.
+# The field, beside the consumers' headers, with the highest epoch that has claimed in the slot.
 EPOCH_FIELD = "@epoch"
 
 
 def headers(queues: TopicQueues, consumer: str) -> Request[list[Header]]:
-    """Look up a consumer's progress, slot by slot."""
+    """Look up a consumer's progress in every slot, in order."""
     reads = [("HGET", queues.keys.consumers(slot), consumer) for slot in queues.slots]
     return Request((), lambda replies: [Header.parse(reply) for reply in replies], reads)
 
 
 def consumers(queues: TopicQueues, now_ms: int) -> Request[list[ConsumerSeen]]:
-    """List all consumers that are remembered, the last seen first. now_ms: Redis' time."""
+    """List the consumers that Redis remembers, the last seen first. now_ms: Redis' time."""
     reads = [("HGETALL", queues.keys.consumers(slot)) for slot in queues.slots]
     return Request((), lambda replies: _consumers_of(replies, now_ms), reads)
 
@@ -52,7 +52,7 @@ def _consumers_of(hashes: Iterable[Any], now_ms: int) -> list[ConsumerSeen]:
 
 
 def epochs(queues: TopicQueues, slots: Sequence[int]) -> Request[list[int]]:
-    """Look up the epoch under which each slot was claimed last; 0 where none was."""
+    """Look up the highest epoch that has claimed in each slot; 0 if there is no epoch."""
     reads = [("HGET", queues.keys.consumers(slot), EPOCH_FIELD) for slot in slots]
     return Request((), lambda replies: [int(epoch or 0) for epoch in replies], reads)
 
@@ -65,9 +65,11 @@ def due(
     due_before_ms: int | None = None,
     epochs: Mapping[int, int | None] | None = None,
 ) -> Request[list[SlotDue]]:
-    """Ask what claims of these slots could take now: of a paused topic nothing, in no slot.
+    """Count the messages that claims could take now, slot by slot.
 
-    Every consumer asks this before it plans or claims; here alone the pause is asked.
+    The answer is empty for a paused topic. Every consumer sends this request before it plans or
+    claims, so no other request checks for the pause. due_before_ms, epochs: as for claiming.claim.
+    Raises ExclusiveSlot if a slot takes no claim without an epoch.
     """
     if queues.definition.paused:
         return Request((), lambda replies: [])
@@ -95,29 +97,32 @@ def counts(
     scores: Sequence[int],
     kind: QueueKind = QueueKind.STORE,
 ) -> Request[list[list[int]]]:
-    """Count the messages each queue delivers up to and with each score, by slot and score."""
+    """Count the messages that a queue delivers up to and including each score.
+
+    The answer has a list for each slot, with a count for each score.
+    """
     args = [queues.descending if kind is QueueKind.STORE else 0, *scores]
     return Request([Call("counts", queues.keys_of(slot, kind), args) for slot in slots], list)
 
 
 def any_due(queues: TopicQueues, slots: Sequence[int], *, one_node: bool) -> Request[bool]:
-    """Ask whether a message is due in the store of any of these slots: one cheap call.
+    """Check whether a message is due in the store of any of these slots.
 
-    one_node: False in a Redis Cluster, where it takes a call for each slot. Retries that wait and
-    claims are not looked at.
+    The request is cheap, because it ignores claims and the retry queue. one_node: False for a Redis
+    Cluster, where each slot takes a call of its own.
     """
     parts = chunks(_stores(queues.keys, tuple(slots)), STORES_A_CALL if one_node else 1)
     return Request([Call("any_due", part, [queues.descending]) for part in parts], any)
 
 
 def any_of(requests: Iterable[Request[bool]]) -> Request[bool]:
-    """Ask several requests at once: whether the answer to any of them is yes."""
+    """Combine requests into one. The answer is True if the answer to any of them is."""
     return Request([call for request in requests for call in request.calls], any)
 
 
 @lru_cache(maxsize=16)
 def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
-    """Return the stores of slots. Asked for ten times a second while a query waits."""
+    """Return the keys of the stores of slots. Cached: a waiting query asks ten times a second."""
     return [keys.store(slot) for slot in slots]
 
 
@@ -162,10 +167,11 @@ def page(
     after: tuple[float, bytes] | None = None,
     most: int = ENTRIES_A_PAGE,
 ) -> Request[tuple[Page, bool]]:
-    """Read entries of a queue of one slot by score; answer whether there may be more, too.
+    """Read one page of a queue of one slot.
 
-    after: score and content of the entry to go on from; if it has left, all entries of its score
-    come again. A page ends at ``most`` entries, or soon after a MiB.
+    The answer is the page, and whether there may be more. scores: the range to read. after: score
+    and content of the entry to continue after; if it has left the queue, all entries of its score
+    come again. A page ends at ``most`` entries, or soon after 1 MiB.
     """
     names = f"{kind} claims first" if kind is QueueKind.PREPARE else kind
     score, content = ("", b"") if after is None else (f"{after[0]:.17g}", after[1])
@@ -179,7 +185,7 @@ def page(
 def sizes(
     queues: TopicQueues, kinds: Sequence[QueueKind], slots: Sequence[int]
 ) -> Request[list[int]]:
-    """Count how many messages these queues hold together, slot by slot."""
+    """Count the messages that these queues hold together, slot by slot."""
     reads = [("ZCARD", getattr(queues.keys, kind)(slot)) for slot in slots for kind in kinds]
     size = len(kinds)
     return Request(

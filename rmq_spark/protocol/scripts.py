@@ -1,10 +1,12 @@
-"""The Lua scripts: found, assembled, and prepared for the server's version.
+"""The Lua scripts, loaded from ``lua/`` and prepared for the version of the server.
 
 Every file in ``lua/`` is a script; a line of its header names its effect. A line ``--- include
-name`` stands for ``lua/include/name.lua``, and ``--- include fractions`` for a list that is made
-here. An include names the includes it needs in the same way; a script contains each only once. A
-checkout's ``lua/`` wins over a copy inside the package, which an editable install may have left
-behind; a zip may carry either.
+name`` stands for ``lua/include/name.lua``, and ``--- include fractions`` for the list that
+fractions returns. An include can name other includes in the same way; a script contains each only
+once.
+
+In a checkout, ``lua/`` takes precedence over a copy inside the package, which an editable install
+may have left behind. In a zip, ``lua/`` may be inside or beside the package.
 """
 
 import hashlib
@@ -29,17 +31,17 @@ class Effect(StrEnum):
     """The effect of a script on messages, from the line ``-- Effect:`` of its header."""
 
     READS = "reads"
-    # New messages, or stages of them: refused on a full server.
+    # Stores or stages new messages. A full server refuses it.
     STORES = "stores"
-    # Moves or removes existing messages: runs on a full server, where it may free memory.
+    # Moves or removes existing messages. Runs on a full server, where it may free memory.
     MOVES = "moves"
-    # Replicas need not confirm it: the next renewal comes by itself, a lease that was not released
-    # ends by itself, a lost change of a definition is made again by whoever wants it, a batch whose
-    # plan is forgotten takes nothing, a batch that is not announced is not concluded.
+    # Losing its writes does no harm, so replicas need not confirm them: the next renewal comes
+    # anyway, a lease that was not released expires, a change of a definition can be repeated, a
+    # batch without a plan takes nothing, and a batch without an announcement is not concluded.
     TRANSIENT = "transient"
 
 
-# For Redis 7 and later; 6.2 goes by each script's first write.
+# For Redis 7 and later. Redis 6.2 judges a script by its first write instead.
 _FLAGS = {
     Effect.READS: "#!lua flags=no-writes\n",
     Effect.STORES: "#!lua\n",
@@ -50,7 +52,7 @@ _FLAGS = {
 
 @dataclass(frozen=True)
 class Script:
-    """One script as it is sent to a server."""
+    """A script as a client sends it to a server."""
 
     name: str
     text: str
@@ -63,7 +65,7 @@ class Script:
 
     @property
     def must_last(self) -> bool:
-        """Whether a failover that undid it would lose or double messages."""
+        """Whether messages are lost or doubled if a failover loses the writes of the script."""
         return self.effect in (Effect.STORES, Effect.MOVES)
 
 
@@ -97,11 +99,11 @@ def _lua_folder() -> _Folder:
 
 
 def fractions() -> str:
-    """Return a Lua list of the texts of rank / 2048 without their leading zero; "" for rank 0.
+    """Return a Lua list of the texts of rank / 2048, without the leading zero; "" for rank 0.
 
     Joining texts is three times as fast as formatting numbers in Redis, and a list of constants
     costs a script next to nothing. Four digits are enough: after the ms of a time from 1987 to
-    2109, the nearest double is exactly rank / 2048, and Redis reads four digits faster than eleven.
+    2109, the nearest double is exactly rank / 2048. Redis reads four digits faster than eleven.
     """
     ranks = range(MESSAGES_A_CLAIM)
     texts = [f"{rank / MESSAGES_A_CLAIM:.4f}".strip("0").removesuffix(".") for rank in ranks]
@@ -109,7 +111,7 @@ def fractions() -> str:
 
 
 def assemble(folder: _Folder, name: str) -> str:
-    """Return the text of a script with all its includes, each of them once."""
+    """Return the text of a script with all its includes filled in, each of them once."""
     there: set[str] = set()
 
     def included(match: re.Match[str]) -> str:
@@ -126,7 +128,7 @@ def assemble(folder: _Folder, name: str) -> str:
 
 
 def include_text(folder: _Folder, name: str) -> str:
-    """Return the text of an include as it stands in its file."""
+    """Return the text of an include, in which its own includes are not filled in."""
     if name == "fractions":
         return fractions()
     return folder.joinpath("include", f"{name}.lua").read_text(encoding="utf-8")
@@ -139,7 +141,11 @@ def script_names(folder: _Folder) -> list[str]:
 
 
 def load_scripts(folder: _Folder, knows_flags: bool) -> dict[str, Script]:
-    """Load all scripts of a folder, by name. knows_flags: for Redis 7 and later."""
+    """Load all scripts of a folder, by name.
+
+    knows_flags: whether the server reads the flags of scripts, as Redis 7 and later do. Raises
+    ValueError for a script whose header names no known effect.
+    """
     return {name: _load(folder, name, knows_flags) for name in script_names(folder)}
 
 
@@ -154,5 +160,8 @@ def _load(folder: _Folder, name: str, knows_flags: bool) -> Script:
 
 @cache
 def scripts_for(knows_flags: bool) -> dict[str, Script]:
-    """Load the scripts of this installation, by name. knows_flags: for Redis 7 and later."""
+    """Load the scripts of this installation, by name.
+
+    knows_flags: whether the server reads the flags of scripts, as Redis 7 and later do.
+    """
     return load_scripts(_lua_folder(), knows_flags)

@@ -1,6 +1,6 @@
 """Requests of a sink's driver: seal a batch as a set of stages, and note that it is published.
 
-The key is the hash ``sink:<query>``.
+All of them work on one key, the hash ``sink:<query>``.
 """
 
 import hashlib
@@ -12,20 +12,20 @@ from typing import Any
 from rmq_spark.errors import ScriptFailed
 from rmq_spark.protocol.calls import Call, Request
 
-# After so long, a query's checkpoint is taken to be gone for good.
+# A query that was not seen for this long is forgotten: its checkpoint is probably deleted.
 FORGET_STAGES_MS = 30 * 24 * 3600 * 1000
 MANIFEST_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of a batch: messages by name of a stage, topic and slot."""
+    """The contents of a batch: the number of messages by stage name, topic and slot."""
 
     stages: Mapping[str, Mapping[str, Mapping[int, int]]]
     messages: int = 0
 
     def by_topic(self) -> dict[str, dict[int, dict[str, int]]]:
-        """Return how many messages each stage holds, by topic, slot and name."""
+        """Return the number of messages of each stage, by topic, slot and stage name."""
         topics: dict[str, dict[int, dict[str, int]]] = {}
         for name, slots_of in self.stages.items():
             for topic, totals in slots_of.items():
@@ -35,17 +35,20 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """The SHA-1 of the manifest's text in Redis, by which scripts distinguish manifests."""
+        """The SHA-1 of the manifest's text in Redis, by which scripts tell manifests apart."""
         return hashlib.sha1(self.to_json().encode(), usedforsecurity=False).hexdigest()
 
     def to_json(self) -> str:
-        """Return the form that Redis keeps under ``sink:<query>``."""
+        """Return the text that Redis keeps in ``sink:<query>``."""
         fields = {"version": MANIFEST_VERSION, "stages": self.stages, "messages": self.messages}
         return json.dumps(fields, sort_keys=True)
 
     @staticmethod
     def from_json(text: bytes) -> "Manifest":
-        """Read what to_json wrote; the empty text is an empty manifest. Raises ScriptFailed."""
+        """Parse a text of to_json; the empty text gives an empty manifest.
+
+        Raises ScriptFailed if another version of rmq-spark wrote it.
+        """
         if not text:
             return Manifest({})
         fields = json.loads(text)
@@ -64,18 +67,19 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Sealed:
-    """The batch that a query sealed last: its number, or -1 for none, and its contents."""
+    """The batch that a query sealed last: its number, or -1 before the first, and its contents."""
 
     batch: int = -1
-    messages: int | None = None  # where the version that sealed it kept the number
-    pending: Manifest = field(default_factory=lambda: Manifest({}))  # of nothing once published
+    messages: int | None = None  # None if Redis does not keep the number
+    pending: Manifest = field(default_factory=lambda: Manifest({}))  # empty once published
 
 
 def seal(key: str, batch: int, manifest: Manifest) -> Request[tuple[int, Manifest]]:
-    """Fix the contents of a batch, once; answer the batch to publish, and its manifest.
+    """Fix the contents of a batch. The answer is the batch to publish, and its manifest.
 
-    The manifest is that of the first caller, and empty once it is published. An earlier batch that
-    is not published yet comes first. Raises CheckpointRefused when a later one is sealed.
+    The first call for a batch fixes its contents. Later calls get the same manifest, or an empty
+    one once the batch is published. An earlier batch that is not published yet is returned instead
+    of this one. Raises CheckpointRefused if a later batch is sealed.
     """
     args = [batch, manifest.to_json(), manifest.messages]
 
@@ -87,9 +91,9 @@ def seal(key: str, batch: int, manifest: Manifest) -> Request[tuple[int, Manifes
 
 
 def announce(key: str, batch: int, manifest: Manifest, name: str) -> Request[bool]:
-    """Announce that all of a sealed batch is published, before the evidence is checked.
+    """Announce that a sealed batch is published, before its evidence is checked.
 
-    name: a name that no other announcement has. Answers False where this manifest is not sealed.
+    name: a name that no other announcement has. The answer is False if this manifest is not sealed.
     """
     return Request([Call("announce", [key], [batch, manifest.digest, name])], _yes)
 
@@ -97,16 +101,16 @@ def announce(key: str, batch: int, manifest: Manifest, name: str) -> Request[boo
 def conclude(key: str, batch: int, name: str) -> Request[bool]:
     """Note that all stages of a sealed batch are published.
 
-    Answers False where the announcement of that name is gone: Redis fell back meanwhile, or another
-    driver is at work.
+    The answer is False if the announcement of that name is gone: Redis has lost writes since then,
+    or another driver is at work.
     """
     return Request([Call("conclude", [key], [batch, name, FORGET_STAGES_MS])], _yes)
 
 
 def unseal(key: str, batch: int, manifest: Manifest) -> Request[bool]:
-    """Let a batch that has lost a stage be staged anew.
+    """Remove the seal of a batch that has lost a stage, so that it can be staged again.
 
-    Answers False where this manifest is not sealed and pending any more.
+    The answer is False if this manifest is no longer sealed and unpublished.
     """
     args = [batch, manifest.digest, FORGET_STAGES_MS]
     return Request([Call("unseal", [key], args)], _yes)

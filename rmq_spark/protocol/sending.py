@@ -11,24 +11,24 @@ from rmq_spark.protocol.messagepack import Pairs, calls_of, lowest_of
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
 
-# Lua passes up to 7999 values to a call. A send blocks Redis for about 2 us a message, so others'
-# calls wait less than 10 ms.
+# Each message is two values, and Lua passes at most 7999 to a call. A send blocks Redis for about
+# 2 us a message, so the calls of others wait less than 10 ms.
 MESSAGES_A_SEND = 3900
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """How many messages were new, and how many merged with one already stored."""
+    """The number of messages that were new, and that merged with a stored message."""
 
     new: int
     merged: int
 
 
 def send(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[SendResult]:
-    """Send messages to all consumer groups; answer how many were new in the first group.
+    """Send messages to all consumer groups. The answer has the counts of the first group.
 
-    by_slot: by slot, score, content, score, content, ... The score of a RangeMerge message is its
-    time range; of other types, the score in the store.
+    by_slot: score, content, score, content, ... for each slot. The score of a RangeMerge message is
+    its time range in ms; for other types, it is the score in the store.
     """
     calls = [
         _send_call(queues, slot, part)
@@ -50,7 +50,10 @@ def _send_call(queues: TopicQueues, slot: int, pairs: Pairs) -> Call:
 
 
 def cancel(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]]) -> Request[int]:
-    """Remove contents, by slot, that no consumer of this group has claimed; answer how many."""
+    """Remove messages that no consumer of this group has claimed. The answer is their number.
+
+    contents: the contents of the messages, by slot.
+    """
     calls = [
         Call("cancel", queues.keys_of(slot, "store retry stats"), part)
         for slot, wanted in contents.items()
@@ -60,9 +63,10 @@ def cancel(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]]) -> Requ
 
 
 def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[int]:
-    """Bring messages back from the DeadQueue as first deliveries; answer how many were there.
+    """Move messages from the dead queue to the store as first deliveries.
 
-    by_slot: by slot, score (> 16), content, score, content, ...
+    by_slot: score (above 16), content, score, content, ... for each slot. The answer is the number
+    of messages that were in the dead queue.
     """
     calls = [
         Call("requeue", queues.keys_of(slot, "store retry dead stats"), [queues.sends_times], part)
@@ -75,10 +79,10 @@ def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[int]:
 def purge(
     queues: TopicQueues, by_slot: Mapping[int, Sequence[Any]], kind: QueueKind
 ) -> Request[int]:
-    """Delete messages from one queue for good; answer how many were there.
+    """Delete messages from one queue for good. The answer is the number of deleted messages.
 
-    by_slot: by slot, score, content, score, content, ... A message whose score has changed (it
-    was sent again, or died again) stays; an empty score stands for any.
+    by_slot: score, content, score, content, ... for each slot. A message whose score has changed
+    (it was sent again, or died again) stays; an empty score matches every score.
     """
     counter = "" if kind is QueueKind.DEAD else "cancelled"
     calls = [

@@ -1,4 +1,4 @@
-"""Requests of a sink: stage messages, hidden from consumers, and publish them."""
+"""Requests of an exactly-once sink: stage messages, hidden from consumers, and publish them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from rmq_spark.protocol.topic_queues import TopicQueues
 
 MESSAGES_A_STAGING = 3900
 STAGES_A_DISCARD = 1000
-# A pipeline of small requests runs in one go; 16 calls of 4096 messages block Redis for 0.2 s.
+# Redis runs a pipeline of small requests without a break: 16 full calls block it for 0.2 s.
 PUBLISHES_A_PIPELINE = 16
 
 
 @dataclass(frozen=True)
 class StageName:
-    """The name of the stage of one attempt of one task. No two attempts share a name."""
+    """The name of a stage, which is unique to one attempt of one task."""
 
     query: str
     batch: int
@@ -29,7 +29,7 @@ class StageName:
 
     @staticmethod
     def parse(text: str) -> "StageName":
-        """Read what str made."""
+        """Parse a text that str returned."""
         query, batch, partition, attempt = text.split(":")
         return StageName(query, int(batch), int(partition), attempt)
 
@@ -43,18 +43,18 @@ class Begun:
 
     @staticmethod
     def parse(text: bytes) -> "Begun":
-        """Read what the scripts stage and publish wrote."""
+        """Parse the text that the scripts stage and publish write."""
         return Begun(*map(int, text.split()))
 
 
 def stage(
     queues: TopicQueues, name: str, by_slot: Mapping[int, Pairs], held: Mapping[int, int]
 ) -> Request[dict[int, int]]:
-    """Append messages to a stage; answer how many it now holds, by slot.
+    """Append messages to a stage. The answer is the stage's new number of messages, by slot.
 
-    by_slot: by slot, score, content, score, content, ..., at most MESSAGES_A_STAGING messages.
-    held: by slot, how many messages the stage should hold before. Raises ServerFull, and StageLost
-    where the stage holds another number.
+    by_slot: score, content, score, content, ... for each slot, at most MESSAGES_A_STAGING messages.
+    held: the number of messages that the stage must hold before, by slot. Raises ServerFull, and
+    StageLost if the stage holds another number.
     """
     calls = [
         Call("stage", _keys(queues, slot, name), [name, held.get(slot, 0), len(pairs) // 2], pairs)
@@ -66,11 +66,11 @@ def stage(
 def publish(
     queues: TopicQueues, totals: Mapping[int, Mapping[str, int]]
 ) -> BoundedRequest[SendResult]:
-    """Move stages into the stores.
+    """Move the messages of stages into the stores.
 
-    totals: by slot and name, how many messages each stage was given. A stage that was published
-    before adds nothing. Raises StageLost where a stage and its published messages do not add up to
-    its total.
+    totals: the number of messages that each stage was given, by slot and stage name. A stage that
+    is already published adds nothing. Raises StageLost if the messages in a stage and those
+    published from it do not add up to its total.
     """
     send_script = queues.definition.type.send_script
     calls = [
@@ -91,7 +91,7 @@ def _sent(replies: list[list[list[int]]]) -> SendResult:
 
 
 def discard(queues: TopicQueues, names: Mapping[int, Iterable[str]]) -> Request[int]:
-    """Delete stages, by slot; answer how many lists there were."""
+    """Delete stages, by slot. The answer is the number of stages that held messages."""
     keys = queues.keys
     calls = [
         Call("discard", [keys.stages(slot), *(keys.stage(slot, name) for name in part)], part)

@@ -8,7 +8,7 @@ from rmq_spark.topics.definition import Keys, TopicDefinition
 
 @dataclass(frozen=True)
 class TopicQueues:
-    """A topic, and the keys of one consumer group in it."""
+    """The definition of a topic, and its keys in one consumer group."""
 
     definition: TopicDefinition
     keys: Keys
@@ -20,26 +20,26 @@ class TopicQueues:
 
     @property
     def descending(self) -> int:
-        """1 where the highest score is delivered first, as scripts take it."""
+        """The flag for scripts: 1 if the highest score is delivered first, else 0."""
         return int(self.definition.type.descending)
 
     @property
     def has_due_times(self) -> int:
-        """1 where scores are due times, as scripts take it."""
+        """The flag for scripts: 1 if scores are due times, else 0."""
         return int(self.definition.type.has_due_times)
 
     @property
     def sends_times(self) -> int:
-        """1 where messages are sent with due times, which may have passed, as scripts take it."""
+        """The flag for scripts: 1 if a due time may have passed when it is sent, else 0."""
         return int(self.definition.type.send_script == "send_at")
 
     @property
     def backoff(self) -> str:
-        """The waits before each retry, ms, as scripts take them."""
+        """The argument for scripts: the waits before each retry, in ms, separated by commas."""
         return ",".join(map(str, self.definition.retry_backoff_ms))
 
     def keys_of(self, slot: int, kinds: str) -> tuple[str, ...]:
-        """Return the keys of a slot by the names of their methods, such as "store retry"."""
+        """Return the keys of a slot. kinds: names of methods of Keys, such as "store retry"."""
         return keys_of(self.keys, slot, kinds)
 
     def of_group(self, group: str) -> "TopicQueues":
@@ -50,5 +50,8 @@ class TopicQueues:
 
 @lru_cache(maxsize=8192)
 def keys_of(keys: Keys, slot: int, kinds: str) -> tuple[str, ...]:
-    """Return the keys of a slot by the names of their methods. Cached: the hot paths ask again."""
+    """Return the keys of a slot. kinds: names of methods of Keys, such as "store retry".
+
+    Cached, because the hot paths need the same keys again and again.
+    """
     return tuple(getattr(keys, kind)(slot) for kind in kinds.split())

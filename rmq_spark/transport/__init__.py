@@ -1,1 +1,6 @@
-"""The way to Redis: connections, retries, routing and errors."""
+"""The way to Redis: connections, retries, routing, errors and permissions.
+
+Read server first: it runs requests. connection parses the options of the connection and builds the
+redis-py client. routing sends commands to one server or to the nodes of a cluster. failures turns
+errors into an RmqError and knows which ones may pass. acl checks the permissions of the Redis user.
+"""
