@@ -1,4 +1,4 @@
-"""``python -m rmq_spark.jobs NAME ...``: run a job."""
+"""The command ``python -m rmq_spark.jobs NAME ...``, which runs a job."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The topics that a job for all topics works on."""
+"""The choice of topics and connection, for jobs that work on several topics."""
 
 import argparse
 import re
@@ -13,7 +13,7 @@ from rmq_spark.transport.server import Server
 
 
 def add_topics(parser: argparse.ArgumentParser) -> None:
-    """Add --topics, and the options of the connection."""
+    """Add --topics and --option, the options of the connection, to a parser."""
     parser.add_argument(
         "--topics",
         type=_pattern,
@@ -31,7 +31,10 @@ def add_topics(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def broker_of(given: argparse.Namespace) -> Iterator[Broker]:
-    """Open the broker that the options name. Raises InvalidOption, ServerError."""
+    """Open the broker that the options name, and close it at the end.
+
+    Raises InvalidOption, ServerError.
+    """
     values = CONNECTION.parse(given.option)
     broker = Broker(Server(connection_of(values)), key_prefix=values[KEY_PREFIX])
     try:
@@ -41,6 +44,7 @@ def broker_of(given: argparse.Namespace) -> Iterator[Broker]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
+    """Compile a regular expression. Raises ArgumentTypeError if it is not one."""
     try:
         return re.compile(text)
     except re.error as error:

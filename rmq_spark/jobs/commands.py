@@ -1,4 +1,7 @@
-"""The jobs by name. Every way to start one ends here: ``rmq job``, ``python -m``, spark-submit."""
+"""The table of jobs, and the command line that runs one.
+
+All ways to start a job end here: ``rmq job``, ``python -m`` and spark-submit.
+"""
 
 import argparse
 import logging
@@ -7,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import PySparkException
 
 from rmq_spark import exit_codes
@@ -16,8 +19,8 @@ from rmq_spark.jobs.program import Job
 from rmq_spark.spark.failure_cause import cause
 
 PROGRAM = "python -m rmq_spark.jobs"
-# By name, the module that defines the job as JOB. Imported by name, because a module that is run
-# with python -m would otherwise have to import the table that imports it.
+# For each job, the module that defines it as JOB. The table has names, not imports: a job's module
+# that is run with python -m imports this module, so importing it here would be circular.
 MODULES = {
     "send": "rmq_spark.jobs.send",
     "relay_outbox": "rmq_spark.jobs.outbox.relay_outbox",
@@ -36,20 +39,20 @@ that ended the job, such as 130 for Ctrl-C.
 def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run the job that the arguments name, and return its exit code.
 
-    arguments: the job's name and its own arguments; by default those of this process.
-    program: the command before the job's name, for the help.
+    arguments: the job's name and its own arguments; by default those of this process. program: the
+    command before the job's name, for the help.
     """
     given = new_parser(program).parse_args(arguments)
     return run(given.job, given)
 
 
 def run_job(name: str) -> NoReturn:
-    """Run a job with the arguments of this process, and exit."""
+    """Run a job with the arguments of this process, and exit with its exit code."""
     sys.exit(main([name, *sys.argv[1:]]))
 
 
 def new_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """Return the parser of all jobs. It sets ``job`` to the one that is named."""
+    """Build the parser of all jobs. It sets ``job`` to the Job that the arguments name."""
     parser = argparse.ArgumentParser(
         prog=program,
         description=DESCRIPTION,
@@ -75,7 +78,7 @@ def run(job: Job, given: argparse.Namespace) -> int:
     """Run a job, print its result or its error, and return its exit code."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("rmq_spark").setLevel(logging.INFO)
-    # Spark logs here what it then raises, and the job prints.
+    # Spark logs errors here that it then raises, and that the job prints.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -90,11 +93,11 @@ def run(job: Job, given: argparse.Namespace) -> int:
 
 
 def _text_and_code(error: Exception) -> tuple[str, int]:
-    """Return an error as one line, and the exit code for it."""
+    """Return the text of an error and its exit code."""
     if isinstance(error, RmqError):
         return str(error), exit_codes.of_error(error)
     text = cause(error)
-    # An error of one of Spark's Python processes arrives as text.
+    # An error that was raised in one of Spark's Python processes arrives as text only.
     name, _, message = text.partition(": ")
     if not name.startswith("rmq_spark."):
         return text, exit_codes.FAILED

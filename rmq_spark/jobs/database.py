@@ -1,4 +1,4 @@
-"""A database that Spark reaches through JDBC: a connection of the driver, and its errors."""
+"""A database that Spark reaches through JDBC: connections, statements and errors."""
 
 import os
 import re
@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # it has none
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # likewise
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no types
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.sql import SparkSession
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.sql_dialects import Dialect, driver_of, has_users, is_fault_of_row
 
-# A table's name becomes part of statements.
+# The name of a table becomes part of SQL statements, without quotes.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
-# Spark wraps the exception of a task in those of the stage and the job.
+# Spark wraps a task's exception in others. Look at no more causes than this.
 _MOST_CAUSES = 30
 _STATE_METHODS = (
     ("java.sql.SQLException", "getSQLState"),
@@ -49,10 +49,11 @@ class Database:
     def connect(self) -> "Connection":
         """Open a new connection, which commits every statement.
 
-        Raises JobFailed if there is no driver, Py4JJavaError if the database refuses.
+        Raises JobFailed if there is no driver, and Py4JJavaError if the database refuses the
+        connection.
         """
         jdbc = self._jvm.org.apache.spark.sql.execution.datasources.jdbc
-        # Spark demands the name of a table, but does not read it here.
+        # Spark demands the name of a table, but does not use it here.
         given = self._jvm.PythonUtils.toScalaMap({**self.options, "dbtable": "rmq"})
         try:
             options = jdbc.JDBCOptions(given)
@@ -68,10 +69,10 @@ class Database:
 
 
 def jdbc_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options, and the driver, the user and the password that they lack.
+    """Return the options, with the driver, user and password added if they lack them.
 
-    User and password come from RMQ_JDBC_USER and RMQ_JDBC_PASSWORD: the list of processes does not
-    show the environment.
+    User and password come from RMQ_JDBC_USER and RMQ_JDBC_PASSWORD, because the list of processes
+    does not show the environment. Raises InvalidOption if the url contains a user or a password.
     """
     shown = re.split(r"[?;]", options["url"])[0]
     if re.search(r"[^:]@|password *=", shown, re.IGNORECASE):
@@ -91,7 +92,7 @@ def jdbc_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class Connection:
-    """A connection that runs statements. A context manager, which closes it."""
+    """A connection that runs SQL statements, and a context manager that closes it."""
 
     def __init__(self, database: Database, java: Any) -> None:
         self._database = database
@@ -105,12 +106,12 @@ class Connection:
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect of the database."""
+        """The SQL dialect of the database."""
         return self._database.dialect
 
     @property
     def address(self) -> str:
-        """The address of the database."""
+        """The url of the database, without the part that may hold secrets."""
         return self._database.address
 
     def quoted(self, name: str) -> str:
@@ -120,31 +121,34 @@ class Connection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all statements at the end, or none of them after an error."""
+        """Run statements as one transaction: commit at the end, roll back after an error."""
         self._java.setAutoCommit(False)
         try:
             yield
         except BaseException:
-            self._undo(self._java.rollback)
+            self._clean_up(self._java.rollback)
             raise
         else:
             self._java.commit()
         finally:
-            self._undo(lambda: self._java.setAutoCommit(True))
+            self._clean_up(lambda: self._java.setAutoCommit(True))
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo the statements since the savepoint after an error, within a transaction."""
+        """Set a savepoint within a transaction; after an error, roll back to it."""
         point = self._java.setSavepoint()
         try:
             yield
         except BaseException:
-            self._undo(lambda: self._java.rollback(point))
+            self._clean_up(lambda: self._java.rollback(point))
             raise
         self._java.releaseSavepoint(point)
 
-    def _undo(self, step: Callable[[], None]) -> None:
-        """Undo. If the connection is gone, the database has done so already."""
+    def _clean_up(self, step: Callable[[], None]) -> None:
+        """Run a cleanup step, and ignore its error if the connection is gone.
+
+        The database has then rolled back by itself.
+        """
         try:
             step()
         except Exception:
@@ -166,7 +170,7 @@ class Connection:
                 statement.executeBatch()
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return the rows that a query finds. Only for few rows: each value is a call."""
+        """Return the rows that a query finds. Only for few rows: each value is a call to Java."""
         with self._prepared(sql, values) as statement:
             found = statement.executeQuery()
             width = found.getMetaData().getColumnCount()
@@ -176,26 +180,30 @@ class Connection:
             return rows
 
     def columns(self, table: str) -> dict[str, int]:
-        """Return the columns of a table with their java.sql.Types; none if there is no table.
+        """Return the columns of a table with their java.sql.Types; empty if there is no table.
 
-        The names are spelled as in the database. Raises InvalidOption for a name that needs quotes.
+        The names are spelled as in the database. Raises InvalidOption for a table that needs
+        quotes.
         """
         meta = self._java.getMetaData()
         schema, _, name = check_name(table).rpartition(".")
-        # The case in which the database stores a name without quotes.
+        # Use the case in which the database stores a name without quotes.
         fold = str.upper if meta.storesUpperCaseIdentifiers() else str.lower
         place = (fold(schema) or self._java.getSchema(), fold(name))
         found = meta.getColumns(None, *place, "%")
         columns = {}
         while found.next():
-            # The request was a pattern, in which an underscore is any character.
+            # getColumns takes a pattern, in which an underscore matches any character.
             if (found.getString("TABLE_SCHEM"), found.getString("TABLE_NAME")) != place:
                 continue
             columns[str(found.getString("COLUMN_NAME"))] = int(found.getInt("DATA_TYPE"))
         return columns
 
     def create(self, table: str, *statements: str) -> None:
-        """Create a table in one transaction, unless it exists, or another job creates it now."""
+        """Create a table with statements in one transaction, unless the table exists.
+
+        Does nothing if another job creates the table at the same time.
+        """
         if self.columns(table):
             return
         try:
@@ -213,7 +221,7 @@ class Connection:
             self._bind(statement, values)
             yield statement
         finally:
-            self._undo(statement.close)
+            self._clean_up(statement.close)
 
     def _bind(self, statement: Any, values: Sequence[Any]) -> None:
         for at, value in enumerate(values, 1):
@@ -224,7 +232,7 @@ class Connection:
 
 
 def check_name(table: str) -> str:
-    """Return the name of a table. Raises InvalidOption for a name that needs quotes."""
+    """Check and return the name of a table. Raises InvalidOption for a name that needs quotes."""
     if not _NAME.fullmatch(table):
         raise InvalidOption(
             f"The table {table!r} is not accepted. Accepted: letters, digits and underscores, "
@@ -236,7 +244,7 @@ def check_name(table: str) -> str:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why a row cannot be written. state: the SQLSTATE."""
+    """The reason why a row can never be written. state: the SQLSTATE."""
 
     state: str
     text: str
@@ -246,7 +254,7 @@ class Refusal:
 
 
 def refusal(spark: SparkSession, error: BaseException) -> Refusal | None:
-    """Return why an error means that a row can never be written; None for other errors."""
+    """Return the reason if an error means that a row can never be written, or else None."""
     gateway = spark.sparkContext._gateway
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     deepest = None

@@ -19,12 +19,12 @@ It takes nothing from a consumer that is alive.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the job."""
+    """Add the arguments of the job to a parser."""
     add_topics(parser)
 
 
 def expire(given: argparse.Namespace) -> str:
-    """Give messages back, and return a line for each topic."""
+    """Give back messages whose lease has expired. Return a line for each topic."""
     with broker_of(given) as broker:
         lines = [_expire(broker, topic) for topic in broker.topics(given.topics.fullmatch)]
     return "\n".join(lines) or "No topic matches."

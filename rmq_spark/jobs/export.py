@@ -1,11 +1,11 @@
-"""The job ``export``: write the messages of topics with any format of Spark."""
+"""The job ``export``: write the messages of topics in any format of Spark."""
 
 import argparse
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the job."""
+    """Add the arguments of the job to a parser."""
     parser.add_argument(
         "--topic", required=True, metavar="NAMES", help="topics, separated by commas (required)"
     )
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def export(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Run the query until nothing is due (--once) or a signal ends it; return its totals."""
+    """Run the query until nothing is due (--once) or a signal ends it. Return its totals."""
     target = _target(spark, given)
     topics = "topics" if "," in given.topic else "topic"
     messages = (
@@ -95,7 +95,7 @@ def export(spark: SparkSession, given: argparse.Namespace) -> str:
             _run_to_the_end_of_a_batch(query, ending)
         finally:
             query.stop()
-            with suppress(Py4JError):  # the next start drops its stage, too
+            with suppress(Py4JError):  # if it fails, the next start drops the stage
                 target.close()
     return f"{totals['done']:,} messages done, {totals['refused']:,} of them refused"
 
@@ -115,15 +115,16 @@ def _target(spark: SparkSession, given: argparse.Namespace) -> Target:
 
 
 class _Ended(Exception):
-    """The end of a query, before it begins another batch."""
+    """The exception that ends a query before its next batch."""
 
 
 def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
-    """Wait until the query ends, or the job is asked to end and every batch is committed.
+    """Wait until the query ends, or until a signal comes and all begun batches are committed.
 
-    Messages that a stopped query has not committed go to others when its lease ends, and they would
-    write a finished batch again. A batch is committed in Redis when Spark asks for the next one.
-    That request raises _Ended; or Spark finds that nothing is due.
+    Redis commits a batch only when Spark asks for the next one. If the query stopped before that,
+    its messages would go to other consumers when the lease expires, and a finished batch would be
+    written again. So the wait ends when the next batch raises _Ended, or when Spark finds that
+    nothing is due.
     """
     try:
         while not has_ended(query):
@@ -137,11 +138,11 @@ def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
 def _into(
     target: Target, given: argparse.Namespace, totals: dict[str, int], ending: Ending
 ) -> Callable[[DataFrame, int], None]:
-    """Return the function that writes a batch. It adds to the totals."""
+    """Return the function that writes a batch and adds to the totals."""
 
     def shape(messages: DataFrame) -> DataFrame:
         if not given.binary:
-            # This fails for a content that is not text, as --select may: the message is refused.
+            # Fails if the content is not UTF-8, as --select may. The message is then refused.
             text = sql.validate_utf8(sql.col("content").cast("string"))
             messages = messages.withColumn("content", text)
         return shaped(messages, "messages", given.select, given.where, NUMBER)
@@ -150,8 +151,8 @@ def _into(
 
     def write(messages: DataFrame, number: int) -> None:
         nonlocal begun
-        # The first batch may be one that a killed export wrote but did not commit: it must not go
-        # to others.
+        # The first batch may be one that a killed export wrote but did not commit. Run it, so that
+        # its messages do not go to others.
         if ending.is_asked and begun:
             raise _Ended
         begun = True

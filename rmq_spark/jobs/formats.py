@@ -1,4 +1,4 @@
-"""Where a job reads or writes: a format of Spark and its options, from the command line."""
+"""The arguments for the place that a job reads or writes: a format of Spark and its options."""
 
 import argparse
 import os
@@ -12,7 +12,10 @@ FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 
 
 def add_place(parser: argparse.ArgumentParser, flag: str, option_flag: str, what: str) -> None:
-    """Add the arguments of a format. flag, option_flag: such as --to and --target-option."""
+    """Add the arguments that choose a format and its options.
+
+    flag, option_flag: such as --to and --target-option. what: the help of flag.
+    """
     parser.add_argument(
         flag, dest="format", required=True, metavar="FORMAT", help=f"{what} (required)"
     )
@@ -33,7 +36,10 @@ def add_place(parser: argparse.ArgumentParser, flag: str, option_flag: str, what
 
 
 def place_options(given: argparse.Namespace) -> dict[str, str]:
-    """Return the options for Spark. Raises InvalidOption if the format needs another one."""
+    """Return the options of the chosen format for Spark.
+
+    Raises InvalidOption if an option that the format needs is missing.
+    """
     options = dict(getattr(given, given.option_dest))
     names = {"url": given.url, "dbtable": given.table} if is_jdbc(given) else {"path": given.path}
     options |= {name: value for name, value in names.items() if value is not None}
@@ -47,5 +53,5 @@ def place_options(given: argparse.Namespace) -> dict[str, str]:
 
 
 def is_jdbc(given: argparse.Namespace) -> bool:
-    """Check whether the format is a table of a database."""
+    """Check whether the chosen format is jdbc, a table of a database."""
     return bool(given.format == "jdbc")

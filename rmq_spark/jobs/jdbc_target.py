@@ -1,11 +1,11 @@
-"""A table of a database as the target of an export. A kill at any time repeats no batch.
+"""The target jdbc of an export: a table to which each batch is written exactly once.
 
-Spark writes a batch into a stage: a table with the columns of the target and none of its
+Spark writes a batch into a stage: a table with the columns of the target but without its
 constraints. Then one transaction of the driver does the rest::
 
     note the batch's number        compare-and-set: a batch that is noted already is skipped
     stage -> target                halving, with savepoints, finds rows that a constraint refuses
-    look for duplicate rows        a task that Spark took for lost may have written, too
+    look for duplicate rows        a task that Spark considered lost may have written, too
     refused -> exceptions table
     commit
 
@@ -31,19 +31,19 @@ from rmq_spark.jobs.sql_dialects import create_empty_copy
 from rmq_spark.jobs.targets import NUMBER, ExportBatch
 
 LEDGER = "rmq_export"
-# Columns of the stage. A row has the same ROW whenever a task writes it. Rows of an earlier attempt
-# are ignored, because a late task may still write them.
+# Columns of the stage. ROW identifies a row, whichever task writes it. Rows of earlier attempts are
+# ignored, because a late task may still write them.
 ATTEMPT, ROW = "rmq_attempt", "rmq_row"
 _TRIES = 3
 _LAST = 2**63 - 1  # no message has a higher number
 
 
-class _RanTwice(Exception):
-    """The stage holds duplicate rows."""
+class _DuplicateRows(Exception):
+    """The exception for a stage that holds duplicate rows."""
 
 
 class JdbcTarget:
-    """A table as a target.
+    """A table of a database as the target of an export.
 
     options: those of Spark's format jdbc. exceptions: a table of the same database.
     """
@@ -52,7 +52,7 @@ class JdbcTarget:
         self._table = check_name(options["dbtable"])
         self._exceptions = check_name(exceptions)
         self._database = Database(spark, options)
-        # They are in the schema of the target, where the user can probably create tables.
+        # Both are in the target's schema, where the user can probably create tables.
         schema, dot, _ = self._table.rpartition(".")
         self._ledger = f"{schema}{dot}{LEDGER}"
         self._stage = f"{schema}{dot}rmq_stage_{uuid.uuid4().hex[:12]}"
@@ -60,17 +60,17 @@ class JdbcTarget:
         self._attempt = 0
 
     def write(self, batch: ExportBatch) -> int:
-        """See Target."""
+        """Write a batch once, however often it is replayed. See Target.write."""
         with self._database.connect() as connection:
             if not self._columns:
                 self._begin(connection, batch)
             for _ in range(_TRIES):
                 if self._noted(connection, batch):
                     return 0
-                # TRUNCATE would wait for the transaction of a lost task.
+                # Not TRUNCATE, which would wait for the transaction of a lost task.
                 connection.update(f"DELETE FROM {self._stage}")
                 refused = self._fill(batch)
-                with suppress(_RanTwice):
+                with suppress(_DuplicateRows):
                     return self._commit(connection, batch, refused)
         raise JobFailed(
             f"Spark wrote duplicate rows in each of {_TRIES} tries, because executors die or seem "
@@ -78,7 +78,7 @@ class JdbcTarget:
         )
 
     def close(self) -> None:
-        """See Target."""
+        """Drop the stage."""
         if self._columns:
             with self._database.connect() as connection:
                 _drop(connection, self._stage)
@@ -117,7 +117,10 @@ class JdbcTarget:
         self._columns = columns
 
     def _columns_of(self, connection: Connection, rows: DataFrame) -> list[str]:
-        """The target's columns that are written, in quotes. Raises JobFailed for one it lacks."""
+        """Return the columns of the target to write, in quotes.
+
+        Raises JobFailed if the target lacks one.
+        """
         there = {name.lower(): name for name in connection.columns(self._table)}
         wanted = [name for name in rows.columns if name != NUMBER]
         for name in wanted:
@@ -135,29 +138,35 @@ class JdbcTarget:
         return bool(connection.query(noted, batch.query, batch.batch))
 
     def _note(self, connection: Connection, batch: ExportBatch) -> bool:
-        """Note the batch. Returns False if another run has; waits for one that is doing so."""
+        """Note the batch, and return True; False if another run has noted it.
+
+        Waits for a run that is just noting it.
+        """
         change = f"UPDATE {self._ledger} SET batch = ? WHERE query = ? AND batch < ?"
         return bool(connection.update(change, batch.batch, batch.query, batch.batch))
 
     def _fill(self, batch: ExportBatch) -> dict[int, Refusal]:
-        """Write the batch into the stage, and return the messages that fail even there."""
+        """Write the batch into the stage. Return the messages that fail even there."""
         self._attempt += 1
         rows = batch.shape(batch.messages)
         why = self._staged(rows, sql.monotonically_increasing_id())
         if why is None:
             return {}
-        self._attempt += 1  # other tasks may have committed
+        self._attempt += 1  # tasks of the failed write may have committed
         of_message = Window.partitionBy(NUMBER).orderBy(NUMBER)
 
         def attempt(first: int, last: int) -> Refusal | None:
-            # One task is one transaction: all of its rows are staged, or none.
+            # One task is one transaction, so either all rows are staged or no row is.
             rows = batch.between(first, last).coalesce(1)
             return self._staged(rows, sql.row_number().over(of_message))
 
         return refused_among(batch.numbers(), attempt, batch.most_refused)
 
     def _staged(self, rows: DataFrame, place: Column) -> Refusal | None:
-        """Append rows to the stage. place: unique to a row, and the same when its task reruns."""
+        """Append rows to the stage. Return the reason if they can never be written.
+
+        place: unique to a row, and the same when its task is run again.
+        """
         rows = rows.withColumn(ROW, sql.concat_ws(":", NUMBER, place))
         rows = rows.withColumn(ATTEMPT, sql.lit(self._attempt).cast("long"))
         try:
@@ -173,9 +182,9 @@ class JdbcTarget:
     def _commit(
         self, connection: Connection, batch: ExportBatch, refused: dict[int, Refusal]
     ) -> int:
-        """Move the stage to the target, and return how many messages are refused.
+        """Move the stage to the target in one transaction. Return how many messages are refused.
 
-        Raises _RanTwice, after a rollback.
+        Raises _DuplicateRows after a rollback.
         """
         with connection.transaction():
             if not self._note(connection, batch):
@@ -186,12 +195,12 @@ class JdbcTarget:
                 self._attempt,
             )
             if too_many:
-                raise _RanTwice
+                raise _DuplicateRows
             insert_exceptions(connection, self._exceptions, batch.exceptions(refused))
         return len(refused)
 
     def _insert(self, connection: Connection, batch: ExportBatch) -> dict[int, Refusal]:
-        """Move the stage to the target, and return the messages that a constraint refuses."""
+        """Move the stage to the target. Return the messages that a constraint refuses."""
         names = ", ".join(self._columns)
         move = (
             f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._stage} "
@@ -212,6 +221,7 @@ class JdbcTarget:
 
 
 def _refusal_or_raise(spark: SparkSession, error: Exception) -> Refusal:
+    """Return the reason if an error is the fault of a row, or else raise the error."""
     why = refusal(spark, error)
     if why is None:
         raise error

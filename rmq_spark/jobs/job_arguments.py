@@ -1,4 +1,4 @@
-"""Arguments that several jobs share, and how their values are read."""
+"""Arguments that several jobs share, and functions that apply their values."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _OPTION = "NAME=VALUE"
 
 
 def add_spark_settings(parser: argparse.ArgumentParser) -> None:
-    """Add --conf, the settings of the Spark session."""
+    """Add --conf, the settings of the Spark session, to a parser."""
     add_options(parser, "--conf", "a setting of Spark, such as spark.jars=driver.jar; repeatable")
 
 
@@ -25,7 +25,10 @@ def add_options(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_shape(parser: argparse.ArgumentParser, of_what: str) -> None:
-    """Add --select and --where, which transform row by row."""
+    """Add --select and --where, which transform row by row.
+
+    of_what: the rows that they transform, for the help.
+    """
     parser.add_argument(
         "--select",
         metavar="SQL",
@@ -38,7 +41,10 @@ def add_shape(parser: argparse.ArgumentParser, of_what: str) -> None:
 
 
 def add_streaming(parser: argparse.ArgumentParser, required: bool) -> None:
-    """Add --checkpoint, --once and --trigger."""
+    """Add --checkpoint, --once and --trigger to a parser.
+
+    required: whether the job cannot run without --checkpoint.
+    """
     parser.add_argument(
         "--checkpoint",
         required=required,
@@ -65,25 +71,25 @@ def shaped(
 ) -> DataFrame:
     """Apply --where and --select to rows, which SQL knows as ``view``.
 
-    number: a column that is kept, whatever is selected.
+    number: a column to keep, whatever --select chooses.
     """
     rows.createOrReplaceTempView(view)
     wanted = select or "*"
     if number is None:
         return rows.sparkSession.sql(f"SELECT {wanted} FROM {view} WHERE {where or True}")
-    # It has another name meanwhile, because --select may be all columns.
+    # Renamed in between: --select may choose all columns, and would then contain it twice.
     kept = f"{number} AS {number}_kept, {wanted}"
     found = rows.sparkSession.sql(f"SELECT {kept} FROM {view} WHERE {where or True}")
     return found.drop(number).withColumnRenamed(f"{number}_kept", number)
 
 
 def add_duration(parser: argparse._ActionsContainer, option: Option[int]) -> None:
-    """Add an argument that is a duration."""
+    """Add an argument that is a duration, as its option parses it."""
     _add_parsed(parser, option, "DURATION")
 
 
 def add_number(parser: argparse._ActionsContainer, option: Option[int]) -> None:
-    """Add an argument that is a whole number."""
+    """Add an argument that is a whole number, as its option parses it."""
     _add_parsed(parser, option, "NUMBER")
 
 
@@ -100,7 +106,7 @@ def _add_parsed(parser: argparse._ActionsContainer, option: Option[int], form: s
 
 
 class _Options(argparse.Action):
-    """A collector of NAME=VALUE. It never shows a value, which may be a password."""
+    """An action that collects NAME=VALUE. It never shows a value, which may be a password."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""What every job has: its definition, a Spark session, and an end when a signal asks for it."""
+"""The frame of every job: its definition, its Spark session, and its end on a signal."""
 
 import argparse
 import importlib.util
@@ -27,11 +27,11 @@ SparkWork = Callable[[SparkSession, argparse.Namespace], str]
 
 @dataclass(frozen=True)
 class Job:
-    """A program for a schedule.
+    """A program to run on a schedule.
 
-    description: the help; its first paragraph is one line and summarizes the job.
-    add_arguments: add the job's own arguments to a parser. work: do the job, and return the line
-    that is printed at the end.
+    description: the help; its first paragraph is one line that summarizes the job. add_arguments:
+    adds the job's own arguments to a parser. work: does the job, and returns the line that is
+    printed at the end.
     """
 
     name: str
@@ -41,19 +41,19 @@ class Job:
 
     @property
     def summary(self) -> str:
-        """The job in one line, for a list of jobs."""
+        """The description of the job in one line, for a list of jobs."""
         return self.description.partition("\n")[0]
 
 
 class JobFailed(RmqError):
-    """A job cannot go on, for a reason that is not a wrong argument."""
+    """An error for a job that cannot go on, although its arguments are right."""
 
 
 class Ending:
     """A context manager that notes SIGTERM or Ctrl-C, so that a job can end in order.
 
-    It interrupts nothing: a call into the JVM that is cut off would block the cleanup. When the
-    context is left, the job exits with the signal's exit code. A second signal ends the job at
+    It interrupts nothing, because a call into the JVM that is cut off would block the cleanup. On
+    leaving the context, the job exits with the signal's exit code. A second signal ends the job at
     once, as a crash does.
     """
 
@@ -89,7 +89,7 @@ class Ending:
 
 
 def run_query(query: StreamingQuery) -> None:
-    """Wait until a query ends, or a signal asks the job to end; then stop the query.
+    """Wait until a query ends or a signal asks the job to end; then stop the query.
 
     Raises the error that ended the query.
     """
@@ -102,7 +102,10 @@ def run_query(query: StreamingQuery) -> None:
 
 
 def _is_found_by_spark() -> bool:
-    """Check whether Spark finds the format by itself: not in a zip, nor in a path with blanks."""
+    """Check whether Spark finds the format rmq by itself.
+
+    It does not if the package is in a zip, or if the path of Python contains a blank.
+    """
     found = importlib.util.find_spec("pyspark_rmq")
     installed = found is not None and Path(found.origin or "").is_file()
     return installed and " " not in sys.executable
@@ -115,7 +118,7 @@ def has_ended(query: StreamingQuery) -> bool:
 
 
 def in_session(work: SparkWork) -> Work:
-    """Give a job a Spark session of its own, with the settings of --conf."""
+    """Give a job's work a Spark session of its own, with the settings of --conf."""
 
     def in_new_session(given: argparse.Namespace) -> str:
         with _new_session(given.job.name, given.conf) as spark:
@@ -128,7 +131,7 @@ def in_session(work: SparkWork) -> Work:
 def _new_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """Open the session that spark-submit prepared, or one on all cores of this machine.
 
-    It names no master, because that would replace the master that was submitted.
+    Sets no master, because that would override the master given to spark-submit.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"rmq {name}")

@@ -1,23 +1,25 @@
-"""Find by halving the messages of a batch that a target can never take."""
+"""A search, by halving, for the messages of a batch that a target can never take."""
 
 from collections.abc import Callable, Sequence
 
 from rmq_spark.jobs.database import Refusal
 from rmq_spark.jobs.program import JobFailed
 
-# Write the messages from one number to another, inclusive: all, or none and return the reason.
+# Writes the messages between two numbers, inclusive. Returns None if it wrote all of them, or
+# writes no message and returns the reason.
 Attempt = Callable[[int, int], Refusal | None]
 
 
 class TooManyRefused(JobFailed):
-    """More messages of a batch are refused than --max-refused allows."""
+    """An error for a batch with more refused messages than --max-refused allows."""
 
 
 def refused_among(numbers: Sequence[int], attempt: Attempt, most: int) -> dict[int, Refusal]:
-    """Write all messages except those that are refused, and return the refused ones.
+    """Write all messages that the target takes. Return the refused ones, by number.
 
-    numbers: the numbers of the messages, ascending. Each refused message costs about
-    ``2 * log2(len(numbers))`` attempts. Raises TooManyRefused when there are more than ``most``.
+    numbers: the numbers of the messages, ascending. most: the number of refused messages that is
+    allowed. Each of them costs about ``2 * log2(len(numbers))`` attempts. Raises TooManyRefused if
+    there are more.
     """
     refused: dict[int, Refusal] = {}
     waiting = [numbers] if numbers else []
@@ -28,7 +30,7 @@ def refused_among(numbers: Sequence[int], attempt: Attempt, most: int) -> dict[i
             continue
         if len(some) > 1:
             half = len(some) // 2
-            waiting += [some[half:], some[:half]]  # the first half is next: rows come in order
+            waiting += [some[half:], some[:half]]  # pop takes the first half next: in order
             continue
         refused[some[0]] = why
         if len(refused) > most:

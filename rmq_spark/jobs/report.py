@@ -21,7 +21,7 @@ A row shows what the queues hold now, and the counters since the topic was creat
 a schedule. Each run appends all of its rows or none. Read files as one table with
 spark.read.parquet(path).
 """
-# The columns for counters. SQL names are in snake case, those of the scripts are not.
+# The counters of the scripts, and the columns for them, in the snake case of SQL.
 COUNTERS = {
     "accepted": "accepted",
     "merged": "merged",
@@ -39,19 +39,19 @@ SCHEMA = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the job."""
+    """Add the arguments of the job to a parser."""
     add_topics(parser)
     add_place(parser, "--to", "--target-option", "the format to write: parquet, jdbc, console, ...")
     add_spark_settings(parser)
 
 
 def report(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Append the figures, and return how many rows there are."""
+    """Append the figures of the chosen topics. Return how many rows there are, as text."""
     with broker_of(given) as broker:
         rows = [row for row in look(broker) if given.topics.fullmatch(row.topic)]
     options = place_options(given)
     if given.format in FILES:
-        # Each run has a folder: two writers in one folder would remove each other's files.
+        # Each run has its own folder: two writers in one folder would remove each other's files.
         options["path"] += f"/run={uuid.uuid4().hex}"
     frame = spark.createDataFrame([_figures(row) for row in rows], SCHEMA).coalesce(1)
     frame.write.format(given.format).options(**options).mode("append").save()

@@ -22,7 +22,7 @@ _SEARCHED = "content BINARY, topic STRING, slot INT, diedAt TIMESTAMP"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the job."""
+    """Add the arguments of the job to a parser."""
     parser.add_argument("--topic", required=True, help="the topic (required)")
     parser.add_argument(
         "--group", help="the consumer group whose dead messages to requeue (default: the first)"
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Requeue the messages, and return how many there are."""
+    """Requeue the chosen dead messages, or only count them. Return their number as text."""
     group = {} if given.group is None else {"group": given.group}
     scope = {
         SLOTS.name: given.slots,
@@ -55,13 +55,13 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
         .schema(_SEARCHED)
         .load()
     )
-    # A condition sees the content as text, or NULL where it is not UTF-8; the bytes are requeued.
+    # --where sees content as text, or as NULL if it is not UTF-8. The bytes are requeued.
     found = (
         dead.withColumnRenamed("content", "bytes")
         .withColumn("content", sql.try_validate_utf8(sql.col("bytes").cast("string")))
         .where(given.where or "true")
         .select("topic", "slot", sql.col("bytes").alias("content"))
-        # Find all before the first is requeued: a message that dies again is not found twice.
+        # Find all messages before requeuing one, so that one that dies again is not found twice.
         .localCheckpoint()
     )
     amount = found.count()
@@ -73,7 +73,7 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
 
 
 def _connection(options: dict[str, str]) -> dict[str, str]:
-    """Return the options that a read accepts, too."""
+    """Return the options of the connection, the only ones of the sink that a read accepts."""
     return {name: text for name, text in options.items() if CONNECTION.find(name)}
 
 

@@ -1,4 +1,4 @@
-"""The job ``send``: send rows of whatever Spark reads to topics."""
+"""The job ``send``: send the rows of anything that Spark reads to topics."""
 
 import argparse
 from typing import Any
@@ -34,7 +34,7 @@ priority, timeRange, slotBasis, topic. There are three ways to send:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the job."""
+    """Add the arguments of the job to a parser."""
     add_place(
         *(parser, "--from", "--source-option"),
         "the format to read: parquet, csv, json, jdbc, kafka, ...; or table, a table of Spark's "
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def send(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Send the rows in one of the three ways."""
+    """Send the rows in one of the three ways. Return the line that the job prints."""
     _check_way(given)
     sink = {**given.option, **({} if given.topic is None else {"topic": given.topic})}
     if given.run:
@@ -70,7 +70,7 @@ def send(spark: SparkSession, given: argparse.Namespace) -> str:
 
 
 def _send_run(spark: SparkSession, sink: dict[str, str], given: argparse.Namespace) -> str:
-    """Send the rows of a run, unless they are sent already."""
+    """Send the rows of a named run that are not sent yet."""
     folder = f"{given.checkpoint.rstrip('/')}/{given.run}"
     rows = spooled(spark, folder, lambda: _source(spark, given), lambda kept: _check(kept, sink))
     query = _stream(rows, sink, f"{folder}/sent", {"availableNow": True})
@@ -80,13 +80,14 @@ def _send_run(spark: SparkSession, sink: dict[str, str], given: argparse.Namespa
 
 
 def _check(rows: DataFrame, sink: dict[str, str]) -> None:
-    """Raise InvalidMessage for a row that its topic refuses; then no row is kept."""
+    """Raise InvalidMessage if a topic refuses a row. The run then keeps no row."""
     checked = with_refusals(rows, rows.columns, parse_sink_options(sink))
     for row in checked.where(f"{REASON} IS NOT NULL").select(REASON).limit(1).collect():
         raise InvalidMessage(row[0])
 
 
 def _check_way(given: argparse.Namespace) -> None:
+    """Raise InvalidOption if the arguments fit none of the three ways to send."""
     lasting = given.stream or given.run
     if lasting and not given.checkpoint:
         raise InvalidOption(
@@ -113,7 +114,7 @@ def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
 def _stream(
     rows: DataFrame, sink: dict[str, str], checkpoint: str, when: dict[str, Any]
 ) -> StreamingQuery:
-    """Send until the query ends, and return the query. when: the trigger."""
+    """Run a query that sends the rows, until it ends. Return the query. when: its trigger."""
     query = (
         rows.writeStream.format("rmq")
         .options(**{"deliveryGuarantee": "exactlyOnce", **sink})

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq_spark.errors import InvalidOption
@@ -15,7 +15,7 @@ _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # Spark skips files that 
 
 
 def check_run(name: str) -> None:
-    """Raise InvalidOption for a name that cannot be the name of a folder."""
+    """Raise InvalidOption for a run whose name cannot be the name of a folder."""
     if not _RUN.fullmatch(name):
         raise InvalidOption(
             f"--run {name!r} is not accepted. Accepted: 1 to 100 letters, digits and . _ - of "
@@ -29,7 +29,7 @@ def spooled(
     read: Callable[[], DataFrame],
     check: Callable[[DataFrame], None],
 ) -> DataFrame:
-    """Return the rows of a run as a stream of the files in its folder.
+    """Return the rows of a run, as a stream of the files in its folder.
 
     The first start reads the source, and keeps the rows if check raises nothing. Later starts do
     not read the source, which may be gone.
@@ -65,8 +65,8 @@ class _Place:
         return bool(self._system.exists(self._at(name)))
 
     def move(self, name: str, to: str) -> None:
-        """Rename a subfolder in one step. If another job was first, its folder stays."""
-        # Unlike that of FileSystem, this rename never moves a folder into an existing one.
+        """Rename a subfolder in one step. If another job was first, its subfolder stays."""
+        # Unlike FileSystem.rename, this never moves a folder into an existing one.
         files = self._hadoop.FileContext.getFileContext(self._system.getUri(), self._settings)
         none = getattr(self._hadoop, "Options$Rename").values()[:0]
         try:

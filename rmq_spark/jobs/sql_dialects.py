@@ -17,7 +17,7 @@ _OF_THE_ROW = ("22", "23", "44", "P0001")
 
 
 def driver_of(url: str) -> str | None:
-    """Return the class of the driver for a url, if Spark needs to know it."""
+    """Return the class of the driver for a url, if Spark needs to know it, or else None."""
     return next((driver for start, driver in _DRIVERS.items() if url.startswith(start)), None)
 
 
@@ -32,7 +32,7 @@ def is_fault_of_row(state: str) -> bool:
 
 
 class Dialect:
-    """Spark's dialect for a url. jvm: the JVM of the Spark session."""
+    """The SQL dialect of Spark for a url. jvm: the JVM of the Spark session."""
 
     def __init__(self, jvm: Any, url: str) -> None:
         self._jvm = jvm
@@ -55,7 +55,7 @@ class Dialect:
 
 
 def cut_text(text: str | None, length: int) -> str | None:
-    """Cut a text to a length. Databases in Java count a character beyond U+FFFF as two."""
+    """Cut a text to a length. A character beyond U+FFFF counts as two, as in databases in Java."""
     return text and text.encode("utf-16-le")[: 2 * length].decode("utf-16-le", "ignore")
 
 
@@ -65,12 +65,12 @@ def storable_text(text: str | None) -> str | None:
 
 
 def first_rows(order: str, amount: int) -> str:
-    """Return the end of a query that limits it to the first rows in an order."""
+    """Return the clauses that limit a query to the first ``amount`` rows in an order."""
     return f"ORDER BY {order} FETCH FIRST {amount} ROWS ONLY"
 
 
 def seconds_from_now(seconds: int) -> str:
-    """Return an expression for a time from now, by the clock and in the zone of the database.
+    """Return an SQL expression for a time from now, by the database's clock and in its zone.
 
     JDBC drivers translate the braces.
     """

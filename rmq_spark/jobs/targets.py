@@ -1,4 +1,4 @@
-"""Targets of an export: files and other formats of Spark. For databases see jdbc_target."""
+"""Targets of an export: files and other formats of Spark. For databases, see jdbc_target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +19,11 @@ BATCH = "rmq_batch"
 
 @dataclass(frozen=True)
 class ExportBatch:
-    """A batch of messages. Their numbers in the column NUMBER ascend with their order.
+    """A batch of messages, numbered in their order by the column NUMBER.
 
-    shape: transform messages into the rows to write; it keeps NUMBER. query, batch: the permanent
-    name of the batch: a replay holds the same messages.
+    shape: transforms messages into the rows to write, and keeps NUMBER. query, batch: the permanent
+    name of the batch; a replay holds the same messages. most_refused: the number of refused
+    messages that is allowed.
     """
 
     messages: DataFrame
@@ -37,7 +38,7 @@ class ExportBatch:
         return f"{self.query}-{self.batch}"
 
     def between(self, first: int, last: int) -> DataFrame:
-        """Return the rows to write for the messages from one number to another, inclusive."""
+        """Return the rows to write for the messages between two numbers, inclusive."""
         return self.shape(self.messages.where(sql.col(NUMBER).between(first, last)))
 
     def numbers(self) -> list[int]:
@@ -45,7 +46,7 @@ class ExportBatch:
         return sorted(row[0] for row in self.messages.select(NUMBER).collect())
 
     def exceptions(self, refused: dict[int, Refusal]) -> list[Refused]:
-        """Return the rows of the exceptions table for messages that are refused."""
+        """Return the rows of the exceptions table for refused messages."""
         if not refused:
             return []
         rows = self.messages.where(sql.col(NUMBER).isin(list(refused)))
@@ -61,7 +62,7 @@ class Target(Protocol):
     """A place that an export writes to."""
 
     def write(self, batch: ExportBatch) -> int:
-        """Write a batch, and put messages that are refused into the exceptions table.
+        """Write a batch, and put refused messages into the exceptions table.
 
         Returns how many messages are refused. Raises any other error; the batch is then replayed.
         """
@@ -73,7 +74,8 @@ class Target(Protocol):
 class SparkTarget:
     """A format that Spark writes by name. In files, a replayed batch replaces itself.
 
-    Only the transformation refuses messages here. exceptions: a folder of Parquet files.
+    Only the transformation refuses messages here, never the format. exceptions: a folder of Parquet
+    files.
     """
 
     def __init__(self, form: str, options: dict[str, str], exceptions: str) -> None:
@@ -82,7 +84,7 @@ class SparkTarget:
         self._exceptions = exceptions
 
     def write(self, batch: ExportBatch) -> int:
-        """See Target."""
+        """Write a batch, into its own subfolder if the format is files. See Target.write."""
         refused: dict[int, Refusal] = {}
         try:
             self._write(batch, batch.shape(batch.messages))
@@ -96,7 +98,7 @@ class SparkTarget:
         return len(refused)
 
     def close(self) -> None:
-        """See Target."""
+        """Do nothing: there are no tables to remove."""
 
     def _write(self, batch: ExportBatch, rows: DataFrame) -> None:
         rows = rows.drop(NUMBER)

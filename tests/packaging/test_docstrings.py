@@ -11,12 +11,17 @@ KEPT_IN = (
     "errors",
     "topics",
     "options",
+    "protocol",
     "transport",
+    "client",
     "ownership",
     "dev_servers",
     "metrics",
     "spark",
     "cli",
+    "protocol",
+    "client",
+    "jobs",
 )
 IMPERATIVES_IN_S = {"pass", "process", "press", "discuss", "guess", "express", "address", "focus"}
 NO_VERBS = {

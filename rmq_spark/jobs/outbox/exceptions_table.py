@@ -1,4 +1,4 @@
-"""The exceptions table: messages that were refused, and the reasons."""
+"""The exceptions table, with the messages that were refused and the reasons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,16 @@ from rmq_spark.jobs.database import Connection, check_name
 from rmq_spark.jobs.sql_dialects import cut_text, storable_text
 
 SUFFIX = "_exceptions"
-# In characters. A longer text is cut.
+# Lengths of columns, in characters. A longer text is cut.
 _NAME, _REASON = 300, 2000
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A row of the table. origin: the job that refused the message, and where it came from."""
+    """A row of the exceptions table.
+
+    origin: the job that refused the message, and the place that the message came from.
+    """
 
     origin: str
     topic: str | None
@@ -22,7 +25,7 @@ class Refused:
 
 
 def create_exceptions(connection: Connection, table: str) -> None:
-    """Create the table if it does not exist."""
+    """Create the exceptions table if it does not exist."""
     connection.create(
         table,
         f"CREATE TABLE {check_name(table)} (refused_at TIMESTAMP, origin VARCHAR({_NAME}), topic "
@@ -31,7 +34,7 @@ def create_exceptions(connection: Connection, table: str) -> None:
 
 
 def insert_exceptions(connection: Connection, table: str, refused: Sequence[Refused]) -> None:
-    """Append rows within the open transaction."""
+    """Append rows to the exceptions table, within the open transaction."""
     connection.update_each(
         f"INSERT INTO {check_name(table)} (refused_at, origin, topic, content, reason) "
         "VALUES (CURRENT_TIMESTAMP, ?, ?, ?, ?)",

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the job."""
+    """Add the arguments of the job to a parser."""
     parser.add_argument(
         "--url",
         default=os.environ.get("RMQ_JDBC_URL", DERBY),
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def relay(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Relay until nothing is due (--once) or a signal ends the job; return its totals."""
+    """Relay until nothing is due (--once) or a signal ends the job. Return its totals."""
     database = Database(spark, jdbc_options({"url": given.url, **given.jdbc_option}))
     tables = OutboxTables.named(given.table, given.exceptions)
     topic = {} if given.topic is None else {"topic": given.topic}
@@ -78,20 +78,21 @@ def relay(spark: SparkSession, given: argparse.Namespace) -> str:
             database, connection, tables, {**topic, **given.option}, given.horizon, given.limit
         )
         _log.info("Relaying %s of %s", tables.messages, database.address)
-        return _told(_rounds(outbox, ending, None if given.once else given.interval / 1000))
+        return _summary(_rounds(outbox, ending, None if given.once else given.interval / 1000))
 
 
 def _rounds(outbox: OutboxRelay, ending: Ending, interval_s: float | None) -> Round:
-    """Run rounds, and return their totals.
+    """Run rounds until a signal comes, and return their totals.
 
-    interval_s: the wait after a round that found every message; None ends after such a round.
+    interval_s: the wait after a round that found fewer messages than its limit; None to end after
+    such a round.
     """
     total = Round()
     while not ending.is_asked:
         done = outbox.round()
         total += done
         if done.sent or done.refused:
-            _log.info(_told(done))
+            _log.info(_summary(done))
         if done.full:
             continue
         if interval_s is None:
@@ -100,7 +101,7 @@ def _rounds(outbox: OutboxRelay, ending: Ending, interval_s: float | None) -> Ro
     return total
 
 
-def _told(done: Round) -> str:
+def _summary(done: Round) -> str:
     return (
         f"{done.sent:,} messages sent, {done.late:,} of them late arrivals; "
         f"{done.refused:,} refused"

@@ -11,8 +11,8 @@ of the relay is one transaction, too::
     move the checkpoint, commit
 
 A relay that is killed before the commit has changed nothing in the database: the messages are still
-new, and the next round sends them again. A message is found by its state. Its number or time would
-not do, because another transaction can still commit an earlier one.
+new, and the next round sends them again. The relay finds a message by its state. A number or time
+would not do, because another transaction can still commit an earlier one.
 """
 
 import time
@@ -41,10 +41,10 @@ _IDS_A_STATEMENT = 1000
 
 @dataclass(frozen=True)
 class Round:
-    """The result of a round.
+    """The result of a round, or the sum of several.
 
-    late: how many of the sent messages were due before the checkpoint of the last round. full: the
-    round reached its limit, so there may be more messages.
+    late: the number of sent messages that were due before the checkpoint of the last round. full:
+    whether the round reached its limit, so that there may be more messages.
     """
 
     sent: int = 0
@@ -60,8 +60,9 @@ class Round:
 class OutboxRelay:
     """The relay of one message table, on a connection of its own.
 
-    sink: options of the sink. horizon_ms: how long before its time a message is sent; a message
-    without a time is due at once. limit: most messages of a round. Raises JobFailed, InvalidOption.
+    sink: options of the sink. horizon_ms: how long before its due time a message is sent; a message
+    without a time is due at once. limit: the largest number of messages in a round. Raises
+    JobFailed, InvalidOption.
     """
 
     def __init__(
@@ -83,15 +84,15 @@ class OutboxRelay:
         self._options = parse_sink_options(self._sink)
 
     def round(self) -> Round:
-        """Relay up to the limit. Raises the errors of a write, after a rollback."""
+        """Relay messages up to the limit. Raises the errors of a write, after a rollback."""
         until_ms = int(time.time() * 1000) + self._horizon_ms
-        # Most rounds find nothing, and cost one query.
+        # Most rounds find nothing, and cost only this query.
         if not self._connection.query(self._wanted("id", until_ms, 1)):
             return Round()
         with self._connection.transaction():
             since_ms = self._lock()
-            # The rows that are marked must be the rows that are sent. If an executor dies with
-            # them, Spark fails instead of reading other rows.
+            # Exactly the rows that are marked must be sent. If an executor that keeps some of them
+            # dies, Spark fails instead of reading other rows.
             rows = self._read(until_ms).localCheckpoint()
             is_good = sql.col(REASON).isNull()
             found = rows.select("id", _DUE_MS, is_good.alias("good")).collect()
@@ -115,7 +116,7 @@ class OutboxRelay:
         return done
 
     def _wanted(self, columns: str, until_ms: int, amount: int) -> str:
-        """Return the query for messages that are new and due until then, the earliest first."""
+        """Return the query for new messages due before ``until_ms``, the earliest first."""
         due, order = "", "id"
         if self._layout.timed:
             due = f" AND (fixed_time IS NULL OR fixed_time < {self._until_sql(until_ms)})"
@@ -126,13 +127,17 @@ class OutboxRelay:
         )
 
     def _until_sql(self, until_ms: int) -> str:
+        """Return the time before which messages are wanted, as SQL."""
         if self._layout.time_is_whole:
             return str(until_ms)
-        # Only the database knows the zone of its times.
+        # Only the database knows the time zone of fixed_time.
         return seconds_from_now(self._horizon_ms // 1000)
 
     def _lock(self) -> int:
-        """Wait for other relays, and return the time of the checkpoint in ms since 1970."""
+        """Lock the checkpoint, and return its time in ms since 1970.
+
+        Waits for other relays. Raises JobFailed if the checkpoint is not exactly one row.
+        """
         table = self._tables.checkpoint
         self._connection.update(f"UPDATE {table} SET rounds = rounds + 1")
         found = self._connection.query(f"SELECT sent_until_ms FROM {table}")
@@ -162,7 +167,7 @@ class OutboxRelay:
         return with_refusals(rows, names, self._options)
 
     def _mark(self, ids: Sequence[int]) -> set[int]:
-        """Mark messages as sent, and return the ids of those that were no longer new.
+        """Mark messages as sent. Return the ids of those that were no longer new.
 
         Raises JobFailed for ids that are null or not unique.
         """
@@ -194,7 +199,7 @@ class OutboxRelay:
         )
 
     def _refuse(self, rows: DataFrame) -> None:
-        """Put messages that the topics cannot take into the exceptions table."""
+        """Mark messages as refused, and put them into the exceptions table."""
         binary = isinstance(rows.schema["content"].dataType, BinaryType)
         content = sql.hex("content") if binary else sql.col("content")
         topic = sql.col("topic") if "topic" in rows.columns else sql.lit(None)
@@ -227,9 +232,10 @@ class OutboxRelay:
 
 
 def _with_topic(sink: dict[str, str]) -> dict[str, str]:
-    """Find or create the topic of the options, and return the options that suit all topics.
+    """Create the default topic if it does not exist. Return the options that suit all topics.
 
-    The topic exists before its first message, so that its readers can start.
+    These lack the options of a new topic. The topic exists before its first message, so that its
+    readers can start.
     """
     options = parse_sink_options(sink)
     if options.topic is None:

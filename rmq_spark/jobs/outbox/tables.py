@@ -6,7 +6,7 @@ from rmq_spark.jobs.database import Connection, check_name
 from rmq_spark.jobs.outbox.exceptions_table import SUFFIX, create_exceptions
 from rmq_spark.jobs.program import JobFailed
 
-# Columns of the message table that are sent, and their names in the sink.
+# The columns of the message table that are sent, and their names in the sink.
 SENT = {
     "topic": "topic",
     "content": "content",
@@ -21,27 +21,31 @@ _WHOLE_TYPES = (-6, 4, 5, -5)  # java.sql.Types: TINYINT, INTEGER, SMALLINT, BIG
 
 @dataclass(frozen=True)
 class OutboxTables:
-    """The names of the tables."""
+    """The names of the tables of an outbox."""
 
     messages: str
     exceptions: str
 
     @staticmethod
     def named(messages: str, exceptions: str | None = None) -> "OutboxTables":
-        """Derive the names. Raises InvalidOption for a name that needs quotes."""
+        """Check the names of the tables; by default, exceptions is named after messages.
+
+        Raises InvalidOption for a name that needs quotes.
+        """
         return OutboxTables(check_name(messages), check_name(exceptions or messages + SUFFIX))
 
     @property
     def checkpoint(self) -> str:
-        """The table with one row, which a relay locks, and which holds its progress."""
+        """The table with one row that a relay locks, and that keeps its progress."""
         return f"{self.messages}_checkpoint"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns that a message table has. sent: the columns of SENT.
+    """The columns that a message table has.
 
-    timed: it has fixed_time. time_is_whole: fixed_time is in ms since 1970. marked: it has sent_at.
+    sent: the columns of SENT. timed: whether it has fixed_time. time_is_whole: whether fixed_time
+    is in ms since 1970. marked: whether it has sent_at.
     """
 
     sent: tuple[str, ...]
@@ -76,7 +80,11 @@ def create_others(connection: Connection, tables: OutboxTables) -> None:
 
 
 def layout_of(connection: Connection, tables: OutboxTables) -> Layout:
-    """Read the layout of the message table. Raises JobFailed if it is missing or lacks a column."""
+    """Read the columns of the message table.
+
+    Raises JobFailed if the table is missing, lacks a column, or has an id that is not a whole
+    number.
+    """
     found = {name.lower(): kind for name, kind in connection.columns(tables.messages).items()}
     if not found:
         raise JobFailed(
