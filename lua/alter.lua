@@ -1,7 +1,7 @@
--- Replaces a topic's definition, if nobody else did meanwhile.
+-- Replaces or deletes a topic's definition, unless it has changed since the caller read it.
 -- KEYS: 1 rmq_topics
 -- ARGV: 1 topic, 2 the definition that was read, 3 the new one, or '' to delete it
--- Returns 1, or 0 when the definition is another one by now.
+-- Returns 1, or 0 if the definition has changed.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
 -- Effect: transient

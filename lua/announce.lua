@@ -1,8 +1,9 @@
--- Announces that all of a sealed batch was published and will be concluded. Who announces it looks
--- for the evidence in all slots then: conclude refuses when Redis has forgotten the announcement.
+-- Announces that a sealed batch is published and will be concluded. The caller then checks the
+-- evidence in all slots. If Redis loses published messages after that, it also loses this later
+-- write, and conclude refuses.
 -- KEYS: 1 sink
 -- ARGV: 1 batch, 2 SHA-1 of its manifest, 3 a name that no other announcement has
--- Returns 1 (also when the batch is concluded already), or 0 when another batch, or this one with
+-- Returns 1 (also if the batch is already concluded), or 0 if another batch, or this one with
 --   another manifest, is sealed.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.

@@ -1,4 +1,4 @@
--- Recalls messages of one slot that nobody has claimed: removes them from store and retry queue.
+-- Cancels messages of one slot that no consumer has claimed, in the store and in the retry queue.
 -- KEYS: 1 store, 2 retry, 3 stats
 -- ARGV: 1.. contents
 -- Returns how many were removed.

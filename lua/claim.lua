@@ -1,16 +1,16 @@
--- The first phase of delivery: moves due messages of one slot into the PrepareQueue and seals them
--- as the claim consumer:seq:ordinal; asked again by that name it returns the same messages.
+-- The first phase of delivery: moves due messages of one slot into the PrepareQueue, as the claim
+-- consumer:seq:ordinal. A repeated call for that claim returns the same messages.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
 -- ARGV: 1 consumer, 2 run, 3 seq, 4 ordinal, 5 limit (1..2048), 6 lease in ms, 7 dueBefore in ms
---       or '', 8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: ms, by
---       commas, 13 mark of the batch's plan, '' for a batch without one
--- Returns {moved, 0 or why nothing was taken (1 a higher epoch owns the slot, 2 the plan is
---   forgotten: no claim was made), {content, ...} in delivery order, their first scores as one text
---   divided by spaces, {retriesLeft, ...}, when the claim was made in ms}; retriesLeft is empty where
---   all of them have ARGV 11 left.
+--       or '', 8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: waits
+--       in ms, separated by commas, 13 mark of the batch's plan, '' for a batch without one
+-- Returns {messages given back or taken from the retry queue, 0 or why nothing was taken (1 a
+--   higher epoch owns the slot, 2 the plan is lost: no claim was made), {content, ...} in delivery
+--   order, their scores in the store as one text separated by spaces, {retriesLeft, ...}, when the
+--   claim was made in ms}; retriesLeft is empty if all of them have ARGV 11 left.
 -- Errors: RMQ_SUPERSEDED, RMQ_SETTLED, RMQ_LOST, RMQ_EXCLUSIVE, RMQ_BADCLAIM, RMQ_WRONGTYPE,
 --   RMQ_VERSION
--- Bound: limit messages taken, 4096 looked at, 1000 moved from the retry queue, 4096 rolled back.
+-- Bound: limit messages taken, 4096 examined, 1000 moved from the retry queue, 4096 rolled back.
 -- Effect: moves
 local consumer, run = ARGV[1], tonumber(ARGV[2])
 local seq, ordinal = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -38,7 +38,7 @@ local consumers = slot.consumers
 local refused, header, records, by_field =
   enter(wrong_slot_type(slot), slot.claims, consumers, consumer, run)
 if refused then return refused end
--- Rank 2048 would read as a retry.
+-- Ranks are fractions of 2048, so rank 2048 would read as one more retry left.
 if not (limit >= 1 and limit <= 2048 and ordinal >= 0 and ordinal <= 15) then
   return redis.error_reply('RMQ_BADCLAIM limit ' .. limit .. ', number ' .. ordinal
     .. ': a claim takes 1 to 2048 messages and is one of 0 to 15')
@@ -55,7 +55,7 @@ if not record and (replay_only or seq < header.last_seq
   return redis.error_reply('RMQ_LOST claim ' .. field .. ' is gone: its lease ran out and its '
     .. 'messages were given back, or Redis has forgotten it')
 end
--- Whoever asks may have read this claim before Redis fell back and forgot it. Made anew, it would
+-- The caller may have read this claim before Redis lost it. If the claim were made again, it would
 -- hold other messages, which nobody reads and the batch's commit removes.
 if not record and planned ~= '' and (header.mark ~= planned or header.server ~= server_id()) then
   return {0, PLAN_FORGOTTEN, {}, '', {}, now}
@@ -73,7 +73,7 @@ end
 
 local until_ms = due_before and math.min(now, due_before) or now
 local moved = due_retries(slot, until_ms)
--- The caller's own earlier batches first: its next commit would remove what is left of them.
+-- The caller's own earlier batches come first, because its next commit would remove their messages.
 local own = reap(slot, terms, records, now, 4096, function(other)
   return other.consumer ~= consumer or other.seq == seq
 end)

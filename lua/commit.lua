@@ -1,12 +1,12 @@
--- The second phase of delivery: what a run has claimed or replayed in one slot is done. Claims of
--- earlier runs stay, as nobody has finished them: Redis may have fallen back to a state that has
--- them, or the topic was not read for a while. They are given back when their lease ends.
+-- The second phase of delivery: removes the messages that a run has claimed or replayed in a slot.
+-- Claims of earlier runs stay, because nobody has finished them: Redis may have lost writes and
+-- hold them again, or the topic was not read for a while. They are given back after their lease.
 -- KEYS: 1 prepare, 2 claims, 3 first, 4 consumers, 5 stats
--- ARGV: 1 consumer, 2 run, 3 seq, 4 since: the batch (exclusive) from which on, 5 an earlier run
---       whose claims are done, too (0: every run), or ''
--- Returns {1 if records remain to be committed by another call, else 0; messages claimed; messages
---   moved on the way; messages committed; records}, of the records this call removed; and 1 if the
---   batch was settled here before, else 0.
+-- ARGV: 1 consumer, 2 run, 3 seq: the last batch to commit, 4 since: the batch before the first
+--       one, 5 an earlier run whose claims are committed, too (0: every run), or ''
+-- Returns {1 if another call must commit more records, else 0; messages claimed; messages that the
+--   claims moved; messages committed; records; 1 if the batch was already settled here, else 0}.
+--   The four numbers count the records that this call removed.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 8 records, 16384 messages.
 -- Effect: moves
@@ -31,7 +31,7 @@ if refused then return refused end
 local function is_of(record, of_run) return record.run == of_run or record.replayed == of_run end
 
 write_though_full(claims)
--- A commit whose reply was lost is called again and then finds nothing: nothing is lost.
+-- A commit whose reply was lost is repeated, and finds no records: its messages are not lost.
 local again = header.settled >= seq and 1 or 0
 local done, more, claimed, moved, held = {}, 0, 0, 0, 0
 for _, record in ipairs(records) do
@@ -46,7 +46,7 @@ for _, record in ipairs(records) do
     held = held + held_messages(prepare, record)
   end
 end
--- A queue that holds nothing else goes whole, and Redis frees it beside its other work.
+-- UNLINK a queue that holds nothing else: Redis then frees its memory in another thread.
 local whole = held > 0 and held == redis.call('ZCARD', prepare)
 if whole then redis.call('UNLINK', prepare) end
 for _, record in ipairs(done) do

@@ -1,9 +1,8 @@
--- Notes that everything a sealed batch consists of is published, if nobody and nothing has undone
--- the announcement of it.
+-- Notes that all stages of a sealed batch are published, if its announcement is still there.
 -- KEYS: 1 sink
--- ARGV: 1 batch, 2 the announcement's name, 3 forget the sink when it is not used for this long, in ms
--- Returns 1 (also when the batch is concluded already), or 0 when another batch is sealed, or another
---   announcement or none is there.
+-- ARGV: 1 batch, 2 the announcement's name, 3 forget the sink if it is unused for this long, in ms
+-- Returns 1 (also if the batch is already concluded), or 0 if another batch is sealed, or if the
+--   announcement is missing or another one.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
 -- Effect: moves

@@ -1,7 +1,7 @@
--- How many messages of a queue stand before each of some places, in delivery order.
+-- Counts the messages that a queue delivers up to and including each of some scores.
 -- KEYS: 1 store, or another queue
--- ARGV: 1 descending 0/1, 2.. whole numbers: the places behind all messages of these scores
--- Returns as many counts as scores.
+-- ARGV: 1 descending 0/1, 2.. scores, whole numbers
+-- Returns a count for each score.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: the number of scores.
 -- Effect: reads

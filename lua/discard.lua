@@ -1,7 +1,7 @@
 -- Deletes stages of one slot that will never be published.
 -- KEYS: 1 stages, 2.. stage
--- ARGV: 1.. the stages' names
--- Returns how many were there.
+-- ARGV: 1.. the stages' names, in the order of the keys
+-- Returns the number of stages that held messages.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: what the caller sends, at most 1000 stages.
 -- Effect: moves

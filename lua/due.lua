@@ -1,8 +1,9 @@
--- What a claim of one slot could take now: due in store and retry queue, and expired claims.
+-- Counts the messages of one slot that a claim could take now: those due in store and retry queue,
+-- and those of expired claims.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 claims, 5 consumers
 -- ARGV: 1 consumer, 2 dueBefore in ms or '', 3 epoch or '', 4 descending 0/1
--- Returns {messages, messages held back by another consumer or a higher epoch, ms until time alone
---   may add to them (a wait or a lease ends) or ''}.
+-- Returns {messages, messages held back by another consumer or a higher epoch, ms until the wait of
+--   a retry or a lease ends, so that there may be more messages, or ''}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: reads

@@ -1,7 +1,8 @@
--- Gives back the claims of one slot whose lease has run out, and forgets consumers that were not
--- seen for long and hold nothing. For people and jobs; a query never calls it.
+-- Gives back the claims of one slot whose lease has expired, and forgets consumers that hold
+-- nothing and were not seen for a long time. For people and jobs; a query never calls it.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
--- ARGV: 1 maxRetries, 2 backoff: ms, by commas, 3 forget consumers not seen for this long, in ms
+-- ARGV: 1 maxRetries, 2 backoff: waits in ms, separated by commas, 3 forget consumers not seen for
+--       this long, in ms
 -- Returns {messages given back, consumers forgotten, 1 if another call would do more, else 0}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 4096 messages; 1000 consumers.

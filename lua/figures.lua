@@ -1,7 +1,7 @@
--- Counts of one slot's queues, for people and progress reports.
+-- Counts the messages in one slot's queues, for people and progress reports.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 stats
 -- ARGV: 1 descending 0/1, 2 whether scores are due times 0/1
--- Returns {now in ms, stored, due, since when in ms or '', prepared, prepared and expired,
+-- Returns {now in ms, stored, of these due, since when in ms or '', claimed, of these expired,
 --   earliest deadline in ms or '', waiting for a retry, of these due, earliest retry in ms or '',
 --   dead, earliest death in ms or ''}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
@@ -23,7 +23,7 @@ if wrong then return wrong end
 local records, version = read_records(claims)
 if not records then return version end
 
--- The lowest score of a set within bounds, or ''.
+-- Returns the lowest score of a sorted set within bounds, or ''.
 local function lowest(key, low, high)
   return redis.call('ZRANGEBYSCORE', key, low, high, 'WITHSCORES', 'LIMIT', 0, 1)[2] or ''
 end

@@ -1,9 +1,9 @@
--- Gives back every message that a consumer holds in one slot, as if its leases had run out, and bars
--- older runs from the slot. For a consumer in plain Python: when it starts, before it takes its next
--- batch and when it ends. Nothing of a query's batch is given back like this: it must be replayed.
+-- Gives back every message that a consumer holds in one slot, as if its leases had expired, and
+-- bars older runs from the slot. For a consumer in plain Python: when it starts, before it takes
+-- its next batch, and when it ends. Not for a query, whose batch must be replayed.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
--- ARGV: 1 consumer, 2 run, 3 seq: its last batch, of which a claim that comes late is refused,
---       4 maxRetries, 5 backoff: ms, by commas
+-- ARGV: 1 consumer, 2 run, 3 seq: its last batch, whose late claims are refused, 4 maxRetries,
+--       5 backoff: waits in ms, separated by commas
 -- Returns {messages given back, 1 if another call would do more, else 0}.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 4096 messages; the records of the slot.
@@ -39,7 +39,7 @@ for _, record in ipairs(records) do
   end
 end
 header.run, header.seen = run, now
--- The consumer is at work here no more.
+-- The consumer is no longer at work here.
 if more == 0 then header.settled = math.max(header.settled, header.last_seq, seq) end
 write_header(slot.consumers, header)
 return {given_back, more}

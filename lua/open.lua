@@ -1,9 +1,9 @@
--- Begins a new run of a consumer. Its number is the time, so that a Redis that fell back and forgot
--- a run gives its number to no other; at least it is one more than any run known of the consumer.
+-- Begins a new run of a consumer. Its number is the time in ms, or one more than the highest known
+-- run if that is more. So a Redis that has lost a run does not give its number to another one.
 -- KEYS: 1 consumer:<id>
--- ARGV: 1 what it reads, as text, 2 the highest run in any slot's header, 3 what it read before,
---       4 the batch that this run replays, or ''
--- Returns the run.
+-- ARGV: 1 the topics that it reads, as text, 2 the highest run in any slot's header, 3 the topics
+--       that it read before, 4 the batch that this run replays, or ''
+-- Returns the number of the run.
 -- Errors: RMQ_OTHERTOPIC, RMQ_WRONGTYPE
 -- Bound: constant.
 -- Effect: moves

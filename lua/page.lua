@@ -1,16 +1,18 @@
--- One page of a queue of one slot, in the order of its scores: people look, nothing is taken.
--- KEYS: 1 queue, 2 claims, 3 first; the last two of the PrepareQueue only
+-- Reads a page of one queue of one slot, in the order of its scores, without taking messages.
+-- KEYS: 1 queue, 2 claims, 3 first; the last two for the PrepareQueue only
 -- ARGV: 1 lowest and 2 highest score, as ZCOUNT takes them, 3 score and 4 content of the entry
---       after which to go on, both '' at the beginning, 5 entries at most, 6 bytes after which to stop
--- Returns {{content, score, ...}, {stamp, consumer, first scores, made ms, ...} of the claims they are in,
---   1 if there may be more, else 0}. Where that entry is gone, its equals in score come again.
+--       after which to continue, both '' at the beginning, 5 entries at most, 6 bytes after which
+--       to stop
+-- Returns {{content, score, ...}, {stamp, consumer, first scores, made ms, ...} of the claims that
+--   hold them, 1 if there may be more, else 0}. If the entry has left the queue, all entries of its
+--   score come again.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: ARGV 5; ARGV 6 and what 8 contents more, read at once, hold.
+-- Bound: ARGV 5 entries; ARGV 6 bytes and those of 8 more contents, which are read at once.
 -- Effect: reads
 local queue, claims, first = KEYS[1], KEYS[2], KEYS[3]
 local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local most, enough_bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
-local READ_AT_ONCE = 8 -- how large contents are is known only when they are read
+local READ_AT_ONCE = 8 -- the size of a content is known only after reading it
 
 --- include records
 --- include types
@@ -38,7 +40,7 @@ local rank, past = first_rank(), redis.call('ZCOUNT', queue, '-inf', highest)
 local by_stamp, entries, holders, bytes = {}, {}, {}, 0
 for _, record in ipairs(records) do by_stamp[record.stamp] = record end
 
--- Notes, once, who holds the messages of a claim; its first scores are a text of up to 28 KiB.
+-- Adds the claim of a stamp to holders, only once: its first scores are a text of up to 28 KiB.
 local function note_holder(stamp)
   local record = by_stamp[stamp]
   if not record then return end

@@ -1,6 +1,6 @@
--- Leaves the mark of a batch's plan in one slot, before the batch's claims are made. Redis may fall
--- back to an earlier state (a restart, a failover, a topic made anew); claims of a plan whose mark
--- is gone, or was left in another life of the server, are then not made anew (claim.lua).
+-- Writes the mark of a batch's plan into one slot, before the batch's claims are made. Redis may
+-- lose writes (in a restart or failover, or because the topic was deleted and created again). So
+-- claim.lua makes no claim if the mark of its plan is gone, or is older than the last such event.
 -- KEYS: 1 consumers
 -- ARGV: 1 consumer, 2 run, 3 mark: a random text without spaces
 -- Returns 1.

@@ -1,10 +1,10 @@
 -- Moves messages of one slot from a sealed stage into the store of every group, as the send scripts
--- would have stored them now. Each call takes the next ones. How many were moved stays beside the
--- stage's name, and when all were moved it proves that; so a repeated call is harmless, and a stage
--- that Redis has forgotten is no stage that was published.
+-- would store them now. Each call moves the next ones. The number of moved messages stays beside
+-- the stage's name, as evidence: a repeated call is harmless, and a published stage differs from
+-- one that Redis has lost.
 -- KEYS: 1 stage, 2 stages, for each group 3 store, 4 retry, 5 stats
--- ARGV: 1 the stage's name, 2 the send script that would have stored them, 3 how many messages its
---   task put there
+-- ARGV: 1 the stage's name, 2 the send script that would store them, 3 the number of messages that
+--   its task put there
 -- Returns {1 if another call would do more, else 0; new; merged}, counted in the first group.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
 -- Bound: 3900 messages.
@@ -29,7 +29,7 @@ if not begun or moved + held ~= total then
   return lost_stage(stage, held, moved, total)
 end
 if held == 0 then return {0, 0, 0} end
--- Freeing comes first: a full server lets what is sealed through.
+-- LPOP comes first because it frees memory: sealed messages must pass even on a full server.
 local pairs_ = redis.call('LPOP', stage, 2 * MESSAGES_AT_MOST)
 local taken = #pairs_ / 2
 redis.call('HSET', stages, name, string.format('%s %.0f', begun, moved + taken))

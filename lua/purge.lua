@@ -1,8 +1,8 @@
--- Deletes messages of one slot from one of its queues for good.
+-- Deletes messages for good, from one queue of one slot.
 -- KEYS: 1 queue (store, retry or dead), 2 stats
--- ARGV: 1 counter of what is deleted, or '' for none, 2.. pairs of score and content; only where the
---       content still has that score, or any score where that is ''
--- Returns how many were deleted.
+-- ARGV: 1 counter of the deleted messages, or '' for none, 2.. pairs of score and content; deletes
+--       a content only if it still has that score, or if the score is ''
+-- Returns the number of deleted messages.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: what the caller sends, at most 3900 pairs.
 -- Effect: moves

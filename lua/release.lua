@@ -1,8 +1,8 @@
--- Ends the leases of all claims that a consumer holds in one slot: its own replay still reads
--- them, the claim of anybody else gives them back and takes them.
+-- Ends the leases of all claims that a consumer holds in one slot. A replay of the consumer still
+-- reads them; a claim of any other consumer gives them back and takes their messages.
 -- KEYS: 1 claims, 2 consumers
 -- ARGV: 1 consumer, 2 run
--- Returns how many claims.
+-- Returns the number of claims.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: transient

@@ -1,7 +1,7 @@
--- Puts off the deadlines of the claims that a consumer holds in one slot, whatever run made them.
+-- Renews the leases of the claims that a consumer holds in one slot, whichever run made them.
 -- KEYS: 1 claims, 2 consumers
--- ARGV: 1 consumer, 2 run, 3 lease in ms, 4 since: the batch (exclusive) from which on
--- Returns how many claims.
+-- ARGV: 1 consumer, 2 run, 3 lease in ms, 4 since: the batch before the first one
+-- Returns the number of claims.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: transient

@@ -1,6 +1,6 @@
 -- Lists the claims of a batch that an earlier run made in one slot, renews their leases, and bars
--- all older runs from the slot. Each is then claimed by its name with replayOnly; or by nobody, where
--- the sink has the batch already.
+-- all older runs from the slot. The caller then reads each claim again (claim.lua with replayOnly),
+-- or does not if the sink already has the batch.
 -- KEYS: 1 claims, 2 consumers
 -- ARGV: 1 consumer, 2 run, 3 seqFrom (exclusive), 4 seqTo (inclusive), 5 lease in ms
 -- Returns {seq, ordinal, messages claimed, ...}, in no order.

@@ -1,8 +1,8 @@
--- Brings messages of one slot back from the DeadQueue as first deliveries.
+-- Moves messages of one slot from the dead queue to the store, as first deliveries.
 -- KEYS: 1 store, 2 retry, 3 dead, 4 stats
--- ARGV: 1 whether scores are times that may have passed 0/1, 2 score in the store, above 16, content,
---       score, content, ... as strings of MessagePack
--- Returns how many were brought back; what the DeadQueue does not hold is left alone.
+-- ARGV: 1 whether scores are times that may have passed 0/1, 2 score in the store, above 16,
+--       content, score, content, ... as strings of MessagePack
+-- Returns the number of messages moved; contents that the dead queue does not hold are ignored.
 -- Errors: RMQ_WRONGTYPE, RMQ_BADSCORE
 -- Bound: what the caller sends, at most 2048 pairs.
 -- Effect: moves
@@ -18,7 +18,7 @@ local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', stats, 'has
 if wrong then return wrong end
 local lowest = math.huge
 for i = 1, #asked, 2 do
-  local score = tonumber(asked[i]) -- passed on as a number: ZADD refuses some texts that Lua reads
+  local score = tonumber(asked[i]) -- ZADD refuses some texts that Lua reads
   if not (score and score > 16 and score <= 2 ^ 53) then
     return redis.error_reply('RMQ_BADSCORE the score ' .. asked[i] .. ' is not accepted: above 16, '
       .. 'where retry counts end, and at most 2^53')

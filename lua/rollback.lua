@@ -1,9 +1,9 @@
--- Rolls back single messages of one claim: to the store, to the retry queue for a while, or to the
--- DeadQueue when no retry is left. What that claim and run do not hold is left alone.
+-- Rolls back single messages of one claim: to the store, to the retry queue if they must wait, or
+-- to the dead queue if no retry is left. Leaves alone what the claim and run do not hold.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
 -- ARGV: 1 consumer:seq:ordinal, 2 run, 3 delay in ms or '' for the topic's backoff, 4 maxRetries,
---       5 backoff: ms, by commas, 6.. contents
--- Returns {rolled back, left alone}.
+--       5 backoff: waits in ms, separated by commas, 6.. contents
+-- Returns {messages rolled back, messages left alone}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: what the caller sends, at most 2048 contents.
 -- Effect: moves

@@ -1,10 +1,10 @@
--- Decides what a batch of an exactly-once sink consists of. The first caller's manifest stays,
--- whoever asks again for that batch gets it back: a replay adds nothing to it.
+-- Fixes the contents of a batch of an exactly-once sink. The first call for a batch decides: later
+-- calls return its manifest, so a replay adds nothing to the batch.
 -- KEYS: 1 sink
--- ARGV: 1 batch, 2 manifest: the stages to publish, in a text that only the caller reads, 3 how many
---   messages they hold; kept when the manifest is gone
--- Returns {sealed batch, its manifest, or '' once it is published}. An earlier batch that is not
---   published yet is returned instead; publish and conclude it, then call again.
+-- ARGV: 1 batch, 2 manifest: the stages to publish, in a text that only the caller reads, 3 the
+--   number of messages in them; kept when the manifest is deleted
+-- Returns {sealed batch, its manifest, or '' once it is published}. If an earlier batch is not
+--   published yet, it is the sealed batch: publish and conclude it, then call again.
 -- Errors: RMQ_RESTORED (a later batch is sealed), RMQ_WRONGTYPE
 -- Bound: constant.
 -- Effect: moves

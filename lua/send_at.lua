@@ -1,6 +1,6 @@
--- Stores FixedTime messages of one slot, each due at its time; of equal contents the last time wins.
+-- Stores FixedTime messages of one slot, each due at its time. Of equal contents, the last wins.
 -- KEYS: for each group 1 store, 2 retry, 3 stats
--- ARGV: 1 how many messages, 2 a time that none of theirs is before, 3 due time in ms (0: now),
+-- ARGV: 1 number of messages, 2 a lower bound of their due times, 3 due time in ms (0: now),
 --       content, due time, content, ... as strings of MessagePack
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
@@ -14,7 +14,7 @@ local sent, lowest, packed = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 
 local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
--- Unpacked straight into a call to Redis: a table between would cost as much again.
+-- Unpacks straight into a call to Redis: a table in between would double the cost.
 local now, values = now_ms(), function() return cmsgpack.unpack(packed) end
 if lowest == AT_ONCE then
   local pairs_

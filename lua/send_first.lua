@@ -1,7 +1,7 @@
--- Stores RangeMerge messages of one slot, each due its timeRange from now; of equal contents the
+-- Stores RangeMerge messages of one slot, each due its timeRange from now. Of equal contents, the
 -- first due time stays.
 -- KEYS: for each group 1 store, 2 retry, 3 stats
--- ARGV: 1 how many messages, 2 timeRange in ms, content, timeRange, content, ... as strings of
+-- ARGV: 1 number of messages, 2 timeRange in ms, content, timeRange, content, ... as strings of
 --       MessagePack
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE

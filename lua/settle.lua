@@ -1,7 +1,8 @@
--- Notes how far a consumer has committed, beside its run: by this a restored checkpoint is known.
+-- Notes the last batch that a consumer has committed, beside its run. A restored checkpoint is
+-- recognized by it.
 -- KEYS: 1 consumer:<id>
 -- ARGV: 1 seq
--- Returns the seq that is noted then.
+-- Returns the seq that is now noted.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
 -- Effect: moves

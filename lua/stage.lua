@@ -1,9 +1,9 @@
 -- Appends messages of one slot to a stage, where no consumer sees them. A call whose reply was lost
--- may be repeated: the number of messages before it tells whether it has run.
+-- can be repeated: the number of messages in the stage shows whether the call has run.
 -- KEYS: 1 stage, 2 stages
--- ARGV: 1 the stage's name, 2 messages in it before this call, 3 how many come now, 4 score,
+-- ARGV: 1 the stage's name, 2 number of messages in it before, 3 number of new messages, 4 score,
 --       content, score, content, ... as strings of MessagePack
--- Returns how many messages it holds.
+-- Returns the number of messages that the stage now holds.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
 -- Bound: 3900 messages.
 -- Effect: stores
@@ -20,7 +20,7 @@ if wrong then return wrong end
 local held, after = redis.call('LLEN', stage) / 2, before + sent
 if held == after then return after end
 local _, moved = read_stage(stages, name)
-if held ~= before or moved then -- a call that comes late finds its stage published
+if held ~= before or moved then -- a late call finds its stage published
   return lost_stage(stage, held, moved, before)
 end
 redis.call('RPUSH', stage, cmsgpack.unpack(packed))

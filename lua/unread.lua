@@ -1,9 +1,9 @@
--- Marks what a run claimed in one slot for one batch as not delivered: the claim could be read, but
--- not handed out (a content that is no UTF-8 where a STRING was asked for). Its next delivery, or
--- giving it back, costs no retry.
+-- Marks the claims of a run and batch in one slot as not delivered: they could be read, but not
+-- handed out (such as a content that is not UTF-8, read as STRING). Their next delivery, or giving
+-- them back, costs no retry.
 -- KEYS: 1 claims, 2 consumers
 -- ARGV: 1 consumer, 2 run, 3 seq
--- Returns how many claims were marked.
+-- Returns the number of marked claims.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: moves

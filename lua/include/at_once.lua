@@ -4,9 +4,9 @@
 local AT_ONCE = 0
 local AT_ONCE_TEXT = '0'
 
--- Pairs of score and content, of which the score 0 of a message that is due at once becomes now: so
--- it counts as due since it was stored, and follows those that came before it. And the lowest of now
--- and their scores.
+-- Gives messages that are due at once (score 0) the current time as their score. They then count as
+-- due since they were stored, and follow messages that were stored before. Returns the pairs, and the
+-- lowest of now and their other scores.
 local function dated(pairs_, now)
   local now_text, lowest = text_of(now), now
   for i = 1, #pairs_, 2 do

@@ -1,4 +1,4 @@
--- New deadlines for the claims that a consumer holds in one slot.
+-- Sets new deadlines for the claims that a consumer holds in one slot.
 -- Defines: set_deadlines
 --- include enter
 --- include full_server
@@ -6,10 +6,10 @@
 --- include records
 --- include time
 --- include types
-local LONG_PAST = 1 -- a released claim stays released when the server's clock steps back
+local LONG_PAST = 1 -- so a released claim stays released if the server's clock steps back
 
--- lease_ms: from now; 0 ends the leases. since: the batch (exclusive) from which on. Returns how many
--- claims that were, or an error reply.
+-- lease_ms: from now; 0 ends the leases. since: the batch before the first one. Returns the number
+-- of claims, or an error reply.
 local function set_deadlines(claims, consumers, consumer, run, lease_ms, since)
   local refused, header, records =
     enter(wrong_type(claims, 'hash', consumers, 'hash'), claims, consumers, consumer, run)

@@ -1,8 +1,8 @@
--- When messages are due whose scores are timeRanges.
+-- The due times of messages whose scores are timeRanges.
 -- Defines: due_after
 --- include numbers
 
--- Pairs of timeRange and content as pairs of due time and content.
+-- Turns pairs of timeRange and content into pairs of due time and content.
 local function due_after(pairs_, now)
   local delayed, due_of = {}, {}
   for i = 1, #pairs_, 2 do

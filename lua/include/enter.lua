@@ -1,10 +1,11 @@
--- What a consumer's call begins with in a slot.
+-- The first checks and reads of a consumer's call in a slot.
 -- Defines: enter
 --- include headers
 --- include records
 
--- wrong: what the check of the keys' types has found. Returns the error reply for a call that must
--- not go on, or nil; then the consumer's header, and the slot's records as a list and by field.
+-- wrong: the error reply of the check of the keys' types, or nil. Returns the error reply for a
+-- call that must not go on, or nil; then the consumer's header, and the slot's records as a list
+-- and by field.
 local function enter(wrong, claims, consumers, consumer, run)
   if wrong then return wrong end
   local records, by_field = read_records(claims)

@@ -1,13 +1,13 @@
--- How messages leave the PrepareQueue of a slot (slot.lua) without being committed. terms: how a topic
--- delivers again (retry_queue.lua).
+-- Moves messages out of the PrepareQueue of a slot (slot.lua) without committing them. terms: the
+-- retries and waits of the topic (retry_queue.lua).
 -- Defines: give_back, give_back_claim, reap
 --- include counters
 --- include records
 --- include retry_queue
 --- include zadd
 
--- Adds `waiting` (pairs of score and content) to the retry queue, but for contents that the store
--- holds: they were sent again meanwhile, and that copy wins. Returns how many gave way.
+-- Adds `waiting` (pairs of score and content) to the retry queue, except contents in the store:
+-- they were sent again in the meantime, and that copy wins. Returns the number of these.
 local function to_retry(slot, waiting)
   local kept, dropped = {}, 0
   for i = 1, #waiting, 2 * UNPACKABLE do
@@ -28,9 +28,9 @@ local function to_retry(slot, waiting)
   return dropped
 end
 
--- Rolls back messages that were taken out of the PrepareQueue already: {content, left} each. They go
--- to the store, to the retry queue where they must wait, to the DeadQueue when no retry is left.
--- delay_ms: the wait, or nil for the topic's backoff.
+-- Rolls back messages that are already removed from the PrepareQueue, each as {content, retries
+-- left}. They go to the store, to the retry queue if they must wait, or to the dead queue if no
+-- retry is left. delay_ms: the wait, or nil for the topic's backoff.
 local function give_back(slot, terms, messages, now, delay_ms)
   local again, waiting, buried = {}, {}, {}
   for _, message in ipairs(messages) do
@@ -47,14 +47,15 @@ local function give_back(slot, terms, messages, now, delay_ms)
   count(slot.stats, 'merged', merged)
 end
 
--- The score that a message never delivered (run 0) goes back with, so that nothing is charged: the
--- one it came with, unless replays of deliveries before this one took retries from it.
+-- Returns the store score for a message that was never delivered (run 0), so that it costs no
+-- retry. This is the score that it had, unless replays of earlier deliveries have taken retries
+-- from it.
 local function unread_score(max_retries, first_score, left)
   local at_first = tonumber(first_score) > 16 and max_retries or first_score - 1
   return left < at_first and left + 1 or first_score
 end
 
--- Rolls back a whole claim and forgets its record. Returns how many messages it held.
+-- Rolls back a whole claim and deletes its record. Returns the number of messages that it held.
 local function give_back_claim(slot, terms, record, now)
   local base, past = claim_range(record.stamp)
   local items = redis.call('ZRANGEBYSCORE', slot.prepare, base, past, 'WITHSCORES')
@@ -79,8 +80,9 @@ local function give_back_claim(slot, terms, record, now)
   return #items / 2
 end
 
--- Gives back the claims whose lease has run out, but for those that `spared` names, up to `most`
--- messages. Empty records hold nothing back and stay. Returns how many messages that were.
+-- Gives back the claims whose lease has expired, up to `most` messages, except those for which
+-- `spared` returns true. Records without messages stay: they hold nothing back. Returns the number
+-- of messages.
 local function reap(slot, terms, records, now, most, spared)
   local moved = 0
   for _, record in ipairs(records) do

@@ -1,6 +1,6 @@
 -- A header is the text "run settledSeq lastSeq lastOrdinal seenMs mark server" under the consumer's
--- name. The last two are those of the batch that was planned last (plan.lua), '-' before the first.
--- Fields that begin with @ are the slot's own.
+-- name. mark and server belong to the batch that was planned last (plan.lua), '-' before the first.
+-- Fields that begin with @ belong to the slot itself.
 -- Defines: is_consumer, read_header, write_header, superseded
 local NO_PLAN = '-'
 
@@ -21,7 +21,7 @@ local function write_header(consumers, header)
     header.server))
 end
 
--- The error reply for a caller whose run is older than the header's, or nil.
+-- Returns the error reply for a caller whose run is older than the header's, or nil.
 local function superseded(header, run)
   if run < header.run then
     return redis.error_reply(string.format(

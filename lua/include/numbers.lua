@@ -1,3 +1,3 @@
--- Whole numbers as texts: Redis itself writes large ones with an exponent.
+-- Formats whole numbers without an exponent, which Redis would use for large ones.
 -- Defines: text_of
 local function text_of(number) return string.format('%.0f', number) end

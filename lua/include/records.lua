@@ -1,7 +1,7 @@
 -- A record is the text "version stamp run deadlineMs count moved madeMs replayed" under the field
 -- consumer:seq:ordinal. replayed: the run that listed it to replay its batch, 0 before. Version 1
--- had not the last two; its stamp is a second close to madeMs.
--- Run 0 means that the claim was handed back undelivered (unread.lua). Stamp 0: an empty claim.
+-- lacks the last two fields; its stamp is a second close to madeMs.
+-- Run 0: the claim was handed back undelivered (unread.lua). Stamp 0: an empty claim.
 -- Defines: record_field, write_record, forget_record, read_records, claim_range, held_messages,
 --   first_scores
 --- include numbers
@@ -17,13 +17,13 @@ local function write_record(claims, record)
     text_of(record.made), text_of(record.replayed)}, ' '))
 end
 
--- Forgets a claim; what it holds in the PrepareQueue goes before.
+-- Deletes the record of a claim, after its messages have left the PrepareQueue.
 local function forget_record(claims, first, record)
   redis.call('HDEL', claims, record.field)
   redis.call('HDEL', first, record.field)
 end
 
--- All records of a slot, as a list and by field; or nil and an error reply.
+-- Returns all records of a slot, as a list and by field; or nil and an error reply.
 local function read_records(claims)
   local flat, list, by_field = redis.call('HGETALL', claims), {}, {}
   for i = 1, #flat, 2 do
@@ -48,7 +48,8 @@ local function read_records(claims)
   return list, by_field
 end
 
--- The scores of one claim in the PrepareQueue: from its base, inclusive, to its end, exclusive.
+-- Returns the range of a claim's scores in the PrepareQueue: from its base, inclusive, to its
+-- end, exclusive.
 local function claim_range(stamp) return text_of(stamp * 1000), '(' .. text_of(stamp * 1000 + 1000) end
 
 local function held_messages(prepare, record)
@@ -56,8 +57,8 @@ local function held_messages(prepare, record)
   return redis.call('ZCOUNT', prepare, claim_range(record.stamp))
 end
 
--- The scores the messages of a claim had in the store, as texts by rank: one text divides them by
--- spaces.
+-- Returns the scores that the messages of a claim had in the store, as texts by rank. Redis keeps
+-- them as one text, separated by spaces.
 local function first_scores(first, record)
   local scores = {}
   for score in string.gmatch(redis.call('HGET', first, record.field), '%S+') do

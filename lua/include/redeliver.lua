@@ -1,8 +1,8 @@
--- Reading a claim that exists already.
+-- Reads an existing claim again.
 -- Defines: redeliver
 --- include records
 
--- The contents of a claim and the retries they have left, both by rank.
+-- Returns the contents of a claim and the retries that they have left, both by rank.
 local function by_rank(items, record)
   local contents, left = {}, {}
   for i = 1, #items, 2 do
@@ -14,7 +14,7 @@ local function by_rank(items, record)
   return contents, left
 end
 
--- Takes one retry from each message that has one left: a replay alone never buries a message.
+-- Takes one retry from each message that has one left. A replay alone never makes a message dead.
 local function charge(prepare, record, contents, left)
   local rescored = {}
   for rank, retries in pairs(left) do
@@ -27,8 +27,8 @@ local function charge(prepare, record, contents, left)
   if #rescored > 0 then redis.call('ZADD', prepare, 'XX', unpack(rescored)) end
 end
 
--- Returns the claim as it was sealed, less what was rolled back since, and renews its lease. To a
--- newer run than it went to before, it is a new delivery; one never delivered (run 0) costs nothing.
+-- Returns the claim as it was made, without messages rolled back since, and renews its lease. For a
+-- newer run, this is a new delivery: it costs a retry, unless the claim was undelivered (run 0).
 local function redeliver(slot, record, run, deadline)
   local found, found_scores, found_left = {}, {}, {}
   if record.stamp > 0 then

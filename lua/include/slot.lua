@@ -1,4 +1,4 @@
--- The keys of one slot, for the scripts that take all of them.
+-- The keys of one slot, for scripts that take all of them.
 -- Defines: slot_of, wrong_slot_type
 --- include types
 

@@ -1,19 +1,19 @@
--- Storing what was sent, for the scripts that send or publish. The keys of the groups are those from
--- the number `from` on: store, retry, stats of each.
+-- Stores messages, for the scripts that send or publish. The keys of the groups begin at the number
+-- `from`: store, retry and stats of each group.
 -- Defines: wrong_group_type, store_in_groups
 --- include counters
 --- include due_since
 --- include types
 
--- What pairs of score and content are after their scores.
+-- Returns the contents of pairs of score and content.
 local function contents_of(...)
   local pairs_, contents = {...}, {}
   for i = 2, #pairs_, 2 do contents[i / 2] = pairs_[i] end
   return contents
 end
 
--- Stores pairs of score and content in one group; returns how many were new there. A copy that
--- waits in the retry queue gives way.
+-- Stores pairs of score and content in one group. Returns the number of new messages there. Copies
+-- that wait in the retry queue are removed.
 local function store_in_group(store, retry, condition, ...)
   local new
   if condition then
@@ -21,7 +21,7 @@ local function store_in_group(store, retry, condition, ...)
   else
     new = redis.call('ZADD', store, ...)
   end
-  -- Only now: a full Redis 6.2 would go on storing once something was freed.
+  -- Not before ZADD: a full Redis 6.2 would store the messages once memory was freed.
   if redis.call('EXISTS', retry) == 1 then
     new = new - redis.call('ZREM', retry, unpack(contents_of(...)))
   end
@@ -35,9 +35,9 @@ local function wrong_group_type(keys, from)
   end
 end
 
--- Stores `sent` messages, at most 3900, in every group whose keys the caller named; returns the
--- counts of the first. `values` returns score, content, score, content, ... Where scores are times
--- that may have passed, none is before `lowest`.
+-- Stores `sent` messages, at most 3900, in every group whose keys the caller named. Returns the
+-- counts of the first group. values: returns score, content, score, content, ... lowest: a lower
+-- bound of the scores, if they are times that may have passed; else nil.
 local function store_in_groups(keys, from, condition, sent, values, lowest, now)
   local counts
   for k = from, #keys, 3 do

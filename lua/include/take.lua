@@ -1,4 +1,4 @@
--- Popping messages of a slot (slot.lua) for a new claim.
+-- Takes messages of a slot (slot.lua) for a new claim.
 -- Defines: due_retries, free_stamp, take_due
 --- include counters
 --- include fractions
@@ -9,7 +9,7 @@
 local SCANNED_AT_MOST = 4096
 local HIGHEST_RETRY = 16
 
--- Moves retries whose wait is over into the store; a copy that was sent again wins.
+-- Moves retries whose wait is over into the store. A copy that was sent again wins.
 local function due_retries(slot, until_ms)
   local items = redis.call('ZRANGEBYSCORE', slot.retry, '-inf', waits_over(until_ms), 'WITHSCORES',
     'LIMIT', 0, 1000)
@@ -23,8 +23,8 @@ local function due_retries(slot, until_ms)
   return #again / 2
 end
 
--- The current second, or the next one that no other claim uses: committing a claim removes the
--- messages of its stamp.
+-- Returns the current second, or the next one that no other claim uses, because a commit removes
+-- all messages of its claim's stamp.
 local function free_stamp(prepare, records, now)
   local used, stamp = {}, math.floor(now / 1000)
   for _, record in ipairs(records) do used[record.stamp] = true end
@@ -34,12 +34,13 @@ local function free_stamp(prepare, records, now)
   return stamp
 end
 
--- `how_many` entries of the store from a rank in delivery order, with scores; and their removal.
+-- Returns `how_many` entries of the store with their scores, from a rank in delivery order.
 local function range(store, descending, rank, how_many)
   local command = descending and 'ZREVRANGE' or 'ZRANGE'
   return redis.call(command, store, rank, rank + how_many - 1, 'WITHSCORES')
 end
 
+-- Removes the entries that range returns.
 local function remove(store, descending, rank, how_many)
   if descending then
     redis.call('ZREMRANGEBYRANK', store, -rank - how_many, -rank - 1)
@@ -48,8 +49,9 @@ local function remove(store, descending, rank, how_many)
   end
 end
 
--- The prepare scores of popped items, as pairs for ZADD; ranks go on from `rank`. The last comes
--- first: into a sorted set that is still small, what goes before all others is added fastest.
+-- Returns pairs of PrepareQueue score and content for ZADD; ranks continue from `rank`. The last
+-- item comes first: while a sorted set is small, ZADD is fastest for entries that go before all
+-- others.
 local function prepared(items, base, rank, max_retries, retried)
   local pairs_, n, first_delivery = {}, #items, text_of(base + max_retries)
   for i = 1, n, 2 do
@@ -61,8 +63,8 @@ local function prepared(items, base, rank, max_retries, retried)
   return pairs_
 end
 
--- Splits popped items into those this claim may take and, back into the store with the scores they
--- had, those that another claim still holds: moving these would take them out of that claim.
+-- Returns the popped items that this claim may take. Puts those that another claim still holds back
+-- into the store with their scores, because moving them would take them out of that claim.
 local function without_conflicts(slot, items, base)
   local contents, mine, others = {}, {}, {}
   for i = 1, #items, 2 do contents[#contents + 1] = items[i] end
@@ -78,7 +80,7 @@ local function without_conflicts(slot, items, base)
 end
 
 -- Pops up to `limit` due messages into the PrepareQueue. Returns, in delivery order, the contents,
--- the scores, and the retries left; these are empty where all are first deliveries.
+-- the scores, and the retries left; the last list is empty if all are first deliveries.
 local function take_due(slot, stamp, until_ms, limit, descending, max_retries)
   local store, prepare = slot.store, slot.prepare
   local base, scanned = stamp * 1000, 0
@@ -104,8 +106,8 @@ local function take_due(slot, stamp, until_ms, limit, descending, max_retries)
     end
   end
 
-  -- Takes up to `wanted` of the `available` entries, all of one kind, that begin at `rank` in
-  -- delivery order.
+  -- Takes up to `wanted` of the `available` entries from `rank` on in delivery order. All of them
+  -- are retries, or all are first deliveries.
   local function take(rank, available, wanted, retried)
     local past, taken = rank + available, 0
     while taken < wanted and rank < past and scanned < SCANNED_AT_MOST do
@@ -125,13 +127,15 @@ local function take_due(slot, stamp, until_ms, limit, descending, max_retries)
   local lead, last = retries, firsts
   if descending then lead, last = firsts, retries end
   local kept_for_last = math.min(last, math.max(1, math.floor(limit / 8)))
-  -- By turns: by what the slot has given so far, since seq may come to it with one parity only.
+  -- With a limit of 1, retries and first deliveries take turns. The count of claimed messages
+  -- decides, because a slot may see only odd or only even batch numbers.
   if limit == 1 and lead > 0 and (redis.call('HGET', slot.stats, 'claimed') or 0) % 2 == 0 then
     kept_for_last = 0
   end
   local taken = take(0, lead, math.min(lead, limit - kept_for_last), not descending)
   taken = taken + take(lead - taken, last, math.min(last, limit - taken), descending)
-  -- All whose turn it was are in flight: the turn passes only with a message taken.
+  -- If other claims still hold all messages whose turn it is, take the others: without a message
+  -- taken, the turn would never change.
   if limit == 1 and taken == 0 then take(0, lead, 1, not descending) end
   if next(left) then
     for i = 1, #contents do left[i] = left[i] or max_retries end

@@ -1,4 +1,4 @@
--- Redis' own clock in ms: the only "now" of the queue, whatever the clients' clocks say.
+-- Redis' clock in ms. It is the only "now" of the queue, whatever the clients' clocks show.
 -- Defines: now_ms
 local function now_ms()
   local time = redis.call('TIME')

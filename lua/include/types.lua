@@ -1,8 +1,8 @@
--- A script that fails half-way keeps its writes, so a key of another type must be found before the
--- first of them.
+-- Checks the types of keys. A script that fails half-way keeps its writes, so it must find a key of
+-- another type before its first write.
 -- Defines: wrong_type
 
--- Takes pairs of key and type; returns an error reply, or nil.
+-- Takes pairs of key and type. Returns an error reply, or nil.
 local function wrong_type(...)
   local wanted = {...}
   for i = 1, #wanted, 2 do

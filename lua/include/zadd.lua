@@ -1,8 +1,8 @@
--- Adding to a sorted set more than one call takes.
+-- Adds more messages to a sorted set than one call takes.
 -- Defines: zadd, UNPACKABLE
-local UNPACKABLE = 2048 -- messages in one variadic call: two values each, of the 7999 unpack takes
+local UNPACKABLE = 2048 -- messages in one call: two values each, and unpack takes 7999 values
 
--- condition: NX, XX, GT or LT; pairs_: score, content, score, content, ... Returns how many were new.
+-- condition: NX, XX, GT or LT; pairs_: score, content, ... Returns the number of new messages.
 local function zadd(key, condition, pairs_)
   local added = 0
   for i = 1, #pairs_, 2 * UNPACKABLE do
