@@ -171,6 +171,7 @@ def test_nothing_is_lost_or_doubled_while_hash_slots_move(own_cluster):
     assert (traffic.lost, traffic.repeated) == (set(), 0)
 
 
+@pytest.mark.long
 def test_a_killed_master_loses_nothing_that_replicas_have_confirmed(own_cluster):
     with Traffic(own_cluster.url, 16, cluster="true", minReplicas="1") as traffic:
         victim = own_cluster.masters()[1]

@@ -11,9 +11,8 @@ from rmq_spark.dev_servers.redis_server import LocalRedis
 from .. import programs, quick_spark, servers
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param("SPARK_MASTER", marks=pytest.mark.long), "SPARK_REMOTE"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["SPARK_MASTER", "SPARK_REMOTE"])
 def test_a_job_runs_unchanged_over_spark_connect(tmp_path, way):
     with LocalRedis(settings=servers.SETTINGS) as redis:
         done = subprocess.run(

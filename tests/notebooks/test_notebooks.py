@@ -23,9 +23,8 @@ def test_all_notebooks_of_the_folder_are_run():
 
 
 @pytest.mark.timeout(900)  # on a machine that others use, too
-@pytest.mark.parametrize(
-    "name", [NAMES[0], *(pytest.param(n, marks=pytest.mark.long) for n in NAMES[1:])]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
 def test_it_runs_in_an_empty_folder_and_shows_what_is_committed(name):
     if not servers.executables():
         servers.do_without()
