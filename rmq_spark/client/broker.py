@@ -289,7 +289,7 @@ class Broker:
         """
         topic = self.definition(name)
         if group is None:
-            of = DEFAULT_GROUP if DEFAULT_GROUP in topic.groups else topic.groups[0]
+            of = topic.usual_group
         else:
             of = group if group == DEFAULT_GROUP else parse_group(group)
         return Queue(self.server, topic, key_prefix=self.key_prefix, group=of)

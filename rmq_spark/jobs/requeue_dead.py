@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the job to a parser."""
     parser.add_argument("--topic", required=True, help="the topic (required)")
     parser.add_argument(
-        "--group", help="the consumer group whose dead messages to requeue (default: the first)"
+        "--group", help="the consumer group whose dead messages to requeue (default: default)"
     )
     parser.add_argument(
         "--where",

@@ -165,6 +165,11 @@ class TopicDefinition:
                 "Delete that field of rmq_topics and define the topic again."
             ) from error
 
+    @property
+    def usual_group(self) -> str:
+        """The group of those who name none: the default group, else the first one."""
+        return DEFAULT_GROUP if DEFAULT_GROUP in self.groups else self.groups[0]
+
     def changed(self, **changes: Any) -> "TopicDefinition":
         """Return the definition with these fields changed. Raises InvalidOption."""
         return replace(self, **changes)

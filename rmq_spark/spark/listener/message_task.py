@@ -202,10 +202,9 @@ class MessageTask:
         prefix = self.options.key_prefix
         for topic in pc.unique(self._column(batch, "topic")).to_pylist():
             if topic not in queues:
-                # Any group will do: a claimId names the group of its own message.
+                # A claimId names the group of its own message, except for the default group.
                 broker = Broker(shared_server(self.options.connection), key_prefix=prefix)
-                group = broker.definition(topic).groups[0]
-                queues[topic] = broker.queue(topic, group=group)
+                queues[topic] = broker.queue(topic)
 
     def _check_readable(self, batch: pa.RecordBatch) -> None:
         """Check that a batch can become rows or pandas. Raises InvalidMessage for invalid UTF-8."""

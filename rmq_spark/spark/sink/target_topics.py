@@ -45,8 +45,11 @@ class SinkTopics:
         return broker.define(name, options.topic_type, options.slot_amount, **options.settings)
 
     def queue(self, server: Server, topic: TopicDefinition) -> Queue:
-        """Open the queue of a topic for the group that an option names, or for its first group."""
-        group = topic.groups[0] if self._options.group is None else self._options.group
+        """Open the queue of a topic for the group that an option names, or for its usual group.
+
+        A claimId of the default group names no group: its rollback takes the group of this queue.
+        """
+        group = topic.usual_group if self._options.group is None else self._options.group
         return Queue(server, topic, key_prefix=self._options.key_prefix, group=group)
 
     def split(

@@ -172,3 +172,56 @@ def test_a_query_of_a_removed_group_ends_with_a_word(rmq, queue):
         with refused(InvalidOption, "group='b' is no consumer group"):
             run.reader._run._watch.found_something()
             run.plan(end)
+
+
+@pytest.fixture
+def default_last(rmq):
+    """A topic whose default group is not its first, with ten messages due."""
+    name = rmq.name()
+    rmq.broker.create(name, "FixedTime", 4, groups=("a", ""), max_retries=1)
+    queue = rmq.broker.queue(name)
+    send_due(queue, range(10))
+    return queue
+
+
+def test_failed_messages_of_the_default_group_go_back_to_it_where_another_is_first(
+    spark, rmq, default_last
+):
+    """Seen: the rollback went to the first group, found nothing, and the commit lost them."""
+
+    def fail(message):
+        raise ValueError(message.content)
+
+    body = rmq_spark.each_message(fail, options={"redis.url": rmq.url})
+    query = (
+        rmq.read(spark, default_last)
+        .writeStream.foreachBatch(body)
+        .option("checkpointLocation", str(rmq.folder / "each"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert (body.failed, body.left_alone) == (20, 0)
+    assert default_last.figures().dead.count == 10
+    assert default_last.of_group("a").figures().store.count == 10
+
+
+def test_rows_of_the_default_group_are_rolled_back_and_requeued_where_another_is_first(
+    spark, rmq, default_last
+):
+    dead = default_last.definition.name
+    with rmq.by_hand(default_last) as run:
+        end = run.initial()
+        for _ in range(2):
+            end, rows = run.next(end)
+            columns = ("content", "slot", "claimId")
+            failed = spark.createDataFrame(
+                [tuple(row[c] for c in columns) for row in rows],
+                "content STRING, slot INT, claimId STRING",
+            )
+            rmq.write(failed, dead, operation="rollback")
+        run.plan(end)
+    assert default_last.figures().dead.count == 10
+    rmq.write(failed.drop("claimId"), dead, operation="requeue")
+    figures = default_last.figures()
+    assert (figures.store.count, figures.dead.count) == (10, 0)
