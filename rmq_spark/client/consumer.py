@@ -82,7 +82,7 @@ class Batch:
         """Mark the batch as unread, so that it costs no retry. For a consumer that only looks.
 
         The messages return to their places when they are given back: when you take the next batch,
-        when you close the consumer, or when the lease expires. A later commit raises
+        when you close the consumer, or when the lease expires. commit and rollback then raise
         ConsumerMisused. Raises Lost if the batch was given back.
         """
         self._consumer.mark_unread(self)
@@ -211,7 +211,7 @@ class Consumer:
             raise InvalidOption(f"limit={limit} is not accepted. Accepted: 1 or more.")
         with self._lock:
             self._check_may_poll()
-            if self._is_at_work():
+            if self._is_at_work() and not (self._taken and self._taken._unread):
                 _log.warning(
                     "rmq: a batch of consumer %s was not committed before the next was asked for: "
                     "its messages come again, with a retry less",
@@ -270,11 +270,7 @@ class Consumer:
             if batch._done:
                 return 0
             self._check_is_taken(batch)
-            if batch._unread:
-                raise ConsumerMisused(
-                    f"The batch of consumer {self.name} is marked unread: it can only be given "
-                    "back. Take another batch to commit it."
-                )
+            self._refuse_unread(batch, "commit it")
             # No earlier batch: if Redis has lost writes, it may hold an unfinished one again.
             result = self.queue.ask(
                 claiming.commit,
@@ -303,6 +299,7 @@ class Consumer:
             for (slot, claim_id), contents in by_claim.items()
         ]
         with self._lock:
+            self._refuse_unread(batch, "roll messages of it back")
             rolled_back = [
                 result.rolled_back for result in self.queue.ask(claiming.rollback_each, wanted)
             ]
@@ -310,6 +307,14 @@ class Consumer:
                 if claim in batch._waiting:  # else the message came with another batch
                     batch._waiting[claim] -= how_many
         return sum(rolled_back)
+
+    def _refuse_unread(self, batch: Batch, done: str) -> None:
+        """Raise ConsumerMisused for a batch that is marked unread. done: what the caller asks."""
+        if batch._unread:
+            raise ConsumerMisused(
+                f"The batch of consumer {self.name} is marked unread: it can only be given back. "
+                f"Take another batch to {done}."
+            )
 
     def mark_unread(self, batch: Batch) -> None:
         """Mark a batch as unread, so that it costs no retry. Raises Lost if it was given back."""

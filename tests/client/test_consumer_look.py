@@ -51,6 +51,25 @@ def test_what_is_only_looked_at_is_not_committed(broker, topic):
     assert topic.figures().store.count == 10
 
 
+def test_what_is_only_looked_at_is_not_rolled_back(broker, topic):
+    """Seen: the rollback did nothing, and its delay was lost."""
+    with broker.consumer("T", "looker") as consumer:
+        batch = consumer.poll()
+        batch.mark_unread()
+        with pytest.raises(ConsumerMisused, match="marked unread: it can only be given back"):
+            batch.rollback(delay="1h")
+    assert topic.figures().store.due == 10
+
+
+def test_the_next_batch_after_a_look_warns_of_no_retry(broker, topic, caplog):
+    with broker.consumer("T", "looker") as consumer:
+        consumer.poll().mark_unread()
+        assert {message.delivery_count for message in consumer.poll()} == {1}
+        assert "a retry less" not in caplog.text
+        consumer.poll()
+        assert "a retry less" in caplog.text
+
+
 def test_a_batch_that_is_done_is_left_alone_and_one_given_back_is_lost(broker, topic):
     with broker.consumer("T", "looker") as consumer:
         done = consumer.poll(3)
