@@ -76,17 +76,15 @@ def contents_by_slot(
     nor text. Raises InvalidOption for a slot that does not exist, or a slot_basis together with
     lists by slot.
     """
-    if isinstance(contents, str | bytes):
-        raise InvalidMessage(
-            f"contents={contents!r} is one {type(contents).__name__}, each letter of which would "
-            "be a content. Accepted: a list of contents, or lists by slot."
-        )
+    _refuse_single(contents)
     if isinstance(contents, Mapping):
         if slot_basis is not None:
             raise InvalidOption(
                 f"slot_basis={slot_basis!r} is not accepted with contents by slot, which name "
                 "their slots. Accepted: a list of contents with slot_basis; contents by slot alone."
             )
+        for listed in contents.values():
+            _refuse_single(listed)
         return {
             topic.check_slot(slot): [_bytes_of("content", one, at) for at, one in enumerate(listed)]
             for slot, listed in contents.items()
@@ -98,6 +96,15 @@ def contents_by_slot(
             content
         )
     return by_slot
+
+
+def _refuse_single(contents: object) -> None:
+    """Raise InvalidMessage for one content in the place of a list of them."""
+    if isinstance(contents, str | bytes):
+        raise InvalidMessage(
+            f"contents={contents!r} is one {type(contents).__name__}, each letter of which would "
+            "be a content. Accepted: a list of contents, or lists by slot."
+        )
 
 
 def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:

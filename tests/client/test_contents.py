@@ -105,3 +105,12 @@ def test_other_things_are_no_contents(topic):
         topic.cancel([b"m", 7])
     with pytest.raises(InvalidOption, match="which name their slots"):
         topic.cancel({0: [b"m"]}, slot_basis="x")
+
+
+@pytest.mark.parametrize("one", ["ab", b"ab"])
+def test_one_content_in_the_place_of_a_list_is_refused_by_slot_too(topic, one):
+    topic.send(["a", "b"], fixed_time=DUE)
+    for given in (one, dict.fromkeys(topic.slots, one)):
+        with pytest.raises(InvalidMessage, match="each letter of which would be a content"):
+            topic.cancel(given)
+    assert topic.figures().store.count == 2
