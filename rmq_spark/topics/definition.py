@@ -116,9 +116,11 @@ class TopicDefinition:
                 raise InvalidOption(
                     f"{name}={getattr(self, name)!r} is not accepted. Accepted: True or False."
                 )
-        if not 0 <= self.max_retries <= MOST_RETRIES:
+        is_whole = isinstance(self.max_retries, int) and not isinstance(self.max_retries, bool)
+        if not (is_whole and 0 <= self.max_retries <= MOST_RETRIES):
             raise InvalidOption(
-                f"maxRetries={self.max_retries} is not accepted. Accepted: 0 to {MOST_RETRIES}."
+                f"maxRetries={self.max_retries!r} is not accepted. Accepted: a whole number, 0 to "
+                f"{MOST_RETRIES}."
             )
         check_retry_backoff(self.retry_backoff_ms)
         if not self.groups or len(set(self.groups)) < len(self.groups):

@@ -222,6 +222,8 @@ def test_another_backoff_is_refused(text):
     [
         ({"max_retries": 17}, "maxRetries=17"),
         ({"max_retries": -1}, "maxRetries=-1"),
+        ({"max_retries": 2.5}, "maxRetries=2.5"),
+        ({"max_retries": True}, "maxRetries=True"),
         ({"retry_backoff_ms": (0,)}, "retryBackoff"),
         ({"retry_backoff_ms": (1,) * 17}, "retryBackoff"),
         ({"retry_backoff_ms": (2**63,)}, "up to 366d"),
