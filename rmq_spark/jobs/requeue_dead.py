@@ -9,6 +9,7 @@ from rmq_spark.jobs.commands import run_job
 from rmq_spark.jobs.job_arguments import add_options, add_spark_settings
 from rmq_spark.jobs.program import Job, in_session
 from rmq_spark.options.connection_options import CONNECTION
+from rmq_spark.options.sink_options import GROUP, SINK
 from rmq_spark.options.table_options import ENDING_TIME, SLOTS, STARTING_TIME
 
 DESCRIPTION = """\
@@ -42,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
     """Requeue the chosen dead messages, or only count them. Return their number as text."""
-    group = {} if given.group is None else {"group": given.group}
+    named = [text for name, text in given.option.items() if SINK.find(name) is GROUP]
+    named += [] if given.group is None else [given.group]
+    group = {GROUP.name: named[-1]} if named else {}
     scope = {
         SLOTS.name: given.slots,
         STARTING_TIME.name: given.since,

@@ -31,6 +31,19 @@ def test_what_died_comes_back(trade):
     assert (figures.store.count, figures.dead.count) == (3, 0)
 
 
+def test_the_group_may_be_an_option_of_the_sink(trade):
+    """Seen: the job searched one group and requeued in another, where there was nothing."""
+    trade.broker.create("Orders", "FixedTime", 2, max_retries=0, groups=["default", "audit"])
+    trade.orders(["a"])
+    with trade.broker.consumer("Orders", "clerk", group="audit") as consumer:
+        consumer.poll().rollback()
+    requeue = ("requeue_dead", "--topic", "Orders")
+    assert trade.job(*requeue).startswith("0 dead")
+    assert trade.job(*requeue, "-o", "Group=audit").startswith("1 dead")
+    figures = trade.broker.queue("Orders", group="audit").figures()
+    assert (figures.store.count, figures.dead.count) == (1, 0)
+
+
 def test_what_died_by_another_clock_is_found(trade):
     kill(trade, b"a")
     queue = trade.broker.queue("Orders")
