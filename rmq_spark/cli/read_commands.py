@@ -130,8 +130,13 @@ def consume(
 def _limit(most: int | None, commit: bool, follow: bool) -> int | None:
     """Return the number of messages to show, None for no limit.
 
-    Raises InvalidOption if --follow or --max needs --commit.
+    Raises InvalidOption if --follow or --max needs --commit, or --commit an open stdout.
     """
+    if commit and sys.__stdout__ is None:
+        raise InvalidOption(
+            "stdout is closed, so --commit would remove messages that nobody sees. To remove them "
+            "unseen, redirect stdout to /dev/null."
+        )
     if follow and not commit:
         raise InvalidOption(
             "--follow needs --commit: a message that is given back would be shown again and again. "

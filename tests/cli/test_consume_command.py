@@ -62,6 +62,15 @@ def test_json_has_the_names_of_the_sources_columns(rmq):
     assert "\\xff\\x00" in rmq("consume", "Ranked").out
 
 
+def test_with_a_closed_stdout_nothing_is_taken(rmq):
+    queue = rmq.topic()
+    queue.send(["a"], fixed_time=99)
+    closed = ["sh", "-c", '"$@" >&-', "sh", *rmq.command(), "consume", "Orders", "--commit"]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, b"stdout is closed" in done.stderr) == (2, True)
+    assert queue.figures().store.count == 1
+
+
 def test_nothing_due_says_what_there_is(rmq):
     queue = rmq.topic()
     queue.send(["later"], fixed_time=4 * 10**12)
