@@ -222,14 +222,17 @@ class Broker:
 
         Does nothing if the group exists. Raises UnknownTopic, InvalidOption.
         """
-        wanted = parse_group(group)
+        return self._with_group(name, parse_group(group), keep=False)
+
+    def _with_group(self, name: str, group: str, *, keep: bool) -> TopicDefinition:
+        """Add a group unless it exists. keep: whether messages that lie under its keys stay."""
         while True:
             text, old = self._read(name)
-            if wanted in old.groups:
+            if group in old.groups:
                 return old
-            # Senders that were at work during an earlier removal may have left keys behind.
-            self._delete_group(old, wanted)
-            new = old.changed(groups=(*old.groups, wanted))
+            if not keep:  # senders at work during an earlier removal may have left keys behind
+                self._delete_group(old, group)
+            new = old.changed(groups=(*old.groups, group))
             if self._replace(name, text, new.to_json()):
                 return new
 
@@ -238,9 +241,9 @@ class Broker:
 
         Dead messages count. If the group holds messages, you must set drop to delete them;
         otherwise the call raises GroupNotEmpty and the group stays. (If messages arrive during the
-        removal, the group is put back, without the messages sent in between.) Senders stop sending
-        to the group from their next batch; a batch in progress leaves copies behind. Raises
-        UnknownTopic, InvalidOption.
+        removal, the group is put back with them; it may lack messages sent in between.) Senders
+        stop sending to the group from their next batch; a batch in progress leaves copies behind.
+        Raises UnknownTopic, InvalidOption.
         """
         wanted = parse_group(group)
         text, old = self._read(name)
@@ -262,7 +265,7 @@ class Broker:
             return self.remove_group(name, group, drop=drop)
         gone = Queue(self.server, old, key_prefix=self.key_prefix, group=wanted).figures().messages
         if gone and not drop:  # sent in the meantime
-            self.add_group(name, wanted)
+            self._with_group(name, wanted, keep=True)
             return self.remove_group(name, group, drop=drop)
         self._delete_group(old, wanted)
         return gone

@@ -9,6 +9,7 @@ from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.exactly_once import StagedSink
 from rmq_spark.client.staging import Staging
 from rmq_spark.errors import (
+    GroupNotEmpty,
     InvalidOption,
     ServerUnsuitable,
     TopicMismatch,
@@ -240,6 +241,24 @@ def test_a_group_that_comes_back_begins_empty(broker):
     broker.add_group("T", "g")
     assert broker.queue("T", group="g").figures().messages == 0
     assert broker.queue("T").figures().messages == 5
+
+
+@pytest.mark.parametrize("group", ["default", "g"])
+def test_a_group_that_gets_messages_while_it_is_removed_stays_with_them(broker, group, monkeypatch):
+    """Seen: the group was put back empty, and so it was removed after all."""
+    broker.create("T", "FixedTime", 2, groups=("", "g"))
+    sender = broker.queue("T")
+    removed = broker._replace
+
+    def replace(name, read, new):
+        monkeypatch.undo()
+        sender.send(numbered(5), fixed_time=1000)
+        return removed(name, read, new)
+
+    monkeypatch.setattr(broker, "_replace", replace)
+    with pytest.raises(GroupNotEmpty, match="holds 5 messages"):
+        broker.remove_group("T", group)
+    assert [broker.queue("T", group=one).figures().messages for one in ("default", "g")] == [5, 5]
 
 
 def test_deleting_a_topic_leaves_what_a_consumer_of_several_topics_has_done(broker):
