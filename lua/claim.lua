@@ -5,9 +5,10 @@
 --       or '', 8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 backoff: waits
 --       in ms, separated by commas, 13 mark of the batch's plan, '' for a batch without one
 -- Returns {messages given back or taken from the retry queue, 0 or why nothing was taken (1 a
---   higher epoch owns the slot, 2 the plan is lost: no claim was made), {content, ...} in delivery
---   order, their scores in the store as one text separated by spaces, {retriesLeft, ...}, when the
---   claim was made in ms}; retriesLeft is empty if all of them have ARGV 11 left.
+--   higher epoch owns the slot, 2 the plan is lost, 3 the topic is paused: in cases 2 and 3 no
+--   claim was made), {content, ...} in delivery order, their scores in the store as one text
+--   separated by spaces, {retriesLeft, ...}, when the claim was made in ms}; retriesLeft is empty if
+--   all of them have ARGV 11 left.
 -- Errors: RMQ_SUPERSEDED, RMQ_SETTLED, RMQ_LOST, RMQ_EXCLUSIVE, RMQ_BADCLAIM, RMQ_WRONGTYPE,
 --   RMQ_VERSION
 -- Bound: limit messages taken, 4096 examined, 1000 moved from the retry queue, 4096 rolled back.
@@ -17,7 +18,7 @@ local seq, ordinal = tonumber(ARGV[3]), tonumber(ARGV[4])
 local limit, lease_ms, due_before = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local epoch, replay_only, descending = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10] == '1'
 local planned = ARGV[13]
-local FENCED, PLAN_FORGOTTEN = 1, 2
+local FENCED, PLAN_FORGOTTEN, TOPIC_PAUSED = 1, 2, 3
 
 --- include counters
 --- include enter
@@ -58,7 +59,7 @@ end
 -- The caller may have read this claim before Redis lost it. If the claim were made again, it would
 -- hold other messages, which nobody reads and the batch's commit removes.
 if not record and planned ~= '' and (header.mark ~= planned or header.server ~= server_id()) then
-  return {0, PLAN_FORGOTTEN, {}, '', {}, now}
+  return {0, header.paused and TOPIC_PAUSED or PLAN_FORGOTTEN, {}, '', {}, now}
 end
 local stored_epoch = tonumber(redis.call('HGET', consumers, EPOCH))
 local shared = not record and needs_an_epoch(slot.store, stored_epoch, epoch)
@@ -69,6 +70,12 @@ header.run, header.seen = run, now
 if record then
   write_header(consumers, header)
   return redeliver(slot, record, run, now + lease_ms)
+end
+-- The plan ends here: after a resume, another read would find messages where this one found none.
+if header.paused then
+  header.mark = NO_PLAN
+  write_header(consumers, header)
+  return {0, TOPIC_PAUSED, {}, '', {}, now}
 end
 
 local until_ms = due_before and math.min(now, due_before) or now

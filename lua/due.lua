@@ -2,8 +2,8 @@
 -- and those of expired claims.
 -- KEYS: 1 store, 2 prepare, 3 retry, 4 claims, 5 consumers
 -- ARGV: 1 consumer, 2 dueBefore in ms or '', 3 epoch or '', 4 descending 0/1
--- Returns {messages, messages held back by another consumer or a higher epoch, ms until the wait of
---   a retry or a lease ends, so that there may be more messages, or ''}.
+-- Returns {messages, messages held back by another consumer, a higher epoch or a pause, ms until the
+--   wait of a retry or a lease ends, so that there may be more messages, or ''}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: reads
@@ -12,6 +12,7 @@ local consumer, due_before, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]
 local descending = ARGV[4] == '1'
 
 --- include epochs
+--- include headers
 --- include numbers
 --- include records
 --- include retry_queue
@@ -22,7 +23,8 @@ local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', claims, 
 if wrong then return wrong end
 local records, version = read_records(claims)
 if not records then return version end
-local stored_epoch = tonumber(redis.call('HGET', consumers, EPOCH))
+local of_slot = redis.call('HMGET', consumers, EPOCH, PAUSED)
+local stored_epoch, paused = tonumber(of_slot[1]), of_slot[2] ~= false
 local shared = needs_an_epoch(store, stored_epoch, epoch)
 if shared then return shared end
 
@@ -33,7 +35,7 @@ local count = redis.call('ZCOUNT', store, '-inf', descending and '+inf' or text_
 local next_ms = nil
 local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
 if waiting[2] then next_ms = math.floor(waiting[2] / 1000) * 1000 end
-local held = epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
+local held = paused or epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
 for _, record in ipairs(records) do
   if record.deadline <= now then
     count = count + held_messages(prepare, record)

@@ -1,18 +1,20 @@
 -- A header is the text "run settledSeq lastSeq lastOrdinal seenMs mark server" under the consumer's
 -- name. mark and server belong to the batch that was planned last (plan.lua), '-' before the first.
--- Fields that begin with @ belong to the slot itself.
--- Defines: is_consumer, read_header, write_header, superseded
-local NO_PLAN = '-'
+-- Fields that begin with @ belong to the slot itself. @paused is there while the topic is paused
+-- (pause.lua).
+-- Defines: NO_PLAN, PAUSED, is_consumer, read_header, write_header, superseded
+local NO_PLAN, PAUSED = '-', '@paused'
 
 local function is_consumer(field) return string.sub(field, 1, 1) ~= '@' end
 
 local function read_header(consumers, consumer)
-  local text = redis.call('HGET', consumers, consumer) or '0 0 0 0 0'
+  local found = redis.call('HMGET', consumers, consumer, PAUSED)
   local run, settled, last_seq, last_ordinal, seen, mark, server =
-    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) ?(%S*) ?(%S*)$')
+    string.match(found[1] or '0 0 0 0 0', '^(%d+) (%d+) (%d+) (%d+) (%d+) ?(%S*) ?(%S*)$')
   return {consumer = consumer, run = tonumber(run), settled = tonumber(settled),
     last_seq = tonumber(last_seq), last_ordinal = tonumber(last_ordinal), seen = tonumber(seen),
-    mark = mark ~= '' and mark or NO_PLAN, server = server ~= '' and server or NO_PLAN}
+    mark = mark ~= '' and mark or NO_PLAN, server = server ~= '' and server or NO_PLAN,
+    paused = found[2] ~= false}
 end
 
 local function write_header(consumers, header)

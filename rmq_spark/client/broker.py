@@ -9,7 +9,7 @@ from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, TopicMismatch, UnknownTopic
 from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
-from rmq_spark.protocol import reading
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.names import ScopedName
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP,
@@ -22,16 +22,13 @@ from rmq_spark.topics.definition import (
     consumer_key,
     group_text,
     parse_group,
-    parse_groups,
-    parse_retry_backoff,
+    parse_settings,
     topics_key,
 )
 from rmq_spark.topics.durations import parse_duration_ms
 from rmq_spark.topics.topic_types import TopicType, parse_topic_type
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
-
-CHANGEABLE = ("max_retries", "retry_backoff", "exclusive", "paused", "groups")
 
 
 class Broker:
@@ -124,11 +121,13 @@ class Broker:
         if isinstance(topic_type, str):
             topic_type = parse_topic_type(topic_type)
         amount = None if slot_amount is None else check_slot_amount(slot_amount)
-        fields = _fields("set", settings)
+        fields = parse_settings("set", settings)
         found = self.find(name)
         if found is None and topic_type is not None:
             new = TopicDefinition(name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **fields)
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
+            if new.paused:
+                self._mark_slots(name)
         found = self.definition(name)
         check_agrees(found, topic_type, amount)
         _check_groups(found, fields.get("groups", ()))
@@ -147,11 +146,11 @@ class Broker:
     def alter(self, name: str, **changes: Any) -> TopicDefinition:
         """Change max_retries, retry_backoff (text), exclusive, paused or groups of a topic.
 
-        Senders and consumers see the change from their next batch or start. Raises UnknownTopic,
-        and InvalidOption for a change that is not accepted, such as leaving out a group that
-        exists.
+        Senders and consumers see the change from their next batch or start. A pause begins
+        earlier: once the call has returned, nobody makes a claim. Raises UnknownTopic, and
+        InvalidOption for a change that is not accepted, such as leaving out a group that exists.
         """
-        fields = _fields("changed", changes)
+        fields = parse_settings("changed", changes)
         while True:
             text, old = self._read(name)
             new = old.changed(**fields)
@@ -162,8 +161,12 @@ class Broker:
                     f"which topic {name} has. Remedy: Broker.remove_group, which says what is left "
                     "in a group."
                 )
+            if old.paused and not new.paused:
+                self._mark(new, False)  # first: a topic that is defined as running must deliver
             if self._replace(name, text, new.to_json()):
                 break
+        if new.paused or fields.keys() & {"paused", "groups"}:
+            self._mark_slots(name)
         if old.exclusive and not new.exclusive:
             self._forget_epochs(new)
         return new
@@ -229,12 +232,13 @@ class Broker:
         while True:
             text, old = self._read(name)
             if group in old.groups:
-                return old
+                break
             if not keep:  # senders at work during an earlier removal may have left keys behind
                 self._delete_group(old, group)
-            new = old.changed(groups=(*old.groups, group))
-            if self._replace(name, text, new.to_json()):
-                return new
+            self._replace(name, text, old.changed(groups=(*old.groups, group)).to_json())
+        if old.paused:
+            self._mark_slots(name)
+        return old
 
     def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
         """Remove a consumer group from a topic. Return how many messages were deleted with it.
@@ -269,6 +273,22 @@ class Broker:
             return self.remove_group(name, group, drop=drop)
         self._delete_group(old, wanted)
         return gone
+
+    def _mark_slots(self, name: str) -> None:
+        """Mark all slots as paused or not, and repeat that until the definition stays the same.
+
+        So of several concurrent calls, the last to end marks them by the last definition.
+        """
+        marked: TopicDefinition | None = None
+        while (found := self.find(name)) != marked:
+            if topic := found or marked:  # marked, if the topic was deleted since
+                self._mark(topic, found is not None and found.paused)
+            marked = found
+
+    def _mark(self, topic: TopicDefinition, paused: bool) -> None:
+        for group in topic.groups:
+            queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
+            queue.ask(claiming.pause, paused)
 
     def _replace(self, name: str, read: bytes, new: str) -> bool:
         # Compares texts: another version may write the same definition in another way.
@@ -348,21 +368,6 @@ def _check_groups(found: TopicDefinition, wanted: Iterable[str]) -> None:
             f"which groups names; it has {', '.join(map(group_text, found.groups))}. Leave groups "
             "out, or add what is missing: Broker.add_group, or rmq alter --add-group."
         )
-
-
-def _fields(done: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Convert settings to fields of TopicDefinition. Raises InvalidOption for an unknown one."""
-    unknown = sorted(set(settings) - set(CHANGEABLE))
-    if unknown:
-        raise InvalidOption(
-            f"{', '.join(unknown)} of a topic cannot be {done}. Accepted: {', '.join(CHANGEABLE)}."
-        )
-    fields = dict(settings)
-    if "retry_backoff" in fields:
-        fields["retry_backoff_ms"] = parse_retry_backoff(fields.pop("retry_backoff"))
-    if "groups" in fields:
-        fields["groups"] = parse_groups(fields["groups"])
-    return fields
 
 
 def _text(name: str, value: Any) -> str:

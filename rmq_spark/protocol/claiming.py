@@ -1,4 +1,4 @@
-"""Requests of consumers: plan, claim, commit, roll back, and renew or end leases."""
+"""Requests of consumers: plan, claim, commit, roll back, and renew or end leases; and the pause."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -26,8 +26,15 @@ EVERY_RUN = 0
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
 # All keys of a slot, in the order of lua/include/slot.lua.
 _ALL_KINDS = "store prepare retry dead claims first consumers stats"
-# The reasons why claim.lua took nothing, as it returns them.
+# Reasons why claim.lua took nothing, as it returns them. After a third one, a pause, the claim is
+# simply empty.
 _FENCED, _PLAN_FORGOTTEN = 1, 2
+
+
+def pause(queues: TopicQueues, paused: bool) -> Request[None]:
+    """Mark all slots as paused, or as not paused. A paused slot makes no new claim."""
+    calls = _calls("pause", queues, "consumers", queues.slots, [int(paused)])
+    return Request(calls, lambda replies: None)
 
 
 def plan(
@@ -62,7 +69,7 @@ def claim(
     seq: the number of the batch. due_before_ms: the latest due time to claim; None for now. epochs:
     the epoch of each slot's owner in ZooKeeper. replay_only: read existing claims and make no new
     ones. mark: the text that plan wrote for this batch; empty for a consumer that claims each batch
-    only once.
+    only once. A slot that is paused makes no new claim; the answer is an empty one.
 
     Raises Superseded if a newer run has taken over, Settled if the batch is committed, Lost if an
     existing claim is gone, and ExclusiveSlot if a slot takes no claim without an epoch.

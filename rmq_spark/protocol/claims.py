@@ -108,9 +108,9 @@ class Claim:
 class SlotDue:
     """The number of messages in a slot that a claim could take now, and that others hold.
 
-    held: due messages that another consumer or a higher epoch holds back. next_ms: the time until
-    the wait of a retry or a lease ends, when more messages may become due; None if neither is
-    pending.
+    held: due messages that another consumer, a higher epoch or a pause holds back. next_ms: the
+    time until the wait of a retry or a lease ends, when more messages may become due; None if
+    neither is pending.
     """
 
     slot: int

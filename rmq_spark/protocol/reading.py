@@ -37,7 +37,7 @@ def _consumers_of(hashes: Iterable[Any], now_ms: int) -> list[ConsumerSeen]:
     found: dict[str, list[Header]] = {}
     for of_slot in hashes:
         for name, text in fields_of(of_slot):
-            if name != EPOCH_FIELD.encode():
+            if not name.startswith(b"@"):  # else it is the slot's own
                 found.setdefault(name.decode(), []).append(Header.parse(text))
     seen = [
         ConsumerSeen(
@@ -67,12 +67,9 @@ def due(
 ) -> Request[list[SlotDue]]:
     """Count the messages that claims could take now, slot by slot.
 
-    The answer is empty for a paused topic. Every consumer sends this request before it plans or
-    claims, so no other request checks for the pause. due_before_ms, epochs: as for claiming.claim.
-    Raises ExclusiveSlot if a slot takes no claim without an epoch.
+    There are none in a slot that is paused. due_before_ms, epochs: as for claiming.claim. Raises
+    ExclusiveSlot if a slot takes no claim without an epoch.
     """
-    if queues.definition.paused:
-        return Request((), lambda replies: [])
     known = epochs or {}
     calls = [
         Call(

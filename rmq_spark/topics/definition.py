@@ -18,6 +18,8 @@ DEFAULT_SLOT_AMOUNT = 64
 MOST_SLOTS = 65_536
 DEFAULT_GROUP = ""
 DEFAULT_GROUP_TEXT = "default"
+# The settings of a topic that may change.
+CHANGEABLE = ("max_retries", "retry_backoff", "exclusive", "paused", "groups")
 
 # RocketMQ's delays from its third level on, which its retries use.
 ROCKETMQ_BACKOFF = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -234,6 +236,24 @@ def group_text(group: str) -> str:
     return group or DEFAULT_GROUP_TEXT
 
 
+def parse_settings(done: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Convert settings to fields of TopicDefinition. Raises InvalidOption for an unknown one.
+
+    done: what the caller does with them, for the error: "set" or "changed".
+    """
+    unknown = sorted(set(settings) - set(CHANGEABLE))
+    if unknown:
+        raise InvalidOption(
+            f"{', '.join(unknown)} of a topic cannot be {done}. Accepted: {', '.join(CHANGEABLE)}."
+        )
+    fields = dict(settings)
+    if "retry_backoff" in fields:
+        fields["retry_backoff_ms"] = parse_retry_backoff(fields.pop("retry_backoff"))
+    if "groups" in fields:
+        fields["groups"] = parse_groups(fields["groups"])
+    return fields
+
+
 def slot_of(basis: bytes, slot_amount: int) -> int:
     """Compute the slot of a basis: its CRC-32 (ISO-HDLC), modulo the number of slots."""
     return cast(int, _crc32(basis)) % slot_amount
@@ -288,7 +308,7 @@ class Keys:
         return self._tagged("first", slot)
 
     def consumers(self, slot: int) -> str:
-        """Name the HASH of a slot: consumer -> header; and @epoch."""
+        """Name the HASH of a slot: consumer -> header; and @epoch, @paused."""
         return self._tagged("consumers", slot)
 
     def stats(self, slot: int) -> str:

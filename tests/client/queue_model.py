@@ -49,6 +49,7 @@ class Model:
     taken: int = 0  # messages claimed so far
     epoch: int | None = None
     plans: dict[str, str] = field(default_factory=dict)  # consumer -> mark of its last plan
+    paused: bool = False
 
     # -- senders
 
@@ -106,6 +107,9 @@ class Model:
         self.headers[consumer] = header
         if record is not None:
             return self.redeliver(name, record, run, lease)
+        if self.paused:
+            self.plans.pop(consumer, None)
+            return []
         moved = self.due_retries(due_before) + self.reap(spared=name[:2])
         fenced = epoch is not None and self.epoch is not None and epoch < self.epoch
         held = epoch is not None and any(h.claim[0] != consumer for h in self.prepare.values())

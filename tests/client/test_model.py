@@ -190,6 +190,16 @@ class QueueHistory(RuleBasedStateMachine):
     def claim_next_batch_and_lose_the_lease(self, **how):
         self.claim_next(lease=False, **how)
 
+    @rule(**next_batches)
+    def claim_next_batch_while_paused(self, **how):
+        self.pause(True)
+        self.claim_next(lease=True, **how)
+        self.pause(False)
+
+    def pause(self, paused):
+        self.queue.ask(claiming.pause, paused)
+        self.model.paused = paused
+
     def claim_next(self, consumer, sent, limit, lease, epoch, due_before):
         if sent:  # there may be no other rule that sends
             self.send_due(sent)
@@ -244,7 +254,7 @@ class QueueHistory(RuleBasedStateMachine):
                 replay_only=replay_only,
                 mark=mark,
             )
-            if not claims[0].forgotten:  # else it was not made, and may be made without a mark
+            if name in self.model.records:  # else it was not made, and may be made without a mark
                 self.note_read(name, run, triples(claims[0]))
             return triples(claims[0])
 

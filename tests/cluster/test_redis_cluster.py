@@ -89,6 +89,9 @@ def test_what_people_call_works_on_all_nodes(cluster_broker):
     queue.send(numbered(100), fixed_time=1)
     assert queue.ask(reading.any_due, queue.slots, one_node=False)
     assert abs(queue.now_ms() - time.time() * 1000) < 60_000
+    cluster_broker.alter("T", paused=True)
+    assert {slot.due for slot in queue.ask(reading.due, queue.slots, "c")} == {0}
+    cluster_broker.alter("T", paused=False)
     assert sum(slot.due for slot in queue.ask(reading.due, queue.slots, "c")) == 100
     run = open_run(queue, "c", 0)
     claims = claim_all(queue, run)

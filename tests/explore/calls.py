@@ -42,6 +42,7 @@ class Action:
     replay_only: bool = False
     mark: str = ""
     contents: frozenset[str] = frozenset()
+    paused: bool = False
     times: int | None = None
 
     @property
@@ -89,6 +90,16 @@ def requeue(content: str, score: int, *, slot: int = 0) -> Action:
 def expire(*, slot: int = 0) -> Action:
     return Action(
         f"expire slot {slot}", "expire", lambda queues: claiming.expire(queues, [slot]), slot=slot
+    )
+
+
+def pause(paused: bool, *, slot: int = 0) -> Action:
+    return Action(
+        f"slot {slot} is {'paused' if paused else 'resumed'}",
+        "pause",
+        lambda queues: claiming.pause(queues, paused),
+        slot=slot,
+        paused=paused,
     )
 
 

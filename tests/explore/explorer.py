@@ -27,7 +27,7 @@ STATES_AT_ONCE = 32
 # A busy machine is no reason to end an exploration.
 PATIENCE = "60s"
 HERE = Path(__file__).parent
-PLAN_FORGOTTEN = 2  # as claim.lua answers
+PLAN_FORGOTTEN, TOPIC_PAUSED = 2, 3  # as claim.lua answers
 DUE = 1000  # the score of a message whose timeRange is over
 
 
@@ -198,6 +198,7 @@ class Explorer:
         else:
             step.answer = self.calls.answer(action, reply)
             step.forgotten = action.kind == "claim" and reply[1] == PLAN_FORGOTTEN
+            step.paused = action.kind == "claim" and reply[1] == TOPIC_PAUSED
         of = OF_REFUSALS if step.error else PROMISES
         broken = next((promise for promise in of if not promise(step)), None)
         if broken:

@@ -21,7 +21,8 @@ class Ghost:
     newest, done: the highest run, and the highest batch committed, of each consumer. made: every
     claim there ever was. read: claim, run and rows of the last read. listed: consumer and run, and
     what its replay listed that it has not read yet. epoch: the highest that made a claim. plans:
-    the mark of each consumer's last plan, as far as the server cannot have forgotten it.
+    the mark of each consumer's last plan, as far as the server cannot have forgotten it, and unless
+    a pause has ended it. paused: whether the slot is.
     """
 
     newest: tuple = ()
@@ -31,11 +32,12 @@ class Ghost:
     listed: tuple = ()
     epoch: int = 0
     plans: tuple = ()
+    paused: bool = False
 
     @cached_property
     def _hash(self) -> int:
         seen = (self.newest, self.done, self.made, self.read, self.listed, self.epoch, self.plans)
-        return hash(seen)
+        return hash((*seen, self.paused))
 
     def __hash__(self) -> int:
         return self._hash
@@ -69,11 +71,16 @@ class Ghost:
 def after(step: Any) -> Ghost:
     """The past of the state that a step leads to, one that was not refused."""
     ghost, by = step.ghost, step.action
-    if step.forgotten:
+    if step.forgotten or (step.paused and not step.knows_the_plan):
         return ghost
     changes: dict[str, Any] = {}
     if by.kind in RAISING and not found_nothing(step):
         changes["newest"] = raised(ghost.runs, by.consumer, by.run)
+    if by.kind == "pause":
+        changes["paused"] = by.paused
+    if step.paused:  # whoever asked has seen an empty claim
+        plans = {name: mark for name, mark in ghost.plans if name != by.consumer}
+        return replace(ghost, **changes, plans=tuple(sorted(plans.items())))
     if by.kind == "plan":
         changes["plans"] = tuple(sorted({**ghost.marks, by.consumer: by.mark}.items()))
     if by.kind == "commit":

@@ -31,6 +31,7 @@ class Step:
     error: str = ""
     answer: Any = None
     forgotten: bool = False  # the claim was not made, for its plan is not known
+    paused: bool = False  # the claim was not made, for the topic is paused
 
     def done(self, *kinds: str) -> bool:
         """Whether it is a call of one of these kinds, and was not refused."""
@@ -47,8 +48,13 @@ class Step:
 
     @property
     def makes_a_claim(self) -> bool:
-        named = self.action.claim
-        return self.done("claim") and not self.forgotten and named not in self.before.claims
+        not_made = self.forgotten or self.paused
+        return self.done("claim") and not not_made and self.action.claim not in self.before.claims
+
+    @property
+    def knows_the_plan(self) -> bool:
+        """Whether a claim has no plan, or one that the server cannot have forgotten."""
+        return self.action.mark in ("", self.ghost.marks.get(self.action.consumer))
 
     @property
     def reads_again(self) -> bool:
@@ -178,15 +184,21 @@ def was_given_back(step: Step, name: str) -> bool:
 
 def only_what_was_planned_is_claimed(step: Step) -> bool:
     """A claim of a plan is made where that plan is known, and where it is not nothing changes."""
-    by = step.action
-    known = not by.mark or step.ghost.marks.get(by.consumer) == by.mark
-    if step.forgotten:
-        return not known and by.claim not in step.before.claims and is_unchanged(step)
-    return known or not step.makes_a_claim
+    if step.forgotten or (step.paused and not step.knows_the_plan):
+        is_new = step.action.claim not in step.before.claims
+        return not step.knows_the_plan and is_new and is_unchanged(step)
+    return step.knows_the_plan or not step.makes_a_claim
 
 
 def is_unchanged(step: Step) -> bool:
     return step.after.slot == step.before.slot
+
+
+def a_paused_slot_makes_no_claim(step: Step) -> bool:
+    """While a slot is paused no claim is made there, and any that exists is answered."""
+    if step.paused:
+        return step.ghost.paused and step.action.claim not in step.before.claims
+    return not (step.ghost.paused and step.makes_a_claim)
 
 
 def who_gave_back_holds_nothing(step: Step) -> bool:
@@ -361,12 +373,13 @@ def what_is_due_is_counted(step: Step) -> bool:
 
 
 def is_held_back(step: Step, view: View) -> bool:
-    """Whether another's lease, or a higher epoch, keeps the caller from taking anything."""
+    """Whether another's lease, a higher epoch or a pause keeps the caller from taking anything."""
     others = (
         view.held(name) and record.live and not name.startswith(f"{step.action.consumer}:")
         for name, record in view.claims.items()
     )
-    return (step.exclusive and any(others)) or (step.action.epoch or 0) < step.ghost.epoch
+    too_low = (step.action.epoch or 0) < step.ghost.epoch
+    return step.ghost.paused or too_low or (step.exclusive and any(others))
 
 
 def any_due(view: View, spared: str = "-") -> bool:
@@ -396,6 +409,7 @@ PROMISES = (
     older_runs_roll_back_nothing,
     claims_never_grow,
     claims_are_kept,
+    a_paused_slot_makes_no_claim,
     who_gave_back_holds_nothing,
     only_what_was_planned_is_claimed,
     readers_get_what_is_held,

@@ -52,6 +52,7 @@ class Slot(NamedTuple):
     epoch: int = 0
     turn: int = 0  # whether the number of messages claimed so far is odd
     balance: int = 0  # accepted, less what has ended and what is held
+    paused: bool = False
 
 
 class Held(NamedTuple):
@@ -123,6 +124,8 @@ def values_of(slot: Slot, now_ms: int, server_id: str) -> list:
     ]
     if slot.epoch:
         parts[6] += ["@epoch", slot.epoch]
+    if slot.paused:
+        parts[6] += ["@paused", 1]
     return [value for part in parts for value in (len(part), *part)]
 
 
@@ -161,7 +164,7 @@ def slot_of(dump: list, turns: bool, server_id: str) -> Slot:
     in_flight = sorted((c.decode(), *in_prepare(float(score))) for c, score in prepare)
     stamps = numbered([fields[1] for _, fields in records] + [held[1] for held in in_flight])
     known = {name.decode(): text for name, text in consumers}
-    epoch = int(known.pop("@epoch", 0))
+    epoch, paused = int(known.pop("@epoch", 0)), known.pop("@paused", None) is not None
     headers = {name: header_of(text, server_id) for name, text in known.items()}
     counted = {name.decode(): int(number) for name, number in stats}
     held_now = len(store) + len(prepare) + len(retry)
@@ -181,6 +184,7 @@ def slot_of(dump: list, turns: bool, server_id: str) -> Slot:
         epoch=epoch,
         turn=counted.get("claimed", 0) % 2 if turns else 0,
         balance=counted.get("accepted", 0) - sum(counted.get(end, 0) for end in ENDS) - held_now,
+        paused=paused,
     )
 
 

@@ -51,6 +51,7 @@ def test_a_slot_that_is_put_back_reads_the_same(explored_server, explore):
         headers=(("a", Header(2, 0, 1, 1, "m", True)), ("b", Header(1, 6, 7, 15))),
         epoch=3,
         turn=1,
+        paused=True,
     )
     explorer = explore(WORLDS[0])
     [keys], now_ms = explorer.keys, explored_server.now_ms()

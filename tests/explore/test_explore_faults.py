@@ -12,7 +12,7 @@ from rmq_spark.protocol import scripts
 from .. import servers
 from . import promises
 from .explorer import ExploredServer, Explorer, PromiseBroken
-from .worlds import BACKOFF, EXCLUSIVE, FORGETTING, RETRIES, SLOTS, World
+from .worlds import BACKOFF, EXCLUSIVE, FORGETTING, PAUSING, RETRIES, SLOTS, World
 
 FOLDER = Path(str(scripts._lua_folder()))
 DEPTH = 4  # none needs more; the search ends at the first broken promise
@@ -54,6 +54,30 @@ FAULTS = (
         "",
         FORGETTING,
         promises.only_what_was_planned_is_claimed,
+    ),
+    Fault(
+        "a paused slot makes claims",
+        "claim",
+        "if header.paused then",
+        "if false then",
+        PAUSING,
+        promises.a_paused_slot_makes_no_claim,
+    ),
+    Fault(
+        "a claim that was not made for a pause is made later",
+        "claim",
+        "header.mark = NO_PLAN",
+        "",
+        PAUSING,
+        promises.only_what_was_planned_is_claimed,
+    ),
+    Fault(
+        "those who ask what is due are not told of a pause",
+        "due",
+        "local held = paused or",
+        "local held =",
+        PAUSING,
+        promises.what_is_due_is_counted,
     ),
     Fault(
         "an empty claim leaves no record",

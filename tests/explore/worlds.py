@@ -15,6 +15,7 @@ from .calls import (
     due,
     expire,
     give_back,
+    pause,
     plan,
     release,
     renew,
@@ -313,4 +314,33 @@ FORGETTING = World(
     forgets=True,
 )
 
-WORLDS = (RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN, FORGETTING)
+PAUSING = World(
+    "pausing",
+    topic(TopicType.FIXED_TIME, max_retries=2),
+    begin=("send x with 1000", "a1 plans batch 1 in slot 0"),
+    actions=(
+        send("x", 1000),
+        send("y", 500),
+        pause(True),
+        pause(False),
+        plan("a1", 1),
+        plan("a1", 2),
+        claim("a1", 1, limit=1, planned=True),
+        claim("a1", 1, 1, limit=1, planned=True),
+        claim("a1", 2, limit=1, planned=True),
+        claim("a2", 1, replay_only=True),
+        claim("b1", 1),
+        due("b1"),
+        replay("a2", 1, times=1),
+        give_back("b1"),
+        commit("a1", 1),
+        commit("a2", 1),
+        commit("b1", 1),
+        release("a1"),
+        expire(),
+    ),
+    depth=7,
+    small_depth=4,
+)
+
+WORLDS = (RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN, FORGETTING, PAUSING)

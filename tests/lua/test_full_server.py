@@ -121,8 +121,11 @@ def test_a_topic_is_altered_looked_at_and_deleted(server_of_test, slot):
     slot.put_due(numbered(2))
     server_of_test[1]()
     assert slot.broker.alter("T", paused=True).paused
-    assert slot.queue.ask(reading.due, [0], "a")[0].due == 2
+    assert slot.queue.ask(reading.due, [0], "a")[0].held == 2
+    assert slot.claimed() == []
     assert slot.queue.figures().store.count == 2
+    slot.broker.alter("T", paused=False)
+    assert slot.queue.ask(reading.due, [0], "a")[0].due == 2
     slot.broker.delete("T")
     assert slot.broker.find("T") is None
 

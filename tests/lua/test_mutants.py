@@ -95,6 +95,24 @@ MUTANTS = [
         ("header.run, header.seen = run, now_ms()", ""),
         ("header.mark, header.server = mark, server_id()", "header.mark = mark"),
     ),
+    *of(
+        "claim",
+        "pause",
+        ("header.paused and TOPIC_PAUSED or PLAN_FORGOTTEN", "PLAN_FORGOTTEN"),
+        ("if header.paused then", "if false then"),
+        ("if header.paused then", "if header.paused and planned ~= '' then"),
+        ("  header.mark = NO_PLAN", ""),
+        ("  write_header(consumers, header)\n  return {0, TOPIC", "  return {0, TOPIC"),
+        ("return {0, TOPIC_PAUSED, {}", "return {0, PLAN_FORGOTTEN, {}"),
+    ),
+    *of(
+        "pause",
+        "pause",
+        ("if paused then", "if true then"),
+        ("  redis.call('HSET', consumers, PAUSED, 1)", ""),
+        ("  redis.call('HDEL', consumers, PAUSED)", ""),
+        ("  redis.call('HDEL', consumers, PAUSED)", "redis.call('DEL', consumers)"),
+    ),
     *of("include/server", "plan", ("master_replid:(%w+)", "role:(%w+)")),
     *of("include/headers", "plan", (" ?(%S*) ?(%S*)$", " (%S*) (%S*)$")),
     *of(
@@ -192,6 +210,7 @@ MUTANTS = [
         ("epoch and record.consumer ~= consumer", "epoch"),
         ("math.min(now, due_before)", "now"),
     ),
+    *of("due", "pause", ("local held = paused or", "local held =")),
     *of(
         "any_due",
         "any_due",
@@ -524,8 +543,8 @@ MUTANTS += [
     *of("include/time", "send_first", ("time[1] * 1000", "time[1]")),
     *of("include/full_server", "full_server", ("redis.call('HDEL', hash, '')", "")),
 ]
-HASH_OF = {"open": "key", "settle": "key", "plan": "consumers"}
-for name in ("open", "settle", "plan", "replay", "unread", "commit"):
+HASH_OF = {"open": "key", "settle": "key", "plan": "consumers", "pause": "consumers"}
+for name in ("open", "settle", "plan", "pause", "replay", "unread", "commit"):
     hash_of = HASH_OF.get(name, "claims")
     MUTANTS += of(name, "full_server", (f"write_though_full({hash_of})", ""))
 

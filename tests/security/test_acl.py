@@ -109,6 +109,8 @@ def test_the_sender_can_neither_take_nor_read_nor_define(enter):
         lambda: queue.figures(),
         lambda: sender.create("Another", "Priority"),
         lambda: sender.delete("FixedTime"),
+        lambda: sender.alter("FixedTime", paused=True),
+        lambda: queue.ask(claiming.pause, True),
         lambda: sender.server.command("ZRANGE", queue.keys.store(0), 0, -1),
     ]
     before = admin.broker.queue("FixedTime").figures()

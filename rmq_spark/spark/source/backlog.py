@@ -29,10 +29,7 @@ class Backlog:
     """
 
     def __init__(self, queue: Queue, due_before_ms: int) -> None:
-        """Create the backlog, and log a warning if the topic is paused.
-
-        due_before_ms: Redis' time in ms when the query began.
-        """
+        """Create the backlog. due_before_ms: Redis' time in ms when the query began."""
         self._topic = queue.definition.name
         self.due_before_ms = due_before_ms
         self._left = 0  # messages that the query may still read
@@ -42,8 +39,6 @@ class Backlog:
         self._unread = False  # whether no task has read the last batch
         self._empty: set[int] = set()  # slots whose last planned batch took nothing
         self._given_up: set[int] = set()
-        if queue.definition.paused:
-            _log.warning("rmq: topic %s is paused: nothing is read", self._topic)
 
     def bound(self, due: int) -> int:
         """Cap the number of due messages at what the query may still read."""
@@ -84,14 +79,18 @@ class Backlog:
         )
         return [slot for slot in slots if slot.slot not in self._given_up]
 
-    def end(self) -> None:
-        """Read nothing more. Logs a warning if due messages are left that cannot be claimed."""
+    def end(self, paused: bool) -> None:
+        """Read nothing more. Logs a warning if due messages are left that cannot be claimed.
+
+        paused: whether the topic is.
+        """
         if self._held:
+            held_back = "the topic is paused" if paused else "other consumers hold them"
             _log.warning(
                 "rmq: topic %s: the query ends with %d due messages unread: %s",
                 self._topic,
                 self._held,
-                NOT_READ if self._unread else "other consumers hold them",
+                NOT_READ if self._unread and not paused else held_back,
             )
         self._left = 0
 

@@ -163,8 +163,8 @@ def _warn_of_forgotten(claims: Sequence[Claim]) -> None:
     if slots:
         _log.warning(
             "rmq: topic %s: Redis has forgotten the plan of batch %d, was restarted, or failed "
-            "over. The batch takes nothing more from the slots %s. Nothing is lost by that: their "
-            "messages come in the next batch.",
+            "over, or the topic was paused for a while. The batch takes nothing more from the "
+            "slots %s. Nothing is lost by that: their messages come in the next batch.",
             claims[0].topic,
             claims[0].seq,
             slots,

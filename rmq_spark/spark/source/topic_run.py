@@ -183,7 +183,7 @@ class TopicRun:
     def end_backlog(self) -> None:
         """End the backlog of an AvailableNow query, which reads nothing more."""
         if self._backlog is not None:
-            self._backlog.end()
+            self._backlog.end(self.queue.definition.paused)
 
     def replay(self, seq_from: int, seq_to: int) -> list[ListedClaim]:
         """List the claims that earlier runs made for batches seq_from + 1 to seq_to.

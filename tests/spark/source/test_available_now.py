@@ -109,7 +109,7 @@ def test_on_a_paused_topic_it_ends_with_a_warning(rmq, caplog):
     with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
         _, batches = run_to_the_end(run)
     assert batches == []
-    assert f"topic {queue.definition.name} is paused" in logged(caplog)
+    assert "the query ends with 3 due messages unread: the topic is paused" in logged(caplog)
 
 
 def test_it_goes_on_when_it_was_killed_before_its_first_claim(rmq):

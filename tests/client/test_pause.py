@@ -1,0 +1,257 @@
+"""A topic is paused: from then on nobody makes a claim, whatever else happens at the same time."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rmq_spark.client import Broker
+from rmq_spark.client.consumer import Consumer
+from rmq_spark.client.queue import Queue
+from rmq_spark.protocol import claiming
+
+from ..seeding import numbered
+from ..waiting import wait_until
+
+ROUNDS = 20
+
+
+@pytest.fixture
+def topic(broker):
+    broker.create("T", "FixedTime", 4, groups=("", "g"))
+    return broker.queue("T")
+
+
+def marks(broker, groups=("", "g")):
+    """Which slots of a topic are marked as paused: all, none, or a mixture."""
+    queues = [broker.queue("T", group=group) for group in groups]
+    keys = [queue.keys.consumers(slot) for queue in queues for slot in queue.slots]
+    return {bool(broker.server.client.hexists(key, "@paused")) for key in keys}
+
+
+def all_keys(broker):
+    return broker.server.client.keys(f"{broker.key_prefix}*")
+
+
+def before_asking(monkeypatch, build, act):
+    """Let another caller act once, just before the first request of this kind."""
+    ask, left = Queue.ask, [act]
+
+    def interrupted(queue, wanted, *args, **keywords):
+        if wanted is build and left:
+            left.pop()()
+        return ask(queue, wanted, *args, **keywords)
+
+    monkeypatch.setattr(Queue, "ask", interrupted)
+    return left
+
+
+def before_replacing(monkeypatch, act):
+    """Let another caller act once, just before the first change of a definition."""
+    replace, left = Broker._replace, [act]
+
+    def interrupted(broker, *args):
+        if left:
+            left.pop()()
+        return replace(broker, *args)
+
+    monkeypatch.setattr(Broker, "_replace", interrupted)
+    return left
+
+
+# -- consumers
+
+
+def test_a_claim_that_was_about_to_be_made_gets_nothing(broker, topic, monkeypatch):
+    """Seen: it took messages after the pause had returned."""
+    topic.send(numbered(20), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        left = before_asking(monkeypatch, claiming.claim, lambda: broker.alter("T", paused=True))
+        assert len(consumer.poll()) == 0
+        assert left == []
+        assert topic.figures().prepare.count == 0
+        assert len(consumer.poll()) == 0
+        broker.alter("T", paused=False)
+        batch = consumer.poll()
+        assert len(batch) == 20
+        assert batch.commit() == 20
+
+
+def test_a_batch_that_was_taken_before_is_renewed_rolled_back_and_committed(broker, topic):
+    topic.send(numbered(20), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        batch = consumer.poll(limit=15)
+        broker.alter("T", paused=True)
+        batch.renew()
+        assert batch.rollback(list(batch)[:5]) == 5
+        assert batch.commit() == 10
+        assert len(consumer.poll()) == 0
+    figures = topic.figures()
+    assert (figures.prepare.count, figures.store.count) == (0, 10)
+
+
+def test_a_consumer_that_waits_in_its_loop_gets_nothing_until_the_resume(
+    broker, topic, monkeypatch
+):
+    taken, polls, seen = [], [], threading.Event()
+    poll = Consumer.poll
+    monkeypatch.setattr(Consumer, "poll", lambda *args: polls.append(args) or poll(*args))
+
+    def work():
+        with broker.consumer("T", "a") as consumer:
+            for batch in consumer.batches():
+                taken.extend(message.content for message in batch)
+                batch.commit()
+                seen.set()
+                if b"last" in taken:
+                    return
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    topic.send([b"first"], fixed_time=1000)
+    assert seen.wait(30)
+    broker.alter("T", paused=True)
+    topic.send([b"last"], fixed_time=1000)
+    polls.clear()
+    wait_until(lambda: len(polls) > 3, "a few polls")
+    assert (taken, topic.figures().store.count) == ([b"first"], 1)
+    broker.alter("T", paused=False)
+    worker.join(30)
+    assert taken == [b"first", b"last"]
+
+
+# -- topics and groups
+
+
+def test_all_slots_of_all_groups_are_marked_and_unmarked(broker, topic):
+    assert marks(broker) == {False}
+    for paused in (True, True, False, False):
+        assert broker.alter("T", paused=paused).paused is paused
+        assert marks(broker) == {paused}
+
+
+def test_another_change_leaves_a_pause_as_it_is(broker, topic):
+    broker.alter("T", paused=True)
+    broker.alter("T", max_retries=3, groups=("", "g", "h"))
+    assert marks(broker, ("", "g", "h")) == {True}
+    broker.alter("T", paused=False, retry_backoff="1s")
+    assert marks(broker, ("", "g", "h")) == {False}
+
+
+def test_a_topic_that_is_created_paused_gives_nothing_until_it_is_resumed(broker):
+    broker.create("T", "FixedTime", 2, paused=True)
+    broker.queue("T").send(numbered(5), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        assert len(consumer.poll()) == 0
+        broker.create("T", "FixedTime", 2)  # it is there: nothing changes
+        assert len(consumer.poll()) == 0
+        broker.alter("T", paused=False)
+        assert len(consumer.poll()) == 5
+
+
+def test_a_topic_that_exists_is_not_paused_by_a_second_create(broker, topic):
+    assert not broker.create("T", "FixedTime", 4, paused=True).paused
+    assert marks(broker) == {False}
+
+
+def test_a_group_that_is_added_to_a_paused_topic_gives_nothing_either(broker, topic):
+    broker.alter("T", paused=True)
+    broker.add_group("T", "h")
+    broker.remove_group("T", "g")
+    broker.add_group("T", "g")
+    assert marks(broker, ("", "g", "h")) == {True}
+    topic = broker.queue("T")
+    topic.send(numbered(5), fixed_time=1000)
+    with broker.consumer("T", "a", group="h") as consumer:
+        assert len(consumer.poll()) == 0
+        broker.alter("T", paused=False)
+        assert len(consumer.poll()) == 5
+
+
+def test_a_topic_that_is_deleted_while_paused_runs_when_it_is_made_anew(broker, topic):
+    broker.alter("T", paused=True)
+    broker.delete("T")
+    assert all_keys(broker) == []
+    broker.create("T", "FixedTime", 4, groups=("", "g"))
+    assert marks(broker) == {False}
+    broker.queue("T").send(numbered(5), fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        assert len(consumer.poll()) == 5
+
+
+# -- several callers at once, and callers that die
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_call_that_died_half_way_never_leaves_a_running_topic_that_gives_nothing(
+    broker, topic, monkeypatch, paused
+):
+    """And the same call again ends what it had begun."""
+    broker.alter("T", paused=not paused)
+
+    def die():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        if paused:
+            before_asking(patched, claiming.pause, die)
+        else:
+            before_replacing(patched, die)
+        with pytest.raises(KeyboardInterrupt):
+            broker.alter("T", paused=paused)
+    assert broker.definition("T").paused
+    broker.alter("T", paused=paused)
+    assert marks(broker) == {paused}
+
+
+def test_a_pause_and_a_resume_meanwhile_leave_a_running_topic(broker, topic, monkeypatch):
+    left = before_asking(monkeypatch, claiming.pause, lambda: broker.alter("T", paused=False))
+    broker.alter("T", paused=True)
+    assert left == []
+    assert (broker.definition("T").paused, marks(broker)) == (False, {False})
+
+
+@pytest.mark.parametrize("change", [{}, {"max_retries": 3}], ids=["alone", "with another change"])
+def test_a_resume_and_a_pause_meanwhile_agree(broker, topic, monkeypatch, change):
+    broker.alter("T", paused=True)
+    left = before_replacing(monkeypatch, lambda: broker.alter("T", paused=True, **change))
+    broker.alter("T", paused=False)
+    assert left == []
+    assert (broker.definition("T").paused, marks(broker)) == (False, {False})
+
+
+def test_a_topic_that_is_deleted_while_it_is_paused_leaves_no_key(broker, topic, monkeypatch):
+    left = before_asking(monkeypatch, claiming.pause, lambda: broker.delete("T"))
+    broker.alter("T", paused=True)
+    assert left == []
+    assert all_keys(broker) == []
+
+
+def test_a_topic_that_is_made_anew_while_it_is_paused_runs(broker, topic, monkeypatch):
+    def make_anew():
+        broker.delete("T")
+        broker.create("T", "Priority", 4, groups=("", "g"))
+
+    before_asking(monkeypatch, claiming.pause, make_anew)
+    broker.alter("T", paused=True)
+    assert (broker.definition("T").paused, marks(broker)) == (False, {False})
+
+
+def test_a_group_that_is_added_while_the_topic_is_paused_is_paused_too(broker, topic, monkeypatch):
+    before_asking(monkeypatch, claiming.pause, lambda: broker.add_group("T", "h"))
+    broker.alter("T", paused=True)
+    assert marks(broker, ("", "g", "h")) == {True}
+
+
+def test_pauses_and_resumes_of_several_threads_agree_in_the_end(broker, topic):
+    begin = threading.Barrier(2)
+
+    def change(paused):
+        begin.wait(30)
+        for turn in (paused, not paused, paused):
+            broker.alter("T", paused=turn)
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(ROUNDS):
+            list(threads.map(change, (True, False)))
+            assert marks(broker) == {broker.definition("T").paused}
