@@ -236,7 +236,7 @@ class Broker:
             if not keep:  # senders at work during an earlier removal may have left keys behind
                 self._delete_group(old, group)
             self._replace(name, text, old.changed(groups=(*old.groups, group)).to_json())
-        if old.paused:
+        if old.paused or keep:  # a resume in between did not find the group
             self._mark_slots(name)
         return old
 

@@ -8,7 +8,9 @@ import pytest
 from rmq_spark.client import Broker
 from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.queue import Queue
+from rmq_spark.errors import GroupNotEmpty
 from rmq_spark.protocol import claiming
+from rmq_spark.topics.definition import Keys
 
 from ..seeding import numbered
 from ..waiting import wait_until
@@ -179,29 +181,67 @@ def test_a_topic_that_is_deleted_while_paused_runs_when_it_is_made_anew(broker, 
         assert len(consumer.poll()) == 5
 
 
+def test_a_group_that_is_put_back_after_a_resume_is_not_paused(broker, topic, monkeypatch):
+    """It gets messages while it is removed, so the removal puts it back with its keys."""
+    broker.alter("T", paused=True)
+    removed, put_back = Broker._replace, Broker._with_group
+
+    def remove(*args):
+        monkeypatch.setattr(Broker, "_replace", removed)
+        topic.send(numbered(5), fixed_time=1000)
+        return removed(*args)
+
+    def resume_first(*args, **keywords):
+        broker.alter("T", paused=False)
+        return put_back(*args, **keywords)
+
+    monkeypatch.setattr(Broker, "_replace", remove)
+    monkeypatch.setattr(Broker, "_with_group", resume_first)
+    with pytest.raises(GroupNotEmpty):
+        broker.remove_group("T", "g")
+    assert (broker.definition("T").paused, marks(broker)) == (False, {False})
+
+
 # -- several callers at once, and callers that die
 
 
+@pytest.mark.parametrize("dies_in", ["_mark", "_replace", "_mark_slots"])
 @pytest.mark.parametrize("paused", [True, False])
 def test_a_call_that_died_half_way_never_leaves_a_running_topic_that_gives_nothing(
-    broker, topic, monkeypatch, paused
+    broker, topic, monkeypatch, paused, dies_in
 ):
-    """And the same call again ends what it had begun."""
+    """And the same call again completes it."""
     broker.alter("T", paused=not paused)
 
-    def die():
+    def die(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        if paused:
-            before_asking(patched, claiming.pause, die)
-        else:
-            before_replacing(patched, die)
+        patched.setattr(Broker, dies_in, die)
         with pytest.raises(KeyboardInterrupt):
             broker.alter("T", paused=paused)
-    assert broker.definition("T").paused
+    assert broker.definition("T").paused or marks(broker) == {False}
     broker.alter("T", paused=paused)
-    assert marks(broker) == {paused}
+    assert (broker.definition("T").paused, marks(broker)) == (paused, {paused})
+
+
+def test_a_resume_repairs_a_topic_that_says_it_is_running(broker, topic):
+    topic.ask(claiming.pause, True)
+    broker.alter("T", paused=False)
+    assert marks(broker) == {False}
+
+
+def test_a_group_is_not_paused_by_what_an_earlier_one_left(broker, topic):
+    """A pause that was in work when the group went has marked its slots."""
+    for put_back in (
+        lambda: broker.alter("T", groups=("", "g")),
+        lambda: broker.add_group("T", "g"),
+    ):
+        broker.remove_group("T", "g")
+        keys = Keys("T", broker.key_prefix, "g")
+        broker.server.client.hset(keys.consumers(0), "@paused", 1)
+        put_back()
+        assert marks(broker) == {False}
 
 
 def test_a_pause_and_a_resume_meanwhile_leave_a_running_topic(broker, topic, monkeypatch):
