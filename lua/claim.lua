@@ -53,8 +53,8 @@ local field = record_field(consumer, seq, ordinal)
 local record = by_field[field]
 if not record and (replay_only or seq < header.last_seq
   or seq == header.last_seq and ordinal <= header.last_ordinal) then
-  return redis.error_reply('RMQ_LOST claim ' .. field .. ' is gone: its lease ran out and its '
-    .. 'messages were given back, or Redis has forgotten it')
+  return redis.error_reply('RMQ_LOST claim ' .. field .. ' is gone: its lease ended and its '
+    .. 'messages were given back, or Redis has lost it')
 end
 -- The caller may have read this claim before Redis lost it. If the claim were made again, it would
 -- hold other messages, which nobody reads and the batch's commit removes.

@@ -12,5 +12,5 @@ end
 -- not as many as its task has put there.
 local function lost_stage(name, held, moved, put)
   return redis.error_reply(string.format('RMQ_STAGELOST the stage %s holds %.0f messages and %.0f '
-    .. 'were published, where its task had put %.0f', name, held, moved or 0, put))
+    .. 'were published, but its task had put %.0f into it', name, held, moved or 0, put))
 end

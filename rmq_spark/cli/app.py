@@ -76,7 +76,7 @@ app = typer.Typer(
     name="rmq",
     cls=GroupedCommands,
     help="Manage topics and messages that are queued in Redis.",
-    epilog="Exit codes: 0 done; 1 failed, or the answer was no; 2 wrong option, topic or "
+    epilog="Exit codes: 0 done; 1 failed, or you answered no; 2 wrong option, topic or "
     "message; 3 nothing matched, or nothing is due; 130 interrupted.",
     no_args_is_help=True,
     add_completion=True,

@@ -152,7 +152,7 @@ def _persistence(server: Server, info: dict[str, Any]) -> Finding:
         remedy = "redis-cli CONFIG SET appendonly yes; without it a crash loses messages"
         return Finding("Redis on disk", WARN, "snapshots only", remedy)
     remedy = "redis-cli CONFIG SET appendonly yes; without it a restart loses all messages"
-    return Finding("Redis on disk", WARN, "nothing is kept", remedy)
+    return Finding("Redis on disk", WARN, "persistence is off", remedy)
 
 
 def _memory(info: dict[str, Any]) -> Finding:
@@ -191,7 +191,7 @@ def _permissions(server: Server) -> Finding:
 def check_zookeeper(hosts: str | None) -> Finding:
     """Check that ZooKeeper answers. hosts: the text of --zookeeper; None skips the check."""
     if hosts is None:
-        return Finding("ZooKeeper", SKIP, "not asked for", "rmq doctor --zookeeper host:2181")
+        return Finding("ZooKeeper", SKIP, "not checked", "rmq doctor --zookeeper host:2181")
     try:
         from kazoo.client import KazooClient
         from kazoo.handlers.threading import KazooTimeoutError

@@ -21,8 +21,8 @@ def job(
 ) -> None:
     """Run a job, such as export or relay_outbox.
 
-    A job is a program for a schedule that works with Spark. It gets the options of the connection
-    that stand before the command. rmq job --help lists the jobs.
+    A job is a program for a schedule that works with Spark. Connection options before the command
+    are passed to the job. rmq job --help lists the jobs.
     """
     try:
         from rmq_spark.jobs.commands import main

@@ -13,7 +13,7 @@ from rmq_spark.errors import RmqError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code.
 
-    arguments: None for those of the process. Exit codes: 0 done; 1 failed, or the answer was no, or
+    arguments: None for those of the process. Exit codes: 0 done; 1 failed, or you answered no, or
     the reader of the output is gone; 2 wrong option, topic or message; 3 nothing matched, or
     nothing is due; 130 interrupted.
     """

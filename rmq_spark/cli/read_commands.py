@@ -96,9 +96,9 @@ def consume(
 ) -> None:
     """Show the messages that a consumer gets now.
 
-    Without --commit, they are given back at once and keep their place and their retries. During
-    that moment no other consumer gets them. Use rmq peek for messages that are not due, or that
-    other consumers hold.
+    Without --commit, they are given back at once and keep their place and their retries. Other
+    consumers cannot get them while they are shown. Use rmq peek for messages that are not due,
+    or that other consumers hold.
 
     With --commit, they are removed from this consumer group once they are shown. Ctrl-C gives back
     the messages that are not committed.

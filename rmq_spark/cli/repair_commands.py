@@ -127,7 +127,7 @@ def expire(
 ) -> None:
     """Give back messages whose lease has ended.
 
-    Without it, the next claim in their slot does that.
+    If you do not run it, the next claim in the same slot gives them back.
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
     given_back = queue.expire()

@@ -86,11 +86,11 @@ def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType]) -> Que
     """
     try:
         return broker.queue(topic)
-    except UnknownTopic as error:
+    except UnknownTopic:
         types = given or TOPIC_TYPES.values()
         commands = [create_command(topic, broker.key_prefix, one) for one in types]
-        remedy = f"Make it: {' | '.join(commands)}. Then send again."
-        raise UnknownTopic(f"{str(error).partition(' Make it with')[0]} {remedy}") from None
+        remedy = f"Create it: {' | '.join(commands)}. Then send again."
+        raise UnknownTopic(f"{broker.describe_missing(topic)} {remedy}") from None
 
 
 def _lines() -> Iterator[bytes]:

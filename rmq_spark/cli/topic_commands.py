@@ -132,7 +132,10 @@ def alter(
     if remove_group is not None:
         gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
     altered = broker.definition(topic)
-    lost = f", {messages_text(gone['messages'])} went with {remove_group}" if gone else ""
+    lost = ""
+    if gone:
+        were = "was" if gone["messages"] == 1 else "were"
+        lost = f", {messages_text(gone['messages'])} of group {remove_group} {were} deleted"
     print_result(as_json, f"{topic}: {_summary(altered)}{lost}", **definition_json(altered), **gone)
 
 
@@ -200,12 +203,13 @@ def lower_epochs(
     """Reset epochs after you replace ZooKeeper (exclusive topics).
 
     The epochs of a new ensemble start from the beginning, and a slot refuses an epoch that is lower
-    than its last. Run this once no query reads the topic through the old ensemble any more:
-    otherwise two queries can work on one slot.
+    than its last. First stop every query that reads the topic through the old
+    ensemble. Otherwise two queries can work on one slot.
     """
     lowered = broker_of(context).lower_epochs(topic, group=group)
     nothing = "" if lowered else "; check the name of the topic and the address of Redis"
-    text = f"{topic}: {lowered} slots forgot their epoch{nothing}"
+    slots = "1 slot" if lowered == 1 else f"{lowered} slots"
+    text = f"{topic}: epoch reset in {slots}{nothing}"
     print_result(as_json, text, topic=topic, slots=lowered)
 
 

@@ -67,21 +67,22 @@ class Broker:
     def _parsed(self, name: str, text: bytes | None) -> TopicDefinition:
         if not text:
             raise UnknownTopic(
-                f"The topic {name} does not exist on {self.server.address}"
-                f"{f' under the prefix {self.key_prefix}' if self.key_prefix else ''}."
-                f"{self._nearest(name)} Make it with `{create_command(name, self.key_prefix)}` "
-                "(or another type), with broker.create, or by a first write with a topicType; "
-                "a reader never makes one."
+                f"{self.describe_missing(name)} Create it with "
+                f"`{create_command(name, self.key_prefix)}` (or another type), with broker.create, "
+                "or with a first write that sets topicType. A reader never creates a topic."
             )
         return TopicDefinition.from_json(name, text)
 
-    def _nearest(self, name: str) -> str:
+    def describe_missing(self, name: str) -> str:
+        """Say, for an error, that a topic does not exist, and which names are similar."""
+        prefix = f" under the prefix {self.key_prefix}" if self.key_prefix else ""
         known = [
             found.decode() for found in self.server.command("HKEYS", topics_key(self.key_prefix))
         ]
         near = difflib.get_close_matches(name.lower(), [found.lower() for found in known], 3)
         meant = [found for found in known if found.lower() in near]
-        return f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
+        nearest = f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
+        return f"The topic {name} does not exist on {self.server.address}{prefix}.{nearest}"
 
     def definitions(self, names: Sequence[str]) -> list[TopicDefinition]:
         """Return the definitions of several topics in one round trip. Raises UnknownTopic."""
@@ -157,9 +158,8 @@ class Broker:
             gone = [group_text(group) for group in old.groups if group not in new.groups]
             if gone:
                 raise InvalidOption(
-                    f"groups={','.join(map(group_text, new.groups))} lacks {', '.join(gone)}, "
-                    f"which topic {name} has. Remedy: Broker.remove_group, which says what is left "
-                    "in a group."
+                    f"groups={','.join(map(group_text, new.groups))} leaves out {', '.join(gone)}, "
+                    f"which topic {name} has. To remove a group, call Broker.remove_group."
                 )
             if old.paused and not new.paused:
                 self._mark(new, False)  # first: a topic that is defined as running must deliver
@@ -262,7 +262,7 @@ class Broker:
                 f"The consumer group {group_text(wanted)} of topic {name} holds {left.messages} "
                 f"messages: {left.store.count} stored, {left.prepare.count} in work, "
                 f"{left.retry.count} waiting for a retry, {left.dead.count} dead. Let a query read "
-                "them first, or say that they may go: drop=True (--drop)."
+                "them first, or delete them with drop=True (--drop)."
             )
         new = old.changed(groups=tuple(known for known in old.groups if known != wanted))
         if not self._replace(name, text, new.to_json()):
@@ -352,8 +352,8 @@ def check_agrees(
     if wanted != (found.type, found.slot_amount):
         raise TopicMismatch(
             f"The topic {found.name} exists as {found.type} with slotAmount "
-            f"{found.slot_amount}; asked for was {wanted[0]} with slotAmount {wanted[1]}. "
-            "Both are fixed for ever. To use the topic as it is, leave them out. For another one, "
+            f"{found.slot_amount}, but you asked for {wanted[0]} with slotAmount {wanted[1]}. "
+            "Neither can change. To use the topic as it is, leave both out. For another one, "
             f"choose another name, or delete this one with all its messages: rmq delete "
             f"{found.name}, or broker.delete({found.name!r})."
         )

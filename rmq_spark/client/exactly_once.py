@@ -81,10 +81,9 @@ class StagedSink:
             last = self.last()
             if last.batch < batch:
                 raise StageLost(
-                    f"Batch {batch} of the query {self._query} was sealed when its tasks began, "
-                    "and is not any more: Redis has forgotten the seal. Start the query again: it "
-                    "stages the whole batch anew. Messages of it that are published already may "
-                    "come twice."
+                    f"Batch {batch} of the query {self._query} is no longer sealed: Redis has lost "
+                    "the seal. Start the query again: it stages the whole batch again. Messages "
+                    "already published may be sent twice."
                 )
             if last.batch > batch:
                 return self.publish(batch, staged)  # raises CheckpointRefused

@@ -43,8 +43,8 @@ def pairs_by_slot(
     """
     if isinstance(messages, str | bytes):
         raise InvalidMessage(
-            f"send takes a list of messages; given was one {type(messages).__name__}, each letter "
-            "of which would be a message. Write send([...])."
+            f"send takes a list of messages, not a single {type(messages).__name__}. Write "
+            "send([...])."
         )
     by_slot: dict[int, list[Any]] = {}
     for index, given in enumerate(messages):
@@ -117,9 +117,8 @@ def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
     given = of_type.value_in(value)
     if given is None and of_type.requeue_value is None:
         raise InvalidMessage(
-            f"Topic {topic.name} is {of_type}: nothing says which {of_type.keyword} dead messages "
-            f"come back with. Give a {of_type.keyword}: {of_type.parser.plainly_accepted}. "
-            "Nothing was requeued."
+            f"Topic {topic.name} is {of_type}, so requeued messages need a {of_type.keyword}. "
+            f"Accepted: {of_type.parser.plainly_accepted}. Nothing was requeued."
         )
     number = _number_of(topic, of_type.requeue_value if given is None else given, 0)
     return int(of_type.requeue_score(number, now_ms))

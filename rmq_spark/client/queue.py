@@ -54,7 +54,7 @@ class Queue:
     ) -> None:
         if group not in definition.groups:
             raise InvalidOption(
-                f"group={group_text(group)!r} is no consumer group of topic {definition.name}. "
+                f"group={group_text(group)!r} is not a consumer group of topic {definition.name}. "
                 f"Accepted: {', '.join(map(group_text, definition.groups))}."
             )
         self.server = server

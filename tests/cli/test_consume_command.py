@@ -87,7 +87,7 @@ def test_nothing_due_says_what_there_is(rmq):
         (["--follow"], "--follow needs --commit"),
         (["--max", "2049"], "--max 2049 is not accepted without --commit"),
         (["--wait", "soon"], "--wait='soon' is not a duration"),
-        (["--group", "other"], "group='other' is no consumer group"),
+        (["--group", "other"], "group='other' is not a consumer group"),
     ],
 )
 def test_what_cannot_be_consumed_is_refused(rmq, arguments, said):

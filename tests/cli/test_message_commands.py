@@ -85,7 +85,7 @@ def test_a_topic_that_is_not_there_is_named_with_the_commands_that_make_it(rmq, 
     done = rmq("send", "Orders", "m", *value)
     made = [f"rmq --key-prefix {rmq.prefix} create Orders --type {one}" for one in commands]
     assert done.code == 2
-    assert f"The nearest names are Order. Make it: {' | '.join(made)}. Then send" in done.err
+    assert f"The nearest names are Order. Create it: {' | '.join(made)}. Then send" in done.err
     rmq("create", "Orders", "--type", commands[0])
     assert rmq("send", "Orders", "m", *(value or ["--time-range", "1s"])).code == 0
 
@@ -163,7 +163,7 @@ def test_a_filter_that_matches_nothing_says_so(rmq):
         (["--queue", "ded"], "queue='ded' is not accepted"),
         (["--slots", "x"], "slots='x'"),
         (["--from", "soon"], "--from='soon'"),
-        (["--group", "other"], "group='other' is no consumer group"),
+        (["--group", "other"], "group='other' is not a consumer group"),
     ],
 )
 def test_a_choice_that_is_none_is_refused(rmq, arguments, said):

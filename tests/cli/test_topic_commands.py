@@ -70,7 +70,7 @@ def test_a_group_with_messages_goes_only_with_drop(rmq):
     kept = rmq("alter", "Orders", "--remove-group", "audit")
     assert (kept.code, "holds 1 messages" in kept.err) == (1, True)
     gone = rmq("alter", "Orders", "--remove-group", "audit", "--drop")
-    assert (gone.code, "1 message went with audit" in gone.out) == (0, True)
+    assert (gone.code, "1 message of group audit was deleted" in gone.out) == (0, True)
 
 
 def test_a_group_without_a_name_is_none(rmq):

@@ -59,7 +59,7 @@ def test_a_definition_that_differs_is_an_error_showing_both(broker, topic_type, 
     with pytest.raises(TopicMismatch) as raised:
         broker.define("T", topic_type, amount)
     assert str(raised.value).startswith(
-        f"The topic T exists as Priority with slotAmount 8; asked for was {asked}. "
+        f"The topic T exists as Priority with slotAmount 8, but you asked for {asked}. "
     )
     assert str(raised.value).endswith("rmq delete T, or broker.delete('T').")
     assert broker.definition("T").slot_amount == 8
@@ -196,7 +196,7 @@ def test_a_topic_may_be_created_anew_as_another(broker):
 def test_a_group_the_topic_has_not_is_refused(broker):
     broker.create("T", "FixedTime", 2, groups=("", "billing"))
     with pytest.raises(
-        InvalidOption, match=r"group='x' is no consumer group of topic T\. .*default, billing"
+        InvalidOption, match=r"group='x' is not a consumer group of topic T\. .*default, billing"
     ):
         broker.queue("T", group="x")
 
@@ -365,5 +365,5 @@ def test_an_unknown_topic_is_told_with_the_nearest_names(broker):
         broker.create(name, "FixedTime", 1)
     with pytest.raises(UnknownTopic, match=r"The nearest names are Orders, Orders.new\."):
         broker.queue("orders.nw")
-    with pytest.raises(UnknownTopic, match=r"exist on \S+ under the prefix \S+\. Make it with"):
+    with pytest.raises(UnknownTopic, match=r"exist on \S+ under the prefix \S+\. Create it with"):
         broker.queue("xyz")

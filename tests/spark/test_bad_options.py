@@ -314,8 +314,8 @@ def test_writing_a_new_topic_without_its_type_is_refused_and_does_not_make_it(rm
 @pytest.mark.parametrize(
     ("other", "shown"),
     [
-        ({"topicType": "Priority"}, "asked for was Priority with slotAmount 4"),
-        ({"slotAmount": "8"}, "asked for was FixedTime with slotAmount 8"),
+        ({"topicType": "Priority"}, "you asked for Priority with slotAmount 4"),
+        ({"slotAmount": "8"}, "you asked for FixedTime with slotAmount 8"),
         ({"topicType": "RangeMerge", "slotAmount": "1"}, "was RangeMerge with slotAmount 1"),
     ],
 )

@@ -154,8 +154,8 @@ def _stage_of_attempt() -> StageName:
     batch = context.getLocalProperty(BATCH_ID) if context else None
     if context is None or query is None or batch is None:
         raise InvalidOption(
-            "deliveryGuarantee=exactlyOnce is not possible here: Spark does not say which batch of "
-            "which streaming query this is. Accepted: atLeastOnce."
+            "deliveryGuarantee=exactlyOnce works only in a streaming query: Spark did not pass the "
+            "ids of the query and the batch. Accepted elsewhere: atLeastOnce."
         )
     return StageName(query, int(batch), context.partitionId(), uuid.uuid4().hex)
 

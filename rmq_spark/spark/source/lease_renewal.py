@@ -82,7 +82,11 @@ class LeaseTimer:
             try:
                 server = self._renew_all(server)
             except Superseded as error:
-                _log.warning("rmq: leases of %s are renewed no more: %s", self._consumer, error)
+                _log.warning(
+                    "rmq: the leases of consumer %s are no longer renewed: %s",
+                    self._consumer,
+                    error,
+                )
                 break
         _close(server)
 

@@ -52,8 +52,9 @@ class Offset:
         if not subscription.continues(topic):
             raise CheckpointRefused(
                 f"The checkpoint belongs to the topic {topic!r}, not to {subscription.text!r}. "
-                "Give each its own checkpointLocation. Topics may be added to a list, not taken "
-                "away; with a new checkpoint, what the old one had in work comes again."
+                "Give each its own checkpointLocation. You can add topics to a list, but not "
+                "remove them. With a new checkpoint, messages that the old query had in work are "
+                "delivered again."
             )
         group = ConsumerName.parse(consumer).group
         if group != subscription.group:

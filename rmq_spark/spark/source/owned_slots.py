@@ -85,11 +85,11 @@ class OwnedSlots:
             if known > epoch:
                 raise OwnershipError(
                     f"Slot {slot} of topic {self._queue.definition.name} was consumed under the "
-                    f"epoch {known}, but ZooKeeper at {self._ensemble.hosts} gives {epoch}: was "
-                    "the ensemble replaced, or its data lost? When no query reads the topic "
-                    "through another ensemble any more: rmq lower-epochs "
-                    f"{self._queue.definition.name} (with --redis-url and --key-prefix as this "
-                    "query has them)"
+                    f"epoch {known}, but ZooKeeper at {self._ensemble.hosts} gives {epoch}. The "
+                    "ensemble was replaced, or has lost its data. Make sure that no query reads "
+                    "the topic through another ensemble. Then run: rmq lower-epochs "
+                    f"{self._queue.definition.name} (with the --redis-url and --key-prefix of "
+                    "this query)"
                 )
 
     def wait_for_slots(self) -> None:
@@ -101,8 +101,8 @@ class OwnedSlots:
         session_s = self._ensemble.session_timeout_ms / 1000
         if not self._member.wait_for_slots(1.5 * session_s + NOTICED_WITHIN_S):
             _log.warning(
-                "rmq: topic %s: not all slots that are to be this query's are its own yet: it owns "
-                "%d, and %d members read the topic",
+                "rmq: topic %s: this query does not own all of its assigned slots yet. It owns "
+                "%d; %d members read the topic",
                 self._queue.definition.name,
                 self._member.slots_owned,
                 len(self._member.members),
@@ -112,9 +112,9 @@ class OwnedSlots:
         """Raise OwnershipError if somebody has switched exclusive off."""
         if not definition.exclusive:
             raise OwnershipError(
-                f"exclusive was switched off for the topic {definition.name}, so that others may "
-                "read it as well. Start the query again: with zookeeper.hosts, which switches it "
-                "on, or without."
+                f"exclusive was switched off for the topic {definition.name}, so other "
+                "queries can read it. Start the query again, with zookeeper.hosts to switch it on, "
+                "or without zookeeper.hosts to share the topic."
             )
 
     def figures(self) -> dict[str, int]:

@@ -103,8 +103,9 @@ class ConsumerRun:
         backlog = None if self._backlogs is None else self._backlogs[name]
         self._topics[name] = TopicRun(self._options, queue, self.consumer, self._run, backlog)
 
-    def _leave(self, name: str) -> None:
-        """Stop reading a topic, and free the slots that the query owns in it."""
+    def _leave(self, name: str, why: str) -> None:
+        """Stop reading a topic, log why, and free the slots that the query owns in it."""
+        _log.warning("rmq: topic %s %s", name, why)
         self._topics.pop(name).ownership.stop()
         if self._flow is not None:
             self._flow.forget(name)
@@ -117,11 +118,11 @@ class ConsumerRun:
         }
         for name, topic in list(self._topics.items()):
             if name not in found:
-                _log.warning("rmq: topic %s is not there any more, or not for this query", name)
-                self._leave(name)
+                gone = "was deleted, or this query may no longer read it"
+                self._leave(name, f"{gone}; the query stops reading it")
             elif topic.is_another(found[name]):
-                _log.warning("rmq: topic %s was deleted and made anew", name)
-                self._leave(name)
+                again = "was deleted and created again with another type or slotAmount"
+                self._leave(name, f"{again}; the query stops reading the old one")
             else:
                 topic.redefine(found[name])
         for name in found.keys() - self._topics.keys():
@@ -388,8 +389,9 @@ def _checked_run(book: ConsumerRuns, queues: Iterable[Queue], start: Offset, rep
     if start.seq < committed or (not replays and start.seq < claimed):
         raise CheckpointRefused(
             f"The checkpoint stands at batch {start.seq} of topic {start.topic}, but its consumer "
-            f"has claimed batch {claimed} and committed batch {committed}: it was restored or "
-            "copied. Going on would commit messages that nobody has read. Start with a new "
-            "checkpointLocation; what is in flight comes back when its lease runs out."
+            f"has claimed batch {claimed} and committed batch {committed}. The checkpoint was "
+            "restored from a backup or copied. To continue would commit messages that nobody has "
+            "read. Use a new checkpointLocation. Messages in work are delivered again when their "
+            "lease ends."
         )
     return max(header.run for header in headers)

@@ -162,9 +162,9 @@ def _warn_of_forgotten(claims: Sequence[Claim]) -> None:
     slots = sorted({claim.slot for claim in claims if claim.forgotten})
     if slots:
         _log.warning(
-            "rmq: topic %s: Redis has forgotten the plan of batch %d, was restarted, or failed "
-            "over, or the topic was paused for a while. The batch takes nothing more from the "
-            "slots %s. Nothing is lost by that: their messages come in the next batch.",
+            "rmq: topic %s: Redis was restarted, failed over, or has lost the plan of batch %d, "
+            "or the topic was paused for a while. The batch takes no more messages from the "
+            "slots %s. No messages are lost: they come in the next batch.",
             claims[0].topic,
             claims[0].seq,
             slots,
@@ -311,7 +311,8 @@ def _refuse_unreadable(
                 for queue in queues:
                     queue.ask(claiming.unread, queue.slots, delivery.consumer, delivery.run, seq)
                 raise UnreadableContent(
-                    f"Topic {claim.topic}, slot {claim.slot}: a content is no UTF-8 text (byte "
-                    f"{error.start} of {len(content)}), but the column content is a STRING. Read "
-                    'it with .schema("content BINARY, ..."). No retry was charged.'
+                    f"Topic {claim.topic}, slot {claim.slot}: a content is not valid UTF-8 "
+                    f"(byte {error.start} of {len(content)}), but the column content is a STRING. "
+                    'Read it with .schema("content BINARY, ..."). The messages of the batch have '
+                    "lost no retry."
                 ) from None

@@ -160,7 +160,7 @@ def test_a_batch_that_was_not_staged_is_not_sealed_when_its_seal_was_lost(sink):
     sink.writer().commit([sink.stage(1, numbers(0, 40))], 1)
     late = sink.stage(1, numbers(20, 40), 1)
     sink.queue.server.client.delete(sink_key(sink.query))
-    with refused(StageLost, "Batch 1", "Redis has forgotten the seal"):
+    with refused(StageLost, "Batch 1", "Redis has lost the seal"):
         sink.writer().commit([early, late], 1)
     assert not sink.queue.server.client.exists(sink_key(sink.query))
 

@@ -51,7 +51,7 @@ def test_a_checkpoint_belongs_to_its_group(rmq, queue):
 
 
 def test_a_group_that_the_topic_lacks_is_named_with_those_it_has(rmq, queue):
-    with refused(InvalidOption, "group='default' is no consumer group", "Accepted: a, b"):
+    with refused(InvalidOption, "group='default' is not a consumer group", "Accepted: a, b"):
         rmq.by_hand(queue).plan(rmq.by_hand(queue).initial())
 
 
@@ -156,12 +156,12 @@ def test_an_empty_group_goes_without_a_word_and_the_last_one_stays(rmq):
     assert rmq.broker.remove_group(name, "default") == 0
     with refused(InvalidOption, "the only consumer group"):
         rmq.broker.remove_group(name, "late")
-    with refused(InvalidOption, "group='x' is no consumer group"):
+    with refused(InvalidOption, "group='x' is not a consumer group"):
         rmq.broker.remove_group(name, "x")
 
 
 def test_alter_takes_no_group_away(rmq, queue):
-    with refused(InvalidOption, "lacks b", "remove_group"):
+    with refused(InvalidOption, "leaves out b", "remove_group"):
         rmq.broker.alter(queue.definition.name, groups=("a", "c"))
 
 
@@ -169,7 +169,7 @@ def test_a_query_of_a_removed_group_ends_with_a_word(rmq, queue):
     with rmq.by_hand(queue, group="b") as run:
         end, _ = run.next(run.initial())
         rmq.broker.remove_group(queue.definition.name, "b", drop=True)
-        with refused(InvalidOption, "group='b' is no consumer group"):
+        with refused(InvalidOption, "group='b' is not a consumer group"):
             run.reader._run._watch.found_something()
             run.plan(end)
 

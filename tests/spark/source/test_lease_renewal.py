@@ -236,7 +236,7 @@ def unreadable(rmq, **options):
         f"Topic {queue.definition.name}, slot 0",
         "no UTF-8 text (byte 0 of 13)",
         '.schema("content BINARY, ...")',
-        "No retry was charged",
+        "lost no retry",
     ):
         run.batch(start, end)
     return queue, run, start, end

@@ -233,7 +233,7 @@ def test_an_epoch_of_another_ensemble_is_an_error_that_names_the_remedy(rmq, own
         wait_until(lambda: run.plan(start) is None, "refused")
     command = [sys.executable, "-m", "rmq_spark.cli", "--redis-url", rmq.url]
     done = subprocess.run([*command, "lower-epochs", topic], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"{topic}: 1 slots forgot their epoch\n")
+    assert (done.returncode, done.stdout) == (0, f"{topic}: epoch reset in 1 slot\n")
     assert sorted(contents(run.batch(start, planned(run, start)))) == names(8)
 
 

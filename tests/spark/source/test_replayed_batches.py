@@ -172,7 +172,7 @@ def test_what_is_lost_fails_a_second_read_and_is_not_in_the_next_run(rmq):
         with rmq.by_hand(queue) as other:
             _, taken = other.next(other.initial())
             assert contents(taken) == contents(first)
-            with refused(Lost, ":1:0 is gone: its lease ran out", "raise visibilityTimeout"):
+            with refused(Lost, ":1:0 is gone: its lease ended", "raise visibilityTimeout"):
                 run.batch(start, end)
             with run.again() as later:
                 assert later.batch(start, end) == []

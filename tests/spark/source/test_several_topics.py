@@ -125,7 +125,7 @@ def test_topics_may_be_added_to_a_checkpoint_but_not_taken_away(rmq, two):
         assert by_topic(rows) == {second.definition.name: 7}
         assert more.plan(end) == end
     fewer = Run(options(rmq, topics=listed(first)))
-    with refused(CheckpointRefused, "may be added", "not taken away", "new checkpoint"):
+    with refused(CheckpointRefused, "can add topics", "not remove", "new checkpoint"):
         fewer.plan(end)
 
 

@@ -164,7 +164,7 @@ def test_a_group_has_its_own_queues(spark, rmq):
     assert queue.cancel({slot: [b"m"] for slot in queue.slots}) == 1
     assert contents(table(spark, rmq, queue, group="audit")) == ["m"]
     assert contents(table(spark, rmq, queue)) == []
-    with pytest.raises(Exception, match="group='other' is no consumer group"):
+    with pytest.raises(Exception, match="group='other' is not a consumer group"):
         table(spark, rmq, queue, group="other").collect()
 
 
