@@ -177,7 +177,7 @@ def _memory(info: dict[str, Any]) -> Finding:
 
 def _permissions(server: Server) -> Finding:
     try:
-        denied = server.denied()
+        denied = server.find_denied()
     except RmqError as error:
         return Finding("Redis user", FAIL, str(error), _redis_remedy(error))
     if not denied:

@@ -41,7 +41,7 @@ def _log_outages() -> None:
     outages.setLevel(logging.WARNING)
     if not outages.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("rmq: %(message)s"))
+        handler.setFormatter(logging.Formatter("%(message)s"))
         outages.addHandler(handler)
         outages.propagate = False
 

@@ -20,7 +20,7 @@ from rmq_spark.cli.chosen_messages import encoded, encoded_basis, print_count
 from rmq_spark.cli.message_values import given_types, message_with, parse_values, require_value
 from rmq_spark.cli.output import print_result
 from rmq_spark.cli.session import broker_of
-from rmq_spark.client.broker import Broker, create_command
+from rmq_spark.client.broker import Broker, create_command, describe_missing
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import UnknownTopic
 from rmq_spark.topics.definition import parse_group
@@ -90,7 +90,7 @@ def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType]) -> Que
         types = given or TOPIC_TYPES.values()
         commands = [create_command(topic, broker.key_prefix, one) for one in types]
         remedy = f"Create it: {' | '.join(commands)}. Then send again."
-        raise UnknownTopic(f"{broker.describe_missing(topic)} {remedy}") from None
+        raise UnknownTopic(f"{describe_missing(broker, topic)} {remedy}") from None
 
 
 def _lines() -> Iterator[bytes]:

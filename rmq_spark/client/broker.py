@@ -67,22 +67,11 @@ class Broker:
     def _parsed(self, name: str, text: bytes | None) -> TopicDefinition:
         if not text:
             raise UnknownTopic(
-                f"{self.describe_missing(name)} Create it with "
+                f"{describe_missing(self, name)} Create it with "
                 f"`{create_command(name, self.key_prefix)}` (or another type), with broker.create, "
                 "or with a first write that sets topicType. A reader never creates a topic."
             )
         return TopicDefinition.from_json(name, text)
-
-    def describe_missing(self, name: str) -> str:
-        """Say, for an error, that a topic does not exist, and which names are similar."""
-        prefix = f" under the prefix {self.key_prefix}" if self.key_prefix else ""
-        known = [
-            found.decode() for found in self.server.command("HKEYS", topics_key(self.key_prefix))
-        ]
-        near = difflib.get_close_matches(name.lower(), [found.lower() for found in known], 3)
-        meant = [found for found in known if found.lower() in near]
-        nearest = f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
-        return f"The topic {name} does not exist on {self.server.address}{prefix}.{nearest}"
 
     def definitions(self, names: Sequence[str]) -> list[TopicDefinition]:
         """Return the definitions of several topics in one round trip. Raises UnknownTopic."""
@@ -338,6 +327,17 @@ class Broker:
         return Consumer(lambda: self.queue(topic, group=group), name, lease_ms=lease_ms)
 
 
+def describe_missing(broker: Broker, name: str) -> str:
+    """Write, for an error, that a topic does not exist, and which names are similar."""
+    key_prefix = broker.key_prefix
+    known = [found.decode() for found in broker.server.command("HKEYS", topics_key(key_prefix))]
+    near = difflib.get_close_matches(name.lower(), [found.lower() for found in known], 3)
+    meant = [found for found in known if found.lower() in near]
+    prefix = f" under the prefix {key_prefix}" if key_prefix else ""
+    nearest = f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
+    return f"The topic {name} does not exist on {broker.server.address}{prefix}.{nearest}"
+
+
 def create_command(name: str, key_prefix: str, topic_type: TopicType = TopicType.FIXED_TIME) -> str:
     """Return the command line that creates a topic."""
     prefix = f"--key-prefix {key_prefix} " if key_prefix else ""
@@ -396,5 +396,5 @@ def connect(
     given = {name: _text(name, value) for name, value in options.items()}
     given |= {} if url is None else {"url": url}
     server = Server(parse_connection(given), patience_s)
-    server.warn_if_volatile()
+    server.warn_if_not_on_disk()
     return Broker(server, key_prefix=key_prefix)

@@ -32,28 +32,28 @@ class Call:
 class Request(Generic[T_co]):
     """Calls of scripts, plain reads, and a function that turns their replies into an answer.
 
-    read: takes the replies to the calls, in order, followed by those to the reads. a_pipeline: the
-    number of calls that a client sends at once.
+    parse: takes the replies to the calls, in order, followed by those to the reads.
+    calls_a_pipeline: the number of calls that a client sends at once.
     """
 
     calls: Sequence[Call]
-    read: Callable[[list[Any]], T_co]
+    parse: Callable[[list[Any]], T_co]
     reads: Sequence[Read] = ()
-    a_pipeline: int = CALLS_A_PIPELINE
+    calls_a_pipeline: int = CALLS_A_PIPELINE
 
 
 @dataclass(frozen=True)
 class BoundedRequest(Generic[T_co]):
     """Calls of a script that does a bounded part of its work; each is repeated until done.
 
-    more: the index, in a reply, of the flag that says whether work remains. read: takes one list
-    for each call, in order, with the replies to the call and its repetitions.
+    more_at: the index, in a reply, of the flag that says whether work remains. parse: takes one
+    list for each call, in order, with the replies to the call and its repetitions.
     """
 
     calls: Sequence[Call]
-    more: int
-    read: Callable[[list[list[Any]]], T_co]
-    a_pipeline: int = CALLS_A_PIPELINE
+    more_at: int
+    parse: Callable[[list[list[Any]]], T_co]
+    calls_a_pipeline: int = CALLS_A_PIPELINE
 
 
 def text_of(number: int | None) -> str:

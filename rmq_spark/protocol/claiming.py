@@ -252,7 +252,7 @@ def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[Rollba
     is not a claim_id, or a delay that is out of bounds.
     """
     each = rollback_each(queues, wanted)
-    return Request(each.calls, lambda replies: _sum_of(each.read(replies)))
+    return Request(each.calls, lambda replies: _sum_of(each.parse(replies)))
 
 
 def rollback_each(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[list[RollbackResult]]:

@@ -64,7 +64,7 @@ class Script:
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
     @property
-    def must_last(self) -> bool:
+    def needs_replicas(self) -> bool:
         """Whether messages are lost or doubled if a failover loses the writes of the script."""
         return self.effect in (Effect.STORES, Effect.MOVES)
 

@@ -82,7 +82,7 @@ def publish(
         for slot, of_slot in totals.items()
         for name, total in of_slot.items()
     ]
-    return BoundedRequest(calls, 0, _sent, a_pipeline=PUBLISHES_A_PIPELINE)
+    return BoundedRequest(calls, 0, _sent, calls_a_pipeline=PUBLISHES_A_PIPELINE)
 
 
 def _sent(replies: list[list[list[int]]]) -> SendResult:

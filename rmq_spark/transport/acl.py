@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis import exceptions as failures
+from redis import exceptions as redis_errors
 
 from rmq_spark.transport.routing import Command
 
@@ -55,7 +55,7 @@ def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> 
     words = [(command, probe, *arguments) for command, arguments in _HARMLESS.items()]
     replies = run([Command(probe, each) for each in (*words, ("TIME",))])
     for reply in replies:
-        if isinstance(reply, failures.ConnectionError | failures.TimeoutError):
+        if isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError):
             raise reply
     asked = zip([*_HARMLESS, "TIME"], replies, strict=True)
     return frozenset(command for command, reply in asked if _denies(reply))
@@ -63,7 +63,7 @@ def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> 
 
 def _denies(reply: Any) -> bool:
     # Only a denied command counts, not a denied key: scripts read all their keys before they write.
-    return isinstance(reply, failures.NoPermissionError) and "to run the" in str(reply)
+    return isinstance(reply, redis_errors.NoPermissionError) and "to run the" in str(reply)
 
 
 def commands_of(script: str) -> frozenset[str]:

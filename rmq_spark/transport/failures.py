@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from redis import exceptions as failures
+from redis import exceptions as redis_errors
 from redis.sentinel import MasterNotFoundError
 
 from rmq_spark import errors
@@ -47,23 +47,23 @@ _OF_SCRIPTS: dict[str, tuple[type[errors.RmqError], str]] = {
 
 # The texts of Redis 6.2 and 7.0, and of Redis 7.2, later ones and Valkey.
 _DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script:")
-_LASTING = (failures.AuthenticationError, failures.AuthorizationError)
-_PASSING = (
-    failures.AskError,  # its subclass MovedError, too
-    failures.ConnectionError,
-    failures.TimeoutError,
-    failures.BusyLoadingError,
-    failures.TryAgainError,
-    failures.ReadOnlyError,
-    failures.ClusterDownError,
-    failures.MasterDownError,
+_PERMANENT = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
+_TEMPORARY = (
+    redis_errors.AskError,  # its subclass MovedError, too
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.BusyLoadingError,
+    redis_errors.TryAgainError,
+    redis_errors.ReadOnlyError,
+    redis_errors.ClusterDownError,
+    redis_errors.MasterDownError,
 )
 # Errors of a master that becomes a replica during WAIT, or has too few replicas to write.
 _FAILING_OVER = ("UNBLOCKED", "NOREPLICAS")
 # Texts of redis-py in a class that is not a RedisError: for a server that is not a cluster, and for
 # a cluster that is being formed or rebuilt.
 _NO_CLUSTER = "Cluster mode is not enabled"
-_PASSING_IN_CLUSTER = ("slots are not covered", "could not agree on")
+_TEMPORARY_IN_CLUSTER = ("slots are not covered", "could not agree on")
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,13 @@ def _has(*texts: str) -> Callable[[_Failed], bool]:
 # The first matching row decides.
 _TABLE = (
     _Row(
-        _is(failures.AuthenticationError, failures.AuthenticationWrongNumberOfArgsError),
+        _is(redis_errors.AuthenticationError, redis_errors.AuthenticationWrongNumberOfArgsError),
         errors.ServerRefused,
         "{at} refused the user or password. Check redis.username and redis.password.",
     ),
     _Row(
         lambda failed: (
-            isinstance(failed.error, failures.NoPermissionError) or failed.code == "NOPERM"
+            isinstance(failed.error, redis_errors.NoPermissionError) or failed.code == "NOPERM"
         ),
         errors.ServerRefused,
         "{at} does not permit this user to do this: {text}. " + PERMIT,
@@ -135,7 +135,7 @@ _TABLE = (
     ),
     _Row(
         lambda failed: (
-            "NOAUTH" in failed.text or isinstance(failed.error, failures.AuthorizationError)
+            "NOAUTH" in failed.text or isinstance(failed.error, redis_errors.AuthorizationError)
         ),
         errors.ServerRefused,
         "{at} requires a password. Set redis.password.",
@@ -147,7 +147,7 @@ _TABLE = (
     ),
     _Row(
         lambda failed: (
-            isinstance(failed.error, failures.OutOfMemoryError)
+            isinstance(failed.error, redis_errors.OutOfMemoryError)
             or failed.code == "OOM"
             or "OOM command" in failed.text
         ),
@@ -177,7 +177,13 @@ _TABLE = (
         "and redis.sentinels.",
     ),
     _Row(
-        lambda failed: passes(failed.error),
+        _is(redis_errors.ReadOnlyError),
+        errors.ServerUnavailable,
+        "{at} is a replica and takes no writes. rmq-spark retried for {patience}. Check that "
+        "redis.url names the master, or set redis.sentinels or redis.cluster.",
+    ),
+    _Row(
+        lambda failed: is_temporary(failed.error),
         errors.ServerUnavailable,
         "{at} cannot be reached ({kind}: {text}). rmq-spark retried for {patience}. Check that "
         "redis.url or RMQ_REDIS_URL is right and that the server is running{tls}. To start a Redis "
@@ -216,21 +222,23 @@ def typed_error(
     return row.error(row.says.format(**failed.words))
 
 
-def passes(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Return whether an error may go away by itself, so that a retry can help."""
-    if isinstance(error, failures.RedisClusterException):
-        return isinstance(error, failures.SlotNotCoveredError) or any(
-            text in str(error) for text in _PASSING_IN_CLUSTER
+    if isinstance(error, redis_errors.RedisClusterException):
+        return isinstance(error, redis_errors.SlotNotCoveredError) or any(
+            text in str(error) for text in _TEMPORARY_IN_CLUSTER
         )
-    if isinstance(error, _LASTING) or _certificate_error(error) is not None:
+    if isinstance(error, _PERMANENT) or _certificate_error(error) is not None:
         return False
-    return isinstance(error, _PASSING) or str(error).startswith(_FAILING_OVER)
+    return isinstance(error, _TEMPORARY) or str(error).startswith(_FAILING_OVER)
 
 
 def root_of(error: Exception) -> Exception:
     """Return the error of the cluster node asked last, or an error that has no such cause."""
-    while isinstance(error, failures.RedisClusterException):
-        if _NO_CLUSTER in str(error) and isinstance(error.__context__, failures.NoPermissionError):
+    while isinstance(error, redis_errors.RedisClusterException):
+        if _NO_CLUSTER in str(error) and isinstance(
+            error.__context__, redis_errors.NoPermissionError
+        ):
             return error.__context__
         if not isinstance(error.__cause__, Exception):
             break

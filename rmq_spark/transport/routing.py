@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from redis import exceptions as failures
+from redis import exceptions as redis_errors
 
 from rmq_spark.errors import NotReplicated
 
@@ -62,7 +62,7 @@ def _run(client: Any, words: Sequence[Sequence[Any]]) -> list[Any]:
     try:
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         return replies
-    except failures.RedisError as error:
+    except redis_errors.RedisError as error:
         return [error] * len(words)
 
 
@@ -118,16 +118,16 @@ class Cluster:
         left = list(range(len(commands)))
         for _ in range(REDIRECTIONS):
             replies |= self._run_once(commands, left, asking, replication)
-            left = [at for at in left if isinstance(replies[at], failures.AskError)]
+            left = [at for at in left if isinstance(replies[at], redis_errors.AskError)]
             asking = self._followed({at: replies[at] for at in left})
             if not left:
                 break
         if any(
-            isinstance(reply, failures.ConnectionError | failures.TimeoutError)
+            isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError)
             for reply in replies.values()
         ):
             # A replica may have taken over. If no cluster node answers now, the next attempt asks.
-            with contextlib.suppress(failures.RedisError, failures.RedisClusterException):
+            with contextlib.suppress(redis_errors.RedisError, redis_errors.RedisClusterException):
                 self._client.nodes_manager.initialize()
         return [replies[at] for at in range(len(commands))]
 
@@ -181,12 +181,12 @@ class Cluster:
     def _node_of(self, key: str) -> Any:
         return self._client.nodes_manager.get_node_from_slot(self._client.keyslot(key))
 
-    def _followed(self, redirected: dict[int, failures.AskError]) -> dict[int, Any]:
+    def _followed(self, redirected: dict[int, redis_errors.AskError]) -> dict[int, Any]:
         """Store the new nodes of moved hash slots; return the nodes to ask once for moving ones."""
         manager = self._client.nodes_manager
         asking = {}
         for at, error in redirected.items():
-            if isinstance(error, failures.MovedError):
+            if isinstance(error, redis_errors.MovedError):
                 manager.move_slot(error)
             else:
                 asking[at] = manager.get_node(host=error.host, port=error.port)

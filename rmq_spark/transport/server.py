@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import redis
-from redis import exceptions as failures
+from redis import exceptions as redis_errors
 
 from rmq_spark import errors
 from rmq_spark.protocol.calls import BoundedRequest, Call, Request
@@ -16,7 +16,7 @@ from rmq_spark.protocol.messagepack import packed
 from rmq_spark.protocol.scripts import Script, scripts_for
 from rmq_spark.transport.acl import commands_of, denied_commands
 from rmq_spark.transport.connection import ConnectionOptions, new_client, not_accepted
-from rmq_spark.transport.failures import PERMIT, passes, root_of, typed_error
+from rmq_spark.transport.failures import PERMIT, is_temporary, root_of, typed_error
 from rmq_spark.transport.routing import Cluster, Command, OneServer, Replication
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Server:
         self._patience_s = options.patience_s if patience_s is None else patience_s
         self.client: Any = None
         try:
-            info = self._repeated(self._first_info)
+            info = self._retry(self._first_info)
         except (TypeError, UnicodeError) as error:  # redis-py raises these when it connects
             raise not_accepted(error) from None
         self._nodes: OneServer | Cluster = (
@@ -59,7 +59,7 @@ class Server:
         self._check(info)
         self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
         self._loaded = False
-        self._denied: frozenset[str] | None = None  # None: not asked yet
+        self._known_denied: frozenset[str] | None = None  # None: not asked yet
 
     def __repr__(self) -> str:
         return f"Server({self.address})"
@@ -78,7 +78,7 @@ class Server:
         """Close the connections."""
         self._nodes.close()
 
-    def warn_if_volatile(self) -> None:
+    def warn_if_not_on_disk(self) -> None:
         """Log a warning, once a process, if the server does not store its data on disk."""
         if self.address in _warned or self._options.cluster:
             return
@@ -95,13 +95,13 @@ class Server:
                 self.address,
             )
 
-    def denied(self, key: str = "rmq") -> frozenset[str]:
+    def find_denied(self, key: str = "rmq") -> frozenset[str]:
         """Find the commands of the scripts that this user may not run. Raises ServerError."""
-        return self._repeated(lambda: denied_commands(self._asked_once, key))  # type: ignore[no-any-return]
+        return self._retry(lambda: denied_commands(self._run_once, key))  # type: ignore[no-any-return]
 
     def command(self, *words: Any) -> Any:
         """Run a plain command that may run twice. Raises an RmqError."""
-        return self._repeated(lambda: self.client.execute_command(*words), _named(words))
+        return self._retry(lambda: self.client.execute_command(*words), _named(words))
 
     def commands(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run plain commands that may run twice, in one round trip. Raises an RmqError.
@@ -109,7 +109,7 @@ class Server:
         commands: the words of each; the second word is its key.
         """
         asked = [Command(str(words[1]), words) for words in commands]
-        replies = self._answered(asked, lambda left: self._nodes.run(left, None))
+        replies = self._run_until_answered(asked, lambda left: self._nodes.run(left, None))
         for words, reply in zip(commands, replies, strict=True):
             if isinstance(reply, Exception):
                 raise self._typed(reply, _named(words)) from None
@@ -123,9 +123,11 @@ class Server:
     def ask(self, request: Request[_T] | BoundedRequest[_T]) -> _T:
         """Run a request and return its answer. Raises an RmqError for every failure."""
         if isinstance(request, BoundedRequest):
-            return request.read(self._until_done(request))
-        replies = in_parts(request.calls, self.pipeline, request.a_pipeline)
-        return request.read(replies + in_parts(request.reads, self.commands, request.a_pipeline))
+            return request.parse(self._until_done(request))
+        replies = in_parts(request.calls, self.pipeline, request.calls_a_pipeline)
+        return request.parse(
+            replies + in_parts(request.reads, self.commands, request.calls_a_pipeline)
+        )
 
     def _until_done(self, request: BoundedRequest[Any]) -> list[list[Any]]:
         """Repeat each call until it has no more to do, and return its replies."""
@@ -134,10 +136,10 @@ class Server:
         while left:
             calls = [request.calls[at] for at in left]
             for at, reply in zip(
-                left, in_parts(calls, self.pipeline, request.a_pipeline), strict=True
+                left, in_parts(calls, self.pipeline, request.calls_a_pipeline), strict=True
             ):
                 replies[at].append(reply)
-            left = [at for at in left if replies[at][-1][request.more]]
+            left = [at for at in left if replies[at][-1][request.more_at]]
         return replies
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -150,7 +152,7 @@ class Server:
         Calls that a broken connection leaves unanswered run again, so each must be safe to run
         twice. Raises the first error among the replies, after all calls have run.
         """
-        replies = self._answered(calls, self._run)
+        replies = self._run_until_answered(calls, self._run)
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, errors.RmqError):
                 raise reply
@@ -158,19 +160,21 @@ class Server:
                 raise self._typed(reply, call.script) from None
         return replies
 
-    def _answered(self, asked: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]]) -> list[Any]:
+    def _run_until_answered(
+        self, asked: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]]
+    ) -> list[Any]:
         """Run all and return their replies; run those that fail for now again."""
         replies: dict[int, Any] = {}
 
         def run_rest() -> None:
             left = [at for at in range(len(asked)) if at not in replies]
             answers = dict(zip(left, run([asked[at] for at in left]), strict=True))
-            passing = {at: reply for at, reply in answers.items() if _is_passing(reply)}
-            replies.update({at: answers[at] for at in answers.keys() - passing.keys()})
-            for error in passing.values():
+            failed = {at: reply for at, reply in answers.items() if _failed_for_now(reply)}
+            replies.update({at: answers[at] for at in answers.keys() - failed.keys()})
+            for error in failed.values():
                 raise error
 
-        self._repeated(run_rest)
+        self._retry(run_rest)
         return [replies[at] for at in range(len(asked))]
 
     def _run(self, calls: Sequence[Call]) -> list[Any]:
@@ -179,7 +183,7 @@ class Server:
         self._check_permitted(calls)
         replies = self._send(calls)
         missing = [
-            at for at, reply in enumerate(replies) if isinstance(reply, failures.NoScriptError)
+            at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)
         ]
         if missing:
             for at, reply in zip(missing, self._loaded_again(calls, missing), strict=True):
@@ -194,13 +198,13 @@ class Server:
         try:
             self._load()
             return self._send([calls[at] for at in missing])
-        except (redis.RedisError, failures.RedisClusterException) as error:
+        except (redis.RedisError, redis_errors.RedisClusterException) as error:
             return [root_of(error)] * len(missing)
 
     def _send(self, calls: Sequence[Call]) -> list[Any]:
         commands = [Command(call.keys[0], self._words(call)) for call in calls]
-        lasting = any(self._scripts[call.script].must_last for call in calls)
-        return self._nodes.run(commands, self._replication if lasting else None)
+        needs_replicas = any(self._scripts[call.script].needs_replicas for call in calls)
+        return self._nodes.run(commands, self._replication if needs_replicas else None)
 
     def _words(self, call: Call) -> list[Any]:
         sha = self._scripts[call.script].sha
@@ -213,27 +217,27 @@ class Server:
         self._loaded = True
 
     def _check_permitted(self, calls: Sequence[Call]) -> None:
-        if self._denied is None:
-            self._denied = denied_commands(self._asked_once, calls[0].keys[0])
-        if not self._denied:
+        if self._known_denied is None:
+            self._known_denied = denied_commands(self._run_once, calls[0].keys[0])
+        if not self._known_denied:
             return
         for script in {call.script for call in calls}:
-            missing = self._denied & commands_of(self._scripts[script].text)
+            missing = self._known_denied & commands_of(self._scripts[script].text)
             if missing:
-                self._denied = None  # ask again next time: the user may get the permission
+                self._known_denied = None  # ask again next time: the user may get the permission
                 raise errors.ServerRefused(
                     f"Redis at {self.address} does not permit this user "
                     f"{', '.join(sorted(missing))}, without which the script {script} would stop "
                     f"half-way. {PERMIT}"
                 )
 
-    def _asked_once(self, commands: Sequence[Command]) -> list[Any]:
+    def _run_once(self, commands: Sequence[Command]) -> list[Any]:
         return self._nodes.run(commands, None)
 
     def _load_one(self, script: Script) -> None:
         self.client.script_load(script.text)
 
-    def _repeated(self, run: Callable[[], Any], what: str = "a command") -> Any:
+    def _retry(self, run: Callable[[], Any], what: str = "a command") -> Any:
         """Run a function until it succeeds; retry errors that may pass, within the patience.
 
         Raises an RmqError. what: the call, for the error.
@@ -242,16 +246,16 @@ class Server:
         while True:
             try:
                 return run()
-            except (redis.RedisError, failures.RedisClusterException) as raised:
+            except (redis.RedisError, redis_errors.RedisClusterException) as raised:
                 error = root_of(raised)
             # Raise outside the handler: redis-py's error in the traceback may quote a password.
-            if not isinstance(error, redis.RedisError | failures.RedisClusterException):
+            if not isinstance(error, redis.RedisError | redis_errors.RedisClusterException):
                 raise error from None
-            if not passes(error) or time.monotonic() + wait >= end:
+            if not is_temporary(error) or time.monotonic() + wait >= end:
                 raise self._typed(error, what)
             if wait == _FIRST_WAIT_S:  # one line for each outage
                 _log.warning(
-                    "retrying Redis at %s for up to %g s: %s",
+                    "rmq: retrying Redis at %s for up to %g s: %s",
                     *(self.address, self._patience_s, type(error).__name__),
                 )
             time.sleep(wait)
@@ -290,8 +294,8 @@ class Server:
         return typed_error(error, what, self._options, self._patience_s)
 
 
-def _is_passing(reply: Any) -> bool:
-    return isinstance(reply, Exception) and passes(reply)
+def _failed_for_now(reply: Any) -> bool:
+    return isinstance(reply, Exception) and is_temporary(reply)
 
 
 def _named(words: Sequence[Any]) -> str:

@@ -68,7 +68,7 @@ def test_a_priority_is_needed_where_nothing_else_says_it(broker):
     queue = broker.queue("T")
     queue.send(["a"], priority=20)
     assert kill(broker, "T") == 1
-    with pytest.raises(InvalidMessage, match="Give a priority: a whole number, 17 to"):
+    with pytest.raises(InvalidMessage, match=r"need a priority\. Accepted: a whole number, 17 to"):
         queue.requeue(["a"])
     assert queue.requeue(["a"], priority=30) == 1
 

@@ -289,7 +289,7 @@ class Calls:
         request = action.ask(self._queues)
         replies = [[] for _ in request.calls]  # a replay asks all slots
         replies[action.slot if len(replies) > 1 else 0] = reply
-        answer = request.read(replies)
+        answer = request.parse(replies)
         return self._rows(answer[0]) if action.kind == "claim" else answer
 
     def _rows(self, claim: Claim) -> tuple[Row, ...]:

@@ -143,7 +143,7 @@ def test_what_replicas_must_confirm_is_all_but_what_reads_or_comes_again_by_itse
     passing = {"any_due", "counts", "due", "figures", "page"}
     passing |= {"alter", "announce", "plan", "release", "renew"}
     loaded = scripts.scripts_for(True)
-    assert {name for name, script in loaded.items() if not script.must_last} == passing
+    assert {name for name, script in loaded.items() if not script.needs_replicas} == passing
 
 
 @pytest.mark.parametrize("effect", ["", "-- Effect: sings\n"])

@@ -69,7 +69,7 @@ def test_an_outage_is_told_in_one_line_at_once(caplog):
     with pytest.raises(ServerUnavailable):
         connect(url, patience_s=0.4)  # time for several tries
     address = url.replace(f":{SECRET}@", "")
-    assert caplog.messages == [f"retrying Redis at {address} for up to 0.4 s: ConnectionError"]
+    assert caplog.messages == [f"rmq: retrying Redis at {address} for up to 0.4 s: ConnectionError"]
 
 
 def test_a_wrong_password_is_refused_at_once(locked_redis):

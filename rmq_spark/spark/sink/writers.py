@@ -56,7 +56,7 @@ class SinkWork:
             topic = self._topics.find(server, options.topic)
             self._operation.check_topic(topic, set(self._places))
             self._known[options.topic] = topic
-            server.warn_if_volatile()
+            server.warn_if_not_on_disk()
             server.close()
         elif "topic" not in self._places:
             raise InvalidOption(

@@ -199,7 +199,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the connection to Redis; the first call connects."""
         if self._server is None:
             self._server = Server(self._options.connection, self._options.patience_s)
-            self._server.warn_if_volatile()
+            self._server.warn_if_not_on_disk()
         return self._server
 
     def _queues(self) -> list[Queue]:
