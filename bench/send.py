@@ -17,7 +17,7 @@ from spark_side import folder, numbered, run_to_end, session, spent_s, timed
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_server import LocalRedis
-from rmq_spark.topics.definition import slots_of
+from rmq_spark.topics.definition import slot_of
 
 SLOTS = 64
 TYPES = {"FixedTime": "fixedTime", "Priority": "priority", "RangeMerge": "timeRange"}
@@ -33,8 +33,8 @@ def grouped(source: Path, column: str) -> Pairs:
     base = 1_700_000_000_000 if column == "timeRange" else 0
     scores = [b"%d" % (base + score) for score in table.column(column).to_pylist()]
     by_slot: Pairs = {slot: [] for slot in range(SLOTS)}
-    for slot, score, content in zip(slots_of(contents, SLOTS), scores, contents, strict=True):
-        by_slot[slot] += (score, content)
+    for score, content in zip(scores, contents, strict=True):
+        by_slot[slot_of(content, SLOTS)] += (score, content)
     return by_slot
 
 

@@ -14,7 +14,7 @@ local name, send_script, total = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local GROUPS_FROM, MESSAGES_AT_MOST = 3, 3900
 
 --- include at_once
---- include delay
+--- include due_after
 --- include stages
 --- include store
 --- include time

@@ -9,7 +9,7 @@
 -- Effect: stores
 local sent, packed = tonumber(ARGV[1]), ARGV[2]
 
---- include delay
+--- include due_after
 --- include store
 --- include time
 

@@ -14,7 +14,6 @@ from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
 from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import ClaimRequest
-from rmq_spark.topics.definition import slots_of
 
 TOPIC, SLOTS = "Bench", 64
 DUE_MS = 1_700_000_000_000
@@ -23,9 +22,8 @@ LEASE_MS = 60_000
 
 def send(queue: Queue) -> None:
     """One call of the send script for each message."""
-    contents = [content.encode() for content in own_contents()]
-    for slot, content in zip(slots_of(contents, SLOTS), contents, strict=True):
-        queue.ask(sending.send, {slot: [DUE_MS, content]})
+    for content in [content.encode() for content in own_contents()]:
+        queue.ask(sending.send, {queue.definition.slot_of(content): [DUE_MS, content]})
 
 
 def receive(queue: Queue) -> None:

@@ -8,7 +8,7 @@ from rmq_spark.options.option import Option
 from rmq_spark.options.sink_options import SLOT_BASIS
 from rmq_spark.options.table_options import ENDING_TIME, QUEUE, SLOTS, STARTING_TIME
 from rmq_spark.options.topic_options import GROUP, VALUES
-from rmq_spark.topics.parsers import ACCEPTED_FROM_NOW
+from rmq_spark.topics.parsers import ACCEPTED_RELATIVE
 
 
 def option_help(option: Option[Any], accepted: str = "") -> str:
@@ -16,7 +16,7 @@ def option_help(option: Option[Any], accepted: str = "") -> str:
 
     accepted: the values that the command accepts, if it accepts more than the option.
     """
-    return f"{option.plain_help}. Accepted: {accepted or option.parser.plainly_accepted}."
+    return f"{option.plain_help}. Accepted: {accepted or option.parser.accepted_plain}."
 
 
 Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
@@ -26,7 +26,7 @@ Group = Annotated[str, typer.Option(help=f"{GROUP.plain_help}.")]
 Queues = Annotated[str, typer.Option("--queue", help=option_help(QUEUE))]
 Slots = Annotated[str | None, typer.Option(help=option_help(SLOTS))]
 From = Annotated[
-    str | None, typer.Option("--from", help=option_help(STARTING_TIME, ACCEPTED_FROM_NOW))
+    str | None, typer.Option("--from", help=option_help(STARTING_TIME, ACCEPTED_RELATIVE))
 ]
 Until = Annotated[str | None, typer.Option("--until", help=f"{ENDING_TIME.plain_help}.")]
 Contents = Annotated[
@@ -36,5 +36,5 @@ SlotBasis = Annotated[str | None, typer.Option(help=f"{SLOT_BASIS.plain_help}.")
 TimeRange = Annotated[str | None, typer.Option(help=option_help(VALUES["time_range"]))]
 Priority = Annotated[int | None, typer.Option(help=option_help(VALUES["priority"]))]
 FixedTime = Annotated[
-    str | None, typer.Option(help=option_help(VALUES["fixed_time"], ACCEPTED_FROM_NOW))
+    str | None, typer.Option(help=option_help(VALUES["fixed_time"], ACCEPTED_RELATIVE))
 ]

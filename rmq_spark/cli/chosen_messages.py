@@ -15,7 +15,7 @@ from rmq_spark.options.option import Option
 from rmq_spark.options.table_options import ENDING_TIME, QUEUE, SLOTS, STARTING_TIME
 from rmq_spark.protocol.pages import Bounds, Page
 from rmq_spark.spark.table.selection import Scope
-from rmq_spark.topics.parsers import moment_from_now
+from rmq_spark.topics.parsers import moment_or_relative
 
 Every = Annotated[
     bool, typer.Option("--all", help="All messages that --slots, --from and --until select.")
@@ -87,5 +87,5 @@ def print_count(as_json: bool, topic: str, how_many: int, done: str) -> None:
 
 
 def _moment(queue: Queue, option: Option[int], text: str | None) -> int | None:
-    parser = moment_from_now(queue.now_ms)
+    parser = moment_or_relative(queue.now_ms)
     return None if text is None else replace(option, parser=parser).parse(text)

@@ -79,7 +79,7 @@ def doctor(
     context: typer.Context,
     zookeeper: Annotated[
         str | None,
-        typer.Option(help=f"Also check ZooKeeper. Accepted: {HOSTS.parser.plainly_accepted}."),
+        typer.Option(help=f"Also check ZooKeeper. Accepted: {HOSTS.parser.accepted_plain}."),
     ] = None,
     spark: Annotated[bool, typer.Option(help="Start Spark and look for the format rmq.")] = True,
     as_json: Json = False,

@@ -29,7 +29,7 @@ from rmq_spark.topics.definition import (
     group_text,
     parse_group,
 )
-from rmq_spark.topics.parsers import ACCEPTED_FROM_NOW
+from rmq_spark.topics.parsers import ACCEPTED_RELATIVE
 from rmq_spark.topics.scores import HIGHEST_SCORE, LOWEST_SCORE
 
 MOST_BARS = 20
@@ -70,7 +70,7 @@ def due(
     topic: Topic,
     since: Annotated[
         str | None,
-        typer.Option("--from", help=f"Draw bars from this moment on: {ACCEPTED_FROM_NOW}."),
+        typer.Option("--from", help=f"Draw bars from this moment on: {ACCEPTED_RELATIVE}."),
     ] = None,
     until: Annotated[
         str | None, typer.Option("--until", help="Draw bars up to this moment, such as 1h.")

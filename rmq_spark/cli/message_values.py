@@ -8,7 +8,7 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage
 from rmq_spark.options.topic_options import VALUES
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.topics.parsers import ACCEPTED_FROM_NOW, moment_from_now
+from rmq_spark.topics.parsers import ACCEPTED_RELATIVE, moment_or_relative
 from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 
 
@@ -33,7 +33,7 @@ def parse_values(queue: Queue, given: dict[TopicType, str]) -> dict[str, int]:
         of_type.keyword: replace(
             VALUES[of_type.keyword],
             name=_flag(of_type),
-            parser=moment_from_now(queue.now_ms) if of_type.can_be_past else of_type.parser,
+            parser=moment_or_relative(queue.now_ms) if of_type.can_be_past else of_type.parser,
         ).parse(text)
         for of_type, text in given.items()
     }
@@ -52,9 +52,9 @@ def require_value(topic: TopicDefinition, values: Message, done: str) -> None:
     """
     of_type = topic.type
     if of_type.value_in(values) is None:
-        accepted = of_type.parser.plainly_accepted
+        accepted = of_type.parser.accepted_plain
         if of_type.can_be_past:
-            accepted = ACCEPTED_FROM_NOW
+            accepted = ACCEPTED_RELATIVE
         raise InvalidMessage(
             f"Topic {topic.name} is {of_type}. Add {_flag(of_type)}. Accepted: {accepted}. "
             f"Nothing was {done}."

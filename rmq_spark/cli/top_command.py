@@ -113,7 +113,7 @@ def _cells(row: Row, came: float, went: float) -> tuple[Any, ...]:
         figures.prepare.count,
         figures.retry.count,
         figures.dead.count,
-        age_text(row.oldest_ms),
+        age_text(row.oldest_age_ms),
         ", ".join(f"{owner.consumer[:12]} ({owner.slots} slots)" for owner in row.owners),
     )
 
@@ -131,7 +131,7 @@ def _json(row: Row, rates: dict[tuple[str, str], tuple[float, float]]) -> dict[s
         "inFlight": figures.prepare.count,
         "retry": figures.retry.count,
         "dead": figures.dead.count,
-        "oldestMs": row.oldest_ms,
+        "oldestMs": row.oldest_age_ms,
         "owners": [
             {"consumer": o.consumer, "slots": o.slots, "seenMsAgo": o.ms_ago} for o in row.owners
         ],

@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Mapping
 
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.staging import SealedBatches, Staging
+from rmq_spark.client.staging import LastSealed, Staging
 from rmq_spark.errors import CheckpointRefused, StageLost
 from rmq_spark.protocol.sealing import Manifest, Sealed
 from rmq_spark.protocol.sending import SendResult
@@ -41,7 +41,7 @@ class StagedSink:
     def __init__(self, broker: Broker, query: str) -> None:
         self._broker = broker
         self._query = query
-        self._sealed = SealedBatches(broker.server, query, broker.key_prefix)
+        self._last_sealed = LastSealed(broker.server, query, broker.key_prefix)
 
     def publish(self, batch: int, staged: Manifest) -> SendResult | None:
         """Publish a batch. Return None if it was published before. You can repeat the call.
@@ -53,7 +53,7 @@ class StagedSink:
         """
         while True:
             try:
-                sealed, manifest = self._sealed.seal(batch, staged)
+                sealed, manifest = self._last_sealed.seal(batch, staged)
             except CheckpointRefused:
                 self.discard(staged)
                 raise
@@ -68,6 +68,7 @@ class StagedSink:
                     "again, send that batch's rows yourself."
                 ) from None
             if result is not None and sealed == batch:
+                # An empty manifest: an earlier run has published the batch.
                 return result if manifest.stages else None
 
     def resume(self, batch: int, staged: Manifest) -> SendResult | None:
@@ -93,7 +94,7 @@ class StagedSink:
 
     def last(self) -> Sealed:
         """Return the batch that this query sealed last."""
-        return self._sealed.last()
+        return self._last_sealed.last()
 
     def discard(self, staged: Manifest) -> None:
         """Delete stages that are not, and will never be, part of a batch."""
@@ -102,27 +103,30 @@ class StagedSink:
             if staging is not None:
                 staging.discard(names)
 
-    def _finish(self, batch: int, manifest: Manifest, staged: Manifest) -> SendResult | None:
+    def _finish(
+        self, batch: int, sealed_manifest: Manifest, own_stages: Manifest
+    ) -> SendResult | None:
         """Publish and conclude a sealed batch.
 
-        Returns None if the caller must look again: another batch was sealed in the meantime, or not
-        all stages are published.
+        sealed_manifest: its stages, as sealed. own_stages: those of this run, which differ if an
+        earlier run sealed the batch. Returns None if the caller must look again: another batch was
+        sealed in the meantime, or not all stages are published.
         """
         try:
-            result = self._publish(manifest)
+            result = self._publish(sealed_manifest)
         except StageLost:
-            if not self._sealed.unseal(batch, manifest):
+            if not self._last_sealed.unseal(batch, sealed_manifest):
                 return None
-            self.discard(manifest)
-            self.discard(staged)
+            self.discard(sealed_manifest)
+            self.discard(own_stages)
             raise
         name = uuid.uuid4().hex
         # conclude comes last and deletes the manifest: a driver killed before then leaves it to be
         # finished again.
         if (
-            self._sealed.announce(batch, manifest, name)
-            and self._sweep(batch, manifest, staged)
-            and self._sealed.conclude(batch, name)
+            self._last_sealed.announce(batch, sealed_manifest, name)
+            and self._sweep(batch, sealed_manifest, own_stages)
+            and self._last_sealed.conclude(batch, name)
         ):
             return result
         return None

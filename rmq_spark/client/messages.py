@@ -118,7 +118,7 @@ def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
     if given is None and of_type.requeue_value is None:
         raise InvalidMessage(
             f"Topic {topic.name} is {of_type}, so requeued messages need a {of_type.keyword}. "
-            f"Accepted: {of_type.parser.plainly_accepted}. Nothing was requeued."
+            f"Accepted: {of_type.parser.accepted_plain}. Nothing was requeued."
         )
     number = _number_of(topic, of_type.requeue_value if given is None else given, 0)
     return int(of_type.requeue_score(number, now_ms))

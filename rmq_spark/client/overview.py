@@ -34,7 +34,7 @@ class Row:
         return self.figures.store.count - self.figures.store.due
 
     @property
-    def oldest_ms(self) -> int | None:
+    def oldest_age_ms(self) -> int | None:
         """The time for which the oldest due message has been due, in ms; None if nothing is due."""
         first = self.figures.store.oldest_ms
         return None if first is None else max(0, self.now_ms - first)

@@ -96,7 +96,7 @@ class Staging:
         end_ms = self._server.now_ms() - FORGET_STAGES_MS
         for slot, begun in zip(slots, self.begun(slots), strict=True):
             for name in (name for name, stage in begun.items() if stage.ms <= end_ms):
-                sealed = SealedBatches(self._server, StageName.parse(name).query, self._prefix)
+                sealed = LastSealed(self._server, StageName.parse(name).query, self._prefix)
                 of_topic = sealed.last().pending.by_topic().get(self._queues.definition.name, {})
                 if name in of_topic.get(slot, {}):
                     self._publish_forgotten(slot, name, of_topic[slot][name])
@@ -110,7 +110,7 @@ class Staging:
             _log.warning("rmq: a stage of a query that did not come back: %s", error)
 
 
-class SealedBatches:
+class LastSealed:
     """The batch that a streaming query sealed last, and its stages still to be published."""
 
     def __init__(self, server: Server, query: str, key_prefix: str = "") -> None:

@@ -53,7 +53,7 @@ class QueueCollector(Collector):
             rows,
             "rmq_oldest_due_seconds",
             "For how long the oldest message has been due",
-            lambda row: (row.oldest_ms or 0) / 1000,
+            lambda row: (row.oldest_age_ms or 0) / 1000,
         )
         yield _gauge(
             rows,

@@ -11,7 +11,7 @@ from rmq_spark.topics.parsers import (
     TEXT,
     NotAccepted,
     Parser,
-    as_text,
+    checked_text,
     choice,
     duration,
     whole,
@@ -76,7 +76,7 @@ def _seconds(low_ms: int) -> Parser[float]:
 
 URL = Option(
     "redis.url",
-    as_text(
+    checked_text(
         _check_url,
         "`redis://host:6379/0`, `rediss://host:6380/0` (TLS) or `unix:///run/redis.sock?db=0`",
         "Escape special characters of a user or password: %23 for #, %3F for ?, %40 for @, %2F for "
@@ -148,7 +148,7 @@ CLIENT: tuple[Option[Any], ...] = (
     Option("redis.socketKeepalive", FLAG, "Whether to use TCP keepalive", default="true"),
     Option(
         "redis.clientName",
-        as_text(_check_client_name, "text without spaces"),
+        checked_text(_check_client_name, "text without spaces"),
         "Name of the connections in `CLIENT LIST`",
     ),
     Option("redis.sslCaCerts", FILE, "Certificate authorities to trust besides the system's"),
@@ -171,7 +171,7 @@ CLIENT: tuple[Option[Any], ...] = (
 )
 KEY_PREFIX = Option(
     "keyPrefix",
-    as_text(check_key_prefix, "a text that ends in a colon and has no braces: `shop:`"),
+    checked_text(check_key_prefix, "a text that ends in a colon and has no braces: `shop:`"),
     "The prefix of every key",
     default="",
 )

@@ -3,7 +3,7 @@
 import re
 
 from rmq_spark.options.option import Option, OptionTable
-from rmq_spark.topics.parsers import FILE, FLAG, TEXT, NotAccepted, Parser, as_text, duration
+from rmq_spark.topics.parsers import FILE, FLAG, TEXT, NotAccepted, Parser, checked_text, duration
 
 ZOOKEEPER = "zookeeper."
 # ZooKeeper's own tick is 2 s, and it accepts 2 to 20 ticks.
@@ -35,7 +35,7 @@ HOSTS = Option(
     "zookeeper.hosts",
     Parser(
         _hosts,
-        "host:port, separated by commas, with an optional path behind the last: "
+        "host:port, separated by commas, with an optional path after the last host: "
         "`zk1:2181,zk2:2181/queues`",
     ),
     "Share the slots with other queries, through this ZooKeeper",
@@ -43,7 +43,7 @@ HOSTS = Option(
 )
 ROOT = Option(
     "zookeeper.root",
-    as_text(_check_path, "a path: `/shop/rmq`"),
+    checked_text(_check_path, "a path: `/shop/rmq`"),
     "Path below which rmq-spark keeps its nodes",
     default="/rmq",
 )
@@ -54,8 +54,8 @@ SESSION_TIMEOUT = Option(
         LONGEST_SESSION_MS,
         "ZooKeeper itself takes 2 to 20 of its ticks, by default 4s to 40s, and uses the nearest.",
     ),
-    "How long a query can be out of touch before others get its slots. ZooKeeper has bounds of "
-    "its own",
+    "How long a query can be out of touch before others get its slots. ZooKeeper limits "
+    "it to 2 to 20 of its ticks",
     default="10s",
 )
 USERNAME = Option("zookeeper.username", TEXT, "User (digest). Required with the password")

@@ -38,11 +38,11 @@ class Option(Generic[T_co]):
                 raise NotAccepted
             return self.parser.read(text)
         except NotAccepted as refused:
-            reason, accepted = refused.reason, refused.accepted or self.parser.plainly_accepted
+            reason, accepted = refused.reason, refused.accepted or self.parser.accepted_plain
         except InvalidOption:
             if not self.is_secret:
                 raise
-            reason, accepted = "", self.parser.plainly_accepted
+            reason, accepted = "", self.parser.accepted_plain
         shown = f"{self.name}={text!r} {reason}"
         if self.is_secret:
             hidden = "its value is not shown: it may contain a password"

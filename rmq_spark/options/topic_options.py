@@ -11,11 +11,11 @@ from rmq_spark.topics.definition import (
     parse_groups,
     parse_retry_backoff,
 )
-from rmq_spark.topics.parsers import Parser, as_text, whole
+from rmq_spark.topics.parsers import Parser, checked_text, whole
 from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.topics.topic_types import TOPIC_TYPES, parse_topic_type
 
-TOPIC_NAME = as_text(check_topic_name, "1 to 200 of A-Z a-z 0-9 . _ -")
+TOPIC_NAME = checked_text(check_topic_name, "1 to 200 of A-Z a-z 0-9 . _ -")
 GROUP_NAME = Parser(parse_group, f"a name like a topic's, or `{DEFAULT_GROUP_TEXT}`")
 
 GROUP = Option("group", GROUP_NAME, "The consumer group", default=DEFAULT_GROUP_TEXT)
@@ -40,7 +40,7 @@ MAX_RETRIES = Option(
 )
 RETRY_BACKOFF = Option(
     "retryBackoff",
-    as_text(
+    checked_text(
         parse_retry_backoff,
         f"`none`, `rocketmq`, or up to {MOST_RETRIES} durations: `10s, 30s, 1m`",
     ),

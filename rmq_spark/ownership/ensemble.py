@@ -72,7 +72,7 @@ def ensemble_of(values: Values) -> EnsembleOptions | None:
         if any(option in values for option in ENSEMBLE.options):
             raise InvalidOption(
                 "The option zookeeper.hosts is missing, which the other zookeeper options need. "
-                f"Accepted: {HOSTS.parser.plainly_accepted}."
+                f"Accepted: {HOSTS.parser.accepted_plain}."
             )
         return None
     if bool(values.get(USERNAME)) != bool(values.get(PASSWORD)):

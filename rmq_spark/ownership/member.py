@@ -207,7 +207,7 @@ class Member:
         self._leaving.clear()
         self._wanted = None
 
-    def _look(self, _event: object) -> None:
+    def _on_change(self, _event: object) -> None:
         self._wake.set()
 
     # -- the thread that changes ZooKeeper
@@ -226,7 +226,9 @@ class Member:
         try:
             session = self._join()
             wanted = self._agree(session)
-            taken = {int(name) for name in self._client.get_children(self._nodes.slots, self._look)}
+            taken = {
+                int(name) for name in self._client.get_children(self._nodes.slots, self._on_change)
+            }
             if self._in_doubt:
                 self._look_at_all(session, wanted, taken)
             self._delete(session)
@@ -262,13 +264,13 @@ class Member:
     def _agree(self, session: int) -> frozenset[int]:
         """Return the slots assigned to this member; balance first if the members have changed."""
         while True:
-            members = sorted(self._client.get_children(self._nodes.members, self._look))
+            members = sorted(self._client.get_children(self._nodes.members, self._on_change))
             if self._in_doubt and self._forget_names(session, members):
                 continue
             if self._name not in members:
                 self._report()
                 continue
-            value, stat = self._client.get(self._nodes.assignment, self._look)
+            value, stat = self._client.get(self._nodes.assignment, self._on_change)
             shares = read_assignment(value)
             if sorted(shares) != members:
                 shares = balance(shares, members, self._definition.slot_amount)

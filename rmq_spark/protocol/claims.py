@@ -10,15 +10,15 @@ from rmq_spark.topics.topic_types import TopicType
 
 # The PrepareQueue stores a message's rank as a fraction of 2048, so a claim holds no more.
 MESSAGES_A_CLAIM = 2048
-# Within a batch and slot, claims have the ordinals 0 to 15.
-CLAIMS_A_BATCH = 16
+# The claims of one slot and batch have the ordinals 0 to 15.
+CLAIMS_A_SLOT = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """A claim to make, of up to ``limit`` messages of a slot.
 
-    ordinal: the number of the claim within its batch and slot.
+    ordinal: the number (0 to 15) of the claim among those of the same slot and batch.
     """
 
     slot: int

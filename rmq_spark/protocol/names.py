@@ -57,8 +57,8 @@ class ScopedName:
 class ClaimId(NamedTuple):
     """The name of a claim that one run holds: ``consumer:seq:ordinal:run``.
 
-    consumer: a ConsumerName as text. seq: the number of the batch. ordinal: the number of the claim
-    within its batch and slot. run: the run that took the messages.
+    consumer: a ConsumerName as text. seq: the batch. ordinal: the number (0 to 15) of the claim
+    among those of the same slot and batch. run: the run that took the messages.
     """
 
     consumer: str
@@ -81,7 +81,7 @@ class ClaimId(NamedTuple):
         if match is None:
             raise InvalidOption(
                 f"claimId={text[:450]!r} is not accepted. Accepted: the claimId that came with the "
-                "message, consumer:batch:number:run."
+                "message, consumer:seq:ordinal:run."
             )
         consumer, seq, ordinal, run = match.groups()
         return ClaimId(consumer, int(seq), int(ordinal), int(run))

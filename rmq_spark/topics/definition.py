@@ -2,7 +2,6 @@
 
 import json
 import re
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -255,14 +254,12 @@ def parse_settings(done: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def slot_of(basis: bytes, slot_amount: int) -> int:
-    """Compute the slot of a basis: its CRC-32 (ISO-HDLC), modulo the number of slots."""
+    """Compute the slot of a basis: its CRC-32 (ISO-HDLC), modulo the number of slots.
+
+    The sink computes the slots of a whole Arrow batch with ``slots_of_rows`` in
+    ``rmq_spark.spark.sink.operations``.
+    """
     return cast(int, _crc32(basis)) % slot_amount
-
-
-def slots_of(bases: Iterable[bytes], slot_amount: int) -> list[int]:
-    """Compute the slots of many bases, with zlib's CRC-32: the same function, twice as fast."""
-    crc32, mask = zlib.crc32, slot_amount - 1
-    return [crc32(basis) & mask for basis in bases]
 
 
 @dataclass(frozen=True)
@@ -300,11 +297,11 @@ class Keys:
         return self._tagged("dead", slot)
 
     def claims(self, slot: int) -> str:
-        """Name the HASH of a slot: consumer:seq:j -> record."""
+        """Name the HASH of a slot: consumer:seq:ordinal -> record."""
         return self._tagged("claims", slot)
 
     def first(self, slot: int) -> str:
-        """Name the HASH of a slot: consumer:seq:j -> first scores by rank."""
+        """Name the HASH of a slot: consumer:seq:ordinal -> first scores by rank."""
         return self._tagged("first", slot)
 
     def consumers(self, slot: int) -> str:

@@ -15,8 +15,8 @@ from rmq_spark.topics.scores import HIGHEST_SCORE
 T_co = TypeVar("T_co", covariant=True)
 HIGHEST_WHOLE = 2**31 - 1
 _MOMENT_EXAMPLE = "2030-01-01T08:00:00+01:00"
-ACCEPTED_FROM_NOW = "30s (from now), -1h (ago), now, ISO 8601 with a zone, or ms since 1970"
-_FROM_NOW = re.compile(r"\s*([+-]?)\s*([0-9]+(?:\.[0-9]+)?\s*[A-Za-z]+)\s*")
+ACCEPTED_RELATIVE = "30s (from now), -1h (ago), now, ISO 8601 with a zone, or ms since 1970"
+_RELATIVE = re.compile(r"\s*([+-]?)\s*([0-9]+(?:\.[0-9]+)?\s*[A-Za-z]+)\s*")
 _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 _MOST_DIGITS = 20  # Python refuses to read a number of some thousand digits
 
@@ -48,7 +48,7 @@ class Parser(Generic[T_co]):
     remedy: str = ""
 
     @property
-    def plainly_accepted(self) -> str:
+    def accepted_plain(self) -> str:
         """The accepted texts as errors show them, without backticks."""
         return self.accepted.replace("`", "")
 
@@ -78,7 +78,7 @@ def choice(*values: str) -> Parser[str]:
     return Parser(read, ", ".join(f"`{value}`" for value in values))
 
 
-def as_text(check: Callable[[str], object], accepted: str, remedy: str = "") -> Parser[str]:
+def checked_text(check: Callable[[str], object], accepted: str, remedy: str = "") -> Parser[str]:
     """Make a parser that returns a text unchanged, unless the check raises."""
 
     def read(text: str) -> str:
@@ -106,13 +106,13 @@ def _moment_ms(text: str) -> int:
     return int(time.timestamp() * 1000)
 
 
-def moment_from_now(now_ms: Callable[[], int]) -> Parser[int]:
+def moment_or_relative(now_ms: Callable[[], int]) -> Parser[int]:
     """Make a parser of times that may be relative to now. now_ms: reads the clock."""
 
     def read(text: str) -> int:
         if text.strip() == "now":
             return now_ms()
-        match = _FROM_NOW.fullmatch(text)
+        match = _RELATIVE.fullmatch(text)
         if match is None:
             return _moment_ms(text)
         wait_ms = _duration_within(match[2], 0, HIGHEST_SCORE)
@@ -121,7 +121,7 @@ def moment_from_now(now_ms: Callable[[], int]) -> Parser[int]:
             raise NotAccepted("is too far from now")
         return time_ms
 
-    return Parser(read, ACCEPTED_FROM_NOW)
+    return Parser(read, ACCEPTED_RELATIVE)
 
 
 def duration_or_whole(low_ms: int, high_ms: int) -> Parser[int]:

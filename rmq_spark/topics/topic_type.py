@@ -78,12 +78,12 @@ class TopicType:
         """Turn accepted values (a number or a NumPy array) into scores in the store."""
         return value
 
-    # -- a place is a rank across all slots: the message with the highest place is delivered first
+    # -- a lead ranks messages across all slots: the highest is delivered first
 
-    def first_place(self, now_ms: int) -> int:
-        """Return a place that no due message exceeds."""
+    def first_lead(self, now_ms: int) -> int:
+        """Return a lead that no due message exceeds."""
         return HIGHEST_SCORE if self.descending else now_ms
 
-    def score_at(self, place: int, now_ms: int) -> int:
-        """Return the score of a message at a place: the place, or the due time of that age."""
-        return place if self.descending else now_ms - place
+    def score_at(self, lead: int, now_ms: int) -> int:
+        """Return the score of a message at a lead: the lead, or the due time of that age."""
+        return lead if self.descending else now_ms - lead

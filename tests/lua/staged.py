@@ -1,6 +1,6 @@
 """Staged messages as the tests see them."""
 
-from rmq_spark.client.staging import SealedBatches, Staging
+from rmq_spark.client.staging import LastSealed, Staging
 
 QUERY = "a-query"
 NAME = f"{QUERY}:1:0:a"
@@ -13,7 +13,7 @@ class Stages:
         self.slot = slot
         self.redis = slot.redis
         self.staging = Staging(slot.queue.server, slot.queue.definition, slot.broker.key_prefix)
-        self.book = SealedBatches(slot.queue.server, QUERY, slot.broker.key_prefix)
+        self.book = LastSealed(slot.queue.server, QUERY, slot.broker.key_prefix)
 
     def put(self, contents, name=NAME, score=1000, held=0):
         """Stages contents with one score. Returns how many the stage then holds."""

@@ -338,7 +338,7 @@ MUTANTS = [
         ("now_ms())", "0)"),
     ),
     *of(
-        "include/delay",
+        "include/due_after",
         "send_first",
         ("now + time_range", "now - time_range"),
         ("local due = due_of[time_range]", "local due = next(due_of) and due_of[next(due_of)]"),

@@ -3,7 +3,7 @@
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.staging import SealedBatches
+from rmq_spark.client.staging import LastSealed
 from rmq_spark.errors import ScriptFailed, WrongKeyType
 from rmq_spark.protocol import claiming, reading, scripts
 from rmq_spark.protocol import sending as build
@@ -79,7 +79,7 @@ def call_of(slot, name):
 
 
 def other_book(slot):
-    return SealedBatches(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
+    return LastSealed(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
 
 
 def send_of(name, slot, *lowest):

@@ -3,7 +3,7 @@
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.staging import SealedBatches
+from rmq_spark.client.staging import LastSealed
 from rmq_spark.errors import CheckpointRefused
 from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest, Sealed
 
@@ -65,7 +65,7 @@ def test_a_query_that_does_not_come_back_is_forgotten_after_30_days(book, slot, 
 
 def test_a_full_server_lets_it_through(own_redis):
     broker = connect(own_redis.url, patience_s=2)
-    book = SealedBatches(broker.server, QUERY)
+    book = LastSealed(broker.server, QUERY)
     book.seal(1, FIRST)
     broker.server.client.config_set("maxmemory", 1)
     assert book.unseal(1, FIRST)

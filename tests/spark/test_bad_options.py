@@ -299,7 +299,7 @@ def test_a_schema_without_columns_is_refused():
 def test_reading_a_topic_that_does_not_exist_fails_and_does_not_make_it(rmq):
     name = rmq.name()
     run = rmq.by_hand(rmq.queue(), topic=name, topicType="Priority", slotAmount=4)
-    with refused(UnknownTopic, f"The topic {name} does not exist", "a reader never makes one"):
+    with refused(UnknownTopic, f"The topic {name} does not exist", "A reader never creates"):
         run.plan(run.initial())
     assert rmq.broker.find(name) is None
 
@@ -316,7 +316,7 @@ def test_writing_a_new_topic_without_its_type_is_refused_and_does_not_make_it(rm
     [
         ({"topicType": "Priority"}, "you asked for Priority with slotAmount 4"),
         ({"slotAmount": "8"}, "you asked for FixedTime with slotAmount 8"),
-        ({"topicType": "RangeMerge", "slotAmount": "1"}, "was RangeMerge with slotAmount 1"),
+        ({"topicType": "RangeMerge", "slotAmount": "1"}, "for RangeMerge with slotAmount 1"),
     ],
 )
 def test_a_second_definition_that_differs_is_refused_showing_both(rmq, other, shown):

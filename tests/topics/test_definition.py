@@ -20,7 +20,6 @@ from rmq_spark.topics.definition import (
     listener_key,
     parse_retry_backoff,
     slot_of,
-    slots_of,
     topics_key,
 )
 from rmq_spark.topics.topic_types import TOPIC_TYPES, parse_topic_type
@@ -31,14 +30,12 @@ crcmod_crc32 = crcmod.predefined.mkCrcFun("crc-32")
 def test_the_checksum_is_that_of_iso_hdlc():
     assert f"{crcmod_crc32(b'123456789'):08x}" == "cbf43926"
     assert slot_of(b"123456789", 65536) == 0x3926
-    assert slots_of([b"123456789"], 65536) == [0x3926]
 
 
 @given(st.lists(st.binary(max_size=64)), st.integers(0, 16))
 def test_slots_are_crcmods_checksum_modulo_their_number(bases, exponent):
     expected = [crcmod_crc32(basis) % 2**exponent for basis in bases]
     assert [slot_of(basis, 2**exponent) for basis in bases] == expected
-    assert slots_of(bases, 2**exponent) == expected
 
 
 @given(st.binary(max_size=200))

@@ -6,11 +6,11 @@ from rmq_spark.topics.durations import duration_text
 from rmq_spark.topics.parsers import (
     MOMENT,
     NotAccepted,
-    as_text,
+    checked_text,
     choice,
     duration,
     duration_or_whole,
-    moment_from_now,
+    moment_or_relative,
     whole,
 )
 
@@ -41,7 +41,7 @@ def test_a_duration_out_of_its_bounds_says_what_it_is(text, reason):
 def test_the_bounds_of_a_duration_are_accepted_and_told():
     wait = duration(2000, 180_000)
     assert (wait.read("2s"), wait.read("3m")) == (2000, 180_000)
-    assert wait.plainly_accepted == "a duration, 2s to 3m"
+    assert wait.accepted_plain == "a duration, 2s to 3m"
 
 
 def test_a_text_without_a_unit_is_told_the_form_of_a_duration():
@@ -87,14 +87,14 @@ def test_a_moment_without_zone_or_sense_is_refused(text):
     ],
 )
 def test_a_moment_may_be_said_from_now(text, ms):
-    assert moment_from_now(lambda: 60_000).read(text) == ms
+    assert moment_or_relative(lambda: 60_000).read(text) == ms
 
 
 @pytest.mark.parametrize(
     "text", ["-61s", "999999999d", "5 weeks", "soon", "", "2030-01-01", "9" * 400 + "d"]
 )
 def test_a_moment_too_far_from_now_or_none_is_refused(text):
-    refusal(moment_from_now(lambda: 60_000), text)
+    refusal(moment_or_relative(lambda: 60_000), text)
 
 
 def test_a_choice_is_taken_in_any_case():
@@ -103,7 +103,7 @@ def test_a_choice_is_taken_in_any_case():
 
 
 def test_a_checked_text_stays_as_it_is():
-    assert as_text(str.encode, "text").read(" As It Is ") == " As It Is "
+    assert checked_text(str.encode, "text").read(" As It Is ") == " As It Is "
 
 
 @pytest.mark.parametrize(

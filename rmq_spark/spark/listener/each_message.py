@@ -117,7 +117,7 @@ class EachMessage:
         self._options = parse_listener_options(_texts({**(options or {}), **given}))
         pickled, broadcasts = _pickled(function)
         self._name = f"{getattr(function, '__qualname__', 'function')}-{uuid.uuid4().hex}"
-        self._function, self._broadcasts, self._handing = pickled, broadcasts, input_format
+        self._function, self._broadcasts, self._input_format = pickled, broadcasts, input_format
 
     def __repr__(self) -> str:
         counts = f"succeeded={self.succeeded}, failed={self.failed}, left_alone={self.left_alone}"
@@ -125,10 +125,10 @@ class EachMessage:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Process one micro-batch; Spark calls this."""
-        places = locate_rollback_columns(frame.schema)
-        job = Job(self._name, self._function, self._handing, frame.schema.json())
+        positions = locate_rollback_columns(frame.schema)
+        job = Job(self._name, self._function, self._input_format, frame.schema.json())
         reported = BatchCounts.new(self._options.connection, self._options.key_prefix)
-        task = MessageTask(job, self._options, places, self._broadcasts, reported)
+        task = MessageTask(job, self._options, positions, self._broadcasts, reported)
         try:
             rows = frame.mapInArrow(task.run, RESULT).collect()
         except BaseException:

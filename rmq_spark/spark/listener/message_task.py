@@ -57,7 +57,7 @@ def locate_rollback_columns(schema: StructType) -> dict[str, int]:
 
     Raises InvalidMessage for a column that is missing, occurs twice, or has another type.
     """
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for name, (types, accepted) in ROLLBACK_COLUMNS.items():
         found = [at for at, column in enumerate(schema.names) if column.lower() == name.lower()]
         if len(found) != 1:
@@ -71,8 +71,8 @@ def locate_rollback_columns(schema: StructType) -> dict[str, int]:
                 f"The column {name} is {schema[found[0]].dataType.simpleString().upper()}. "
                 f"Accepted: {accepted}, as in the source. Do not cast it."
             )
-        places[name] = found[0]
-    return places
+        positions[name] = found[0]
+    return positions
 
 
 @dataclass
@@ -106,13 +106,13 @@ class _Outcome:
 class MessageTask:
     """The work of each task, pickled and sent to the executors.
 
-    places: positions of the columns that a rollback needs. broadcasts: the broadcast variables of
+    positions: those of the columns that a rollback needs. broadcasts: the broadcast variables of
     the function; Spark sends only those that it finds here.
     """
 
     job: Job
     options: ListenerOptions
-    places: Mapping[str, int]
+    positions: Mapping[str, int]
     broadcasts: list[Broadcast[Any]]
     batch_counts: BatchCounts
 
@@ -185,7 +185,7 @@ class MessageTask:
         settle(part.num_rows, failures)
 
     def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        return batch.column(self.places[name])
+        return batch.column(self.positions[name])
 
     def _find_queues(self, batch: pa.RecordBatch, queues: dict[str, Queue]) -> None:
         """Add the queues of all topics in a batch to ``queues``.

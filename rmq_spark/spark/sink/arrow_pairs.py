@@ -44,7 +44,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def pairs_by_slot(scores: Any, contents: pa.Array, slots: Any) -> dict[int, PackedPairs]:
+def packed_by_slot(scores: Any, contents: pa.Array, slots: Any) -> dict[int, PackedPairs]:
     """Group rows by slot and pack each group for a script, in the order of the rows.
 
     scores: an int64 array. contents: an Arrow array of STRING or BINARY. slots: an array of whole

@@ -91,18 +91,18 @@ def locate_columns(schema: StructType, operation: str, takes: _ColumnRules) -> d
 class Rows:
     """All or some rows of one Arrow batch.
 
-    columns: an Arrow array for each column, by name. length: the number of rows. places: the
+    columns: an Arrow array for each column, by name. length: the number of rows. positions: the
     position of each row in the Arrow batch; None for all rows.
     """
 
     columns: dict[str, pa.Array]
     length: int
-    places: Any = None
+    positions: Any = None
 
     @staticmethod
-    def of(batch: pa.RecordBatch, places: dict[str, int]) -> "Rows":
-        """Take all rows of a batch. places: the position of each column, by name."""
-        return Rows({name: batch.column(at) for name, at in places.items()}, batch.num_rows)
+    def of(batch: pa.RecordBatch, positions: dict[str, int]) -> "Rows":
+        """Take all rows of a batch. positions: the position of each column, by name."""
+        return Rows({name: batch.column(at) for name, at in positions.items()}, batch.num_rows)
 
     def only(self, indices: Any) -> "Rows":
         """Select rows of a whole batch. Errors still show their positions in that batch."""
@@ -255,9 +255,9 @@ class Rows:
         shown = _shortened(value)
         if value is None and default is not None:
             shown = f"{default} (the option)"
-        place = row if self.places is None else self.places[row]
+        position = row if self.positions is None else self.positions[row]
         return InvalidMessage(
-            f"Row {place} of its batch (content {shown_value(self.columns['content'], row)}): "
+            f"Row {position} of its batch (content {shown_value(self.columns['content'], row)}): "
             f"{name} is {shown}. Accepted: {accepted}.{NOTHING_SENT}"
         )
 

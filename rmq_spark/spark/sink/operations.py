@@ -12,7 +12,7 @@ from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import Rollback
 from rmq_spark.protocol.messagepack import PackedPairs
 from rmq_spark.spark.options import SinkOptions
-from rmq_spark.spark.sink.arrow_pairs import pairs_by_slot, rows_by_slot
+from rmq_spark.spark.sink.arrow_pairs import packed_by_slot, rows_by_slot
 from rmq_spark.spark.sink.columns import Rows
 from rmq_spark.topics.definition import TopicDefinition, group_text
 from rmq_spark.topics.topic_types import TOPIC_TYPES
@@ -85,7 +85,7 @@ class Send(Operation):
         values = rows.values(topic, topic.type.value_in(self._options), now_ms)
         scores = topic.type.score_of(values)
         slots = slots_of_rows(topic, rows, contents, self._options)
-        return pairs_by_slot(scores, rows.columns["content"], slots)
+        return packed_by_slot(scores, rows.columns["content"], slots)
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
         """Send the messages. Outcomes: new, and merged with an equal message that waits."""
@@ -140,7 +140,7 @@ class Requeue(Operation):
         values = rows.values(topic, topic.type.requeue_value if default is None else default, None)
         scores = topic.type.requeue_score(values, queue.now_ms())
         slots = slots_of_rows(topic, rows, contents, self._options)
-        return pairs_by_slot(scores, rows.columns["content"], slots)
+        return packed_by_slot(scores, rows.columns["content"], slots)
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
         """Requeue the messages. Outcomes: requeued, and not found in the dead queue."""

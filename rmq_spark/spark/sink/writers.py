@@ -48,17 +48,17 @@ class SinkWork:
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
         self._operation = OPERATIONS[options.operation](options)
-        self._places = locate_columns(schema, options.operation, self._operation)
+        self._positions = locate_columns(schema, options.operation, self._operation)
         self._topics = SinkTopics(options, self._operation.creates)
         self._known: dict[str, TopicDefinition] = {}
         if options.topic is not None:
             server = Server(options.connection)
             topic = self._topics.find(server, options.topic)
-            self._operation.check_topic(topic, set(self._places))
+            self._operation.check_topic(topic, set(self._positions))
             self._known[options.topic] = topic
             server.warn_if_not_on_disk()
             server.close()
-        elif "topic" not in self._places:
+        elif "topic" not in self._positions:
             raise InvalidOption(
                 "Neither an option nor a column names the topic. Accepted: "
                 '.option("topic", ...), or a STRING column named topic.'
@@ -95,7 +95,7 @@ class SinkWork:
         server = shared_server(self._options.connection)
         known = dict(self._known)
         for batch in coalesce(batches):
-            rows = Rows.of(batch, self._places)
+            rows = Rows.of(batch, self._positions)
             yield [
                 (queue, self._operation.work_of(queue, part, contents))
                 for queue, part, contents in self._topics.split(

@@ -49,7 +49,7 @@ class Backlog:
         self._planned = quotas
         self._left -= sum(quotas.values())
 
-    def done(self, result: CommitResult) -> None:
+    def note_committed(self, result: CommitResult) -> None:
         """Update the backlog from the commit of the planned batch.
 
         Messages that the batch did not find, or that were rolled back, can be read again.

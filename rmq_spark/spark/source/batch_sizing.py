@@ -40,8 +40,8 @@ OVERHEAD_S = 0.2
 LEAST_COST_S = 1e-7
 
 
-class FlowControl:
-    """The flow control of one run, which learns the costs of messages from batch to batch.
+class BatchSizer:
+    """The batch sizes of one run, chosen by the costs of messages, learned from batch to batch.
 
     target_s: the target duration of a batch in seconds.
     """
@@ -63,7 +63,7 @@ class FlowControl:
         return float(self._state[0])
 
     def knows(self, topic: str) -> bool:
-        """Return whether ``done`` has seen the topic. Before that, its cost is only a guess."""
+        """Return whether ``note_committed`` has seen the topic. If not, its cost is a guess."""
         return topic in self._most
 
     def forget(self, topic: str) -> None:
@@ -79,7 +79,7 @@ class FlowControl:
     def cost_s(self, topic: str) -> float:
         """Return the estimated cost of a message of a topic, in seconds.
 
-        Raises ValueError for a topic that neither ``limits`` nor ``done`` has seen.
+        Raises ValueError for a topic that neither ``limits`` nor ``note_committed`` has seen.
         """
         return float(self._state[1 + self._names.index(topic)])
 
@@ -87,7 +87,7 @@ class FlowControl:
         """Start the clock of a batch that is handed out."""
         self._begun = self._clock()
 
-    def done(self, taken: Mapping[str, int]) -> None:
+    def note_committed(self, taken: Mapping[str, int]) -> None:
         """Learn from a finished batch, except from the first one of the run.
 
         taken: the messages that it took, by topic. Without ``begin``, nothing happens.

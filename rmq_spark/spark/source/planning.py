@@ -4,19 +4,19 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rmq_spark.protocol.claims import CLAIMS_A_BATCH, MESSAGES_A_CLAIM
+from rmq_spark.protocol.claims import CLAIMS_A_SLOT, MESSAGES_A_CLAIM
 from rmq_spark.spark.even_shares import share_evenly
 
 # The most messages that a slot can give to one batch.
-MESSAGES_A_SLOT = MESSAGES_A_CLAIM * CLAIMS_A_BATCH
+MESSAGES_A_SLOT = MESSAGES_A_CLAIM * CLAIMS_A_SLOT
 # One message in so many of a limited batch is shared evenly, so that no slot starves behind slots
 # with earlier messages. Within a slot, a claim reserves the same share for the kind of messages
 # (retries or first deliveries) that comes last.
 FAIR_SHARE = 8
-# The places that are counted in one round trip. At most eight trips search a span of a day in ms.
-PLACES_A_ROUND = 16
+# The leads that are counted in one round trip. At most eight trips search a span of a day in ms.
+LEADS_A_ROUND = 16
 
-# Takes slots and places. Returns for each slot how many of its due messages stand at each place or
+# Takes slots and leads. Returns for each slot how many of its due messages stand at each lead or
 # ahead of it.
 Counting = Callable[[Sequence[int], Sequence[int]], Sequence[Sequence[int]]]
 
@@ -25,8 +25,8 @@ Counting = Callable[[Sequence[int], Sequence[int]], Sequence[Sequence[int]]]
 class PlannedClaim:
     """A claim of up to ``limit`` messages that a task is to make.
 
-    seq: the batch. ordinal: the number of the claim within its slot and batch, from 0. epoch: the
-    epoch under which the query owns the slot; None without ownership.
+    seq: the batch. ordinal: the number (0 to 15) of the claim among those of the same slot and
+    batch. epoch: the epoch under which the query owns the slot; None without ownership.
     """
 
     topic: str
@@ -49,7 +49,7 @@ def allocate(due: Mapping[int, int], limit: int | None, seq: int) -> dict[int, i
 
 
 def earliest(
-    due: Mapping[int, int], limit: int | None, seq: int, first_place: int, count: Counting
+    due: Mapping[int, int], limit: int | None, seq: int, first_lead: int, count: Counting
 ) -> dict[int, int]:
     """Divide the batch ``seq`` among slots so that it takes the earliest due messages of all slots.
 
@@ -57,8 +57,8 @@ def earliest(
     MESSAGES_A_SLOT. limit: messages in the batch; None for no limit. One eighth of a limited batch
     is shared evenly, so that no slot starves.
 
-    A place ranks messages across slots: it is the age of their due time in ms, or their priority.
-    Messages with a higher place are delivered first. first_place: a place that no due message
+    The lead of a message ranks it across slots: the age of its due time in ms, or its priority.
+    Messages with a higher lead are delivered first. first_lead: a lead that no due message
     exceeds. Due messages that are not in the store (retries whose wait is over, claims whose lease
     has ended) come behind all others.
     """
@@ -66,7 +66,7 @@ def earliest(
     if limit is None or sum(wanted.values()) <= limit:
         return wanted
     quotas = allocate(wanted, _fair_share(limit, seq), seq)
-    ahead = _count_first(wanted, limit - sum(quotas.values()), seq, first_place, count)
+    ahead = _count_first(wanted, limit - sum(quotas.values()), seq, first_lead, count)
     for slot, number in ahead.items():
         quotas[slot] = min(wanted[slot], quotas.get(slot, 0) + number)
     rest = {slot: number - quotas.get(slot, 0) for slot, number in wanted.items()}
@@ -84,45 +84,46 @@ def _fair_share(limit: int, seq: int) -> int:
 
 
 def _count_first(
-    wanted: Mapping[int, int], limit: int, seq: int, first_place: int, count: Counting
+    wanted: Mapping[int, int], limit: int, seq: int, first_lead: int, count: Counting
 ) -> dict[int, int]:
     """Count how many of the first ``limit`` messages each slot holds.
 
-    Searches the place of the last of these messages. If several slots hold messages at that place,
+    Searches the lead of the last of these messages. If several slots hold messages at that lead,
     they share the rest evenly.
     """
-    # Places: the messages at `fits` or ahead of it do not exceed the limit, those at `behind` do.
-    behind, fits = 0, first_place + 1
+    # Messages with leads 9, 7, 7 and 4, and a limit of 2: one message has the lead 9 or more, which
+    # fits (near_enough); three have the lead 7 or more, which exceeds the limit (too_far).
+    too_far, near_enough = 0, first_lead + 1
     too_many, fitting = dict(wanted), dict.fromkeys(wanted, 0)
-    places = _first_places(first_place)
-    while places and sum(fitting.values()) < limit:
+    leads = _first_leads(first_lead)
+    while leads and sum(fitting.values()) < limit:
         slots = [slot for slot in wanted if too_many[slot] > fitting[slot]]
-        counted = dict(zip(slots, count(slots, places), strict=True))
-        for at, place in enumerate(places):
+        counted = dict(zip(slots, count(slots, leads), strict=True))
+        for at, lead in enumerate(leads):
             here = {slot: min(wanted[slot], counted[slot][at]) for slot in slots}
             if sum((fitting | here).values()) <= limit:
-                fits, fitting = place, fitting | here
+                near_enough, fitting = lead, fitting | here
                 break
-            behind, too_many = place, too_many | here
-        places = _places_between(behind, fits)
+            too_far, too_many = lead, too_many | here
+        leads = _leads_between(too_far, near_enough)
     ties = {slot: too_many[slot] - fitting[slot] for slot in wanted}
     shared = allocate(ties, limit - sum(fitting.values()), seq)
     return {slot: fitting[slot] + shared.get(slot, 0) for slot in wanted}
 
 
-def _first_places(first_place: int) -> list[int]:
-    """Return the places to count first, ascending and geometrically spaced.
+def _first_leads(first_lead: int) -> list[int]:
+    """Return the leads to count first, ascending and geometrically spaced.
 
     Most due messages have been due for a short time only, compared with the time since 1970.
     """
-    steps = range(1, PLACES_A_ROUND + 1)
-    return sorted({round(first_place ** (step / PLACES_A_ROUND)) for step in steps})
+    steps = range(1, LEADS_A_ROUND + 1)
+    return sorted({round(first_lead ** (step / LEADS_A_ROUND)) for step in steps})
 
 
-def _places_between(behind: int, fits: int) -> list[int]:
-    """Return evenly spaced places between two others, ascending. Empty if those are neighbours."""
-    steps = min(PLACES_A_ROUND, fits - behind - 1)
-    return [behind + (fits - behind) * step // (steps + 1) for step in range(1, steps + 1)]
+def _leads_between(too_far: int, near_enough: int) -> list[int]:
+    """Return evenly spaced leads between two others, ascending. Empty if those are neighbours."""
+    steps = min(LEADS_A_ROUND, near_enough - too_far - 1)
+    return [too_far + (near_enough - too_far) * step // (steps + 1) for step in range(1, steps + 1)]
 
 
 def claims_of(
@@ -142,7 +143,7 @@ def claims_of(
     ]
 
 
-def share_out(claims: Iterable[PlannedClaim], partitions: int) -> list[list[PlannedClaim]]:
+def group_into_tasks(claims: Iterable[PlannedClaim], partitions: int) -> list[list[PlannedClaim]]:
     """Group claims into at most ``partitions`` lists with about the same number of messages.
 
     The claims of one slot stay together and in order, because two tasks must not read messages of

@@ -47,8 +47,11 @@ class Watch:
         self._all_again = 0.0
         self._answered = 0.0
 
-    def rests(self) -> bool:
-        """Return whether it is too early to ask Redis. An idle query first sleeps up to 0.1 s."""
+    def sleep_if_early(self) -> bool:
+        """If it is too early to ask Redis, sleep up to 0.1 s. Return whether it still is.
+
+        Only an idle query sleeps.
+        """
         asked = self._clock()
         left_s = self._rests_until - asked
         if left_s > 0 and asked - self._answered < IDLE_WITHIN_S:
@@ -56,7 +59,7 @@ class Watch:
         self._answered = self._clock()
         return self._answered < self._rests_until
 
-    def rest(self, doublings: int = 0) -> None:
+    def pause_asking(self, doublings: int = 0) -> None:
         """Leave Redis alone for a pollInterval, doubled ``doublings`` times.
 
         Doubling ends at 10 s, or at the pollInterval if that is longer.
@@ -75,7 +78,7 @@ class Watch:
 
         slots: the replies; they show when the next wait or lease ends.
         """
-        self.rest()
+        self.pause_asking()
         waits_s = [slot.next_ms / 1000 for slot in slots if slot.next_ms is not None]
         longest_s = max(SHORTEST_S, len(slots) / SLOTS_A_SECOND)
         self._all_again = self._clock() + min([longest_s, *waits_s])

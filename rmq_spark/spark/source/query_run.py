@@ -26,10 +26,10 @@ from rmq_spark.protocol.claims import CommitResult, Header
 from rmq_spark.spark.batch_limits import Limits
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import NOT_READ, Backlog
-from rmq_spark.spark.source.batch_sizing import FlowControl
+from rmq_spark.spark.source.batch_sizing import BatchSizer
 from rmq_spark.spark.source.lease_renewal import LeaseTimer
 from rmq_spark.spark.source.offsets import Offset
-from rmq_spark.spark.source.planning import PlannedClaim, share_out
+from rmq_spark.spark.source.planning import PlannedClaim, group_into_tasks
 from rmq_spark.spark.source.polling import Watch
 from rmq_spark.spark.source.task_reader import Delivery, RmqPartition
 from rmq_spark.spark.source.topic_run import TopicRun, open_queue
@@ -43,7 +43,7 @@ UNREAD_BATCHES_TO_WARN_OF = 3
 _NOTHING = CommitResult(0, 0, 0)
 
 
-class ConsumerRun:
+class QueryRun:
     """The batches of one run, planned and committed one after another."""
 
     def __init__(
@@ -65,20 +65,20 @@ class ConsumerRun:
         self._options = options
         self._server = server
         self._broker = Broker(server, key_prefix=options.key_prefix)
-        self._book = ConsumerRuns(server, start.consumer, options.key_prefix)
+        self._runs = ConsumerRuns(server, start.consumer, options.key_prefix)
         self._backlogs = backlogs
         self.consumer = start.consumer
         definitions = options.subscription.find(self._broker)
         queues = [open_queue(server, options, definition) for definition in definitions]
-        known_run = _checked_run(self._book, queues, start, replays)
-        # The checkpoint has decided that the query may read these topics. The book can name others,
-        # of a run that planned no batch, so the new run accepts whatever the book names.
-        earlier = self._book.topics()
+        known_run = _checked_run(self._runs, queues, start, replays)
+        # The checkpoint has decided that the query may read these topics. Redis can name others,
+        # of a run that planned no batch, so the new run accepts whatever Redis names.
+        earlier = self._runs.topics()
         replayed = start.seq + 1 if replays else None
-        self._run = self._book.open(options.subscription.text, known_run, earlier, replayed)
+        self._run = self._runs.open(options.subscription.text, known_run, earlier, replayed)
         # The earlier run that finished the first batch to commit, or EVERY_RUN if it is unknown;
         # None if this run replays that batch.
-        self._finished_by = None if replays else self._book.replayed_by(start.seq) or EVERY_RUN
+        self._finished_by = None if replays else self._runs.replayed_by(start.seq) or EVERY_RUN
         self._committed: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}
         self._mark = ""  # the mark of the last planned batch
@@ -87,7 +87,7 @@ class ConsumerRun:
         self._unread = 0  # the number of batches in a row whose tasks made no claim
         self._watch = Watch(options.poll_interval_ms / 1000)
         target_ms = options.target_batch_ms
-        self._flow = None if target_ms is None else FlowControl(target_ms / 1000)
+        self._sizer = None if target_ms is None else BatchSizer(target_ms / 1000)
         self._lease = LeaseTimer(options, start.consumer, self._run, start.seq)
         self._topics: dict[str, TopicRun] = {}
         for queue in queues:
@@ -107,8 +107,8 @@ class ConsumerRun:
         """Stop reading a topic, log why, and free the slots that the query owns in it."""
         _log.warning("rmq: topic %s %s", name, why)
         self._topics.pop(name).ownership.stop()
-        if self._flow is not None:
-            self._flow.forget(name)
+        if self._sizer is not None:
+            self._sizer.forget(name)
 
     def _refresh(self) -> None:
         """Read the definitions of the topics again. Joins new topics, and leaves deleted ones."""
@@ -141,7 +141,7 @@ class ConsumerRun:
         if self._committed is not None and seq <= self._committed:
             return None
         results = {name: self._commit_topic(topic, seq) for name, topic in self._topics.items()}
-        self._book.note_committed(seq)
+        self._runs.note_committed(seq)
         self._committed = seq
         self._finished_by = None
         self._lease.let_go(seq)
@@ -161,16 +161,16 @@ class ConsumerRun:
         results: by topic. Logs a warning when nobody reads the batches. After a batch that took
         nothing, rests before the next plan, longer for each unread batch in a row.
         """
-        if self._flow is not None:
-            self._flow.done({name: claims.claimed for name, claims in results.items()})
+        if self._sizer is not None:
+            self._sizer.note_committed({name: claims.claimed for name, claims in results.items()})
         last = [] if self.last_planned is None else self._planned.get(self.last_planned, [])
         for name in {claim.topic for claim in last} & self._topics.keys():
-            self._topics[name].done(results.get(name, _NOTHING))
+            self._topics[name].note_committed(results.get(name, _NOTHING))
         self._unread = 0 if any(claims.records for claims in results.values()) else self._unread + 1
         if self._unread == UNREAD_BATCHES_TO_WARN_OF:
             _log.warning("rmq: %s", NOT_READ)
         if self._backlogs is None and not any(claims.claimed for claims in results.values()):
-            self._watch.rest(doublings=self._unread)
+            self._watch.pause_asking(doublings=self._unread)
 
     # -- planning
 
@@ -199,8 +199,8 @@ class ConsumerRun:
         self.last_planned = planned.seq
         self._leave_mark(claims)
         self._renew_leases(planned.seq, claims)
-        if self._flow is not None:
-            self._flow.begin()
+        if self._sizer is not None:
+            self._sizer.begin()
         return planned
 
     def wait_for_slots(self) -> None:
@@ -216,7 +216,7 @@ class ConsumerRun:
 
     def _update_slots(self) -> bool:
         """Update the slots of all topics. Returns whether the query gained any since last time."""
-        came = [topic.look_at_slots() for topic in self._topics.values()]
+        came = [topic.update_slots() for topic in self._topics.values()]
         if any(came):  # anything can be due in new slots
             self._watch.found_something()
         return any(came)
@@ -229,11 +229,11 @@ class ConsumerRun:
         """
         if self._backlogs is not None:
             return True
-        if self._watch.rests():
+        if self._watch.sleep_if_early():
             return False
         if self._watch.knows_too_little():
             return True
-        self._watch.rest()
+        self._watch.pause_asking()
         one_node = not self._server.is_cluster
         asked = [
             reading.any_due(topic.queue.queues, topic.slots, one_node=one_node)
@@ -247,7 +247,7 @@ class ConsumerRun:
         due = {name: count for name, topic in self._topics.items() if (count := topic.look())}
         if limits is not None:
             due = limits.bound(due)
-            due = due if self._flow is None else self._flow.limits(due)
+            due = due if self._sizer is None else self._sizer.limits(due)
             due = limits.shares(due, seq)
         return [
             claim for name, count in due.items() for claim in self._topics[name].plan(count, seq)
@@ -277,7 +277,8 @@ class ConsumerRun:
             due_before_ms=next((b.due_before_ms for b in (self._backlogs or {}).values()), None),
             mark="" if replay else self._mark,
         )
-        return [RmqPartition(delivery, share) for share in share_out(claims, self._tasks(claims))]
+        tasks = group_into_tasks(claims, self._tasks(claims))
+        return [RmqPartition(delivery, of_task) for of_task in tasks]
 
     def _tasks(self, claims: list[PlannedClaim]) -> int:
         """Return numPartitions, or one task for each MESSAGES_A_TASK messages, 1 to MOST_TASKS."""
@@ -350,8 +351,8 @@ class ConsumerRun:
         figures: dict[str, dict[str, float]] = {}
         for name, topic in self._topics.items():
             figures[name] = dict(topic.ownership.figures())
-            if self._flow is not None and self._flow.knows(name):
-                figures[name]["messageMs"] = round(1000 * self._flow.cost_s(name), 4)
+            if self._sizer is not None and self._sizer.knows(name):
+                figures[name]["messageMs"] = round(1000 * self._sizer.cost_s(name), 4)
         return figures
 
 
@@ -375,7 +376,7 @@ def _release_all(server: Server, slots: Mapping[TopicRun, list[int]]) -> None:
         raise failed
 
 
-def _checked_run(book: ConsumerRuns, queues: Iterable[Queue], start: Offset, replays: bool) -> int:
+def _checked_run(runs: ConsumerRuns, queues: Iterable[Queue], start: Offset, replays: bool) -> int:
     """Check the checkpoint, and return the highest run of its consumer that any slot knows.
 
     Raises CheckpointRefused if the consumer has committed a batch after start, or has claimed one
@@ -384,7 +385,7 @@ def _checked_run(book: ConsumerRuns, queues: Iterable[Queue], start: Offset, rep
     headers = [
         header for queue in queues for header in queue.ask(reading.headers, start.consumer)
     ] or [Header()]
-    committed = max(book.committed_up_to(), max(header.settled for header in headers))
+    committed = max(runs.committed_up_to(), max(header.settled for header in headers))
     claimed = max(header.last_seq for header in headers)
     if start.seq < committed or (not replays and start.seq < claimed):
         raise CheckpointRefused(

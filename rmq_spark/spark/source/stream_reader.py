@@ -31,7 +31,7 @@ from rmq_spark.spark.batch_limits import Limits
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog, backlog_figures, summed_figures
 from rmq_spark.spark.source.offsets import Offset
-from rmq_spark.spark.source.query_run import ConsumerRun
+from rmq_spark.spark.source.query_run import QueryRun
 from rmq_spark.spark.source.task_reader import RmqPartition, read_partition
 from rmq_spark.spark.source.topic_run import queue_of
 from rmq_spark.transport.server import Server
@@ -68,7 +68,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._server: Server | None = None
-        self._run: ConsumerRun | None = None
+        self._run: QueryRun | None = None
         self._backlogs: dict[str, Backlog] | None = None
         self._once = False
         self._asked = False  # whether Spark has asked for an offset
@@ -209,12 +209,12 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._options.subscription.find(broker)
         return [queue_of(server, self._options, definition) for definition in found]
 
-    def _opened_run(self, start: Offset, replays: bool) -> ConsumerRun:
-        """Return the run; the first call for a consumer opens it. Arguments as in ConsumerRun."""
+    def _opened_run(self, start: Offset, replays: bool) -> QueryRun:
+        """Return the run; the first call for a consumer opens it. Arguments as in QueryRun."""
         if self._run is None or self._run.consumer != start.consumer:
             self.stop()
             _exit_on_sigterm()
-            self._run = ConsumerRun(
+            self._run = QueryRun(
                 self._options,
                 self._opened_server(),
                 start,

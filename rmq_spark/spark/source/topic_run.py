@@ -68,7 +68,7 @@ class TopicRun:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The slots that the run may claim, from the last ``look_at_slots``."""
+        """The slots that the run may claim, from the last ``update_slots``."""
         return tuple(self._epochs)
 
     @property
@@ -95,12 +95,12 @@ class TopicRun:
             finished_by=finished_by,
         )
 
-    def done(self, result: CommitResult) -> None:
+    def note_committed(self, result: CommitResult) -> None:
         """Update the backlog, if there is one, from the commit of the last planned batch."""
         if self._backlog is not None:
-            self._backlog.done(result)
+            self._backlog.note_committed(result)
 
-    def look_at_slots(self) -> bool:
+    def update_slots(self) -> bool:
         """Update the slots that the run may claim. Returns whether it gained any.
 
         Call this only between batches: it releases slots that are assigned to others. Raises
@@ -166,10 +166,10 @@ class TopicRun:
         now_ms = self.queue.now_ms() if self.due_before_ms is None else self.due_before_ms
         of_type = self.queue.definition.type
 
-        def counts(slots: Sequence[int], places: Sequence[int]) -> list[list[int]]:
-            return self._counts(slots, [of_type.score_at(place, now_ms) for place in places])
+        def counts(slots: Sequence[int], leads: Sequence[int]) -> list[list[int]]:
+            return self._counts(slots, [of_type.score_at(lead, now_ms) for lead in leads])
 
-        return earliest(due, limit, seq, of_type.first_place(now_ms), counts)
+        return earliest(due, limit, seq, of_type.first_lead(now_ms), counts)
 
     def _counts(self, slots: Sequence[int], scores: Sequence[int]) -> list[list[int]]:
         """Count the messages in the stores up to each score, in delivery order, by slot."""

@@ -86,7 +86,7 @@ def parse_table_options(given: Mapping[str, str]) -> TableOptions:
         raise InvalidOption("The option topic is missing. Accepted: the name of a topic.")
     if queues is None:
         raise InvalidOption(
-            f"The option queue is missing. Accepted: {QUEUE.parser.plainly_accepted}."
+            f"The option queue is missing. Accepted: {QUEUE.parser.accepted_plain}."
         )
     return TableOptions(
         connection=connection_of(values),

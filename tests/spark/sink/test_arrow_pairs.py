@@ -21,7 +21,9 @@ def values_of(rows):
 
 def by_columns(rows):
     scores, contents, slots = zip(*rows, strict=True)
-    return packing.pairs_by_slot(np.array(scores), pa.array(contents, pa.binary()), np.array(slots))
+    return packing.packed_by_slot(
+        np.array(scores), pa.array(contents, pa.binary()), np.array(slots)
+    )
 
 
 @given(ROWS)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from rmq_spark.client.staging import SealedBatches, Staging
+from rmq_spark.client.staging import LastSealed, Staging
 from rmq_spark.errors import CheckpointRefused, InvalidMessage, InvalidOption, StageLost
 from rmq_spark.protocol import stages
 from rmq_spark.protocol.stages import StageName
@@ -404,7 +404,7 @@ def test_a_batch_write_is_refused_with_what_to_do(spark, rmq):
 
 
 def test_outside_of_a_streaming_query_it_is_refused(sink):
-    with refused(InvalidOption, "which streaming query", "Accepted: atLeastOnce"):
+    with refused(InvalidOption, "only in a streaming query", "elsewhere: atLeastOnce"):
         sink.writer().write(iter([]))
 
 
@@ -475,7 +475,7 @@ def test_a_driver_killed_while_it_publishes_what_a_task_staged_at_the_second_try
                     os.kill(pid, signal.SIGKILL)
     assert (rmq.folder / "failed").exists()
     query = json.loads((rmq.folder / "checkpoint" / "metadata").read_text())["id"]
-    assert SealedBatches(queue.server, query).last().pending.stages
+    assert LastSealed(queue.server, query).last().pending.stages
     taken = sink.consume()
     assert 0 < len(taken) < MANY
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.client.staging import SealedBatches
+from rmq_spark.client.staging import LastSealed
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import StageLost
 from rmq_spark.protocol import stages
@@ -147,7 +147,7 @@ def test_nothing_of_a_batch_is_lost_wherever_redis_falls_back_to(
             assert stored(sink) == sorted(["before", *names(12)]), where
             start_again(sink, 2, ["next"])
             assert stored(sink) == sorted(["before", *names(12), "next"]), where
-            assert SealedBatches(sink.queue.server, sink.query).last().batch == 2
+            assert LastSealed(sink.queue.server, sink.query).last().batch == 2
             assert sink.stages() == ([], []), where
 
 
@@ -159,7 +159,7 @@ def test_a_whole_batch_that_lost_its_stages_is_unsealed_and_its_room_is_free(rmq
     keys.put_back(before)
     with refused(StageLost, f"{sink.query}:1:", "and 0 were published", "Start the query again"):
         sink.writer().commit(messages, 1)
-    assert SealedBatches(sink.queue.server, sink.query).last().batch == 0
+    assert LastSealed(sink.queue.server, sink.query).last().batch == 0
     assert sink.stages() == ([], [])
     sink.run(1, *ROWS)
     assert stored(sink) == sorted(names(12))

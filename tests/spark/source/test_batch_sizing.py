@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.spark.source.batch_sizing import FIRST_MESSAGES, GROWTH, FlowControl
+from rmq_spark.spark.source.batch_sizing import FIRST_MESSAGES, GROWTH, BatchSizer
 
 BACKLOG = 10**7
 
@@ -18,18 +18,18 @@ class World:
         self.now = 0.0
         self.costs_s = dict(costs_s)
         self.overhead_s = overhead_s
-        self.flow = FlowControl(target_s, clock=lambda: self.now)
+        self.sizer = BatchSizer(target_s, clock=lambda: self.now)
         self._random, self._noise = random.Random(seed), noise
 
     def batch(self, due=None):
         """Plans one and works on it. Returns its duration and what it took."""
         due = dict.fromkeys(self.costs_s, BACKLOG) if due is None else due
-        taken = self.flow.limits(due)
-        self.flow.begin()
+        taken = self.sizer.limits(due)
+        self.sizer.begin()
         took = self.overhead_s + sum(n * self.costs_s[topic] for topic, n in taken.items())
         took *= 1 + self._random.uniform(-self._noise, self._noise)
         self.now += took
-        self.flow.done(taken)
+        self.sizer.note_committed(taken)
         return took, taken
 
     def batches(self, count):

@@ -234,7 +234,7 @@ def unreadable(rmq, **options):
     with refused(
         UnreadableContent,
         f"Topic {queue.definition.name}, slot 0",
-        "no UTF-8 text (byte 0 of 13)",
+        "not valid UTF-8 (byte 0 of 13)",
         '.schema("content BINARY, ...")',
         "lost no retry",
     ):

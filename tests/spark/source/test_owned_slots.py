@@ -257,7 +257,7 @@ def test_what_a_dead_consumer_held_takes_nobodys_place(rmq):
     slots = backlog.takeable(queue.ask(reading.due, [0, 1], "new", epochs=epochs))
     assert [slot.due for slot in slots] == [0, 4]
     backlog.begin({1: 2})
-    backlog.done(CommitResult(claimed=2, moved=0, committed=2))
+    backlog.note_committed(CommitResult(claimed=2, moved=0, committed=2))
     queue.ask(claiming.release, [0], "dead", run_number)
     assert backlog.bound(10**9) >= 9 + 2  # nine that waited behind it, and two of the other slot
 

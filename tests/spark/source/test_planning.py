@@ -13,7 +13,7 @@ from rmq_spark.spark.source.planning import (
     allocate,
     claims_of,
     earliest,
-    share_out,
+    group_into_tasks,
 )
 
 SLOT = st.integers(0, 63)
@@ -88,7 +88,7 @@ def test_claims_add_up_to_the_quota_and_are_numbered_from_0_to_15(quotas, seq):
 @given(QUOTAS, st.integers(1, 12))
 def test_one_slot_is_never_read_by_two_partitions(quotas, partitions):
     claims = claims_of("T", quotas, 7, dict.fromkeys(quotas))
-    shares = share_out(reversed(claims), partitions)
+    shares = group_into_tasks(reversed(claims), partitions)
     assert len(shares) <= partitions
     assert all(shares)
     slots = [slot for share in shares for slot in {claim.slot for claim in share}]
@@ -101,7 +101,7 @@ def test_one_slot_is_never_read_by_two_partitions(quotas, partitions):
 @given(st.lists(st.tuples(SLOT, st.integers(1, 9), st.integers(0, 15)), unique=True, max_size=60))
 def test_the_claims_of_a_slot_stay_in_order_also_over_several_batches(named):
     claims = [PlannedClaim("T", slot, seq, ordinal, 5) for slot, seq, ordinal in named]
-    for share in share_out(claims, 3):
+    for share in group_into_tasks(claims, 3):
         for slot in {claim.slot for claim in share}:
             order = [(claim.seq, claim.ordinal) for claim in share if claim.slot == slot]
             assert order == sorted(order)
@@ -111,57 +111,55 @@ def test_the_claims_of_a_slot_stay_in_order_also_over_several_batches(named):
 def test_partitions_differ_by_no_more_than_the_largest_slot(quotas, partitions):
     sizes = [
         sum(c.limit for c in share)
-        for share in share_out(claims_of("T", quotas, 1, dict.fromkeys(quotas)), partitions)
+        for share in group_into_tasks(claims_of("T", quotas, 1, dict.fromkeys(quotas)), partitions)
     ]
     largest = max(quotas.values(), default=0)
     assert max(sizes, default=0) - min(sizes, default=0) <= largest
 
 
 def test_a_restart_that_finds_no_claim_has_no_partition():
-    assert share_out([], 8) == []
+    assert group_into_tasks([], 8) == []
 
 
-FIRST_PLACE = 2_000_000_000_000
-PLACES = st.lists(st.integers(0, FIRST_PLACE) | st.integers(0, 50), max_size=60)
-STORES = st.dictionaries(SLOT, PLACES, max_size=12)
+FIRST_LEAD = 2_000_000_000_000
+LEADS = st.lists(st.integers(0, FIRST_LEAD) | st.integers(0, 50), max_size=60)
+STORES = st.dictionaries(SLOT, LEADS, max_size=12)
 
 
 class Stores:
     """Where messages stand, by slot; counted as the stores count them."""
 
-    def __init__(self, places):
-        self.places = {slot: sorted(of, reverse=True) for slot, of in places.items()}
+    def __init__(self, leads):
+        self.leads = {slot: sorted(of, reverse=True) for slot, of in leads.items()}
         self.rounds = 0
 
-    def count(self, slots, places):
+    def count(self, slots, leads):
         self.rounds += 1
-        return [
-            [sum(at >= place for at in self.places[slot]) for place in places] for slot in slots
-        ]
+        return [[sum(at >= lead for at in self.leads[slot]) for lead in leads] for slot in slots]
 
     def first_of(self, due, limit, seq):
-        return earliest(due, limit, seq, FIRST_PLACE, self.count)
+        return earliest(due, limit, seq, FIRST_LEAD, self.count)
 
 
 @given(STORES, st.integers(1, 400), SEQ)
-def test_a_batch_takes_as_much_as_it_may_of_what_is_due(places, limit, seq):
-    stores = Stores(places)
-    due = {slot: len(of) for slot, of in places.items()}
+def test_a_batch_takes_as_much_as_it_may_of_what_is_due(leads, limit, seq):
+    stores = Stores(leads)
+    due = {slot: len(of) for slot, of in leads.items()}
     quotas = stores.first_of(due, limit, seq)
     assert all(0 < count <= due[slot] for slot, count in quotas.items())
     assert sum(quotas.values()) == min(limit, sum(due.values()))
 
 
 @given(STORES, st.integers(8, 400), SEQ)
-def test_all_but_the_fair_share_are_the_first_of_all_slots(places, limit, seq):
-    stores = Stores(places)
-    due = {slot: len(of) for slot, of in places.items()}
+def test_all_but_the_fair_share_are_the_first_of_all_slots(leads, limit, seq):
+    stores = Stores(leads)
+    due = {slot: len(of) for slot, of in leads.items()}
     quotas = stores.first_of(due, limit, seq)
     taken = sorted(
-        (place for slot, count in quotas.items() for place in stores.places[slot][:count]),
+        (lead for slot, count in quotas.items() for lead in stores.leads[slot][:count]),
         reverse=True,
     )
-    every = sorted((place for of in places.values() for place in of), reverse=True)
+    every = sorted((lead for of in leads.values() for lead in of), reverse=True)
     first = limit - limit // FAIR_SHARE
     assert taken[:first] == every[:first]
 
@@ -198,17 +196,17 @@ def test_a_day_is_searched_in_a_few_rounds():
 
 
 @given(STORES, st.integers(1, 400), SEQ, st.randoms())
-def test_stores_that_change_while_they_are_counted_do_no_harm(places, limit, seq, chance):
-    stores = Stores(places)
+def test_stores_that_change_while_they_are_counted_do_no_harm(leads, limit, seq, chance):
+    stores = Stores(leads)
 
     def count(slots, asked):
-        for slot in stores.places:
-            if stores.places[slot] and chance.random() < 0.3:
-                stores.places[slot].pop()
-            stores.places[slot].insert(0, FIRST_PLACE)
+        for slot in stores.leads:
+            if stores.leads[slot] and chance.random() < 0.3:
+                stores.leads[slot].pop()
+            stores.leads[slot].insert(0, FIRST_LEAD)
         return stores.count(slots, asked)
 
-    due = {slot: len(of) for slot, of in places.items()}
-    quotas = earliest(due, limit, seq, FIRST_PLACE, count)
+    due = {slot: len(of) for slot, of in leads.items()}
+    quotas = earliest(due, limit, seq, FIRST_LEAD, count)
     assert all(0 < taken <= due[slot] for slot, taken in quotas.items())
     assert sum(quotas.values()) <= limit

@@ -25,7 +25,7 @@ def watch(poll_interval_s=0.1):
 
 def test_at_first_everything_is_asked_at_once():
     new, _ = watch()
-    assert not new.rests()
+    assert not new.sleep_if_early()
     assert new.knows_too_little()
 
 
@@ -33,7 +33,7 @@ def test_after_nothing_was_found_redis_is_left_alone_for_a_poll_interval():
     waiting, clock = watch()
     waiting.found_nothing([SlotDue(0, 0, 0)])
     clock.now += 0.03
-    assert not waiting.rests()
+    assert not waiting.sleep_if_early()
     assert clock.slept == [0.07]
     assert not waiting.knows_too_little()
 
@@ -42,7 +42,7 @@ def test_who_asks_later_is_not_kept_waiting():
     waiting, clock = watch()
     waiting.found_nothing([SlotDue(0, 0, 0)])
     clock.now += 0.11
-    assert not waiting.rests()
+    assert not waiting.sleep_if_early()
     assert clock.slept == []
 
 
@@ -51,18 +51,18 @@ def test_batches_of_other_sources_are_not_kept_waiting():
     waiting.found_nothing([SlotDue(0, 0, 0)])
     for _ in range(3):
         clock.now += 0.06
-        assert waiting.rests()
+        assert waiting.sleep_if_early()
     assert clock.slept == []
     clock.now += 0.01
-    assert waiting.rests()
+    assert waiting.sleep_if_early()
     assert clock.slept == [0.1]
 
 
 def test_nobody_waits_longer_than_a_tenth_of_a_second():
     waiting, clock = watch(poll_interval_s=3600)
     waiting.found_nothing([SlotDue(0, 0, 0)])
-    assert waiting.rests()
-    assert waiting.rests()
+    assert waiting.sleep_if_early()
+    assert waiting.sleep_if_early()
     assert clock.slept == [0.1, 0.1]
 
 
@@ -104,7 +104,7 @@ def test_what_a_batch_left_is_not_waited_for():
     waiting, clock = watch(poll_interval_s=60)
     waiting.found_nothing([SlotDue(0, 0, 0)])
     clock.now += 60
-    waiting.rest()  # before the stores are looked into
+    waiting.pause_asking()  # before the stores are looked into
     waiting.found_something()
-    assert not waiting.rests()
+    assert not waiting.sleep_if_early()
     assert clock.slept == []

@@ -237,8 +237,8 @@ def test_a_batch_takes_as_much_as_lasts_as_long_as_it_should(rmq):
         start, rows = run.next(run.initial())
         assert all(count <= FIRST_MESSAGES for count in by_topic(rows).values())
         now = [0.0]
-        run.reader._run._flow._clock = lambda: now[0]
-        run.reader._run._flow._begun = 0.0
+        run.reader._run._sizer._clock = lambda: now[0]
+        run.reader._run._sizer._begun = 0.0
         sizes = []
         for _ in range(25):
             took_s = 0.2 + sum(costs_s[topic] * n for topic, n in by_topic(rows).items())
