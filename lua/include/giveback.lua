@@ -49,7 +49,8 @@ end
 
 -- Returns the store score for a message that was never delivered (run 0), so that it costs no
 -- retry. This is the score that it had, unless replays of earlier deliveries have taken retries
--- from it.
+-- from it. Example: a retry with the score 5 is claimed with 4 retries left. If 4 are left, it gets
+-- the score 5 again; if 3 are left, because of a replay, it gets the score 4.
 local function unread_score(max_retries, first_score, left)
   local at_first = tonumber(first_score) > 16 and max_retries or first_score - 1
   return left < at_first and left + 1 or first_score

@@ -109,8 +109,10 @@ class Consumer:
                         batch.rollback([message], delay="30s")
                 batch.commit()
 
-    A batch that is not committed is given back when you take the next one or close the consumer. A
-    name belongs to one process at a time: a second start takes over from the first, which then
+    A batch that is not committed is given back when you take the next one or close the consumer.
+    Nothing renews a lease by itself: if a batch takes long, call batch.renew() in time.
+
+    A name belongs to one process at a time: a second start takes over from the first, which then
     fails with Superseded. Consumers with different names share the messages of a topic. Only Spark
     queries can read an exclusive topic.
 

@@ -9,7 +9,7 @@ import pytest
 from .. import ROOT
 
 PACKAGE = ROOT / "rmq_spark"
-# From the bottom up: a room imports from itself and from rooms that stand before it.
+# In the order of CONTRIBUTING.md: a room imports from itself and from rooms earlier in the list.
 ROOMS = (
     "errors",
     "exit_codes",
@@ -54,7 +54,7 @@ def room_of(module):
 
 
 def rank(room):
-    """How high a room stands."""
+    """The position of a room in the list."""
     if room == SHARED_BY_SPARK:
         return ROOMS.index("spark.source") - 0.5
     return ROOMS.index(room)
@@ -78,14 +78,14 @@ KNOWN = dict(modules())
 
 
 @pytest.mark.parametrize("module", [name for name in KNOWN if name])
-def test_imports_point_downward(module):
+def test_a_module_imports_only_from_its_room_and_earlier_ones(module):
     here = room_of(module)
-    upward = {
+    later = {
         found
         for found in imports_of(KNOWN[module])
         if found in KNOWN and rank(room_of(found)) > rank(here)
     }
-    assert not upward, f"{module} stands in {here}, below what it imports"
+    assert not later, f"{module} is in {here}, which stands before the rooms that it imports"
 
 
 def test_every_module_stands_in_a_room():
