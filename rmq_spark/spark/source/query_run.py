@@ -156,7 +156,7 @@ class QueryRun:
         return topic.commit(sorted(self._lease.slots().get(topic.name, ())), seq)
 
     def _use_results(self, results: Mapping[str, CommitResult]) -> None:
-        """Update flow control, backlogs and polling from the results of the last planned batch.
+        """Update batch sizes, backlogs and polling from the results of the last planned batch.
 
         results: by topic. Logs a warning when nobody reads the batches. After a batch that took
         nothing, rests before the next plan, longer for each unread batch in a row.

@@ -237,8 +237,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _exit_on_sigterm() -> None:
     """Make SIGTERM end this process through sys.exit, so that the reader's stop() still runs.
 
-    PySpark's runner calls stop() in its ``finally`` (python_streaming_source_runner.py). Spark ends the reader of a query with this signal, and often sends it twice. Further signals are
-    ignored, because a second exit would interrupt the first one.
+    PySpark's runner calls stop() in its ``finally`` (python_streaming_source_runner.py). Spark ends
+    the reader of a query with this signal, and often sends it twice. Further signals are ignored,
+    because a second exit would interrupt the first one.
     """
 
     def leave(*_: object) -> None:

@@ -148,8 +148,8 @@ def test_no_more_is_taken_than_is_due(due):
 def test_a_topic_that_left_is_forgotten():
     world = World(2, {"A": 1e-4, "B": 1e-2})
     world.batches(20)
-    world.flow.forget("B")
+    world.sizer.forget("B")
     del world.costs_s["B"]
-    assert not world.flow.knows("B")
+    assert not world.sizer.knows("B")
     assert world.batches(3)[-1][1]["A"] > 5_000
-    world.flow.forget("B")
+    world.sizer.forget("B")

@@ -12,7 +12,7 @@ from rmq_spark.spark.subscription import Subscription
 from ..driving import contents, names, send_due
 
 GOLDEN = Path(__file__).parent / "golden" / "offset_v1.json"
-REMEDY = "restored or copied.*Start with a new checkpointLocation"
+REMEDY = "restored from a backup or copied.*Use a new checkpointLocation"
 
 
 def test_the_offset_is_written_as_it_was_in_version_1():
