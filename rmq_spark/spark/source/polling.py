@@ -48,7 +48,7 @@ class Watch:
         self._answered = 0.0
 
     def sleep_if_early(self) -> bool:
-        """If it is too early to ask Redis, sleep up to 0.1 s. Return whether it still is.
+        """Sleep up to 0.1 s if it is too early to ask Redis. Return whether it still is.
 
         Only an idle query sleeps.
         """
