@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from rmq_spark.client import Figures, Queue, RmqError
 
@@ -41,12 +40,7 @@ class Progress:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._done.set()
         self._thread.join()
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.errors import ServerUnavailable
@@ -63,12 +62,7 @@ class LocalSpark:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def kill_worker(self, host: str) -> None:

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.errors import OwnershipUnavailable
@@ -172,10 +171,5 @@ class LocalEnsemble:
     def __enter__(self) -> "LocalEnsemble":
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
