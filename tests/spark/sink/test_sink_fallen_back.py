@@ -165,8 +165,8 @@ def test_a_whole_batch_that_lost_its_stages_is_unsealed_and_its_room_is_free(rmq
     assert stored(sink) == sorted(names(12))
 
 
-def test_a_replay_that_finds_its_sealed_stages_gone_fails_once(rmq, monkeypatch):
-    """Its tasks found the batch sealed and staged nothing."""
+def sealed_and_forgotten(rmq, monkeypatch):
+    """A sink whose batch 1 was sealed; Redis then forgot the slot before it was published."""
     sink = new_sink(rmq)
     keys = Keys(sink, SLOT)
     before = keys.state()
@@ -174,6 +174,12 @@ def test_a_replay_that_finds_its_sealed_stages_gone_fails_once(rmq, monkeypatch)
     with killed(monkeypatch, "publish"):
         sink.writer().commit(messages, 1)
     keys.put_back(before)
+    return sink
+
+
+def test_a_replay_that_finds_its_sealed_stages_gone_fails_once(rmq, monkeypatch):
+    """Its tasks found the batch sealed and staged nothing."""
+    sink = sealed_and_forgotten(rmq, monkeypatch)
     with refused(StageLost, f"{sink.query}:1:"):
         sink.run(1, *ROWS)
     sink.run(1, *ROWS)
@@ -182,13 +188,7 @@ def test_a_replay_that_finds_its_sealed_stages_gone_fails_once(rmq, monkeypatch)
 
 def test_an_earlier_batch_that_lost_its_stages_fails_the_query_once(rmq, monkeypatch):
     """Spark counts it as done, or somebody took it out of the checkpoint."""
-    sink = new_sink(rmq)
-    keys = Keys(sink, SLOT)
-    before = keys.state()
-    messages = sink.staged(1, *ROWS)
-    with killed(monkeypatch, "publish"):
-        sink.writer().commit(messages, 1)
-    keys.put_back(before)
+    sink = sealed_and_forgotten(rmq, monkeypatch)
     with refused(
         StageLost, "Batch 1 of the query", "Spark is at batch 2", "send that batch's rows"
     ):
