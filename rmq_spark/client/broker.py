@@ -316,9 +316,8 @@ class Broker:
     ) -> Consumer:
         """Return a consumer of a topic. Only one process at a time may use a name.
 
-        visibility_timeout: the lease of a batch, such as "60s". Nothing renews it by itself: call
-        batch.renew() in time. Raises UnknownTopic, InvalidOption, and ExclusiveSlot for an
-        exclusive topic. See Consumer.
+        visibility_timeout: the lease of a batch, such as "60s"; only batch.renew renews it. Raises
+        UnknownTopic, InvalidOption, and ExclusiveSlot for an exclusive topic. See Consumer.
         """
         lease_ms = parse_duration_ms("visibility_timeout", visibility_timeout)
         if lease_ms < 1:
