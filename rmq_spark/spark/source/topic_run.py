@@ -129,6 +129,9 @@ class TopicRun:
 
     def look(self) -> int:
         """Ask all slots what is due. Returns how many messages the next batch can take."""
+        if self._backlog is None and self.queue.definition.paused:
+            self._due = []  # spares Redis: each slot would only answer that it is paused
+            return 0
         self._due = self._ask()
         due = sum(slot.due for slot in self._due)
         return due if self._backlog is None else self._backlog.bound(due)

@@ -1,6 +1,7 @@
 """A topic is paused between planning a batch and reading it, and at other times."""
 
 import logging
+import time
 
 from ...logs import logged
 from ...waiting import wait_until
@@ -126,3 +127,24 @@ def test_a_query_that_is_paused_comes_to_rest_and_can_be_stopped(spark, rmq):
     rmq.drain(rmq.read(spark, queue))
     assert rmq.contents(spark) == names(60)
     assert queue.figures().counters["claimed"] == 60
+
+
+def test_an_idle_query_asks_no_slot_of_a_paused_topic(rmq):
+    """Seen: it asked all of them at every pollInterval, as their stores held due messages."""
+    queue = rmq.due(20, slots=64)
+    pause(rmq, queue)
+    with rmq.by_hand(queue, pollInterval="1ms") as run:
+        start = run.initial()
+        assert run.plan(start) == start
+        before = scripts_run(queue)
+        for _ in range(20):
+            time.sleep(0.002)
+            assert run.plan(start) == start
+        assert scripts_run(queue) - before < 64
+        pause(rmq, queue, False)
+        assert len(run.batch(start, next_end(run, start))) == 20
+
+
+def scripts_run(queue):
+    stats = queue.server.command("INFO", "commandstats")
+    return stats["cmdstat_evalsha"]["calls"]
