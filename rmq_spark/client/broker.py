@@ -212,21 +212,19 @@ class Broker:
     def add_group(self, name: str, group: str) -> TopicDefinition:
         """Add a consumer group to a topic. It gets the messages of sends that start from now on.
 
-        Does nothing if the group exists. Raises UnknownTopic, InvalidOption.
+        Does nothing if the group exists. Deletes nothing, so any number of services can add the
+        group they need. A group that was removed before keeps copies that senders at work then
+        sent to it. Raises UnknownTopic, InvalidOption.
         """
-        return self._with_group(name, parse_group(group), keep=False)
+        return self._with_group(name, parse_group(group))
 
-    def _with_group(self, name: str, group: str, *, keep: bool) -> TopicDefinition:
-        """Add a group unless it exists. keep: whether messages that lie under its keys stay."""
+    def _with_group(self, name: str, group: str) -> TopicDefinition:
         while True:
             text, old = self._read(name)
             if group in old.groups:
                 break
-            if not keep:  # senders at work during an earlier removal may have left keys behind
-                self._delete_group(old, group)
             self._replace(name, text, old.changed(groups=(*old.groups, group)).to_json())
-        if old.paused or keep:  # a resume in between did not find the group
-            self._mark_slots(name)
+        self._mark_slots(name)  # a pause or resume in between did not find the group
         return old
 
     def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
@@ -258,7 +256,7 @@ class Broker:
             return self.remove_group(name, group, drop=drop)
         gone = Queue(self.server, old, key_prefix=self.key_prefix, group=wanted).figures().messages
         if gone and not drop:  # sent in the meantime
-            self._with_group(name, wanted, keep=True)
+            self._with_group(name, wanted)
             return self.remove_group(name, group, drop=drop)
         self._delete_group(old, wanted)
         return gone

@@ -232,15 +232,32 @@ def test_a_bad_prefix_is_refused(broker, prefix):
         Broker(broker.server, key_prefix=prefix)
 
 
-def test_a_group_that_comes_back_begins_empty(broker):
-    """A sender that was in work when the group went has left copies."""
+def test_a_group_that_comes_back_has_what_senders_at_work_sent_it(broker):
     broker.create("T", "FixedTime", 2, groups=("", "g"))
     sender = broker.queue("T")
     broker.remove_group("T", "g")
     sender.send(numbered(5), fixed_time=1000)
     broker.add_group("T", "g")
-    assert broker.queue("T", group="g").figures().messages == 0
+    assert broker.queue("T", group="g").figures().messages == 5
     assert broker.queue("T").figures().messages == 5
+
+
+def test_calls_that_add_a_group_at_the_same_time_delete_nothing(broker, monkeypatch):
+    """Seen: services that started together deleted what the group of the first one had got."""
+    broker.create("T", "FixedTime", 2)
+    other = Broker(broker.server, key_prefix=broker.key_prefix)
+    reading = broker._read
+
+    def read(name):
+        monkeypatch.undo()
+        found = reading(name)
+        other.add_group("T", "g")
+        other.queue("T").send(numbered(5), fixed_time=1000)
+        return found
+
+    monkeypatch.setattr(broker, "_read", read)
+    assert broker.add_group("T", "g").groups == ("", "g")
+    assert broker.queue("T", group="g").figures().messages == 5
 
 
 @pytest.mark.parametrize("group", ["default", "g"])
