@@ -233,8 +233,8 @@ class Broker:
         Dead messages count. If the group holds messages, you must set drop to delete them;
         otherwise the call raises GroupNotEmpty and the group stays. (If messages arrive during the
         removal, the group is put back with them; it may lack messages sent in between.) Senders
-        stop sending to the group from their next batch; a batch in progress leaves copies behind.
-        Raises UnknownTopic, InvalidOption.
+        stop sending to the group from their next batch. Copies from a batch in progress stay under
+        its keys. Raises UnknownTopic, InvalidOption.
         """
         wanted = parse_group(group)
         text, old = self._read(name)
