@@ -26,6 +26,7 @@ from rmq_spark.cli.output import (
 )
 from rmq_spark.cli.session import broker_of, ended_by_signals
 from rmq_spark.client.consumer import POLL_INTERVAL_S, Batch, Consumer
+from rmq_spark.client.remedies import command_line, queue_command
 from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.exit_codes import INTERRUPTED, NOTHING_FOUND
 from rmq_spark.options.option import Option
@@ -215,13 +216,13 @@ def _report_outcome(consumer: Consumer, shown: int, commit: bool) -> None:
     elif topic.paused:
         print_line(
             f"{topic.name} is paused: no consumer gets its messages. To deliver them again, run: "
-            f"rmq resume {topic.name}"
+            f"{command_line(consumer.queue, 'resume', topic.name)}"
         )
     else:
-        figures = consumer.queue.figures()
+        figures, due = consumer.queue.figures(), queue_command(consumer.queue, "due")
         print_line(
-            f"{topic.name}: nothing is due. Waiting for their time: {figures.store.count:,} (rmq "
-            f"due {topic.name}); for a retry: {figures.retry.count:,}; held by consumers: "
+            f"{topic.name}: nothing is due. Waiting for their time: {figures.store.count:,} "
+            f"({due}); for a retry: {figures.retry.count:,}; held by consumers: "
             f"{figures.prepare.count:,}; dead: {figures.dead.count:,}."
         )
 

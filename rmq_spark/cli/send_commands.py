@@ -20,11 +20,12 @@ from rmq_spark.cli.chosen_messages import encoded, encoded_basis, print_count
 from rmq_spark.cli.message_values import given_types, message_with, parse_values, require_value
 from rmq_spark.cli.output import print_result
 from rmq_spark.cli.session import broker_of
-from rmq_spark.client.broker import Broker, create_command, describe_missing
+from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.remedies import creation, describe_missing
 from rmq_spark.errors import UnknownTopic
 from rmq_spark.topics.definition import parse_group
-from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
+from rmq_spark.topics.topic_types import TopicType
 
 LINES_A_SEND = 10_000
 
@@ -87,9 +88,7 @@ def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType]) -> Que
     try:
         return broker.queue(topic)
     except UnknownTopic:
-        types = given or TOPIC_TYPES.values()
-        commands = [create_command(topic, broker.key_prefix, one) for one in types]
-        remedy = f"Create it: {' | '.join(commands)}. Then send again."
+        remedy = f"Create it with {creation(broker, topic, given)}, then send again."
         raise UnknownTopic(f"{describe_missing(broker, topic)} {remedy}") from None
 
 

@@ -18,6 +18,7 @@ from rmq_spark.cli.output import (
 )
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.remedies import check_agrees, command_line, queue_command
 from rmq_spark.errors import InvalidOption
 from rmq_spark.exit_codes import NOTHING_FOUND
 from rmq_spark.options.topic_options import (
@@ -34,6 +35,7 @@ from rmq_spark.topics.definition import (
     DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
     TopicDefinition,
+    check_slot_amount,
     group_text,
 )
 from rmq_spark.topics.durations import duration_text
@@ -67,7 +69,10 @@ def create(
     context: typer.Context,
     topic: Topic,
     topic_type: Annotated[str, typer.Option("--type", help=option_help(TOPIC_TYPE))],
-    slots: Annotated[int, typer.Option(help=option_help(SLOT_AMOUNT))] = DEFAULT_SLOT_AMOUNT,
+    slots: Annotated[
+        int | None,
+        typer.Option(help=f"{option_help(SLOT_AMOUNT)} Without it: {DEFAULT_SLOT_AMOUNT}."),
+    ] = None,
     retries: Retries = None,
     backoff: Backoff = None,
     groups: Annotated[str | None, typer.Option(help=option_help(GROUPS))] = None,
@@ -81,19 +86,26 @@ def create(
 ) -> None:
     """Create a topic.
 
-    A topic that exists with this type and number of slots stays as it is. You cannot change the
+    A topic that exists with this type, and with this number of slots if you give one, stays as it
+    is. You cannot change the
     type or the number of slots later; change other settings with rmq alter.
     """
     broker = broker_of(context)
-    was_there = broker.find(topic) is not None
+    found, of_type = broker.find(topic), TOPIC_TYPE.parse(topic_type)
+    if found is not None:
+        amount = None if slots is None else check_slot_amount(slots)
+        remedy = (
+            f"To use it as it is, leave out rmq create: {command_line(broker, 'show', topic)} "
+            "shows it. For another one, choose another name, or delete this one with all its "
+            f"messages: {command_line(broker, 'delete', topic)}"
+        )
+        check_agrees(found, of_type, amount, remedy)
     settings: dict[str, Any] = _settings(retries, backoff)
     if groups is not None:
         settings["groups"] = GROUPS.parse(groups)
-    made = broker.create(
-        topic, TOPIC_TYPE.parse(topic_type), slots, **settings, exclusive=exclusive
-    )
-    text = f"{topic}: {'exists already' if was_there else 'created'}: {_summary(made)}"
-    print_result(as_json, text, created=not was_there, **definition_json(made))
+    made = broker.create(topic, of_type, slots, **settings, exclusive=exclusive)
+    text = f"{topic}: {'exists already' if found else 'created'}: {_summary(made)}"
+    print_result(as_json, text, created=not found, **definition_json(made))
 
 
 def alter(
@@ -170,16 +182,18 @@ def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
     """Show settings, queues, counters and consumers of a topic."""
     broker = broker_of(context)
     definition = broker.definition(topic)
-    groups = [_group_json(broker.queue(topic, group=group)) for group in definition.groups]
+    queues = [broker.queue(topic, group=group) for group in definition.groups]
+    groups = [_group_json(queue) for queue in queues]
     if as_json:
         print_json({**definition_json(definition), "groups": groups})
         return
     print_line(f"{topic}: {_summary(definition)}")
-    for group in groups:
+    for queue, group in zip(queues, groups, strict=True):
         print_line(f"\ngroup {group['group']}")
+        expire = queue_command(queue, "expire")
         print_table(
             ("queue", "messages", "due", "first"),
-            ((q["queue"], q["messages"], q["due"], _first(q)) for q in group["queues"]),
+            ((q["queue"], q["messages"], q["due"], _first(q, expire)) for q in group["queues"]),
         )
         print_line("")
         print_table(tuple(group["counters"]), [tuple(group["counters"].values())])
@@ -265,13 +279,16 @@ def _consumers_json(queue: Queue, now_ms: int) -> list[dict[str, Any]]:
     ]
 
 
-def _first(queue: dict[str, Any]) -> str:
-    """Describe the time of the first message in a queue: due, end of lease, or death."""
+def _first(queue: dict[str, Any], expire: str) -> str:
+    """Describe the time of the first message in a queue: due, end of lease, or death.
+
+    expire: the command line that gives back messages whose lease has ended.
+    """
     for name, meaning in (("dueTime", "due"), ("leaseEnds", "lease ends"), ("diedAt", "died")):
         if name in queue:
             return f"{meaning} {queue[name]}"
     ended = queue["queue"] == QueueKind.PREPARE and queue["due"]
-    return "lease has ended; the next claim, or rmq expire, gives it back" if ended else ""
+    return f"lease has ended; the next claim, or {expire}, gives it back" if ended else ""
 
 
 def _settings(retries: int | None, backoff: str | None) -> dict[str, Any]:

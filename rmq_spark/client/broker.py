@@ -1,13 +1,19 @@
 """A Redis server and its topics: create, change, list and delete them."""
 
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import GroupNotEmpty, InvalidOption, TopicMismatch, UnknownTopic
+from rmq_spark.client.remedies import (
+    check_agrees,
+    check_groups,
+    command_line,
+    creation,
+    describe_missing,
+)
+from rmq_spark.errors import GroupNotEmpty, InvalidOption, UnknownTopic
 from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.names import ScopedName
@@ -67,9 +73,9 @@ class Broker:
     def _parsed(self, name: str, text: bytes | None) -> TopicDefinition:
         if not text:
             raise UnknownTopic(
-                f"{describe_missing(self, name)} Create it with "
-                f"`{create_command(name, self.key_prefix)}` (or another type), with broker.create, "
-                "or with a first write that sets topicType. A reader never creates a topic."
+                f"{describe_missing(self, name)} Create it with {creation(self, name)}, with "
+                "broker.create, or with a first write that sets topicType. A reader never creates "
+                "a topic."
             )
         return TopicDefinition.from_json(name, text)
 
@@ -119,18 +125,28 @@ class Broker:
             if new.paused:
                 self._mark_slots(name)
         found = self.definition(name)
-        check_agrees(found, topic_type, amount)
-        _check_groups(found, fields.get("groups", ()))
+        check_agrees(
+            found,
+            topic_type,
+            amount,
+            "To use the topic as it is, leave out what differs, or call broker.queue("
+            f"{name!r}). For another one, choose another name, or delete this one with all its "
+            f"messages: {command_line(self, 'delete', name)}, or broker.delete({name!r}).",
+        )
+        check_groups(found, fields.get("groups", ()), command_line(self, "alter", name))
         return found
 
     def create(
         self,
         name: str,
         topic_type: TopicType | str,
-        slot_amount: int = DEFAULT_SLOT_AMOUNT,
+        slot_amount: int | None = None,
         **settings: Any,
     ) -> TopicDefinition:
-        """Create a topic, or return an existing one of this type and slot amount. See define."""
+        """Create a topic, or return an existing one of this type and slot amount. See define.
+
+        Without a slot amount, a new topic gets 64, and an existing one may have any.
+        """
         return self.define(name, topic_type, slot_amount, **settings)
 
     def alter(self, name: str, **changes: Any) -> TopicDefinition:
@@ -323,49 +339,6 @@ class Broker:
                 f"visibility_timeout={visibility_timeout!r} is not accepted. Accepted: 1ms or more."
             )
         return Consumer(lambda: self.queue(topic, group=group), name, lease_ms=lease_ms)
-
-
-def describe_missing(broker: Broker, name: str) -> str:
-    """Write, for an error, that a topic does not exist, and which names are similar."""
-    key_prefix = broker.key_prefix
-    known = [found.decode() for found in broker.server.command("HKEYS", topics_key(key_prefix))]
-    near = difflib.get_close_matches(name.lower(), [found.lower() for found in known], 3)
-    meant = [found for found in known if found.lower() in near]
-    prefix = f" under the prefix {key_prefix}" if key_prefix else ""
-    nearest = f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
-    return f"The topic {name} does not exist on {broker.server.address}{prefix}.{nearest}"
-
-
-def create_command(name: str, key_prefix: str, topic_type: TopicType = TopicType.FIXED_TIME) -> str:
-    """Return the command line that creates a topic."""
-    prefix = f"--key-prefix {key_prefix} " if key_prefix else ""
-    return f"rmq {prefix}create {name} --type {topic_type}"
-
-
-def check_agrees(
-    found: TopicDefinition, topic_type: TopicType | None, slot_amount: int | None
-) -> None:
-    """Raise TopicMismatch if a topic has another type or number of slots; None accepts any."""
-    wanted = topic_type or found.type, slot_amount or found.slot_amount
-    if wanted != (found.type, found.slot_amount):
-        raise TopicMismatch(
-            f"The topic {found.name} exists as {found.type} with slotAmount "
-            f"{found.slot_amount}, but you asked for {wanted[0]} with slotAmount {wanted[1]}. "
-            "Neither can change. To use the topic as it is, leave both out. For another one, "
-            f"choose another name, or delete this one with all its messages: rmq delete "
-            f"{found.name}, or broker.delete({found.name!r})."
-        )
-
-
-def _check_groups(found: TopicDefinition, wanted: Iterable[str]) -> None:
-    """Raise TopicMismatch if a topic lacks one of the wanted consumer groups."""
-    missing = [group for group in wanted if group not in found.groups]
-    if missing:
-        raise TopicMismatch(
-            f"Topic {found.name} has no consumer group {', '.join(map(group_text, missing))}, "
-            f"which groups names; it has {', '.join(map(group_text, found.groups))}. Leave groups "
-            "out, or add what is missing: Broker.add_group, or rmq alter --add-group."
-        )
 
 
 def _text(name: str, value: Any) -> str:

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -90,6 +90,23 @@ class ConnectionOptions:
             return f"unix://{parts.path}"
         port = f":{parts.port}" if parts.port else ""
         return f"{parts.scheme}://{parts.hostname or '127.0.0.1'}{port}{parts.path}"
+
+    @property
+    def command_options(self) -> tuple[str, ...]:
+        """The options with which the command rmq reaches this Redis, without credentials.
+
+        They leave out an address that the command would use anyway.
+        """
+        if self.sentinels is not None:
+            hosts = ",".join(f"{host}:{port}" for host, port in self.sentinels.nodes)
+            master = f"{SENTINEL_MASTER.name}={self.sentinels.master}"
+            return "-o", f"{SENTINELS.name}={hosts}", "-o", master
+        cluster = ("--redis-cluster",) if self.cluster else ()
+        if self.url == (os.environ.get(URL_VARIABLE) or DEFAULT_URL):
+            return cluster
+        database = parse_qs(urlsplit(self.url).query).get("db")
+        url = f"{self.address}?db={database[0]}" if database else self.address
+        return "--redis-url", url, *cluster
 
     def __repr__(self) -> str:
         return f"ConnectionOptions({self.address}, cluster={self.cluster})"

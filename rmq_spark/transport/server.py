@@ -70,6 +70,11 @@ class Server:
         return self._options.address
 
     @property
+    def command_options(self) -> tuple[str, ...]:
+        """The options with which the command rmq reaches the server, without credentials."""
+        return self._options.command_options
+
+    @property
     def is_cluster(self) -> bool:
         """Whether the server is a Redis Cluster, where all keys of a call have one hash slot."""
         return self._options.cluster

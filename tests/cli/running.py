@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -52,6 +53,17 @@ class Rmq:
 
     def command(self, url=None):
         return [*COMMAND, "--redis-url", url or self.url, "--key-prefix", self.prefix]
+
+    @property
+    def typed(self):
+        """How commands begin in the texts that recommend them."""
+        return f"rmq --redis-url {self.broker.server.address} --key-prefix {self.prefix}"
+
+    def type(self, line):
+        """Runs a command line that a text recommends, as a user's shell would."""
+        _, *words = shlex.split(line)
+        done = subprocess.run([*COMMAND, *words], capture_output=True, timeout=200, check=False)
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def topic(self, name="Orders", topic_type="FixedTime", slots=4, **settings):
         self.broker.create(name, topic_type, slots, **settings)

@@ -75,10 +75,24 @@ def test_nothing_due_says_what_there_is(rmq):
     queue = rmq.topic()
     queue.send(["later"], fixed_time=4 * 10**12)
     done = rmq("consume", "Orders")
-    assert (done.code, "nothing is due. Waiting for their time: 1" in done.out) == (3, True)
+    due = f"{rmq.typed} due Orders"
+    assert (done.code, f"nothing is due. Waiting for their time: 1 ({due})" in done.out) == (
+        3,
+        True,
+    )
+    assert "1 message waiting" in rmq.type(due).out
     rmq.broker.alter("Orders", paused=True)
     queue.send(["m"], fixed_time=99)
-    assert "is paused" in rmq("consume", "Orders").out
+    resume = f"{rmq.typed} resume Orders"
+    assert rmq("consume", "Orders").out.endswith(f"run: {resume}\n")
+    assert rmq.type(resume).code == 0
+    assert not rmq.broker.definition("Orders").paused
+
+
+def test_a_command_for_a_group_names_it(rmq):
+    rmq.topic(groups=["default", "audit"])
+    done = rmq("consume", "Orders", "--group", "audit")
+    assert f"({rmq.typed} due Orders --group audit)" in done.out
 
 
 @pytest.mark.parametrize(

@@ -72,22 +72,25 @@ def test_dead_messages_are_chosen_by_how_long_ago_and_come_back_later(rmq):
 
 
 @pytest.mark.parametrize(
-    ("value", "commands"),
+    ("value", "fitting", "others"),
     [
-        (["--fixed-time", "30s"], ["FixedTime"]),
-        (["--time-range", "30s"], ["RangeMerge"]),
-        (["--priority", "20"], ["Priority"]),
-        ([], ["RangeMerge", "Priority", "FixedTime"]),
+        (["--fixed-time", "30s"], "FixedTime", ""),
+        (["--time-range", "30s"], "RangeMerge", ""),
+        (["--priority", "20"], "Priority", ""),
+        ([], "FixedTime", " (or RangeMerge, Priority)"),
     ],
 )
-def test_a_topic_that_is_not_there_is_named_with_the_commands_that_make_it(rmq, value, commands):
+def test_a_topic_that_is_not_there_is_named_with_the_command_that_makes_it(
+    rmq, value, fitting, others
+):
     rmq.topic("Order")
     done = rmq("send", "Orders", "m", *value)
-    made = [f"rmq --key-prefix {rmq.prefix} create Orders --type {one}" for one in commands]
     assert done.code == 2
-    assert f"The nearest names are Order. Create it: {' | '.join(made)}. Then send" in done.err
-    rmq("create", "Orders", "--type", commands[0])
-    assert rmq("send", "Orders", "m", *(value or ["--time-range", "1s"])).code == 0
+    create = f"{rmq.typed} create Orders --type {fitting}"
+    said = f"The nearest names are Order. Create it with `{create}`{others}, then send again."
+    assert said in done.err
+    assert rmq.type(create).code == 0
+    assert rmq("send", "Orders", "m", *(value or ["--fixed-time", "1s"])).code == 0
 
 
 def test_lines_of_stdin_are_sent_as_they_are(rmq):

@@ -1,5 +1,7 @@
 """Topics made, listed, changed, shown and deleted by the command."""
 
+import re
+
 import pytest
 
 from rmq_spark.protocol import claiming, reading
@@ -37,7 +39,18 @@ def test_a_topic_that_is_there_is_left_as_it_is(rmq):
     assert (again.code, "exists already" in again.out) == (0, True)
     assert rmq.broker.definition("Orders").max_retries == 16
     other = rmq("create", "Orders", "--type", "Priority")
-    assert (other.code, "exists as FixedTime" in other.err) == (1, True)
+    said = "exists as FixedTime with slotAmount 4, but you asked for Priority. "
+    assert (other.code, said in other.err) == (1, True)
+    assert f"{rmq.typed} show Orders shows it" in other.err
+    assert rmq("create", "Orders", "--type", "FixedTime").code == 0  # --slots is not given
+
+
+def test_the_command_that_deletes_what_is_in_the_way_deletes_that(rmq):
+    rmq.topic()
+    told = rmq("create", "Orders", "--type", "Priority").err
+    delete = re.search(r"rmq [^,:]*-url \S+ --key-prefix \S+ delete Orders", told)[0]
+    assert rmq.type(f"{delete} --yes").code == 0
+    assert rmq.broker.find("Orders") is None
 
 
 def test_topics_are_chosen_by_a_regular_expression(rmq):
@@ -206,4 +219,6 @@ def test_a_lease_that_was_ended_is_no_time_long_past(rmq):
     assert group["queues"][1] == {"queue": "prepare", "messages": 1, "due": 1}
     text = rmq("show", "Orders").out
     assert "1970" not in text
-    assert "lease has ended; the next claim, or rmq expire, gives it back" in text
+    expire = f"{rmq.typed} expire Orders"
+    assert f"lease has ended; the next claim, or {expire}, gives it back" in text
+    assert rmq.type(expire).out == "Orders: 1 message given back\n"

@@ -3,6 +3,7 @@
 import pytest
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.options.connection_options import DEFAULT_URL
 from rmq_spark.topics.durations import parse_duration_ms
 from rmq_spark.transport.connection import new_client, parse_connection
 
@@ -69,6 +70,35 @@ def test_an_address_is_shown_without_credentials(url, address):
     options = parse_connection({"url": url, "password": SECRET, "sslPassword": SECRET})
     assert options.address == address
     assert SECRET not in f"{options!r} {options}"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ()),
+        ({"url": DEFAULT_URL}, ()),
+        ({"url": "redis://u:Zk4-word@h:7000/1"}, ("--redis-url", "redis://h:7000/1")),
+        ({"url": "redis://h:7000?db=2"}, ("--redis-url", "redis://h:7000?db=2")),
+        ({"url": "unix:///r.sock?db=2&password=Zk4"}, ("--redis-url", "unix:///r.sock?db=2")),
+        (
+            {"url": "redis://h:7000", "cluster": "true"},
+            ("--redis-url", "redis://h:7000", "--redis-cluster"),
+        ),
+        (
+            {"sentinels": "h:1,i:2", "sentinelMaster": "m", "sentinelPassword": "Zk4"},
+            ("-o", "redis.sentinels=h:1,i:2", "-o", "redis.sentinelMaster=m"),
+        ),
+    ],
+)
+def test_the_command_gets_the_address_unless_it_finds_it_and_no_secret(options, words):
+    assert parse_connection(options).command_options == words
+
+
+def test_the_command_finds_the_address_of_the_environment_by_itself(monkeypatch):
+    monkeypatch.setenv("RMQ_REDIS_URL", "redis://u:Zk4-word@h:7000/1")
+    assert parse_connection({}).command_options == ()
+    local = parse_connection({"url": DEFAULT_URL})
+    assert local.command_options == ("--redis-url", DEFAULT_URL)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rmq_spark.client.consumer import refuse_exclusive
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.remedies import queue_command
 from rmq_spark.errors import InvalidOption, OwnershipError
 from rmq_spark.ownership.ensemble import EnsembleOptions
 from rmq_spark.protocol import reading
@@ -87,9 +88,8 @@ class OwnedSlots:
                     f"Slot {slot} of topic {self._queue.definition.name} was consumed under the "
                     f"epoch {known}, but ZooKeeper at {self._ensemble.hosts} gives {epoch}. The "
                     "ensemble was replaced, or has lost its data. Make sure that no query reads "
-                    "the topic through another ensemble. Then run: rmq lower-epochs "
-                    f"{self._queue.definition.name} (with the --redis-url and --key-prefix of "
-                    "this query)"
+                    f"the topic through another ensemble. Then run: "
+                    f"{queue_command(self._queue, 'lower-epochs')}"
                 )
 
     def wait_for_slots(self) -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rmq_spark.client.broker import Broker, check_agrees
+from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.remedies import check_agrees
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import CommitResult, ListedClaim, SlotDue
 from rmq_spark.spark.options import SourceOptions
@@ -21,7 +22,8 @@ def open_queue(server: Server, options: SourceOptions, definition: TopicDefiniti
     the topic has another type or number of slots than the options say, and InvalidOption if it
     lacks the consumer group.
     """
-    check_agrees(definition, options.topic_type, options.slot_amount)
+    as_it_is = "To read the topic as it is, leave out topicType and slotAmount."
+    check_agrees(definition, options.topic_type, options.slot_amount, as_it_is)
     if options.ensemble is not None and not definition.exclusive:
         broker = Broker(server, key_prefix=options.key_prefix)
         definition = broker.alter(definition.name, exclusive=True)

@@ -229,7 +229,7 @@ def test_an_epoch_of_another_ensemble_is_an_error_that_names_the_remedy(rmq, own
     queue.server.command("HSET", queue.keys.consumers(2), "@epoch", 2**50)
     run = owning(queue)
     start = run.initial()
-    with refused(OwnershipError, "Slot 2", str(2**50), f"rmq lower-epochs {topic}"):
+    with refused(OwnershipError, "Slot 2", str(2**50), f" lower-epochs {topic}"):
         wait_until(lambda: run.plan(start) is None, "refused")
     command = [sys.executable, "-m", "rmq_spark.cli", "--redis-url", rmq.url]
     done = subprocess.run([*command, "lower-epochs", topic], capture_output=True, text=True)

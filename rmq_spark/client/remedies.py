@@ -1,0 +1,94 @@
+"""Commands that errors and outputs recommend, and errors about topics that exist differently."""
+
+import difflib
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import TopicMismatch
+from rmq_spark.topics.definition import TopicDefinition, group_text, topics_key
+from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
+from rmq_spark.transport.server import Server
+
+
+class Place(Protocol):
+    """A server and a key prefix: a Broker or a Queue."""
+
+    server: Server
+    key_prefix: str
+
+
+def command_line(place: Place, *words: object) -> str:
+    """Return a command of rmq as you can type it: with the server and the key prefix, quoted.
+
+    words: the name of the command and its arguments. The address has no credentials.
+    """
+    prefix = ("--key-prefix", place.key_prefix) if place.key_prefix else ()
+    return shlex.join(["rmq", *place.server.command_options, *prefix, *map(str, words)])
+
+
+def queue_command(queue: Queue, verb: str) -> str:
+    """Return a command of rmq, such as ``due``, that treats one consumer group of a topic."""
+    group = ("--group", queue.keys.group) if queue.keys.group else ()
+    return command_line(queue, verb, queue.definition.name, *group)
+
+
+def creation(place: Place, name: str, types: Sequence[TopicType] = ()) -> str:
+    """Return the command that creates a topic, and the other types that it can name.
+
+    types: the types to choose from; all by default.
+    """
+    every = sorted(TOPIC_TYPES.values(), key=lambda one: one != TopicType.FIXED_TIME)
+    first, *others = types or every
+    other = f" (or {', '.join(map(str, others))})" if others else ""
+    return f"`{command_line(place, 'create', name, '--type', first)}`{other}"
+
+
+def describe_missing(place: Place, name: str) -> str:
+    """Write, for an error, that a topic does not exist, and which names are similar."""
+    key_prefix = place.key_prefix
+    known = [found.decode() for found in place.server.command("HKEYS", topics_key(key_prefix))]
+    near = difflib.get_close_matches(name.lower(), [found.lower() for found in known], 3)
+    meant = [found for found in known if found.lower() in near]
+    prefix = f" under the prefix {key_prefix}" if key_prefix else ""
+    nearest = f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
+    return f"The topic {name} does not exist on {place.server.address}{prefix}.{nearest}"
+
+
+def check_agrees(
+    found: TopicDefinition,
+    topic_type: TopicType | None,
+    slot_amount: int | None,
+    remedy: str,
+) -> None:
+    """Raise TopicMismatch if a topic has another type or number of slots; None accepts any.
+
+    remedy: what the caller's user can do, as a sentence.
+    """
+    different = []
+    if topic_type not in (None, found.type):
+        different.append(f"{topic_type}")
+    if slot_amount not in (None, found.slot_amount):
+        different.append(f"slotAmount {slot_amount}")
+    if different:
+        raise TopicMismatch(
+            f"The topic {found.name} exists as {found.type} with slotAmount {found.slot_amount}, "
+            f"but you asked for {' with '.join(different)}. Neither can change. "
+            f"{remedy}"
+        )
+
+
+def check_groups(found: TopicDefinition, wanted: Iterable[str], alter: str) -> None:
+    """Raise TopicMismatch if a topic lacks one of the wanted consumer groups.
+
+    alter: the command line that changes the topic.
+    """
+    missing = [group for group in wanted if group not in found.groups]
+    if missing:
+        raise TopicMismatch(
+            f"Topic {found.name} has no consumer group {', '.join(map(group_text, missing))}, "
+            f"which groups names; it has {', '.join(map(group_text, found.groups))}. Leave groups "
+            f"out, or add what is missing: Broker.add_group, or {alter} --add-group "
+            f"{group_text(missing[0])}."
+        )
