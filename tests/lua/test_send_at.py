@@ -88,7 +88,7 @@ def test_what_waits_for_its_time_is_late_since_that_time(slot):
     assert oldest_ms(slot) == due
 
 
-@pytest.mark.parametrize("more_ms", range(4))
+@pytest.mark.parametrize("more_ms", range(16))
 def test_a_past_time_hides_no_lateness_that_was_there(slot, more_ms):
     really_late = slot.now_ms() - 90_000 - more_ms  # as if sent before that
     slot.put({b"m": really_late})

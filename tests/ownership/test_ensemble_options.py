@@ -51,7 +51,7 @@ def test_all_of_them_come_with_the_source(tmp_path):
         ({"hosts": "zk,,zk2"}, "zookeeper.hosts="),
         ({"hosts": "u:p@zk:2181"}, "zookeeper.hosts="),
         ({"hosts": "zk/"}, "zookeeper.hosts='zk/'"),
-        ({"hosts": "zk1:2181/rmq,zk2:2181/rmq"}, "an optional path behind the last"),
+        ({"hosts": "zk1:2181/rmq,zk2:2181/rmq"}, "an optional path after the last"),
         ({"hosts": "zk1:2181;zk2:2181"}, "host:port, separated by commas"),
         ({"hosts": "zk1 zk2"}, "host:port, separated by commas"),
         ({"hosts": "zk/../x"}, "zookeeper.hosts="),
