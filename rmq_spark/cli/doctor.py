@@ -3,11 +3,13 @@
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import redis
 import typer
@@ -44,20 +46,17 @@ _REDIS_REMEDIES: tuple[tuple[type[RmqError], str], ...] = (
     (InvalidOption, "Correct --redis-url, RMQ_REDIS_URL or --option as the message says"),
     (
         ServerUnavailable,
-        "Start Redis (rmq local starts one for trials), then: export RMQ_REDIS_URL=redis://host:6379",
+        "Run rmq local in another terminal and paste the line that it prints; or start your Redis "
+        "and set RMQ_REDIS_URL to its address",
     ),
     (
         ServerRefused,
-        "export RMQ_REDIS_URL=redis://user:password@host:6379; rights: docs/security.md",
+        "Put user and password into RMQ_REDIS_URL, as in redis://user:password@host:6379; "
+        "permissions: docs/security.md",
     ),
     (
         ServerUntrusted,
         "Use the host name of the certificate, and -o redis.sslCaCerts=FILE of its authority",
-    ),
-    (
-        ServerUnsuitable,
-        "redis-cli CONFIG SET maxmemory-policy noeviction; Redis must be 6.2 or later; a node of a "
-        "Redis Cluster needs rmq --redis-cluster",
     ),
 )
 _DEFAULT_REMEDY = "Do what the message says, then run rmq doctor again"
@@ -114,16 +113,42 @@ def check_redis(session: Session) -> Iterator[Finding]:
     try:
         server = session.server()
     except RmqError as error:
-        yield Finding("Redis", FAIL, str(error), _redis_remedy(error))
+        yield Finding("Redis", FAIL, _seen(error), _unreached_remedy(error, session))
         return
     info = _info(server)
     version = info.get("valkey_version") or info.get("redis_version")
     yield Finding("Redis", OK, f"{server.address}, version {version}")
     yield Finding("Redis policy", OK, "noeviction")  # session.server() refuses other policies
     yield _persistence(server, info)
-    yield _memory(info)
+    yield _memory(server, info)
     yield _permissions(server)
     server.close()
+
+
+def _seen(error: RmqError) -> str:
+    """Describe an error of the connection, without the remedies that follow in its text."""
+    return str(error).partition(". rmq-spark retried")[0]
+
+
+def _unreached_remedy(error: RmqError, session: Session) -> str:
+    if not isinstance(error, ServerUnsuitable):
+        return _redis_remedy(error)
+    if "maxmemory-policy" in str(error):
+        return redis_cli(session.address, "CONFIG SET maxmemory-policy noeviction")
+    if "is part of" in str(error):
+        return "Write rmq --redis-cluster before the command"
+    if "is not a cluster" in str(error):
+        return "Leave out --redis-cluster"
+    return "Use Redis 6.2 or later, or Valkey"
+
+
+def redis_cli(address: str, command: str) -> str:
+    """Return a call of redis-cli that can be typed. address: without credentials."""
+    parts = urlsplit(address)
+    if parts.scheme == "unix":
+        return f"redis-cli -s {shlex.quote(parts.path)} {command}"
+    where = f"-u {address} " if parts.scheme in ("redis", "rediss") else ""  # else: Sentinels
+    return f"redis-cli {where}{command}"
 
 
 def _redis_remedy(error: RmqError) -> str:
@@ -148,21 +173,20 @@ def _persistence(server: Server, info: dict[str, Any]) -> Finding:
         return Finding(
             "Redis on disk", SKIP, "appendonly no; this user cannot read the setting save"
         )
+    remedy = redis_cli(server.address, "CONFIG SET appendonly yes")
     if saves:
-        remedy = "redis-cli CONFIG SET appendonly yes; without it a crash loses messages"
-        return Finding("Redis on disk", WARN, "snapshots only", remedy)
-    remedy = "redis-cli CONFIG SET appendonly yes; without it a restart loses all messages"
-    return Finding("Redis on disk", WARN, "persistence is off", remedy)
+        return Finding("Redis on disk", WARN, "snapshots only: a crash loses messages", remedy)
+    seen = "persistence is off: a restart loses all messages"
+    return Finding("Redis on disk", WARN, seen, remedy)
 
 
-def _memory(info: dict[str, Any]) -> Finding:
+def _memory(server: Server, info: dict[str, Any]) -> Finding:
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if not limit:
-        remedy = (
-            "redis-cli CONFIG SET maxmemory 2gb (less than the machine has): a full Redis then "
-            "refuses senders instead of being killed"
-        )
-        return Finding("Redis memory", WARN, f"{used / 2**20:,.0f} MiB used, no maxmemory", remedy)
+        # With a limit below the machine's memory, a full Redis refuses senders.
+        seen = f"{used / 2**20:,.0f} MiB used, no maxmemory: a full machine kills Redis"
+        remedy = redis_cli(server.address, "CONFIG SET maxmemory 2gb")
+        return Finding("Redis memory", WARN, seen, remedy)
     percent = 100 * used // limit
     seen = f"{used / 2**20:,.0f} of {limit / 2**20:,.0f} MiB ({percent} %)"
     if percent < FULL_PERCENT:
@@ -171,7 +195,7 @@ def _memory(info: dict[str, Any]) -> Finding:
         "Redis memory",
         WARN,
         seen,
-        "Consume faster, rmq purge dead messages, or redis-cli CONFIG SET maxmemory higher",
+        "Consume faster, purge dead messages with rmq purge, or set a higher maxmemory",
     )
 
 
@@ -182,16 +206,15 @@ def _permissions(server: Server) -> Finding:
         return Finding("Redis user", FAIL, str(error), _redis_remedy(error))
     if not denied:
         return Finding("Redis user", OK, "may run all commands of the queue")
-    remedy = "redis-cli ACL SETUSER <user> " + " ".join(
-        f"+{name.lower()}" for name in sorted(denied)
-    )
+    rights = " ".join(f"+{name.lower()}" for name in sorted(denied))
+    remedy = redis_cli(server.address, f"ACL SETUSER {server.username or 'default'} {rights}")
     return Finding("Redis user", FAIL, f"may not run {', '.join(sorted(denied))}", remedy)
 
 
 def check_zookeeper(hosts: str | None) -> Finding:
     """Check that ZooKeeper answers. hosts: the text of --zookeeper; None skips the check."""
     if hosts is None:
-        return Finding("ZooKeeper", SKIP, "not checked", "rmq doctor --zookeeper host:2181")
+        return Finding("ZooKeeper", SKIP, "not checked: --zookeeper checks it")
     try:
         from kazoo.client import KazooClient
         from kazoo.handlers.threading import KazooTimeoutError

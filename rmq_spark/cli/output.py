@@ -54,7 +54,12 @@ def confirm(question: str, yes: bool) -> None:
 
 def messages_text(how_many: int) -> str:
     """Format a number of messages, such as ``1 message`` or ``2,000 messages``."""
-    return f"{how_many:,} message{'' if how_many == 1 else 's'}"
+    return count_text(how_many, "message")
+
+
+def count_text(how_many: int, what: str) -> str:
+    """Format a number of things, such as ``1 slot`` or ``64 slots``."""
+    return f"{how_many:,} {what}{'' if how_many == 1 else 's'}"
 
 
 def print_json(value: Any) -> None:

@@ -35,6 +35,11 @@ class Session:
         return Broker(self.server(), key_prefix=self._values[KEY_PREFIX])
 
     @property
+    def address(self) -> str:
+        """The address of Redis, without credentials. Raises InvalidOption."""
+        return connection_of(self._values).address
+
+    @property
     def _values(self) -> Values:
         return CONNECTION.parse(self.options)
 

@@ -9,17 +9,18 @@ import typer
 from rich.live import Live
 
 from rmq_spark.cli.arguments import Json, option_help
-from rmq_spark.cli.output import age_text, print_json, print_table, table_of
+from rmq_spark.cli.output import age_text, count_text, print_json, print_table, table_of
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.overview import Row, look
 from rmq_spark.options.option import Option
+from rmq_spark.protocol.claims import ConsumerSeen
 from rmq_spark.topics.parsers import duration
 
 INTERVAL = Option("--interval", duration(100), "The time between two looks", default="2s")
 COLUMNS = (
-    *("topic", "group", "in/s", "out/s", "due", "delayed", "in flight", "retry", "dead"),
-    *("oldest", "owners"),
+    *("topic", "group", "in/s", "out/s", "due", "delayed", "prepared", "retry", "dead"),
+    *("oldest", "consumers"),
 )
 
 
@@ -114,8 +115,14 @@ def _cells(row: Row, came: float, went: float) -> tuple[Any, ...]:
         figures.retry.count,
         figures.dead.count,
         age_text(row.oldest_age_ms),
-        ", ".join(f"{owner.consumer[:12]} ({owner.slots} slots)" for owner in row.owners),
+        ", ".join(_consumer_text(seen, row.exclusive) for seen in row.consumers),
     )
+
+
+def _consumer_text(seen: ConsumerSeen, exclusive: bool) -> str:
+    """Write a consumer's name, and the number of its slots if the topic shares them out."""
+    slots = f" ({count_text(seen.slots, 'slot')})" if exclusive else ""
+    return f"{seen.consumer[:12]}{slots}"
 
 
 def _json(row: Row, rates: dict[tuple[str, str], tuple[float, float]]) -> dict[str, Any]:
@@ -128,11 +135,16 @@ def _json(row: Row, rates: dict[tuple[str, str], tuple[float, float]]) -> dict[s
         "outPerSecond": round(went, 1),
         "due": row.due,
         "delayed": row.delayed,
-        "inFlight": figures.prepare.count,
+        "prepared": figures.prepare.count,
         "retry": figures.retry.count,
         "dead": figures.dead.count,
-        "oldestMs": row.oldest_age_ms,
-        "owners": [
-            {"consumer": o.consumer, "slots": o.slots, "seenMsAgo": o.ms_ago} for o in row.owners
+        "oldestDueForMs": row.oldest_age_ms,
+        "consumers": [
+            {
+                "consumer": seen.consumer,
+                **({"slots": seen.slots} if row.exclusive else {}),
+                "seenMsAgo": seen.ms_ago,
+            }
+            for seen in row.consumers
         ],
     }

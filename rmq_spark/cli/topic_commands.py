@@ -200,9 +200,9 @@ def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
         if group["consumers"]:
             print_line("")
             print_table(
-                ("consumer", "slots", "at work in", "seen"),
+                ("consumer", "slots", "holds slots", "seen"),
                 (
-                    (c["consumer"], c["slots"], c["atWork"], f"{age_text(c['seenMsAgo'])} ago")
+                    (c["consumer"], c["slots"], c["heldSlots"], f"{age_text(c['seenMsAgo'])} ago")
                     for c in group["consumers"]
                 ),
             )
@@ -272,7 +272,7 @@ def _consumers_json(queue: Queue, now_ms: int) -> list[dict[str, Any]]:
         {
             "consumer": seen.consumer,
             "slots": seen.slots,
-            "atWork": seen.at_work,
+            "heldSlots": seen.held_slots,
             "seenMsAgo": seen.ms_ago,
         }
         for seen in queue.ask(reading.consumers, now_ms)

@@ -9,8 +9,8 @@ from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ConsumerSeen, Figures
 from rmq_spark.topics.definition import group_text
 
-# A consumer not seen for this long is no longer an owner: a lease lasts a minute by default.
-OWNER_SEEN_MS = 60_000
+# A consumer not seen for this long counts as gone: a lease lasts a minute by default.
+CONSUMER_SEEN_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Row:
     topic: str
     group: str
     figures: Figures
-    owners: list[ConsumerSeen]
+    exclusive: bool
+    consumers: list[ConsumerSeen]
     now_ms: int
 
     @property
@@ -48,8 +49,8 @@ def look(broker: Broker, names: Sequence[str] | None = None) -> list[Row]:
             # Not Broker.queue, which would fail if the topic was deleted in the meantime.
             queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
             now_ms = queue.now_ms()
-            owners = [
-                seen for seen in queue.ask(reading.consumers, now_ms) if seen.ms_ago < OWNER_SEEN_MS
-            ]
-            rows.append(Row(topic.name, group_text(group), queue.figures(), owners, now_ms))
+            known = queue.ask(reading.consumers, now_ms)
+            consumers = [seen for seen in known if seen.ms_ago < CONSUMER_SEEN_MS]
+            name, figures = group_text(group), queue.figures()
+            rows.append(Row(topic.name, name, figures, topic.exclusive, consumers, now_ms))
     return rows

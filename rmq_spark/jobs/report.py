@@ -70,7 +70,7 @@ def _figures(row: Row) -> tuple[Any, ...]:
         figures.retry.count,
         figures.dead.count,
         None if figures.store.oldest_ms is None else _time(figures.store.oldest_ms),
-        len(row.owners),
+        len(row.consumers),
         *(figures.counters.get(name, 0) for name in COUNTERS),
     )
 

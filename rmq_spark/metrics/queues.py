@@ -59,7 +59,7 @@ class QueueCollector(Collector):
             rows,
             "rmq_consumers",
             "Consumers that were seen within a minute",
-            lambda row: len(row.owners),
+            lambda row: len(row.consumers),
         )
 
 

@@ -145,13 +145,13 @@ class Header:
 class ConsumerSeen(NamedTuple):
     """A consumer of a topic, and when Redis last saw it.
 
-    slots: the number of slots that know it. at_work: the number of slots where it has claims to
+    slots: the number of slots that know it. held_slots: the number of slots where it has claims to
     commit. ms_ago: the time since it last claimed, committed or renewed, by Redis' clock.
     """
 
     consumer: str
     slots: int
-    at_work: int
+    held_slots: int
     ms_ago: int
 
 

@@ -1,5 +1,6 @@
 """Requests that only read: due messages, counts, consumers, pages of queues."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -29,13 +30,15 @@ def headers(queues: TopicQueues, consumer: str) -> Request[list[Header]]:
 
 def consumers(queues: TopicQueues, now_ms: int) -> Request[list[ConsumerSeen]]:
     """List the consumers that Redis remembers, the last seen first. now_ms: Redis' time."""
-    reads = [("HGETALL", queues.keys.consumers(slot)) for slot in queues.slots]
-    return Request((), lambda replies: _consumers_of(replies, now_ms), reads)
+    headers = [("HGETALL", queues.keys.consumers(slot)) for slot in queues.slots]
+    claims = [("HGETALL", queues.keys.claims(slot)) for slot in queues.slots]
+    return Request((), lambda replies: _consumers_of(*_halves(replies), now_ms), headers + claims)
 
 
-def _consumers_of(hashes: Iterable[Any], now_ms: int) -> list[ConsumerSeen]:
+def _consumers_of(headers: list[Any], claims: list[Any], now_ms: int) -> list[ConsumerSeen]:
+    held = Counter(name for of_slot in claims for name in _holders_of(of_slot))
     found: dict[str, list[Header]] = {}
-    for of_slot in hashes:
+    for of_slot in headers:
         for name, text in fields_of(of_slot):
             if not name.startswith(b"@"):  # else it is the slot's own
                 found.setdefault(name.decode(), []).append(Header.parse(text))
@@ -43,12 +46,21 @@ def _consumers_of(hashes: Iterable[Any], now_ms: int) -> list[ConsumerSeen]:
         ConsumerSeen(
             name,
             len(of_slots),
-            sum(header.last_seq > header.settled for header in of_slots),
+            held[name],
             max(0, now_ms - max(header.seen_ms for header in of_slots)),
         )
         for name, of_slots in found.items()
     ]
     return sorted(seen, key=lambda consumer: (consumer.ms_ago, consumer.consumer))
+
+
+def _holders_of(claims: Any) -> set[str]:
+    """Return the consumers with claims in a slot, from its records, except empty claims."""
+    return {
+        field.decode().rsplit(":", 2)[0]
+        for field, record in fields_of(claims)
+        if record.split()[1] != b"0"  # the stamp: see lua/include/records.lua
+    }
 
 
 def epochs(queues: TopicQueues, slots: Sequence[int]) -> Request[list[int]]:

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from rmq_spark.topics.parsers import moment
+from rmq_spark.topics.parsers import moment, ms_since_1970
 from rmq_spark.topics.scores import AT_ONCE, HIGHEST_SCORE, LOWEST_SCORE
 from rmq_spark.topics.topic_type import TopicType
 
@@ -29,7 +29,7 @@ class FixedTime(TopicType):
     def number_of(self, value: Any) -> int | None:
         """Turn ms since 1970, or a datetime that knows its zone, into ms since 1970."""
         if isinstance(value, datetime) and value.tzinfo is not None:
-            return int(value.timestamp() * 1000)
+            return ms_since_1970(value)
         return super().number_of(value)
 
     def score_of(self, value: Any) -> Any:

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
 from rmq_spark.errors import InvalidOption
@@ -17,6 +17,10 @@ HIGHEST_WHOLE = 2**31 - 1
 _MOMENT_EXAMPLE = "2030-01-01T08:00:00+01:00"
 ACCEPTED_RELATIVE = "30s (from now), -1h (ago), now, ISO 8601 with a zone, or ms since 1970"
 _RELATIVE = re.compile(r"\s*([+-]?)\s*([0-9]+(?:\.[0-9]+)?\s*[A-Za-z]+)\s*")
+# People count seconds, but a number means ms: at the command line, a smaller one than this (1973)
+# is a mistake, except 0.
+_EARLIEST_TYPED_MS = 10**11
+_START = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 _MOST_DIGITS = 20  # Python refuses to read a number of some thousand digits
 
@@ -103,18 +107,29 @@ def _moment_ms(text: str) -> int:
         raise NotAccepted from None
     if time.tzinfo is None:
         raise NotAccepted("has no time zone")
-    return int(time.timestamp() * 1000)
+    return ms_since_1970(time)
+
+
+def ms_since_1970(time: datetime) -> int:
+    """Convert a time with a zone to ms since 1970, exactly: a float would lose a millisecond."""
+    return (time - _START) // timedelta(milliseconds=1)
 
 
 def moment_or_relative(now_ms: Callable[[], int]) -> Parser[int]:
-    """Make a parser of times that may be relative to now. now_ms: reads the clock."""
+    """Make a parser of times that people type, which may be relative to now.
+
+    It refuses numbers of ms that look like seconds. now_ms: reads the clock.
+    """
 
     def read(text: str) -> int:
         if text.strip() == "now":
             return now_ms()
         match = _RELATIVE.fullmatch(text)
         if match is None:
-            return _moment_ms(text)
+            time_ms = _moment_ms(text)
+            if _WHOLE.fullmatch(text) and 0 < time_ms < _EARLIEST_TYPED_MS:
+                raise _seconds_typed(time_ms)
+            return time_ms
         wait_ms = _duration_within(match[2], 0, HIGHEST_SCORE)
         time_ms = now_ms() + (-wait_ms if match[1] == "-" else wait_ms)
         if not 0 <= time_ms <= HIGHEST_SCORE:
@@ -122,6 +137,12 @@ def moment_or_relative(now_ms: Callable[[], int]) -> Parser[int]:
         return time_ms
 
     return Parser(read, ACCEPTED_RELATIVE)
+
+
+def _seconds_typed(number: int) -> NotAccepted:
+    time = datetime.fromtimestamp(number / 1000, UTC).isoformat(timespec="milliseconds")
+    accepted = f"{number}s if you mean seconds from now, {number}000 if you mean seconds since 1970"
+    return NotAccepted(f"would be {time.replace('+00:00', 'Z')}", accepted)
 
 
 def duration_or_whole(low_ms: int, high_ms: int) -> Parser[int]:

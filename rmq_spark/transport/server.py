@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 import redis
 from redis import exceptions as redis_errors
@@ -68,6 +69,11 @@ class Server:
     def address(self) -> str:
         """The address of the server, without credentials."""
         return self._options.address
+
+    @property
+    def username(self) -> str | None:
+        """The user that the connection logs in as; None for Redis' default user."""
+        return self._options.username or urlsplit(self._options.url).username
 
     @property
     def command_options(self) -> tuple[str, ...]:

@@ -60,6 +60,15 @@ def test_a_time_may_be_a_duration_from_now(rmq):
     assert peeked("--from", "-2h", "--until", "-30m") == {"ago"}
 
 
+@pytest.mark.parametrize("name", ["--fixed-time", "--from"])
+def test_a_time_in_seconds_is_not_taken_for_one_in_1970(rmq, name):
+    rmq.topic()
+    command = ("send", "Orders", "m") if name == "--fixed-time" else ("peek", "Orders")
+    done = rmq(*command, name, "30")
+    said = f"{name}='30' would be 1970-01-01T00:00:00.030Z. Accepted: 30s if you mean seconds from"
+    assert (done.code, said in done.err) == (2, True)
+
+
 def test_dead_messages_are_chosen_by_how_long_ago_and_come_back_later(rmq):
     queue = rmq.topic()
     queue.server.client.zadd(queue.keys.dead(0), {"lately": queue.now_ms() - 1000, "old": 1000})
@@ -139,11 +148,21 @@ def test_a_value_that_a_topic_needs_and_does_not_get_is_named(rmq):
 def test_other_queues_times_and_slots_are_looked_at(rmq):
     queue = rmq.topic()
     bury(queue, b"d0", b"d1", b"d2")
-    found = rmq("peek", "Orders", "--queue", "dead", "--from", "1001", "--json").lines
+    found = rmq(
+        "peek", "Orders", "--queue", "dead", "--from", "1970-01-01T00:00:01.001Z", "--json"
+    ).lines
     assert {entry["content"] for entry in found} == {"d1", "d2"}
     slot = queue.definition.slot_of(b"d0")
     (only,) = rmq(
-        "peek", "Orders", "--queue", "all", "--slots", str(slot), "--until", "1001", "--json"
+        "peek",
+        "Orders",
+        "--queue",
+        "all",
+        "--slots",
+        str(slot),
+        "--until",
+        "1970-01-01T00:00:01.001Z",
+        "--json",
     ).lines
     assert (only["content"], only["diedAt"]) == ("d0", "1970-01-01T00:00:01.000Z")
     assert len(rmq("peek", "Orders", "--queue", "dead", "-n", "2", "--json").lines) == 2
@@ -156,7 +175,7 @@ def test_a_filter_that_matches_nothing_says_so(rmq):
     assert (rmq("peek", "Orders", "--json").code, rmq("peek", "Orders", "--json").out) == (3, "")
     for command in ("requeue", "purge"):
         extra = ["--yes"] if command == "purge" else []
-        done = rmq(command, "Orders", "--all", "--from", "5", *extra)
+        done = rmq(command, "Orders", "--all", "--from", "-1h", *extra)
         assert (done.code, "0 messages" in done.out) == (3, True)
 
 
@@ -274,7 +293,7 @@ def test_contents_that_are_no_text_are_named_as_the_shell_has_them(rmq):
     assert rmq("cancel", "Orders", b"\xff\xfe").code == 0
     bury(queue, b"\xff")
     assert rmq("requeue", "Orders", b"\xff").code == 0
-    assert rmq("send", "Orders", b"\xfe", "--fixed-time", "99").code == 0
+    assert rmq("send", "Orders", b"\xfe", "--fixed-time", "0").code == 0
 
 
 def test_a_terminal_without_unicode_gets_escapes_and_json_that_can_be_read(rmq):

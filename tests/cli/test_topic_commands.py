@@ -174,7 +174,7 @@ def test_what_was_done_is_told_as_json(rmq):
     assert told("alter", "Orders", "--retries", "0")["maxRetries"] == 0
     assert told("pause", "Orders")["paused"] is True
     assert told("resume", "Orders")["paused"] is False
-    sent = told("send", "Orders", "a", "a", "b", "--fixed-time", "99")
+    sent = told("send", "Orders", "a", "a", "b", "--fixed-time", "0")
     assert sent == {"topic": "Orders", "new": 2, "merged": 1}
     assert told("cancel", "Orders", "a") == {"topic": "Orders", "messages": 1}
     assert told("requeue", "Orders", "--all") == {"topic": "Orders", "messages": 0}
@@ -197,14 +197,31 @@ def loops(broker):
         consumer.poll(3).rollback()
 
 
-def test_after_the_end_of_a_consumer_nothing_is_at_work(rmq):
+def test_after_the_end_of_a_consumer_it_holds_no_slot(rmq):
     queue = rmq.topic()
     queue.send([f"m{n}" for n in range(20)], fixed_time=99)
     loops(rmq.broker)
     (group,) = rmq("show", "Orders", "--json").json["groups"]
     assert group["queues"][1] == {"queue": "prepare", "messages": 0, "due": 0}
     assert len(group["consumers"]) == 3
-    assert [seen["atWork"] for seen in group["consumers"]] == [0, 0, 0]
+    assert [seen["heldSlots"] for seen in group["consumers"]] == [0, 0, 0]
+
+
+def test_a_consumer_whose_lease_has_ended_holds_nothing_that_others_have_taken(rmq):
+    queue = rmq.topic(slots=1)
+    queue.send(["a", "b"], fixed_time=99)
+    rmq.broker.consumer("Orders", "dying", visibility_timeout="1ms").poll()
+
+    def held():
+        (group,) = rmq("show", "Orders", "--json").json["groups"]
+        return {seen["consumer"]: seen["heldSlots"] for seen in group["consumers"]}
+
+    assert held() == {"dying": 1}
+    other = rmq.broker.consumer("Orders", "other")
+    batch = other.poll(1)
+    assert held() == {"dying": 0, "other": 1}
+    batch.commit()
+    assert held() == {"dying": 0, "other": 0}
 
 
 def test_a_lease_that_was_ended_is_no_time_long_past(rmq):

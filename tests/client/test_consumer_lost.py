@@ -236,7 +236,7 @@ def test_a_closed_consumer_leaves_its_messages_in_the_store_at_once(broker, topi
         consumer.poll()
     figures = topic.figures()
     assert (figures.store.count, figures.store.due, figures.prepare.count) == (50, 50, 0)
-    assert [seen.at_work for seen in topic.ask(reading.consumers, topic.now_ms())] == [0]
+    assert [seen.held_slots for seen in topic.ask(reading.consumers, topic.now_ms())] == [0]
 
 
 def test_a_start_leaves_in_the_store_what_an_earlier_one_held(broker, topic):

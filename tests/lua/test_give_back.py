@@ -111,7 +111,7 @@ def test_the_consumer_is_no_longer_at_work(slot):
     header = slot.header()
     assert (header.run, header.settled, header.last_seq, header.last_ordinal) == (1, 4, 4, 3)
     assert header.seen_ms > claimed_ms
-    assert [seen.at_work for seen in slot.queue.ask(reading.consumers, slot.now_ms())] == [0]
+    assert [seen.held_slots for seen in slot.queue.ask(reading.consumers, slot.now_ms())] == [0]
 
 
 def test_settled_never_goes_back(slot):
