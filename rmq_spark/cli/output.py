@@ -57,9 +57,12 @@ def messages_text(how_many: int) -> str:
     return count_text(how_many, "message")
 
 
-def count_text(how_many: int, what: str) -> str:
-    """Format a number of things, such as ``1 slot`` or ``64 slots``."""
-    return f"{how_many:,} {what}{'' if how_many == 1 else 's'}"
+def count_text(how_many: int, one: str, several: str = "") -> str:
+    """Format a number of things, such as ``1 slot`` or ``64 slots``.
+
+    several: the plural, unless it is the singular with an s.
+    """
+    return f"{how_many:,} {one if how_many == 1 else several or f'{one}s'}"
 
 
 def print_json(value: Any) -> None:

@@ -9,6 +9,7 @@ from rmq_spark.cli.arguments import Group, Json, Topic, Yes, option_help
 from rmq_spark.cli.output import (
     age_text,
     confirm,
+    count_text,
     messages_text,
     print_json,
     print_line,
@@ -144,10 +145,7 @@ def alter(
     if remove_group is not None:
         gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
     altered = broker.definition(topic)
-    lost = ""
-    if gone:
-        were = "was" if gone["messages"] == 1 else "were"
-        lost = f", {messages_text(gone['messages'])} of group {remove_group} {were} deleted"
+    lost = f"; removed group {remove_group} with {messages_text(gone['messages'])}" if gone else ""
     print_result(as_json, f"{topic}: {_summary(altered)}{lost}", **definition_json(altered), **gone)
 
 
@@ -222,8 +220,7 @@ def lower_epochs(
     """
     lowered = broker_of(context).lower_epochs(topic, group=group)
     nothing = "" if lowered else "; check the name of the topic and the address of Redis"
-    slots = "1 slot" if lowered == 1 else f"{lowered} slots"
-    text = f"{topic}: epoch reset in {slots}{nothing}"
+    text = f"{topic}: epoch reset in {count_text(lowered, 'slot')}{nothing}"
     print_result(as_json, text, topic=topic, slots=lowered)
 
 
@@ -311,7 +308,8 @@ def _row(topic: TopicDefinition) -> tuple[Any, ...]:
 
 def _summary(topic: TopicDefinition) -> str:
     parts = [
-        f"{topic.type}, {topic.slot_amount} slots, {topic.max_retries} retries",
+        f"{topic.type}, {count_text(topic.slot_amount, 'slot')}, "
+        f"{count_text(topic.max_retries, 'retry', 'retries')}",
         f"backoff {_backoff(topic)}",
         f"groups {', '.join(map(group_text, topic.groups))}",
         *(["exclusive"] if topic.exclusive else []),

@@ -263,8 +263,8 @@ class Broker:
         if left.messages and not drop:
             raise GroupNotEmpty(
                 f"The consumer group {group_text(wanted)} of topic {name} holds {left.messages} "
-                f"messages: {left.store.count} stored, {left.prepare.count} in work, "
-                f"{left.retry.count} waiting for a retry, {left.dead.count} dead. Let a query read "
+                f"message{'' if left.messages == 1 else 's'}: {left.store.count} stored, "
+                f"{left.prepare.count} in work, {left.retry.count} waiting for a retry, {left.dead.count} dead. Let a query read "
                 "them first, or delete them with drop=True (--drop)."
             )
         new = old.changed(groups=tuple(known for known in old.groups if known != wanted))

@@ -167,14 +167,15 @@ class Queue:
     def purge(
         self,
         contents: Contents,
-        kind: QueueKind = QueueKind.DEAD,
+        kind: QueueKind | str = QueueKind.DEAD,
         *,
         slot_basis: bytes | str | None = None,
     ) -> int:
         """Delete contents from one queue for good. Return how many were there.
 
-        contents, slot_basis: as for cancel.
+        contents, slot_basis: as for cancel. kind: a QueueKind or its text.
         """
+        kind = QueueKind(kind)
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
         pairs = {slot: [v for c in wanted for v in ("", c)] for slot, wanted in by_slot.items()}
         return self.ask(sending.purge, pairs, kind)
@@ -197,14 +198,16 @@ class Queue:
         """Return the sizes of all queues and the counters, summed up over all slots."""
         return self.ask(reading.figures)
 
-    def pages(self, kind: QueueKind, slot: int, scores: Bounds = UNBOUNDED) -> Iterator[Page]:
+    def pages(self, kind: QueueKind | str, slot: int, scores: Bounds = UNBOUNDED) -> Iterator[Page]:
         """Yield one queue of one slot page by page. A message that stays in it comes once.
 
-        scores: the range to read. Raises InvalidOption for a slot that does not exist.
+        kind: a QueueKind or its text. scores: the range to read. Raises InvalidOption for a slot or
+        kind that does not exist.
         """
         self.definition.check_slot(slot)
+        of_kind = QueueKind(kind)
         return pages_after_each_other(
-            lambda after: self.ask(reading.page, kind, slot, scores, after)
+            lambda after: self.ask(reading.page, of_kind, slot, scores, after)
         )
 
     def now_ms(self) -> int:

@@ -42,7 +42,10 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     arguments: the job's name and its own arguments; by default those of this process. program: the
     command before the job's name, for the help.
     """
-    given = new_parser(program).parse_args(arguments)
+    parser = new_parser(program)
+    given = parser.parse_args(arguments)
+    if given.job is None:
+        parser.error(f"no job is named. Accepted: {', '.join(MODULES)}")
     return run(given.job, given)
 
 
@@ -59,7 +62,8 @@ def new_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = parser.add_subparsers(metavar="NAME", required=True, title="jobs")
+    names = parser.add_subparsers(metavar="NAME", title="jobs")
+    parser.set_defaults(job=None)
     for module in MODULES.values():
         job: Job = import_module(module).JOB
         one = names.add_parser(

@@ -19,7 +19,8 @@ DELAY = Option(
 LOG_CONTENTS = Option(
     "logContents",
     FLAG,
-    "Whether the log of a failure shows the first 80 characters of the message",
+    "Whether the log of a failure shows the first 80 characters of the message, and the text of "
+    "the error, which may quote more of it. Otherwise it shows the class of the error",
     default="true",
 )
 LISTENER = OptionTable("each_message", (TIMEOUT, DELAY, LOG_CONTENTS, *CONNECTION.options))

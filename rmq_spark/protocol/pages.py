@@ -6,6 +6,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple
 
+from rmq_spark.errors import InvalidOption
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
 
@@ -17,6 +18,14 @@ class QueueKind(StrEnum):
     PREPARE = "prepare"
     RETRY = "retry"
     DEAD = "dead"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "QueueKind":
+        """Find a kind in any case. Raises InvalidOption for another value."""
+        for kind in cls:
+            if isinstance(value, str) and value.strip().lower() == kind:
+                return kind
+        raise InvalidOption(f"The queue {value!r} is not accepted. Accepted: {', '.join(cls)}.")
 
 
 @dataclass(frozen=True)

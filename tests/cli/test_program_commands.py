@@ -85,6 +85,7 @@ def test_a_job_gets_the_options_of_the_connection_and_its_own(rmq):
     done = rmq("job", "expire", "--topics", "Ord.*")
     assert (done.code, done.out) == (0, "Orders: 0 messages given back\n"), done.err
     assert rmq("job", "expire", "--help").out.startswith("usage: rmq job expire ")
+    assert "Accepted: send, relay_outbox, export" in rmq("job").err
     for wrong in (["job"], ["job", "expires"], ["job", "expire", "--topic", "("]):
         assert rmq(*wrong).code == 2
 

@@ -53,6 +53,11 @@ def test_the_command_that_deletes_what_is_in_the_way_deletes_that(rmq):
     assert rmq.broker.find("Orders") is None
 
 
+def test_one_slot_and_one_retry_are_not_several(rmq):
+    done = rmq("create", "One", "--type", "Priority", "--slots", "1", "--retries", "1")
+    assert "Priority, 1 slot, 1 retry;" in done.out
+
+
 def test_topics_are_chosen_by_a_regular_expression(rmq):
     rmq.topic("A.one")
     rmq.topic("A.two")
@@ -81,9 +86,9 @@ def test_a_group_with_messages_goes_only_with_drop(rmq):
     queue = rmq.topic(groups=["", "audit"])
     queue.send(["m"], fixed_time=99)
     kept = rmq("alter", "Orders", "--remove-group", "audit")
-    assert (kept.code, "holds 1 messages" in kept.err) == (1, True)
+    assert (kept.code, "holds 1 message: 1 stored" in kept.err) == (1, True)
     gone = rmq("alter", "Orders", "--remove-group", "audit", "--drop")
-    assert (gone.code, "1 message of group audit was deleted" in gone.out) == (0, True)
+    assert (gone.code, "removed group audit with 1 message" in gone.out) == (0, True)
 
 
 def test_a_group_without_a_name_is_none(rmq):

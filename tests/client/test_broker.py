@@ -370,6 +370,22 @@ def test_a_sender_of_a_deleted_topic_is_told(broker, monkeypatch):
     assert broker.server.command("EXISTS", sender.keys.store(0)) == 0
 
 
+@pytest.mark.parametrize("kind", ["nix", "sto", None])
+def test_a_queue_that_does_not_exist_is_refused(broker, kind):
+    broker.create("T", "FixedTime", 1)
+    for ask in (lambda q: q.purge(["m"], kind), lambda q: q.pages(kind, 0)):
+        with pytest.raises(InvalidOption, match=r"Accepted: store, prepare, retry, dead\."):
+            ask(broker.queue("T"))
+
+
+def test_the_text_of_a_queue_is_accepted(broker):
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    queue.send(["m"], fixed_time=99)
+    assert [page.contents for page in queue.pages("Store", 0)] == [[b"m"]]
+    assert queue.purge(["m"], "STORE") == 1
+
+
 def test_a_definition_that_was_just_read_is_not_read_again(broker, monkeypatch):
     broker.create("T", "FixedTime", 1)
     sender = broker.queue("T")

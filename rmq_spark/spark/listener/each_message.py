@@ -69,8 +69,8 @@ def each_message(
     source, and logContents. ``RMQ_REDIS_URL`` is read on the driver, in this call.
 
     Each failure is logged with its topic, slot, claim, error, and the first 80 characters of the
-    message. Set the option ``logContents`` to ``false`` to leave out these characters; the text of
-    the error is still logged.
+    message. Set the option ``logContents`` to ``false`` to leave out these characters and the text
+    of the error, which may quote the message; the class of the error is still logged.
 
     The function is pickled in this call. Beside each Python worker, it runs in a process of its own
     that lives as long as the worker, or until it is idle for a minute. It can therefore open a

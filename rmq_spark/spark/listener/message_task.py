@@ -267,8 +267,11 @@ class MessageTask:
         for failure in failures[: _ERRORS_A_TASK - len(outcome.errors)]:
             topic, slot, claim_id = claims[first]
             named = self._messages_named(contents[first], len(failure.rows))
+            # The text of an error may quote the content.
+            shown = self.options.log_contents
+            reason = failure.reason if shown else failure.reason.partition(":")[0]
             outcome.errors.append(
-                f"topic {topic}, slot {slot}, claim {claim_id}, {named}: {failure.reason}"
+                f"topic {topic}, slot {slot}, claim {claim_id}, {named}: {reason}"
             )
             first += len(failure.rows)
 

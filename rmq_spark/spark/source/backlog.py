@@ -87,9 +87,10 @@ class Backlog:
         if self._held:
             held_back = "the topic is paused" if paused else "other consumers hold them"
             _log.warning(
-                "rmq: topic %s: the query ends with %d due messages unread: %s",
+                "rmq: topic %s: the query ends with %d due message%s unread: %s",
                 self._topic,
                 self._held,
+                "" if self._held == 1 else "s",
                 NOT_READ if self._unread and not paused else held_back,
             )
         self._left = 0

@@ -239,12 +239,13 @@ def test_the_log_names_a_message_that_is_no_text_and_counts_those_beside_it(rmq,
 
 def test_the_log_names_no_message_where_contents_are_not_to_be_logged(rmq, claimed, caplog):
     def refuse(message):
-        raise ValueError("no")
+        raise ValueError(f"no: {message.content}")
 
     queue, frame = claimed(1)
     with caplog.at_level(logging.WARNING, "rmq_spark"):
         listener(rmq, refuse, options={"logContents": "false"})(frame, 1)
     assert f"topic {queue.definition.name}, slot 0, claim " in logged(caplog)
+    assert "1 message: ValueError" in logged(caplog)
     assert "m0" not in logged(caplog)
 
 
