@@ -1,7 +1,7 @@
 """Commands on topics: create, list, show, alter, pause, resume, delete, lower-epochs."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -22,6 +22,7 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import check_agrees, command_line, queue_command
 from rmq_spark.errors import InvalidOption
 from rmq_spark.exit_codes import NOTHING_FOUND
+from rmq_spark.options.option import Option
 from rmq_spark.options.topic_options import (
     GROUPS,
     MAX_RETRIES,
@@ -36,11 +37,11 @@ from rmq_spark.topics.definition import (
     DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
     TopicDefinition,
-    check_slot_amount,
     group_text,
 )
 from rmq_spark.topics.durations import duration_text
 
+T = TypeVar("T")
 Retries = Annotated[int | None, typer.Option(help=option_help(MAX_RETRIES))]
 Backoff = Annotated[str | None, typer.Option(help=option_help(RETRY_BACKOFF))]
 
@@ -69,7 +70,9 @@ def list_topics(
 def create(
     context: typer.Context,
     topic: Topic,
-    topic_type: Annotated[str, typer.Option("--type", help=option_help(TOPIC_TYPE))],
+    topic_type: Annotated[
+        str | None, typer.Option("--type", help=f"{option_help(TOPIC_TYPE)} Required.")
+    ] = None,
     slots: Annotated[
         int | None,
         typer.Option(help=f"{option_help(SLOT_AMOUNT)} Without it: {DEFAULT_SLOT_AMOUNT}."),
@@ -88,13 +91,16 @@ def create(
     """Create a topic.
 
     A topic that exists with this type, and with this number of slots if you give one, stays as it
-    is. You cannot change the
-    type or the number of slots later; change other settings with rmq alter.
+    is. You cannot change the type or the number of slots later; change other settings with rmq
+    alter.
     """
+    if topic_type is None:
+        raise InvalidOption(f"--type is missing. Accepted: {TOPIC_TYPE.parser.accepted_plain}.")
+    of_type = _parsed(TOPIC_TYPE, "--type", topic_type)
+    amount = None if slots is None else _parsed(SLOT_AMOUNT, "--slots", str(slots))
     broker = broker_of(context)
-    found, of_type = broker.find(topic), TOPIC_TYPE.parse(topic_type)
+    found = broker.find(topic)
     if found is not None:
-        amount = None if slots is None else check_slot_amount(slots)
         remedy = (
             f"To use it as it is, leave out rmq create: {command_line(broker, 'show', topic)} "
             "shows it. For another one, choose another name, or delete this one with all its "
@@ -104,7 +110,7 @@ def create(
     settings: dict[str, Any] = _settings(retries, backoff)
     if groups is not None:
         settings["groups"] = GROUPS.parse(groups)
-    made = broker.create(topic, of_type, slots, **settings, exclusive=exclusive)
+    made = broker.create(topic, of_type, amount, **settings, exclusive=exclusive)
     text = f"{topic}: {'exists already' if found else 'created'}: {_summary(made)}"
     print_result(as_json, text, created=not found, **definition_json(made))
 
@@ -127,7 +133,10 @@ def alter(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Change retries, backoff or consumer groups of a topic."""
+    """Change retries, backoff or consumer groups of a topic.
+
+    The type and the number of slots are fixed forever.
+    """
     changes = _settings(retries, backoff)
     if exclusive is not None:
         changes["exclusive"] = exclusive
@@ -289,8 +298,20 @@ def _first(queue: dict[str, Any], expire: str) -> str:
 
 
 def _settings(retries: int | None, backoff: str | None) -> dict[str, Any]:
-    given = {"max_retries": retries, "retry_backoff": backoff}
-    return {name: value for name, value in given.items() if value is not None}
+    settings: dict[str, Any] = {}
+    if retries is not None:
+        settings["max_retries"] = _parsed(MAX_RETRIES, "--retries", str(retries))
+    if backoff is not None:
+        settings["retry_backoff"] = _parsed(RETRY_BACKOFF, "--backoff", backoff)
+    return settings
+
+
+def _parsed(option: Option[T], flag: str, text: str) -> T:
+    """Parse an option that the command line calls ``flag``. Raises InvalidOption with that name."""
+    try:
+        return option.parse(text)
+    except InvalidOption as error:
+        raise InvalidOption(str(error).replace(option.name, flag, 1)) from None
 
 
 def _row(topic: TopicDefinition) -> tuple[Any, ...]:

@@ -64,27 +64,30 @@ class Broker:
         """Return the definition of a topic. Raises UnknownTopic if it does not exist."""
         return self._read(name)[1]
 
-    def _read(self, name: str) -> tuple[bytes, TopicDefinition]:
-        """Return the definition of a topic as Redis keeps it, and parsed. Raises UnknownTopic."""
+    def _read(self, name: str, *, use: bool = False) -> tuple[bytes, TopicDefinition]:
+        """Return the definition of a topic as Redis keeps it, and parsed. Raises UnknownTopic.
+
+        use: whether the caller sends or reads, so that the error says how to create the topic.
+        """
         check_topic_name(name)
         text = self.server.command("HGET", topics_key(self.key_prefix), name)
-        return text, self._parsed(name, text)
+        return text, self._parsed(name, text, use)
 
-    def _parsed(self, name: str, text: bytes | None) -> TopicDefinition:
-        if not text:
-            raise UnknownTopic(
-                f"{describe_missing(self, name)} Create it with {creation(self, name)}, with "
-                "broker.create, or with a first write that sets topicType. A reader never creates "
-                "a topic."
-            )
-        return TopicDefinition.from_json(name, text)
+    def _parsed(self, name: str, text: bytes | None, use: bool) -> TopicDefinition:
+        if text:
+            return TopicDefinition.from_json(name, text)
+        remedy = (
+            f" Create it with {creation(self, name)}, with broker.create, or with a first write "
+            "that sets topicType. A reader never creates a topic."
+        )
+        raise UnknownTopic(f"{describe_missing(self, name)}{remedy if use else ''}")
 
     def definitions(self, names: Sequence[str]) -> list[TopicDefinition]:
         """Return the definitions of several topics in one round trip. Raises UnknownTopic."""
         if not names:
             return []
         texts = self.server.command("HMGET", topics_key(self.key_prefix), *names)
-        return [self._parsed(name, text) for name, text in zip(names, texts, strict=True)]
+        return [self._parsed(name, text, True) for name, text in zip(names, texts, strict=True)]
 
     def topics(
         self, is_wanted: Callable[[str], object] = lambda name: True
@@ -124,7 +127,7 @@ class Broker:
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
             if new.paused:
                 self._mark_slots(name)
-        found = self.definition(name)
+        found = self._read(name, use=True)[1]
         check_agrees(
             found,
             topic_type,
@@ -264,8 +267,9 @@ class Broker:
             raise GroupNotEmpty(
                 f"The consumer group {group_text(wanted)} of topic {name} holds {left.messages} "
                 f"message{'' if left.messages == 1 else 's'}: {left.store.count} stored, "
-                f"{left.prepare.count} in work, {left.retry.count} waiting for a retry, {left.dead.count} dead. Let a query read "
-                "them first, or delete them with drop=True (--drop)."
+                f"{left.prepare.count} in work, {left.retry.count} waiting for a retry, "
+                f"{left.dead.count} dead. Let a query read them first, or delete them "
+                "with drop=True (--drop)."
             )
         new = old.changed(groups=tuple(known for known in old.groups if known != wanted))
         if not self._replace(name, text, new.to_json()):
@@ -313,7 +317,7 @@ class Broker:
         group if the topic has no default group. Raises InvalidOption for a group that the topic
         does not have.
         """
-        topic = self.definition(name)
+        topic = self._read(name, use=True)[1]
         if group is None:
             of = topic.usual_group
         else:

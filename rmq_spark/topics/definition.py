@@ -242,8 +242,9 @@ def parse_settings(done: str, settings: dict[str, Any]) -> dict[str, Any]:
     """
     unknown = sorted(set(settings) - set(CHANGEABLE))
     if unknown:
+        accepted = ("slot_amount", *CHANGEABLE) if done == "set" else CHANGEABLE
         raise InvalidOption(
-            f"{', '.join(unknown)} of a topic cannot be {done}. Accepted: {', '.join(CHANGEABLE)}."
+            f"{', '.join(unknown)} of a topic cannot be {done}. Accepted: {', '.join(accepted)}."
         )
     fields = dict(settings)
     if "retry_backoff" in fields:

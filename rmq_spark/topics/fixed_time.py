@@ -19,7 +19,7 @@ class FixedTime(TopicType):
     value_name = "fixedTime"
     keyword = "fixed_time"
     lowest = AT_ONCE
-    accepted = f"ms since 1970, {lowest} to {HIGHEST_SCORE}, or a time with a zone"
+    accepted = f"ms since 1970, {lowest} (now) to {HIGHEST_SCORE}, or a time with a zone"
     parser = moment("ms since 1970 (`0`: now)")
     meaning = "when it is due"
     can_be_past = True

@@ -53,6 +53,21 @@ def test_the_command_that_deletes_what_is_in_the_way_deletes_that(rmq):
     assert rmq.broker.find("Orders") is None
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--type is missing. Accepted: RangeMerge, Priority, FixedTime."),
+        (["--type", "Fixed"], "--type='Fixed' is unknown. Accepted: RangeMerge"),
+        (["--type", "Priority", "--slots", "3"], "--slots='3' is not accepted. Accepted: a power"),
+        (["--type", "Priority", "--retries", "99"], "--retries='99' is not accepted"),
+        (["--type", "Priority", "--backoff", "10"], "--backoff='10' is not a duration"),
+    ],
+)
+def test_a_setting_that_is_refused_is_called_as_it_was_typed(rmq, arguments, said):
+    done = rmq("create", "V", *arguments)
+    assert (done.code, said in done.err) == (2, True)
+
+
 def test_one_slot_and_one_retry_are_not_several(rmq):
     done = rmq("create", "One", "--type", "Priority", "--slots", "1", "--retries", "1")
     assert "Priority, 1 slot, 1 retry;" in done.out

@@ -107,6 +107,11 @@ def test_bad_settings_are_refused_and_write_nothing(broker, settings):
     assert all_keys(broker) == []
 
 
+def test_a_wrong_name_of_the_number_of_slots_names_the_right_one(broker):
+    with pytest.raises(InvalidOption, match=r"slots of a topic .* Accepted: slot_amount, max_retr"):
+        broker.create("T", "Priority", slots=3)
+
+
 def test_what_may_change_is_changed_and_the_rest_kept(broker):
     broker.create("T", "Priority", 8, max_retries=3)
     changed = broker.alter(
@@ -409,3 +414,6 @@ def test_an_unknown_topic_is_told_with_the_nearest_names(broker):
         broker.queue("orders.nw")
     with pytest.raises(UnknownTopic, match=r"exist on \S+ under the prefix \S+\. Create it with"):
         broker.queue("xyz")
+    with pytest.raises(UnknownTopic) as raised:
+        broker.delete("xyz")
+    assert "Create" not in str(raised.value)
