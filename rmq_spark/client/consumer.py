@@ -209,8 +209,10 @@ class Consumer:
         Gives back the last batch if it is not committed. Raises ConsumerMisused if another thread
         works on a batch of this consumer, or if the consumer is closed.
         """
-        if limit < 1:
-            raise InvalidOption(f"limit={limit} is not accepted. Accepted: 1 or more.")
+        if not isinstance(limit, int) or limit < 1:
+            raise InvalidOption(
+                f"limit={limit!r} is not accepted. Accepted: a whole number, 1 or more."
+            )
         with self._lock:
             self._check_may_poll()
             if self._is_at_work() and not (self._taken and self._taken._unread):

@@ -180,8 +180,10 @@ class TopicDefinition:
     def slot_of(self, basis: bytes | str) -> int:
         """Return the slot of a message with this slotBasis (or, without one, this content).
 
-        Text is hashed as UTF-8.
+        Text is hashed as UTF-8. Raises InvalidOption for another type.
         """
+        if not isinstance(basis, str | bytes):
+            raise InvalidOption(f"slot_basis={basis!r} is not accepted. Accepted: bytes or str.")
         return slot_of(basis.encode() if isinstance(basis, str) else basis, self.slot_amount)
 
     def check_slot(self, slot: int) -> int:

@@ -268,6 +268,8 @@ def test_a_visibility_timeout_that_is_none_is_refused(broker, topic, timeout):
 def test_a_limit_below_one_is_refused(broker, topic):
     with pytest.raises(InvalidOption, match="limit=0"):
         broker.consumer("T", "a").poll(limit=0)
+    with pytest.raises(InvalidOption, match=r"limit='3' .* a whole number, 1 or more"):
+        broker.consumer("T", "a").poll("3")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff", b"x" * 2**20])

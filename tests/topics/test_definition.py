@@ -265,3 +265,9 @@ def test_a_definition_that_cannot_be_read_is_an_error_of_ours(text):
 def test_a_flag_is_true_or_false_and_no_text(name, value):
     with pytest.raises(InvalidOption, match=rf"{name}=.* is not accepted. Accepted: True or False"):
         TopicDefinition("T", TopicType.PRIORITY, **{name: value})
+
+
+@pytest.mark.parametrize("basis", [3, None])
+def test_a_slot_basis_is_text_or_bytes(basis):
+    with pytest.raises(InvalidOption, match=rf"slot_basis={basis} .* Accepted: bytes or str"):
+        TopicDefinition("T", TopicType.PRIORITY, 4).slot_of(basis)

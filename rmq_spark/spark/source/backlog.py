@@ -15,6 +15,7 @@ NOT_READ = (
     "the query plans batches, but no task reads them, so no message is consumed. The function of "
     "foreachBatch must run an action on the DataFrame that it is given, such as write or collect"
 )
+_MOST_SLOTS_NAMED = 10
 
 
 class Backlog:
@@ -34,6 +35,7 @@ class Backlog:
         self.due_before_ms = due_before_ms
         self._left = 0  # messages that the query may still read
         self._held = 0  # due messages that it cannot claim
+        self._held_in: list[int] = []  # the slots of these
         self._counted: set[int] = set()  # slots whose due messages are part of _left
         self._planned: dict[int, int] = {}  # messages by slot in the batch in work
         self._unread = False  # whether no task has read the last batch
@@ -74,9 +76,12 @@ class Backlog:
         new = [slot for slot in slots if slot.slot not in self._counted]
         self._left += sum(slot.due + slot.held for slot in new)
         self._counted |= {slot.slot for slot in slots}
-        self._held = sum(
-            slot.held + (slot.due if slot.slot in self._given_up else 0) for slot in slots
-        )
+        held = {
+            slot.slot: slot.held + (slot.due if slot.slot in self._given_up else 0)
+            for slot in slots
+        }
+        self._held = sum(held.values())
+        self._held_in = [slot for slot, messages in held.items() if messages]
         return [slot for slot in slots if slot.slot not in self._given_up]
 
     def end(self, paused: bool) -> None:
@@ -85,7 +90,14 @@ class Backlog:
         paused: whether the topic is.
         """
         if self._held:
-            held_back = "the topic is paused" if paused else "other consumers hold them"
+            slots = ", ".join(map(str, self._held_in[:_MOST_SLOTS_NAMED]))
+            more = " and others" if len(self._held_in) > _MOST_SLOTS_NAMED else ""
+            held_back = (
+                "other consumers hold them until they commit or their lease ends "
+                f"(slots {slots}{more})"
+            )
+            if paused:
+                held_back = "the topic is paused"
             _log.warning(
                 "rmq: topic %s: the query ends with %d due message%s unread: %s",
                 self._topic,

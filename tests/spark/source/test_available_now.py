@@ -160,7 +160,9 @@ def test_it_ends_with_a_warning_when_another_holds_what_looks_due(rmq, caplog):
             _, batches = run_to_the_end(run, most=20)
     assert contents(flat(batches)) == []
     assert f"topic {queue.definition.name}: the query ends with" in logged(caplog)
-    assert "3 due messages unread: other consumers hold them" in logged(caplog)
+    slots = sorted(queue.definition.slot_of(content) for content in names(3))
+    assert "3 due messages unread: other consumers hold them until they commit" in logged(caplog)
+    assert f"lease ends (slots {', '.join(map(str, dict.fromkeys(slots)))})" in logged(caplog)
 
 
 def test_one_slot_whose_messages_others_hold_does_not_end_it_for_the_rest(rmq):
