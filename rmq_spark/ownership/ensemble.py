@@ -26,7 +26,7 @@ from rmq_spark.options.option import Values
 class EnsembleOptions:
     """A ZooKeeper ensemble, and the login. Its repr shows no secret.
 
-    hosts: host:port, separated by commas, with an optional path (chroot) behind the last. root: the
+    hosts: host:port, separated by commas, with an optional path (chroot) after the last. root: the
     path of all ZooKeeper nodes of rmq-spark, below the chroot. session_timeout_ms: others get the
     slots of a member that is out of touch for longer.
     """
