@@ -65,7 +65,9 @@ class Sentinels:
             "bind 127.0.0.1",
             f"dir {folder}",
             f"sentinel monitor {NAME} 127.0.0.1 {self.master.port} 2",
-            f"sentinel down-after-milliseconds {NAME} 1000",
+            # Longer than a busy machine keeps a server waiting: a second failover would lead to an
+            # empty server.
+            f"sentinel down-after-milliseconds {NAME} 3000",
             f"sentinel failover-timeout {NAME} 5000",
         ]
         if self._password is not None:
