@@ -10,8 +10,8 @@ unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 .PHONY: help demo cluster-demo bench test test-all explore faults outbox ownership-demo notebooks
 .PHONY: docs lint bench-peers audit
 
-# In two processes, each of which starts servers and a Spark of its own; ARGS="-n 4" takes four.
-PYTEST = .venv/bin/python -m pytest -n 2 --dist worksteal
+# In several processes, each of which starts servers and a Spark of its own; ARGS="-n 4" takes four.
+PYTEST = .venv/bin/python -m pytest --dist worksteal
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -34,11 +34,11 @@ bench: ## measure sending, receiving, latency and more into bench/results; ARGS=
 
 test: ## try everything once on real servers, in 10 minutes on two cores; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -m "not long" $(ARGS)
+	@$(PYTEST) -n 3 -m "not long" $(ARGS)
 
 test-all: ## run every test, as CI does; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) -n 2 $(ARGS)
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment

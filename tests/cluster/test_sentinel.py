@@ -19,6 +19,7 @@ def sentinels(executable):
         yield started
 
 
+@pytest.mark.long
 def test_a_failover_loses_nothing_that_the_replica_has_confirmed(sentinels):
     with Traffic(None, 8, **sentinels.options, minReplicas="1") as traffic:
         sentinels.master.kill()

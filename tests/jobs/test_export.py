@@ -50,6 +50,7 @@ def test_a_topic_goes_into_a_table_of_postgresql(trade, to_table):
     assert trade.count(stages) == 0  # those of ended exports
 
 
+@pytest.mark.long
 def test_what_the_table_or_the_transformation_refuses_goes_to_the_exceptions(trade, to_table):
     good = [order(n) for n in range(200)]
     bad = {
@@ -260,6 +261,7 @@ def test_a_fault_of_the_job_refuses_nothing(trade, to_table):
     assert to_table() == "1 messages done, 0 of them refused"
 
 
+@pytest.mark.long
 def test_more_refused_than_expected_fail_the_batch_and_come_again(trade, to_table):
     trade.orders([order(1), *(order(n, "BAD") for n in range(2, 12))])
     with pytest.raises(Exception, match="More than 5 messages of one batch were") as failure:
@@ -323,6 +325,7 @@ def test_files_get_each_message_once_and_the_exceptions_beside_them(trade, form,
     assert (refused.content, refused.topic) == (order("x"), "Orders")
 
 
+@pytest.mark.long
 def test_contents_may_stay_bytes(trade):
     trade.orders([b"\xff", b"a"])
     path = trade.folder / "out"

@@ -83,6 +83,7 @@ def test_an_outbox_in_the_embedded_database_begins_with_nothing(run, orders, tmp
     assert (tmp_path / "rmq-outbox").is_dir()
 
 
+@pytest.mark.long
 def test_the_console_shows_messages(run, orders, tmp_path):
     orders.send(["seen here"], fixed_time=0)
     arguments = ("--topic", "Orders", "--to", "console", "--once", "--checkpoint", "c")
@@ -119,6 +120,7 @@ def test_a_relay_that_is_asked_to_end_finishes_its_round(start, orders):
     assert "Traceback" not in ended(relay, signal.SIGINT)
 
 
+@pytest.mark.long
 def test_a_failure_is_one_line_without_secrets(run, orders):
     code, out, err = run(
         "requeue_dead", "--topic", "Orders", "-o", "redis.url=redis://u:sesame@[::1]:1"

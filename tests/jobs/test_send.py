@@ -22,6 +22,7 @@ def accepted(trade):
     return trade.broker.queue("Orders").figures().counters["accepted"]
 
 
+@pytest.mark.long
 def test_files_are_sent_again_at_each_start(trade):
     source = files(trade, 1, 2, 3)
     trade.job("send", *source, *SHAPE, "--where", "id > 1")

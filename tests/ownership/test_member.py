@@ -180,6 +180,7 @@ def test_while_it_cannot_know_it_claims_nothing_and_then_goes_on(root):
             member.stop()
 
 
+@pytest.mark.long
 def test_it_can_leave_while_zookeeper_is_gone(root):
     with LocalEnsemble() as own:
         options = EnsembleOptions(own.hosts, root, session_timeout_ms=20_000)
@@ -191,6 +192,7 @@ def test_it_can_leave_while_zookeeper_is_gone(root):
         assert member.between_batches() == {}
 
 
+@pytest.mark.long
 def test_a_server_that_hangs_is_as_good_as_none(root):
     with LocalEnsemble() as own:
         options = EnsembleOptions(own.hosts, root, session_timeout_ms=3000)

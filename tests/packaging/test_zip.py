@@ -3,6 +3,8 @@
 import shutil
 import subprocess
 
+import pytest
+
 from .conftest import SPARK_HOME
 
 JOB = """
@@ -34,6 +36,7 @@ print("received", *sorted(row.content for row in received))
 """
 
 
+@pytest.mark.long
 def test_as_py_files_it_sends_and_reads_after_register(wheel, local_redis, submitting, tmp_path):
     shutil.copy(wheel, tmp_path / "rmq_spark.zip")
     (tmp_path / "job.py").write_text(JOB)

@@ -130,6 +130,7 @@ def test_a_poison_message_dies_of_17_deliveries_and_comes_back_mended(rmq, spark
     assert [figures.store.count, figures.prepare.count, figures.dead.count] == [0, 0, 0]
 
 
+@pytest.mark.long
 def test_messages_of_a_slot_come_in_order_and_never_two_at_once(rmq, spark, listen, notes):
     note = notes.taker()
 

@@ -263,6 +263,7 @@ def test_output_mode_complete_is_refused_and_update_sends_nothing_it_should_not(
     assert queue.figures().store.count == 0
 
 
+@pytest.mark.long
 def test_contents_of_0_bytes_of_1_mib_and_of_any_bytes_make_the_round_trip(spark, rmq):
     name = rmq.name()
     frame = spark.sql(

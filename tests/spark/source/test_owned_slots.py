@@ -207,6 +207,7 @@ def test_a_query_that_stops_keeps_what_is_in_work_for_its_lease(rmq, owning):
     assert (prepare.count, prepare.due) == (8, 0)
 
 
+@pytest.mark.long
 def test_while_zookeeper_is_away_nothing_new_is_claimed(rmq, root):
     queue = rmq.due(8, SLOTS)
     with LocalEnsemble() as own:

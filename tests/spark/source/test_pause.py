@@ -3,6 +3,8 @@
 import logging
 import time
 
+import pytest
+
 from ...logs import logged
 from ...waiting import wait_until
 from ..driving import contents, names, send_due
@@ -108,6 +110,7 @@ def test_an_available_now_query_that_meets_a_pause_says_so(rmq, caplog):
     assert "no task reads them" not in logged(caplog)
 
 
+@pytest.mark.long
 def test_a_query_that_is_paused_comes_to_rest_and_can_be_stopped(spark, rmq):
     """What docs/consume.md says about stopping with nothing in work."""
     queue = rmq.due(50)

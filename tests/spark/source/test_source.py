@@ -152,6 +152,7 @@ def test_between_two_late_triggers_leases_are_renewed(spark, rmq):
     assert batches.contents() == names(8)
 
 
+@pytest.mark.long
 def test_stopping_a_query_gives_its_finished_batch_to_nobody(spark, rmq):
     """The sink has it, and Spark's commit log: another query must not get it a second time."""
     queue = rmq.due(8)
@@ -195,6 +196,7 @@ def test_trigger_once_reads_all_in_one_batch_and_the_next_start_commits_it(spark
     assert batches.contents() == names(30)
 
 
+@pytest.mark.long
 def test_two_topics_in_one_query_are_read_each_once_also_when_one_stands_still(spark, rmq):
     first, second = rmq.due(10), rmq.queue("Priority")
     frame = rmq.read(spark, first).union(rmq.read(spark, second))
@@ -207,6 +209,7 @@ def test_two_topics_in_one_query_are_read_each_once_also_when_one_stands_still(s
     assert second.figures().counters["committed"] == 2
 
 
+@pytest.mark.long
 def test_a_restored_checkpoint_is_refused_and_a_copied_one_too(spark, rmq):
     queue = rmq.due(4)
     frame = rmq.read(spark, queue)
