@@ -240,11 +240,13 @@ class Broker:
     def _with_group(self, name: str, group: str) -> TopicDefinition:
         while True:
             text, old = self._read(name)
-            if group in old.groups:
+            is_there = group in old.groups
+            new = old if is_there else old.changed(groups=(*old.groups, group))
+            if is_there or self._replace(name, text, new.to_json()):
                 break
-            self._replace(name, text, old.changed(groups=(*old.groups, group)).to_json())
-        self._mark_slots(name)  # a pause or resume in between did not find the group
-        return old
+        if old.paused or not is_there:  # a pause or resume in between did not find a new group
+            self._mark_slots(name)
+        return new
 
     def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
         """Remove a consumer group from a topic. Return how many messages were deleted with it.

@@ -14,6 +14,13 @@ def pause(rmq, queue, paused=True):
     rmq.broker.alter(queue.definition.name, paused=paused)
 
 
+def planned(run):
+    """Plans the first batch. Returns its end and its partitions."""
+    start = run.initial()
+    end = run.plan(start)
+    return end, run.partitions(start, end)
+
+
 def next_end(run, start):
     """Plans until there is a batch."""
     return wait_until(lambda: (end := run.plan(start)) != start and end, "a batch")
@@ -23,9 +30,7 @@ def test_a_batch_that_was_planned_before_takes_nothing(rmq, caplog):
     """Seen: its tasks claimed after the pause had returned."""
     queue = rmq.due(20)
     with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
-        start = run.initial()
-        end = run.plan(start)
-        partitions = run.partitions(start, end)
+        end, partitions = planned(run)
         pause(rmq, queue)
         assert run.read(partitions) == []
         assert queue.figures().prepare.count == 0
@@ -44,9 +49,7 @@ def test_a_batch_that_met_a_pause_stays_empty_after_the_resume(rmq, caplog):
     """Its first reader has seen no message, so no second one may."""
     queue = rmq.due(20)
     with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
-        start = run.initial()
-        end = run.plan(start)
-        partitions = run.partitions(start, end)
+        end, partitions = planned(run)
         pause(rmq, queue)
         assert run.read(partitions) == []
         pause(rmq, queue, False)
