@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -461,18 +462,25 @@ def reported(rmq):
     return [sum(int(count[at]) for count in counts) for at in range(3)]
 
 
-def test_a_batch_that_one_task_fails_counts_what_the_others_have_done(rmq, spark, claimed):
-    def bill(message):
-        if message.slot == 1:
-            raise ValueError("no")
-
+def test_a_batch_that_one_task_fails_counts_what_the_others_have_done(rmq, spark, claimed, notes):
+    path, note = notes.path, notes.taker()
     queue, frame = claimed(40, slots=2)
     of_slot = frame.where("slot = 1").count()
+
+    def bill(message):
+        note(message.slot)
+        if message.slot == 1:
+            while len(Path(path).read_text().split()) <= 40 - of_slot:  # of slot 0, and this one
+                time.sleep(0.01)
+            raise ValueError("no")
+
     queue.server.client.set(queue.keys.retry(1), "in the way")
     heard = listener(rmq, bill)
     with refused(PySparkException, "WrongKeyType"):
-        heard(frame.repartition(2, "slot"), 1)
-    assert totals(heard) == (40 - of_slot, of_slot, 0)
+        heard(frame.where("slot = 0").union(frame.where("slot = 1")), 1)  # a task for each
+    succeeded, failed, _ = totals(heard)
+    assert succeeded == 40 - of_slot
+    assert 1 <= failed <= notes.read().count(1)  # those before the rollback that was refused
 
 
 # -- bad input
