@@ -153,6 +153,7 @@ def test_messages_of_a_slot_come_in_order_and_never_two_at_once(rmq, spark, list
         assert all(end <= began for end, (_, _, began, _) in zip(ends, of_slot[1:], strict=False))
 
 
+@pytest.mark.long
 def test_what_raises_hangs_or_dies_is_rolled_back_alone_and_told(rmq, spark, listen, notes, caplog):
     note = notes.taker()
 

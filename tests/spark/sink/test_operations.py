@@ -227,6 +227,7 @@ def test_a_requeue_without_a_priority_is_refused(rmq):
         rmq.writer(schema, topic=queue.definition.name, operation="requeue")
 
 
+@pytest.mark.long
 def test_rolling_back_in_a_foreach_batch_by_dataframe(rmq, spark):
     queue = rmq.due(20, slots=2)
     seen: list[list[str]] = []

@@ -60,6 +60,7 @@ def test_each_type_goes_in_and_out(spark, rmq, topic_type):
     assert queue.figures().counters["committed"] == 50
 
 
+@pytest.mark.long
 def test_the_streaming_sink_sends_each_type_from_files(spark, rmq):
     rows = spark.range(30).selectExpr("concat('m', id) content", f"{DUE} + id fixedTime")
     rows.coalesce(1).write.parquet(str(rmq.folder / "in"))

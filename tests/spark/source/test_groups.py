@@ -55,6 +55,7 @@ def test_a_group_that_the_topic_lacks_is_named_with_those_it_has(rmq, queue):
         rmq.by_hand(queue).plan(rmq.by_hand(queue).initial())
 
 
+@pytest.mark.long
 def test_failed_messages_go_back_to_the_group_that_read_them(spark, rmq, queue):
     """By each_message and by rows: the claimId tells the group."""
 
