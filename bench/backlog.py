@@ -79,10 +79,7 @@ class Backlog:
         (claim,) = self.queue.ask(
             claiming.claim,
             [ClaimRequest(slot, 0, LIMIT)],
-            consumer="bench",
-            run=1,
-            seq=self._seq,
-            lease_ms=LEASE_MS,
+            claiming.Claiming(consumer="bench", run=1, seq=self._seq, lease_ms=LEASE_MS),
         )
         spent = time.perf_counter() - start
         if len(claim.contents) != LIMIT:

@@ -29,8 +29,9 @@ from rmq_spark.topics.definition import Keys
 
 PYTHON = sys.executable
 BULLMQ_KEYS = ("bull:Bench:wait", "bull:Bench:delayed", "bull:Bench:active")
+# A call claims one message, so a slot holds as many messages as records of claims.
 RMQ_KEYS = tuple(
-    key for slot in range(64) for key in (Keys("Bench").store(slot), Keys("Bench").prepare(slot))
+    key for slot in range(64) for key in (Keys("Bench").store(slot), Keys("Bench").claims(slot))
 )
 # The least that our speed may be of a peer's.
 TARGETS = {

@@ -1,13 +1,14 @@
 -- Counts the messages of one slot that a claim could take now: those due in store and retry queue,
--- and those of expired claims.
--- KEYS: 1 store, 2 prepare, 3 retry, 4 claims, 5 consumers
+-- and those of expired claims, once these are given back.
+-- KEYS: 1 store, 2 retry, 3 claims, 4 consumers
 -- ARGV: 1 consumer, 2 dueBefore in ms or '', 3 epoch or '', 4 descending 0/1
 -- Returns {messages, messages held back by another consumer, a higher epoch or a pause, ms until the
---   wait of a retry or a lease ends, so that there may be more messages, or ''}.
+--   wait of a retry or a lease ends, so that there may be more messages, or '', {names of the
+--   expired claims that hold messages}, {names of the others that do}}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: reads
-local store, prepare, retry, claims, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local store, retry, claims, consumers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local consumer, due_before, epoch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local descending = ARGV[4] == '1'
 
@@ -19,7 +20,7 @@ local descending = ARGV[4] == '1'
 --- include time
 --- include types
 
-local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', claims, 'hash', consumers, 'hash')
+local wrong = wrong_type(store, 'zset', retry, 'zset', claims, 'hash', consumers, 'hash')
 if wrong then return wrong end
 local records, version = read_records(claims)
 if not records then return version end
@@ -36,16 +37,16 @@ local next_ms = nil
 local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
 if waiting[2] then next_ms = math.floor(waiting[2] / 1000) * 1000 end
 local held = paused or epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
+local expired, live = {}, {}
 for _, record in ipairs(records) do
-  if record.deadline <= now then
-    count = count + held_messages(prepare, record)
-  else
-    if epoch and record.consumer ~= consumer then
-      held = held or held_messages(prepare, record) > 0
-    end
+  if record.deadline > now then
+    held = held or epoch ~= nil and record.consumer ~= consumer and record.held > 0
     next_ms = math.min(next_ms or record.deadline, record.deadline)
+    if record.held > 0 then live[#live + 1] = record.name end
+  elseif record.held > 0 then
+    count = count + record.held
+    expired[#expired + 1] = record.name
   end
 end
 next_ms = next_ms and math.max(0, next_ms - now) or ''
-if held then return {0, count, next_ms} end
-return {count, 0, next_ms}
+return {held and 0 or count, held and count or 0, next_ms, expired, live}

@@ -1,5 +1,5 @@
 -- Counts the messages in one slot's queues, for people and progress reports.
--- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 stats
+-- KEYS: 1 store, 2 retry, 3 dead, 4 claims, 5 stats
 -- ARGV: 1 descending 0/1, 2 whether scores are due times 0/1
 -- Returns {now in ms, stored, of these due, since when in ms or '', claimed, of these expired,
 --   earliest deadline in ms or '', waiting for a retry, of these due, earliest retry in ms or '',
@@ -7,8 +7,7 @@
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: reads
-local store, prepare, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local claims, stats = KEYS[5], KEYS[6]
+local store, retry, dead, claims, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local descending, has_due_times = ARGV[1] == '1', ARGV[2] == '1'
 
 --- include numbers
@@ -17,8 +16,8 @@ local descending, has_due_times = ARGV[1] == '1', ARGV[2] == '1'
 --- include time
 --- include types
 
-local wrong = wrong_type(store, 'zset', prepare, 'zset', retry, 'zset', dead, 'zset',
-  claims, 'hash', stats, 'hash')
+local wrong =
+  wrong_type(store, 'zset', retry, 'zset', dead, 'zset', claims, 'hash', stats, 'hash')
 if wrong then return wrong end
 local records, version = read_records(claims)
 if not records then return version end
@@ -38,16 +37,16 @@ local earliest_retry = lowest(retry, '-inf', '+inf')
 if earliest_retry ~= '' then
   earliest_retry = text_of(math.floor(earliest_retry / 1000) * 1000)
 end
-local expired, deadline = 0, nil
+local held, expired, deadline = 0, 0, nil
 for _, record in ipairs(records) do
-  local held = held_messages(prepare, record)
-  if held > 0 then
+  if record.held > 0 then
+    held = held + record.held
     deadline = math.min(deadline or record.deadline, record.deadline)
-    if record.deadline <= now then expired = expired + held end
+    if record.deadline <= now then expired = expired + record.held end
   end
 end
 return {now, redis.call('ZCARD', store), redis.call('ZCOUNT', store, '-inf', until_now),
   due_since,
-  redis.call('ZCARD', prepare), expired, deadline and text_of(deadline) or '',
+  held, expired, deadline and text_of(deadline) or '',
   redis.call('ZCARD', retry), redis.call('ZCOUNT', retry, '-inf', waits_over(now)), earliest_retry,
   redis.call('ZCARD', dead), lowest(dead, '-inf', '+inf')}

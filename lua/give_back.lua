@@ -1,45 +1,40 @@
--- Gives back every message that a consumer holds in one slot, as if its leases had expired, and
--- bars older runs from the slot. For a consumer in plain Python: when it starts, before it takes
--- its next batch, and when it ends. Not for a query, whose batch must be replayed.
--- KEYS: 1 store, 2 prepare, 3 retry, 4 dead, 5 claims, 6 first, 7 consumers, 8 stats
--- ARGV: 1 consumer, 2 run, 3 seq: its last batch, whose late claims are refused, 4 maxRetries,
---       5 backoff: waits in ms, separated by commas
--- Returns {messages given back, 1 if another call would do more, else 0}.
--- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: 4096 messages; the records of the slot.
+-- Gives back the messages of one claim whose lease has expired, as if each were rolled back, and
+-- deletes its record. Without a record, which somebody has deleted by hand, nobody can commit the
+-- messages: they go back to the store as if nobody had got them.
+-- KEYS: 1 store, 2 retry, 3 dead, 4 claims, 5 consumers, 6 stats, 7 the claim
+-- ARGV: 1 the claim's name, 2 maxRetries, 3 backoff: waits in ms, separated by commas
+-- Returns the number of messages; 0 if the claim is gone, its lease was renewed, or it is empty. An
+--   empty claim is remembered: who lists the expired ones may have seen it before its last rollback.
+-- Errors: RMQ_WRONGTYPE, RMQ_VERSION
+-- Bound: 8192 messages.
 -- Effect: moves
-local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local MESSAGES_AT_MOST = 4096
+local claim, name = KEYS[7], ARGV[1]
+local UNDELIVERED = 0
 
---- include enter
 --- include full_server
---- include giveback
---- include headers
 --- include records
 --- include retry_queue
+--- include returning
 --- include slot
 --- include time
+--- include types
 
-local slot, terms = slot_of(KEYS), retry_terms(ARGV[4], ARGV[5])
-local refused, header, records =
-  enter(wrong_slot_type(slot), slot.claims, slot.consumers, consumer, run)
-if refused then return refused end
+local slot, terms = slot_of(KEYS), retry_terms(ARGV[2], ARGV[3])
+local wrong = wrong_slot_type(slot) or wrong_type(claim, 'zset')
+if wrong then return wrong end
+local record, version = read_record(slot.claims, name)
+if version then return version end
+local now = now_ms()
+record = record or {run = UNDELIVERED, deadline = 0, charged = 0, max_retries = terms.max_retries}
+if record.deadline > now or record.held == 0 then return 0 end
 
 write_though_full(slot.claims)
-local now, given_back, more = now_ms(), 0, 0
-for _, record in ipairs(records) do
-  if record.consumer == consumer then
-    if held_messages(slot.prepare, record) == 0 then
-      forget_record(slot.claims, slot.first, record)
-    elseif given_back + record.count <= MESSAGES_AT_MOST then
-      given_back = given_back + give_back_claim(slot, terms, record, now)
-    else
-      more = 1
-    end
-  end
+local items = redis.call('ZRANGE', claim, 0, -1, 'WITHSCORES')
+redis.call('UNLINK', claim)
+redis.call('HDEL', slot.claims, name)
+if record.run == UNDELIVERED then
+  return_undelivered(slot, record, items)
+else
+  return_messages(slot, terms, record, items, now)
 end
-header.run, header.seen = run, now
--- The consumer is no longer at work here.
-if more == 0 then header.settled = math.max(header.settled, header.last_seq, seq) end
-write_header(slot.consumers, header)
-return {given_back, more}
+return #items / 2

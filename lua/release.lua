@@ -1,5 +1,5 @@
 -- Ends the leases of all claims that a consumer holds in one slot. A replay of the consumer still
--- reads them; a claim of any other consumer gives them back and takes their messages.
+-- reads them, until whoever plans the next batch of the slot gives them back.
 -- KEYS: 1 claims, 2 consumers
 -- ARGV: 1 consumer, 2 run
 -- Returns the number of claims.

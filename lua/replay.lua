@@ -32,7 +32,7 @@ for _, record in ipairs(records) do
     write_record(claims, record)
     listed[#listed + 1] = record.seq
     listed[#listed + 1] = record.ordinal
-    listed[#listed + 1] = record.count
+    listed[#listed + 1] = record.sealed
   end
 end
 return listed

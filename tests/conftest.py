@@ -130,6 +130,7 @@ def new_slot(broker):
     yield new
     for slot in made:
         slot.check_conservation()
+        slot.remove()
 
 
 @pytest.fixture

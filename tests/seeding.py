@@ -4,8 +4,9 @@ import time
 from dataclasses import dataclass
 
 from rmq_spark.client.consumer_runs import ConsumerRuns
-from rmq_spark.protocol import claiming, reading, sending
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest, Rollback
+from rmq_spark.protocol import claiming, reading, returning, sending
+from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest, Rollback, retries_of
+from rmq_spark.protocol.topic_queues import ALL_KINDS
 from rmq_spark.topics.definition import DEFAULT_GROUP
 
 LONG_MS = 3_600_000  # a lease or a wait that no test outlives
@@ -17,13 +18,16 @@ class Record:
     """What the hash of claims holds of one."""
 
     version: int
-    stamp: int
+    made: int
     run: int
     deadline: int
-    count: int
+    sealed: int
+    held: int
     moved: int
-    made: int
+    max_retries: int
+    charged: int
     replayed: int
+    arrivals: int
 
 
 def numbered(how_many, name="m", start=0):
@@ -56,7 +60,7 @@ def requeue(queue, slot, contents, score):
 
 
 def rollback(queue, slot, claim_id, contents, delay_ms=None):
-    return queue.ask(claiming.rollbacks, [Rollback(slot, claim_id, contents, delay_ms)])
+    return queue.ask(returning.rollbacks, [Rollback(slot, claim_id, contents, delay_ms)])
 
 
 class Slot:
@@ -85,6 +89,18 @@ class Slot:
         self.redis.zadd(self.keys.retry(0), scores)
         self.count("accepted", len(scores))
 
+    def put_claims(self, how_many, deadline):
+        """Claims of one message each, by as many consumers. Returns their names."""
+        names = [f"c{number}:1:0" for number in range(how_many)]
+        record = f"3 1000 1 {deadline} 1 1 0 16 0 0 0"
+        self.redis.hset(self.keys.claims(0), mapping=dict.fromkeys(names, record))
+        pipeline = self.redis.pipeline(transaction=False)
+        for number, name in enumerate(names):
+            pipeline.zadd(self.keys.claim(0, name), {b"held%d" % number: 1000})
+        pipeline.execute()
+        self.count("accepted", how_many)
+        return names
+
     def bury(self, *contents):
         """Puts contents into the DeadQueue."""
         self.redis.zadd(self.keys.dead(0), dict.fromkeys(contents, 1))
@@ -97,24 +113,32 @@ class Slot:
     # -- the queue's calls, with what most tests do not care about left out
 
     def claim(self, consumer="a", run=1, seq=1, ordinal=0, limit=MESSAGES_A_CLAIM, **options):
-        options.setdefault("lease_ms", LONG_MS)
-        epoch = options.pop("epoch", None)
-        if epoch is not None:
-            options["epochs"] = {0: epoch}
-        return self.queue.ask(
-            claiming.claim,
-            [ClaimRequest(0, ordinal, limit)],
-            consumer=consumer,
-            run=run,
-            seq=seq,
-            **options,
-        )[0]
+        terms = self._terms(consumer, run, seq, **options)
+        return self.queue.ask(claiming.claim, [ClaimRequest(0, ordinal, limit)], terms)[0]
+
+    def claim_reply(
+        self, consumer="a", run=1, seq=1, ordinal=0, limit=MESSAGES_A_CLAIM, others=(), **options
+    ):
+        """The reply of the script to one call, which names these other claims alone."""
+        terms = self._terms(consumer, run, seq, **options)
+        request = ClaimRequest(0, ordinal, limit)
+        calls = claiming.claim_calls(self.queue.queues, request, terms, others)
+        return self.queue.server.pipeline(calls)[0]
+
+    def _terms(self, consumer, run, seq, epoch=None, lease_ms=LONG_MS, **options):
+        epochs = None if epoch is None else {0: epoch}
+        return claiming.Claiming(consumer, run, seq, lease_ms, epochs=epochs, **options)
 
     def claimed(self, *args, **options):
         return self.claim(*args, **options).contents
 
     def commit(self, consumer="a", run=1, seq=1, **which):
-        return self.queue.ask(claiming.commit, [0], consumer, run, seq, **which)
+        return self.queue.ask(claiming.commit, {0: ()}, consumer, run, seq, **which)
+
+    def give_back_expired(self, consumer="a"):
+        """Gives back what has expired, as a consumer does before it claims."""
+        due = self.queue.ask(reading.due, [0], consumer)
+        return sum(self.queue.ask(returning.give_back_expired, due, consumer).values())
 
     def release(self, consumer="a", run=1):
         return self.queue.ask(claiming.release, [0], consumer, run)
@@ -131,9 +155,16 @@ class Slot:
     def store(self):
         return self.scores("store")
 
+    def held(self, name):
+        """The messages of a claim, with the scores that they had in the store."""
+        return dict(self.redis.zrange(self.keys.claim(0, name), 0, -1, withscores=True))
+
     @property
     def prepare(self):
-        return self.scores("prepare")
+        """The messages of all claims, with the scores that they had in the store."""
+        return {
+            content: score for name in self.records for content, score in self.held(name).items()
+        }
 
     @property
     def retry(self):
@@ -146,7 +177,11 @@ class Slot:
     @property
     def retries_left(self):
         """Of each message in the PrepareQueue."""
-        return {content: int(score) % 1000 for content, score in self.prepare.items()}
+        return {
+            content: retries_of(int(score), record.max_retries, record.charged)
+            for name, record in self.records.items()
+            for content, score in self.held(name).items()
+        }
 
     @property
     def waiting(self):
@@ -175,13 +210,23 @@ class Slot:
 
     def dump(self):
         """Everything the slot holds, byte for byte."""
-        return {key: self.redis.dump(key) for key in self.keys.all_of(0)}
+        found = self.redis.scan_iter(f"{self.broker.key_prefix}*", count=1000)
+        keys = [key.decode() for key in found]
+        return {key: self.redis.dump(key) for key in keys if key.endswith("_0") or "_0}" in key}
+
+    def remove(self):
+        """Deletes what the slot holds, so that later tests do not search through it."""
+        names = [field.decode() for field in self.redis.hkeys(self.keys.claims(0))]
+        self.redis.unlink(*self.queue.queues.keys_of(0, ALL_KINDS), *self.keys.claims_of(0, names))
 
     def check_conservation(self):
         """What was accepted is in exactly one place, or came to exactly one end."""
         counters = self.queue.figures().counters
         ends = sum(counters[name] for name in ("merged", "committed", "cancelled", "dead"))
-        held = sum(
-            self.redis.zcard(getattr(self.keys, k)(0)) for k in ("store", "prepare", "retry")
-        )
-        assert counters["accepted"] == ends + held, (counters, held)
+        records = self.records
+        pipeline = self.redis.pipeline(transaction=False)
+        for key in (self.keys.store(0), self.keys.retry(0), *self.keys.claims_of(0, records)):
+            pipeline.zcard(key)
+        stored, waiting, *held = pipeline.execute()
+        assert counters["accepted"] == ends + stored + waiting + sum(held), (counters, held)
+        assert held == [record.held for record in records.values()]

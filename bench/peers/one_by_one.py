@@ -36,7 +36,9 @@ def receive(queue: Queue) -> None:
         slot, seq = left.popleft(), seq + 1
         request = ClaimRequest(slot, 0, limit=1)
         (claim,) = queue.ask(
-            claiming.claim, [request], consumer=consumer, run=run, seq=seq, lease_ms=LEASE_MS
+            claiming.claim,
+            [request],
+            claiming.Claiming(consumer=consumer, run=run, seq=seq, lease_ms=LEASE_MS),
         )
         queue.ask(claiming.commit, [slot], consumer, run, seq)
         if claim.contents:

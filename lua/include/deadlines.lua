@@ -1,5 +1,5 @@
 -- Sets new deadlines for the claims that a consumer holds in one slot.
--- Defines: set_deadlines
+-- Defines: LONG_PAST, set_deadlines
 --- include enter
 --- include full_server
 --- include headers

@@ -1,68 +1,73 @@
--- A record is the text "version stamp run deadlineMs count moved madeMs replayed" under the field
--- consumer:seq:ordinal. replayed: the run that listed it to replay its batch, 0 before. Version 1
--- lacks the last two fields; its stamp is a second close to madeMs.
--- Run 0: the claim was handed back undelivered (unread.lua). Stamp 0: an empty claim.
--- Defines: record_field, write_record, forget_record, read_records, claim_range, held_messages,
---   first_scores
---- include numbers
-local RECORD_VERSION = 2
+-- The record of a claim is the text "version made run deadline sealed held moved maxRetries charged
+-- replayed arrivals" in the hash claims, under the claim's name consumer:seq:ordinal. All times are in
+-- ms.
+--   made: when the claim was made. run: the run that has it; 0 if it was handed back undelivered
+--   (unread.lua). deadline: the end of its lease. sealed: the messages that it took; held: those that
+--   it still has. moved: the retries that making it moved into the store. maxRetries: the topic's,
+--   when it was made. charged: the deliveries to newer runs since then. replayed: the run that listed
+--   it to replay its batch, 0 before. arrivals: those of the slot (counters.lua) when it was made.
+-- Defines: HIGHEST_RETRY, record_name, write_record, read_record, read_records, retries_left,
+--   keys_by_name
+local RECORD_VERSION = 3
+local HIGHEST_RETRY = 16 -- in a store, a score up to this is a number of retries left
 
-local function record_field(consumer, seq, ordinal)
+local function record_name(consumer, seq, ordinal)
   return consumer .. ':' .. seq .. ':' .. ordinal
 end
 
 local function write_record(claims, record)
-  redis.call('HSET', claims, record.field, table.concat({RECORD_VERSION, text_of(record.stamp),
-    text_of(record.run), text_of(record.deadline), record.count, record.moved,
-    text_of(record.made), text_of(record.replayed)}, ' '))
+  redis.call('HSET', claims, record.name, string.format('%d %.0f %.0f %.0f %d %d %d %d %d %.0f %.0f',
+    RECORD_VERSION, record.made, record.run, record.deadline, record.sealed, record.held,
+    record.moved, record.max_retries, record.charged, record.replayed, record.arrivals))
 end
 
--- Deletes the record of a claim, after its messages have left the PrepareQueue.
-local function forget_record(claims, first, record)
-  redis.call('HDEL', claims, record.field)
-  redis.call('HDEL', first, record.field)
+-- Returns a record from its text; or nil and an error reply.
+local function parse_record(claims, name, text)
+  local made, run, deadline, sealed, held, moved, max_retries, charged, replayed, arrived =
+    string.match(text, '^3' .. string.rep(' (%d+)', 10) .. '$')
+  local consumer, seq, ordinal = string.match(name, '^(.+):(%d+):(%d+)$')
+  if not made or not consumer then
+    return nil, redis.error_reply('RMQ_VERSION the record ' .. name .. ' in ' .. claims
+      .. ' was written by another version of rmq-spark: ' .. text
+      .. '. Give back what that version has claimed: rmq upgrade')
+  end
+  return {name = name, consumer = consumer, seq = tonumber(seq), ordinal = tonumber(ordinal),
+    made = tonumber(made), run = tonumber(run), deadline = tonumber(deadline),
+    sealed = tonumber(sealed), held = tonumber(held), moved = tonumber(moved),
+    max_retries = tonumber(max_retries), charged = tonumber(charged), replayed = tonumber(replayed),
+    arrivals = tonumber(arrived)}
 end
 
--- Returns all records of a slot, as a list and by field; or nil and an error reply.
+-- Returns the record of one claim, or nil; and an error reply, or nil.
+local function read_record(claims, name)
+  local text = redis.call('HGET', claims, name)
+  if not text then return nil end
+  return parse_record(claims, name, text)
+end
+
+-- Returns all records of a slot, as a list and by name; or nil and an error reply.
 local function read_records(claims)
-  local flat, list, by_field = redis.call('HGETALL', claims), {}, {}
+  local flat, list, by_name = redis.call('HGETALL', claims), {}, {}
   for i = 1, #flat, 2 do
-    local stamp, run, deadline, count, moved, made, replayed =
-      string.match(flat[i + 1], '^2 (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-    if not stamp then
-      stamp, run, deadline, count, moved =
-        string.match(flat[i + 1], '^1 (%d+) (%d+) (%d+) (%d+) (%d+)$')
-    end
-    local consumer, seq, ordinal = string.match(flat[i], '^(.+):(%d+):(%d+)$')
-    if not stamp or not consumer then
-      return nil, redis.error_reply('RMQ_VERSION the record ' .. flat[i] .. ' in ' .. claims
-        .. ' was written by another version of rmq-spark: ' .. flat[i + 1])
-    end
-    local record = {field = flat[i], consumer = consumer, seq = tonumber(seq),
-      ordinal = tonumber(ordinal), stamp = tonumber(stamp), run = tonumber(run), deadline = tonumber(deadline),
-      count = tonumber(count), moved = tonumber(moved), made = tonumber(made) or stamp * 1000,
-      replayed = tonumber(replayed) or 0}
+    local record, wrong = parse_record(claims, flat[i], flat[i + 1])
+    if not record then return nil, wrong end
     list[#list + 1] = record
-    by_field[record.field] = record
+    by_name[record.name] = record
   end
-  return list, by_field
+  return list, by_name
 end
 
--- Returns the range of a claim's scores in the PrepareQueue: from its base, inclusive, to its
--- end, exclusive.
-local function claim_range(stamp) return text_of(stamp * 1000), '(' .. text_of(stamp * 1000 + 1000) end
-
-local function held_messages(prepare, record)
-  if record.stamp == 0 then return 0 end
-  return redis.call('ZCOUNT', prepare, claim_range(record.stamp))
+-- Returns the retries left of a message that a claim holds, and those that it had when the claim was
+-- made. score: the one that it had in the store.
+local function retries_left(record, score)
+  local at_first = score <= HIGHEST_RETRY and score - 1 or record.max_retries
+  return math.max(0, at_first - record.charged), at_first
 end
 
--- Returns the scores that the messages of a claim had in the store, as texts by rank. Redis keeps
--- them as one text, separated by spaces.
-local function first_scores(first, record)
-  local scores = {}
-  for score in string.gmatch(redis.call('HGET', first, record.field), '%S+') do
-    scores[#scores + 1] = score
-  end
-  return scores
+-- A script may use only keys that its caller names. Callers name the keys of claims from keys[key] on,
+-- and the claims themselves from args[arg] on, in the same order. Returns the keys by claim.
+local function keys_by_name(keys, key, args, arg)
+  local by_name = {}
+  for i = 0, #keys - key do by_name[args[arg + i]] = keys[key + i] end
+  return by_name
 end

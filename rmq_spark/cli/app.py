@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "requeue": repair_commands.requeue,
         "purge": repair_commands.purge,
         "expire": repair_commands.expire,
+        "upgrade": repair_commands.upgrade,
     },
     "Operation": {
         "top": top,

@@ -17,6 +17,10 @@ import typer
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_table
 from rmq_spark.cli.session import Session, session_of
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.claim_keys import outdated_claims, stray_claims
+from rmq_spark.client.queue import Queue
+from rmq_spark.client.remedies import queue_command
 from rmq_spark.errors import (
     InvalidOption,
     RmqError,
@@ -122,6 +126,7 @@ def check_redis(session: Session) -> Iterator[Finding]:
     yield _persistence(server, info)
     yield _memory(server, info)
     yield _permissions(server)
+    yield _claims(session)
     server.close()
 
 
@@ -209,6 +214,32 @@ def _permissions(server: Server) -> Finding:
     rights = " ".join(f"+{name.lower()}" for name in sorted(denied))
     remedy = redis_cli(server.address, f"ACL SETUSER {server.username or 'default'} {rights}")
     return Finding("Redis user", FAIL, f"may not run {', '.join(sorted(denied))}", remedy)
+
+
+def _claims(session: Session) -> Finding:
+    """Check that every claim in progress can be settled by this version."""
+    try:
+        queues = list(_all_queues(session.broker()))
+        outdated = [queue for queue in queues if outdated_claims(queue)]
+        stray = [queue for queue in queues if queue not in outdated and stray_claims(queue)]
+    except ServerRefused:
+        return Finding("Claims", SKIP, "this user may not run SCAN and HGETALL")
+    except RmqError as error:
+        return Finding("Claims", FAIL, _seen(error), _redis_remedy(error))
+    for command, found, seen in (
+        ("upgrade", outdated, "has claims of an earlier version"),
+        ("expire", stray, "has claims whose record was deleted by hand"),
+    ):
+        if found:
+            remedy = "; ".join(queue_command(queue, command) for queue in found)
+            return Finding("Claims", FAIL, f"topic {found[0].definition.name} {seen}", remedy)
+    return Finding("Claims", OK, f"topics: {len({queue.keys.topic for queue in queues})}")
+
+
+def _all_queues(broker: Broker) -> Iterator[Queue]:
+    for topic in broker.topics():
+        for group in topic.groups:
+            yield Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
 
 
 def check_zookeeper(hosts: str | None) -> Finding:

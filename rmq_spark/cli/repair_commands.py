@@ -1,6 +1,7 @@
 """Commands that repair queues: they requeue, purge and expire messages."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -32,7 +33,9 @@ from rmq_spark.cli.chosen_messages import (
 from rmq_spark.cli.message_values import given_types, message_with, parse_values, require_value
 from rmq_spark.cli.output import confirm, messages_text, print_result
 from rmq_spark.cli.session import broker_of
+from rmq_spark.client.claim_keys import give_back_strays
 from rmq_spark.client.messages import contents_by_slot, requeue_score
+from rmq_spark.errors import ServerRefused
 from rmq_spark.options.option import Option
 from rmq_spark.protocol import reading, sending
 from rmq_spark.protocol.pages import QueueKind
@@ -127,9 +130,28 @@ def expire(
 ) -> None:
     """Give back messages whose lease has ended.
 
-    If you do not run it, the next claim in the same slot gives them back.
+    If you do not run it, the next consumer of the same slot gives them back. Also gives back the
+    messages of claims whose record was deleted by hand.
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
     given_back = queue.expire()
+    with suppress(ServerRefused):  # a user may do without the command SCAN
+        given_back += give_back_strays(queue)
+    text = f"{topic}: {messages_text(given_back)} given back"
+    print_result(as_json, text, topic=topic, messages=given_back)
+
+
+def upgrade(
+    context: typer.Context,
+    topic: Topic,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
+    """Give back what an earlier version has claimed.
+
+    Stop all programs of that version first. The messages wait as if they had never been claimed.
+    """
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    given_back = queue.upgrade()
     text = f"{topic}: {messages_text(given_back)} given back"
     print_result(as_json, text, topic=topic, messages=given_back)

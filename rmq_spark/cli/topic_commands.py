@@ -294,7 +294,7 @@ def _first(queue: dict[str, Any], expire: str) -> str:
         if name in queue:
             return f"{meaning} {queue[name]}"
     ended = queue["queue"] == QueueKind.PREPARE and queue["due"]
-    return f"lease has ended; the next claim, or {expire}, gives it back" if ended else ""
+    return f"lease has ended; the next consumer or {expire} gives it back" if ended else ""
 
 
 def _settings(retries: int | None, backoff: str | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rmq_spark.client.remedies import (
 )
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, UnknownTopic
 from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
-from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.names import ScopedName
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP,
@@ -219,7 +219,8 @@ class Broker:
                 name = known.decode()
                 for consumer in (name, str(ScopedName(topic.name, group, name))):
                     self._delete_runs(topic.name, consumer)
-            self.server.command("UNLINK", *keys.all_of(slot))
+        queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
+        queue.ask(returning.drop)
 
     def _delete_runs(self, topic: str, consumer: str) -> None:
         """Delete the runs of a consumer, unless it reads other topics as well."""

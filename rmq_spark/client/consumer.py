@@ -16,11 +16,18 @@ from rmq_spark.errors import (
     Lost,
     RmqError,
 )
-from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
 from rmq_spark.protocol.chunks import chunks
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, Rollback
-from rmq_spark.protocol.names import ScopedName
+from rmq_spark.protocol.claims import (
+    MESSAGES_A_CLAIM,
+    Claim,
+    ClaimRequest,
+    Delivered,
+    Rollback,
+    SlotDue,
+)
+from rmq_spark.protocol.names import ScopedName, claim_name
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.durations import parse_duration_ms
 
@@ -149,7 +156,7 @@ class Consumer:
         known_run = max(header.run for header in queue.ask(reading.headers, name))
         self._runs = ConsumerRuns(queue.server, str(scoped), queue.key_prefix)
         self._run = self._runs.open(queue.keys.topic, known_run)
-        queue.ask(claiming.give_back, queue.slots, name, self._run)
+        queue.ask(returning.give_back, queue.slots, name, self._run)
         # Read only now: older runs of this name could claim until give_back barred them.
         headers = queue.ask(reading.headers, name)
         self._seq = max(max(header.last_seq, header.settled) for header in headers)
@@ -246,9 +253,7 @@ class Consumer:
         return taken is not None and not taken._done and any(taken._waiting.values())
 
     def _claim(self, limit: int) -> list[Claim]:
-        due = [
-            slot for slot in self.queue.ask(reading.due, self.queue.slots, self.name) if slot.due
-        ]
+        due = self._due_slots()
         self._seq += 1
         # Starts at another slot each time, so that a small limit does not starve the last slots.
         start = self._seq % len(due) if due else 0
@@ -256,17 +261,18 @@ class Consumer:
         for slot in due[start:] + due[:start]:
             take = min(slot.due, limit, MESSAGES_A_CLAIM)
             if take > 0:
-                requests.append(ClaimRequest(slot.slot, 0, take))
+                requests.append(ClaimRequest(slot.slot, 0, take, others=slot.live))
                 limit -= take
         self._claimed_slots = [request.slot for request in requests]
-        return self.queue.ask(
-            claiming.claim,
-            requests,
-            consumer=self.name,
-            run=self._run,
-            seq=self._seq,
-            lease_ms=self._lease_ms,
-        )
+        terms = claiming.Claiming(self.name, self._run, self._seq, self._lease_ms)
+        return self.queue.ask(claiming.claim, requests, terms)
+
+    def _due_slots(self) -> list[SlotDue]:
+        """Return the slots with due messages, after expired claims were given back."""
+        due = self.queue.ask(reading.due, self.queue.slots, self.name)
+        if self.queue.ask(returning.give_back_expired, due, self.name):
+            due = self.queue.ask(reading.due, self.queue.slots, self.name)
+        return [slot for slot in due if slot.due]
 
     def commit(self, batch: Batch) -> int:
         """Commit a batch. Return the number of messages. Raises Lost like Batch.commit."""
@@ -276,6 +282,7 @@ class Consumer:
             self._check_is_taken(batch)
             self._refuse_unread(batch, "commit it")
             # No earlier batch: if Redis has lost writes, it may hold an unfinished one again.
+            name = claim_name(self.name, self._seq, 0)
             result = self.queue.ask(
                 claiming.commit,
                 self._claimed_slots,
@@ -283,6 +290,7 @@ class Consumer:
                 self._run,
                 self._seq,
                 since=self._seq - 1,
+                expected={slot: [name] for slot in self._claimed_slots},
             )
             self._claimed_slots = []
             batch._done = True
@@ -305,7 +313,7 @@ class Consumer:
         with self._lock:
             self._refuse_unread(batch, "roll messages of it back")
             rolled_back = [
-                result.rolled_back for result in self.queue.ask(claiming.rollback_each, wanted)
+                result.rolled_back for result in self.queue.ask(returning.rollback_each, wanted)
             ]
             for claim, how_many in zip(by_claim, rolled_back, strict=True):
                 if claim in batch._waiting:  # else the message came with another batch
@@ -374,7 +382,9 @@ class Consumer:
     def _give_back(self) -> None:
         self._taken = None
         if self._claimed_slots:
-            self.queue.ask(claiming.give_back, self._claimed_slots, self.name, self._run, self._seq)
+            self.queue.ask(
+                returning.give_back, self._claimed_slots, self.name, self._run, self._seq
+            )
             self._claimed_slots = []
 
 

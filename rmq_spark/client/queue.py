@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from rmq_spark.client.messages import (
@@ -13,9 +14,9 @@ from rmq_spark.client.messages import (
 )
 from rmq_spark.client.staging import Staging
 from rmq_spark.errors import InvalidOption, UnknownTopic
-from rmq_spark.protocol import claiming, reading, sending
-from rmq_spark.protocol.calls import BoundedRequest, Request
-from rmq_spark.protocol.claims import Figures
+from rmq_spark.protocol import reading, returning, sending
+from rmq_spark.protocol.calls import Conversation, Request
+from rmq_spark.protocol.claims import ClaimRecord, Figures
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind, pages_after_each_other
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.protocol.topic_queues import TopicQueues
@@ -190,7 +191,15 @@ class Queue:
         for slot in asked:
             self.definition.check_slot(slot)
         Staging(self.server, self.definition, self.key_prefix).forget(asked)
-        return self.ask(claiming.expire, asked)
+        return self.ask(returning.expire, asked)
+
+    def upgrade(self) -> int:
+        """Give back what an earlier version of rmq-spark has claimed. Return how many messages.
+
+        Nobody can read or commit these claims any more. Their messages wait as if they had never
+        been claimed. Stop all programs of the earlier version first.
+        """
+        return self.ask(returning.upgrade)
 
     # -- readers
 
@@ -206,9 +215,22 @@ class Queue:
         """
         self.definition.check_slot(slot)
         of_kind = QueueKind(kind)
+        if of_kind is QueueKind.PREPARE:
+            return self._pages_of_claims(slot, scores)
         return pages_after_each_other(
             lambda after: self.ask(reading.page, of_kind, slot, scores, after)
         )
+
+    def _pages_of_claims(self, slot: int, times: Bounds) -> Iterator[Page]:
+        """Yield the messages of a slot's claims, the oldest claim first. times: bounds of these."""
+        for claim in self.ask(reading.records, slot):
+            if claim.held and times.includes(claim.made_ms):
+                yield from pages_after_each_other(partial(self._page_of_claim, slot, claim))
+
+    def _page_of_claim(
+        self, slot: int, claim: ClaimRecord, after: tuple[float, bytes] | None
+    ) -> tuple[Page, bool]:
+        return self.ask(reading.page, QueueKind.PREPARE, slot, after=after, claim=claim)
 
     def now_ms(self) -> int:
         """Return Redis' time in ms since 1970."""
@@ -218,9 +240,12 @@ class Queue:
 
     def ask(
         self,
-        build: Callable[Concatenate[TopicQueues, _P], Request[_T] | BoundedRequest[_T]],
+        build: Callable[Concatenate[TopicQueues, _P], Request[_T] | Conversation[_T]],
         *args: _P.args,
         **keywords: _P.kwargs,
     ) -> _T:
-        """Build a request of rmq_spark.protocol for these queues, run it, and return its answer."""
+        """Build a request of rmq_spark.protocol for these queues, run it, and return its answer.
+
+        A conversation counts as a request.
+        """
         return self.server.ask(build(self.queues, *args, **keywords))

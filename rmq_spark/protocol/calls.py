@@ -1,11 +1,12 @@
 """Requests as values: calls of scripts, plain reads, and functions that read the replies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rmq_spark.protocol.messagepack import Pairs
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 # A client holds all requests and replies of a pipeline in memory at once.
@@ -30,30 +31,50 @@ class Call:
 
 @dataclass(frozen=True)
 class Request(Generic[T_co]):
-    """Calls of scripts, plain reads, and a function that turns their replies into an answer.
+    """Calls of scripts and plain reads, and a function that turns their replies into an answer.
 
-    parse: takes the replies to the calls, in order, followed by those to the reads.
-    calls_a_pipeline: the number of calls that a client sends at once.
+    calls: in the order in which the server runs those of one slot. parse: takes the replies, in
+    order. calls_a_pipeline: the number of calls that a client sends at once.
     """
 
-    calls: Sequence[Call]
+    calls: Sequence[Call | Read]
     parse: Callable[[list[Any]], T_co]
-    reads: Sequence[Read] = ()
     calls_a_pipeline: int = CALLS_A_PIPELINE
 
 
-@dataclass(frozen=True)
-class BoundedRequest(Generic[T_co]):
-    """Calls of a script that does a bounded part of its work; each is repeated until done.
+# Requests that follow from each other: yields each one, is sent its answer, and returns the answer
+# to all of them.
+Conversation = Generator[Request[Any], Any, T]
 
-    more_at: the index, in a reply, of the flag that says whether work remains. parse: takes one
-    list for each call, in order, with the replies to the call and its repetitions.
+
+def repeated(
+    calls: Sequence[Call],
+    next_call: Callable[[int, Any], Call | None],
+    calls_a_pipeline: int = CALLS_A_PIPELINE,
+) -> Conversation[list[list[Any]]]:
+    """Make calls that each do a bounded part of their work, and repeat them until all is done.
+
+    next_call: takes the index of a call and its reply, and returns the call that goes on; None if
+    none must.
+    Returns for each call the replies to it and to those that went on.
     """
+    replies: list[list[Any]] = [[] for _ in calls]
+    left = dict(enumerate(calls))
+    while left:
+        answers = yield Request(list(left.values()), list, calls_a_pipeline)
+        again = {}
+        for at, reply in zip(left, answers, strict=True):
+            replies[at].append(reply)
+            following = next_call(at, reply)
+            if following is not None:
+                again[at] = following
+        left = again
+    return replies
 
-    calls: Sequence[Call]
-    more_at: int
-    parse: Callable[[list[list[Any]]], T_co]
-    calls_a_pipeline: int = CALLS_A_PIPELINE
+
+def while_more(calls: Sequence[Call], flag: int) -> Callable[[int, Any], Call | None]:
+    """Return a next_call that repeats each call as it is. flag: an index in the replies."""
+    return lambda at, reply: calls[at] if reply[flag] else None
 
 
 def text_of(number: int | None) -> str:

@@ -1,39 +1,42 @@
-"""Requests of consumers: plan, claim, commit, roll back, and renew or end leases; and the pause."""
+"""Requests of consumers: plan, claim, commit, and renew or end leases; and the pause."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from rmq_spark.errors import InvalidOption
-from rmq_spark.protocol.calls import BoundedRequest, Call, Request, text_of
-from rmq_spark.protocol.chunks import chunks
+from rmq_spark.errors import Lost
+from rmq_spark.protocol.calls import (
+    Call,
+    Conversation,
+    Read,
+    Request,
+    repeated,
+    text_of,
+)
 from rmq_spark.protocol.claims import (
-    MESSAGES_A_CLAIM,
     Claim,
     ClaimRequest,
     CommitResult,
     ListedClaim,
-    Rollback,
-    RollbackResult,
 )
-from rmq_spark.protocol.names import ClaimId, ConsumerName
+from rmq_spark.protocol.names import claim_name
 from rmq_spark.protocol.topic_queues import TopicQueues
-from rmq_spark.topics.durations import LONGEST_DURATION_MS
 
 # The value of finished_by that stands for all runs.
 EVERY_RUN = 0
-# A consumer that was not seen for this long is forgotten: its checkpoint is probably deleted.
-FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
-# All keys of a slot, in the order of lua/include/slot.lua.
-_ALL_KINDS = "store prepare retry dead claims first consumers stats"
-# Reasons why claim.lua took nothing, as it returns them. After a third one, a pause, the claim is
-# simply empty.
-_FENCED, _PLAN_FORGOTTEN = 1, 2
+# Answers of claim.lua: the plan of the batch is lost; the caller must name more claims of the slot.
+_PLAN_FORGOTTEN, _OTHERS_UNNAMED = 2, -1
+# The most names of other claims that a caller guesses.
+_NAMES_AT_MOST = 1024
+# How often a claim is read before its messages count as lost. A rollback by another process, or a
+# script that Redis has forgotten, can come between a claim and the command that reads it.
+_READS_AT_MOST = 3
 
 
 def pause(queues: TopicQueues, paused: bool) -> Request[None]:
     """Mark all slots as paused, or as not paused. A paused slot makes no new claim."""
-    calls = _calls("pause", queues, "consumers", queues.slots, [int(paused)])
+    calls = queues.calls("pause", "consumers", queues.slots, [int(paused)])
     return Request(calls, lambda replies: None)
 
 
@@ -51,79 +54,207 @@ def plan(
     return Request(calls, lambda replies: None)
 
 
+@dataclass(frozen=True)
+class Claiming:
+    """The terms of claims of one batch.
+
+    run: the run that claims. seq: the number of the batch. due_before_ms: the latest due time to
+    claim; None for now. epochs: the epoch of each slot's owner in ZooKeeper. replay_only: read
+    existing claims and make no new ones. mark: the text that plan wrote for this batch; empty for a
+    consumer that claims each batch only once.
+    """
+
+    consumer: str
+    run: int
+    seq: int
+    lease_ms: int
+    due_before_ms: int | None = None
+    epochs: Mapping[int, int | None] | None = None
+    replay_only: bool = False
+    mark: str = ""
+
+
 def claim(
-    queues: TopicQueues,
-    requests: Sequence[ClaimRequest],
-    *,
-    consumer: str,
-    run: int,
-    seq: int,
-    lease_ms: int,
-    due_before_ms: int | None = None,
-    epochs: Mapping[int, int | None] | None = None,
-    replay_only: bool = False,
-    mark: str = "",
-) -> Request[list[Claim]]:
+    queues: TopicQueues, requests: Sequence[ClaimRequest], terms: Claiming
+) -> Conversation[list[Claim]]:
     """Make claims, or read existing ones again: the first phase of delivery.
 
-    seq: the number of the batch. due_before_ms: the latest due time to claim; None for now. epochs:
-    the epoch of each slot's owner in ZooKeeper. replay_only: read existing claims and make no new
-    ones. mark: the text that plan wrote for this batch; empty for a consumer that claims each batch
-    only once. A slot that is paused makes no new claim; the answer is an empty one.
-
-    Raises Superseded if a newer run has taken over, Settled if the batch is committed, Lost if an
-    existing claim is gone, and ExclusiveSlot if a slot takes no claim without an epoch.
+    A slot that is paused makes no new claim; the answer is an empty one. Raises Superseded if a
+    newer run has taken over, Settled if the batch is committed, Lost if an existing claim or some
+    of its messages are gone, and ExclusiveSlot if a slot takes no claim without an epoch.
     """
-    descending, backoff = queues.descending, queues.backoff
-    most_retries = queues.definition.max_retries
-    calls = [
-        Call(
-            "claim",
-            queues.keys_of(request.slot, _ALL_KINDS),
-            [
-                *(consumer, run, seq, request.ordinal, request.limit, lease_ms),
-                *(text_of(due_before_ms), text_of((epochs or {}).get(request.slot))),
-                *(int(replay_only), descending, most_retries, backoff),
-                mark,
-            ],
-        )
+    claims: dict[ClaimRequest, Claim] = {}
+    # One claim of a slot at a time: a later one that overtakes an earlier one would bar it.
+    for ordinal in sorted({request.ordinal for request in requests}):
+        asked = [request for request in requests if request.ordinal == ordinal]
+        claims |= yield from _claims_of_slots(queues, asked, terms)
+    return [claims[request] for request in requests]
+
+
+def _claims_of_slots(
+    queues: TopicQueues, requests: Sequence[ClaimRequest], terms: Claiming
+) -> Conversation[dict[ClaimRequest, Claim]]:
+    """Make claims in different slots."""
+    claims: dict[ClaimRequest, Claim] = {}
+    others = {
+        request: _Others([*request.others, *_earlier_claims(terms, request)])
         for request in requests
-    ]
-    return Request(
-        calls,
-        lambda replies: [
-            _claim_of(queues, consumer, run, seq, request, reply)
-            for request, reply in zip(requests, replies, strict=True)
+    }
+    reads = dict.fromkeys(requests, 0)
+    left = list(requests)
+    while left:
+        calls: list[Call | Read] = []
+        for request in left:
+            calls += claim_calls(queues, request, terms, others[request].names)
+        replies = yield Request(calls, list)
+        asked, left = left, []
+        for request, reply, rows in zip(asked, replies[::2], replies[1::2], strict=True):
+            if reply[0] == _OTHERS_UNNAMED:
+                others[request].learn([name.decode() for name in reply[1:]])
+                left.append(request)
+                continue
+            made = claim_of(queues, request, terms, reply, rows)
+            if len(made.contents) == min(made.held, request.rows or made.held):
+                claims[request] = made
+                continue
+            reads[request] += 1
+            if reads[request] == _READS_AT_MOST:
+                name = claim_name(terms.consumer, terms.seq, request.ordinal)
+                raise Lost(
+                    f"Claim {name} of topic {queues.definition.name}, slot {request.slot}, should "
+                    f"hold {made.held} messages, but Redis has {len(made.contents)} of them. "
+                    "Somebody has deleted its key."
+                )
+            left.append(request)
+    return claims
+
+
+class _Others:
+    """The names of the other claims of a slot that hold messages, as far as they are known.
+
+    While an answer is on its way to a distant caller, other consumers may commit and claim again.
+    So that the caller does not come too late for ever, it also names the claims that they will
+    probably make next, of twice as many batches each time. A name without a claim does no harm.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self._last_seqs: dict[str, int] = {}
+        self._ahead = 0
+
+    def learn(self, names: Sequence[str]) -> None:
+        """Use the names in an answer, from the second answer on with those that may follow."""
+        for name in names:
+            consumer, seq, _ = name.rsplit(":", 2)
+            self._last_seqs[consumer] = max(int(seq), self._last_seqs.get(consumer, 0))
+        next_names = (
+            claim_name(consumer, seq + ahead, 0)
+            for ahead in range(self._ahead + 1)
+            for consumer, seq in self._last_seqs.items()
+        )
+        guessed = islice(next_names, _NAMES_AT_MOST if self._ahead else 0)
+        self.names = list(dict.fromkeys([*names, *guessed]))
+        self._ahead = min(_NAMES_AT_MOST, max(2, 2 * self._ahead))
+
+
+def _earlier_claims(terms: Claiming, request: ClaimRequest) -> list[str]:
+    """Name the claims that the same batch has probably made in the slot before."""
+    return [claim_name(terms.consumer, terms.seq, earlier) for earlier in range(request.ordinal)]
+
+
+def claim_calls(
+    queues: TopicQueues, request: ClaimRequest, terms: Claiming, others: Sequence[str]
+) -> tuple[Call, Read]:
+    """Return the call that makes a claim, and the command behind it that reads its messages.
+
+    others: the names of all other claims of the slot that hold messages, as far as they are known.
+    """
+    keys, slot = queues.keys, request.slot
+    own = keys.claim(slot, claim_name(terms.consumer, terms.seq, request.ordinal))
+    call = Call(
+        "claim",
+        [
+            *queues.keys_of(slot, "store retry claims consumers stats"),
+            *(own, keys.part(slot)),
+            *(keys.claim(slot, name) for name in others),
+        ],
+        [
+            *(terms.consumer, terms.run, terms.seq, request.ordinal, request.limit, terms.lease_ms),
+            *(text_of(terms.due_before_ms), text_of((terms.epochs or {}).get(slot))),
+            *(int(terms.replay_only), queues.descending, queues.definition.max_retries),
+            *(terms.mark, *others),
         ],
     )
+    return call, _read(queues, own, 0, request.rows)
 
 
-def _claim_of(
+def _read(queues: TopicQueues, own: str, first: int, rows: int | None) -> Read:
+    """Return the command that reads messages of a claim. rows: how many; None for all."""
+    order = ("REV",) if queues.descending else ()
+    return ("ZRANGE", own, first, -1 if rows is None else first + rows - 1, *order, "WITHSCORES")
+
+
+def claim_of(
     queues: TopicQueues,
-    consumer: str,
-    run: int,
-    seq: int,
     request: ClaimRequest,
+    terms: Claiming,
     reply: Sequence[Any],
+    rows: Sequence[Any],
 ) -> Claim:
-    moved, why_nothing, contents, score_text, retries_left, claimed_at_ms = reply
-    definition = queues.definition
+    """Turn the replies to claim_calls into a claim."""
+    held, why_nothing, _, claimed_at_ms, max_retries, charged = reply
+    contents, scores = _columns_of(rows) if held else ([], [])
     return Claim(
-        topic=definition.name,
+        topic=queues.definition.name,
         slot=request.slot,
-        consumer=consumer,
-        seq=seq,
+        consumer=terms.consumer,
+        seq=terms.seq,
         ordinal=request.ordinal,
-        run=run,
+        run=terms.run,
         contents=contents,
-        score_text=score_text,
-        retries_left=retries_left or definition.max_retries,
-        max_retries=definition.max_retries,
+        score_texts=scores,
         claimed_at_ms=claimed_at_ms,
-        moved=moved,
-        fenced=why_nothing == _FENCED,
+        max_retries=max_retries,
+        charged=charged,
         forgotten=why_nothing == _PLAN_FORGOTTEN,
+        held=held,
     )
+
+
+def read_on(queues: TopicQueues, part: Claim, terms: Claiming, rows: int) -> Conversation[Claim]:
+    """Read the next part of a claim. part: the one before it. rows: the most messages to read.
+
+    If messages of the claim were rolled back in the meantime, reads all that is left of it. Raises
+    Lost like claim.
+    """
+    own = queues.keys.claim(part.slot, claim_name(part.consumer, part.seq, part.ordinal))
+    first = part.first + len(part.contents)
+    # Counted behind the read: messages only leave a claim, so all were there before.
+    read, count = _read(queues, own, first, rows), ("ZCARD", own)
+    found, held = yield Request([read, count], list)
+    if held == part.held:
+        contents, scores = _columns_of(found)
+        return replace(part, contents=contents, score_texts=scores, first=first)
+    request = ClaimRequest(part.slot, part.ordinal)
+    [whole] = yield from claim(queues, [request], terms)
+    start = _rank_behind(part, whole, bool(queues.descending))
+    return replace(
+        whole, contents=whole.contents[start:], score_texts=whole.score_texts[start:], first=start
+    )
+
+
+def _rank_behind(part: Claim, whole: Claim, descending: bool) -> int:
+    """Return the index of the first message of a claim behind a part that was read before."""
+    last = (int(part.score_texts[-1]), part.contents[-1])
+    rows = zip(whole.scores, whole.contents, strict=True)
+    return sum(row >= last if descending else row <= last for row in rows)
+
+
+def _columns_of(rows: Sequence[Any]) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Return contents and scores of a ZRANGE, from a reply of RESP2 or RESP3 (pairs)."""
+    if rows and isinstance(rows[0], list):
+        return [content for content, _ in rows], [b"%d" % score for _, score in rows]
+    return rows[::2], rows[1::2]
 
 
 def replay(
@@ -156,33 +287,46 @@ def commit(
     *,
     since: int = 0,
     finished_by: int | None = None,
-) -> BoundedRequest[CommitResult]:
-    """Commit the claims that this run made or replayed in these slots: the second phase.
+    expected: Mapping[int, Sequence[str]] | None = None,
+) -> Conversation[CommitResult]:
+    """Commit the claims that this run made or replayed in some slots: the second phase.
 
     seq: the last batch to commit. since: the batch before the first one to commit. finished_by: an
-    earlier run whose claims are committed as well, or EVERY_RUN. Other claims stay until their
-    lease expires. Raises Superseded.
+    earlier run whose claims are committed as well, or EVERY_RUN. expected: the names of claims that
+    are probably there, by slot, which saves a round trip. Other claims stay until their lease
+    expires. Raises Superseded.
     """
-    asked = list(slots)
+    asked, names_of = list(slots), expected or {}
     args = [consumer, run, seq, since, text_of(finished_by)]
-    calls = _calls("commit", queues, "prepare claims first consumers stats", asked, args)
-    return BoundedRequest(calls, 0, lambda replies: _commit_result(asked, replies))
+    calls = [commit_call(queues, slot, args, names_of.get(slot, ())) for slot in asked]
+
+    def next_call(at: int, reply: Sequence[Any]) -> Call | None:
+        names = [name.decode() for name in reply[5:]]
+        return commit_call(queues, asked[at], args, names) if names else None
+
+    return _commit_result(asked, (yield from repeated(calls, next_call)))
+
+
+def commit_call(queues: TopicQueues, slot: int, args: Sequence[Any], names: Sequence[str]) -> Call:
+    """Return the call that commits claims of a slot. names: those that it may commit."""
+    keys = queues.keys_of(slot, "claims consumers stats")
+    return Call("commit", [*keys, *queues.keys.claims_of(slot, names)], [*args, *names])
 
 
 def _commit_result(
-    slots: Sequence[int], replies: Sequence[Sequence[Sequence[int]]]
+    slots: Sequence[int], replies: Sequence[Sequence[Sequence[Any]]]
 ) -> CommitResult:
     """Sum up the replies to a commit. replies: for each slot, those to its repeated call."""
     single = [reply for of_slot in replies for reply in of_slot]
     by_slot = list(zip(slots, replies, strict=True))
     return CommitResult(
-        claimed=sum(reply[1] for reply in single),
-        moved=sum(reply[2] for reply in single),
-        committed=sum(reply[3] for reply in single),
-        records=sum(reply[4] for reply in single),
-        held=frozenset(slot for slot, of_slot in by_slot if any(reply[4] for reply in of_slot)),
+        claimed=sum(reply[0] for reply in single),
+        moved=sum(reply[1] for reply in single),
+        committed=sum(reply[2] for reply in single),
+        records=sum(reply[3] for reply in single),
+        held=frozenset(slot for slot, of_slot in by_slot if any(reply[3] for reply in of_slot)),
         # Only the first reply counts: the first call itself settles the batch for the later ones.
-        again=frozenset(slot for slot, of_slot in by_slot if of_slot[0][5]),
+        again=frozenset(slot for slot, of_slot in by_slot if of_slot[0][4]),
     )
 
 
@@ -200,7 +344,7 @@ def renew(
     since: the batch before the first one to renew. Raises Superseded.
     """
     asked = list(slots)
-    calls = _calls("renew", queues, "claims consumers", asked, [consumer, run, lease_ms, since])
+    calls = queues.calls("renew", "claims consumers", asked, [consumer, run, lease_ms, since])
     return Request(calls, lambda replies: dict(zip(asked, replies, strict=True)))
 
 
@@ -209,20 +353,7 @@ def release(queues: TopicQueues, slots: Iterable[int], consumer: str, run: int) 
 
     Raises Superseded.
     """
-    return Request(_calls("release", queues, "claims consumers", slots, [consumer, run]), sum)
-
-
-def give_back(
-    queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, seq: int = 0
-) -> BoundedRequest[int]:
-    """Give back all messages that a consumer holds. The answer is the number of messages.
-
-    They move as if their leases had expired. Bars older runs. seq: the last batch that the run
-    asked for; a claim of that batch that arrives late is refused. Raises Superseded.
-    """
-    args = [consumer, run, seq, queues.definition.max_retries, queues.backoff]
-    calls = _calls("give_back", queues, _ALL_KINDS, slots, args)
-    return BoundedRequest(calls, 1, _sum_of_first)
+    return Request(queues.calls("release", "claims consumers", slots, [consumer, run]), sum)
 
 
 def unread(
@@ -232,71 +363,4 @@ def unread(
 
     Their next delivery, or giving them back, costs no retry. Raises Superseded.
     """
-    return Request(_calls("unread", queues, "claims consumers", slots, [consumer, run, seq]), sum)
-
-
-def expire(queues: TopicQueues, slots: Iterable[int]) -> BoundedRequest[int]:
-    """Give back all claims whose lease has expired. The answer is the number of messages.
-
-    Forgets consumers that hold nothing and were not seen for 30 days.
-    """
-    args = [queues.definition.max_retries, queues.backoff, FORGET_CONSUMERS_MS]
-    return BoundedRequest(_calls("expire", queues, _ALL_KINDS, slots, args), 2, _sum_of_first)
-
-
-def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[RollbackResult]:
-    """Roll back messages of claims. The answer sums up the results of all claims.
-
-    A message that its claim no longer holds stays where it is. The consumer group comes from the
-    consumer's name in the claim_id, or else from these queues. Raises InvalidOption for a text that
-    is not a claim_id, or a delay that is out of bounds.
-    """
-    each = rollback_each(queues, wanted)
-    return Request(each.calls, lambda replies: _sum_of(each.parse(replies)))
-
-
-def rollback_each(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[list[RollbackResult]]:
-    """Roll back messages like rollbacks. The answer is the result of each claim, in order."""
-    calls = [_rollback_calls(queues, one) for one in wanted]
-
-    def read(replies: list[Any]) -> list[RollbackResult]:
-        left = iter(replies)
-        return [
-            _sum_of(RollbackResult(*reply) for reply in islice(left, len(of_one)))
-            for of_one in calls
-        ]
-
-    return Request([call for of_one in calls for call in of_one], read)
-
-
-def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
-    claim = ClaimId.parse(one.claim_id)
-    if one.delay_ms is not None and not 0 <= one.delay_ms <= LONGEST_DURATION_MS:
-        raise InvalidOption(
-            f"The delay {one.delay_ms} ms is not accepted. Accepted: 0 to "
-            f"{LONGEST_DURATION_MS} ms (366d); None for the topic's backoff."
-        )
-    most_retries = queues.definition.max_retries
-    fixed = [claim.record, claim.run, text_of(one.delay_ms), most_retries, queues.backoff]
-    group = ConsumerName.parse(claim.consumer).group or queues.keys.group
-    keys = queues.of_group(group).keys_of(one.slot, _ALL_KINDS)
-    return [
-        Call("rollback", keys, [*fixed, *part]) for part in chunks(one.contents, MESSAGES_A_CLAIM)
-    ]
-
-
-def _sum_of(results: Iterable[RollbackResult]) -> RollbackResult:
-    listed = list(results)
-    return RollbackResult(
-        sum(result.rolled_back for result in listed), sum(result.left_alone for result in listed)
-    )
-
-
-def _calls(
-    script: str, queues: TopicQueues, kinds: str, slots: Iterable[int], args: list[Any]
-) -> list[Call]:
-    return [Call(script, queues.keys_of(slot, kinds), args) for slot in slots]
-
-
-def _sum_of_first(replies: list[list[Any]]) -> int:
-    return sum(reply[0] for of_slot in replies for reply in of_slot)
+    return Request(queues.calls("unread", "claims consumers", slots, [consumer, run, seq]), sum)

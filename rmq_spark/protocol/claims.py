@@ -4,26 +4,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rmq_spark.errors import ScriptFailed
 from rmq_spark.protocol.names import ClaimId
 from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.topics.topic_types import TopicType
 
-# The PrepareQueue stores a message's rank as a fraction of 2048, so a claim holds no more.
-MESSAGES_A_CLAIM = 2048
+# Redis is blocked for about 10 ms while it gives back so many messages.
+MESSAGES_A_CLAIM = 8192
 # The claims of one slot and batch have the ordinals 0 to 15.
 CLAIMS_A_SLOT = 16
+# The first field of a record: see lua/include/records.lua.
+RECORD_VERSION = b"3"
+
+
+def retries_of(score: int, max_retries: int, charged: int) -> int:
+    """Return the retries left of a message that a claim holds.
+
+    score: the one that it had in the store. max_retries, charged: those of its claim.
+    """
+    left = score - 1 if score <= MOST_RETRIES else max_retries
+    return max(0, left - charged)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
     """A claim to make, of up to ``limit`` messages of a slot.
 
-    ordinal: the number (0 to 15) of the claim among those of the same slot and batch.
+    ordinal: the number (0 to 15) of the claim among those of the same slot and batch. rows: the
+    most messages to read now; None for all. others: the names of claims that probably hold messages
+    of the slot, which saves a round trip.
     """
 
     slot: int
     ordinal: int
     limit: int = MESSAGES_A_CLAIM
+    rows: int | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +65,13 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The messages of one claim, in delivery order, column by column.
+    """The messages of one claim, or a part of them, in delivery order, column by column.
 
-    score_text: the scores that the messages had in the store, as decimal texts with spaces between
-    them. A score of 16 or less is a number of retries left.
-    retries_left: one number for each message, or a single number if all are first deliveries.
-    claimed_at_ms: when the claim was made, by Redis' clock.
-    moved: the number of messages that making this claim gave back or took from the retry queue.
-    fenced: whether a higher epoch owns the slot, so that nothing was taken.
-    forgotten: whether Redis has lost the plan of the batch, so that no claim was made.
+    score_texts: the scores that the messages had in the store, as decimal texts. A score of 16 or
+    less is a number of retries left. claimed_at_ms: when the claim was made, by Redis' clock.
+    max_retries: the topic's, at that time. charged: the number of deliveries to newer runs since
+    then. forgotten: whether Redis has lost the plan of the batch, so that no claim was made. held:
+    the number of messages of the whole claim. first: the index of the first message among them.
     """
 
     topic: str
@@ -66,14 +80,14 @@ class Claim:
     seq: int
     ordinal: int
     run: int
-    contents: list[bytes]
-    score_text: bytes
-    retries_left: list[int] | int
-    max_retries: int
+    contents: Sequence[bytes]
+    score_texts: Sequence[bytes]
     claimed_at_ms: int
-    moved: int = 0
-    fenced: bool = False
+    max_retries: int
+    charged: int = 0
     forgotten: bool = False
+    held: int = 0
+    first: int = 0
 
     @property
     def claim_id(self) -> str:
@@ -81,15 +95,25 @@ class Claim:
         return str(ClaimId(self.consumer, self.seq, self.ordinal, self.run))
 
     @property
+    def left(self) -> int:
+        """The number of messages behind this part of the claim."""
+        return self.held - self.first - len(self.contents)
+
+    @property
     def scores(self) -> list[int]:
         """The scores that the messages had in the store, in delivery order."""
-        return [int(text) for text in self.score_text.split()]
+        return [int(text) for text in self.score_texts]
+
+    @property
+    def retries_left(self) -> list[int]:
+        """The number of retries that each message has left."""
+        return [retries_of(score, self.max_retries, self.charged) for score in self.scores]
 
     def messages(self, topic_type: TopicType) -> Iterator[Delivered]:
         """Yield the messages in delivery order, with the values that the topic's type has."""
-        left, claim_id = self.retries_left, self.claim_id
-        retries = [left] * len(self.contents) if isinstance(left, int) else left
-        for content, score, retries_left in zip(self.contents, self.scores, retries, strict=True):
+        claim_id = self.claim_id
+        columns = zip(self.contents, self.scores, self.retries_left, strict=True)
+        for content, score, retries_left in columns:
             first = score if score > MOST_RETRIES else None
             yield Delivered(
                 content=content,
@@ -110,13 +134,55 @@ class SlotDue:
 
     held: due messages that another consumer, a higher epoch or a pause holds back. next_ms: the
     time until the wait of a retry or a lease ends, when more messages may become due; None if
-    neither is pending.
+    neither is pending. expired: the names of claims whose lease has ended. Their messages count,
+    but a claim can take them only after they were given back. live: the names of the other claims
+    that hold messages.
     """
 
     slot: int
     due: int
     held: int
     next_ms: int | None = None
+    expired: tuple[str, ...] = ()
+    live: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """What Redis notes of a claim, beside its messages; times are in ms.
+
+    name: consumer:seq:ordinal. run: the run that has it, 0 if nobody got its messages. sealed,
+    held: the number of messages that it took, and that it still has. moved, max_retries, charged,
+    replayed, arrivals: as in lua/include/records.lua.
+    """
+
+    name: str
+    made_ms: int
+    run: int
+    deadline_ms: int
+    sealed: int
+    held: int
+    moved: int
+    max_retries: int
+    charged: int
+    replayed: int
+    arrivals: int
+
+    @property
+    def consumer(self) -> str:
+        """The consumer that made the claim."""
+        return self.name.rsplit(":", 2)[0]
+
+    @staticmethod
+    def parse(name: bytes, text: bytes) -> "ClaimRecord":
+        """Parse the text that a script wrote. Raises ScriptFailed for that of another version."""
+        version, *numbers = text.split()
+        if version != RECORD_VERSION:
+            raise ScriptFailed(
+                f"The record of claim {name.decode()} was written by another version of rmq-spark. "
+                "Give back what that version has claimed: rmq upgrade."
+            )
+        return ClaimRecord(name.decode(), *map(int, numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +255,8 @@ class RollbackResult(NamedTuple):
 class CommitResult:
     """The result of a commit.
 
-    claimed: messages that the claims took. moved: messages that making the claims gave back or took
-    from the retry queue. committed: messages that were removed. records: the number of claims
+    claimed: messages that the claims took. moved: messages that making the claims took from the
+    retry queue. committed: messages that were removed. records: the number of claims
     removed. held: the slots that had such claims. again: the slots where the batch was already
     committed, such as by a commit whose reply was lost.
     """

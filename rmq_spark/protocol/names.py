@@ -54,6 +54,11 @@ class ScopedName:
         return f"{self.topic}@{self.group}:{self.name}"
 
 
+def claim_name(consumer: str, seq: int, ordinal: int) -> str:
+    """Name a claim in Redis. consumer: a ConsumerName as text."""
+    return f"{consumer}:{seq}:{ordinal}"
+
+
 class ClaimId(NamedTuple):
     """The name of a claim that one run holds: ``consumer:seq:ordinal:run``.
 
@@ -70,9 +75,9 @@ class ClaimId(NamedTuple):
         return f"{self.consumer}:{self.seq}:{self.ordinal}:{self.run}"
 
     @property
-    def record(self) -> str:
-        """The field of the claim's record in Redis, which all runs share."""
-        return f"{self.consumer}:{self.seq}:{self.ordinal}"
+    def name(self) -> str:
+        """The name of the claim in Redis, which all runs share."""
+        return claim_name(self.consumer, self.seq, self.ordinal)
 
     @staticmethod
     def parse(text: str) -> "ClaimId":

@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.claims import ClaimRecord, retries_of
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
+
+_T = TypeVar("_T")
 
 
 class QueueKind(StrEnum):
@@ -46,6 +49,11 @@ class Bounds:
         highs = [bound for bound in (self.high, high) if bound is not None]
         return Bounds(max(lows, default=None), min(highs, default=None))
 
+    def includes(self, value: int) -> bool:
+        """Check whether a value is in the range."""
+        above = self.low is None or value >= self.low
+        return above and (self.high is None or value < self.high)
+
     @property
     def limits(self) -> tuple[str, str]:
         """The bounds as arguments of Redis commands."""
@@ -73,23 +81,12 @@ class Entry(NamedTuple):
     consumer: str | None
 
 
-class Holder(NamedTuple):
-    """A claim that holds messages of a PrepareQueue.
-
-    first_scores: the scores that its messages had in the store, by rank.
-    """
-
-    consumer: str
-    first_scores: list[bytes]
-    claimed_at_ms: int
-
-
 @dataclass(frozen=True)
 class Page:
     """Entries of one queue of one slot, in order of their scores, column by column.
 
-    holders: the claims that hold the entries of a PrepareQueue, by stamp. The stamp of an entry is
-    its score / 1000, rounded down.
+    claim: the one that holds the entries, in a PrepareQueue; their scores are those that they had
+    in the store.
     """
 
     topic: TopicDefinition
@@ -97,7 +94,7 @@ class Page:
     slot: int
     contents: list[bytes]
     scores: list[float]
-    holders: dict[int, Holder]
+    claim: ClaimRecord | None = None
 
     def after(self, seen: tuple[float, bytes]) -> "Page":
         """Return the page without the entries up to and including ``seen``, a score and a content.
@@ -128,6 +125,9 @@ class Page:
 
     def retries_left(self) -> list[int]:
         """Return the number of retries that each entry has left."""
+        if self.claim is not None:
+            most, charged = self.claim.max_retries, self.claim.charged
+            return [retries_of(int(score), most, charged) for score in self.scores]
         if self.kind is QueueKind.STORE:
             most = self.topic.max_retries
             return [int(score) if score <= MOST_RETRIES else most for score in self.scores]
@@ -136,16 +136,16 @@ class Page:
         return [int(score % 1000) for score in self.scores]
 
     def prepared_at_ms(self) -> Sequence[int | None]:
-        """Return the time at which each entry was claimed; None if no claim holds it."""
-        return [None if holder is None else holder.claimed_at_ms for holder in self._holders()]
+        """Return the time at which each entry was claimed; None in other queues."""
+        return self._of_claim(None if self.claim is None else self.claim.made_ms)
 
     def died_at_ms(self) -> Sequence[int | None]:
         """Return the time at which each entry died; None in other queues."""
         return [int(score) for score in self.scores] if self.kind is QueueKind.DEAD else self._none
 
     def consumers(self) -> Sequence[str | None]:
-        """Return the consumer that holds each entry; None if no claim holds it."""
-        return [None if holder is None else holder.consumer for holder in self._holders()]
+        """Return the consumer that holds each entry; None in other queues."""
+        return self._of_claim(None if self.claim is None else self.claim.consumer)
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries one by one, with all their values."""
@@ -163,28 +163,17 @@ class Page:
         )
         return map(Entry, *columns)
 
-    def _holders(self) -> Sequence[Holder | None]:
-        if self.kind is not QueueKind.PREPARE:
-            return self._none
-        return [self.holders.get(int(score / 1000)) for score in self.scores]
+    def _of_claim(self, value: _T) -> list[_T]:
+        return [value] * len(self.contents)
 
     @property
     def _none(self) -> list[None]:
         return [None] * len(self.contents)
 
     def _first_scores(self) -> Sequence[int | None]:
-        if self.kind is QueueKind.STORE:
+        if self.kind in (QueueKind.STORE, QueueKind.PREPARE):
             return [_first_delivery_score(score) for score in self.scores]
-        if self.kind is QueueKind.PREPARE:
-            return [self._score_before_claim(score) for score in self.scores]
         return self._none
-
-    def _score_before_claim(self, score: float) -> int | None:
-        holder = self.holders.get(int(score / 1000))
-        rank = int(score % 1 * 2048)
-        if holder is None or rank >= len(holder.first_scores):
-            return None
-        return _first_delivery_score(float(holder.first_scores[rank]))
 
 
 def _whole_second_ms(score: float) -> int:
@@ -195,20 +184,10 @@ def _first_delivery_score(score: float) -> int | None:
     return int(score) if score > MOST_RETRIES else None
 
 
-def page_of(topic: TopicDefinition, kind: QueueKind, slot: int, reply: Sequence[Any]) -> Page:
-    """Turn the reply of the script page into a Page."""
-    flat, claims, _ = reply
-    holders = {
-        int(claims[at]): Holder(claims[at + 1].decode(), claims[at + 2].split(), claims[at + 3])
-        for at in range(0, len(claims), 4)
-    }
-    return Page(topic, kind, slot, flat[::2], [float(text) for text in flat[1::2]], holders)
+ReadPage = Callable[[tuple[float, bytes] | None], tuple[Page, bool]]
 
 
-Read = Callable[[tuple[float, bytes] | None], tuple[Page, bool]]
-
-
-def pages_after_each_other(read: Read) -> Iterator[Page]:
+def pages_after_each_other(read: ReadPage) -> Iterator[Page]:
     """Yield the pages of a queue. A message that stays in the queue is yielded once.
 
     A message that moves in the meantime may be missing. read: takes the last entry read (score and

@@ -5,10 +5,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from rmq_spark.protocol.calls import Call, Request, fields_of, text_of
+from rmq_spark.protocol.calls import Call, Read, Request, fields_of, text_of
 from rmq_spark.protocol.chunks import chunks
-from rmq_spark.protocol.claims import ConsumerSeen, Figures, Header, QueueFigures, SlotDue
-from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind, page_of
+from rmq_spark.protocol.claims import (
+    ClaimRecord,
+    ConsumerSeen,
+    Figures,
+    Header,
+    QueueFigures,
+    SlotDue,
+)
+from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.definition import Keys
 
@@ -25,14 +32,14 @@ EPOCH_FIELD = "@epoch"
 def headers(queues: TopicQueues, consumer: str) -> Request[list[Header]]:
     """Look up a consumer's progress in every slot, in order."""
     reads = [("HGET", queues.keys.consumers(slot), consumer) for slot in queues.slots]
-    return Request((), lambda replies: [Header.parse(reply) for reply in replies], reads)
+    return Request(reads, lambda replies: [Header.parse(reply) for reply in replies])
 
 
 def consumers(queues: TopicQueues, now_ms: int) -> Request[list[ConsumerSeen]]:
     """List the consumers that Redis remembers, the last seen first. now_ms: Redis' time."""
     headers = [("HGETALL", queues.keys.consumers(slot)) for slot in queues.slots]
     claims = [("HGETALL", queues.keys.claims(slot)) for slot in queues.slots]
-    return Request((), lambda replies: _consumers_of(*_halves(replies), now_ms), headers + claims)
+    return Request(headers + claims, lambda replies: _consumers_of(*_halves(replies), now_ms))
 
 
 def _consumers_of(headers: list[Any], claims: list[Any], now_ms: int) -> list[ConsumerSeen]:
@@ -55,18 +62,25 @@ def _consumers_of(headers: list[Any], claims: list[Any], now_ms: int) -> list[Co
 
 
 def _holders_of(claims: Any) -> set[str]:
-    """Return the consumers with claims in a slot, from its records, except empty claims."""
-    return {
-        field.decode().rsplit(":", 2)[0]
-        for field, record in fields_of(claims)
-        if record.split()[1] != b"0"  # the stamp: see lua/include/records.lua
-    }
+    """Return the consumers with claims in a slot, except empty claims."""
+    return {record.consumer for record in _records_of(claims) if record.sealed}
+
+
+def _records_of(claims: Any) -> list[ClaimRecord]:
+    """Return the records of a slot, the oldest claim first."""
+    records = [ClaimRecord.parse(name, text) for name, text in fields_of(claims)]
+    return sorted(records, key=lambda record: (record.made_ms, record.name))
+
+
+def records(queues: TopicQueues, slot: int) -> Request[list[ClaimRecord]]:
+    """List the claims of a slot, the oldest first."""
+    return Request([("HGETALL", queues.keys.claims(slot))], lambda replies: _records_of(replies[0]))
 
 
 def epochs(queues: TopicQueues, slots: Sequence[int]) -> Request[list[int]]:
     """Look up the highest epoch that has claimed in each slot; 0 if there is no epoch."""
     reads = [("HGET", queues.keys.consumers(slot), EPOCH_FIELD) for slot in slots]
-    return Request((), lambda replies: [int(epoch or 0) for epoch in replies], reads)
+    return Request(reads, lambda replies: [int(epoch or 0) for epoch in replies])
 
 
 def due(
@@ -86,7 +100,7 @@ def due(
     calls = [
         Call(
             "due",
-            queues.keys_of(slot, "store prepare retry claims consumers"),
+            queues.keys_of(slot, "store retry claims consumers"),
             [consumer, text_of(due_before_ms), text_of(known.get(slot)), queues.descending],
         )
         for slot in slots
@@ -94,8 +108,11 @@ def due(
     return Request(
         calls,
         lambda replies: [
-            SlotDue(slot, count, held, None if next_ms == b"" else next_ms)
-            for slot, (count, held, next_ms) in zip(slots, replies, strict=True)
+            SlotDue(
+                *(slot, count, held, None if next_ms == b"" else next_ms),
+                *(tuple(name.decode() for name in names) for names in claims),
+            )
+            for slot, (count, held, next_ms, *claims) in zip(slots, replies, strict=True)
         ],
     )
 
@@ -137,13 +154,13 @@ def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
 
 def figures(queues: TopicQueues) -> Request[Figures]:
     """Count the messages in all queues, and sum up the counters, over all slots."""
-    kinds = "store prepare retry dead claims stats"
+    kinds = "store retry dead claims stats"
     calls = [
         Call("figures", queues.keys_of(slot, kinds), [queues.descending, queues.has_due_times])
         for slot in queues.slots
     ]
     reads = [("HMGET", queues.keys.stats(slot), *COUNTERS) for slot in queues.slots]
-    return Request(calls, lambda replies: _figures_of(*_halves(replies)), reads)
+    return Request([*calls, *reads], lambda replies: _figures_of(*_halves(replies)))
 
 
 def _halves(replies: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -174,31 +191,49 @@ def page(
     slot: int,
     scores: Bounds = UNBOUNDED,
     after: tuple[float, bytes] | None = None,
+    claim: ClaimRecord | None = None,
     most: int = ENTRIES_A_PAGE,
 ) -> Request[tuple[Page, bool]]:
     """Read one page of a queue of one slot.
 
     The answer is the page, and whether there may be more. scores: the range to read. after: score
     and content of the entry to continue after; if it has left the queue, all entries of its score
-    come again. A page ends at ``most`` entries, or soon after 1 MiB.
+    come again. claim: the one to read of a PrepareQueue. A page ends at ``most`` entries, or soon
+    after 1 MiB.
     """
-    names = f"{kind} claims first" if kind is QueueKind.PREPARE else kind
+    key = getattr(queues.keys, kind)(slot) if claim is None else queues.keys.claim(slot, claim.name)
     score, content = ("", b"") if after is None else (f"{after[0]:.17g}", after[1])
     args = [*scores.limits, score, content, most, BYTES_A_PAGE]
-    return Request(
-        [Call("page", queues.keys_of(slot, names), args)],
-        lambda replies: (page_of(queues.definition, kind, slot, replies[0]), bool(replies[0][2])),
-    )
+
+    def read(replies: list[Any]) -> tuple[Page, bool]:
+        more, *rows = replies[0]
+        texts = [float(text) for text in rows[1::2]]
+        return Page(queues.definition, kind, slot, rows[::2], texts, claim), bool(more)
+
+    return Request([Call("page", [key], args)], read)
 
 
 def sizes(
     queues: TopicQueues, kinds: Sequence[QueueKind], slots: Sequence[int]
 ) -> Request[list[int]]:
     """Count the messages that these queues hold together, slot by slot."""
-    reads = [("ZCARD", getattr(queues.keys, kind)(slot)) for slot in slots for kind in kinds]
+    reads = [_size_read(queues, kind, slot) for slot in slots for kind in kinds]
     size = len(kinds)
-    return Request(
-        (),
-        lambda replies: [sum(replies[at : at + size]) for at in range(0, len(replies), size)],
-        reads,
-    )
+
+    def count(replies: list[Any]) -> list[int]:
+        counts = [_size_of(reply) for reply in replies]
+        return [sum(counts[at : at + size]) for at in range(0, len(counts), size)]
+
+    return Request(reads, count)
+
+
+def _size_read(queues: TopicQueues, kind: QueueKind, slot: int) -> Read:
+    if kind is QueueKind.PREPARE:
+        return ("HGETALL", queues.keys.claims(slot))
+    return ("ZCARD", getattr(queues.keys, kind)(slot))
+
+
+def _size_of(reply: Any) -> int:
+    if isinstance(reply, int):
+        return reply
+    return sum(record.held for record in _records_of(reply))

@@ -28,12 +28,12 @@ def replayed_by(key: str, seq: int) -> Request[int | None]:
         batch, run = map(int, replies[0].split()) if replies[0] else (None, None)
         return run if batch == seq else None
 
-    return Request((), read, [("HGET", key, "replayed")])
+    return Request([("HGET", key, "replayed")], read)
 
 
 def topics_of(key: str) -> Request[str | None]:
     """Look up the topics that the consumer's last run read; None before its first run."""
-    return Request((), lambda replies: replies[0] and replies[0].decode(), [("HGET", key, "topic")])
+    return Request([("HGET", key, "topic")], lambda replies: replies[0] and replies[0].decode())
 
 
 def note_committed(key: str, seq: int) -> Request[None]:
@@ -43,4 +43,4 @@ def note_committed(key: str, seq: int) -> Request[None]:
 
 def committed_up_to(key: str) -> Request[int]:
     """Look up the batch up to which everything is noted as committed; 0 at first."""
-    return Request((), lambda replies: int(replies[0] or 0), [("HGET", key, "settled")])
+    return Request([("HGET", key, "settled")], lambda replies: int(replies[0] or 0))

@@ -1,9 +1,8 @@
 """The Lua scripts, loaded from ``lua/`` and prepared for the version of the server.
 
 Every file in ``lua/`` is a script; a line of its header names its effect. A line ``--- include
-name`` stands for ``lua/include/name.lua``, and ``--- include fractions`` for the list that
-fractions returns. An include can name other includes in the same way; a script contains each only
-once.
+name`` stands for ``lua/include/name.lua``. An include can name other includes in the same way; a
+script contains each only once.
 
 In a checkout, ``lua/`` takes precedence over a copy inside the package, which an editable install
 may have left behind. In a zip, ``lua/`` may be inside or beside the package.
@@ -20,8 +19,6 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Protocol, cast
 
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM
-
 _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 
 _EFFECT = re.compile(r"^-- Effect: (\w+)$", re.MULTILINE)
@@ -36,8 +33,9 @@ class Effect(StrEnum):
     # Moves or removes existing messages. Runs on a full server, where it may free memory.
     MOVES = "moves"
     # Losing its writes does no harm, so replicas need not confirm them: the next renewal comes
-    # anyway, a lease that was not released expires, a change of a definition can be repeated, a
-    # batch without a plan takes nothing, and a batch without an announcement is not concluded.
+    # anyway, a lease that was not released expires, a change of a definition and a deletion can be
+    # repeated, a batch without a plan takes nothing, and a batch without an announcement is not
+    # concluded.
     TRANSIENT = "transient"
 
 
@@ -98,18 +96,6 @@ def _lua_folder() -> _Folder:
     )
 
 
-def fractions() -> str:
-    """Return a Lua list of the texts of rank / 2048, without the leading zero; "" for rank 0.
-
-    Joining texts is three times as fast as formatting numbers in Redis, and a list of constants
-    costs a script next to nothing. Four digits are enough: after the ms of a time from 1987 to
-    2109, the nearest double is exactly rank / 2048. Redis reads four digits faster than eleven.
-    """
-    ranks = range(MESSAGES_A_CLAIM)
-    texts = [f"{rank / MESSAGES_A_CLAIM:.4f}".strip("0").removesuffix(".") for rank in ranks]
-    return f"-- Defines: FRACTIONS\nlocal FRACTIONS = {{{','.join(map(repr, texts))}}}"
-
-
 def assemble(folder: _Folder, name: str) -> str:
     """Return the text of a script with all its includes filled in, each of them once."""
     there: set[str] = set()
@@ -129,8 +115,6 @@ def assemble(folder: _Folder, name: str) -> str:
 
 def include_text(folder: _Folder, name: str) -> str:
     """Return the text of an include, in which its own includes are not filled in."""
-    if name == "fractions":
-        return fractions()
     return folder.joinpath("include", f"{name}.lua").read_text(encoding="utf-8")
 
 

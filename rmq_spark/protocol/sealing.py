@@ -127,7 +127,7 @@ def last_sealed(key: str) -> Request[Sealed]:
             Manifest.from_json(text or b""),
         )
 
-    return Request((), read, [("HMGET", key, "batch", "messages", "manifest")])
+    return Request([("HMGET", key, "batch", "messages", "manifest")], read)
 
 
 def _yes(replies: list[Any]) -> bool:

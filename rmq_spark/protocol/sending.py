@@ -6,7 +6,6 @@ from typing import Any
 
 from rmq_spark.protocol.calls import Call, Request
 from rmq_spark.protocol.chunks import chunks
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM
 from rmq_spark.protocol.messagepack import Pairs, calls_of, lowest_of
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
@@ -14,6 +13,8 @@ from rmq_spark.protocol.topic_queues import TopicQueues
 # Each message is two values, and Lua passes at most 7999 to a call. A send blocks Redis for about
 # 2 us a message, so the calls of others wait less than 10 ms.
 MESSAGES_A_SEND = 3900
+# A requeue moves messages one by one, so it costs more.
+MESSAGES_A_REQUEUE = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[int]:
     calls = [
         Call("requeue", queues.keys_of(slot, "store retry dead stats"), [queues.sends_times], part)
         for slot, pairs in by_slot.items()
-        for part in calls_of(pairs, MESSAGES_A_CLAIM)
+        for part in calls_of(pairs, MESSAGES_A_REQUEUE)
     ]
     return Request(calls, sum)
 

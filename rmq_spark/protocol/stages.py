@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rmq_spark.protocol.calls import BoundedRequest, Call, Request, fields_of
+from rmq_spark.protocol.calls import Call, Conversation, Request, fields_of, repeated, while_more
 from rmq_spark.protocol.chunks import chunks
 from rmq_spark.protocol.messagepack import Pairs
 from rmq_spark.protocol.sending import SendResult
@@ -65,7 +65,7 @@ def stage(
 
 def publish(
     queues: TopicQueues, totals: Mapping[int, Mapping[str, int]]
-) -> BoundedRequest[SendResult]:
+) -> Conversation[SendResult]:
     """Move the messages of stages into the stores.
 
     totals: the number of messages that each stage was given, by slot and stage name. A stage that
@@ -82,7 +82,7 @@ def publish(
         for slot, of_slot in totals.items()
         for name, total in of_slot.items()
     ]
-    return BoundedRequest(calls, 0, _sent, calls_a_pipeline=PUBLISHES_A_PIPELINE)
+    return _sent((yield from repeated(calls, while_more(calls, 0), PUBLISHES_A_PIPELINE)))
 
 
 def _sent(replies: list[list[list[int]]]) -> SendResult:
@@ -105,12 +105,11 @@ def begun(queues: TopicQueues, slots: Sequence[int]) -> Request[list[dict[str, B
     """Look up the registered stages of each slot, by name."""
     reads = [("HGETALL", queues.keys.stages(slot)) for slot in slots]
     return Request(
-        (),
+        reads,
         lambda replies: [
             {name.decode(): Begun.parse(text) for name, text in fields_of(reply)}
             for reply in replies
         ],
-        reads,
     )
 
 

@@ -1,9 +1,15 @@
 """The queues of a topic in one consumer group, which every request about them takes."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+from rmq_spark.protocol.calls import Call
 from rmq_spark.topics.definition import Keys, TopicDefinition
+
+# The keys of a slot, in the order of lua/include/slot.lua.
+ALL_KINDS = "store retry dead claims consumers stats"
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,12 @@ class TopicQueues:
     def keys_of(self, slot: int, kinds: str) -> tuple[str, ...]:
         """Return the keys of a slot. kinds: names of methods of Keys, such as "store retry"."""
         return keys_of(self.keys, slot, kinds)
+
+    def calls(
+        self, script: str, kinds: str, slots: Iterable[int], args: Sequence[Any]
+    ) -> list[Call]:
+        """Return the same call of a script for several slots. kinds: as for keys_of."""
+        return [Call(script, self.keys_of(slot, kinds), args) for slot in slots]
 
     def of_group(self, group: str) -> "TopicQueues":
         """Return the same topic's queues in another consumer group."""

@@ -287,9 +287,17 @@ class Keys:
             return f"{self.prefix}{{{self.prefix}{self.topic}_{slot}}}@{self.group}"
         return f"{self.prefix}{self.topic}_{slot}"
 
-    def prepare(self, slot: int) -> str:
-        """Name the ZSET of a slot: content -> stamp * 1000 + retries left + rank / 2048."""
-        return self._tagged("prepare", slot)
+    def claim(self, slot: int, name: str) -> str:
+        """Name the ZSET of a claim: content -> score in the store. name: consumer:seq:ordinal."""
+        return f"{self._tagged('prepare', slot)}:{name}"
+
+    def claims_of(self, slot: int, names: Iterable[str]) -> list[str]:
+        """Name the ZSETs of several claims."""
+        return [self.claim(slot, name) for name in names]
+
+    def part(self, slot: int) -> str:
+        """Name the ZSET of a slot that is there only within the script claim."""
+        return f"{self._tagged('prepare', slot)}:part"
 
     def retry(self, slot: int) -> str:
         """Name the ZSET of a slot: content -> due second * 1000 + retries left."""
@@ -303,8 +311,12 @@ class Keys:
         """Name the HASH of a slot: consumer:seq:ordinal -> record."""
         return self._tagged("claims", slot)
 
-    def first(self, slot: int) -> str:
-        """Name the HASH of a slot: consumer:seq:ordinal -> first scores by rank."""
+    def old_prepare(self, slot: int) -> str:
+        """Name the ZSET in which an earlier version kept the messages of all claims."""
+        return self._tagged("prepare", slot)
+
+    def old_first(self, slot: int) -> str:
+        """Name the HASH in which an earlier version kept the first scores of claims."""
         return self._tagged("first", slot)
 
     def consumers(self, slot: int) -> str:
@@ -322,12 +334,6 @@ class Keys:
     def stage(self, slot: int, name: str) -> str:
         """Name the LIST of a stage: score, content, score, content, ... as sent; for all groups."""
         return f"{self.prefix}stage_{{{self.prefix}{self.topic}_{slot}}}:{name}"
-
-    def all_of(self, slot: int) -> list[str]:
-        """List every key of a slot that belongs to this group alone: all except the stages."""
-        kinds = (self.store, self.prepare, self.retry, self.dead)
-        books = (self.claims, self.first, self.consumers, self.stats)
-        return [key(slot) for key in (*kinds, *books)]
 
 
 def topics_key(prefix: str = "") -> str:

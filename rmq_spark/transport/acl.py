@@ -34,14 +34,15 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
     "ZADD": ("no number", ""),
     "ZCARD": (),
     "ZCOUNT": ("1", "0"),
+    "ZINTER": ("no number", ""),
     "ZMSCORE": ("",),
     "ZRANGE": ("1", "0"),
     "ZRANGEBYSCORE": ("1", "0"),
+    "ZRANGESTORE": ("", "no number", ""),
     "ZRANK": ("",),
     "ZREM": ("",),
     "ZREMRANGEBYRANK": ("1", "0"),
-    "ZREMRANGEBYSCORE": ("1", "0"),
-    "ZREVRANGE": ("1", "0"),
+    "ZUNIONSTORE": ("no number", ""),
 }
 
 

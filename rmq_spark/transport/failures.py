@@ -57,6 +57,7 @@ _TEMPORARY = (
     redis_errors.ReadOnlyError,
     redis_errors.ClusterDownError,
     redis_errors.MasterDownError,
+    redis_errors.NoScriptError,  # forgotten again before the script that was loaded could run
 )
 # Errors of a master that becomes a replica during WAIT, or has too few replicas to write.
 _FAILING_OVER = ("UNBLOCKED", "NOREPLICAS")

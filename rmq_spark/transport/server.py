@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -11,7 +11,7 @@ import redis
 from redis import exceptions as redis_errors
 
 from rmq_spark import errors
-from rmq_spark.protocol.calls import BoundedRequest, Call, Request
+from rmq_spark.protocol.calls import Call, Conversation, Read, Request
 from rmq_spark.protocol.chunks import in_parts
 from rmq_spark.protocol.messagepack import packed
 from rmq_spark.protocol.scripts import Script, scripts_for
@@ -126,69 +126,76 @@ class Server:
                 raise self._typed(reply, _named(words)) from None
         return replies
 
+    def keys_like(self, pattern: str) -> list[str]:
+        """List the keys that match a pattern of SCAN, on all nodes of a cluster.
+
+        Looks through all keys of the database. Raises an RmqError.
+        """
+        client = self.client
+        found = self._retry(lambda: list(client.scan_iter(match=pattern, count=1000)), "SCAN")
+        return [key.decode(errors="surrogateescape") for key in found]
+
     def now_ms(self) -> int:
         """Return the server's time in ms since 1970."""
         seconds, microseconds = self.command("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
 
-    def ask(self, request: Request[_T] | BoundedRequest[_T]) -> _T:
-        """Run a request and return its answer. Raises an RmqError for every failure."""
-        if isinstance(request, BoundedRequest):
-            return request.parse(self._until_done(request))
-        replies = in_parts(request.calls, self.pipeline, request.calls_a_pipeline)
-        return request.parse(
-            replies + in_parts(request.reads, self.commands, request.calls_a_pipeline)
-        )
-
-    def _until_done(self, request: BoundedRequest[Any]) -> list[list[Any]]:
-        """Repeat each call until it has no more to do, and return its replies."""
-        replies: list[list[Any]] = [[] for _ in request.calls]
-        left = list(range(len(request.calls)))
-        while left:
-            calls = [request.calls[at] for at in left]
-            for at, reply in zip(
-                left, in_parts(calls, self.pipeline, request.calls_a_pipeline), strict=True
-            ):
-                replies[at].append(reply)
-            left = [at for at in left if replies[at][-1][request.more_at]]
-        return replies
+    def ask(self, request: Request[_T] | Conversation[_T]) -> _T:
+        """Run a request, or all of a conversation, for its answer. Raises an RmqError."""
+        if isinstance(request, Request):
+            return request.parse(in_parts(request.calls, self.pipeline, request.calls_a_pipeline))
+        answer: Any = None
+        try:
+            while True:
+                answer = self.ask(request.send(answer))
+        except StopIteration as end:
+            return cast(_T, end.value)
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run one script and return its reply. Raises an RmqError for every failure."""
         return self.pipeline([Call(script, keys, args)])[0]
 
-    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
-        """Run scripts in one round trip (in a cluster, one a cluster node) for their replies.
+    def pipeline(self, calls: Sequence[Call | Read]) -> list[Any]:
+        """Run scripts and reads in one round trip (in a cluster, one a node) for their replies.
 
         Calls that a broken connection leaves unanswered run again, so each must be safe to run
-        twice. Raises the first error among the replies, after all calls have run.
+        twice. The reads behind a call always run after it, also when it runs again: they tell what
+        it has left. Raises the first error among the replies, after all calls have run.
         """
-        replies = self._run_until_answered(calls, self._run)
+        replies = self._run_until_answered(calls, self._run, _with_reads_behind)
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, errors.RmqError):
                 raise reply
             if isinstance(reply, Exception):
-                raise self._typed(reply, call.script) from None
+                what = call.script if isinstance(call, Call) else _named(call)
+                raise self._typed(reply, what) from None
         return replies
 
     def _run_until_answered(
-        self, asked: Sequence[_T], run: Callable[[Sequence[_T]], list[Any]]
+        self,
+        asked: Sequence[_T],
+        run: Callable[[Sequence[_T]], list[Any]],
+        widened: Callable[[Sequence[_T], list[int]], list[int]] = lambda _, failed: failed,
     ) -> list[Any]:
-        """Run all and return their replies; run those that fail for now again."""
+        """Run all and return their replies; run those that fail for now again.
+
+        widened: returns the indices of all that must run again with those that have failed.
+        """
         replies: dict[int, Any] = {}
 
         def run_rest() -> None:
             left = [at for at in range(len(asked)) if at not in replies]
             answers = dict(zip(left, run([asked[at] for at in left]), strict=True))
-            failed = {at: reply for at, reply in answers.items() if _failed_for_now(reply)}
-            replies.update({at: answers[at] for at in answers.keys() - failed.keys()})
-            for error in failed.values():
-                raise error
+            failed = [at for at, reply in answers.items() if _failed_for_now(reply)]
+            again = set(widened(asked, failed))
+            replies.update({at: reply for at, reply in answers.items() if at not in again})
+            if failed:
+                raise answers[failed[0]]
 
         self._retry(run_rest)
         return [replies[at] for at in range(len(asked))]
 
-    def _run(self, calls: Sequence[Call]) -> list[Any]:
+    def _run(self, calls: Sequence[Call | Read]) -> list[Any]:
         if not self._loaded:
             self._load()
         self._check_permitted(calls)
@@ -197,43 +204,52 @@ class Server:
             at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)
         ]
         if missing:
-            for at, reply in zip(missing, self._loaded_again(calls, missing), strict=True):
+            again = _with_reads_behind(calls, missing)
+            for at, reply in zip(again, self._loaded_again(calls, again), strict=True):
                 replies[at] = reply
         return replies
 
-    def _loaded_again(self, calls: Sequence[Call], missing: Sequence[int]) -> list[Any]:
+    def _loaded_again(self, calls: Sequence[Call | Read], again: Sequence[int]) -> list[Any]:
         """Load the scripts again, and run the calls whose script was missing.
 
         An error is the reply to these calls alone, not to those that have already run.
         """
         try:
             self._load()
-            return self._send([calls[at] for at in missing])
+            return self._send([calls[at] for at in again])
         except (redis.RedisError, redis_errors.RedisClusterException) as error:
-            return [root_of(error)] * len(missing)
+            return [root_of(error)] * len(again)
 
-    def _send(self, calls: Sequence[Call]) -> list[Any]:
-        commands = [Command(call.keys[0], self._words(call)) for call in calls]
-        needs_replicas = any(self._scripts[call.script].needs_replicas for call in calls)
+    def _send(self, calls: Sequence[Call | Read]) -> list[Any]:
+        commands = [self._command(call) for call in calls]
+        needs_replicas = any(
+            self._scripts[call.script].needs_replicas for call in _scripts_of(calls)
+        )
         return self._nodes.run(commands, self._replication if needs_replicas else None)
 
-    def _words(self, call: Call) -> list[Any]:
+    def _command(self, call: Call | Read) -> Command:
+        if not isinstance(call, Call):
+            return Command(str(call[1]), call)
         sha = self._scripts[call.script].sha
         words = ["EVALSHA", sha, len(call.keys), *call.keys, *call.args]
-        return [*words, packed(call.pairs)] if len(call.pairs) else words
+        return Command(call.keys[0], [*words, packed(call.pairs)] if len(call.pairs) else words)
 
     def _load(self) -> None:
         for script in self._scripts.values():
             self._load_one(script)
         self._loaded = True
 
-    def _check_permitted(self, calls: Sequence[Call]) -> None:
+    def _check_permitted(self, calls: Sequence[Call | Read]) -> None:
+        scripts = list(_scripts_of(calls))
+        if not scripts:
+            return
         if self._known_denied is None:
-            self._known_denied = denied_commands(self._run_once, calls[0].keys[0])
+            self._known_denied = denied_commands(self._run_once, scripts[0].keys[0])
         if not self._known_denied:
             return
-        for script in {call.script for call in calls}:
-            missing = self._known_denied & commands_of(self._scripts[script].text)
+        reads = {str(call[0]) for call in calls if not isinstance(call, Call)}
+        for script in {call.script for call in scripts}:
+            missing = self._known_denied & (commands_of(self._scripts[script].text) | reads)
             if missing:
                 self._known_denied = None  # ask again next time: the user may get the permission
                 raise errors.ServerRefused(
@@ -303,6 +319,19 @@ class Server:
     def _typed(self, error: Exception, what: str) -> errors.RmqError:
         """Turn an error into an RmqError. what: the script or command that was called."""
         return typed_error(error, what, self._options, self._patience_s)
+
+
+def _scripts_of(calls: Sequence[Call | Read]) -> Iterator[Call]:
+    return (call for call in calls if isinstance(call, Call))
+
+
+def _with_reads_behind(calls: Sequence[Call | Read], chosen: Sequence[int]) -> list[int]:
+    """Return the indices of chosen calls, and of the reads right behind each of them."""
+    found: set[int] = set()
+    for at, call in enumerate(calls):
+        if at in chosen or (at - 1 in found and not isinstance(call, Call)):
+            found.add(at)
+    return sorted(found)
 
 
 def _failed_for_now(reply: Any) -> bool:

@@ -99,7 +99,7 @@ def test_a_command_for_a_group_names_it(rmq):
     ("arguments", "said"),
     [
         (["--follow"], "--follow needs --commit"),
-        (["--max", "2049"], "--max 2049 is not accepted without --commit"),
+        (["--max", "8193"], "--max 8193 is not accepted without --commit"),
         (["--wait", "soon"], "--wait='soon' is not a duration"),
         (["--group", "other"], "group='other' is not a consumer group"),
     ],

@@ -183,6 +183,7 @@ def test_doctor_looks_at_everything(rmq, zookeeper, own_redis):
         "Redis on disk": "warn",
         "Redis memory": "warn",
         "Redis user": "ok",
+        "Claims": "ok",
         "ZooKeeper": "ok",
         "Java": "ok",
         "PYSPARK_PYTHON": "ok",

@@ -257,5 +257,5 @@ def test_a_lease_that_was_ended_is_no_time_long_past(rmq):
     text = rmq("show", "Orders").out
     assert "1970" not in text
     expire = f"{rmq.typed} expire Orders"
-    assert f"lease has ended; the next claim, or {expire}, gives it back" in text
+    assert f"lease has ended; the next consumer or {expire} gives it back" in text
     assert rmq.type(expire).out == "Orders: 1 message given back\n"

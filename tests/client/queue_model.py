@@ -22,16 +22,23 @@ class Header:
 class Record:
     run: int
     expired: bool
-    first: dict[bytes, int]  # content -> score in the store, in delivery order
+    sealed: int
     moved: int
+    max_retries: int
+    charged: int = 0
     replayed: int = 0
+
+    def left(self, score):
+        return max(0, self.left_at_first(score) - self.charged)
+
+    def left_at_first(self, score):
+        return score - 1 if score <= LONGEST_RETRY else self.max_retries
 
 
 @dataclass
 class Held:
     claim: tuple[str, int, int]
-    left: int
-    rank: int
+    score: int  # in the store
 
 
 @dataclass
@@ -88,6 +95,18 @@ class Model:
         self.plans[consumer] = mark
         return None
 
+    def due(self, consumer, due_before, epoch):
+        """Messages due, those held back, and the claims to give back; or the name of the error."""
+        if self.epoch is not None and epoch is None:
+            return "ExclusiveSlot"
+        count = len(self.due_messages(due_before)) + len(self.retries_due(due_before))
+        expired = self.expired()
+        count += sum(held.claim in expired for held in self.prepare.values())
+        others = any(name[0] != consumer for name in self.holding().difference(expired))
+        fenced = epoch is not None and self.epoch is not None and epoch < self.epoch
+        held = self.paused or fenced or (epoch is not None and others)
+        return (0, count, expired) if held else (count, 0, expired)
+
     def claim(self, name, run, limit, lease, due_before, epoch, replay_only, mark):
         """Contents with scores and retries left, in order; or the name of the error."""
         consumer, seq, _ = name
@@ -110,44 +129,46 @@ class Model:
         if self.paused:
             self.plans.pop(consumer, None)
             return []
-        moved = self.due_retries(due_before) + self.reap(spared=name[:2])
+        moved = self.due_retries(due_before)
         fenced = epoch is not None and self.epoch is not None and epoch < self.epoch
         held = epoch is not None and any(h.claim[0] != consumer for h in self.prepare.values())
         if epoch is not None and not fenced:
             self.epoch = epoch
         popped = {} if fenced or held else self.take(limit, due_before)
-        for rank, (content, score) in enumerate(popped.items()):
-            left = score - 1 if score <= LONGEST_RETRY else self.max_retries
-            self.prepare[content] = Held(name, left, rank)
-        self.records[name] = Record(run, not lease, popped, moved)
+        self.prepare |= {content: Held(name, score) for content, score in popped.items()}
+        self.records[name] = Record(run, not lease, len(popped), moved, self.max_retries)
         header.last = name[1:]
         return self.held_by(name)
 
     def redeliver(self, name, record, run, lease):
-        if 0 < record.run < run:
-            for held in self.prepare.values():
-                if held.claim == name:
-                    held.left = max(0, held.left - 1)
+        record.charged += 0 < record.run < run
         record.run, record.expired = run, not lease
         return self.held_by(name)
 
     def held_by(self, name):
-        held = [(h.rank, content, h.left) for content, h in self.prepare.items() if h.claim == name]
-        first = self.records[name].first
-        return [(content, first[content], left) for _, content, left in sorted(held)]
+        held = [(h.score, content) for content, h in self.prepare.items() if h.claim == name]
+        held.sort(reverse=self.descending)
+        return [(content, score, self.records[name].left(score)) for score, content in held]
+
+    def retries_due(self, due_before):
+        until = DUE_BEFORE_MS if due_before else 10_000
+        return [c for c, (_, second) in self.retry.items() if second and second * 1000 <= until]
+
+    def due_messages(self, due_before):
+        """Scores and contents in the store, in delivery order."""
+        until = DUE_BEFORE_MS if due_before and not self.descending else 10_000
+        due = [(s, c) for c, s in self.store.items() if s is not FAR and s <= until]
+        return sorted(due, reverse=self.descending)
 
     def due_retries(self, due_before):
-        until = DUE_BEFORE_MS if due_before else 10_000
-        due = [c for c, (_, second) in self.retry.items() if second and second * 1000 <= until]
+        due = self.retries_due(due_before)
         for content in due:
             left, _ = self.retry.pop(content)
             self.store.setdefault(content, left)
         return len(due)
 
     def take(self, limit, due_before):
-        until = DUE_BEFORE_MS if due_before and not self.descending else 10_000
-        due = [(s, c) for c, s in self.store.items() if s is not FAR and s <= until]
-        due.sort(reverse=self.descending)
+        due = self.due_messages(due_before)
         retries = [pair for pair in due if pair[0] <= LONGEST_RETRY]
         firsts = [pair for pair in due if pair[0] > LONGEST_RETRY]
         lead, last = (firsts, retries) if self.descending else (retries, firsts)
@@ -173,7 +194,7 @@ class Model:
         for name, record in self.records.items():
             if name[0] == consumer and seq_from < name[1] <= seq_to:
                 record.expired, record.replayed = not lease, run
-                listed.append((*name[1:], len(record.first)))
+                listed.append((*name[1:], record.sealed))
         return sorted(listed)
 
     # -- the second phase, and the ways back
@@ -194,7 +215,7 @@ class Model:
         committed = [content for content, h in self.prepare.items() if h.claim in done]
         for content in committed:
             del self.prepare[content]
-        claimed = sum(len(self.records[name].first) for name in done)
+        claimed = sum(self.records[name].sealed for name in done)
         moved = sum(self.records.pop(name).moved for name in done)
         return claimed, moved, len(committed)
 
@@ -210,14 +231,24 @@ class Model:
             self.headers[consumer] = header
         return len(own)
 
-    def let_go(self, consumer, run, seq):
+    def leave(self, consumer, run, seq):
+        """The claims that it has to give back; or the name of the error."""
         header = self.headers.get(consumer, Header())
         if run < header.run:
             return "Superseded"
         header.run, header.settled = run, max(header.settled, header.last[0], seq)
         self.headers[consumer] = header
         own = [name for name in self.records if name[0] == consumer]
-        return sum(self.give_back_claim(name) for name in own)
+        holding = self.holding()
+        for name in own:
+            self.records[name].expired = True
+            if name not in holding:
+                del self.records[name]
+        return sorted(holding.intersection(own))
+
+    def let_go(self, consumer, run, seq):
+        left = self.leave(consumer, run, seq)
+        return left if left == "Superseded" else sum(map(self.give_back_claim, left))
 
     def unread(self, consumer, run, seq):
         if run < self.headers.get(consumer, Header()).run:
@@ -235,7 +266,8 @@ class Model:
             held = self.prepare.get(content)
             if record is not None and record.run == run and held and held.claim == name:
                 del self.prepare[content]
-                self.give_back(content, held.left, self.backoff if delay is None else delay)
+                left = record.left(held.score)
+                self.give_back(content, left, self.backoff if delay is None else delay)
                 rolled += 1
         return rolled, len(contents) - rolled
 
@@ -247,26 +279,27 @@ class Model:
         elif content not in self.store:
             self.retry[content] = (left, FAR)
 
-    def reap(self, spared=None):
-        moved = 0
-        for name, record in list(self.records.items()):
-            holds = any(h.claim == name for h in self.prepare.values())
-            if record.expired and name[:2] != spared and holds:
-                moved += self.give_back_claim(name)
-        return moved
+    def holding(self):
+        return {held.claim for held in self.prepare.values()}
+
+    def expired(self):
+        """The claims that may be given back."""
+        return sorted(name for name in self.holding() if self.records[name].expired)
+
+    def give_back_expired(self):
+        return sum(map(self.give_back_claim, self.expired()))
 
     def give_back_claim(self, name):
+        if name not in self.expired():
+            return 0
         record = self.records.pop(name)
-        held = [(c, h) for c, h in self.prepare.items() if h.claim == name]
-        for content, h in held:
+        held = [(c, h.score) for c, h in self.prepare.items() if h.claim == name]
+        for content, score in held:
             del self.prepare[content]
-            if record.run == 0:
-                self.store.setdefault(content, self.unread_score(record, content, h.left))
-            else:
-                self.give_back(content, h.left, self.backoff)
+            left = record.left(score)
+            if record.run > 0:
+                self.give_back(content, left, self.backoff)
+            else:  # as it was, but for what replays have cost
+                is_charged = left < record.left_at_first(score)
+                self.store.setdefault(content, left + 1 if is_charged else score)
         return len(held)
-
-    def unread_score(self, record, content, left):
-        score = record.first[content]
-        at_first = score - 1 if score <= LONGEST_RETRY else self.max_retries
-        return left + 1 if left < at_first else score

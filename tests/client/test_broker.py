@@ -190,7 +190,9 @@ def test_a_deleted_topic_leaves_no_key_behind(broker):
         open_run(queue, "spark", 0)
         requests = [ClaimRequest(0, 0, 5), ClaimRequest(1, 0, 5)]
         claims = queue.ask(
-            claiming.claim, requests, consumer="spark", run=1, seq=1, lease_ms=LONG_MS
+            claiming.claim,
+            requests,
+            claiming.Claiming(consumer="spark", run=1, seq=1, lease_ms=LONG_MS),
         )
         rollback(queue, 0, claims[0].claim_id, claims[0].contents[:2], 1000)
         broker.consumer("T", "plain", group=group).poll()
@@ -299,7 +301,11 @@ def test_deleting_a_topic_leaves_what_a_consumer_of_several_topics_has_done(brok
     run = book.open("A,B", 0)
     queue = broker.queue("A")
     queue.send(numbered(1), fixed_time=1000)
-    queue.ask(claiming.claim, [ClaimRequest(0, 0, 1)], consumer="c", run=1, seq=1, lease_ms=LONG_MS)
+    queue.ask(
+        claiming.claim,
+        [ClaimRequest(0, 0, 1)],
+        claiming.Claiming(consumer="c", run=1, seq=1, lease_ms=LONG_MS),
+    )
     broker.delete("A")
     assert book.topics() == "A,B"
     assert book.open("A,B", 0) > run

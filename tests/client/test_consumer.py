@@ -141,12 +141,12 @@ def test_a_second_commit_of_a_batch_changes_nothing(broker, topic):
 
 
 def test_an_uncommitted_batch_is_never_committed_with_the_next(broker):
-    """A claim gives back at most 4096 messages. With more of others' that had expired, the
+    """A claim gave back at most 4096 messages. With more of others' that had expired, the
     consumer's own last batch stayed behind, and its next commit removed that too: lost."""
     slot = Slot(broker, "One", "FixedTime")
     slot.put_due(numbered(3 * 2048 + 10))
     for ordinal in range(3):
-        slot.claim("b", ordinal=ordinal)
+        slot.claim("b", ordinal=ordinal, limit=2048)
     with broker.consumer("One", "a") as consumer:
         assert len(consumer.poll()) == 10
         slot.release("b")
@@ -237,11 +237,7 @@ def test_a_slot_that_others_own_by_now_is_refused(broker, topic):
     topic.ask(
         claiming.claim,
         [ClaimRequest(0, 0)],
-        consumer="q",
-        run=1,
-        seq=1,
-        lease_ms=LONG_MS,
-        epochs={0: 1},
+        claiming.Claiming(consumer="q", run=1, seq=1, lease_ms=LONG_MS, epochs={0: 1}),
     )
     with pytest.raises(ExclusiveSlot):
         consumer.poll()

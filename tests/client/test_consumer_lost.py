@@ -4,7 +4,7 @@ import pytest
 
 from rmq_spark.client import connect
 from rmq_spark.errors import Lost, ServerUnavailable
-from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.claims import ClaimRequest
 
 from ..seeding import LONG_MS, numbered, rollback
@@ -44,8 +44,11 @@ def end_leases(queue, slots, consumer="a"):
 def lose(queue, slots, consumer="a"):
     """Ends the leases there and gives the messages to b, as if the work took too long."""
     end_leases(queue, slots, consumer)
+    queue.ask(returning.give_back_expired, queue.ask(reading.due, slots, "b"), "b")
     requests = [ClaimRequest(slot, 0) for slot in slots]
-    return queue.ask(claiming.claim, requests, consumer="b", run=1, seq=1, lease_ms=LONG_MS)
+    return queue.ask(
+        claiming.claim, requests, claiming.Claiming(consumer="b", run=1, seq=1, lease_ms=LONG_MS)
+    )
 
 
 def test_a_batch_of_a_slow_consumer_is_taken_by_another_and_its_commit_says_so(broker, topic):
@@ -250,14 +253,14 @@ def test_a_start_goes_on_behind_what_the_first_claimed_until_it_was_barred(
 ):
     """The first may claim until the second has barred it: the name of that claim is used up."""
     first = broker.consumer("T", "a")
-    give_back = claiming.give_back
+    give_back = returning.give_back
 
     def after_a_claim(queues, *args):
         monkeypatch.undo()
         assert len(first.poll()) == 50
         return give_back(queues, *args)
 
-    monkeypatch.setattr(claiming, "give_back", after_a_claim)
+    monkeypatch.setattr(returning, "give_back", after_a_claim)
     with broker.consumer("T", "a") as second:
         assert second.poll().commit() == 50
 

@@ -126,8 +126,9 @@ def test_no_batch_is_committed_that_nobody_finished(broker, topic, often_switche
 
 def uncommitted(queue):
     for slot in queue.slots:
-        for key in (queue.keys.store(slot), queue.keys.prepare(slot)):
-            yield from queue.server.client.zrange(key, 0, -1)
+        for kind in ("store", "prepare"):
+            for page in queue.pages(kind, slot):
+                yield from page.contents
 
 
 def test_a_second_thread_is_refused_and_told_what_to_do(topic, consumer):

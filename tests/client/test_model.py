@@ -22,17 +22,19 @@ from hypothesis.stateful import (
 
 from rmq_spark.client import Queue, TopicDefinition, TopicType
 from rmq_spark.errors import ClaimError
-from rmq_spark.protocol import claiming, sending
-from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.protocol import claiming, reading, returning, sending
+from rmq_spark.protocol.calls import Request
+from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest
+from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.topic_types import TOPIC_TYPES
 
 from .. import servers
 from ..seeding import FAR_MS, LONG_MS, requeue, rollback
-from .queue_model import DUE_BEFORE_MS, FAR, Held, Model
+from .queue_model import DUE_BEFORE_MS, FAR, LONGEST_RETRY, Held, Model
 
 STEPS = 60  # at most: hypothesis ends some runs earlier, the mean is about 50
 RUNS_IN_CI, RUNS = 1100, 100
-QUEUES = ("store", "prepare", "retry", "dead")
+QUEUES = ("store", "retry", "dead")
 BOOKS = ("claims", "consumers", "stats")
 _numbers = itertools.count()
 
@@ -44,7 +46,7 @@ consumers = st.sampled_from("abc")
 # How far behind the newest run, or the newest batch, a caller is: mostly not at all.
 behind = st.sampled_from([0, 0, 0, 0, 1])
 scores = st.sampled_from([17, 1000, 1500, 1501, 2000, FAR])
-limits = st.sampled_from([2048, 1, 2, 3, 8, 16, 1])
+limits = st.sampled_from([MESSAGES_A_CLAIM, 1, 2, 3, 8, 16, 1])
 leases = st.booleans()  # never runs out, or has run out at once
 any_record = st.integers(0, 11)  # modulo how many there are
 epochs = st.sampled_from([None, 1, 2, 3])
@@ -56,7 +58,10 @@ next_batches = {
     "limit": limits,
     "epoch": epochs,
     "due_before": behind,
+    "gives_back": st.sampled_from([True, True, False]),
 }
+# Which claims a commit names at first: none, its batch's first one, or all of the consumer.
+named = st.sampled_from(["none", "first", "all"])
 topics = st.tuples(
     st.sampled_from(list(TOPIC_TYPES.values())),
     st.sampled_from([2, 1, 0, 16]),
@@ -78,6 +83,8 @@ class QueueHistory(RuleBasedStateMachine):
         self.delivered = {}  # consumer -> batch -> contents given to it
         self.may_end = set()  # contents that this step may have committed or cancelled
         self.present, self.sizes, self.gone = set(), {}, set()
+        self.made = set()  # the names of all claims there ever were
+        self.scores = {}  # claim -> contents and scores, as they were first seen
         self.sent_in_flight = set()
         self.lefts, self.renewed = {}, set()
         self.saved = None  # what the server may fall back to
@@ -101,7 +108,15 @@ class QueueHistory(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "keys"):
-            self.server.command("UNLINK", *self.keys.all_of(0))
+            self.server.command("UNLINK", *self.all_keys())
+
+    def all_keys(self):
+        """The keys of the slot, and those of all claims there ever were."""
+        kept = [getattr(self.keys, kind)(0) for kind in (*QUEUES, *BOOKS)]
+        return [*kept, *self.claim_keys(self.made), self.keys.part(0)]
+
+    def claim_keys(self, names):
+        return self.keys.claims_of(0, map(text_of, names))
 
     def both(self, expected, real):
         """The model's answer, or the name of its error, is also that of Redis."""
@@ -150,7 +165,51 @@ class QueueHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.model.prepare)
     @rule()
     def expire(self):
-        self.both(self.model.reap(), self.queue.expire)
+        self.both(self.model.give_back_expired(), self.queue.expire)
+
+    @precondition(lambda self: self.model.prepare)
+    @rule(consumer=consumers, due_before=behind, epoch=epochs)
+    def give_back_expired(self, consumer, due_before, epoch):
+        """What everybody does before a claim."""
+        epoch = epoch if self.exclusive else None
+        due_before_ms = DUE_BEFORE_MS if due_before else None
+        how = {"due_before_ms": due_before_ms, "epochs": {0: epoch} if epoch else None}
+        answers = []
+
+        def due():
+            answers[:] = self.queue.ask(reading.due, [0], consumer, **how)
+            return answers[0].due, answers[0].held, sorted(map(claim_name, answers[0].expired))
+
+        self.both(self.model.due(consumer, due_before, epoch), due)
+        expected = self.model.give_back_expired() if answers else 0
+        self.both(
+            expected,
+            lambda: sum(self.queue.ask(returning.give_back_expired, answers, consumer).values()),
+        )
+
+    @precondition(lambda self: self.model.records)
+    @rule(which=any_record)
+    def give_back_one(self, which):
+        """By somebody who has seen it expire, and comes late."""
+        name = self.record(which)
+        expected = self.model.give_back_claim(name)
+        claims = [(0, text_of(name))]
+        self.both(
+            expected, lambda: sum(self.queue.ask(returning.give_back_claims, claims).values())
+        )
+
+    @rule(max_retries=st.sampled_from([0, 1, 2, 16]))
+    def alter(self, max_retries):
+        """Claims that there are keep the number of retries of their time."""
+        firsts = {c for c, at in self.model.store.items() if at is FAR or at > LONGEST_RETRY}
+        firsts |= {c for c, held in self.model.prepare.items() if held.score > LONGEST_RETRY}
+        self.renewed |= firsts
+        self.model.max_retries = max_retries
+        self.use_definition()
+
+    def use_definition(self):
+        definition = self.queue.definition.changed(max_retries=self.model.max_retries)
+        self.queue._use(TopicQueues(definition, self.keys))
 
     # -- time
 
@@ -200,9 +259,11 @@ class QueueHistory(RuleBasedStateMachine):
         self.queue.ask(claiming.pause, paused)
         self.model.paused = paused
 
-    def claim_next(self, consumer, sent, limit, lease, epoch, due_before):
+    def claim_next(self, consumer, sent, limit, lease, epoch, due_before, gives_back):
         if sent:  # there may be no other rule that sends
             self.send_due(sent)
+        if gives_back:
+            self.give_back_expired(consumer, due_before, epoch)
         self.seq[consumer] += 1
         name = (consumer, self.seq[consumer], 0)
         self.plan(consumer)
@@ -242,18 +303,14 @@ class QueueHistory(RuleBasedStateMachine):
         expected = self.model.claim(name, run, limit, lease, due_before, epoch, replay_only, mark)
 
         def real():
-            claims = self.queue.ask(
-                claiming.claim,
-                [ClaimRequest(0, name[2], limit)],
-                consumer=name[0],
-                run=run,
-                seq=name[1],
-                lease_ms=LONG_MS if lease else 0,
+            terms = claiming.Claiming(
+                *(name[0], run, name[1], LONG_MS if lease else 0),
                 due_before_ms=DUE_BEFORE_MS if due_before else None,
                 epochs={0: epoch} if epoch else None,
                 replay_only=replay_only,
                 mark=mark,
             )
+            claims = self.queue.ask(claiming.claim, [ClaimRequest(0, name[2], limit)], terms)
             if name in self.model.records:  # else it was not made, and may be made without a mark
                 self.note_read(name, run, triples(claims[0]))
             return triples(claims[0])
@@ -274,18 +331,20 @@ class QueueHistory(RuleBasedStateMachine):
             self.lefts[content] = left
 
     @precondition(lambda self: self.model.records)
-    @rule(consumer=consumers, back=st.tuples(behind, behind), finisher=finishers)
-    def commit(self, consumer, back, finisher):
+    @rule(consumer=consumers, back=st.tuples(behind, behind), finisher=finishers, names=named)
+    def commit(self, consumer, back, finisher, names):
         run, seq = self.run[consumer] - back[0], max(1, self.seq[consumer] - back[1])
         read = self.delivered.get(consumer, {})
         self.may_end = {c for batch, contents in read.items() if batch <= seq for c in contents}
         finisher = finisher and run - finisher
         since = 0 if finisher is None else seq - 1
+        own = [text_of(name) for name in self.model.records if name[0] == consumer]
         expected = self.model.commit(consumer, run, seq, since, finisher)
         which = {"since": since, "finished_by": finisher}
+        slots = {0: () if names == "none" else own if names == "all" else [f"{consumer}:{seq}:0"]}
         self.both(
             expected,
-            lambda: settled(self.queue.ask(claiming.commit, [0], consumer, run, seq, **which)),
+            lambda: settled(self.queue.ask(claiming.commit, slots, consumer, run, seq, **which)),
         )
 
     @precondition(lambda self: self.model.records)
@@ -306,7 +365,21 @@ class QueueHistory(RuleBasedStateMachine):
         """A plain consumer starts, or lets go of its batch."""
         run, seq = self.run[consumer] - old_run, self.seq[consumer] * knows_seq
         expected = self.model.let_go(consumer, run, seq)
-        self.both(expected, lambda: self.queue.ask(claiming.give_back, [0], consumer, run, seq))
+        self.both(expected, lambda: self.queue.ask(returning.give_back, [0], consumer, run, seq))
+
+    @precondition(lambda self: self.model.records)
+    @rule(consumer=consumers, old_run=behind, knows_seq=st.booleans())
+    def die_while_letting_go(self, consumer, old_run, knows_seq):
+        """Its claims have expired, and nobody has given them back."""
+        run, seq = self.run[consumer] - old_run, self.seq[consumer] * knows_seq
+        expected = self.model.leave(consumer, run, seq)
+
+        def leave():
+            calls = next(returning.give_back(self.queue.queues, [0], consumer, run, seq)).calls
+            [names] = self.server.ask(Request(calls, list))
+            return sorted(claim_name(name.decode()) for name in names)
+
+        self.both(expected, leave)
 
     @precondition(lambda self: self.model.records)
     @rule(consumer=consumers, old_run=behind, back=st.sampled_from([1, 1, 2, 9]), lease=leases)
@@ -359,7 +432,7 @@ class QueueHistory(RuleBasedStateMachine):
     def rollback(self, which, contents, only_held, delay, stale):
         name = self.record(which)
         if only_held:  # else mostly nothing would be rolled back
-            held = [c for c, h in sorted(self.model.prepare.items()) if h.claim == name]
+            held = sorted(c for c, h in self.model.prepare.items() if h.claim == name)
             contents = held[: len(contents)] or contents
         run = max(0, self.model.records[name].run - stale)
         expected = self.model.rollback(name, run, contents, delay)
@@ -371,7 +444,7 @@ class QueueHistory(RuleBasedStateMachine):
 
     @rule()
     def save(self):
-        queues = [self.server.command("DUMP", key) for key in self.keys.all_of(0)]
+        queues = {key: self.server.command("DUMP", key) for key in self.all_keys()}
         seen = (
             *(self.present, self.sizes, self.sent_in_flight),
             *(self.far_scores, self.lefts, self.renewed),
@@ -391,11 +464,12 @@ class QueueHistory(RuleBasedStateMachine):
         forgotten = {each: got for each, got in self.reads.items() if each[0] not in self.sizes}
         self.reads = forgotten | reads
         self.restore(queues)
+        self.use_definition()
         self.model.plans, self.fell_back = {}, True
 
     def restore(self, queues):
-        for key, dumped in zip(self.keys.all_of(0), queues, strict=True):
-            self.server.command("UNLINK", key)
+        self.server.command("UNLINK", *self.all_keys())
+        for key, dumped in queues.items():
             if dumped is not None:
                 self.server.command("RESTORE", key, 0, dumped)
         headers = hash_of(self.server.command("HGETALL", self.keys.consumers(0)))
@@ -408,12 +482,21 @@ class QueueHistory(RuleBasedStateMachine):
 
     @invariant()
     def holds(self):
-        replies = self.server.commands(self.look_at)
-        store, prepare, retry, dead = (scores_of(reply) for reply in replies[:4])
-        records, headers, stats = (hash_of(reply) for reply in replies[4:])
-        held = claims_of(prepare, records)
-        self.check_promises(store, prepare, retry, dead, stats)
-        self.check_claims(held, records)
+        self.made |= self.model.records.keys()
+        names = sorted(self.made)
+        keys = self.claim_keys(names)
+        reads = [("ZRANGE", key, 0, -1, "WITHSCORES") for key in keys]
+        replies = self.server.commands(
+            [*self.look_at, *reads, ("EXISTS", self.keys.part(0), self.keys.old_prepare(0))]
+        )
+        store, retry, dead = (scores_of(reply) for reply in replies[:3])
+        records, headers, stats = (hash_of(reply) for reply in replies[3:6])
+        in_claims = {
+            name: scores_of(reply) for name, reply in zip(names, replies[6:-1], strict=True)
+        }
+        assert replies[-1] == 0, "a key is left"
+        held = self.check_claims(in_claims, records)
+        self.check_promises(store, held, retry, dead, stats)
         self.check_model(store, held, retry, dead)
         self.check_books(records, headers)
 
@@ -429,15 +512,25 @@ class QueueHistory(RuleBasedStateMachine):
         ends = sum(counted.get(name, 0) for name in ("merged", "committed", "cancelled", "dead"))
         assert counted.get("accepted", 0) == ends + len(store) + len(prepare) + len(retry)
 
-    def check_claims(self, held, records):
-        """Claims only shrink, and do not come back."""
-        sizes = dict.fromkeys(map(claim_name, records), 0)
-        for each in held.values():
-            sizes[each.claim] += 1
+    def check_claims(self, in_claims, records):
+        """Claims only shrink, and do not come back; each holds what its record says.
+
+        Returns each message in flight.
+        """
+        sizes = {claim_name(field): int(text.split()[5]) for field, text in records.items()}
+        found = {name: len(scores) for name, scores in in_claims.items()}
+        assert found == dict.fromkeys(in_claims, 0) | sizes, "a record and its key differ"
         assert all(size <= self.sizes.get(name, size) for name, size in sizes.items()), "it grew"
         self.gone |= self.sizes.keys() - sizes.keys()
         assert not self.gone & sizes.keys(), "a claim came back"
         self.sizes = sizes
+        self.scores = {name: self.scores.get(name, in_claims[name]) for name in sizes}
+        assert all(in_claims[name].items() <= self.scores[name].items() for name in sizes)
+        held = {
+            content: Held(name, at) for name in sizes for content, at in in_claims[name].items()
+        }
+        assert len(held) == sum(sizes.values()), "a message is in two claims"
+        return held
 
     def check_model(self, store, held, retry, dead):
         model = self.model
@@ -458,13 +551,16 @@ class QueueHistory(RuleBasedStateMachine):
 
     def check_books(self, records, headers):
         model = self.model
-        # The record's fields are version, stamp, run, deadline, count, moved, made.
-        found = {claim_name(field): text.split()[2:6] for field, text in records.items()}
+        # The fields that records.lua tells of, in that order.
+        found = {claim_name(field): list(map(int, t.split())) for field, t in records.items()}
         assert found.keys() == model.records.keys()
-        for name, (run, deadline, count, moved) in found.items():
+        for name, (version, made, run, deadline, sealed, _, *rest, arrivals) in found.items():
             of = model.records[name]
-            assert (int(run), int(count), int(moved)) == (of.run, len(of.first), of.moved)
-            assert int(deadline) > 0
+            assert (version, run, sealed) == (3, of.run, of.sealed)
+            assert rest == [of.moved, of.max_retries, of.charged, of.replayed]
+            assert deadline > 0
+            assert made > 0
+            assert arrivals >= 0
         epoch = headers.pop("@epoch", None)
         assert (epoch and int(epoch)) == model.epoch
         assert {name: list(map(int, text.split()[:4])) for name, text in headers.items()} == {
@@ -485,19 +581,13 @@ def hash_of(reply):
     return {name.decode(): text for name, text in items}
 
 
-def claims_of(prepare, records):
-    """Which claim holds each message; every message has one."""
-    by_stamp = {int(text.split()[1]): claim_name(field) for field, text in records.items()}
-    held = {}
-    for content, score in prepare.items():
-        stamp, rest = divmod(score, 1000)
-        held[content] = Held(by_stamp[stamp], int(rest), int(rest % 1 * 2048))
-    return held
-
-
 def claim_name(field):
     consumer, seq, ordinal = field.split(":")
     return consumer, int(seq), int(ordinal)
+
+
+def text_of(name):
+    return "{}:{}:{}".format(*name)
 
 
 def mark_of(consumer, seq):
@@ -522,9 +612,7 @@ def listed(claims):
 
 
 def triples(claim):
-    left = claim.retries_left
-    lefts = [left] * len(claim.contents) if isinstance(left, int) else left
-    return list(zip(claim.contents, map(int, claim.scores), lefts, strict=True))
+    return list(zip(claim.contents, claim.scores, claim.retries_left, strict=True))
 
 
 def runs_a_server():

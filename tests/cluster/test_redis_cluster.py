@@ -32,7 +32,11 @@ SLOTS = 32
 
 def claim_all(queue, run, seq=1):
     requests = [ClaimRequest(slot, 0, 2048) for slot in queue.slots]
-    return queue.ask(claiming.claim, requests, consumer="c", run=run, seq=seq, lease_ms=LONG_MS)
+    return queue.ask(
+        claiming.claim,
+        requests,
+        claiming.Claiming(consumer="c", run=run, seq=seq, lease_ms=LONG_MS),
+    )
 
 
 def test_a_child_of_a_process_that_has_sent_can_send(cluster_broker):
@@ -112,7 +116,9 @@ def test_an_error_of_one_node_leaves_what_others_did(cluster_broker):
     queue.send(numbered(500), fixed_time=1)
     run = open_run(queue, "c", 0)
     newer = queue.ask(
-        claiming.claim, [ClaimRequest(3, 0, 9)], consumer="c", run=run + 1, seq=1, lease_ms=LONG_MS
+        claiming.claim,
+        [ClaimRequest(3, 0, 9)],
+        claiming.Claiming(consumer="c", run=run + 1, seq=1, lease_ms=LONG_MS),
     )
     with pytest.raises(Superseded):
         claim_all(queue, run)

@@ -3,15 +3,16 @@
 The calls are built, and their replies are read, by the functions that clients use.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from rmq_spark.client import TopicDefinition
-from rmq_spark.protocol import claiming, reading, sending
-from rmq_spark.protocol.calls import BoundedRequest, Call, Request
+from rmq_spark.protocol import claiming, reading, returning, sending
+from rmq_spark.protocol.calls import Call, Read, Request
 from rmq_spark.protocol.claims import Claim, ClaimRequest, Rollback
-from rmq_spark.protocol.names import ClaimId
+from rmq_spark.protocol.names import ClaimId, claim_name
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.definition import Keys
 
@@ -19,7 +20,30 @@ from .ghosts import Row
 
 LEASE_MS = 3_600_000
 WAIT_MS = 3_600_000
-ANSWERED = ("claim", "replay", "renew", "release", "due")
+# The calls whose answers somebody looks at.
+ANSWERED = ("claim", "replay", "renew", "release", "due", "commit", "leave", "give_back", "expire")
+UNNAMED = -1  # as claim.lua answers
+
+# Requests are built for a topic, and for the claims of the slot that hold messages.
+Ask = Callable[[TopicQueues, tuple[str, ...]], Request[Any]]
+
+
+class Knows(StrEnum):
+    """Which claims of the slot a caller names: those there are, none, or those of an earlier time.
+
+    The last names every claim there can be, but for the first one that holds messages.
+    """
+
+    ALL = "all"
+    NONE = "none"
+    STALE = "stale"
+
+
+@dataclass(frozen=True)
+class Unnamed:
+    """What a claim answers whose caller has not named all claims that hold messages."""
+
+    names: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -31,7 +55,7 @@ class Action:
 
     text: str
     kind: str
-    ask: Callable[[TopicQueues], Request[Any] | BoundedRequest[Any]]
+    ask: Ask
     slot: int = 0
     consumer: str = ""
     run: int = 0
@@ -43,12 +67,13 @@ class Action:
     mark: str = ""
     contents: frozenset[str] = frozenset()
     paused: bool = False
+    knows: Knows = Knows.ALL
     times: int | None = None
 
     @property
     def claim(self) -> str:
         """The name of the claim it is about."""
-        return f"{self.consumer}:{self.seq}:{self.ordinal}"
+        return claim_name(self.consumer, self.seq, self.ordinal)
 
 
 # -- what senders and people call
@@ -59,7 +84,7 @@ def send(content: str, score: int, *, slot: int = 0, times: int = 1) -> Action:
     return Action(
         f"send {content} with {score}",
         "send",
-        lambda queues: sending.send(queues, pairs),
+        lambda queues, _: sending.send(queues, pairs),
         slot=slot,
         contents=frozenset({content}),
         times=times,
@@ -71,7 +96,7 @@ def cancel(content: str, *, slot: int = 0) -> Action:
     return Action(
         f"cancel {content}",
         "cancel",
-        lambda queues: sending.cancel(queues, wanted),
+        lambda queues, _: sending.cancel(queues, wanted),
         slot=slot,
         contents=frozenset({content}),
     )
@@ -81,15 +106,35 @@ def requeue(content: str, score: int, *, slot: int = 0) -> Action:
     return Action(
         f"requeue {content} with {score}",
         "requeue",
-        lambda queues: sending.requeue(queues, {slot: [score, content.encode()]}),
+        lambda queues, _: sending.requeue(queues, {slot: [score, content.encode()]}),
         slot=slot,
         contents=frozenset({content}),
     )
 
 
 def expire(*, slot: int = 0) -> Action:
+    """Lists what has expired. What a client does then is a call of its own: give_back."""
     return Action(
-        f"expire slot {slot}", "expire", lambda queues: claiming.expire(queues, [slot]), slot=slot
+        f"expire slot {slot}",
+        "expire",
+        lambda queues, _: Request(next(returning.expire(queues, [slot])).calls, only_names),
+        slot=slot,
+    )
+
+
+def only_names(replies: list[Any]) -> frozenset[str]:
+    """The names of claims that expire.lua answers."""
+    return names_in(replies[0][1:])
+
+
+def give_back(claim: str, *, slot: int = 0) -> Action:
+    """Gives one claim back, as whoever has seen it expire may do at any time."""
+    consumer, seq, ordinal = claim.split(":")
+    return Action(
+        f"{claim} in slot {slot} is given back",
+        "give_back",
+        lambda queues, _: Request([returning.give_back_call(queues, slot, claim)], sum),
+        **{"slot": slot, "consumer": consumer, "seq": int(seq), "ordinal": int(ordinal)},
     )
 
 
@@ -97,7 +142,7 @@ def pause(paused: bool, *, slot: int = 0) -> Action:
     return Action(
         f"slot {slot} is {'paused' if paused else 'resumed'}",
         "pause",
-        lambda queues: claiming.pause(queues, paused),
+        lambda queues, _: claiming.pause(queues, paused),
         slot=slot,
         paused=paused,
     )
@@ -113,7 +158,7 @@ def plan(caller: str, seq: int, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} plans batch {seq} in slot {slot}",
         "plan",
-        lambda queues: claiming.plan(queues, [slot], consumer, run, mark),
+        lambda queues, _: claiming.plan(queues, [slot], consumer, run, mark),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
         mark=mark,
         times=1,
@@ -134,30 +179,42 @@ def claim(
     epoch: int | None = None,
     replay_only: bool = False,
     planned: bool = False,
+    knows: Knows = Knows.ALL,
 ) -> Action:
     consumer, run = who(caller)
     mark = mark_of(caller, seq) if planned else ""
+    own = claim_name(consumer, seq, ordinal)
+    terms = claiming.Claiming(
+        *(consumer, run, seq, LEASE_MS),
+        epochs=None if epoch is None else {slot: epoch},
+        replay_only=replay_only,
+        mark=mark,
+    )
+
+    def ask(queues: TopicQueues, named: tuple[str, ...]) -> Request[Claim | Unnamed]:
+        request = ClaimRequest(slot, ordinal, limit)
+        others = [name for name in named if name != own]
+
+        def read(replies: list[Any]) -> Claim | Unnamed:
+            reply, rows = replies
+            if reply[0] == UNNAMED:
+                return Unnamed(names_in(reply[1:]))
+            return claiming.claim_of(queues, request, terms, reply, rows)
+
+        return Request(claiming.claim_calls(queues, request, terms, others), read)
+
     how = f", limit {limit}" + f", epoch {epoch}" * (epoch is not None) + ", replay" * replay_only
-    how += ", planned" * planned
+    how += ", planned" * planned + f", knows {knows}" * (knows != Knows.ALL)
     return Action(
-        f"{caller} claims {consumer}:{seq}:{ordinal} in slot {slot}{how}",
+        f"{caller} claims {own} in slot {slot}{how}",
         "claim",
-        lambda queues: claiming.claim(
-            queues,
-            [ClaimRequest(slot, ordinal, limit)],
-            consumer=consumer,
-            run=run,
-            seq=seq,
-            lease_ms=LEASE_MS,
-            epochs=None if epoch is None else {slot: epoch},
-            replay_only=replay_only,
-            mark=mark,
-        ),
+        ask,
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "ordinal": ordinal},
         limit=limit,
         epoch=epoch,
         replay_only=replay_only,
         mark=mark,
+        knows=knows,
     )
 
 
@@ -166,7 +223,7 @@ def due(caller: str, *, slot: int = 0, epoch: int | None = None) -> Action:
     return Action(
         f"{caller} asks what is due in slot {slot}",
         "due",
-        lambda queues: reading.due(
+        lambda queues, _: reading.due(
             queues, [slot], consumer, epochs=None if epoch is None else {slot: epoch}
         ),
         **{"slot": slot, "consumer": consumer, "run": run},
@@ -179,19 +236,26 @@ def replay(caller: str, to: int, *, slot: int = 0, times: int | None = None) -> 
     return Action(
         f"{caller} replays batches 1 to {to} in slot {slot}",
         "replay",
-        lambda queues: claiming.replay(queues, consumer, run, 0, to, LEASE_MS),
+        lambda queues, _: claiming.replay(queues, consumer, run, 0, to, LEASE_MS),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": to},
         times=times,
     )
 
 
-def commit(caller: str, seq: int, *, slot: int = 0) -> Action:
+def commit(caller: str, seq: int, *, slot: int = 0, knows: Knows = Knows.ALL) -> Action:
+    """Answers the names of the claims that it has left, for another call."""
     consumer, run = who(caller)
+    args = [consumer, run, seq, 0, ""]
     return Action(
-        f"{caller} commits up to batch {seq} in slot {slot}",
+        f"{caller} commits up to batch {seq} in slot {slot}"
+        + f", knows {knows}" * (knows != Knows.ALL),
         "commit",
-        lambda queues: claiming.commit(queues, [slot], consumer, run, seq),
+        lambda queues, named: Request(
+            [claiming.commit_call(queues, slot, args, named)],
+            lambda replies: names_in(replies[0][5:]),
+        ),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
+        knows=knows,
     )
 
 
@@ -200,18 +264,22 @@ def release(caller: str, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} releases slot {slot}",
         "release",
-        lambda queues: claiming.release(queues, [slot], consumer, run),
+        lambda queues, _: claiming.release(queues, [slot], consumer, run),
         **{"slot": slot, "consumer": consumer, "run": run},
     )
 
 
-def give_back(caller: str, *, slot: int = 0) -> Action:
+def leave(caller: str, seq: int = 0, *, slot: int = 0) -> Action:
+    """What a plain consumer calls when it starts, polls or closes; it gives back behind this."""
     consumer, run = who(caller)
     return Action(
-        f"{caller} gives back slot {slot}",
-        "give_back",
-        lambda queues: claiming.give_back(queues, [slot], consumer, run),
-        **{"slot": slot, "consumer": consumer, "run": run},
+        f"{caller} leaves slot {slot}" + f" after batch {seq}" * (seq > 0),
+        "leave",
+        lambda queues, _: Request(
+            next(returning.give_back(queues, [slot], consumer, run, seq)).calls,
+            lambda replies: names_in(replies[0]),
+        ),
+        **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
     )
 
 
@@ -220,7 +288,7 @@ def renew(caller: str, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} renews slot {slot}",
         "renew",
-        lambda queues: claiming.renew(queues, [slot], consumer, run, LEASE_MS),
+        lambda queues, _: claiming.renew(queues, [slot], consumer, run, LEASE_MS),
         **{"slot": slot, "consumer": consumer, "run": run},
     )
 
@@ -230,7 +298,7 @@ def unread(caller: str, seq: int, *, slot: int = 0) -> Action:
     return Action(
         f"{caller} marks batch {seq} in slot {slot} as unread",
         "unread",
-        lambda queues: claiming.unread(queues, [slot], consumer, run, seq),
+        lambda queues, _: claiming.unread(queues, [slot], consumer, run, seq),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
     )
 
@@ -252,7 +320,7 @@ def rollback(
     return Action(
         f"{content} of {claim_id} is rolled back{how}",
         "rollback",
-        lambda queues: claiming.rollbacks(
+        lambda queues, _: returning.rollbacks(
             queues, [Rollback(slot, claim_id, [content.encode()], delay_ms)]
         ),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "ordinal": ordinal},
@@ -264,33 +332,59 @@ def who(caller: str) -> tuple[str, int]:
     return caller[:-1], int(caller[-1])
 
 
+def names_in(reply: Sequence[bytes]) -> frozenset[str]:
+    return frozenset(name.decode() for name in reply)
+
+
 # -- how they get to Redis
 
 
 class Calls:
-    """The calls of a topic's actions, and what their replies mean."""
+    """The calls of a topic's actions, and what their replies mean.
 
-    def __init__(self, definition: TopicDefinition, key_prefix: str) -> None:
+    names: all claims that there can be, by slot.
+    """
+
+    def __init__(
+        self, definition: TopicDefinition, key_prefix: str, names: Sequence[tuple[str, ...]]
+    ) -> None:
         self.keys = Keys(definition.name, key_prefix)
         self._queues = TopicQueues(definition, self.keys)
+        self._names = names
+        self._requests: dict[tuple[str, tuple[str, ...]], Request[Any]] = {}
 
-    def of(self, action: Action) -> Call:
-        """The one call that an action is; of one on all slots, that on its own slot."""
-        calls = action.ask(self._queues).calls
-        return calls[action.slot if len(calls) > 1 else 0]
+    def named(self, action: Action, holding: tuple[str, ...]) -> tuple[str, ...]:
+        """The claims that a caller names. holding: those of the slot that hold messages."""
+        if action.knows == Knows.ALL:
+            return holding
+        if action.knows == Knows.NONE:
+            return ()
+        return tuple(name for name in self._names[action.slot] if name not in holding[:1])
 
-    def answer(self, action: Action, reply: Any) -> Any:
-        """A reply as the caller gets it; of a claim, its messages as rows.
+    def of(self, action: Action, holding: tuple[str, ...]) -> Sequence[Call | Read]:
+        """The one call that an action is, and the command behind it that reads a claim."""
+        calls = self._request(action, holding).calls
+        return calls if is_whole(action, calls) else [calls[action.slot]]
+
+    def answer(self, action: Action, holding: tuple[str, ...], replies: list[Any]) -> Any:
+        """The replies to these as the caller gets them; of a claim, its messages as rows.
 
         Of calls whose answers nobody looks at, the reply.
         """
         if action.kind not in ANSWERED:
-            return reply
-        request = action.ask(self._queues)
-        replies = [[] for _ in request.calls]  # a replay asks all slots
-        replies[action.slot if len(replies) > 1 else 0] = reply
+            return replies[0]
+        request = self._request(action, holding)
+        if not is_whole(action, request.calls):
+            slots = range(len(request.calls))
+            replies = [replies[0] if slot == action.slot else [] for slot in slots]
         answer = request.parse(replies)
-        return self._rows(answer[0]) if action.kind == "claim" else answer
+        return self._rows(answer) if isinstance(answer, Claim) else answer
+
+    def _request(self, action: Action, holding: tuple[str, ...]) -> Request[Any]:
+        which = action.text, holding
+        if which not in self._requests:
+            self._requests[which] = action.ask(self._queues, self.named(action, holding))
+        return self._requests[which]
 
     def _rows(self, claim: Claim) -> tuple[Row, ...]:
         return tuple(
@@ -301,3 +395,8 @@ class Calls:
             )
             for message in claim.messages(self._queues.definition.type)
         )
+
+
+def is_whole(action: Action, calls: Sequence[Call | Read]) -> bool:
+    """Whether all calls of a request are the action's; those of a replay ask all slots."""
+    return action.kind == "claim" or len(calls) == 1

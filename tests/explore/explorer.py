@@ -1,7 +1,8 @@
 """Breadth first through a world: every order of its calls, each made by the real scripts on Redis.
 
 To make a call in a state, the slot is put back to that state, the script runs, and the slot is
-read: three calls on one connection, and thousands of them in a pipeline. Every step is checked.
+read: three calls on one connection (and behind a claim the command that reads it), thousands of
+them in a pipeline. Every step is checked.
 """
 
 import time
@@ -12,12 +13,12 @@ from typing import Any, NamedTuple
 
 import redis
 
-from rmq_spark.protocol.calls import Call
+from rmq_spark.protocol.calls import Call, Read
 from rmq_spark.protocol.scripts import Effect, Script, load_scripts
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import FIRST_WITH_FLAGS, Server
 
-from .calls import Action, Calls
+from .calls import Action, Calls, Unnamed
 from .ghosts import Ghost, after, forgotten
 from .promises import OF_REFUSALS, PROMISES, Step
 from .slot_state import FAR, KINDS, Slot, fallen_back, slot_of, values_of, view_of
@@ -43,7 +44,7 @@ class ExploredServer(Server):
         self._scripts = known | own
         self.id = self.client.info("replication")["master_replid"]
 
-    def replies(self, calls: list[Call]) -> list[Any]:
+    def replies(self, calls: list[Call | Read]) -> list[Any]:
         """The replies in order; a refusal is a reply too."""
         return self._run(calls)
 
@@ -82,9 +83,12 @@ class Tally:
 
 
 class PromiseBroken(AssertionError):
-    """Names the promise, and shows the shortest path of calls that breaks it."""
+    """Names the promise, and shows the shortest path of calls that breaks it.
 
-    def __init__(self, promise: Callable[[Step], bool], report: str) -> None:
+    promise: None for a key that no path tells of.
+    """
+
+    def __init__(self, promise: Callable[[Step], bool] | None, report: str) -> None:
         super().__init__(report)
         self.promise = promise
 
@@ -92,15 +96,19 @@ class PromiseBroken(AssertionError):
 class Explorer:
     def __init__(self, server: ExploredServer, world: World, depth: int, prefix: str) -> None:
         self.server, self.world, self.depth = server, world, depth
-        self.calls = Calls(world.topic, prefix)
-        self.call_of = {action: self.calls.of(action) for action in world.actions}
+        self.prefix = prefix
+        self.names = [world.claims(slot) for slot in range(world.slots)]
+        self.calls = Calls(world.topic, prefix, self.names)
         keys = self.calls.keys
-        self.keys = [[getattr(keys, kind)(s) for kind in KINDS] for s in range(world.slots)]
+        self.keys = [
+            [*(getattr(keys, kind)(s) for kind in KINDS), *keys.claims_of(s, names)]
+            for s, names in enumerate(self.names)
+        ]
         self.came_from: dict[State, tuple[State, str] | None] = {}
         self.tally = Tally(
             world.name,
             depth,
-            idle={action.text for action in world.actions if action.kind != "due"},
+            idle={action.text for action in world.actions if action.kind not in ("due", "expire")},
         )
 
     def run(self) -> Tally:
@@ -109,10 +117,18 @@ class Explorer:
         layer = [self.beginning()]
         for _ in range(self.depth):
             layer = self.next_layer(layer)
+        self.check_keys()
         self.server.command("UNLINK", *(key for slot in self.keys for key in slot))
         self.tally.states = len(self.came_from)
         self.tally.seconds = time.monotonic() - began
         return self.tally
+
+    def check_keys(self) -> None:
+        """Scripts use the keys that they are told; one that makes up another would leave it."""
+        known = {key.encode() for slot in self.keys for key in slot}
+        strange = set(self.server.client.scan_iter(f"{self.prefix}*", count=1000)) - known
+        if strange:
+            raise PromiseBroken(None, f"World {self.world.name}: nobody was told of {strange}.")
 
     def beginning(self) -> State:
         slots = range(self.world.slots)
@@ -169,26 +185,29 @@ class Explorer:
     def steps(self, wanted: list[tuple[State, Action]]) -> Iterator[tuple[State, Action, State]]:
         """Makes each call in its state, and checks what came of it."""
         now_ms = self.server.now_ms()
-        replies = self.server.replies(
-            [call for state, action in wanted for call in self.three_calls(state, action, now_ms)]
-        )
-        for at, (state, action) in enumerate(wanted):
-            _, reply, dump = replies[3 * at : 3 * at + 3]
-            step = self.step(state, action, reply, slot_of(dump, self.world.turns, self.server.id))
-            yield state, action, self.leads_to(state, step)
+        calls = [list(self.calls_of(state, action, now_ms)) for state, action in wanted]
+        replies = iter(self.server.replies([call for of_step in calls for call in of_step]))
+        for (state, action), of_step in zip(wanted, calls, strict=True):
+            _, *answers, dump = (next(replies) for _ in of_step)
+            names = self.names[action.slot]
+            after = slot_of(dump, names, self.world.turns, self.server.id)
+            yield state, action, self.leads_to(state, self.step(state, action, answers, after))
 
-    def three_calls(self, state: State, action: Action, now_ms: int) -> Iterator[Call]:
-        keys = self.keys[action.slot]
-        yield Call("restore", keys, values_of(state.slots[action.slot], now_ms, self.server.id))
-        yield self.call_of[action]
+    def calls_of(self, state: State, action: Action, now_ms: int) -> Iterator[Call | Read]:
+        slot, keys = state.slots[action.slot], self.keys[action.slot]
+        values = values_of(slot, self.names[action.slot], now_ms, self.server.id)
+        yield Call("restore", keys, values)
+        yield from self.calls.of(action, view_of(slot).holding)
         yield Call("dump", keys, ())
 
-    def step(self, state: State, action: Action, reply: Any, slot: Slot) -> Step:
+    def step(self, state: State, action: Action, replies: list[Any], slot: Slot) -> Step:
+        before, reply = view_of(state.slots[action.slot]), replies[0]
         step = Step(
             action,
-            before=view_of(state.slots[action.slot]),
+            before=before,
             after=view_of(slot),
             ghost=state.ghosts[action.slot],
+            named=frozenset(self.calls.named(action, before.holding)),
             max_retries=self.world.topic.max_retries,
             exclusive=self.world.topic.exclusive,
             descending=self.world.topic.type.descending,
@@ -196,9 +215,11 @@ class Explorer:
         if isinstance(reply, redis.ResponseError):
             step.error = str(reply).split(" ")[0]
         else:
-            step.answer = self.calls.answer(action, reply)
-            step.forgotten = action.kind == "claim" and reply[1] == PLAN_FORGOTTEN
-            step.paused = action.kind == "claim" and reply[1] == TOPIC_PAUSED
+            step.answer = self.calls.answer(action, before.holding, replies)
+            if isinstance(step.answer, Unnamed):
+                step.unnamed = step.answer.names
+            elif action.kind == "claim":
+                step.forgotten, step.paused = reply[1] == PLAN_FORGOTTEN, reply[1] == TOPIC_PAUSED
         of = OF_REFUSALS if step.error else PROMISES
         broken = next((promise for promise in of if not promise(step)), None)
         if broken:

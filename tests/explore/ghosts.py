@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 # The calls by which a slot comes to know of a run.
-RAISING = ("plan", "claim", "replay", "commit", "renew", "release", "give_back")
+RAISING = ("plan", "claim", "replay", "commit", "renew", "release", "leave")
 # Content, score in the store, or None on a retry, and retries left.
 Row = tuple[str, int | None, int]
 
@@ -71,7 +71,7 @@ class Ghost:
 def after(step: Any) -> Ghost:
     """The past of the state that a step leads to, one that was not refused."""
     ghost, by = step.ghost, step.action
-    if step.forgotten or (step.paused and not step.knows_the_plan):
+    if step.unnamed is not None or step.forgotten or (step.paused and not step.knows_the_plan):
         return ghost
     changes: dict[str, Any] = {}
     if by.kind in RAISING and not found_nothing(step):
@@ -85,8 +85,9 @@ def after(step: Any) -> Ghost:
         changes["plans"] = tuple(sorted({**ghost.marks, by.consumer: by.mark}.items()))
     if by.kind == "commit":
         changes["done"] = raised(ghost.settled, by.consumer, by.seq)
-    if by.kind == "give_back":  # what was claimed is over
-        changes["done"] = raised(ghost.settled, by.consumer, ghost.latest(by.consumer)[0])
+    if by.kind == "leave":  # what was claimed is over
+        last = max(by.seq, ghost.latest(by.consumer)[0])
+        changes["done"] = raised(ghost.settled, by.consumer, last)
     if by.kind in ("claim", "replay"):
         changes["listed"] = listed_after(step)
     if by.kind == "claim":

@@ -11,25 +11,29 @@ from .ghosts import Ghost
 from .slot_state import FAR, MOST_RETRIES, Held, View
 
 SENDING = ("send", "requeue")
-OF_A_RUN = ("plan", "claim", "replay", "commit", "renew", "release", "give_back", "unread")
+OF_A_RUN = ("plan", "claim", "replay", "commit", "renew", "release", "leave", "unread")
+COMMIT_NAMES = 8  # of claims that a commit was not told, at most
 
 
 @dataclass
 class Step:
     """A call that was made. error: the code it was refused with, or ""; answer: what it returned.
 
-    ghost: what was seen of the slot up to this step.
+    ghost: what was seen of the slot up to this step. named: the claims that the caller named.
+    unnamed: what a claim answered that was not told of all others.
     """
 
     action: Any
     before: View
     after: View
     ghost: Ghost
+    named: frozenset[str]
     max_retries: int
     exclusive: bool
     descending: bool
     error: str = ""
     answer: Any = None
+    unnamed: frozenset[str] | None = None
     forgotten: bool = False  # the claim was not made, for its plan is not known
     paused: bool = False  # the claim was not made, for the topic is paused
 
@@ -38,6 +42,10 @@ class Step:
         return not self.error and self.action.kind in kinds
 
     def settles(self, name: str) -> bool:
+        """Whether it is a commit that ends that claim: an empty one, or one that it names."""
+        return self.may_settle(name) and (name in self.named or not self.before.held(name))
+
+    def may_settle(self, name: str) -> bool:
         """Whether it is a commit of that claim, by the run that has made or replayed it."""
         consumer, seq, _ = name.split(":")
         by = self.action
@@ -48,7 +56,7 @@ class Step:
 
     @property
     def makes_a_claim(self) -> bool:
-        not_made = self.forgotten or self.paused
+        not_made = self.forgotten or self.paused or self.unnamed is not None
         return self.done("claim") and not not_made and self.action.claim not in self.before.claims
 
     @property
@@ -129,15 +137,38 @@ def only_the_spent_are_buried(step: Step) -> bool:
 def each_is_in_its_place(step: Step) -> bool:
     """A message in flight belongs to one claim, and no copy has a twin that nobody sent."""
     view = step.after
-    stamps = [record.stamp for record in view.claims.values() if record.stamp]
     twins = view.store.keys() & view.prepare.keys()
     twins -= step.before.store.keys() & step.before.prepare.keys()
     return (
-        all(held.claim for held in view.prepare.values())
-        and len(stamps) == len(set(stamps))
+        sum(len(messages) for _, messages in view.slot.held) == len(view.prepare)
         and not view.retry.keys() & (view.store.keys() | view.prepare.keys())
         and twins <= (step.action.contents if step.done(*SENDING) else set())
-        and {name for name, _ in view.slot.first} == {n for n, r in view.claims.items() if r.stamp}
+    )
+
+
+def records_tell_what_is_held(step: Step) -> bool:
+    """A claim's key is there with its record, and holds what that says; no part of one is left."""
+    view = step.after
+    return (
+        not view.slot.part
+        and view.claims.keys() >= {name for name, _ in view.slot.held}
+        and all(
+            record.held == len(view.scores(name)) <= record.sealed
+            for name, record in view.claims.items()
+        )
+    )
+
+
+def records_stay(step: Step) -> bool:
+    """What a claim took at first is noted when it is made, and stays so."""
+    made = step.action.claim if step.makes_a_claim else None
+    return all(
+        record.sealed == len(step.after.scores(name)) and record.max_retries == step.max_retries
+        if name == made
+        else (record.sealed, record.max_retries)
+        == (step.before.claims[name].sealed, step.before.claims[name].max_retries)
+        for name, record in step.after.claims.items()
+        if name == made or name in step.before.claims
     )
 
 
@@ -174,12 +205,69 @@ def is_kept(step: Step, name: str) -> bool:
 
 
 def was_given_back(step: Step, name: str) -> bool:
-    if step.done("give_back"):
-        return name.startswith(f"{step.action.consumer}:")
-    if name in step.after.claims or not step.before.held(name) or step.before.claims[name].live:
-        return False
-    own = name.startswith(f"{step.action.consumer}:{step.action.seq}:")
-    return step.done("expire") or (step.makes_a_claim and not own)
+    if step.done("leave"):  # with nothing to give back
+        return name.startswith(f"{step.action.consumer}:") and not step.before.held(name)
+    expired = step.before.held(name) and not step.before.claims[name].live
+    return step.done("give_back") and name == step.action.claim and bool(expired)
+
+
+def what_is_given_back_is_whole(step: Step) -> bool:
+    """A claim that is given back is gone, and all it held waits or is buried; a lease prevents it.
+
+    The answer is the number of messages.
+    """
+    if not step.done("give_back"):
+        return True
+    record, held = step.before.claims.get(step.action.claim), step.before.held(step.action.claim)
+    if record is None or record.live or not held:
+        return step.answer == 0 and is_unchanged(step)
+    gone = step.action.claim not in step.after.claims
+    spent = {content for content, left in held.items() if left == 0 and record.run > 0}
+    to_wait = held.keys() - spent
+    return (
+        gone
+        and step.answer == len(held)
+        and to_wait <= step.after.waiting
+        and spent <= step.after.dead
+    )
+
+
+def who_leaves_names_what_it_holds(step: Step) -> bool:
+    """A consumer that leaves gets the names of its claims to give back, and has no others."""
+    if not step.done("leave"):
+        return True
+    own = {name for name in step.after.claims if name.split(":")[0] == step.action.consumer}
+    return step.answer == own and own <= set(step.before.holding)
+
+
+def what_has_expired_is_listed(step: Step) -> bool:
+    """Those who ask get the names of just the claims that are to be given back; nothing changes."""
+    if not step.done("expire", "due"):
+        return True
+    listed = step.answer if step.done("expire") else frozenset(step.answer[0].expired)
+    over = {name for name in step.before.holding if not step.before.claims[name].live}
+    return listed == over and is_unchanged(step)
+
+
+def who_names_too_few_is_told(step: Step) -> bool:
+    """A claim that is not told of all that it must look into changes nothing and names them.
+
+    Those are the claims that hold messages and since which others have arrived. A claim that is
+    told of all of them, or exists, is never refused so.
+    """
+    others = step.before.compared
+    if step.unnamed is None:
+        return not step.makes_a_claim or others <= step.named
+    is_new = step.action.claim not in step.before.claims
+    return is_new and step.unnamed == others and not others <= step.named and is_unchanged(step)
+
+
+def a_commit_names_what_it_leaves(step: Step) -> bool:
+    """A commit answers the names of the claims that it would have ended, had it been told them."""
+    if not step.done("commit"):
+        return True
+    left = {name for name in step.before.claims if step.may_settle(name) and not step.settles(name)}
+    return len(step.answer) == min(len(left), COMMIT_NAMES) and step.answer <= left
 
 
 def only_what_was_planned_is_claimed(step: Step) -> bool:
@@ -201,19 +289,13 @@ def a_paused_slot_makes_no_claim(step: Step) -> bool:
     return not (step.ghost.paused and step.makes_a_claim)
 
 
-def who_gave_back_holds_nothing(step: Step) -> bool:
-    """A consumer that has given back holds nothing: all of it waits again, or is buried."""
-    owners = {name.split(":")[0] for name in step.after.claims}
-    return not step.done("give_back") or step.action.consumer not in owners
-
-
 def readers_get_what_is_held(step: Step) -> bool:
     """A claim returns exactly what it holds from then on, in order, with the retries left."""
-    if not step.done("claim"):
+    if not step.done("claim") or step.unnamed is not None:
         return True
-    got = {content: left for content, _, left in step.answer}
-    held = step.after.held(step.action.claim)
-    return list(got.items()) == list(held.items())
+    got = [(content, left) for content, _, left in step.answer]
+    held = list(step.after.held(step.action.claim).items())
+    return got == (held[::-1] if step.descending else held)
 
 
 def reads_are_equal(step: Step) -> bool:
@@ -228,16 +310,16 @@ def reads_are_equal(step: Step) -> bool:
 
 
 def order_is_kept(step: Step) -> bool:
-    """First deliveries come in order of their scores."""
+    """Retries come first, or last in a Priority topic; the others in order of their scores."""
     if not step.makes_a_claim:
         return True
-    firsts = [score for _, score, _ in step.answer if score is not None]
-    return firsts == sorted(firsts, reverse=step.descending)
+    scores = [score or 0 for _, score, _ in step.answer]  # None on a retry
+    return scores == sorted(scores, reverse=step.descending)
 
 
 def a_delivery_costs_one(step: Step) -> bool:
     """A delivery, to a new claim or to a newer run, costs one of the deliveries left."""
-    if not step.done("claim"):
+    if not step.done("claim") or step.unnamed is not None:
         return True
     record = step.before.claims.get(step.action.claim)
     after = step.after.held(step.action.claim)
@@ -281,6 +363,22 @@ def scores_stay(step: Step) -> bool:
         for content, score in step.before.store.items()
         if content in step.after.store and content not in sent
     )
+
+
+def claims_keep_scores(step: Step) -> bool:
+    """A message keeps in its claim the score that it had in the store, or that of its retries."""
+    return all(
+        score == score_before(step, name, content)
+        for name in step.after.claims
+        for content, score in step.after.scores(name).items()
+    )
+
+
+def score_before(step: Step, name: str, content: str) -> float | None:
+    if name in step.before.claims:
+        return step.before.scores(name).get(content)
+    waiting = step.before.retry.get(content, (None, None))
+    return step.before.store.get(content, waiting[0])
 
 
 def older_runs_take_nothing(step: Step) -> bool:
@@ -335,7 +433,7 @@ def commits_take_what_was_read(step: Step) -> bool:
 
 
 def leases_are_the_consumers_own(step: Step) -> bool:
-    """A lease begins by its consumer's claim, replay or renewal and ends by time or release."""
+    """A lease begins by its consumer's claim, replay or renewal, and ends by time or release."""
     return all(
         record.live == expected_lease(step, name) for name, record in step.after.claims.items()
     )
@@ -344,7 +442,7 @@ def leases_are_the_consumers_own(step: Step) -> bool:
 def expected_lease(step: Step, name: str) -> bool:
     by = step.action
     consumer, seq, _ = name.split(":")
-    if step.done("renew", "release") and consumer == by.consumer:
+    if step.done("renew", "release", "leave") and consumer == by.consumer:
         return by.kind == "renew"
     if step.done("replay") and consumer == by.consumer and int(seq) <= by.seq:
         return True
@@ -358,8 +456,9 @@ def what_is_due_is_taken(step: Step) -> bool:
     by = step.action
     if not step.makes_a_claim or len(step.after.held(by.claim)) == by.limit:
         return True
-    own = f"{by.consumer}:{by.seq}:"
-    return is_held_back(step, step.after) or not any_due(step.after, spared=own)
+    # In an exclusive slot, what others have left is given back first, by whoever plans.
+    others = any(not name.startswith(f"{by.consumer}:") for name in step.before.holding)
+    return is_held_back(step, step.exclusive and others) or not any_waits(step.after)
 
 
 def what_is_due_is_counted(step: Step) -> bool:
@@ -367,31 +466,24 @@ def what_is_due_is_counted(step: Step) -> bool:
     if not step.done("due"):
         return True
     [slot] = step.answer
-    if is_held_back(step, step.before):
+    held = [name for name in step.before.holding if not step.before.claims[name].live]
+    live = set(step.before.holding) - set(held)
+    others = any(not name.startswith(f"{step.action.consumer}:") for name in live)
+    if is_held_back(step, step.exclusive and others):
         return slot.due == 0
-    return slot.due > 0 or not any_due(step.before)
+    return slot.due > 0 or not (held or any_waits(step.before))
 
 
-def is_held_back(step: Step, view: View) -> bool:
-    """Whether another's lease, a higher epoch or a pause keeps the caller from taking anything."""
-    others = (
-        view.held(name) and record.live and not name.startswith(f"{step.action.consumer}:")
-        for name, record in view.claims.items()
-    )
-    too_low = (step.action.epoch or 0) < step.ghost.epoch
-    return step.ghost.paused or too_low or (step.exclusive and any(others))
+def is_held_back(step: Step, others: bool) -> bool:
+    """Whether others, a higher epoch or a pause keep the caller from taking anything."""
+    return step.ghost.paused or (step.action.epoch or 0) < step.ghost.epoch or others
 
 
-def any_due(view: View, spared: str = "-") -> bool:
-    """Whether anything may be taken; spared: how the names begin of claims that may not."""
-    return (
-        any(score != FAR and content not in view.prepare for content, score in view.store.items())
-        or any(not waits for _, waits in view.retry.values())
-        or any(
-            view.held(name) and not record.live and not name.startswith(spared)
-            for name, record in view.claims.items()
-        )
-    )
+def any_waits(view: View) -> bool:
+    """Whether anything waits that may be taken now."""
+    return any(
+        score != FAR and content not in view.prepare for content, score in view.store.items()
+    ) or any(not waits for _, waits in view.retry.values())
 
 
 OF_REFUSALS = (
@@ -405,21 +497,28 @@ PROMISES = (
     the_dead_stay_dead,
     only_the_spent_are_buried,
     each_is_in_its_place,
+    records_tell_what_is_held,
     older_runs_take_nothing,
     older_runs_roll_back_nothing,
+    who_names_too_few_is_told,
     claims_never_grow,
     claims_are_kept,
+    records_stay,
     a_paused_slot_makes_no_claim,
-    who_gave_back_holds_nothing,
+    what_is_given_back_is_whole,
+    who_leaves_names_what_it_holds,
+    what_has_expired_is_listed,
     only_what_was_planned_is_claimed,
     readers_get_what_is_held,
     reads_are_equal,
     order_is_kept,
     a_delivery_costs_one,
     scores_stay,
+    claims_keep_scores,
     only_deliveries_cost,
     an_exclusive_slot_has_one_consumer,
     commits_take_what_was_read,
+    a_commit_names_what_it_leaves,
     leases_are_the_consumers_own,
     what_is_due_is_taken,
     what_is_due_is_counted,

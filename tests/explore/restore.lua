@@ -1,13 +1,14 @@
 -- Puts a slot back to what the explorer knows of it.
--- KEYS: the slot's four queues, then its four hashes
+-- KEYS: the slot's three queues, the part of a claim, the slot's three hashes, the claims
 -- ARGV: for each key 1 how many values, and the values as ZADD or HSET takes them
-local QUEUES = 4
+local FIRST_HASH, LAST_HASH = 5, 7
 local at = 1
 for k = 1, #KEYS do
   local how_many = tonumber(ARGV[at])
   redis.call('DEL', KEYS[k])
   if how_many > 0 then
-    redis.call(k <= QUEUES and 'ZADD' or 'HSET', KEYS[k], unpack(ARGV, at + 1, at + how_many))
+    local is_hash = k >= FIRST_HASH and k <= LAST_HASH
+    redis.call(is_hash and 'HSET' or 'ZADD', KEYS[k], unpack(ARGV, at + 1, at + how_many))
   end
   at = at + 1 + how_many
 end

@@ -1,8 +1,8 @@
 """What a slot holds, with the clock taken out: two slots that act alike from now on are equal.
 
-A due time or a deadline is over or FAR away, a wait is over or lasts. The stamps of the claims are
-numbered in the order of the claims' names: a script asks only whether a stamp is in use. Of the
-counters, only what a script reads is kept, and whether they balance.
+A due time or a deadline is over or FAR away, a wait is over or lasts. When a claim was made is left
+out, and how many retries it moved. Of the counters, only what a script reads is kept, and whether
+they balance.
 """
 
 from functools import lru_cache
@@ -15,17 +15,33 @@ ELSEWHERE = "elsewhere"  # a server that no real one is
 FAR_MS = 3_600_000  # from now: no call takes that long
 LONG_PAST_MS = 1
 ENDS = ("merged", "committed", "cancelled", "dead")
-KINDS = ("store", "prepare", "retry", "dead", "claims", "first", "consumers", "stats")
+# The keys of a slot, in the order of restore.lua and dump.lua; behind them those of the claims.
+KINDS = ("store", "retry", "dead", "part", "claims", "consumers", "stats")
+# A record's fields, as records.lua writes them.
+VERSION, MADE, RUN, DEADLINE, SEALED, HELD, MOVED, MAX_RETRIES, CHARGED, REPLAYED, ARRIVALS = range(
+    11
+)
 
 
 class Record(NamedTuple):
-    """One claim. stamp: its number, 0 if it is empty. live: its lease has not run out."""
+    """One claim. live: its lease has not run out. sealed, held: what it took, and still has.
 
-    stamp: int
+    latest: since it was made, no message has arrived.
+    """
+
     run: int
     live: bool
-    count: int
+    sealed: int
+    held: int
+    max_retries: int
+    charged: int = 0
     replayed: int = 0
+    latest: bool = False
+
+    def left(self, score: float) -> int:
+        """Retries left of a message that had this score in the store."""
+        at_first = int(score) - 1 if score <= MOST_RETRIES else self.max_retries
+        return max(0, at_first - self.charged)
 
 
 class Header(NamedTuple):
@@ -43,11 +59,11 @@ class Slot(NamedTuple):
     """Everything in a slot, sorted."""
 
     store: tuple = ()  # content, score
-    prepare: tuple = ()  # content, stamp, retries left, rank
     retry: tuple = ()  # content, retries left, whether it still waits
     dead: tuple = ()  # content
     claims: tuple = ()  # name, Record
-    first: tuple = ()  # name, the text that claim.lua wrote
+    held: tuple = ()  # name, its messages as content, score in the store; of keys that are there
+    part: tuple = ()  # content, score
     headers: tuple = ()  # consumer, Header
     epoch: int = 0
     turn: int = 0  # whether the number of messages claimed so far is odd
@@ -56,9 +72,8 @@ class Slot(NamedTuple):
 
 
 class Held(NamedTuple):
-    claim: str | None
+    claim: str
     left: int
-    rank: float
 
 
 class View:
@@ -70,24 +85,35 @@ class View:
         self.retry = {content: (left, waits) for content, left, waits in slot.retry}
         self.dead = set(slot.dead)
         self.claims: dict[str, Record] = dict(slot.claims)
-        by_stamp = {record.stamp: name for name, record in slot.claims if record.stamp}
-        self.prepare = {
-            content: Held(by_stamp.get(stamp), left, rank)
-            for content, stamp, left, rank in slot.prepare
+        self._scores = {name: dict(messages) for name, messages in slot.held}
+        self._held = {
+            name: {content: self.claims[name].left(score) for content, score in messages.items()}
+            for name, messages in self._scores.items()
+            if name in self.claims
         }
-        self._held: dict[str | None, dict[str, int]] = {}
-        for content, held in sorted(self.prepare.items(), key=lambda item: item[1].rank):
-            self._held.setdefault(held.claim, {})[content] = held.left
+        self.prepare = {
+            content: Held(name, left)
+            for name, messages in self._held.items()
+            for content, left in messages.items()
+        }
         self.waiting = self.store.keys() | self.retry.keys()
         self.anywhere = self.waiting | self.prepare.keys()
+        self.holding = tuple(name for name, record in slot.claims if record.held)
+        self.compared = frozenset(
+            name for name, record in slot.claims if record.held and not record.latest
+        )
 
     def held(self, name: str) -> dict[str, int]:
-        """The contents that a claim holds, in order, and their retries left."""
+        """The contents that a claim holds, by their scores, and their retries left."""
         return self._held.get(name, {})
+
+    def scores(self, name: str) -> dict[str, float]:
+        """The contents that a claim holds, and the scores that they had in the store."""
+        return self._scores.get(name, {})
 
     def holders(self) -> set[str]:
         """The consumers that have messages in flight."""
-        return {held.claim.split(":")[0] for held in self.prepare.values() if held.claim}
+        return {name.split(":")[0] for name in self._held}
 
 
 @lru_cache(maxsize=20_000)
@@ -96,47 +122,60 @@ def view_of(slot: Slot) -> View:
 
 
 @lru_cache(maxsize=256)  # a slot is put back for many calls in turn
-def values_of(slot: Slot, now_ms: int, server_id: str) -> list:
-    """The arguments of restore.lua. All claims were made in this second, or moved on from it."""
-    second, far = now_ms // 1000, now_ms + FAR_MS
-    stamps = {number: second + number - 1 for number in stamps_of(slot)} | {0: 0}
+def values_of(slot: Slot, names: tuple[str, ...], now_ms: int, server_id: str) -> list:
+    """The arguments of restore.lua. names: the claims whose keys there are."""
+    far = now_ms + FAR_MS
+    headers = [
+        v
+        for consumer, header in slot.headers
+        for v in (consumer, text_of_header(header, now_ms, server_id))
+    ]
+    headers += ["@epoch", slot.epoch] * bool(slot.epoch) + ["@paused", 1] * slot.paused
+    in_flight = [message for _, messages in slot.held for message in messages]
+    # One more, which was committed: 0 is what a claim notes since which messages have arrived.
+    accepted = 1 + len(slot.store) + len(slot.retry) + len(in_flight)
+    held = dict(slot.held)
     parts = [
-        [v for c, score in slot.store for v in (far if score == FAR else score, c)],
-        [
-            v
-            for c, stamp, left, rank in slot.prepare
-            for v in (repr(stamps[stamp] * 1000 + left + rank / 2048), c)
-        ],
+        scored(slot.store, far),
         [
             v
             for c, left, waits in slot.retry
             for v in ((far if waits else 0) // 1000 * 1000 + left, c)
         ],
         [v for c in slot.dead for v in (LONG_PAST_MS, c)],
-        [v for name, record in slot.claims for v in (name, text_of(record, stamps, far))],
-        [v for pair in slot.first for v in pair],
-        [
-            v
-            for consumer, header in slot.headers
-            for v in (consumer, text_of_header(header, now_ms, server_id))
-        ],
-        ["accepted", len(slot.store) + len(slot.prepare) + len(slot.retry), "claimed", slot.turn],
+        scored(slot.part, far),
+        [v for name, record in slot.claims for v in (name, text_of(record, far, accepted))],
+        headers,
+        ["accepted", accepted, "committed", 1, "claimed", slot.turn],
+        *(scored(held.get(name, ()), far) for name in names),
     ]
-    if slot.epoch:
-        parts[6] += ["@epoch", slot.epoch]
-    if slot.paused:
-        parts[6] += ["@paused", 1]
     return [value for part in parts for value in (len(part), *part)]
 
 
-def stamps_of(slot: Slot) -> set[int]:
-    return {record.stamp for _, record in slot.claims} | {held[1] for held in slot.prepare}
+def scored(messages: tuple, far: int) -> list:
+    return [v for c, score in messages for v in (far if score == FAR else score, c)]
 
 
-def text_of(record: Record, stamps: dict[int, int], far: int) -> str:
+def text_of(record: Record, far: int, accepted: int) -> str:
     deadline = far if record.live else LONG_PAST_MS
-    fields = (2, stamps[record.stamp], record.run, deadline, record.count, 0, LONG_PAST_MS)
-    return " ".join(map(str, (*fields, record.replayed)))
+    arrivals = accepted if record.latest else 0
+    fields = (3, LONG_PAST_MS, record.run, deadline, record.sealed, record.held, 0)
+    fields += (record.max_retries, record.charged, record.replayed, arrivals)
+    return " ".join(map(str, fields))
+
+
+def record_of(text: bytes, now_ms: int, arrivals: int) -> Record:
+    fields = list(map(int, text.split()))
+    return Record(
+        run=fields[RUN],
+        live=fields[DEADLINE] > now_ms,
+        sealed=fields[SEALED],
+        held=fields[HELD],
+        max_retries=fields[MAX_RETRIES],
+        charged=fields[CHARGED],
+        replayed=fields[REPLAYED],
+        latest=fields[ARRIVALS] == arrivals,
+    )
 
 
 def text_of_header(header: Header, now_ms: int, server_id: str) -> str:
@@ -155,31 +194,32 @@ def fallen_back(slot: Slot) -> Slot:
     return slot._replace(headers=headers)
 
 
-def slot_of(dump: list, turns: bool, server_id: str) -> Slot:
-    """What dump.lua returned."""
-    *held, time = dump
-    store, prepare, retry, dead, claims, first, consumers, stats = map(pairs, held)
+def slot_of(dump: list, names: tuple[str, ...], turns: bool, server_id: str) -> Slot:
+    """What dump.lua returned. names: the claims whose keys there may be."""
+    *found, time = dump
+    store, retry, dead, part, claims, consumers, stats, *messages = map(pairs, found)
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
-    records = sorted((name.decode(), list(map(int, text.split()))) for name, text in claims)
-    in_flight = sorted((c.decode(), *in_prepare(float(score))) for c, score in prepare)
-    stamps = numbered([fields[1] for _, fields in records] + [held[1] for held in in_flight])
     known = {name.decode(): text for name, text in consumers}
     epoch, paused = int(known.pop("@epoch", 0)), known.pop("@paused", None) is not None
     headers = {name: header_of(text, server_id) for name, text in known.items()}
     counted = {name.decode(): int(number) for name, number in stats}
-    held_now = len(store) + len(prepare) + len(retry)
+    arrivals = counted.get("accepted", 0) + counted.get("rolledBack", 0)
+    held_now = len(store) + len(retry) + sum(map(len, messages))
     return Slot(
-        store=tuple(sorted((c.decode(), when_due(float(score), now_ms)) for c, score in store)),
-        prepare=tuple((c, stamps[stamp], left, rank) for c, stamp, left, rank in in_flight),
+        store=tuple(sorted(with_scores(store, now_ms))),
         retry=tuple(
             sorted((c.decode(), int(float(s)) % 1000, float(s) > now_ms) for c, s in retry)
         ),
         dead=tuple(sorted(c.decode() for c, _ in dead)),
         claims=tuple(
-            (name, Record(stamps[stamp], run, deadline > now_ms, count, replayed))
-            for name, (_, stamp, run, deadline, count, _, _, replayed) in records
+            sorted((name.decode(), record_of(text, now_ms, arrivals)) for name, text in claims)
         ),
-        first=tuple(sorted((name.decode(), text) for name, text in first)),
+        held=tuple(
+            (name, with_scores(of_one, now_ms))
+            for name, of_one in zip(names, messages, strict=True)
+            if of_one
+        ),
+        part=with_scores(part, now_ms),
         headers=tuple(sorted(headers.items())),
         epoch=epoch,
         turn=counted.get("claimed", 0) % 2 if turns else 0,
@@ -188,22 +228,13 @@ def slot_of(dump: list, turns: bool, server_id: str) -> Slot:
     )
 
 
+def with_scores(flat: list, now_ms: int) -> tuple:
+    """Contents and scores, in the order of the key."""
+    return tuple((c.decode(), when_due(float(score), now_ms)) for c, score in flat)
+
+
 def pairs(flat: list) -> list:
     return list(zip(flat[::2], flat[1::2], strict=True))
-
-
-def in_prepare(score: float) -> tuple[int, int, float]:
-    """Stamp, retries left and rank of a score in the PrepareQueue."""
-    whole = int(score)
-    return whole // 1000, whole % 1000, (score - whole) * 2048
-
-
-def numbered(stamps: list[int]) -> dict[int, int]:
-    """1, 2, ... for the stamps in this order; 0 stays what it is."""
-    numbers = {0: 0}
-    for stamp in stamps:
-        numbers.setdefault(stamp, len(numbers))
-    return numbers
 
 
 def when_due(score: float, now_ms: int) -> float:

@@ -7,7 +7,7 @@ import pytest
 from rmq_spark.protocol import scripts
 from rmq_spark.protocol.calls import Call
 
-from .explorer import ExploredServer, Explorer
+from .explorer import ExploredServer, Explorer, PromiseBroken
 from .slot_state import FAR, Header, Record, Slot, slot_of, values_of, view_of
 from .worlds import WORLDS
 
@@ -39,25 +39,40 @@ def test_a_slot_that_is_put_back_reads_the_same(explored_server, explore):
     """Else states would drift apart, or merge, by what the explorer itself does."""
     slot = Slot(
         store=(("u", 3), ("v", 1000), ("w", FAR)),
-        prepare=(("v", 1, 2, 1.0), ("x", 2, 16, 0.0), ("y", 1, 0, 2047.0)),
         retry=(("z", 1, True), ("zz", 16, False)),
         dead=("a", "x"),
         claims=(
-            ("a:1:0", Record(1, 2, True, 2048)),
-            ("a:1:1", Record(0, 1, False, 0)),
-            ("b:7:15", Record(2, 0, False, 1)),
+            ("a:1:0", Record(2, True, sealed=8192, held=2, max_retries=1, charged=1, replayed=2)),
+            ("a:1:1", Record(1, False, sealed=0, held=0, max_retries=1, latest=True)),
+            ("b:1:0", Record(0, False, sealed=1, held=1, max_retries=16)),
         ),
-        first=(("a:1:0", b"some bytes"), ("b:7:15", b"\x91\xa41000")),
+        held=(
+            ("a:1:0", (("y", 1), ("v", 2), ("t", 1000))),
+            ("a:2:0", (("stray", 1000),)),
+            ("b:1:0", (("x", 1000),)),
+        ),
+        part=(("p", 5),),
         headers=(("a", Header(2, 0, 1, 1, "m", True)), ("b", Header(1, 6, 7, 15))),
         epoch=3,
         turn=1,
         paused=True,
     )
     explorer = explore(WORLDS[0])
-    [keys], now_ms = explorer.keys, explored_server.now_ms()
-    dump = explored_server.replies(
-        [Call("restore", keys, values_of(slot, now_ms, explored_server.id)), Call("dump", keys, ())]
-    )[1]
+    [keys], [names] = explorer.keys, explorer.names
+    assert "b:2:0" in names  # no claim in this slot
+    values = values_of(slot, names, explored_server.now_ms(), explored_server.id)
+    dump = explored_server.replies([Call("restore", keys, values), Call("dump", keys, ())])[1]
     explored_server.command("UNLINK", *keys)
-    assert slot_of(dump, turns=True, server_id=explored_server.id) == slot
-    assert view_of(slot).held("a:1:0") == {"v": 2, "y": 0}
+    assert slot_of(dump, names, turns=True, server_id=explored_server.id) == slot
+    assert list(view_of(slot).held("a:1:0").items()) == [("y", 0), ("v", 0), ("t", 0)]
+    assert view_of(slot).held("b:1:0") == {"x": 16}
+
+
+def test_a_key_of_which_nobody_was_told_is_found(explored_server, explore):
+    explorer = explore(WORLDS[0])
+    strange = explorer.calls.keys.claim(0, "stray:1:0")
+    explored_server.command("ZADD", strange, 1, "m")
+    with pytest.raises(PromiseBroken, match="stray:1:0"):
+        explorer.check_keys()
+    explored_server.command("UNLINK", strange)
+    explorer.check_keys()

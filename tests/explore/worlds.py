@@ -9,12 +9,14 @@ from rmq_spark.client import TopicDefinition, TopicType
 from .calls import (
     WAIT_MS,
     Action,
+    Knows,
     cancel,
     claim,
     commit,
     due,
     expire,
     give_back,
+    leave,
     pause,
     plan,
     release,
@@ -29,7 +31,14 @@ from .slot_state import Slot
 
 
 def like_spark(state: Any, by: Action) -> bool:
-    """What Spark keeps to: a later run commits when it has read all that its replays listed."""
+    """What Spark keeps to.
+
+    A later run commits when it has read all that its replays listed. It plans no batch of which a
+    claim was made: before that, the batch is in Spark's log, and is replayed.
+    """
+    if by.kind == "plan":
+        begin = f"{by.consumer}:{by.seq}:"
+        return not any(name.startswith(begin) for name in state.ghosts[by.slot].made)
     if by.kind != "commit" or by.run == 1:
         return True
     caller = (by.consumer, by.run)
@@ -39,12 +48,12 @@ def like_spark(state: Any, by: Action) -> bool:
 def like_a_plain_consumer(state: Any, by: Action) -> bool:
     """What a consumer in plain Python keeps to.
 
-    It gives a batch back before it asks for the next, and a later run what the earlier one held
-    before all else; it commits the batches that it has claimed itself.
+    It leaves a slot before it asks for the next batch, and a later run before all else; it claims
+    when its own claims are given back, and commits the batches that it has claimed itself.
     """
     if by.kind == "claim" and holds_an_earlier_batch(state.slots[by.slot], by):
         return False
-    if by.run < 2 or by.kind == "give_back":
+    if by.run < 2 or by.kind == "leave":
         return True
     ghost = state.ghosts[by.slot]
     has_begun = ghost.runs.get(by.consumer, 0) >= by.run  # nothing else could come first
@@ -79,6 +88,11 @@ class World:
         """Whether claims of single messages take turns, by how many were claimed so far."""
         return any(action.limit == 1 for action in self.actions)
 
+    def claims(self, slot: int) -> tuple[str, ...]:
+        """The names of all claims that its calls can make in a slot."""
+        made = {a.claim for a in self.actions if a.kind == "claim" and a.slot == slot}
+        return tuple(sorted(made))
+
     @property
     def slots(self) -> int:
         return self.topic.slot_amount
@@ -109,12 +123,19 @@ RETRIES = World(
         claim("a2", 2),
         claim("b1", 1),
         claim("b1", 2),
+        claim("b1", 2, knows=Knows.NONE),
+        claim("b1", 2, knows=Knows.STALE),
         replay("a2", 2),
         commit("a1", 1),
         commit("a1", 2),
+        commit("a1", 2, knows=Knows.STALE),
         commit("a2", 1),
         commit("a2", 2),
-        commit("b1", 1),
+        commit("b1", 1, knows=Knows.NONE),
+        give_back("a:1:0"),
+        give_back("a:1:1"),
+        give_back("a:2:0"),
+        give_back("b:1:0"),
         release("a1"),
         release("a2"),
         renew("a1"),
@@ -148,6 +169,7 @@ SLOTS = World(
                 commit("a2", 1, slot=slot),
                 commit("a2", 2, slot=slot),
                 release("a1", slot=slot),
+                give_back("a:1:0", slot=slot),
             )
         ),
         rollback("a1", 1, "x"),
@@ -172,6 +194,7 @@ EXCLUSIVE = World(
         claim("a2", 1, epoch=3),
         claim("b1", 1, epoch=2),
         claim("b1", 2, epoch=2),
+        claim("b1", 2, epoch=2, knows=Knows.NONE),
         due("a1", epoch=1),
         due("b1", epoch=2),
         replay("a2", 2),
@@ -179,6 +202,9 @@ EXCLUSIVE = World(
         commit("a1", 2),
         commit("a2", 1),
         commit("b1", 1),
+        give_back("a:1:0"),
+        give_back("a:2:0"),
+        give_back("b:1:0"),
         release("a1"),
         release("b1"),
         renew("b1"),
@@ -208,6 +234,8 @@ BACKOFF = World(
         commit("a1", 1),
         commit("a2", 1),
         commit("b1", 1),
+        give_back("a:1:0"),
+        give_back("b:1:0"),
         release("a1"),
         unread("a1", 1),
         unread("a2", 1),
@@ -240,11 +268,15 @@ PRIORITY = World(
         claim("a2", 3, limit=8),
         claim("b1", 1, limit=1),
         claim("b1", 2, limit=2),
+        claim("b1", 2, limit=2, knows=Knows.STALE),
         due("a1"),
         replay("a2", 3),
         commit("a1", 1),
         commit("a2", 2),
+        commit("a2", 2, knows=Knows.NONE),
         commit("b1", 2),
+        give_back("a:1:0"),
+        give_back("b:1:0"),
         release("a1"),
         release("b1"),
         rollback("a1", 1, "z"),
@@ -268,8 +300,13 @@ PLAIN = World(
         claim("a2", 3),
         claim("b1", 1),
         due("a2"),
-        give_back("a1"),
-        give_back("a2"),
+        leave("a1"),
+        leave("a1", 2),
+        leave("a2"),
+        give_back("a:1:0"),
+        give_back("a:2:0"),
+        give_back("a:3:0"),
+        give_back("b:1:0"),
         renew("a1"),
         renew("a2"),
         commit("a1", 1),
@@ -306,6 +343,8 @@ FORGETTING = World(
         commit("a1", 1),
         commit("a1", 2),
         commit("a2", 1),
+        commit("a2", 1, knows=Knows.NONE),
+        give_back("a:1:0"),
         release("a1"),
         rollback("a1", 1, "x"),
     ),
@@ -330,9 +369,12 @@ PAUSING = World(
         claim("a1", 2, limit=1, planned=True),
         claim("a2", 1, replay_only=True),
         claim("b1", 1),
+        claim("b1", 1, knows=Knows.NONE),
         due("b1"),
         replay("a2", 1, times=1),
-        give_back("b1"),
+        leave("b1"),
+        give_back("a:1:0"),
+        give_back("b:1:0"),
         commit("a1", 1),
         commit("a2", 1),
         commit("b1", 1),

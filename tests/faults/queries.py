@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import rmq_spark
-from rmq_spark.protocol import claiming
+from rmq_spark.protocol import returning
 from rmq_spark.protocol.claims import Rollback
 
 from .feed import FAILING
@@ -141,7 +141,7 @@ def _without_failing(batch: pa.RecordBatch, job: dict[str, Any]) -> pa.RecordBat
     failed = batch.filter(pa.array(fails))
     if failed.num_rows:
         queue = _queue(job["options"]["redis.url"], job["options"]["topic"])
-        queue.ask(claiming.rollbacks, _rollbacks(failed))
+        queue.ask(returning.rollbacks, _rollbacks(failed))
     return batch.filter(pa.array([not each for each in fails])).select(["content", "deliveryCount"])
 
 

@@ -28,10 +28,10 @@ def test_a_claim_asked_for_again_holds_the_order_and_the_first_scores_of_retries
 
 def test_a_full_claim_comes_back_in_order_after_a_replay_changed_some_retries(new_slot):
     slot = new_slot("Priority")
-    slot.put({content: 5_000 - rank for rank, content in enumerate(numbered(1500))})
-    slot.put({content: 1 + rank % 16 for rank, content in enumerate(numbered(548, "retry"))})
+    slot.put({content: 50_000 - rank for rank, content in enumerate(numbered(6000))})
+    slot.put({content: 1 + rank % 16 for rank, content in enumerate(numbered(2192, "retry"))})
     first = slot.claim()
-    assert len(first.contents) == 2048
+    assert len(first.contents) == 8192
     again = slot.claim(run=2)
     assert again.contents == first.contents
     assert again.scores == first.scores
@@ -95,6 +95,7 @@ def test_runs_of_other_consumers_do_not_supersede(slot):
     slot.put_due([b"m"])
     slot.claim("b", run=9)
     slot.release("b", run=9)
+    slot.give_back_expired("a")
     assert slot.claimed("a", run=1) == [b"m"]
 
 
@@ -113,6 +114,7 @@ def test_a_settled_batch_is_refused_and_pops_nothing(slot):
 def test_a_claim_that_was_given_back_is_lost_not_smaller(slot):
     slot.put_due([b"m"])
     slot.claim("a", lease_ms=0)
+    slot.give_back_expired("b")
     assert slot.claimed("b") == [b"m"]
     before = slot.dump()
     with pytest.raises(Lost, match="claim a:1:0 is gone"):
@@ -187,9 +189,31 @@ def test_a_rolled_back_message_that_another_holds_now_is_not_read_by_the_first(s
 
 
 def test_moved_is_told_again_on_every_read(slot):
-    slot.put_due([b"m"])
-    slot.claim("b", lease_ms=0)
-    assert [slot.claim("a").moved for _ in range(3)] == [1, 1, 1]
+    slot.put_waiting({b"m": 5_003})
+    slot.claim("a")
+    assert [slot.claim_reply("a", run=run)[2] for run in (1, 1, 2)] == [1, 1, 1]
+
+
+def test_a_replay_charges_the_record_and_touches_no_message(slot):
+    slot.put({b"first": 1000, b"retried": 5})
+    slot.claim()
+    key = slot.keys.claim(0, "a:1:0")
+    before = slot.redis.dump(key)
+    for charged, run in enumerate((1, 2, 2, 3)):
+        slot.claim(run=run)
+        assert slot.records["a:1:0"].charged == max(0, run - 1), charged
+    assert slot.redis.dump(key) == before
+    assert slot.retries_left == {b"first": 14, b"retried": 2}
+
+
+def test_the_retries_of_a_claim_are_those_of_the_topic_when_it_was_made(new_slot):
+    slot = new_slot(max_retries=3)
+    slot.put({b"first": 1000, b"retried": 9})
+    slot.claim()
+    slot.broker.alter(slot.queue.definition.name, max_retries=7)
+    slot.queue = slot.broker.queue(slot.queue.definition.name)
+    assert slot.claim().retries_left == [8, 3]
+    assert slot.claim(run=2).retries_left == [7, 2]
 
 
 def test_a_claim_is_read_again_whatever_epochs_say(new_slot):

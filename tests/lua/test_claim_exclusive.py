@@ -3,7 +3,11 @@
 import pytest
 
 from rmq_spark.errors import ExclusiveSlot
-from rmq_spark.protocol import claiming
+from rmq_spark.protocol import claiming, reading, returning
+
+from ..seeding import numbered
+
+FENCED = 1  # as claim.lua answers
 
 
 @pytest.fixture
@@ -27,10 +31,9 @@ def test_the_highest_epoch_is_stored(slot):
 def test_a_lower_epoch_pops_nothing_is_told_and_seals_an_empty_record(slot):
     slot.claim("b", epoch=7)
     slot.put_due([b"m"])
-    claim = slot.claim("a", epoch=6)
-    assert claim.fenced
-    assert claim.contents == []
-    assert slot.records["a:1:0"].count == 0
+    assert slot.claim_reply("a", epoch=6)[:2] == [0, FENCED]
+    assert slot.claimed("a", epoch=6) == []
+    assert slot.records["a:1:0"].sealed == 0
     assert slot.store == {b"m": 1000}
 
 
@@ -38,15 +41,15 @@ def test_a_lower_epoch_pops_nothing_is_told_and_seals_an_empty_record(slot):
 def test_the_same_or_a_higher_epoch_pops(slot, epoch):
     slot.claim("b", epoch=7)
     slot.put_due([b"m"])
-    claim = slot.claim("a", epoch=epoch)
-    assert (claim.contents, claim.fenced) == ([b"m"], False)
+    assert slot.claim_reply("a", epoch=epoch)[:2] == [1, 0]
+    assert slot.claimed("a", epoch=epoch) == [b"m"]
 
 
 def test_messages_that_another_consumer_holds_keep_a_new_owner_waiting(slot):
     slot.put_due([b"held", b"due"])
     slot.claim("a", epoch=1, limit=1)
-    claim = slot.claim("b", epoch=2)
-    assert (claim.contents, claim.fenced) == ([], False)
+    assert slot.claim_reply("b", epoch=2, others=["a:1:0"])[:2] == [0, 0]
+    assert slot.claimed("b", epoch=2) == []
     slot.commit("a")
     assert slot.claimed("b", seq=2, epoch=2) == [b"due"]
 
@@ -61,16 +64,27 @@ def test_ones_own_messages_and_others_empty_records_keep_nobody_waiting(slot):
 def test_expired_messages_of_another_are_given_back_first(slot):
     slot.put_due([b"m"])
     slot.claim("a", epoch=1, lease_ms=0)
+    due = slot.queue.ask(reading.due, [0], "b", epochs={0: 2})
+    assert due[0].expired == ("a:1:0",)
+    assert slot.queue.ask(returning.give_back_expired, due, "b") == {0: 1}
     assert slot.claimed("b", epoch=2) == [b"m"]
 
 
-def test_expired_messages_that_could_not_all_be_given_back_still_keep_one_waiting(slot):
-    slot.put({f"m{n:05}": 1000 for n in range(3 * 2048)})
-    for ordinal in range(3):
-        slot.claim("a", ordinal=ordinal, epoch=1, lease_ms=0)
-    claim = slot.claim("b", epoch=2)
-    assert (claim.contents, claim.moved) == ([], 4096)
-    assert len(slot.claimed("b", seq=2, epoch=2)) == 2048
+def test_expired_messages_that_were_not_given_back_still_keep_one_waiting(slot):
+    slot.put_due([b"expired", b"due"])
+    slot.claim("a", epoch=1, limit=1, lease_ms=0)
+    assert slot.claimed("b", epoch=2) == []
+    assert epoch_of(slot) == b"2"
+    assert slot.queue.expire() == 1
+    assert slot.claimed("b", seq=2, epoch=2) == [b"expired", b"due"]
+
+
+def test_a_claim_that_was_not_told_of_another_takes_no_epoch(slot):
+    slot.put_due(numbered(2))
+    slot.claim("a", epoch=1, limit=1)
+    slot.put_due([b"new"])
+    assert slot.claim_reply("b", epoch=2) == [-1, b"a:1:0"]
+    assert epoch_of(slot) == b"1"
 
 
 def test_without_an_epoch_a_slot_that_has_one_is_refused(slot):

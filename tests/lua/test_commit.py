@@ -10,10 +10,10 @@ from rmq_spark.protocol.claims import ClaimRequest
 from ..seeding import LONG_MS, numbered
 
 
-def call(slot, consumer="a", run=1, seq=1):
-    """One call of the script, which the queue repeats while records remain."""
-    keys = [getattr(slot.keys, k)(0) for k in ["prepare", "claims", "first", "consumers", "stats"]]
-    return slot.queue.server.call("commit", keys, [consumer, run, seq, 0, ""])
+def call(slot, consumer="a", run=1, seq=1, names=()):
+    """One call of the script, which names these claims."""
+    args = [consumer, run, seq, 0, ""]
+    return slot.queue.server.pipeline([claiming.commit_call(slot.queue.queues, 0, args, names)])[0]
 
 
 def test_committed_messages_are_gone_with_their_records(slot):
@@ -21,7 +21,7 @@ def test_committed_messages_are_gone_with_their_records(slot):
     slot.claim()
     assert slot.commit().committed == 3
     assert slot.prepare == slot.store == slot.records == {}
-    assert slot.redis.hlen(slot.keys.first(0)) == 0
+    assert not slot.redis.exists(slot.keys.claim(0, "a:1:0"))
     assert slot.counters == {"accepted": 3, "claimed": 3, "committed": 3}
 
 
@@ -39,11 +39,13 @@ def test_a_second_commit_changes_nothing_but_the_time_seen(slot):
     slot.put_due(numbered(3))
     slot.claim()
     slot.commit()
-    keys = slot.keys.all_of(0)
-    before = [slot.redis.dump(key) for key in keys if key != slot.keys.consumers(0)]
+    before = slot.dump()
     again = slot.commit()
     assert (again.claimed, again.moved, again.committed) == (0, 0, 0)
-    assert [slot.redis.dump(key) for key in keys if key != slot.keys.consumers(0)] == before
+    after = slot.dump()
+    consumers = slot.keys.consumers(0)
+    del before[consumers], after[consumers]
+    assert after == before
 
 
 def test_settled_never_goes_back(slot):
@@ -56,7 +58,7 @@ def test_settled_never_goes_back(slot):
 
 
 def test_a_commit_settles_batches_that_never_claimed(slot):
-    assert call(slot, seq=7) == [0, 0, 0, 0, 0, 0]
+    assert call(slot, seq=7) == [0, 0, 0, 0, 0]
     assert slot.header().settled == 7
 
 
@@ -77,22 +79,64 @@ def test_an_empty_claim_takes_no_others_messages_with_it(slot):
     assert set(slot.prepare) == set(numbered(2))
 
 
-def test_a_call_takes_eight_records_and_says_that_more_remain(slot):
-    slot.put_due(numbered(16))
+def test_claims_that_are_named_are_committed_and_others_named_in_turn(slot):
+    slot.put_due(numbered(4))
+    for ordinal in range(4):
+        slot.claim(ordinal=ordinal, limit=1)
+    reply = call(slot, names=["a:1:0", "a:1:2", "gone:7:0"])
+    assert (reply[:5], sorted(reply[5:])) == ([2, 0, 2, 2, 0], [b"a:1:1", b"a:1:3"])
+    assert sorted(slot.records) == ["a:1:1", "a:1:3"]
+    assert set(slot.prepare) == set(numbered(4)[1::2])
+    assert call(slot, names=["a:1:1", "a:1:3"]) == [2, 0, 2, 2, 1]
+    assert slot.records == slot.prepare == {}
+
+
+def test_claims_that_are_named_but_not_of_the_batch_stay(slot):
+    slot.put_due(numbered(3))
+    slot.claim("a", limit=1)
+    slot.claim("a", seq=2, limit=1)
+    slot.claim("b", limit=1)
+    assert call(slot, names=["b:1:0", "a:2:0", "a:1:0"]) == [1, 0, 1, 1, 0]
+    assert sorted(slot.records) == ["a:2:0", "b:1:0"]
+    assert set(slot.prepare) == set(numbered(3)[1:])
+
+
+def test_claims_that_hold_nothing_need_no_name(slot):
+    slot.put_due(numbered(1))
+    slot.claim(ordinal=0)
+    slot.claim(ordinal=1)
+    slot.rollback(numbered(1))
+    assert call(slot) == [1, 0, 0, 2, 0]
+    assert slot.records == {}
+
+
+def test_a_call_names_up_to_eight_claims_and_the_queue_commits_all(slot):
+    slot.put_due(numbered(17))
     for ordinal in range(16):
         slot.claim(ordinal=ordinal, limit=1)
     slot.claim("b")
-    assert call(slot) == [1, 8, 0, 8, 8, 0]
-    assert len(slot.records) == 9
-    assert call(slot) == [0, 8, 0, 8, 8, 1]
+    reply = call(slot)
+    assert reply[:5] == [0, 0, 0, 0, 0]
+    assert len(reply[5:]) == len(set(reply[5:])) == 8
+    assert {name.split(b":")[0] for name in reply[5:]} == {b"a"}
+    assert len(slot.records) == 17
+    result = slot.commit()
+    assert (result.claimed, result.committed, result.records) == (16, 16, 16)
     assert list(slot.records) == ["b:1:0"]
 
 
-def test_exactly_eight_records_need_one_call(slot):
-    for ordinal in range(8):
-        slot.claim(ordinal=ordinal)
-    assert call(slot) == [0, 0, 0, 0, 8, 0]
-    assert slot.records == {}
+def test_names_that_are_known_save_the_second_call(slot):
+    slot.put_due(numbered(16))
+    names = [f"a:1:{ordinal}" for ordinal in range(16)]
+    for ordinal in range(16):
+        slot.claim(ordinal=ordinal, limit=1)
+    conversation = claiming.commit(slot.queue.queues, [0], "a", 1, 1, expected={0: names})
+    request = next(conversation)
+    assert len(request.calls) == 1
+    with pytest.raises(StopIteration) as end:
+        conversation.send(slot.queue.server.ask(request))
+    assert (end.value.value.committed, end.value.value.again) == (16, set())
+    assert slot.records == slot.prepare == {}
 
 
 def test_the_queue_commits_all_however_many_there_are(slot):
@@ -107,10 +151,10 @@ def test_the_queue_commits_all_however_many_there_are(slot):
 
 
 def test_claimed_and_moved_are_told_as_the_claims_saw_them(slot):
-    slot.put_due(numbered(3))
-    slot.claim("b", limit=2, lease_ms=0)
+    slot.put_waiting({b"r1": 5_003, b"r2": 5_003})
+    slot.put_due([b"m"])
     slot.claim("a")
-    slot.rollback([numbered(3)[2]])
+    slot.rollback([b"m"])
     result = slot.commit("a")
     assert (result.claimed, result.moved, result.committed) == (3, 2, 2)
 
@@ -136,9 +180,10 @@ def test_each_slot_of_a_commit_answers_for_itself(broker):
     broker.create("T", "FixedTime", 4)
     queue = broker.queue("T")
     asked = {"consumer": "a", "run": 1, "seq": 1, "lease_ms": LONG_MS}
-    queue.ask(claiming.claim, [ClaimRequest(slot, 0) for slot in (0, 1)], **asked)
-    queue.ask(claiming.commit, [0], "a", 1, 1)
-    result = queue.ask(claiming.commit, queue.slots, "a", 1, 1)
+    requests = [ClaimRequest(slot, 0) for slot in (0, 1)]
+    queue.ask(claiming.claim, requests, claiming.Claiming(**asked))
+    queue.ask(claiming.commit, {0: ()}, "a", 1, 1)
+    result = queue.ask(claiming.commit, dict.fromkeys(queue.slots, ()), "a", 1, 1)
     assert (result.records, result.held, result.again) == (1, {1}, {0})
 
 
@@ -169,6 +214,7 @@ def test_claims_of_an_earlier_run_that_were_not_replayed_stay(slot):
     assert (result.records, result.committed) == (1, 1)
     assert list(slot.records) == ["a:1:0"]
     slot.queue.ask(claiming.release, [0], "a", 2)
+    slot.give_back_expired("b")
     assert slot.claimed("b") == [numbered(3)[0], numbered(3)[2]]
 
 
@@ -212,20 +258,6 @@ def test_only_batches_behind_a_number_are_committed(slot):
     assert slot.commit(seq=2, since=0).committed == 2
 
 
-def test_records_of_the_version_before_are_read(slot):
-    slot.put_due(numbered(2))
-    slot.claim(limit=1)
-    slot.claim("empty", seq=7, limit=1)
-    slot.rollback(numbered(2)[1:], claim_id="empty:7:0:1")
-    key = slot.keys.claims(0)
-    for name, record in slot.records.items():
-        old = (1, record.stamp, record.run, record.deadline, record.count, record.moved)
-        slot.redis.hset(key, name, " ".join(map(str, old)))
-    assert slot.claim().claimed_at_ms % 1000 == 0
-    assert slot.commit().committed == 1
-    assert slot.claimed("b") == numbered(2)[1:]
-
-
 def test_an_old_task_cannot_claim_what_the_commit_of_the_replay_would_delete(slot):
     """Seen: an old run's task popped after the replay had passed its slot; nobody read that."""
     slot.queue.ask(claiming.replay, "a", 2, 0, 1, 1000)
@@ -239,6 +271,7 @@ def test_an_old_task_cannot_claim_what_the_commit_of_the_replay_would_delete(slo
 def test_what_was_given_back_meanwhile_is_not_committed(slot):
     slot.put_due([b"m"])
     slot.claim("a", lease_ms=0)
+    slot.give_back_expired("b")
     assert slot.claimed("b") == [b"m"]
     assert slot.commit("a").committed == 0
     assert slot.claimed("b") == [b"m"]

@@ -3,7 +3,7 @@
 import pytest
 
 from rmq_spark.errors import ExclusiveSlot
-from rmq_spark.protocol import reading
+from rmq_spark.protocol import claiming, reading
 
 from ..seeding import FAR_MS, LONG_MS, numbered
 
@@ -39,6 +39,19 @@ def test_messages_of_expired_claims_count_and_those_in_flight_do_not(slot):
     assert due(slot) == (0, 0)
     slot.release("a")
     assert due(slot) == (2, 0)
+
+
+def test_claims_that_hold_messages_are_named_the_expired_ones_apart(slot):
+    slot.put_due(numbered(5))
+    for consumer in ("a", "b", "c", "d"):
+        slot.claim(consumer, limit=1)
+    slot.release("a")
+    slot.release("b")
+    slot.claim("e", limit=1)
+    slot.claim("empty")
+    found = slot.queue.ask(reading.due, [0], "x")[0]
+    assert set(found.expired) == {"a:1:0", "b:1:0"}
+    assert set(found.live) == {"c:1:0", "d:1:0", "e:1:0"}
 
 
 def test_what_was_rolled_back_of_an_expired_claim_counts_once(slot):
@@ -118,4 +131,38 @@ def test_a_claim_takes_exactly_what_is_due(new_slot, topic_type):
     slot.put_due([b"expired"], first_score=500)
     slot.claim("b", limit=1, lease_ms=0)
     count = due(slot)[0]
+    slot.give_back_expired("a")
+    assert due(slot)[0] == count
     assert len(slot.claimed("a")) == count
+
+
+def expired(slot, consumer="a", **options):
+    return sorted(slot.queue.ask(reading.due, [0], consumer, **options)[0].expired)
+
+
+def test_expired_claims_that_hold_messages_are_named(slot):
+    slot.put_due(numbered(4))
+    slot.claim("a", limit=1, lease_ms=0)
+    slot.claim("b", seq=7, ordinal=3, limit=1, lease_ms=0)
+    slot.claim("c", limit=1)
+    slot.claim("d", due_before_ms=17, lease_ms=0)
+    assert expired(slot) == expired(slot, "x") == ["a:1:0", "b:7:3"]
+    slot.rollback(numbered(1))
+    assert expired(slot) == ["b:7:3"]
+    slot.give_back_expired()
+    assert expired(slot) == []
+
+
+def test_expired_claims_are_named_in_a_slot_that_is_held_back_too(new_slot):
+    slot = new_slot(exclusive=True)
+    slot.put_due(numbered(2))
+    slot.claim("b", epoch=5, limit=1, lease_ms=0)
+    assert due(slot, "a", epoch=4) == (0, 2)
+    assert expired(slot, "a", epochs={0: 4}) == ["b:1:0"]
+    slot.queue.ask(claiming.pause, True)
+    assert expired(slot, "a", epochs={0: 5}) == ["b:1:0"]
+
+
+def test_very_many_expired_claims_are_named(slot):
+    names = slot.put_claims(9000, deadline=1)
+    assert expired(slot) == sorted(names)

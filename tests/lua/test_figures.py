@@ -74,3 +74,13 @@ def test_nothing_is_written(slot):
     before = slot.dump()
     slot.queue.figures()
     assert slot.dump() == before
+
+
+def test_what_claims_hold_counts_and_not_what_they_took(slot):
+    slot.put_due(numbered(5))
+    slot.claim(limit=4)
+    slot.rollback(numbered(3))
+    deadline = slot.records["a:1:0"].deadline
+    assert slot.queue.figures().prepare == QueueFigures(1, 0, deadline)
+    slot.rollback(numbered(4)[3:])
+    assert slot.queue.figures().prepare == QueueFigures(0, 0, None)

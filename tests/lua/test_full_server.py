@@ -4,7 +4,7 @@ import pytest
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ServerFull, ServerUnsuitable
-from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol import claiming, reading, returning
 
 from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue
 
@@ -43,12 +43,43 @@ def test_senders_are_refused_and_change_nothing(server_of_test, topic_type):
 
 
 def test_a_full_server_is_drained_by_claim_and_commit(server_of_test, slot):
-    slot.put_due(numbered(3000))
+    slot.put_due(numbered(9000))
     server_of_test[1]()
-    assert slot.claimed(seq=1, limit=2048) == numbered(2048)
-    assert slot.claimed(seq=1, limit=2048) == numbered(2048)
-    assert slot.claimed(seq=2) == numbered(3000)[2048:]
-    assert slot.commit(seq=2).committed == 3000
+    assert slot.claimed(seq=1) == numbered(8192)
+    assert slot.claimed(seq=1) == numbered(8192)
+    assert slot.claimed(seq=2) == numbered(9000)[8192:]
+    assert slot.commit(seq=2).committed == 9000
+
+
+@pytest.mark.parametrize("topic_type", ["FixedTime", "Priority"])
+def test_retries_and_first_deliveries_are_one_claim_past_what_others_hold(
+    server_of_test, topic_type
+):
+    broker, fill = server_of_test
+    slot = Slot(broker, "T", topic_type)
+    slot.put_due(numbered(40, "first"))
+    slot.claim("a", limit=10)
+    again = dict.fromkeys(slot.held("a:1:0"), 1500)
+    slot.put(again | dict.fromkeys(numbered(40, "retry"), 4))
+    slot.put_waiting({b"waited": 5_004})
+    fill()
+    claim = slot.claim("b", limit=16)
+    assert sorted(content[:5] for content in claim.contents).count(b"first") in (2, 14)
+    assert slot.commit("b").committed == 16
+    assert {content: slot.store[content] for content in again} == again
+    slot.check_conservation()
+
+
+def test_a_claim_that_is_empty_or_names_no_others_changes_as_little(server_of_test, slot):
+    slot.put_due(numbered(1))
+    slot.claim("a", limit=1)
+    slot.put_due(numbered(2)[1:])
+    server_of_test[1]()
+    before = slot.dump()
+    assert slot.claim_reply("b")[0] == -1
+    assert slot.dump() == before
+    assert slot.claimed("b", due_before_ms=17) == []
+    assert slot.claimed("b", seq=2) == numbered(2)[1:]
 
 
 def test_a_new_consumer_opens_replays_and_reads_an_earlier_runs_claims(server_of_test, slot):
@@ -84,6 +115,7 @@ def test_leases_are_renewed_and_ended(server_of_test, slot):
     assert slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS) == {0: 1}
     assert slot.queue.ask(claiming.unread, [0], "a", 1, 1) == 1
     assert slot.release("a") == 1
+    assert slot.give_back_expired("b") == 3
     assert slot.claimed("b") == numbered(3)
 
 
@@ -91,9 +123,30 @@ def test_a_consumer_gives_its_messages_back(server_of_test, slot):
     slot.put_due(numbered(3))
     slot.claim("a")
     server_of_test[1]()
-    assert slot.queue.ask(claiming.give_back, [0], "a", 1) == 3
-    assert slot.queue.ask(claiming.give_back, [0], "new", 1) == 0  # nothing to free
+    assert slot.queue.ask(returning.give_back, [0], "a", 1) == 3
+    assert slot.queue.ask(returning.give_back, [0], "new", 1) == 0  # nothing to free
     assert slot.claimed("b") == numbered(3)
+
+
+def test_a_claim_without_messages_is_given_back_and_a_consumer_leaves(server_of_test, slot):
+    slot.claim("a", lease_ms=0)
+    server_of_test[1]()
+    call = returning.give_back_call(slot.queue.queues, 0, "a:1:0")
+    assert slot.queue.server.pipeline([call, call]) == [0, 0]
+    keys = slot.queue.queues.keys_of(0, "claims consumers")
+    assert slot.queue.server.call("leave", keys, ["a", 2, 1]) == []  # nothing to free
+    assert slot.header().run == 2
+
+
+def test_what_the_version_before_has_claimed_is_given_back(server_of_test, slot):
+    slot.redis.zadd(slot.keys.old_prepare(0), {b"old": 1_763_739_000_016})
+    slot.redis.hset(slot.keys.old_first(0), "a:1:0", "1000")
+    slot.redis.hset(slot.keys.claims(0), "a:1:0", "2 1763739000 1 1 1 0 1763739000000 0")
+    slot.count("accepted", 1)
+    server_of_test[1]()
+    assert slot.queue.ask(returning.upgrade) == 1
+    assert slot.store == {b"old": 1000}
+    assert slot.claimed() == [b"old"]
 
 
 @pytest.mark.parametrize("delay_ms", [None, LONG_MS])
@@ -112,6 +165,7 @@ def test_claims_expire_and_the_dead_are_buried_cancelled_and_requeued(server_of_
     server_of_test[1]()
     assert slot.queue.expire() == 4
     assert set(slot.dead) == {b"last"}
+    assert slot.queue.expire() == 0
     assert slot.queue.cancel({0: numbered(1)}) == 1
     assert requeue(slot.queue, 0, [b"last"], 500) == 1
     assert slot.store == {b"last": 500, b"more": 8, numbered(2)[1]: 16}

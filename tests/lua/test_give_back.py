@@ -1,196 +1,194 @@
-"""What a consumer holds is given back: it starts, takes its next batch, or ends."""
+"""One claim whose lease has ended is given back, whole."""
 
 import pytest
 
-from rmq_spark.errors import Settled, Superseded
-from rmq_spark.protocol import claiming, reading
-from rmq_spark.protocol.topic_queues import keys_of
+from rmq_spark.protocol import claiming, reading, returning
 
 from ..seeding import LONG_MS, numbered
 
-EVERYTHING = "store prepare retry dead claims first consumers stats"
+
+def give_back(slot, name="a:1:0"):
+    """One call of the script."""
+    call = returning.give_back_call(slot.queue.queues, 0, name)
+    return slot.queue.server.pipeline([call])[0]
 
 
-def call(slot, consumer="a", run=1, seq=0):
-    """One call of the script, which the queue repeats while more remains."""
-    keys = keys_of(slot.keys, 0, EVERYTHING)
-    return slot.queue.server.call("give_back", keys, [consumer, run, seq, 16, ""])
-
-
-def give_back(slot, consumer="a", run=1, seq=0):
-    return slot.queue.ask(claiming.give_back, [0], consumer, run, seq)
-
-
-def test_all_batches_of_the_consumer_are_in_the_store_at_once(slot):
-    slot.put_due(numbered(3))
-    for seq in (1, 2):
-        slot.claim("a", seq=seq, limit=1)
-    slot.claim("b", limit=1)
-    assert give_back(slot) == 2
-    assert slot.store == dict.fromkeys(numbered(2), 16)
-    assert list(slot.records) == ["b:1:0"]
-    assert slot.redis.hlen(slot.keys.first(0)) == 1
-    assert slot.claim("c").retries_left == [15, 15]
-
-
-def test_a_delivery_costs_what_it_costs_when_its_lease_runs_out(new_slot):
-    ran_out, given_back = new_slot(max_retries=2), new_slot(max_retries=2)
-    for slot in (ran_out, given_back):
-        slot.put({b"first": 1000, b"retried": 2, b"last": 1})
-        slot.claim(lease_ms=0 if slot is ran_out else LONG_MS)
-    ran_out.queue.expire()
-    give_back(given_back)
-    assert given_back.store == ran_out.store == {b"first": 2, b"retried": 1}
-    assert list(given_back.dead) == list(ran_out.dead) == [b"last"]
-    assert given_back.counters == ran_out.counters
-
-
-def test_a_lease_that_ran_out_is_given_back_too(slot):
-    slot.put_due([b"m"])
+def test_all_messages_go_back_with_the_retries_they_have_left(slot):
+    slot.put({b"first": 1000, b"retried": 9, b"last": 1, b"second": 2000})
     slot.claim(lease_ms=0)
-    assert give_back(slot) == 1
-    assert slot.store == {b"m": 16}
+    before = slot.now_ms()
+    assert give_back(slot) == 4
+    assert slot.store == {b"first": 16, b"retried": 8, b"second": 16}
+    assert before <= slot.dead[b"last"] <= slot.now_ms()
+    assert slot.records == {}
+    assert not slot.redis.exists(slot.keys.claim(0, "a:1:0"))
+    assert slot.counters["rolledBack"] == 4
+    assert slot.counters["dead"] == 1
 
 
-def test_a_claim_that_was_never_delivered_costs_nothing(slot):
-    slot.put_due([b"m"], first_score=1000)
+def test_other_claims_stay_as_they_are(slot):
+    slot.put_due(numbered(3))
+    for consumer in ("a", "aa", "b"):
+        slot.claim(consumer, limit=1, lease_ms=0)
+    before = slot.records
+    assert give_back(slot, "aa:1:0") == 1
+    assert slot.records == {name: before[name] for name in ("a:1:0", "b:1:0")}
+    assert slot.store == {numbered(3)[1]: 16}
+    assert set(slot.prepare) == {numbered(3)[0], numbered(3)[2]}
+
+
+def test_a_claim_whose_lease_runs_or_was_renewed_stays(slot):
+    slot.put_due(numbered(1))
+    slot.claim(lease_ms=LONG_MS)
+    before = slot.dump()
+    assert give_back(slot) == 0
+    assert slot.dump() == before
+    slot.release()
+    slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS)
+    before = slot.dump()
+    assert give_back(slot) == 0
+    assert slot.dump() == before
+
+
+def test_a_lease_that_ends_now_has_ended(slot):
+    slot.put_due(numbered(1))
+    slot.claim(lease_ms=20)
+    deadline = slot.records["a:1:0"].deadline
+    replies = []
+    while not replies or not replies[-1][1]:
+        replies.append((slot.now_ms(), give_back(slot), slot.now_ms()))
+    assert all(before < deadline for before, moved, _ in replies if not moved)
+    assert replies[-1][2] >= deadline
+
+
+def test_a_claim_without_a_record_goes_back_as_it_was(slot):
+    stored = {b"first": 1000, b"retried": 9, b"second": 2000}
+    slot.put(stored)
+    slot.claim(lease_ms=LONG_MS)
+    slot.redis.hdel(slot.keys.claims(0), "a:1:0")
+    assert give_back(slot) == 3
+    assert slot.store == stored
+    assert not slot.redis.exists(slot.keys.claim(0, "a:1:0"))
+
+
+@pytest.mark.parametrize("name", ["b:1:0", "a:1:1", "a:2:0"])
+def test_a_claim_that_does_not_exist_has_nothing_to_give_back(slot, name):
+    slot.put_due(numbered(1))
+    slot.claim(lease_ms=0)
+    before = slot.dump()
+    assert give_back(slot, name) == 0
+    assert slot.dump() == before
+
+
+def test_a_second_time_changes_nothing(slot):
+    slot.put_due(numbered(3))
+    slot.claim(lease_ms=0)
+    give_back(slot)
+    before = slot.dump()
+    assert give_back(slot) == 0
+    assert slot.dump() == before
+
+
+def test_a_claim_of_8192_goes_back_in_one_call(slot):
+    slot.put_due(numbered(8192))
+    slot.claim(lease_ms=0)
+    assert give_back(slot) == 8192
+    assert slot.store == dict.fromkeys(numbered(8192), 16)
+
+
+def test_many_messages_wait_except_those_that_were_sent_again(new_slot):
+    slot = new_slot(retry_backoff="1h")
+    slot.put_due(numbered(8192))
+    slot.claim(lease_ms=0)
+    slot.put(dict.fromkeys(numbered(8192)[::3], 7000))
+    assert give_back(slot) == 8192
+    again = set(numbered(8192)[::3])
+    assert slot.store == dict.fromkeys(again, 7000)
+    assert slot.waiting == dict.fromkeys(set(numbered(8192)) - again, 16)
+    assert slot.counters["merged"] == len(again)
+
+
+def test_what_replays_have_charged_stays_spent(slot):
+    slot.put({b"first": 1000, b"retried": 5, b"low": 2})
     slot.claim()
-    slot.queue.ask(claiming.unread, [0], "a", 1, 1)
-    assert give_back(slot) == 1
-    assert slot.store == {b"m": 1000}
+    slot.claim(run=2)
+    slot.claim(run=3, lease_ms=0)
+    assert give_back(slot) == 3
+    assert slot.store == {b"first": 14, b"retried": 2}
+    assert set(slot.dead) == {b"low"}
+
+
+def test_what_was_rolled_back_before_is_not_given_back_again(slot):
+    slot.put_due(numbered(3))
+    slot.claim(lease_ms=0)
+    slot.rollback(numbered(1), delay_ms=LONG_MS)
+    assert give_back(slot) == 2
+    assert slot.waiting == {numbered(1)[0]: 16}
+    assert set(slot.store) == set(numbered(3)[1:])
+
+
+def test_a_copy_sent_again_meanwhile_wins(slot):
+    slot.put_due(numbered(2))
+    slot.claim(lease_ms=0)
+    slot.queue.send(numbered(1), fixed_time=7000)
+    assert give_back(slot) == 2
+    assert slot.store == {numbered(2)[0]: 7000, numbered(2)[1]: 16}
+    assert slot.counters["merged"] == 1
 
 
 def test_the_backoff_holds(new_slot):
     slot = new_slot(retry_backoff="1h")
     slot.put_due([b"m"])
-    slot.claim()
+    slot.claim(lease_ms=0)
     assert give_back(slot) == 1
     assert (slot.store, slot.waiting) == ({}, {b"m": 16})
 
 
-def test_a_copy_sent_again_meanwhile_wins(slot):
-    slot.put_due([b"m"])
-    slot.claim()
-    slot.queue.send([b"m"], fixed_time=7000)
-    assert give_back(slot) == 1
-    assert slot.store == {b"m": 7000}
+def test_an_undelivered_claim_goes_back_as_it_was(new_slot):
+    slot = new_slot(max_retries=0, retry_backoff="1h")
+    slot.put({b"first": 1000, b"retried": 5})
+    slot.claim(lease_ms=0)
+    slot.queue.ask(claiming.unread, [0], "a", 1, 1)
+    assert give_back(slot) == 2
+    assert slot.store == {b"first": 1000, b"retried": 5}
+    assert slot.dead == slot.retry == {}
 
 
-def test_what_was_rolled_back_or_committed_stays_where_it_is(slot):
-    slot.put_due(numbered(2))
-    slot.claim(seq=1, limit=1)
-    slot.commit(seq=1)
-    slot.claim(seq=2)
-    slot.rollback(numbered(2), "a:2:0:1", delay_ms=LONG_MS)
-    assert give_back(slot) == 0
-    assert slot.waiting == {numbered(2)[1]: 16}
-    assert slot.records == slot.store == {}
-    assert slot.redis.hlen(slot.keys.first(0)) == 0
-
-
-def test_empty_records_of_the_consumer_go_and_those_of_others_stay(slot):
-    for consumer in ("a", "aa", "b"):
-        slot.claim(consumer)
-    assert give_back(slot) == 0
-    assert sorted(slot.records) == ["aa:1:0", "b:1:0"]
-
-
-def test_an_empty_claim_that_was_never_delivered_goes_too(slot):
-    slot.claim()
-    assert slot.queue.ask(claiming.unread, [0], "a", 1, 1) == 1
-    assert give_back(slot) == 0
-    assert slot.records == {}
-
-
-def test_the_consumer_is_no_longer_at_work(slot):
-    slot.put_due([b"m"])
-    slot.claim(seq=4, ordinal=3)
-    claimed_ms = slot.header().seen_ms
-    slot.wait_past(claimed_ms)
-    give_back(slot)
-    header = slot.header()
-    assert (header.run, header.settled, header.last_seq, header.last_ordinal) == (1, 4, 4, 3)
-    assert header.seen_ms > claimed_ms
-    assert [seen.held_slots for seen in slot.queue.ask(reading.consumers, slot.now_ms())] == [0]
-
-
-def test_settled_never_goes_back(slot):
-    slot.claim(seq=2)
-    slot.commit(seq=9)
-    give_back(slot, seq=3)
-    assert slot.header().settled == 9
-
-
-def test_a_claim_that_comes_too_late_is_refused(slot):
-    """Its call was still under way to Redis when the consumer gave up. Nobody reads the reply, and
-    the commit of the next batch would remove the messages."""
-    slot.put_due([b"m"])
-    give_back(slot, seq=3)
-    with pytest.raises(Settled):
-        slot.claim(seq=3)
-    assert slot.claimed(seq=4) == [b"m"]
-
-
-def test_a_newer_run_takes_what_an_older_one_held_and_bars_it(slot):
-    slot.put_due([b"m"])
-    slot.claim(run=1)
-    assert give_back(slot, run=2) == 1
-    for late in (lambda: slot.claim(run=1, seq=2), lambda: slot.commit(run=1)):
-        with pytest.raises(Superseded):
-            late()
-    assert slot.store == {b"m": 16}
-
-
-def test_a_slot_that_held_nothing_is_barred_as_well(slot):
-    assert give_back(slot, run=2) == 0
-    with pytest.raises(Superseded):
-        slot.claim(run=1)
-
-
-def test_an_older_run_than_the_slot_knows_gives_nothing_back(slot):
-    slot.put_due([b"m"])
-    slot.claim(run=2)
+def test_an_empty_claim_is_remembered(slot):
+    """Its messages may have been rolled back since it was listed as expired."""
+    slot.put_due(numbered(1))
+    slot.claim("a", lease_ms=0)
+    slot.claim("b", lease_ms=0)
+    slot.rollback(numbered(1))
     before = slot.dump()
-    with pytest.raises(Superseded):
-        give_back(slot, run=1)
+    assert give_back(slot) == 0
+    assert give_back(slot, "b:1:0") == 0
     assert slot.dump() == before
 
 
-def test_a_second_time_changes_nothing_but_the_time_seen(slot):
-    slot.put_due(numbered(3))
-    slot.claim()
-    give_back(slot)
-    keys = slot.keys.all_of(0)
-    before = [slot.redis.dump(key) for key in keys if key != slot.keys.consumers(0)]
-    assert give_back(slot) == 0
-    assert [slot.redis.dump(key) for key in keys if key != slot.keys.consumers(0)] == before
+def test_a_consumers_own_claims_come_back_before_those_of_others_and_in_order(slot):
+    slot.put_due(numbered(4))
+    for consumer in ("b", "aa"):
+        slot.claim(consumer, limit=1)
+    slot.claim("a", seq=1, limit=1)
+    slot.claim("a", seq=2, limit=1)
+    for consumer in ("b", "aa", "a"):
+        slot.release(consumer)
+    due = slot.queue.ask(reading.due, [0], "a")
+    conversation = returning.give_back_expired(slot.queue.queues, due, "a")
+    names = [call.args[0] for call in next(conversation).calls]
+    assert names[:2] == ["a:1:0", "a:2:0"]
+    assert sorted(names[2:]) == ["aa:1:0", "b:1:0"]
 
 
-def test_a_call_gives_back_at_most_4096_messages_and_the_queue_all(slot):
-    slot.put_due(numbered(3 * 2048))
-    for ordinal in range(3):
-        slot.claim(ordinal=ordinal)
-    assert call(slot) == [4096, 1]
-    assert slot.header().settled == 0
-    assert give_back(slot) == 2048
-    assert slot.header().settled == 1
-    assert len(slot.store) == 3 * 2048
-
-
-def test_a_call_that_was_interrupted_is_repeated_to_the_end(slot):
-    slot.put_due(numbered(3 * 2048))
-    for ordinal in range(3):
-        slot.claim(ordinal=ordinal)
-    assert [call(slot), call(slot), call(slot)] == [[4096, 1], [2048, 0], [0, 0]]
-    assert slot.prepare == slot.records == {}
-
-
-def test_each_slot_goes_on_until_it_is_empty(broker):
-    broker.create("T", "FixedTime", 2)
+def test_the_answer_counts_messages_by_slot(broker):
+    broker.create("T", "FixedTime", 4)
     queue = broker.queue("T")
-    queue.send(numbered(50), fixed_time=1000)
-    with broker.consumer("T", "a") as consumer:
-        assert len(consumer.poll()) == 50
-        run = queue.ask(reading.headers, "a")[0].run
-        assert queue.ask(claiming.give_back, queue.slots, "a", run) == 50
-    assert queue.figures().store.count == 50
+    queue.send(numbered(60), fixed_time=1000)
+    sizes = queue.ask(reading.sizes, ["store"], queue.slots)
+    terms = claiming.Claiming("a", 1, 1, lease_ms=0)
+    queue.ask(claiming.claim, [claiming.ClaimRequest(slot, 0) for slot in (0, 2)], terms)
+    due = queue.ask(reading.due, queue.slots, "b")
+    moved = queue.ask(returning.give_back_expired, due, "b")
+    assert moved == {0: sizes[0], 2: sizes[2]}
+    assert queue.figures().store.count == 60

@@ -9,7 +9,7 @@ from luaparser import ast, astnodes
 from rmq_spark.protocol import scripts
 
 FOLDER = scripts._lua_folder()
-INCLUDES = sorted({f.stem for f in (FOLDER / "include").glob("*.lua")} | {"fractions"})
+INCLUDES = sorted(f.stem for f in (FOLDER / "include").glob("*.lua"))
 # What Redis gives every script, as far as these use it.
 GIVEN = {"redis", "cmsgpack", "math", "string", "table", "unpack"}
 GIVEN |= {"ipairs", "next", "pairs", "tonumber", "type"}

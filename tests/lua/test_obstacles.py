@@ -5,7 +5,7 @@ import pytest
 from rmq_spark.client import connect
 from rmq_spark.client.staging import LastSealed
 from rmq_spark.errors import ScriptFailed, WrongKeyType
-from rmq_spark.protocol import claiming, reading, scripts
+from rmq_spark.protocol import claiming, reading, returning, scripts
 from rmq_spark.protocol import sending as build
 from rmq_spark.protocol.calls import Call
 from rmq_spark.protocol.pages import QueueKind
@@ -15,6 +15,7 @@ from rmq_spark.topics.definition import consumer_key, sink_key, topics_key
 from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue
 from .staged import NAME, QUERY, Stages
 
+LEFT = "claims consumers"
 OTHER_QUERY = "another-query"
 MANIFEST = Manifest({NAME: {"T": {0: 1}}})
 
@@ -25,6 +26,8 @@ def busy(slot):
     slot.put({b"retried": 4})
     slot.claim("b", limit=3)
     slot.claim("a", limit=2)
+    slot.claim("gone")
+    slot.redis.hset(slot.keys.consumers(0), "gone", "1 0 1 0 1 - -")
     slot.queue.ask(claiming.release, [0], "b", 1)
     slot.bury(b"dead")
     slot.put_waiting({b"waiting": 5_004})
@@ -41,6 +44,8 @@ def call_of(slot, name):
     queue, a = slot.queue, "a"
     stages = Stages(slot)
     held = slot.claim(a, limit=2).contents
+    if name == "upgrade":
+        leave_old_claim(slot)
     calls = {
         "alter": lambda: slot.broker.alter(queue.definition.name, max_retries=3),
         "announce": lambda: stages.book.announce(1, MANIFEST, "another"),
@@ -54,9 +59,11 @@ def call_of(slot, name):
         "due": lambda: queue.ask(reading.due, [0], a),
         "expire": lambda: queue.expire(),
         "figures": lambda: queue.figures(),
-        "give_back": lambda: queue.ask(claiming.give_back, [0], a, 1),
+        "drop": lambda: queue.ask(returning.drop),
+        "give_back": lambda: queue.server.pipeline([give_back_of(queue, "b:1:0")]),
+        "leave": lambda: queue.server.call("leave", queue.queues.keys_of(0, LEFT), [a, 1, 1]),
         "open": lambda: open_run(queue, a, 5),
-        "page": lambda: queue.ask(reading.page, QueueKind.PREPARE, 0),
+        "page": lambda: list(queue.pages(QueueKind.PREPARE, 0)),
         "pause": lambda: queue.ask(claiming.pause, True),
         "plan": lambda: queue.ask(claiming.plan, [0], a, 1, "mark"),
         "publish": lambda: stages.publish({NAME: 1}),
@@ -74,8 +81,20 @@ def call_of(slot, name):
         "stage": lambda: stages.put([b"more"], held=1),
         "unread": lambda: queue.ask(claiming.unread, [0], a, 1, 1),
         "unseal": lambda: stages.book.unseal(1, MANIFEST),
+        "upgrade": lambda: queue.ask(returning.upgrade),
     }
     return calls[name]
+
+
+def leave_old_claim(slot):
+    """Writes a claim as a version before 0.2 kept it; other scripts refuse its record."""
+    slot.redis.zadd(slot.keys.old_prepare(0), {b"old": 1_763_739_000_016})
+    slot.redis.hset(slot.keys.old_first(0), "old:1:0", "1000")
+    slot.redis.hset(slot.keys.claims(0), "old:1:0", "2 1763739000 1 1 1 0 1763739000000 0")
+
+
+def give_back_of(queue, name):
+    return returning.give_back_call(queue.queues, 0, name)
 
 
 def other_book(slot):
@@ -87,22 +106,26 @@ def send_of(name, slot, *lowest):
     return Call(name, keys, [1, *lowest], [500, b"waiting"])
 
 
+# Beside the kinds of keys: claim_a and claim_b are those claims, new and part keys that must not be
+# there, old_prepare and old_first those of the version before.
 KEYS = {
     "alter": "topics",
     "announce": "sink",
     "cancel": "store retry stats",
-    "claim": "store prepare retry dead claims first consumers stats",
-    "commit": "prepare claims first consumers stats",
+    "claim": "store retry claims consumers stats new part claim_a claim_b",
+    "commit": "claims consumers stats",
     "conclude": "sink",
     "discard": "stages stage",
     "any_due": "store",
     "counts": "store",
-    "due": "store prepare retry claims consumers",
-    "expire": "store prepare retry dead claims first consumers stats",
-    "figures": "store prepare retry dead claims stats",
-    "give_back": "store prepare retry dead claims first consumers stats",
+    "drop": "claims",
+    "due": "store retry claims consumers",
+    "expire": "claims consumers",
+    "figures": "store retry dead claims stats",
+    "give_back": "store retry dead claims consumers stats claim_b",
+    "leave": "claims consumers",
     "open": "consumer",
-    "page": "prepare claims first",
+    "page": "claim_b",
     "pause": "consumers",
     "plan": "consumers",
     "publish": "stage stages store retry stats",
@@ -111,7 +134,7 @@ KEYS = {
     "renew": "claims consumers",
     "replay": "claims consumers",
     "requeue": "store retry dead stats",
-    "rollback": "store prepare retry dead claims first stats",
+    "rollback": "store retry dead claims consumers stats claim_a",
     "seal": "other_sink",
     "send_first": "store retry stats",
     "send_last": "store retry stats",
@@ -120,6 +143,7 @@ KEYS = {
     "stage": "stage stages",
     "unread": "claims consumers",
     "unseal": "sink",
+    "upgrade": "store claims stats old_prepare old_first",
 }
 NAMES = scripts.script_names(scripts._lua_folder())
 READ_ONLY = {"any_due", "counts", "due", "figures", "page"}
@@ -133,6 +157,9 @@ def key_named(slot, kind):
         "sink": sink_key(QUERY, prefix),
         "other_sink": sink_key(OTHER_QUERY, prefix),
         "stage": slot.keys.stage(0, NAME),
+        "claim_a": slot.keys.claim(0, "a:1:0"),
+        "claim_b": slot.keys.claim(0, "b:1:0"),
+        "new": slot.keys.claim(0, "a:2:0"),
     }
     return named[kind] if kind in named else getattr(slot.keys, kind)(0)
 
@@ -182,13 +209,24 @@ def test_a_key_of_another_type_is_named_before_anything_is_written(slot, name, k
     assert everything(slot) == before
 
 
-@pytest.mark.parametrize("text", ["2 1 1 1 1 1", "1 1 1 1 1", "text", "", "1 1 1 1 1 1 1"])
-@pytest.mark.parametrize("name", [name for name in NAMES if "claims" in KEYS[name]])
+OTHER_RECORDS = ["1 1 1 1 1 1", "2 1 1 1 1 1 1 1", "3 1 1 1 1 1 1 1 1 1", "4 1 1 1 1 1 1 1 1 1 1"]
+OTHER_RECORDS += ["3 1 1 1 1 1 1 1 1 1 1 1", "text", ""]
+# One deletes whatever it finds, the other is there for such records.
+READ_NO_RECORDS = {"drop", "upgrade"}
+# Two read only the record of the claim that they are for.
+READ_ONE_RECORD = {"give_back": "b:1:0", "rollback": "a:1:0"}
+
+
+@pytest.mark.parametrize("text", OTHER_RECORDS)
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if "claims" in KEYS[name] and name not in READ_NO_RECORDS]
+)
 def test_a_record_of_another_version_is_refused_before_anything_is_written(slot, name, text):
     call = call_of(slot, name)
-    slot.redis.hset(slot.keys.claims(0), "a:7:0", text)
+    record = READ_ONE_RECORD.get(name, "a:7:0")
+    slot.redis.hset(slot.keys.claims(0), record, text)
     before = everything(slot)
-    with pytest.raises(ScriptFailed, match=r"record a:7:0 .* another version of rmq-spark"):
+    with pytest.raises(ScriptFailed, match=f"record {record} .* another version of rmq-spark"):
         call()
     assert everything(slot) == before
 
@@ -203,6 +241,25 @@ def test_a_flushed_script_cache_goes_unnoticed(own_redis, name):
     before = everything(slot)
     call()
     assert (everything(slot) == before) == (name in READ_ONLY)
+    broker.close()
+
+
+def test_a_script_cache_that_is_flushed_again_and_again_is_loaded_again(own_redis):
+    """Such as by a server that is restarted, or a replica that takes over, once more."""
+    broker = connect(own_redis.url, patience_s=2)
+    slot = Slot(broker, "T", "FixedTime")
+    slot.put_due([b"m"])
+    server, flushes = broker.server, iter(range(2))
+    load = server._load
+
+    def load_and_flush():
+        load()
+        if next(flushes, None) is not None:
+            server.client.script_flush()
+
+    server.client.script_flush()
+    server._load = load_and_flush
+    assert slot.claimed() == [b"m"]
     broker.close()
 
 

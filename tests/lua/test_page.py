@@ -7,6 +7,7 @@ import pytest
 from rmq_spark.options.table_options import QUEUE
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import (
+    UNBOUNDED,
     Bounds,
     Entry,
     QueueKind,
@@ -52,12 +53,11 @@ def test_prepared_messages_show_who_holds_them_since_when_and_their_first_due_ti
     slot = new_slot(max_retries=5)
     slot.put({b"retried": 3, b"first": 2000, b"second": 3000})
     slot.claim("a", limit=2)
+    slot.wait_past(slot.records["a:1:0"].made)
     slot.claim("b", limit=1)
-    stamps = [slot.records[name].stamp * 1000 for name in ("a:1:0", "b:1:0")]
+    made = [slot.records[name].made for name in ("a:1:0", "b:1:0")]
     found = entries(slot, PREPARE)
-    assert (
-        stamps[0] <= found[2].prepared_at_ms <= stamps[1]
-    )  # the second after, unless it is to come
+    assert [entry.prepared_at_ms for entry in found] == [made[0], made[0], made[1]]
     assert [entry._replace(prepared_at_ms=None) for entry in found] == [
         Entry("prepare", 0, b"retried", None, None, 2, None, None, "a"),
         Entry("prepare", 0, b"first", 2000, None, 5, None, None, "a"),
@@ -80,13 +80,49 @@ def test_prepared_priorities_are_kept(new_slot):
     slot = new_slot("Priority")
     slot.put({b"low": 17, b"high": 2**53})
     slot.claim()
-    assert [e.priority for e in entries(slot, PREPARE)] == [2**53, 17]
+    assert [e.priority for e in entries(slot, PREPARE)] == [17, 2**53]
 
 
-def test_messages_of_a_claim_without_a_record_are_shown_all_the_same(slot):
-    slot.redis.zadd(slot.keys.prepare(0), {b"m": 5_016})
-    assert entries(slot, PREPARE) == [Entry("prepare", 0, b"m", None, None, 16, None, None, None)]
-    slot.redis.delete(slot.keys.prepare(0))
+def test_prepared_messages_show_the_retries_that_replays_have_left(new_slot):
+    slot = new_slot(max_retries=5)
+    slot.put({b"retried": 3, b"first": 2000, b"last": 1})
+    slot.claim()
+    slot.claim(run=2)
+    shown = {entry.content: entry.retries_left for entry in entries(slot, PREPARE)}
+    assert shown == {b"retried": 1, b"first": 4, b"last": 0}
+
+
+def test_prepared_messages_show_the_retries_of_the_topic_when_they_were_claimed(new_slot):
+    slot = new_slot(max_retries=5)
+    slot.put({b"first": 2000})
+    slot.claim()
+    slot.broker.alter("T0", max_retries=9)
+    slot.queue = slot.broker.queue("T0")
+    assert [entry.retries_left for entry in entries(slot, PREPARE)] == [5]
+
+
+def test_claims_made_from_a_time_on_and_before_another_are_shown(slot):
+    slot.put_due(numbered(3))
+    made = []
+    for seq in (1, 2, 3):
+        slot.claim(seq=seq, limit=1)
+        made.append(slot.records[f"a:{seq}:0"].made)
+        slot.wait_past(made[-1])
+    assert contents(slot, PREPARE, Bounds(made[1], made[2])) == [numbered(3)[1]]
+    assert contents(slot, PREPARE, Bounds(low=made[1])) == numbered(3)[1:]
+    assert contents(slot, PREPARE, Bounds(high=made[1])) == numbered(1)
+    assert contents(slot, PREPARE, Bounds(high=made[0])) == []
+
+
+def test_a_claim_that_was_settled_in_the_meantime_is_passed_over(slot):
+    slot.put_due(numbered(3))
+    for seq in (1, 2, 3):
+        slot.claim(seq=seq, limit=1)
+        slot.wait_past(slot.records[f"a:{seq}:0"].made)
+    pages = slot.queue.pages(PREPARE, 0)
+    assert next(pages).contents == numbered(1)
+    slot.commit(seq=2)
+    assert [page.contents for page in pages] == [numbered(3)[2:]]
 
 
 def test_a_retry_queue_shows_when_the_wait_ends(slot):
@@ -140,23 +176,35 @@ def test_pages_follow_each_other_without_gap_or_repetition(slot, most):
     slot.put({content: 1000 + rank // 4 for rank, content in enumerate(numbered(30))})
     seen, after, more = [], None, True
     while more:
-        page, more = slot.queue.ask(reading.page, STORE, 0, Bounds(1001), after, most)
+        page, more = slot.queue.ask(reading.page, STORE, 0, Bounds(1001), after, most=most)
         seen += page.contents
         after = (page.scores[-1], page.contents[-1])
     assert seen == numbered(26, start=4)
 
 
-def test_prepared_messages_are_paged_by_claim_and_rank(slot):
+def test_prepared_messages_are_paged_claim_by_claim(slot):
     slot.put_due(numbered(700))
     for seq in range(1, 8):
         slot.claim(seq=seq, limit=100)
-    seen, after, more = [], None, True
-    while more:
-        page, more = slot.queue.ask(reading.page, PREPARE, 0, after=after, most=64)
-        seen += page.entries()
-        after = (page.scores[-1], page.contents[-1])
-    assert [entry.content for entry in seen] == numbered(700)
+        slot.wait_past(slot.records[f"a:{seq}:0"].made)
+    seen = []
+    for claim in slot.queue.ask(reading.records, 0):
+        after, more = None, True
+        while more:
+            page, more = slot.queue.ask(reading.page, PREPARE, 0, UNBOUNDED, after, claim, 64)
+            seen += page.entries()
+            after = (page.scores[-1], page.contents[-1])
+    assert [entry.content for entry in seen] == contents(slot, PREPARE) == numbered(700)
     assert [entry.due_time_ms for entry in seen] == list(range(1000, 1700))
+
+
+def test_a_claim_larger_than_a_page_is_shown_whole(slot):
+    slot.put({content: 1000 + rank // 4 for rank, content in enumerate(numbered(8192))})
+    slot.claim()
+    pages = list(slot.queue.pages(PREPARE, 0))
+    assert len(pages) == 8
+    assert [content for page in pages for content in page.contents] == numbered(8192)
+    assert {entry.consumer for page in pages for entry in page.entries()} == {"a"}
 
 
 def in_small_pages(slot, most, meanwhile):
@@ -164,7 +212,7 @@ def in_small_pages(slot, most, meanwhile):
 
     def read(after):
         meanwhile(after)
-        return slot.queue.ask(reading.page, STORE, 0, Bounds(), after, most)
+        return slot.queue.ask(reading.page, STORE, 0, Bounds(), after, most=most)
 
     shown = itertools.islice(pages_after_each_other(read), 1000)
     return [content for page in shown for content in page.contents]
@@ -243,28 +291,13 @@ def test_large_contents_behind_small_ones_are_not_read_all_at_once(slot):
     assert (len(page.contents), more) == (255 + 16, True)
 
 
-def test_scores_of_claims_count_as_what_a_page_brings(slot):
-    slot.put_due(numbered(2048 * 60), first_score=10**12)
-    for seq in range(1, 61):
-        claim = slot.claim(seq=seq)
-        slot.redis.zrem(slot.keys.prepare(0), *claim.contents[1:])
-        slot.count("committed", len(claim.contents) - 1)
-    page, more = slot.queue.ask(reading.page, PREPARE, 0)
-    assert more
-    assert len(page.contents) < 60
-    assert len(list(slot.queue.pages(PREPARE, 0))) > 1
-    assert len(entries(slot, PREPARE)) == 60
-
-
-def test_a_claim_is_told_once_a_page(slot):
-    slot.put_due(numbered(50))
-    slot.claim()
-    reply = slot.queue.server.call(
-        "page",
-        slot.queue.queues.keys_of(0, "prepare claims first"),
-        ["-inf", "+inf", "", b"", 50, 10**6],
-    )
-    assert len(reply[1]) == 4
+def test_sizes_count_what_claims_hold(slot):
+    slot.put_due(numbered(10))
+    slot.claim("a", limit=4)
+    slot.claim("b", limit=3)
+    slot.rollback(numbered(1))
+    assert slot.queue.ask(reading.sizes, [PREPARE], [0]) == [6]
+    assert slot.queue.ask(reading.sizes, [STORE, PREPARE], [0]) == [10]
 
 
 def test_no_claim_is_of_the_future(slot):

@@ -3,8 +3,7 @@
 import pytest
 
 from rmq_spark.errors import ExclusiveSlot, Lost, Settled, Superseded
-from rmq_spark.protocol import claiming, reading
-from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.protocol import claiming, reading, returning
 
 from ..seeding import LONG_MS, numbered
 
@@ -26,9 +25,7 @@ def is_paused(slot):
 
 
 def why_nothing(slot, mark=""):
-    asked = {"consumer": "a", "run": 1, "seq": 1, "lease_ms": LONG_MS, "mark": mark}
-    request = claiming.claim(slot.queue.queues, [ClaimRequest(0, 0)], **asked)
-    return slot.queue.server.pipeline(request.calls)[0][1]
+    return slot.claim_reply(mark=mark)[1]
 
 
 def kept(slot):
@@ -58,7 +55,8 @@ def test_a_paused_slot_makes_no_claim_and_writes_no_record(slot):
     before = kept(slot)
     for consumer in ("a", "b"):
         claim = slot.claim(consumer, seq=2)
-        assert (claim.contents, claim.fenced, claim.forgotten, claim.moved) == ([], False, False, 0)
+        assert (claim.contents, claim.forgotten) == ([], False)
+        assert slot.claim_reply(consumer, seq=2)[:3] == [0, TOPIC_PAUSED, 0]
     assert kept(slot) == before
 
 
@@ -133,7 +131,7 @@ def test_messages_are_given_back_and_expire(slot):
     slot.claim("a", limit=1)
     slot.claim("b", limit=1, lease_ms=0)
     pause(slot)
-    assert slot.queue.ask(claiming.give_back, [0], "a", 1) == 1
+    assert slot.queue.ask(returning.give_back, [0], "a", 1) == 1
     assert slot.queue.expire() == 1
     assert is_paused(slot)
     assert due(slot) == (0, 2)
@@ -210,3 +208,23 @@ def test_each_group_has_marks_of_its_own(broker):
     hashes = [q.keys.consumers(slot) for q in (default, group) for slot in (0, 1)]
     marked = [broker.server.client.hexists(key, PAUSED) for key in hashes]
     assert marked == [False, False, True, True]
+
+
+def test_a_paused_slot_needs_to_know_no_other_claims(slot):
+    slot.put_due(numbered(3))
+    slot.claim("b", limit=1)
+    slot.put_due([b"new"])
+    pause(slot)
+    assert slot.claim_reply("a")[:2] == [0, TOPIC_PAUSED]
+    pause(slot, False)
+    assert slot.claim_reply("a") == [-1, b"b:1:0"]
+
+
+def test_a_paused_slot_gives_back_what_expired_and_takes_it_after_the_resume(slot):
+    slot.put_due(numbered(2))
+    slot.claim("b", limit=1, lease_ms=0)
+    pause(slot)
+    assert slot.give_back_expired("a") == 1
+    assert slot.claimed("a") == []
+    pause(slot, False)
+    assert slot.claimed("a", seq=2) == numbered(2)

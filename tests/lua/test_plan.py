@@ -38,7 +38,7 @@ def test_a_claim_whose_plan_is_not_known_is_not_made(slot, planned):
     before = slot.dump()
     for _ in range(2):
         claim = slot.claim(mark="m1")
-        assert (claim.contents, claim.forgotten, claim.fenced) == ([], True, False)
+        assert (claim.contents, claim.forgotten) == ([], True)
     assert slot.dump() == before
 
 
@@ -80,15 +80,8 @@ def test_a_server_that_takes_a_new_replication_id_makes_no_claim_of_an_earlier_p
     queue.ask(claiming.plan, [0], "a", 1, "m1")
     broker.server.client.execute_command("REPLICAOF", "127.0.0.1", "1")
     broker.server.client.execute_command("REPLICAOF", "NO", "ONE")
-    [claim] = queue.ask(
-        claiming.claim,
-        [ClaimRequest(0, 0)],
-        consumer="a",
-        run=1,
-        seq=1,
-        lease_ms=LONG_MS,
-        mark="m1",
-    )
+    terms = claiming.Claiming("a", 1, 1, LONG_MS, mark="m1")
+    [claim] = queue.ask(claiming.claim, [ClaimRequest(0, 0)], terms)
     assert (claim.contents, claim.forgotten) == ([], True)
     broker.close()
 

@@ -13,6 +13,7 @@ def test_anyone_else_takes_what_was_released(slot):
     slot.claim("a", seq=1, limit=1)
     slot.claim("a", seq=2, limit=1)
     assert slot.release("a") == 2
+    assert slot.give_back_expired("b") == 2
     claim = slot.claim("b")
     assert sorted(claim.contents) == numbered(2)
     assert claim.retries_left == [15, 15]
@@ -24,6 +25,7 @@ def test_its_own_replay_still_reads_what_was_released(slot):
     slot.release("a")
     assert len(slot.queue.ask(claiming.replay, "a", 2, 0, 1, LONG_MS)) == 1
     assert slot.claim("a", run=2, replay_only=True).contents == first.contents
+    assert slot.give_back_expired("b") == 0
     assert slot.claimed("b") == []
 
 
@@ -32,6 +34,7 @@ def test_other_consumers_keep_their_leases(slot):
     slot.claim("a", limit=1)
     slot.claim("b", limit=1)
     slot.release("a")
+    assert slot.give_back_expired("c") == 1
     assert slot.claimed("c") == numbered(1)
 
 
@@ -40,6 +43,7 @@ def test_claims_that_an_older_run_made_are_released_too(slot):
     slot.claim("a", run=1)
     slot.queue.ask(claiming.replay, "a", 2, 5, 5, LONG_MS)
     assert slot.release("a", run=2) == 1
+    assert slot.give_back_expired("b") == 1
     assert slot.claimed("b") == [b"m"]
 
 
@@ -62,6 +66,7 @@ def test_a_slot_that_lost_its_header_is_released_all_the_same(slot):
     slot.claim("a", run=2)
     slot.redis.delete(slot.keys.consumers(0))  # such as by a replica that lagged behind
     assert slot.release("a", run=2) == 1
+    assert slot.give_back_expired("b") == 1
     assert slot.claimed("b") == [b"m"]
 
 

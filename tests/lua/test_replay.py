@@ -1,5 +1,7 @@
 """What an earlier run claimed for a batch, listed by a newer one."""
 
+from dataclasses import replace
+
 import pytest
 
 from rmq_spark.errors import Superseded
@@ -49,6 +51,7 @@ def test_listed_claims_may_then_be_read_whoever_asks_meanwhile(slot):
     slot.put_due([b"m"])
     slot.claim(lease_ms=0)
     listed(slot, 0, 1)
+    assert slot.give_back_expired("b") == 0
     assert slot.claimed("b") == []
     assert slot.claim(run=2, replay_only=True).contents == [b"m"]
 
@@ -82,6 +85,7 @@ def test_an_older_run_is_superseded_and_renews_nothing(slot):
 def test_what_was_given_back_is_no_longer_listed(slot):
     slot.put_due([b"m"])
     slot.claim("a", lease_ms=0)
+    slot.give_back_expired("b")
     slot.claim("b")
     assert listed(slot, 0, 1) == []
 
@@ -95,3 +99,21 @@ def test_a_replay_keeps_what_the_header_knew(slot):
     header = slot.header()
     assert (header.settled, header.last_seq, header.last_ordinal) == (1, 4, 3)
     assert header.seen_ms >= before
+
+
+def test_a_claim_is_listed_with_what_it_took_even_if_it_holds_less(slot):
+    slot.put_due(numbered(3))
+    slot.claim()
+    slot.rollback(numbered(2), delay_ms=LONG_MS)
+    assert listed(slot, 0, 1) == [(1, 0, 3)]
+    assert slot.claim(run=2, replay_only=True).contents == numbered(3)[2:]
+
+
+def test_nothing_but_the_deadline_and_who_replays_changes(slot):
+    slot.put_due(numbered(2))
+    slot.claim(lease_ms=0)
+    before, held = slot.records["a:1:0"], slot.held("a:1:0")
+    listed(slot, 0, 1, run=7)
+    after = slot.records["a:1:0"]
+    assert after == replace(before, deadline=after.deadline, replayed=7)
+    assert slot.held("a:1:0") == held

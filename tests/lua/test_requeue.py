@@ -14,7 +14,7 @@ def test_a_dead_message_comes_back_as_a_first_delivery(slot):
     assert slot.store == {b"m": 500}
     assert set(slot.dead) == {b"other"}
     claim = slot.claim()
-    assert (claim.scores, claim.retries_left) == ([500], 16)
+    assert (claim.scores, claim.retries_left) == ([500], [16])
     assert slot.counters["accepted"] == 3
 
 

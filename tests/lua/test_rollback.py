@@ -1,5 +1,7 @@
 """Single messages of a claim, rolled back."""
 
+from dataclasses import replace
+
 import pytest
 
 from rmq_spark.errors import InvalidOption
@@ -167,12 +169,50 @@ def test_an_empty_claim_holds_nothing_to_roll_back(slot):
 def test_many_messages_and_some_that_wait(slot):
     contents = numbered(4096)
     slot.put_due(contents)
-    slot.claim(ordinal=0)
+    slot.claim(ordinal=0, limit=2048)
     slot.claim(ordinal=1)
     assert slot.rollback(contents, "a:1:1:1", delay_ms=LONG_MS) == (2048, 2048)
     assert sorted(slot.retry) == contents[2048:]
     assert slot.rollback(contents) == (2048, 2048)
     assert sorted(slot.store) == contents[:2048]
+
+
+def test_all_of_a_claim_of_8192_are_rolled_back(slot):
+    contents = numbered(8192)
+    slot.put_due(contents)
+    slot.claim()
+    assert slot.rollback(contents) == (8192, 0)
+    assert slot.store == dict.fromkeys(contents, 16)
+    assert slot.records["a:1:0"].held == 0
+    assert not slot.redis.exists(slot.keys.claim(0, "a:1:0"))
+
+
+def test_the_record_tells_how_many_are_left_and_how_many_there_were(slot):
+    slot.put_due(numbered(5))
+    slot.claim()
+    before = slot.records["a:1:0"]
+    slot.rollback([*numbered(2), b"unknown"])
+    assert slot.records["a:1:0"] == replace(before, held=3)
+    assert before.sealed == 5
+
+
+def test_a_message_of_a_replayed_claim_goes_back_with_what_the_replays_left(slot):
+    slot.put({b"first": 1000, b"retried": 5, b"last": 2})
+    slot.claim()
+    slot.claim(run=3)
+    assert slot.rollback([b"first", b"retried", b"last"], "a:1:0:3") == (3, 0)
+    assert slot.store == {b"first": 15, b"retried": 3}
+    assert set(slot.dead) == {b"last"}
+
+
+def test_the_retries_are_those_of_the_topic_when_the_claim_was_made(new_slot):
+    slot = new_slot(max_retries=3)
+    slot.put_due(numbered(1))
+    slot.claim()
+    slot.broker.alter(slot.queue.definition.name, max_retries=9)
+    slot.queue = slot.broker.queue(slot.queue.definition.name)
+    assert slot.rollback(numbered(1)) == (1, 0)
+    assert slot.store == {numbered(1)[0]: 3}
 
 
 def test_a_burial_beside_an_older_copy_keeps_the_later_death_and_counts_once(new_slot):

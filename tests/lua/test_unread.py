@@ -24,6 +24,7 @@ def test_giving_it_back_restores_the_scores_it_came_with(slot):
     slot.put({b"first": 1000, b"retried": 5})
     slot.claim(lease_ms=0)
     unread(slot)
+    slot.give_back_expired("b")
     claim = slot.claim("b")
     assert claim.scores == [5, 1000]
     assert claim.retries_left == [4, 16]
@@ -34,6 +35,7 @@ def test_a_last_delivery_that_was_not_read_is_not_buried(new_slot):
     slot.put_due([b"m"])
     slot.claim(lease_ms=0)
     unread(slot)
+    slot.give_back_expired("b")
     assert slot.claim("b").contents == [b"m"]
     assert slot.dead == {}
 
@@ -43,6 +45,7 @@ def test_an_unread_message_does_not_wait_for_a_backoff(new_slot):
     slot.put_due([b"m"])
     slot.claim(lease_ms=0)
     unread(slot)
+    slot.give_back_expired("b")
     assert slot.claimed("b") == [b"m"]
 
 
@@ -53,6 +56,7 @@ def test_deliveries_before_the_unread_one_stay_paid_for(slot):
     assert slot.claim(run=2).retries_left == [3, 15]
     unread(slot, run=2)
     slot.release(run=2)
+    slot.give_back_expired("b")
     claim = slot.claim("b")
     assert dict(zip(claim.contents, claim.retries_left, strict=True)) == {
         b"first": 15,
@@ -65,6 +69,7 @@ def test_a_copy_sent_again_meanwhile_wins(slot):
     slot.claim(lease_ms=0)
     unread(slot)
     slot.queue.send([b"m"], fixed_time=500)
+    slot.give_back_expired("b")
     assert slot.claim("b").scores == [500]
     assert slot.counters["merged"] == 1
 
@@ -111,6 +116,7 @@ def test_a_message_rolled_back_before_does_not_disturb_the_scores_of_the_others(
     slot.rollback(numbered(2)[1:])
     unread(slot)
     slot.release()
+    slot.give_back_expired("b")
     claim = slot.claim("b")
     assert dict(zip(claim.contents, claim.scores, strict=True)) == {
         b"m00000": 1000,
@@ -136,3 +142,42 @@ def test_unread_messages_are_committed_once_they_were_read(slot):
     unread(slot)
     assert slot.commit(seq=1).committed == 0
     assert slot.commit(seq=1, finished_by=0).committed == 1
+
+
+@pytest.mark.parametrize("most", [3, 9, 16])
+def test_what_comes_back_unread_keeps_its_due_time_though_the_topics_retries_changed(
+    new_slot, most
+):
+    """The record knows with how many retries the claim was made."""
+    slot = new_slot(max_retries=8)
+    slot.put({b"first": 1000, b"retried": 5})
+    slot.claim(lease_ms=0)
+    unread(slot)
+    slot.broker.alter(slot.queue.definition.name, max_retries=most)
+    slot.queue = slot.broker.queue(slot.queue.definition.name)
+    assert slot.give_back_expired("b") == 2
+    assert slot.store == {b"first": 1000, b"retried": 5}
+    assert slot.claim("b").retries_left == [4, most]
+
+
+def test_a_first_delivery_that_a_replay_could_not_charge_keeps_its_due_time(new_slot):
+    """Where no retry is left none was spent, so the message goes back as it was."""
+    slot = new_slot(max_retries=0)
+    slot.put({b"first": 1000, b"last": 1, b"retried": 3})
+    slot.claim()
+    slot.claim(run=2)
+    unread(slot, run=2)
+    slot.release(run=2)
+    assert slot.give_back_expired("b") == 3
+    assert slot.store == {b"first": 1000, b"last": 1, b"retried": 2}
+
+
+@pytest.mark.parametrize("topic_type", ["FixedTime", "Priority"])
+def test_a_full_claim_that_was_not_read_comes_back_as_it_was(new_slot, topic_type):
+    slot = new_slot(topic_type)
+    scores = {content: 1 + rank for rank, content in enumerate(numbered(8192))}
+    slot.put(scores)
+    slot.claim(lease_ms=0)
+    unread(slot)
+    assert slot.give_back_expired("b") == 8192
+    assert slot.store == scores

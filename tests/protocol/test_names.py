@@ -29,7 +29,7 @@ def test_the_texts_are_those_that_redis_and_checkpoints_hold():
     assert str(ScopedName("Orders", "audit", "billing")) == "Orders@audit:billing"
     assert str(ScopedName("Orders", "", "billing")) == "Orders@:billing"
     assert str(ClaimId("query@audit", 7, 15, 1234)) == "query@audit:7:15:1234"
-    assert ClaimId("query@audit", 7, 15, 1234).record == "query@audit:7:15"
+    assert ClaimId("query@audit", 7, 15, 1234).name == "query@audit:7:15"
 
 
 @pytest.mark.parametrize(

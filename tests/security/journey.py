@@ -43,7 +43,7 @@ class Journey:
         """From page to page of every queue; and a purge of what is not there."""
         queue = self.broker.queue("FixedTime")
         pages = [
-            queue.ask(reading.page, kind, slot)[0] for kind in QueueKind for slot in queue.slots
+            page for kind in QueueKind for slot in queue.slots for page in queue.pages(kind, slot)
         ]
         for page in pages:
             if page.contents:
@@ -91,10 +91,12 @@ class Journey:
         run = open_run(queue, "query", 0)
         asked = {"consumer": "query", "run": run, "seq": 1}
         requests = [ClaimRequest(slot, 0, 1) for slot in queue.slots]
-        taken = queue.ask(claiming.claim, requests, lease_ms=LEASE_MS, **asked)
+        taken = queue.ask(claiming.claim, requests, claiming.Claiming(lease_ms=LEASE_MS, **asked))
         queue.ask(claiming.release, queue.slots, "query", run)
         assert queue.expire() == sum(len(claim.contents) for claim in taken)
-        queue.ask(claiming.claim, requests, lease_ms=LEASE_MS, **{**asked, "seq": 2})
+        queue.ask(
+            claiming.claim, requests, claiming.Claiming(lease_ms=LEASE_MS, **{**asked, "seq": 2})
+        )
         queue.ask(claiming.unread, queue.slots, "query", run, 2)
         queue.ask(claiming.replay, "query", run + 1, 1, 2, LEASE_MS)
         queue.ask(claiming.release, queue.slots, "query", run + 1)

@@ -104,7 +104,7 @@ def test_the_sender_can_neither_take_nor_read_nor_define(enter):
     asked = {"consumer": "c", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
     refused = [
         lambda: sender.consumer("FixedTime", "c").poll(),
-        lambda: queue.ask(claiming.claim, [ClaimRequest(0, 0, 1)], **asked),
+        lambda: queue.ask(claiming.claim, [ClaimRequest(0, 0, 1)], claiming.Claiming(**asked)),
         lambda: queue.ask(claiming.commit, [0], "c", 1, 1),
         lambda: queue.figures(),
         lambda: sender.create("Another", "Priority"),
@@ -159,13 +159,13 @@ def filled(broker, name):
     queue = broker.queue(name)
     queue.send([f"m{number}" for number in range(10)], fixed_time=DUE)
     asked = {"consumer": "c", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
-    queue.ask(claiming.claim, [ClaimRequest(0, 0, 5)], **asked)
+    queue.ask(claiming.claim, [ClaimRequest(0, 0, 5)], claiming.Claiming(**asked))
     return queue
 
 
 def claim(queue):
     asked = {"consumer": "d", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
-    queue.ask(claiming.claim, [ClaimRequest(0, 0, 5)], **asked)
+    queue.ask(claiming.claim, [ClaimRequest(0, 0, 5)], claiming.Claiming(**asked))
 
 
 def rollback(queue):

@@ -134,7 +134,7 @@ def test_through_a_claim_that_is_read_again_and_one_that_expires(queue, dangerou
     requests = [ClaimRequest(slot, 0, 2048) for slot in queue.slots]
     asked = {"consumer": "c", "run": 1, "seq": 1, "lease_ms": LEASE_MS}
     for _ in range(2):
-        claims = queue.ask(claiming.claim, requests, **asked)
+        claims = queue.ask(claiming.claim, requests, claiming.Claiming(**asked))
         assert sorted(c for claim in claims for c in claim.contents) == sorted(dangerous)
     queue.ask(claiming.release, queue.slots, "c", 1)
     assert queue.expire() == len(dangerous)

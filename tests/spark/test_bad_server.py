@@ -107,7 +107,7 @@ def test_an_evicting_server_is_refused_with_what_to_set(policy):
 
 def test_a_key_of_another_type_is_named_and_left_alone_by_sender_and_reader(rmq):
     queue = rmq.due(1, slots=1)
-    client, key = queue.server.client, queue.keys.prepare(0)
+    client, key = queue.server.client, queue.keys.retry(0)
     client.set(key, "mine")
     run = rmq.by_hand(queue)
     with refused(WrongKeyType, f"the key {key} holds a string", "Rename that key"):

@@ -45,27 +45,34 @@ def test_zlibs_checksum_is_the_same_function(content):
 
 PLAIN = [
     "Orders_7",
-    "prepare_{Orders_7}",
+    "prepare_{Orders_7}:part",
     "retry_{Orders_7}",
     "dead_{Orders_7}",
     "claims_{Orders_7}",
-    "first_{Orders_7}",
     "consumers_{Orders_7}",
     "stats_{Orders_7}",
 ]
 PREFIXED = [
     "shop:Orders_7",
-    "shop:prepare_{shop:Orders_7}",
+    "shop:prepare_{shop:Orders_7}:part",
     "shop:retry_{shop:Orders_7}",
     "shop:dead_{shop:Orders_7}",
     "shop:claims_{shop:Orders_7}",
-    "shop:first_{shop:Orders_7}",
     "shop:consumers_{shop:Orders_7}",
     "shop:stats_{shop:Orders_7}",
 ]
-GROUP = ["{Orders_7}@billing", *(key + "@billing" for key in PLAIN[1:])]
-PREFIXED_GROUP = ["shop:{shop:Orders_7}@billing", *(key + "@billing" for key in PREFIXED[1:])]
-KINDS = ["store", "prepare", "retry", "dead", "claims", "first", "consumers", "stats"]
+GROUP = ["{Orders_7}@billing", *(key.replace("}", "}@billing") for key in PLAIN[1:])]
+PREFIXED_GROUP = [
+    "shop:{shop:Orders_7}@billing",
+    *(key.replace("}", "}@billing") for key in PREFIXED[1:]),
+]
+KINDS = ["store", "part", "retry", "dead", "claims", "consumers", "stats"]
+
+
+def all_of(keys, slot):
+    """Every key of a slot, with those of two claims."""
+    own = [getattr(keys, kind)(slot) for kind in KINDS]
+    return [*own, *keys.claims_of(slot, ["a:1:0", "a:1:1"])]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +87,8 @@ KINDS = ["store", "prepare", "retry", "dead", "claims", "first", "consumers", "s
 def test_every_key_has_its_exact_name(prefix, group, expected):
     keys = Keys("Orders", prefix, group)
     assert [getattr(keys, kind)(7) for kind in KINDS] == expected
-    assert keys.all_of(7)[:8] == expected
+    part = keys.part(7)
+    assert keys.claim(7, "a:12:3") == part.removesuffix("part") + "a:12:3"
 
 
 def test_the_keys_of_a_database_have_their_exact_names():
@@ -99,7 +107,7 @@ def test_all_keys_of_a_slot_lie_on_one_node_of_a_cluster(prefix, group):
     tags = {
         key.split("{", 1)[1].split("}", 1)[0] if "{" in key else key
         for of in (Keys("Orders", prefix, group), Keys("Orders", prefix))
-        for key in of.all_of(7)
+        for key in all_of(of, 7)
     }
     assert tags == {f"{prefix}Orders_7"}
 
@@ -112,7 +120,7 @@ def test_no_two_topics_slots_groups_or_prefixes_share_a_key():
         for prefix in ("", "a:", "prepare_:")
         for group in ("", "g", "1")
         for slot in (0, 1, 10)
-        for key in Keys(name, prefix, group).all_of(slot)
+        for key in all_of(Keys(name, prefix, group), slot)
     ]
     assert len(set(keys)) == len(keys)
     assert topics_key() not in keys

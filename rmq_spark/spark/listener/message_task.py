@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, UnusableFunction
-from rmq_spark.protocol import claiming
+from rmq_spark.protocol import returning
 from rmq_spark.protocol.claims import Rollback
 from rmq_spark.spark.listener.batch_counts import BatchCounts, Counts, TaskCounts
 from rmq_spark.spark.listener.message_child import InputFormat, Job
@@ -261,7 +261,7 @@ class MessageTask:
             rollback = Rollback(slot, claim_id, held, self.options.delay_ms)
             by_topic.setdefault(topic, []).append(rollback)
         for topic, rollbacks in by_topic.items():
-            result = queues[topic].ask(claiming.rollbacks, rollbacks)
+            result = queues[topic].ask(returning.rollbacks, rollbacks)
             outcome.counts += Counts(left_alone=result.left_alone)
         first = 0
         for failure in failures[: _ERRORS_A_TASK - len(outcome.errors)]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
-from rmq_spark.protocol import claiming, sending
+from rmq_spark.protocol import returning, sending
 from rmq_spark.protocol.claims import Rollback
 from rmq_spark.protocol.messagepack import PackedPairs
 from rmq_spark.spark.options import SinkOptions
@@ -191,7 +191,7 @@ class RollBack(Operation):
         A message is left alone if its claim no longer holds it: the message was rolled back before,
         its lease has ended, or its batch was committed.
         """
-        result = queue.ask(claiming.rollbacks, work)
+        result = queue.ask(returning.rollbacks, work)
         return {"rolled back": result.rolled_back, "left alone": result.left_alone}
 
 

@@ -56,8 +56,8 @@ class Backlog:
 
         Messages that the batch did not find, or that were rolled back, can be read again.
         """
-        # Moved messages belonged to other consumers or waited for a retry. They must not use up
-        # the allowance of the messages that were due.
+        # Moved messages waited for a retry. They must not use up the allowance of those that were
+        # due.
         self._left += sum(self._planned.values()) - result.committed + result.moved
         self._unread = bool(self._planned) and not result.records
         if result.claimed or result.moved:
@@ -66,6 +66,14 @@ class Backlog:
             self._given_up |= self._empty & self._planned.keys()
             self._empty |= self._planned.keys()
         self._planned = {}
+
+    def note_given_back(self, messages: Mapping[int, int]) -> None:
+        """Note that messages of expired claims wait again. messages: their number by slot.
+
+        They belonged to other consumers. They must not use up the allowance of the messages that
+        were due, unless they are counted with these.
+        """
+        self._left += sum(n for slot, n in messages.items() if slot in self._counted)
 
     def takeable(self, slots: list[SlotDue]) -> list[SlotDue]:
         """Return the slots to plan from, without those that were given up.

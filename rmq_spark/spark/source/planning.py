@@ -26,7 +26,8 @@ class PlannedClaim:
     """A claim of up to ``limit`` messages that a task is to make.
 
     seq: the batch. ordinal: the number (0 to 15) of the claim among those of the same slot and
-    batch. epoch: the epoch under which the query owns the slot; None without ownership.
+    batch. epoch: the epoch under which the query owns the slot; None without ownership. others: the
+    names of claims that probably hold messages of the slot.
     """
 
     topic: str
@@ -35,6 +36,7 @@ class PlannedClaim:
     ordinal: int
     limit: int
     epoch: int | None = None
+    others: tuple[str, ...] = ()
 
 
 def allocate(due: Mapping[int, int], limit: int | None, seq: int) -> dict[int, int]:
@@ -127,19 +129,25 @@ def _leads_between(too_far: int, near_enough: int) -> list[int]:
 
 
 def claims_of(
-    topic: str, quotas: Mapping[int, int], seq: int, epochs: Mapping[int, int | None]
+    topic: str,
+    quotas: Mapping[int, int],
+    seq: int,
+    epochs: Mapping[int, int | None],
+    others: Mapping[int, tuple[str, ...]] | None = None,
 ) -> list[PlannedClaim]:
     """Divide the quotas of a topic into claims, the full ones first in each slot.
 
-    quotas: messages by slot. epochs: epochs by slot, at least of the slots in quotas.
+    quotas: messages by slot. epochs: epochs by slot, at least of the slots in quotas. others: the
+    names of claims that hold messages, by slot.
     """
+    most, live = MESSAGES_A_CLAIM, others or {}
     return [
         PlannedClaim(
-            *(topic, slot, seq, ordinal, min(MESSAGES_A_CLAIM, count - ordinal * MESSAGES_A_CLAIM)),
-            epochs[slot],
+            *(topic, slot, seq, ordinal, min(most, count - ordinal * most)),
+            *(epochs[slot], live.get(slot, ())),
         )
         for slot, count in quotas.items()
-        for ordinal in range(-(-count // MESSAGES_A_CLAIM))
+        for ordinal in range(-(-count // most))
     ]
 
 

@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,10 @@ from rmq_spark.transport.server import shared_server
 
 _log = logging.getLogger(__name__)
 
-# The most messages of one round trip, and the most bytes once the size of messages is known.
-MESSAGES_A_READ = 8 * MESSAGES_A_CLAIM
+# The most messages of the first round trip, and of the others; and the most bytes, as soon as the
+# size of the messages is known.
+FIRST_MESSAGES = 2048
+MESSAGES_A_READ = 2 * MESSAGES_A_CLAIM
 BYTES_A_READ = 32 * 1024 * 1024
 
 
@@ -104,25 +107,34 @@ def _claims_ahead(
 ) -> Generator[tuple[int, list[Claim], int], None, None]:
     """Make the claims in pipelines. Yields the seq, the claims and their bytes for each pipeline.
 
-    While the caller works on one pipeline, the next one is under way. Closing the generator waits
-    for that one. Pipelines that took no message are left out.
+    A claim of large messages comes in parts. While the caller works on one pipeline, the next one
+    is under way. Closing the generator waits for that one. Pipelines that took no message are left
+    out.
     """
-    # Begin with few messages, because their size is unknown before the first reply.
-    part = _leading_claims(planned, MESSAGES_A_CLAIM)
-    left = planned[len(part) :]
+    left, messages = planned, FIRST_MESSAGES
+    claims: list[Claim] = []
     with ThreadPoolExecutor(1, "rmq-read") as reader:
-        under_way = reader.submit(_claim, queues[part[0].topic], options, delivery, part)
-        while part:
-            seq, claims = part[0].seq, under_way.result()
-            size, taken = _bytes_of(claims), sum(len(claim.contents) for claim in claims)
-            messages = BYTES_A_READ * taken // max(size, 1) if taken else MESSAGES_A_CLAIM
-            part = _leading_claims(left, min(MESSAGES_A_READ, max(1, messages)))
+
+        def submit_next() -> Future[list[Claim]] | None:
+            nonlocal left
+            if claims and claims[-1].left:
+                return reader.submit(_read_on, queues, options, delivery, claims[-1], messages)
+            part = _leading_claims(left, messages)
             left = left[len(part) :]
-            if part:
-                under_way = reader.submit(_claim, queues[part[0].topic], options, delivery, part)
+            if not part:
+                return None
+            return reader.submit(_claim, queues, options, delivery, part, messages)
+
+        under_way = submit_next()
+        while under_way is not None:
+            claims = under_way.result()
+            size, taken = _bytes_of(claims), sum(len(claim.contents) for claim in claims)
+            if taken:
+                messages = max(1, min(MESSAGES_A_READ, BYTES_A_READ * taken // max(size, 1)))
+            under_way = submit_next()
             _warn_of_forgotten(claims)
             if taken:
-                yield seq, claims, size
+                yield claims[0].seq, claims, size
 
 
 def _leading_claims(claims: list[PlannedClaim], messages: int) -> list[PlannedClaim]:
@@ -140,18 +152,44 @@ def _leading_claims(claims: list[PlannedClaim], messages: int) -> list[PlannedCl
 
 
 def _claim(
-    queue: Queue, options: SourceOptions, delivery: Delivery, part: Sequence[PlannedClaim]
+    queues: Mapping[str, Queue],
+    options: SourceOptions,
+    delivery: Delivery,
+    part: Sequence[PlannedClaim],
+    messages: int,
 ) -> list[Claim]:
-    """Make claims of one batch and topic in one pipeline. part: the claims, at least one."""
-    return queue.ask(
-        claiming.claim,
-        [ClaimRequest(claim.slot, claim.ordinal, claim.limit) for claim in part],
+    """Make claims of one batch and topic in one pipeline, and read up to ``messages`` of each."""
+    requests = [
+        ClaimRequest(claim.slot, claim.ordinal, claim.limit, messages, claim.others)
+        for claim in part
+    ]
+    epochs = {claim.slot: claim.epoch for claim in part}
+    terms = _terms(options, delivery, part[0].seq, epochs)
+    return queues[part[0].topic].ask(claiming.claim, requests, terms)
+
+
+def _read_on(
+    queues: Mapping[str, Queue],
+    options: SourceOptions,
+    delivery: Delivery,
+    part: Claim,
+    messages: int,
+) -> list[Claim]:
+    """Read the next part of a claim, of up to ``messages`` messages."""
+    terms = _terms(options, delivery, part.seq, {})
+    return [queues[part.topic].ask(claiming.read_on, part, terms, messages)]
+
+
+def _terms(
+    options: SourceOptions, delivery: Delivery, seq: int, epochs: Mapping[int, int | None]
+) -> claiming.Claiming:
+    return claiming.Claiming(
         consumer=delivery.consumer,
         run=delivery.run,
-        seq=part[0].seq,
+        seq=seq,
         lease_ms=options.lease_ms,
         due_before_ms=delivery.due_before_ms,
-        epochs={claim.slot: claim.epoch for claim in part},
+        epochs=epochs,
         replay_only=delivery.replays,
         mark=delivery.mark,
     )
@@ -197,13 +235,7 @@ def _halves(claim: Claim) -> list[list[Claim]]:
 
 def _part(claim: Claim, rows: slice) -> Claim:
     """Return a claim with only some of its messages."""
-    left = claim.retries_left
-    return replace(
-        claim,
-        contents=claim.contents[rows],
-        score_text=b" ".join(claim.score_text.split()[rows]),
-        retries_left=left if isinstance(left, int) else left[rows],
-    )
+    return replace(claim, contents=claim.contents[rows], score_texts=claim.score_texts[rows])
 
 
 def _bytes_of(claims: list[Claim]) -> int:
@@ -248,35 +280,37 @@ class _Columns:
         """Repeat the value of each claim for all of its messages."""
         return pa.array(np.repeat(np.array(values, of_type), self._counts))
 
+    @cached_property
     def _scores_and_retries(self) -> Any:
         """Return the scores of all messages, and a mask of the retries among them.
 
         The score of a retry is its number of retries left, so it has no due time or priority.
         """
-        texts = b" ".join(claim.score_text for claim in self._claims)
-        scores = np.fromstring(texts.decode(), np.int64, sep=" ")
+        texts = pa.array(
+            [text for claim in self._claims for text in claim.score_texts], pa.binary()
+        )
+        scores = texts.cast(pa.string()).cast(pa.int64()).to_numpy()
         return scores, scores <= MOST_RETRIES
 
     def _due_time(self, of_type: pa.DataType) -> pa.Array:
         if not self._topic.type.has_due_times:
             return pa.nulls(self.rows, of_type)
-        scores, retried = self._scores_and_retries()
+        scores, retried = self._scores_and_retries
         return pa.array(scores * 1000, pa.int64(), mask=retried).cast(of_type)
 
     def _priority(self) -> pa.Array:
         if self._topic.type.has_due_times:
             return pa.nulls(self.rows, pa.int64())
-        scores, retried = self._scores_and_retries()
+        scores, retried = self._scores_and_retries
         return pa.array(scores, pa.int64(), mask=retried)
 
     def _retries(self) -> Any:
-        parts = [
-            np.full(count, claim.retries_left, np.int32)
-            if isinstance(claim.retries_left, int)
-            else np.array(claim.retries_left, np.int32)
-            for claim, count in zip(self._claims, self._counts, strict=True)
-        ]
-        return np.concatenate(parts)
+        """Return the retries left of all messages: retries_of, for whole columns."""
+        scores, retried = self._scores_and_retries
+        most = np.repeat([claim.max_retries for claim in self._claims], self._counts)
+        charged = np.repeat([claim.charged for claim in self._claims], self._counts)
+        left = np.where(retried, scores - 1, most) - charged
+        return np.maximum(left, 0).astype(np.int32)
 
     def _retries_left(self) -> pa.Array:
         return pa.array(self._retries())

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import check_agrees
-from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.claims import CommitResult, ListedClaim, SlotDue
+from rmq_spark.protocol.names import claim_name
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog
 from rmq_spark.spark.source.owned_slots import AllSlots, OwnedSlots
@@ -57,6 +58,7 @@ class TopicRun:
         self._backlog = backlog
         self._epochs: Mapping[int, int | None] = {}
         self._due: list[SlotDue] = []
+        self._planned: list[PlannedClaim] = []  # the claims of the last plan
         self.ownership: AllSlots | OwnedSlots = (
             AllSlots(queue.definition)
             if options.ensemble is None
@@ -80,7 +82,14 @@ class TopicRun:
 
     def commit(self, slots: Iterable[int], seq: int) -> CommitResult:
         """Commit the claims that this run has made or replayed, up to batch ``seq``."""
-        return self.queue.ask(claiming.commit, slots, self._consumer, self._run, seq)
+        expected: dict[int, list[str]] = {}
+        for claim in self._planned:
+            if claim.seq == seq:
+                name = claim_name(self._consumer, seq, claim.ordinal)
+                expected.setdefault(claim.slot, []).append(name)
+        return self.queue.ask(
+            claiming.commit, slots, self._consumer, self._run, seq, expected=expected
+        )
 
     def commit_finished(self, seq: int, finished_by: int) -> CommitResult:
         """Commit only batch ``seq``, which an earlier run has finished, in all slots.
@@ -139,15 +148,26 @@ class TopicRun:
         return due if self._backlog is None else self._backlog.bound(due)
 
     def _ask(self) -> list[SlotDue]:
-        """Return the replies of all slots, without slots that an AvailableNow query gave up."""
-        slots = self.queue.ask(
+        """Return the replies of all slots, without slots that an AvailableNow query gave up.
+
+        Gives back expired claims first, so that the next batch can take their messages.
+        """
+        slots = self._ask_due()
+        given_back = self.queue.ask(returning.give_back_expired, slots, self._consumer)
+        if given_back:
+            if self._backlog is not None:
+                self._backlog.note_given_back(given_back)
+            slots = self._ask_due()
+        return slots if self._backlog is None else self._backlog.takeable(slots)
+
+    def _ask_due(self) -> list[SlotDue]:
+        return self.queue.ask(
             reading.due,
             self.slots,
             self._consumer,
             due_before_ms=self.due_before_ms,
             epochs=self._epochs,
         )
-        return slots if self._backlog is None else self._backlog.takeable(slots)
 
     def plan(self, limit: int, seq: int) -> list[PlannedClaim]:
         """Plan the claims of batch ``seq``, for the ``limit`` earliest of all due messages.
@@ -157,7 +177,9 @@ class TopicRun:
         quotas = self._quotas(limit, seq)
         if self._backlog is not None:
             self._backlog.begin(quotas)
-        return claims_of(self.name, quotas, seq, self._epochs)
+        live = {slot.slot: slot.live for slot in self._due}
+        self._planned = claims_of(self.name, quotas, seq, self._epochs, live)
+        return self._planned
 
     def mark(self, slots: Iterable[int], mark: str) -> None:
         """Leave the mark of a planned batch in these slots, before tasks make its claims."""

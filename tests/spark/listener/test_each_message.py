@@ -370,9 +370,9 @@ def test_a_rollback_that_redis_refuses_fails_the_batch_and_loses_nothing(rmq, cl
     heard = listener(rmq, refuse)
     with refused(PySparkException, "WrongKeyType", "holds a string"):
         heard(frame, 1)
-    assert queue.server.client.zcard(queue.keys.prepare(0)) == 6
-    assert totals(heard) == (0, 6, 0)
     queue.server.client.delete(queue.keys.retry(0))
+    assert queue.figures().prepare.count == 6
+    assert totals(heard) == (0, 6, 0)
 
 
 def test_a_wrong_address_shows_before_the_first_message(rmq, claimed, notes):

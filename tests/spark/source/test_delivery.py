@@ -169,12 +169,12 @@ def test_a_batch_holds_no_more_than_max_records_and_the_next_goes_on(rmq):
 
 
 def test_no_limit_takes_everything_in_one_batch_up_to_16_claims_a_slot(rmq):
-    queue = rmq.due(16 * 2048 + 100, slots=1)
+    queue = rmq.due(16 * 8192 + 100, slots=1)
     with rmq.by_hand(queue, maxRecordsPerTrigger=0) as run:
         end, first = run.next(run.initial())
         _, second = run.next(end)
-    assert (len(first), len(second)) == (16 * 2048, 100)
-    assert len(set(contents(first + second))) == 16 * 2048 + 100
+    assert (len(first), len(second)) == (16 * 8192, 100)
+    assert len(set(contents(first + second))) == 16 * 8192 + 100
 
 
 def test_the_engines_own_limit_goes_before_the_option(rmq):
@@ -228,7 +228,7 @@ def test_while_nothing_is_due_only_the_stores_are_looked_at(rmq, monkeypatch):
     pipeline = Server.pipeline
 
     def counted(self, calls):
-        asked.extend(call.script for call in calls)
+        asked.extend(getattr(call, "script", None) for call in calls)
         return pipeline(self, calls)
 
     monkeypatch.setattr(Server, "pipeline", counted)
@@ -278,12 +278,36 @@ def test_a_claim_of_more_bytes_than_arrow_addresses_comes_in_parts():
     """One content stands 2048 times for 2.2 GiB; the parts are looked at one by one."""
     topic = TopicDefinition("T", TopicType.FIXED_TIME, 1)
     rows = 2048
-    claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, b"1000 " * rows, 16, 16, 1)
+    claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, [b"1000"] * rows, 1, 16)
     schema = to_arrow_schema(SOURCE_SCHEMA, timezone="UTC")
     batches = task_reader._batches(topic, schema, [claim], rows * 1_100_000)
     sizes = [(batch.num_rows, batch.nbytes) for batch in batches]
     assert sum(count for count, _ in sizes) == rows
     assert max(size for _, size in sizes) < 2 * task_reader.BYTES_A_READ
+
+
+def test_a_claim_of_large_messages_is_read_in_parts_of_a_bounded_size(rmq, monkeypatch):
+    queue = rmq.queue("FixedTime", 1)
+    sent = [f"{n:03}" + "x" * 2**20 for n in range(100)]
+    queue.send(sent, fixed_time=DUE)
+    monkeypatch.setattr(task_reader, "FIRST_MESSAGES", 8)
+    read_at_once, _read_on = [], task_reader._read_on
+
+    def read_on(*args):
+        claims = _read_on(*args)
+        read_at_once.append(sum(len(content) for content in claims[0].contents))
+        return claims
+
+    monkeypatch.setattr(task_reader, "_read_on", read_on)
+    with rmq.by_hand(queue) as run:
+        start = run.initial()
+        (partition,) = run.partitions(start, run.plan(start))
+        got = [
+            text.as_py() for batch in run.reader.read(partition) for text in batch.column("content")
+        ]
+    assert got == sent
+    assert len(read_at_once) == 3
+    assert max(read_at_once) <= task_reader.BYTES_A_READ
 
 
 def test_a_paused_topic_gives_nothing_until_it_goes_on(rmq):

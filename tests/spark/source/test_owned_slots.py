@@ -248,11 +248,7 @@ def test_what_a_dead_consumer_held_takes_nobodys_place(rmq):
     queue.ask(
         claiming.claim,
         [ClaimRequest(0, 0, 1)],
-        consumer="dead",
-        run=run_number,
-        seq=1,
-        lease_ms=60_000,
-        epochs=epochs,
+        claiming.Claiming(consumer="dead", run=run_number, seq=1, lease_ms=60_000, epochs=epochs),
     )
     backlog = Backlog(queue, queue.now_ms())
     slots = backlog.takeable(queue.ask(reading.due, [0, 1], "new", epochs=epochs))

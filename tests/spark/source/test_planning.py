@@ -33,8 +33,8 @@ def test_a_batch_takes_no_more_than_its_limit_and_what_is_due(due, limit, seq):
 
 
 @given(DUE)
-def test_a_slot_gives_at_most_sixteen_claims_of_2048_to_a_batch(due):
-    assert max(allocate(due, None, 1).values(), default=0) <= 16 * 2048
+def test_a_slot_gives_at_most_sixteen_claims_of_8192_to_a_batch(due):
+    assert max(allocate(due, None, 1).values(), default=0) <= 16 * 8192
 
 
 @given(st.dictionaries(SLOT, st.integers(1, 50), min_size=1, max_size=20), st.integers(1, 30), SEQ)
@@ -79,7 +79,7 @@ def test_claims_add_up_to_the_quota_and_are_numbered_from_0_to_15(quotas, seq):
         of_slot = [claim for claim in claims if claim.slot == slot]
         assert [claim.ordinal for claim in of_slot] == list(range(len(of_slot)))
         assert len(of_slot) <= 16
-        assert all(1 <= claim.limit <= 2048 for claim in of_slot)
+        assert all(1 <= claim.limit <= 8192 for claim in of_slot)
         assert sum(claim.limit for claim in of_slot) == quota
     assert {claim.seq for claim in claims} <= {seq}
     assert len(set(claims)) == len(claims)

@@ -268,11 +268,11 @@ def test_a_run_that_only_replays_does_not_release_when_it_stops(rmq):
 
 
 def test_a_batch_with_several_claims_a_slot_is_replayed_in_order(rmq):
-    queue = rmq.due(5000, slots=1)
+    queue = rmq.due(20_000, slots=1)
     with rmq.by_hand(queue) as run:
         start = run.initial()
         end, _ = run.next(start)
         with run.again() as later:
             rows = later.batch(start, end)
-    assert contents(rows) == [f"m{n}" for n in range(5000)]
+    assert contents(rows) == [f"m{n}" for n in range(20_000)]
     assert len({row["claimId"] for row in rows}) == 3

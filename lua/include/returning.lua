@@ -1,0 +1,61 @@
+-- Returns messages of a claim to the queues of their slot (slot.lua) without committing them. terms: the
+-- retries and waits of the topic (retry_queue.lua).
+-- Defines: return_messages, return_undelivered
+--- include counters
+--- include records
+--- include retry_queue
+--- include zadd
+
+-- Adds `waiting` (pairs of score and content) to the retry queue, except contents in the store:
+-- they were sent again in the meantime, and that copy wins. Returns the number of these.
+local function to_retry(slot, waiting)
+  local kept, dropped = {}, 0
+  for i = 1, #waiting, 2 * UNPACKABLE do
+    local contents = {}
+    for k = i + 1, math.min(i + 2 * UNPACKABLE - 1, #waiting), 2 do
+      contents[#contents + 1] = waiting[k]
+    end
+    for k, stored in ipairs(redis.call('ZMSCORE', slot.store, unpack(contents))) do
+      if stored then
+        dropped = dropped + 1
+      else
+        kept[#kept + 1] = waiting[i + 2 * k - 2]
+        kept[#kept + 1] = contents[k]
+      end
+    end
+  end
+  zadd(slot.retry, 'NX', kept)
+  return dropped
+end
+
+-- Rolls back messages (content, score, content, score, ...) that the claim no longer holds. They go
+-- to the store, to the retry queue if they must wait, or to the dead queue if no retry is left.
+-- delay_ms: the wait, or nil for the topic's backoff.
+local function return_messages(slot, terms, record, items, now, delay_ms)
+  local again, waiting, buried = {}, {}, {}
+  for i = 1, #items, 2 do
+    local left = retries_left(record, tonumber(items[i + 1]))
+    local wait = left > 0 and (delay_ms or backoff_ms(terms, left)) or 0
+    local target = left == 0 and buried or wait > 0 and waiting or again
+    target[#target + 1] = left == 0 and now or wait > 0 and retry_score(now + wait, left) or left
+    target[#target + 1] = items[i]
+  end
+  local merged = #again / 2 - zadd(slot.store, 'NX', again) + to_retry(slot, waiting)
+  zadd(slot.dead, 'GT', buried)
+  count(slot.stats, 'rolledBack', #items / 2)
+  count(slot.stats, 'dead', #buried / 2)
+  count(slot.stats, 'merged', merged)
+end
+
+-- Returns messages (content, score, content, score, ...) of a claim that nobody got, so that they are
+-- as before: with the scores that they had, or with one retry more than replays have left them.
+local function return_undelivered(slot, record, items)
+  local scored = {}
+  for i = 1, #items, 2 do
+    local left, at_first = retries_left(record, tonumber(items[i + 1]))
+    scored[i] = left < at_first and left + 1 or items[i + 1]
+    scored[i + 1] = items[i]
+  end
+  count(slot.stats, 'merged', #items / 2 - zadd(slot.store, 'NX', scored))
+  count(slot.stats, 'rolledBack', #items / 2)
+end

@@ -1,0 +1,162 @@
+"""Requests that return messages of claims to their queues, or delete them with their topic."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.calls import Call, Conversation, Request, repeated, text_of, while_more
+from rmq_spark.protocol.chunks import chunks
+from rmq_spark.protocol.claims import Rollback, RollbackResult, SlotDue
+from rmq_spark.protocol.names import ClaimId, ConsumerName
+from rmq_spark.protocol.topic_queues import ALL_KINDS, TopicQueues
+from rmq_spark.topics.durations import LONGEST_DURATION_MS
+
+# A consumer that was not seen for this long is forgotten: its checkpoint is probably deleted.
+FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
+# A rollback moves messages one by one: it blocks Redis for about 5 ms.
+MESSAGES_A_ROLLBACK = 2048
+
+
+def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[RollbackResult]:
+    """Roll back messages of claims. The answer sums up the results of all claims.
+
+    A message that its claim no longer holds stays where it is. The consumer group comes from the
+    consumer's name in the claim_id, or else from these queues. Raises InvalidOption for a text that
+    is not a claim_id, or a delay that is out of bounds.
+    """
+    each = rollback_each(queues, wanted)
+    return Request(each.calls, lambda replies: _sum_of(each.parse(replies)))
+
+
+def rollback_each(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[list[RollbackResult]]:
+    """Roll back messages like rollbacks. The answer is the result of each claim, in order."""
+    calls = [_rollback_calls(queues, one) for one in wanted]
+
+    def read(replies: list[Any]) -> list[RollbackResult]:
+        left = iter(replies)
+        return [
+            _sum_of(RollbackResult(*reply) for reply in islice(left, len(of_one)))
+            for of_one in calls
+        ]
+
+    return Request([call for of_one in calls for call in of_one], read)
+
+
+def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
+    claim = ClaimId.parse(one.claim_id)
+    if one.delay_ms is not None and not 0 <= one.delay_ms <= LONGEST_DURATION_MS:
+        raise InvalidOption(
+            f"The delay {one.delay_ms} ms is not accepted. Accepted: 0 to "
+            f"{LONGEST_DURATION_MS} ms (366d); None for the topic's backoff."
+        )
+    most_retries = queues.definition.max_retries
+    fixed = [claim.name, claim.run, text_of(one.delay_ms), most_retries, queues.backoff]
+    group = ConsumerName.parse(claim.consumer).group or queues.keys.group
+    of_group = queues.of_group(group)
+    keys = [*of_group.keys_of(one.slot, ALL_KINDS), of_group.keys.claim(one.slot, claim.name)]
+    parts = chunks(one.contents, MESSAGES_A_ROLLBACK)
+    return [Call("rollback", keys, [*fixed, *part]) for part in parts]
+
+
+def _sum_of(results: Iterable[RollbackResult]) -> RollbackResult:
+    listed = list(results)
+    return RollbackResult(
+        sum(result.rolled_back for result in listed), sum(result.left_alone for result in listed)
+    )
+
+
+def give_back(
+    queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, seq: int = 0
+) -> Conversation[int]:
+    """Give back all messages that a consumer in plain Python holds. Returns their number.
+
+    They move as if their leases had expired. Bars older runs. seq: the last batch that the run
+    asked for; a claim of that batch that arrives late is refused. Raises Superseded.
+    """
+    asked = list(slots)
+    calls = queues.calls("leave", "claims consumers", asked, [consumer, run, seq])
+    left = yield Request(calls, lambda replies: _named(asked, replies))
+    return sum((yield from give_back_claims(queues, left)).values())
+
+
+def give_back_expired(
+    queues: TopicQueues, due: Sequence[SlotDue], consumer: str
+) -> Conversation[dict[int, int]]:
+    """Give back the claims whose lease has ended, of some slots. Returns the messages by slot.
+
+    due: the answer of reading.due. The consumer's own claims come first, in order: a batch that it
+    has not finished precedes what others have left.
+    """
+    named = [(slot.slot, name) for slot in due for name in slot.expired]
+    own = [each for each in named if each[1].rsplit(":", 2)[0] == consumer]
+    return (
+        yield from give_back_claims(queues, [*own, *(each for each in named if each not in own)])
+    )
+
+
+def give_back_claims(
+    queues: TopicQueues, claims: Sequence[tuple[int, str]]
+) -> Conversation[dict[int, int]]:
+    """Give back claims whose lease has ended. claims: slots and names. Returns messages by slot."""
+    calls = [give_back_call(queues, slot, name) for slot, name in claims]
+    replies: list[int] = yield Request(calls, list)
+    moved: dict[int, int] = {}
+    for (slot, _), messages in zip(claims, replies, strict=True):
+        moved[slot] = moved.get(slot, 0) + messages
+    return moved
+
+
+def give_back_call(queues: TopicQueues, slot: int, name: str) -> Call:
+    """Return the call that gives back one claim whose lease has ended."""
+    keys = [*queues.keys_of(slot, ALL_KINDS), queues.keys.claim(slot, name)]
+    return Call("give_back", keys, [name, queues.definition.max_retries, queues.backoff])
+
+
+def expire(queues: TopicQueues, slots: Iterable[int]) -> Conversation[int]:
+    """Give back all claims whose lease has expired. Returns the number of messages.
+
+    Forgets consumers that hold nothing and were not seen for 30 days.
+    """
+    moved, left = 0, list(slots)
+    while left:
+        calls = queues.calls("expire", "claims consumers", left, [FORGET_CONSUMERS_MS])
+        replies = yield Request(calls, list)
+        expired = _named(left, [reply[1:] for reply in replies])
+        given_back = yield from give_back_claims(queues, expired)
+        moved += sum(given_back.values())
+        # Once more: what was given back may have been all that a consumer held.
+        more = {slot for slot, reply in zip(left, replies, strict=True) if reply[0]}
+        left = [slot for slot in left if slot in more or given_back.get(slot)]
+    return moved
+
+
+def _named(slots: Sequence[int], replies: Sequence[Sequence[bytes]]) -> list[tuple[int, str]]:
+    """Return slots and names of claims. replies: the names by slot."""
+    return [
+        (slot, name.decode()) for slot, names in zip(slots, replies, strict=True) for name in names
+    ]
+
+
+def upgrade(queues: TopicQueues) -> Conversation[int]:
+    """Give back what an earlier version has claimed. Returns the number of messages."""
+    kinds = "store claims stats old_prepare old_first"
+    calls = queues.calls("upgrade", kinds, queues.slots, [])
+    replies = yield from repeated(calls, while_more(calls, 1))
+    return sum(reply[0] for of_slot in replies for reply in of_slot)
+
+
+def drop(queues: TopicQueues) -> Conversation[None]:
+    """Delete everything that a consumer group holds, in all slots."""
+    yield from repeated(
+        [drop_call(queues, slot, []) for slot in queues.slots],
+        lambda slot, reply: (
+            None if reply[0] else drop_call(queues, slot, [name.decode() for name in reply[1:]])
+        ),
+    )
+
+
+def drop_call(queues: TopicQueues, slot: int, names: Sequence[str]) -> Call:
+    """Return the call that deletes a slot. names: all of its claims."""
+    keys = queues.keys_of(slot, f"{ALL_KINDS} old_prepare old_first")
+    return Call("drop", [*keys, *queues.keys.claims_of(slot, names)], names)
