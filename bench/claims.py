@@ -53,7 +53,7 @@ class Ways:
             queue.send([message(topic_type, number) for number in part])
 
     def send_by_commands(self, topic_type: str) -> None:
-        """Stores as many messages with the same scores, by one ZADD for each slot and part."""
+        """Stores as many messages with scores like theirs, by one ZADD for each slot and part."""
         self.redis.flushall()
         for part in self.parts:
             pipeline = self.redis.pipeline(transaction=False)

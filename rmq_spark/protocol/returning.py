@@ -89,10 +89,8 @@ def give_back_expired(
     has not finished precedes what others have left.
     """
     named = [(slot.slot, name) for slot in due for name in slot.expired]
-    own = [each for each in named if each[1].rsplit(":", 2)[0] == consumer]
-    return (
-        yield from give_back_claims(queues, [*own, *(each for each in named if each not in own)])
-    )
+    own_first = sorted(named, key=lambda claim: claim[1].rsplit(":", 2)[0] != consumer)
+    return (yield from give_back_claims(queues, own_first))
 
 
 def give_back_claims(
@@ -125,7 +123,7 @@ def expire(queues: TopicQueues, slots: Iterable[int]) -> Conversation[int]:
         expired = _named(left, [reply[1:] for reply in replies])
         given_back = yield from give_back_claims(queues, expired)
         moved += sum(given_back.values())
-        # Once more: what was given back may have been all that a consumer held.
+        # A consumer whose last messages were just given back can be forgotten only by another call.
         more = {slot for slot, reply in zip(left, replies, strict=True) if reply[0]}
         left = [slot for slot in left if slot in more or given_back.get(slot)]
     return moved

@@ -200,7 +200,7 @@ class QueueHistory(RuleBasedStateMachine):
 
     @rule(max_retries=st.sampled_from([0, 1, 2, 16]))
     def alter(self, max_retries):
-        """Claims that there are keep the number of retries of their time."""
+        """A claim keeps the number of retries that the topic had when the claim was made."""
         firsts = {c for c, at in self.model.store.items() if at is FAR or at > LONGEST_RETRY}
         firsts |= {c for c, held in self.model.prepare.items() if held.score > LONGEST_RETRY}
         self.renewed |= firsts

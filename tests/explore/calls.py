@@ -31,7 +31,7 @@ Ask = Callable[[TopicQueues, tuple[str, ...]], Request[Any]]
 class Knows(StrEnum):
     """Which claims of the slot a caller names: those there are, none, or those of an earlier time.
 
-    The last names every claim there can be, but for the first one that holds messages.
+    The last one names all claims that are possible, except the first one that holds messages.
     """
 
     ALL = "all"
