@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"rmq needs {error.name}: pip install 'rmq-spark[cli]'", file=sys.stderr)  # noqa: T201
         return exit_codes.FAILED
-    _log_outages()
+    _log_to_stderr()
     code = _run(app, arguments)
     try:
         sys.stdout.flush()
@@ -33,17 +33,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _log_outages() -> None:
-    """Log to stderr only that a call to Redis is retried. ``_run`` prints a lasting error."""
+def _log_to_stderr() -> None:
+    """Log to stderr that a call to Redis is retried, and why ``rmq metrics`` lacks a queue.
+
+    Nothing else: ``_run`` prints a lasting error.
+    """
     for name in ("rmq_spark", "kazoo"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    outages = logging.getLogger("rmq_spark.transport.server")
-    outages.setLevel(logging.WARNING)
-    if not outages.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        outages.addHandler(handler)
-        outages.propagate = False
+    for name in ("rmq_spark.transport.server", "rmq_spark.metrics.queues"):
+        log = logging.getLogger(name)
+        log.setLevel(logging.WARNING)
+        if not log.handlers:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            log.addHandler(handler)
+            log.propagate = False
 
 
 def _run(app: Callable[..., object], arguments: Sequence[str] | None) -> int:

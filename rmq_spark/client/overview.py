@@ -1,10 +1,11 @@
 """The state of all topics at one moment, for people and for programs that collect metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.errors import ScriptFailed, ServerError, WrongKeyType
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ConsumerSeen, Figures
 from rmq_spark.topics.definition import group_text
@@ -41,16 +42,33 @@ class Row:
         return None if first is None else max(0, self.now_ms - first)
 
 
-def look(broker: Broker, names: Sequence[str] | None = None) -> list[Row]:
-    """Return a row for each group of all topics, or of the topics in ``names`` that exist."""
+def look(
+    broker: Broker,
+    names: Sequence[str] | None = None,
+    failed: Callable[[Queue, ServerError], None] | None = None,
+) -> list[Row]:
+    """Return a row for each group of all topics, or of the topics in ``names`` that exist.
+
+    failed: called with a queue whose keys cannot be read (of another version, or of another type)
+    and the error, which is raised without it; the queue then has no row.
+    """
     rows = []
     for topic in broker.topics(lambda name: names is None or not names or name in names):
         for group in topic.groups:
             # Not Broker.queue, which would fail if the topic was deleted in the meantime.
             queue = Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
-            now_ms = queue.now_ms()
-            known = queue.ask(reading.consumers, now_ms)
-            consumers = [seen for seen in known if seen.ms_ago < CONSUMER_SEEN_MS]
-            name, figures = group_text(group), queue.figures()
-            rows.append(Row(topic.name, name, figures, topic.exclusive, consumers, now_ms))
+            try:
+                rows.append(_row(queue))
+            except (ScriptFailed, WrongKeyType) as error:
+                if failed is None:
+                    raise
+                failed(queue, error)
     return rows
+
+
+def _row(queue: Queue) -> Row:
+    topic, now_ms = queue.definition, queue.now_ms()
+    known = queue.ask(reading.consumers, now_ms)
+    consumers = [seen for seen in known if seen.ms_ago < CONSUMER_SEEN_MS]
+    name, figures = group_text(queue.keys.group), queue.figures()
+    return Row(topic.name, name, figures, topic.exclusive, consumers, now_ms)

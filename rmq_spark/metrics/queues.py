@@ -12,7 +12,9 @@ from prometheus_client.registry import Collector
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.overview import Row, look
+from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption, RmqError
+from rmq_spark.topics.definition import group_text
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +25,7 @@ class QueueCollector(Collector):
     """A collector for prometheus-client. Register it, or pass it to ``serve``.
 
     connect: connects to Redis, on the first request. If Redis does not answer, rmq_up is 0 and the
-    other metrics are left out.
+    other metrics are left out. A queue whose keys cannot be read is left out; a warning names it.
     """
 
     def __init__(self, connect: Callable[[], Broker]) -> None:
@@ -38,7 +40,7 @@ class QueueCollector(Collector):
         """Count all metrics now."""
         try:
             self._broker = self._broker or self._connect()
-            rows = look(self._broker)
+            rows = look(self._broker, failed=_warn_of)
         except RmqError as error:
             _log.warning("rmq: no metrics of queues: %s", error)
             yield _up(0)
@@ -61,6 +63,11 @@ class QueueCollector(Collector):
             "Consumers that were seen within a minute",
             lambda row: len(row.consumers),
         )
+
+
+def _warn_of(queue: Queue, error: RmqError) -> None:
+    topic, group = queue.definition.name, group_text(queue.keys.group)
+    _log.warning("rmq: no metrics of topic %s, group %s: %s", topic, group, error)
 
 
 def _up(value: int) -> GaugeMetricFamily:

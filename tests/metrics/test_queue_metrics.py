@@ -80,6 +80,25 @@ def test_a_topic_that_goes_is_told_no_more(broker, samples):
     assert samples() == {("rmq_up", ()): 1}
 
 
+def test_a_queue_that_cannot_be_read_hides_no_other_and_is_named_with_the_reason(
+    broker, samples, caplog
+):
+    broker.create("Orders", "FixedTime", 4, groups=["", "audit"])
+    broker.create("Mails", "FixedTime", 4)
+    orders = broker.queue("Orders")
+    version_2 = "2 1700000000 1 0 0 0 1700000000000 0"
+    broker.server.client.hset(orders.keys.claims(1), "clerk:1:0", version_2)
+    broker.server.client.set(broker.queue("Mails").keys.store(0), "not a sorted set")
+    found = samples()
+    assert found["rmq_up", ()] == 1
+    assert ("rmq_due_messages", of("Orders", "audit")) in found
+    assert ("rmq_due_messages", of("Orders")) not in found
+    assert ("rmq_due_messages", of("Mails")) not in found
+    assert "no metrics of topic Orders, group default" in caplog.text
+    assert "rmq upgrade" in caplog.text
+    assert "no metrics of topic Mails, group default" in caplog.text
+
+
 def test_a_redis_that_does_not_answer_is_down_and_comes_up_again(own_redis):
     broker = connect(own_redis.url, patience_s=0.1)
     registry = CollectorRegistry()
