@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def report(spark: SparkSession, given: argparse.Namespace) -> str:
     """Append the figures of the chosen topics. Return how many rows there are, as text."""
     with broker_of(given) as broker:
-        rows = [row for row in look(broker) if given.topics.fullmatch(row.topic)]
+        chosen = [topic.name for topic in broker.topics(given.topics.fullmatch)]
+        rows = look(broker, chosen) if chosen else []  # no names would stand for all topics
     options = place_options(given)
     if given.format in FILES:
         # Each run has its own folder: two writers in one folder would remove each other's files.

@@ -125,6 +125,17 @@ def test_reports_as_files_are_one_table(trade):
     assert all(row.oldest_due.timestamp() <= before for row in table.collect())
 
 
+def test_a_topic_that_is_not_asked_for_is_not_read(trade):
+    trade.orders(["a"])
+    trade.broker.create("Mails", "FixedTime", slot_amount=1)
+    keys = trade.broker.queue("Mails").keys
+    version_2 = "2 1700000000 1 0 0 0 1700000000000 0"
+    trade.broker.server.client.hset(keys.claims(0), "clerk:1:0", version_2)
+    report = ("report", "--to", "parquet", "--path", trade.folder / "report", "--topics")
+    assert trade.job(*report, "Ord.*") == "1 rows appended"
+    assert trade.job(*report, "Nothing") == "0 rows appended"
+
+
 def test_no_topics_are_no_rows(trade):
     report = ("report", "--to", "parquet", "--path", trade.folder / "report")
     assert trade.job(*report) == "0 rows appended"
