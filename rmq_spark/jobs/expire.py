@@ -4,9 +4,10 @@ import argparse
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.errors import ScriptFailed, WrongKeyType
 from rmq_spark.jobs.chosen_topics import add_topics, broker_of
 from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.program import Job
+from rmq_spark.jobs.program import Job, JobFailed
 from rmq_spark.topics.definition import TopicDefinition
 
 DESCRIPTION = """\
@@ -24,18 +25,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def expire(given: argparse.Namespace) -> str:
-    """Give back messages whose lease has expired. Return a line for each topic."""
+    """Give back messages whose lease has expired. Return a line for each topic.
+
+    Raises JobFailed, with the lines, if topics cannot be read; all others are then done.
+    """
+    lines, failed = [], False
     with broker_of(given) as broker:
-        lines = [_expire(broker, topic) for topic in broker.topics(given.topics.fullmatch)]
-    return "\n".join(lines) or "No topic matches."
+        for topic in broker.topics(given.topics.fullmatch):
+            try:
+                lines.append(f"{topic.name}: {_expire(broker, topic):,} messages given back")
+            except (ScriptFailed, WrongKeyType) as error:
+                failed = True
+                lines.append(f"{topic.name}: {error}")
+    text = "\n".join(lines) or "No topic matches."
+    if failed:
+        raise JobFailed(text)
+    return text
 
 
-def _expire(broker: Broker, topic: TopicDefinition) -> str:
-    given_back = sum(
+def _expire(broker: Broker, topic: TopicDefinition) -> int:
+    return sum(
         Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group).expire()
         for group in topic.groups
     )
-    return f"{topic.name}: {given_back:,} messages given back"
 
 
 JOB = Job("expire", DESCRIPTION, add_arguments, expire)

@@ -46,7 +46,7 @@ class Job:
 
 
 class JobFailed(RmqError):
-    """An error for a job that cannot go on, although its arguments are right."""
+    """An error for a job that cannot do all its work, although its arguments are right."""
 
 
 class Ending:

@@ -2,9 +2,12 @@
 
 import time
 
+import pytest
+
 from rmq_spark.client import Message
 from rmq_spark.jobs import expire
 from rmq_spark.jobs.commands import new_parser
+from rmq_spark.jobs.program import JobFailed
 
 
 def kill(trade, *contents):
@@ -92,6 +95,25 @@ def test_what_a_dead_consumer_holds_is_given_back_in_all_groups(trade):
     told = expire.expire(given)
     assert told == "Orders: 0 messages given back"
     assert [consumer.queue.figures().prepare.count for consumer in consumers] == [0, 0]
+
+
+def test_a_topic_that_cannot_be_read_keeps_no_other_from_giving_back(trade):
+    trade.broker.create("Mails", "FixedTime", slot_amount=1)
+    keys = trade.broker.queue("Mails").keys
+    version_2 = "2 1700000000 1 0 0 0 1700000000000 0"
+    trade.broker.server.client.hset(keys.claims(0), "clerk:1:0", version_2)
+    trade.orders(["a"])
+    consumer = trade.broker.consumer("Orders", "gone", visibility_timeout="1s")
+    assert len(consumer.poll()) == 1
+    while not consumer.queue.figures().prepare.due:
+        time.sleep(0.05)
+    with pytest.raises(JobFailed) as failure:
+        expire.expire(new_parser().parse_args(["expire", *trade.redis]))
+    mails, orders = str(failure.value).splitlines()
+    assert mails.startswith("Mails: ")
+    assert "rmq upgrade" in mails
+    assert orders == "Orders: 1 messages given back"
+    assert consumer.queue.figures().prepare.count == 0
 
 
 def test_the_figures_of_all_topics_are_appended_to_a_table_of_postgresql(trade):
