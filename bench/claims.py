@@ -111,12 +111,12 @@ def content(number: int) -> str:
 
 
 def score(topic_type: str, number: int) -> int:
-    """The score in the store: a due time of its own, or one that all messages share."""
-    return 1_000_000 + number if topic_type == "FixedTime" else 1_000_000
+    """A due time of its own, or one that all messages share, with as many digits as theirs."""
+    return 1_000_000 + number if topic_type == "FixedTime" else 1_800_000_000_000
 
 
 def message(topic_type: str, number: int) -> rmq_spark.Message:
-    """A message whose score in the store is that of score(), or a time all messages share."""
+    """A message that is due at score(), or in an hour like all others."""
     if topic_type == "FixedTime":
         return rmq_spark.Message(content(number), fixed_time=score(topic_type, number))
     return rmq_spark.Message(content(number), time_range=HOUR_MS)

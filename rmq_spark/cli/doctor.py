@@ -18,7 +18,7 @@ from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_table
 from rmq_spark.cli.session import Session, session_of
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.claim_keys import outdated_claims, stray_claims
+from rmq_spark.client.claim_keys import claim_keys, outdated_claims, stray_claims
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import queue_command
 from rmq_spark.errors import (
@@ -219,9 +219,11 @@ def _permissions(server: Server) -> Finding:
 def _claims(session: Session) -> Finding:
     """Check that every claim in progress can be settled by this version."""
     try:
-        queues = list(_all_queues(session.broker()))
+        broker = session.broker()
+        queues = list(_all_queues(broker))
         outdated = [queue for queue in queues if outdated_claims(queue)]
-        stray = [queue for queue in queues if queue not in outdated and stray_claims(queue)]
+        keys = claim_keys(broker.server, broker.key_prefix)
+        stray = [queue for queue in queues if queue not in outdated and stray_claims(queue, keys)]
     except ServerRefused:
         return Finding("Claims", SKIP, "this user may not run SCAN and HGETALL")
     except RmqError as error:

@@ -1,7 +1,6 @@
 """Commands that repair queues: they requeue, purge and expire messages."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -31,7 +30,7 @@ from rmq_spark.cli.chosen_messages import (
     times_of,
 )
 from rmq_spark.cli.message_values import given_types, message_with, parse_values, require_value
-from rmq_spark.cli.output import confirm, messages_text, print_result
+from rmq_spark.cli.output import confirm, messages_text, print_remark, print_result
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.claim_keys import give_back_strays
 from rmq_spark.client.messages import contents_by_slot, requeue_score
@@ -135,8 +134,13 @@ def expire(
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
     given_back = queue.expire()
-    with suppress(ServerRefused):  # a user may do without the command SCAN
+    try:
         given_back += give_back_strays(queue)
+    except ServerRefused:
+        print_remark(
+            "Claims whose record was deleted by hand were not looked for: this Redis user may not "
+            "run SCAN and EXISTS"
+        )
     text = f"{topic}: {messages_text(given_back)} given back"
     print_result(as_json, text, topic=topic, messages=given_back)
 

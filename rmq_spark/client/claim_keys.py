@@ -4,24 +4,30 @@ A claim's key loses its record only by hand. Its messages are then in no queue: 
 """
 
 import re
+from collections.abc import Iterable
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.protocol import returning
 from rmq_spark.protocol.calls import fields_of
 from rmq_spark.protocol.claims import RECORD_VERSION
+from rmq_spark.transport.server import Server
 
 _CLAIM_NAME = re.compile(r"[^:]+:\d+:\d+")
 
 
-def stray_claims(queue: Queue) -> list[tuple[int, str]]:
+def claim_keys(server: Server, key_prefix: str) -> list[str]:
+    """List the keys of the claims of all topics. Looks through all keys of the database."""
+    return list(server.keys_like(f"{_escaped(key_prefix)}prepare_*"))
+
+
+def stray_claims(queue: Queue, keys: Iterable[str]) -> list[tuple[int, str]]:
     """Find the claims of a consumer group that have a key, but no record. Returns slots and names.
 
-    Looks through all keys of the database.
+    keys: those that claim_keys lists.
     """
-    keys, server = queue.keys, queue.server
-    slots = {keys.claim(slot, ""): slot for slot in queue.slots}
+    slots = {queue.keys.claim(slot, ""): slot for slot in queue.slots}
     found = []
-    for key in server.keys_like(f"{_escaped(queue.key_prefix)}prepare_*"):
+    for key in keys:
         beginning, colon, name = _split(key)
         slot = slots.get(beginning + colon)
         if slot is not None and _CLAIM_NAME.fullmatch(name):
@@ -30,13 +36,16 @@ def stray_claims(queue: Queue) -> list[tuple[int, str]]:
     strays = sorted((slot, name) for slot, name in found if name.encode() not in known[slot])
     # A claim that was committed in the meantime has lost its key as well.
     return [
-        (slot, name) for slot, name in strays if server.command("EXISTS", keys.claim(slot, name))
+        (slot, name)
+        for slot, name in strays
+        if queue.server.command("EXISTS", queue.keys.claim(slot, name))
     ]
 
 
 def give_back_strays(queue: Queue) -> int:
     """Give back the messages of all stray claims, as if nobody had got them. Return how many."""
-    return sum(queue.ask(returning.give_back_claims, stray_claims(queue)).values())
+    strays = stray_claims(queue, claim_keys(queue.server, queue.key_prefix))
+    return sum(queue.ask(returning.give_back_claims, strays).values())
 
 
 def outdated_claims(queue: Queue) -> int:

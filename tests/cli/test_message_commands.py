@@ -256,6 +256,20 @@ def test_expired_claims_are_given_back(rmq):
     assert rmq("expire", "Orders").out == "Orders: 1 message given back\n"
 
 
+def test_a_user_without_scan_is_told_what_expire_has_not_looked_for(rmq):
+    """It gives back what it can; claims without a record are found only among all keys."""
+    rmq.topic()
+    rules = ["on", ">secret", "~*", "&*", "+@all", "-scan"]
+    rmq.broker.server.client.execute_command("ACL", "SETUSER", "without-scan", *rules)
+    url = rmq.url.replace("redis://", "redis://without-scan:secret@")
+    done = rmq("expire", "Orders", url=url)
+    assert (done.code, done.out) == (0, "Orders: 0 messages given back\n")
+    assert done.err == (
+        "Claims whose record was deleted by hand were not looked for: this Redis user may not run "
+        "SCAN and EXISTS\n"
+    )
+
+
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_output_into_a_closed_pipe_ends_quietly(rmq, form):
     rmq.topic(slots=1).send([f"m{n}" * 50 for n in range(3000)], fixed_time=99)

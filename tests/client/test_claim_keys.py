@@ -3,7 +3,7 @@
 import pytest
 
 from rmq_spark.client import Broker
-from rmq_spark.client.claim_keys import give_back_strays, stray_claims
+from rmq_spark.client.claim_keys import claim_keys, give_back_strays, stray_claims
 from rmq_spark.client.consumer import Consumer
 from rmq_spark.errors import Lost, ScriptFailed
 from rmq_spark.protocol import claiming, reading
@@ -23,15 +23,19 @@ def strays(broker):
     return slot
 
 
+def strays_of(queue):
+    return stray_claims(queue, claim_keys(queue.server, queue.key_prefix))
+
+
 def test_only_a_claim_without_a_record_is_found(strays):
-    assert stray_claims(strays.queue) == [(0, "a:1:0")]
+    assert strays_of(strays.queue) == [(0, "a:1:0")]
 
 
 def test_its_messages_are_given_back_as_they_were(strays):
     assert give_back_strays(strays.queue) == 4
     waiting = [*range(4), *range(7, 10)]
     assert strays.store == {numbered(10)[n]: 1000 + n for n in waiting}
-    assert stray_claims(strays.queue) == []
+    assert strays_of(strays.queue) == []
     strays.check_conservation()
 
 
@@ -76,8 +80,8 @@ def test_other_topics_groups_and_prefixes_are_left_alone(broker, prefix, group):
     mine = broker.queue("T", group=group)
     for slot in mine.slots:
         broker.server.client.hdel(mine.keys.claims(slot), "c:1:0")
-    assert [name for _, name in stray_claims(mine)] == ["c:1:0"] * 2
-    assert [stray_claims(other) for other in queues if other.keys != mine.keys] == [[]] * 5
+    assert [name for _, name in strays_of(mine)] == ["c:1:0"] * 2
+    assert [strays_of(other) for other in queues if other.keys != mine.keys] == [[]] * 5
     assert give_back_strays(mine) == 6
     assert [slot.held for slot in mine.ask(reading.due, mine.slots, "d")] == [0, 0]
 
@@ -89,4 +93,4 @@ def test_messages_of_a_consumer_that_goes_on_are_not_strays(broker):
     with broker.consumer("T", "a") as consumer:
         assert isinstance(consumer, Consumer)
         consumer.poll(limit=2)
-        assert stray_claims(queue) == []
+        assert strays_of(queue) == []

@@ -1,10 +1,13 @@
 """The loop of a plain Python program: take, work, commit."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ExclusiveSlot, InvalidOption, Lost, Superseded, UnknownTopic
 from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol.calls import Call
 from rmq_spark.protocol.claims import ClaimRequest
 
 from ..logs import logged
@@ -192,6 +195,25 @@ def test_consumers_share_a_topic_and_one_name_serves_many_topics_and_groups(brok
         batch = consumer.poll()
         assert contents(batch) == numbered(3)
         assert batch.commit() == 3
+
+
+def test_claims_of_others_cost_no_round_trip(broker, topic, monkeypatch):
+    """The figures that a poll begins with name them."""
+    scripts, held, pipeline = [], 0, broker.server.pipeline
+    with ExitStack() as consumers:
+        for name in "abc":
+            topic.send(numbered(50), fixed_time=1000)
+            held += len(consumers.enter_context(broker.consumer("T", name)).poll(limit=8))
+        topic.send(numbered(50), fixed_time=1000)  # also what they hold
+        last = consumers.enter_context(broker.consumer("T", "d"))
+
+        def noted(calls):
+            scripts.append({call.script for call in calls if isinstance(call, Call)})
+            return pipeline(calls)
+
+        monkeypatch.setattr(broker.server, "pipeline", noted)
+        assert len(last.poll()) == 50 - held
+    assert scripts.count({"claim"}) == 1
 
 
 def test_a_renewed_lease_is_not_taken(broker, topic):
