@@ -96,7 +96,7 @@ if not record and not header.paused then
   for _, key in ipairs({own, part}) do
     if redis.call('EXISTS', key) == 1 then
       return redis.error_reply('RMQ_STRAYCLAIM the key ' .. key .. ' holds messages of a claim '
-        .. 'whose record is gone. Give them back: rmq expire')
+        .. 'whose record is gone. Give them back: rmq expire TOPIC')
     end
   end
 end

@@ -29,7 +29,7 @@ local function parse_record(claims, name, text)
   if not made or not consumer then
     return nil, redis.error_reply('RMQ_VERSION the record ' .. name .. ' in ' .. claims
       .. ' was written by another version of rmq-spark: ' .. text
-      .. '. Give back what that version has claimed: rmq upgrade')
+      .. '. Give back what that version has claimed: rmq upgrade TOPIC, or all that rmq doctor names')
   end
   return {name = name, consumer = consumer, seq = tonumber(seq), ordinal = tonumber(ordinal),
     made = tonumber(made), run = tonumber(run), deadline = tonumber(deadline),

@@ -180,7 +180,8 @@ class ClaimRecord:
         if version != RECORD_VERSION:
             raise ScriptFailed(
                 f"The record of claim {name.decode()} was written by another version of rmq-spark. "
-                "Give back what that version has claimed: rmq upgrade."
+                "Give back what that version has claimed: rmq upgrade TOPIC, or all that rmq "
+                "doctor names."
             )
         return ClaimRecord(name.decode(), *map(int, numbers))
 
