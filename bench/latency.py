@@ -35,7 +35,6 @@ RATES = (1_000, 20_000)
 SLOTS = 64
 AHEAD_S = 2.0  # messages are stored so long before they are due
 SEND_EVERY_S = 0.25
-WARM_UP_BATCHES = 20
 START_S = 30.0  # at most, until a query's first batch
 TARGETS = {1_000: 1.5}
 
@@ -56,8 +55,8 @@ def send_ahead(url: str, rate: int) -> None:
         time.sleep(SEND_EVERY_S)
 
 
-def latencies_ms(frame: DataFrame, seconds: float) -> Any:
-    """Of all rows that arrived within these seconds."""
+def latencies_ms(frame: DataFrame, length: argparse.Namespace) -> Any:
+    """Of all rows that arrived, after the first batches, within some seconds."""
     found: list[Any] = []
     enough = threading.Event()
     begin = [math.inf]
@@ -65,24 +64,24 @@ def latencies_ms(frame: DataFrame, seconds: float) -> Any:
     def collect(batch: DataFrame, number: int) -> None:
         due = batch.select("content", "dueTime").toArrow().column("dueTime")
         now = time.time()
-        if number == WARM_UP_BATCHES:
+        if number == length.warmup:
             begin[0] = now
-        if number > WARM_UP_BATCHES and len(due):
+        if number > length.warmup and len(due):
             found.append(now * 1000 - due.cast("int64").to_numpy() / 1000)
-        if now > begin[0] + seconds:
+        if now > begin[0] + length.seconds:
             enough.set()
 
     with tempfile.TemporaryDirectory(prefix="rmq-bench-") as checkpoint:
         query = (
             frame.writeStream.foreachBatch(collect).option("checkpointLocation", checkpoint).start()
         )
-        if not enough.wait(4 * (START_S + seconds)):
+        if not enough.wait(4 * (START_S + length.seconds)):
             raise SystemExit(f"too few batches: {query.lastProgress}, {query.exception()}")
         query.stop()
     return np.concatenate(found)
 
 
-def of_rmq(spark: SparkSession, server: LocalRedis, rate: int, seconds: float) -> Any:
+def of_rmq(spark: SparkSession, server: LocalRedis, rate: int, length: argparse.Namespace) -> Any:
     """Latencies of messages."""
     redis.Redis(port=server.port).flushdb()
     rmq_spark.connect(server.url).create("Bench", "FixedTime", SLOTS)
@@ -92,20 +91,20 @@ def of_rmq(spark: SparkSession, server: LocalRedis, rate: int, seconds: float) -
     sender.start()
     try:
         options = {"redis.url": server.url, "topic": "Bench"}
-        return latencies_ms(spark.readStream.format("rmq").options(**options).load(), seconds)
+        return latencies_ms(spark.readStream.format("rmq").options(**options).load(), length)
     finally:
         sender.terminate()
         sender.join()
 
 
-def of_clock(spark: SparkSession, rate: int, seconds: float) -> Any:
+def of_clock(spark: SparkSession, rate: int, length: argparse.Namespace) -> Any:
     """Latencies of the floor."""
-    return latencies_ms(spark.readStream.format("clock").option("rate", rate).load(), seconds)
+    return latencies_ms(spark.readStream.format("clock").option("rate", rate).load(), length)
 
 
 def main() -> None:
     """Measures, and writes latency.json and latency.md."""
-    arguments = arguments_of(__doc__, seconds=15, rounds=3).parse_args()
+    arguments = arguments_of(__doc__, seconds=15, warmup=20, rounds=3).parse_args()
     report = Report.of("latency", __doc__)
     with session() as spark, LocalRedis(arguments.redis, {"appendonly": "no"}) as server:
         spark.dataSource.register(ClockSource)
@@ -124,8 +123,8 @@ def measure(
     """Messages and the floor in turns."""
     ours, floor = [], []
     for _ in range(arguments.rounds):
-        ours.append(of_rmq(spark, server, rate, arguments.seconds))
-        floor.append(of_clock(spark, rate, arguments.seconds))
+        ours.append(of_rmq(spark, server, rate, arguments))
+        floor.append(of_clock(spark, rate, arguments))
     for percent in (50, 99):
         report.add(
             Figure(

@@ -51,15 +51,16 @@ def test_a_bench_writes_its_figures_with_machine_and_versions(tmp_path):
 @pytest.mark.parametrize(
     ("name", "size"),
     [
-        ("latency", "--seconds=1"),
-        ("receive", "--messages=3000"),
-        ("each_message", "--messages=500"),
+        ("latency", ["--seconds=1", "--warmup=2"]),
+        ("receive", ["--messages=3000"]),
+        ("each_message", ["--messages=500"]),
     ],
+    ids=lambda value: value if isinstance(value, str) else "small",
 )
 def test_a_bench_with_spark_runs_from_anywhere(tmp_path, name, size):
     """Spark's workers find none of the modules beside it."""
     more = quick_spark.java_variables()
-    done = run(name, size, "--rounds=1", f"--results={tmp_path}", **more)
+    done = run(name, *size, "--rounds=1", f"--results={tmp_path}", **more)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / f"{name}.json").read_text())["figures"]
 

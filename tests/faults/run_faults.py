@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,9 +50,16 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--times={chosen.times}: a fault is injected into 3 phases, so 3 or more.")
     if chosen.messages < 200 * chosen.times:
         parser.error(f"--messages={chosen.messages}: needed are {200 * chosen.times} or more.")
+    if chosen.markdown and not has_marks(chosen.markdown):
+        parser.error(f"--markdown={chosen.markdown}: needed is a file with {BEGIN} and {END}.")
     if not cells_of(chosen):
         parser.error(f"--sink={' '.join(chosen.sink)}: none of these faults is tried on it.")
     return chosen
+
+
+def has_marks(page: Path) -> bool:
+    """Whether a page has a place for the table."""
+    return page.is_file() and [page.read_text().count(mark) for mark in (BEGIN, END)] == [1, 1]
 
 
 def cells_of(chosen: argparse.Namespace) -> list[tuple[Fault, str]]:
@@ -106,16 +114,15 @@ class Round:
 
     def _in_lanes(self, work: Callable[[Lane], None], lanes: int) -> None:
         made = [Lane(self.folder / f"lane-{number}", self.settings) for number in range(lanes)]
-        threads = [threading.Thread(target=work, args=(lane,), daemon=True) for lane in made]
-        try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        except BaseException:  # interrupted: nothing may go on behind our back
-            for lane in made:
-                lane.abandon()
-            raise
+        with ThreadPoolExecutor(lanes) as pool:
+            try:
+                running = [pool.submit(work, lane) for lane in made]
+                for lane_over in as_completed(running):
+                    lane_over.result()
+            except BaseException:  # interrupted, or a lane failed: none may go on
+                for lane in made:
+                    lane.abandon()
+                raise
 
     def _cell(self, lane: Lane, fault: Fault, sink: str) -> Verdict:
         place = self.folder / f"{fault.name}-{sink}"

@@ -5,12 +5,38 @@ import pytest
 from .. import servers
 from ..processes import PROC
 from .injections import FAULTS
-from .run_faults import Round
+from .run_faults import Round, arguments
 
 SMALL = (
     *(("drop", "parquet"), ("redis-kill", "keyed"), ("worker-kill", "parquet")),
     *(("fallback-rdb", "twice"), ("fallback-replica", "parquet")),
 )
+
+
+class BrokenRound(Round):
+    """A round whose first cell cannot be run."""
+
+    def _cell(self, lane, fault, sink):
+        raise OSError("no space left")
+
+
+def test_a_round_that_cannot_go_on_is_no_success(tmp_path):
+    """A lane that ended by an error once left its cells out, and the rest had `0 failed`."""
+    wanted = [(FAULTS[0], sink) for sink in FAULTS[0].sinks]
+    with pytest.raises(OSError, match="no space left"):
+        BrokenRound(tmp_path).run(wanted)
+
+
+@pytest.mark.parametrize("text", [None, "", "<!-- faults: begin -->"])
+def test_a_page_without_a_place_for_the_table_is_refused_before_the_first_cell(
+    tmp_path, capsys, text
+):
+    page = tmp_path / "page.md"
+    if text is not None:
+        page.write_text(text)
+    with pytest.raises(SystemExit):
+        arguments(["--markdown", str(page)])
+    assert f"--markdown={page}: needed is a file with <!-- faults" in capsys.readouterr().err
 
 
 @pytest.mark.long
