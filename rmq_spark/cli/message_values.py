@@ -1,11 +1,12 @@
 """The value that orders a message in its topic: a time range, a fixed time or a priority."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from rmq_spark.cli.output import without_none
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import InvalidMessage
+from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.options.topic_options import VALUES
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsers import ACCEPTED_RELATIVE, moment_or_relative
@@ -37,6 +38,19 @@ def parse_values(queue: Queue, given: dict[TopicType, str]) -> dict[str, int]:
         ).parse(text)
         for of_type, text in given.items()
     }
+
+
+def refuse_other_values(topic: TopicDefinition, given: Iterable[TopicType], done: str) -> None:
+    """Raise InvalidOption if a value of another type than the topic's is given.
+
+    done: what the command would have done, for the error, such as "sent".
+    """
+    others = [_flag(of_type) for of_type in given if of_type != topic.type]
+    if others:
+        raise InvalidOption(
+            f"{', '.join(others)} is not for topic {topic.name}, which is {topic.type}. Accepted: "
+            f"{_flag(topic.type)}. Nothing was {done}."
+        )
 
 
 def message_with(values: dict[str, int]) -> Message:

@@ -29,7 +29,13 @@ from rmq_spark.cli.chosen_messages import (
     print_count,
     times_of,
 )
-from rmq_spark.cli.message_values import given_types, message_with, parse_values, require_value
+from rmq_spark.cli.message_values import (
+    given_types,
+    message_with,
+    parse_values,
+    refuse_other_values,
+    require_value,
+)
 from rmq_spark.cli.output import confirm, messages_text, print_remark, print_result
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.claim_keys import give_back_strays
@@ -69,7 +75,9 @@ def requeue(
     They are due at once unless an option sets a time. A Priority topic needs --priority.
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
-    values = message_with(parse_values(queue, given_types(time_range, priority, fixed_time)))
+    given = given_types(time_range, priority, fixed_time)
+    refuse_other_values(queue.definition, given, "requeued")
+    values = message_with(parse_values(queue, given))
     if queue.definition.type.requeue_value is None:
         require_value(queue.definition, values, "requeued")
     score = requeue_score(values, queue.definition, queue.now_ms())
@@ -83,6 +91,11 @@ def requeue(
     for by_slot in found:
         pairs = {s: [v for c in of_slot for v in (score, c)] for s, of_slot in by_slot.items()}
         requeued += queue.ask(sending.requeue, pairs)
+    if contents and not requeued:
+        print_remark(
+            "The dead queue does not hold them. If they were sent with a slot basis, add "
+            "--slot-basis; if another consumer group had them, --group."
+        )
     print_count(as_json, topic, requeued, "requeued")
 
 

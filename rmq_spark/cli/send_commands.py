@@ -17,7 +17,13 @@ from rmq_spark.cli.arguments import (
     Topic,
 )
 from rmq_spark.cli.chosen_messages import encoded, encoded_basis, print_count
-from rmq_spark.cli.message_values import given_types, message_with, parse_values, require_value
+from rmq_spark.cli.message_values import (
+    given_types,
+    message_with,
+    parse_values,
+    refuse_other_values,
+    require_value,
+)
 from rmq_spark.cli.output import print_result
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.broker import Broker
@@ -46,6 +52,7 @@ def send(
     """
     given = given_types(time_range, priority, fixed_time)
     queue = _queue_to_send_to(broker_of(context), topic, [*given])
+    refuse_other_values(queue.definition, given, "sent")
     values = parse_values(queue, given)
     require_value(queue.definition, message_with(values), "sent")
     basis = encoded_basis(slot_basis)

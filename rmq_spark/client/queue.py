@@ -57,6 +57,7 @@ class Queue:
             raise InvalidOption(
                 f"group={group_text(group)!r} is not a consumer group of topic {definition.name}. "
                 f"Accepted: {', '.join(map(group_text, definition.groups))}."
+                f"{' Name one of them.' if group == DEFAULT_GROUP else ''}"
             )
         self.server = server
         self.key_prefix = key_prefix

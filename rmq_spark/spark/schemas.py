@@ -54,7 +54,13 @@ def check_schema(schema: StructType, columns: StructType, whose: str) -> StructT
     offered["content"] += (BinaryType(),)
     for field in schema.fields:
         types = offered.get(field.name.lower())
-        if types is None or field.dataType not in types:
+        if types is not None and field.dataType not in types:
+            found = " or ".join(one.simpleString() for one in types)
+            raise InvalidOption(
+                f"The schema asks for {field.name} as {field.dataType.simpleString()}. Accepted: "
+                f"{found}. Cast it behind the read."
+            )
+        if types is None:
             accepted = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns.fields)
             raise InvalidOption(
                 f"The schema asks for {field.name} {field.dataType.simpleString()}, which {whose} "

@@ -127,6 +127,26 @@ def test_a_content_does_not_move_the_cursor(rmq):
     assert "\x1b" not in out
 
 
+@pytest.mark.parametrize("command", ["send", "requeue"])
+def test_a_value_of_another_type_is_refused_not_ignored(rmq, command):
+    queue = rmq.topic("Ranked", "Priority")
+    done = rmq(command, "Ranked", "m", "--priority", "20", "--time-range", "3s")
+    told = "--time-range is not for topic Ranked, which is Priority. Accepted: --priority. Nothing"
+    assert (done.code, told in done.err) == (2, True)
+    assert queue.figures().counters["accepted"] == 0
+
+
+def test_a_requeue_that_finds_nothing_says_where_to_look(rmq):
+    queue = rmq.topic(max_retries=0)
+    queue.send(["m"], fixed_time=99, slot_basis="customer 7")
+    rmq.broker.consumer("Orders", "clerk").poll().rollback()
+    done = rmq("requeue", "Orders", "m")
+    assert (done.code, done.out) == (3, "Orders: 0 messages requeued\n")
+    assert "add --slot-basis; if another consumer group had them, --group" in done.err
+    assert rmq("requeue", "Orders", "m", "--slot-basis", "customer 7").err == ""
+    assert queue.figures().dead.count == 0
+
+
 def test_a_value_that_a_topic_needs_and_does_not_get_is_named(rmq):
     rmq.topic("Ranked", "Priority")
     done = rmq("send", "Ranked", "m")
@@ -138,11 +158,11 @@ def test_a_value_that_a_topic_needs_and_does_not_get_is_named(rmq):
         True,
     )
     assert "a whole number, 17 to" in rmq("send", "Ranked", "m", "--priority", "3").err
-    assert (
-        "--time-range='soon' is not a duration"
-        in rmq("send", "Ranked", "m", "--time-range", "soon").err
-    )
-    assert "ISO 8601 with a zone" in rmq("send", "Ranked", "m", "--fixed-time", "soon").err
+    rmq.topic("Merged", "RangeMerge")
+    told = rmq("send", "Merged", "m", "--time-range", "soon").err
+    assert "--time-range='soon' is not a duration" in told
+    rmq.topic("Timed", "FixedTime")
+    assert "ISO 8601 with a zone" in rmq("send", "Timed", "m", "--fixed-time", "soon").err
 
 
 def test_other_queues_times_and_slots_are_looked_at(rmq):

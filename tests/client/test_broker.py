@@ -219,7 +219,7 @@ def test_a_group_the_topic_has_not_is_refused(broker):
 
 def test_a_topic_may_do_without_the_default_group(broker):
     broker.create("T", "FixedTime", 1, groups=("billing",))
-    with pytest.raises(InvalidOption):
+    with pytest.raises(InvalidOption, match=r"Accepted: billing\. Name one of them\."):
         broker.queue("T", group="default")
     queue = broker.queue("T", group="billing")
     assert queue.send([b"m"], fixed_time=1000).new == 1

@@ -275,19 +275,24 @@ def test_overwriting_is_refused_with_what_to_write(make, mode):
         getattr(source, make)(CONTENT, True)
 
 
+def test_a_schema_with_a_column_that_the_source_has_not_is_refused_with_those_it_has():
+    asked = StructType([StructField("value", StringType())])
+    with refused(
+        InvalidOption, "asks for value string", "dueTime timestamp", "content may be binary"
+    ):
+        check_schema(asked, SOURCE_SCHEMA, "the rmq source")
+
+
 @pytest.mark.parametrize(
-    "field",
+    ("field", "told"),
     [
-        StructField("value", StringType()),
-        StructField("content", IntegerType()),
-        StructField("slot", LongType()),
-        StructField("dueTime", LongType()),
+        (StructField("content", IntegerType()), "content as int. Accepted: string or binary."),
+        (StructField("slot", LongType()), "slot as bigint. Accepted: int."),
+        (StructField("dueTime", LongType()), "dueTime as bigint. Accepted: timestamp."),
     ],
 )
-def test_a_schema_with_what_the_source_has_not_is_refused_with_what_it_has(field):
-    with refused(
-        InvalidOption, f"asks for {field.name}", "dueTime timestamp", "content may be binary"
-    ):
+def test_a_schema_with_another_type_is_refused_with_the_one_that_the_column_has(field, told):
+    with refused(InvalidOption, f"asks for {told}"):
         check_schema(StructType([field]), SOURCE_SCHEMA, "the rmq source")
 
 

@@ -1,6 +1,7 @@
 """The columns of a DataFrame to write: where they are, and which values they accept."""
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,8 +63,10 @@ def locate_columns(schema: StructType, operation: str, takes: _ColumnRules) -> d
     for at, field in enumerate(schema.fields):
         name = proper.get(field.name.lower())
         if name is None:
+            near = get_close_matches(field.name.lower(), proper, 1)
+            meant = f"Did you mean {proper[near[0]]}? " if near else ""
             raise InvalidMessage(
-                f"Unknown column {field.name} for writing rmq with operation {operation}. "
+                f"Unknown column {field.name} for writing rmq with operation {operation}. {meant}"
                 f"Accepted: {', '.join(takes.columns)}. Drop it, or make it part of content."
             )
         types, accepted = COLUMNS[name]

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.remedies import describe_missing
 from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.columns import NOTHING_SENT, Rows
@@ -39,8 +40,8 @@ class SinkTopics:
             broker.definition(check_topic_name(name))
         elif options.topic_type is None and broker.find(name) is None:
             raise UnknownTopic(
-                f"The topic {name} does not exist yet. To create it with this write, add "
-                f'.option("topicType", ...), one of {", ".join(TOPIC_TYPES)}.'
+                f"{describe_missing(broker, name)} Correct the name; or, to create the topic with "
+                f'this write, add .option("topicType", ...), one of {", ".join(TOPIC_TYPES)}.'
             )
         return broker.define(name, options.topic_type, options.slot_amount, **options.settings)
 

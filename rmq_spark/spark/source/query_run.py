@@ -390,9 +390,9 @@ def _checked_run(runs: ConsumerRuns, queues: Iterable[Queue], start: Offset, rep
     if start.seq < committed or (not replays and start.seq < claimed):
         raise CheckpointRefused(
             f"The checkpoint stands at batch {start.seq} of topic {start.topic}, but its consumer "
-            f"has claimed batch {claimed} and committed batch {committed}. The checkpoint was "
-            "restored from a backup or copied. To continue would commit messages that nobody has "
-            "read. Use a new checkpointLocation. Messages in work are delivered again when their "
-            "lease ends."
+            f"has claimed batch {claimed} and committed batch {committed} (counted from 1; Spark "
+            "counts from 0). The checkpoint was restored from a backup or copied. To continue "
+            "would commit messages that nobody has read. Use a new checkpointLocation and a new "
+            "output folder. Messages in work are delivered again when their lease ends."
         )
     return max(header.run for header in headers)

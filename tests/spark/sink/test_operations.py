@@ -297,5 +297,5 @@ def test_a_number_of_retries_beyond_16_is_refused(rmq, retries):
 
 def test_a_first_write_without_a_type_says_what_to_add(rmq):
     schema = StructType().add("content", StringType())
-    with refused(UnknownTopic, "does not exist yet", '.option("topicType"', "RangeMerge"):
+    with refused(UnknownTopic, "does not exist on redis://", '.option("topicType"', "RangeMerge"):
         rmq.writer(schema, topic=rmq.name())
