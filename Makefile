@@ -38,7 +38,7 @@ test: ## try everything once on real servers, in 10 minutes on two cores; ARGS="
 
 test-all: ## run every test, as CI does; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 2 $(ARGS)
+	@$(PYTEST) -n 3 $(ARGS)
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment
