@@ -1,14 +1,14 @@
 -- Gives back the messages of one claim whose lease has expired, as if each were rolled back, and
 -- deletes its record. Without a record, which somebody has deleted by hand, nobody can commit the
 -- messages: they go back to the store as if nobody had got them.
--- KEYS: 1 store, 2 retry, 3 dead, 4 claims, 5 consumers, 6 stats, 7 the claim
+-- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 the claim
 -- ARGV: 1 the claim's name, 2 maxRetries, 3 backoff: waits in ms, separated by commas
 -- Returns the number of messages; 0 if the claim is gone, its lease was renewed, or it is empty. An
 --   empty claim is remembered: who lists the expired ones may have seen it before its last rollback.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 8192 messages.
 -- Effect: moves
-local claim, name = KEYS[7], ARGV[1]
+local claim, name = KEYS[8], ARGV[1]
 local UNDELIVERED = 0
 
 --- include full_server
@@ -35,6 +35,7 @@ redis.call('HDEL', slot.claims, name)
 if record.run == UNDELIVERED then
   return_undelivered(slot, record, items)
 else
-  return_messages(slot, terms, record, items, now)
+  local reason = record.deadline == LONG_PAST and GIVEN_BACK or LEASE_RAN_OUT
+  return_messages(slot, terms, record, items, now, function() return reason end)
 end
 return #items / 2

@@ -10,7 +10,6 @@
 local claims, consumers = KEYS[1], KEYS[2]
 local consumer, run, seq = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
---- include deadlines
 --- include enter
 --- include full_server
 --- include headers

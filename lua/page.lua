@@ -1,21 +1,21 @@
 -- Reads a page of one queue of one slot, in the order of its scores, without taking messages.
--- KEYS: 1 queue, or the messages of a claim
+-- KEYS: 1 queue, or the messages of a claim, 2 deaths for the dead queue
 -- ARGV: 1 lowest and 2 highest score, as ZCOUNT takes them, 3 score and 4 content of the entry
 --       after which to continue, both '' at the beginning, 5 entries at most, 6 bytes after which
 --       to stop
--- Returns {1 if there may be more, else 0; content, score, ...}. If the entry has left the queue, all
---   entries of its score come again.
+-- Returns {1 if there may be more, else 0; content, score, ...}, in the dead queue content, score, death,
+--   ... If the entry has left the queue, all entries of its score come again.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: ARGV 5 entries; ARGV 6 bytes and those of 8 more contents, which are read at once.
 -- Effect: reads
-local queue = KEYS[1]
+local queue, deaths = KEYS[1], KEYS[2]
 local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local most, enough_bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
 local READ_AT_ONCE = 8 -- the size of a content is known only after reading it
 
 --- include types
 
-local wrong = wrong_type(queue, 'zset')
+local wrong = wrong_type(queue, 'zset') or deaths and wrong_type(deaths, 'hash')
 if wrong then return wrong end
 
 local function below(score) return redis.call('ZCOUNT', queue, '-inf', '(' .. score) end
@@ -32,11 +32,20 @@ end
 
 local rank, past = first_rank(), redis.call('ZCOUNT', queue, '-inf', highest)
 local reply, read, bytes = {1}, 0, 0
+
+local function add(text)
+  reply[#reply + 1] = text
+  bytes = bytes + #text
+end
+
 while rank < past and read < most and bytes < enough_bytes do
   local last = math.min(past, rank + math.min(READ_AT_ONCE, read + 1), rank + most - read) - 1
-  for _, text in ipairs(redis.call('ZRANGE', queue, rank, last, 'WITHSCORES')) do
-    reply[#reply + 1] = text
-    bytes = bytes + #text
+  local items = redis.call('ZRANGE', queue, rank, last, 'WITHSCORES')
+  for i = 1, #items, 2 do
+    local death = deaths and (redis.call('HGET', deaths, items[i]) or '')
+    add(items[i])
+    add(items[i + 1])
+    if death then add(death) end
   end
   rank, read = last + 1, read + last + 1 - rank
 end

@@ -1,12 +1,12 @@
 -- Moves messages of one slot from the dead queue to the store, as first deliveries.
--- KEYS: 1 store, 2 retry, 3 dead, 4 stats
+-- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 stats
 -- ARGV: 1 whether scores are times that may have passed 0/1, 2 score in the store, above 16,
 --       content, score, content, ... as strings of MessagePack
 -- Returns the number of messages moved; contents that the dead queue does not hold are ignored.
 -- Errors: RMQ_WRONGTYPE, RMQ_BADSCORE
 -- Bound: what the caller sends, at most 2048 pairs.
 -- Effect: moves
-local store, retry, dead, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local store, retry, dead, deaths, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local can_be_past, asked = ARGV[1] == '1', {cmsgpack.unpack(ARGV[2])}
 
 --- include counters
@@ -14,7 +14,8 @@ local can_be_past, asked = ARGV[1] == '1', {cmsgpack.unpack(ARGV[2])}
 --- include time
 --- include types
 
-local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', stats, 'hash')
+local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', deaths, 'hash',
+  stats, 'hash')
 if wrong then return wrong end
 local lowest = math.huge
 for i = 1, #asked, 2 do
@@ -34,6 +35,7 @@ for i = 1, #asked, 2 do
   end
 end
 if #found == 0 then return 0 end
+redis.call('HDEL', deaths, unpack(found))
 local waiting = redis.call('ZREM', retry, unpack(found))
 local new = redis.call('ZADD', store, 'NX', unpack(scored)) - waiting
 count(stats, 'dueSince', change)

@@ -1,14 +1,15 @@
 -- Rolls back single messages of one claim: to the store, to the retry queue if they must wait, or
 -- to the dead queue if no retry is left. Leaves alone what the claim and run do not hold.
--- KEYS: 1 store, 2 retry, 3 dead, 4 claims, 5 consumers, 6 stats, 7 the claim
+-- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 the claim
 -- ARGV: 1 the claim's name, 2 run, 3 delay in ms or '' for the topic's backoff, 4 maxRetries,
---       5 backoff: waits in ms, separated by commas, 6.. contents
+--       5 backoff: waits in ms, separated by commas, 6 the number of contents, 7.. contents, and behind
+--       them the reasons: one for all contents, or one for each
 -- Returns {messages rolled back, messages left alone}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: what the caller sends, at most 2048 contents.
 -- Effect: moves
-local claim, name, run, delay_ms = KEYS[7], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local CONTENTS_FROM = 6
+local claim, name, run, delay_ms = KEYS[8], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local CONTENTS_FROM, named = 7, tonumber(ARGV[6])
 
 --- include records
 --- include retry_queue
@@ -22,21 +23,22 @@ local wrong = wrong_slot_type(slot) or wrong_type(claim, 'zset')
 if wrong then return wrong end
 local record, version = read_record(slot.claims, name)
 if version then return version end
-local named = #ARGV - CONTENTS_FROM + 1
 if not record or record.run ~= run or named == 0 then return {0, named} end
 
-local items, taken = {}, {}
-for k, score in ipairs(redis.call('ZMSCORE', claim, unpack(ARGV, CONTENTS_FROM))) do
+local last = CONTENTS_FROM + named - 1
+local items, taken, reasons = {}, {}, {}
+for k, score in ipairs(redis.call('ZMSCORE', claim, unpack(ARGV, CONTENTS_FROM, last))) do
   local content = ARGV[CONTENTS_FROM + k - 1]
   if score and not taken[content] then
     taken[content] = true
     taken[#taken + 1] = content
     items[#items + 1], items[#items + 2] = content, score
+    reasons[content] = ARGV[last + k] or ARGV[last + 1]
   end
 end
 if #taken == 0 then return {0, named} end
 redis.call('ZREM', claim, unpack(taken))
 record.held = record.held - #taken
 write_record(slot.claims, record)
-return_messages(slot, terms, record, items, now_ms(), delay_ms)
+return_messages(slot, terms, record, items, now_ms(), function(content) return reasons[content] end, delay_ms)
 return {#taken, named - #taken}

@@ -59,8 +59,9 @@ def requeue(queue, slot, contents, score):
     return queue.ask(sending.requeue, {slot: pairs})
 
 
-def rollback(queue, slot, claim_id, contents, delay_ms=None):
-    return queue.ask(returning.rollbacks, [Rollback(slot, claim_id, contents, delay_ms)])
+def rollback(queue, slot, claim_id, contents, delay_ms=None, reasons=()):
+    wanted = Rollback(slot, claim_id, contents, delay_ms, reasons)
+    return queue.ask(returning.rollbacks, [wanted])
 
 
 class Slot:
@@ -104,6 +105,7 @@ class Slot:
     def bury(self, *contents):
         """Puts contents into the DeadQueue."""
         self.redis.zadd(self.keys.dead(0), dict.fromkeys(contents, 1))
+        self.redis.hset(self.keys.deaths(0), mapping=dict.fromkeys(contents, "a Broken: by hand"))
         self.count("accepted", len(contents))
         self.count("dead", len(contents))
 
@@ -143,8 +145,8 @@ class Slot:
     def release(self, consumer="a", run=1):
         return self.queue.ask(claiming.release, [0], consumer, run)
 
-    def rollback(self, contents, claim_id="a:1:0:1", delay_ms=None):
-        return rollback(self.queue, 0, claim_id, contents, delay_ms)
+    def rollback(self, contents, claim_id="a:1:0:1", delay_ms=None, reasons=()):
+        return rollback(self.queue, 0, claim_id, contents, delay_ms, reasons)
 
     # -- looking
 
@@ -173,6 +175,11 @@ class Slot:
     @property
     def dead(self):
         return self.scores("dead")
+
+    @property
+    def deaths(self):
+        """Of each message in the DeadQueue: the consumer, a blank, the reason."""
+        return self.redis.hgetall(self.keys.deaths(0))
 
     @property
     def retries_left(self):
@@ -230,3 +237,4 @@ class Slot:
         stored, waiting, *held = pipeline.execute()
         assert counters["accepted"] == ends + stored + waiting + sum(held), (counters, held)
         assert held == [record.held for record in records.values()]
+        assert set(self.redis.hkeys(self.keys.deaths(0))) == set(self.dead)

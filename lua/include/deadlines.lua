@@ -1,12 +1,11 @@
 -- Sets new deadlines for the claims that a consumer holds in one slot.
--- Defines: LONG_PAST, set_deadlines
+-- Defines: set_deadlines
 --- include enter
 --- include full_server
 --- include headers
 --- include records
 --- include time
 --- include types
-local LONG_PAST = 1 -- so a released claim stays released if the server's clock steps back
 
 -- lease_ms: from now; 0 ends the leases. since: the batch before the first one. Returns the number
 -- of claims, or an error reply.

@@ -6,10 +6,11 @@
 --   it still has. moved: the retries that making it moved into the store. maxRetries: the topic's,
 --   when it was made. charged: the deliveries to newer runs since then. replayed: the run that listed
 --   it to replay its batch, 0 before. arrivals: those of the slot (counters.lua) when it was made.
--- Defines: HIGHEST_RETRY, record_name, write_record, read_record, read_records, retries_left,
+-- Defines: HIGHEST_RETRY, LONG_PAST, record_name, write_record, read_record, read_records, retries_left,
 --   keys_by_name
 local RECORD_VERSION = 3
 local HIGHEST_RETRY = 16 -- in a store, a score up to this is a number of retries left
+local LONG_PAST = 1 -- the deadline of a claim that its consumer gave up: past, whatever the clock does
 
 local function record_name(consumer, seq, ordinal)
   return consumer .. ':' .. seq .. ':' .. ordinal

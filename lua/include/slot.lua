@@ -3,11 +3,11 @@
 --- include types
 
 local function slot_of(keys)
-  return {store = keys[1], retry = keys[2], dead = keys[3], claims = keys[4], consumers = keys[5],
-    stats = keys[6]}
+  return {store = keys[1], retry = keys[2], dead = keys[3], deaths = keys[4],
+    claims = keys[5], consumers = keys[6], stats = keys[7]}
 end
 
 local function wrong_slot_type(slot)
   return wrong_type(slot.store, 'zset', slot.retry, 'zset', slot.dead, 'zset',
-    slot.claims, 'hash', slot.consumers, 'hash', slot.stats, 'hash')
+    slot.deaths, 'hash', slot.claims, 'hash', slot.consumers, 'hash', slot.stats, 'hash')
 end

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "send": send,
         "consume": read_commands.consume,
         "peek": read_commands.peek,
+        "dead": read_commands.dead,
         "due": due,
         "cancel": cancel,
         "requeue": repair_commands.requeue,

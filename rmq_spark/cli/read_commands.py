@@ -3,7 +3,7 @@
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Event
 from typing import Annotated, Any
@@ -37,8 +37,23 @@ from rmq_spark.topics.parsers import duration
 
 DEFAULT_SHOWN = 20
 MOST_SHOWN = 1_000_000  # the command holds all of them in memory
+Most = Annotated[
+    int, typer.Option("--max", "-n", min=1, max=MOST_SHOWN, help="Show at most this many.")
+]
 WAIT = Option("--wait", duration(0), "How long to wait for the first message", default="0s")
-_PEEKED = ("queue", "slot", "content", "due", "priority", "retries", "held since", "by", "died")
+_PEEKED = (
+    "queue",
+    "slot",
+    "content",
+    "due",
+    "priority",
+    "retries",
+    "held since",
+    "by",
+    "died",
+    "reason",
+)
+_DEAD = ("slot", "content", "died", "by", "reason")
 _CONSUMED = "{:>5}  {:<24}  {:>8}  {:>7}  {}"
 
 
@@ -46,9 +61,7 @@ def peek(
     context: typer.Context,
     topic: Topic,
     queues: Queues = QueueKind.STORE.value,
-    most: Annotated[
-        int, typer.Option("--max", "-n", min=1, max=MOST_SHOWN, help="Show at most this many.")
-    ] = DEFAULT_SHOWN,
+    most: Most = DEFAULT_SHOWN,
     slots: Slots = None,
     since: From = None,
     until: Until = None,
@@ -61,11 +74,42 @@ def peek(
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
     found = first_entries(pages_of(queue, queues, slots, times_of(queue, since, until)), most)
+    _show_entries(topic, found, as_json, _PEEKED, _entry_row)
+
+
+def dead(
+    context: typer.Context,
+    topic: Topic,
+    most: Most = DEFAULT_SHOWN,
+    slots: Slots = None,
+    since: From = None,
+    until: Until = None,
+    group: Group = DEFAULT_GROUP_TEXT,
+    as_json: Json = False,
+) -> None:
+    """Show dead messages, who had them last, and why they died.
+
+    They are sorted by slot and by the time of death. With --json, each message is one line. To
+    deliver them again, use rmq requeue; to delete them, rmq purge.
+    """
+    queue = broker_of(context).queue(topic, group=parse_group(group))
+    of_dead = pages_of(queue, QueueKind.DEAD.value, slots, times_of(queue, since, until))
+    _show_entries(topic, first_entries(of_dead, most), as_json, _DEAD, _dead_row)
+
+
+def _show_entries(
+    topic: str,
+    found: list[Entry],
+    as_json: bool,
+    columns: tuple[str, ...],
+    row_of: Callable[[Entry], tuple[Any, ...]],
+) -> None:
+    """Print messages of queues, as JSON or in a table with these columns."""
     if as_json:
         for entry in found:
             print_json(_entry_json(topic, entry))
     elif found:
-        print_table(_PEEKED, map(_entry_row, found))
+        print_table(columns, map(row_of, found))
     else:
         print_line("No message matches.")
     if not found:
@@ -267,6 +311,7 @@ def _entry_json(topic: str, entry: Entry) -> dict[str, Any]:
                 "preparedAt": time_json(entry.prepared_at_ms),
                 "consumer": entry.consumer,
                 "diedAt": time_json(entry.died_at_ms),
+                "reason": entry.reason,
             }
         ),
     }
@@ -283,4 +328,10 @@ def _entry_row(entry: Entry) -> tuple[Any, ...]:
         time_text(entry.prepared_at_ms),
         entry.consumer,
         time_text(entry.died_at_ms),
+        entry.reason,
     )
+
+
+def _dead_row(entry: Entry) -> tuple[Any, ...]:
+    died = time_text(entry.died_at_ms)
+    return entry.slot, content_text(entry.content), died, entry.consumer, entry.reason

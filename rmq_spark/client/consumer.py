@@ -9,13 +9,7 @@ from types import TracebackType
 
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import (
-    ConsumerMisused,
-    ExclusiveSlot,
-    InvalidOption,
-    Lost,
-    RmqError,
-)
+from rmq_spark.errors import ConsumerMisused, ExclusiveSlot, InvalidOption, Lost, RmqError
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
 from rmq_spark.protocol.chunks import chunks
@@ -30,6 +24,7 @@ from rmq_spark.protocol.claims import (
 from rmq_spark.protocol.names import ScopedName, claim_name
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.topics.reasons import parse_reason
 
 _log = logging.getLogger(__name__)
 
@@ -74,16 +69,22 @@ class Batch:
         return self._consumer.commit(self)
 
     def rollback(
-        self, messages: Iterable[Delivered] | None = None, *, delay: str | None = None
+        self,
+        messages: Iterable[Delivered] | None = None,
+        *,
+        delay: str | None = None,
+        reason: str | BaseException | None = None,
     ) -> int:
         """Roll back ``messages``, or the whole batch. The other messages still wait for commit.
 
         Messages are redelivered after ``delay`` (such as "30s"), or after the topic's backoff if
-        delay is None. A message without a retry left moves to the dead queue. Returns how many were
-        rolled back; messages whose lease has expired are not counted.
+        delay is None. A message without a retry left moves to the dead queue, which keeps the first
+        500 characters of ``reason``. Returns how many were rolled back; messages whose lease has
+        expired are not counted.
         """
         wait = None if delay is None else parse_duration_ms("delay", delay)
-        return self._consumer.rollback(self, self if messages is None else messages, wait)
+        wanted = self if messages is None else messages
+        return self._consumer.rollback(self, wanted, wait, parse_reason(reason))
 
     def mark_unread(self) -> None:
         """Mark the batch as unread, so that it costs no retry. For a consumer that only looks.
@@ -112,8 +113,8 @@ class Consumer:
                 for message in batch:
                     try:
                         bill(message.content)
-                    except Exception:
-                        batch.rollback([message], delay="30s")
+                    except Exception as error:
+                        batch.rollback([message], delay="30s", reason=error)
                 batch.commit()
 
     A batch that is not committed is given back when you take the next one or close the consumer.
@@ -301,15 +302,14 @@ class Consumer:
             self._check_is_held(batch, result.held | result.again, f"{done} are committed")
             return done
 
-    def rollback(self, batch: Batch, messages: Iterable[Delivered], delay_ms: int | None) -> int:
+    def rollback(
+        self, batch: Batch, messages: Iterable[Delivered], delay_ms: int | None, reason: str = ""
+    ) -> int:
         """Roll back messages. Return their number. delay_ms: None for the topic's backoff."""
         by_claim: dict[tuple[int, str], list[bytes]] = {}
         for message in messages:
             by_claim.setdefault((message.slot, message.claim_id), []).append(message.content)
-        wanted = [
-            Rollback(slot, claim_id, contents, delay_ms)
-            for (slot, claim_id), contents in by_claim.items()
-        ]
+        wanted = [Rollback(*claim, held, delay_ms, [reason]) for claim, held in by_claim.items()]
         with self._lock:
             self._refuse_unread(batch, "roll messages of it back")
             rolled_back = [

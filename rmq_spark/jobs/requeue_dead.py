@@ -19,7 +19,9 @@ They come back as first deliveries, due at once or when an option such as -o fix
 Choose messages with --where, --slots, --from and --until. It is safe to start the job again, or
 twice at once: it requeues the messages that are still dead.
 """
-_SEARCHED = "content BINARY, topic STRING, slot INT, diedAt TIMESTAMP"
+_SEARCHED = (
+    "content BINARY, topic STRING, slot INT, diedAt TIMESTAMP, consumer STRING, reason STRING"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--where",
         metavar="SQL",
-        help="requeue messages that meet a condition on content, slot and diedAt (default: all)",
+        help="requeue messages that meet a condition on content, slot, diedAt, consumer and reason "
+        "(default: all)",
     )
     parser.add_argument("--slots", help=SLOTS.plain_help)
     parser.add_argument("--from", dest="since", metavar="TIME", help=STARTING_TIME.plain_help)

@@ -48,6 +48,7 @@ class QueueCollector(Collector):
         yield _up(1)
         yield _messages(rows)
         yield _events(rows)
+        yield _deaths(rows)
         yield _gauge(
             rows, "rmq_due_messages", "Messages that may be delivered now", lambda r: r.due
         )
@@ -89,6 +90,16 @@ def _events(rows: list[Row]) -> CounterMetricFamily:
     for row in rows:
         for event, count in row.figures.counters.items():
             family.add_metric([row.topic, row.group, event], count)
+    return family
+
+
+def _deaths(rows: list[Row]) -> CounterMetricFamily:
+    family = CounterMetricFamily(
+        "rmq_deaths", "Messages that died, by class of the reason", labels=[*_OF_GROUP, "reason"]
+    )
+    for row in rows:
+        for reason, count in row.figures.deaths.items():
+            family.add_metric([row.topic, row.group, reason], count)
     return family
 
 

@@ -236,13 +236,15 @@ class ListedClaim:
 class Rollback:
     """Messages of one claim to roll back.
 
-    delay_ms: the wait before they are redelivered; None for the topic's backoff.
+    delay_ms: the wait before they are redelivered; None for the topic's backoff. reasons: none, one
+    for all messages, or one for each.
     """
 
     slot: int
     claim_id: str
     contents: Sequence[bytes]
     delay_ms: int | None = None
+    reasons: Sequence[str] = ()
 
 
 class RollbackResult(NamedTuple):
@@ -291,7 +293,8 @@ class Figures:
 
     The counters are accepted, merged, claimed, committed, rolledBack, dead and cancelled. accepted
     equals merged + committed + cancelled + dead + the messages in all queues except the dead queue.
-    A message requeued from the dead queue is accepted once more.
+    A message requeued from the dead queue is accepted once more. deaths: the messages that died, by
+    the class of the reason: that of an exception, "lease ran out", "given back", "none" or "other".
     """
 
     store: QueueFigures
@@ -299,6 +302,7 @@ class Figures:
     retry: QueueFigures
     dead: QueueFigures
     counters: dict[str, int] = field(default_factory=dict)
+    deaths: dict[str, int] = field(default_factory=dict)
 
     @property
     def queues(self) -> dict[str, QueueFigures]:

@@ -79,6 +79,24 @@ class Entry(NamedTuple):
     prepared_at_ms: int | None
     died_at_ms: int | None
     consumer: str | None
+    reason: str | None
+
+
+class Death(NamedTuple):
+    """The consumer whose delivery of a message was the last one, and why that failed.
+
+    reason: empty if the consumer gave none. Both are None for a message that an earlier version of
+    rmq-spark has put into the dead queue.
+    """
+
+    consumer: str | None
+    reason: str | None
+
+    @staticmethod
+    def parse(text: bytes) -> "Death":
+        """Parse the text that a script wrote; it is empty if there is none."""
+        consumer, blank, reason = text.decode("utf-8", "replace").partition(" ")
+        return Death(consumer, reason) if blank else Death(None, None)
 
 
 @dataclass(frozen=True)
@@ -86,7 +104,7 @@ class Page:
     """Entries of one queue of one slot, in order of their scores, column by column.
 
     claim: the one that holds the entries, in a PrepareQueue; their scores are those that they had
-    in the store.
+    in the store. deaths: one for each entry of a dead queue.
     """
 
     topic: TopicDefinition
@@ -95,6 +113,7 @@ class Page:
     contents: list[bytes]
     scores: list[float]
     claim: ClaimRecord | None = None
+    deaths: Sequence[Death] = ()
 
     def after(self, seen: tuple[float, bytes]) -> "Page":
         """Return the page without the entries up to and including ``seen``, a score and a content.
@@ -105,7 +124,12 @@ class Page:
             return self
         pairs = zip(self.scores, self.contents, strict=True)
         skipped = sum(1 for pair in pairs if pair <= seen)
-        return replace(self, contents=self.contents[skipped:], scores=self.scores[skipped:])
+        return replace(
+            self,
+            contents=self.contents[skipped:],
+            scores=self.scores[skipped:],
+            deaths=self.deaths[skipped:],
+        )
 
     def due_times_ms(self) -> Sequence[int | None]:
         """Return the due time of each entry; in the retry queue, the time of the retry.
@@ -144,8 +168,17 @@ class Page:
         return [int(score) for score in self.scores] if self.kind is QueueKind.DEAD else self._none
 
     def consumers(self) -> Sequence[str | None]:
-        """Return the consumer that holds each entry; None in other queues."""
+        """Return the consumer that holds each entry; in the dead queue, the one that had it last.
+
+        It is None in other queues.
+        """
+        if self.kind is QueueKind.DEAD:
+            return [death.consumer for death in self.deaths]
         return self._of_claim(None if self.claim is None else self.claim.consumer)
+
+    def reasons(self) -> Sequence[str | None]:
+        """Return why each entry died; None in other queues."""
+        return [death.reason for death in self.deaths] or self._none
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries one by one, with all their values."""
@@ -160,6 +193,7 @@ class Page:
             self.prepared_at_ms(),
             self.died_at_ms(),
             self.consumers(),
+            self.reasons(),
         )
         return map(Entry, *columns)
 

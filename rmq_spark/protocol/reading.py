@@ -15,7 +15,7 @@ from rmq_spark.protocol.claims import (
     QueueFigures,
     SlotDue,
 )
-from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind
+from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Death, Page, QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.definition import Keys
 
@@ -25,6 +25,8 @@ STORES_A_CALL = 4096
 ENTRIES_A_PAGE = 1024
 BYTES_A_PAGE = 1024 * 1024
 COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
+# The beginning of the counters of dead messages by the class of their reason.
+_DEATHS = "dead:"
 # The field, beside the consumers' headers, with the highest epoch that has claimed in the slot.
 EPOCH_FIELD = "@epoch"
 
@@ -159,7 +161,7 @@ def figures(queues: TopicQueues) -> Request[Figures]:
         Call("figures", queues.keys_of(slot, kinds), [queues.descending, queues.has_due_times])
         for slot in queues.slots
     ]
-    reads = [("HMGET", queues.keys.stats(slot), *COUNTERS) for slot in queues.slots]
+    reads = [("HGETALL", queues.keys.stats(slot)) for slot in queues.slots]
     return Request([*calls, *reads], lambda replies: _figures_of(*_halves(replies)))
 
 
@@ -168,15 +170,21 @@ def _halves(replies: list[Any]) -> tuple[list[Any], list[Any]]:
     return replies[:middle], replies[middle:]
 
 
-def _figures_of(counted: list[Any], counters: list[Any]) -> Figures:
+def _figures_of(counted: list[Any], stats: list[Any]) -> Figures:
     columns = list(zip(*counted, strict=True))
+    counters: Counter[str] = Counter()
+    for of_slot in stats:
+        counters.update({name.decode(): int(number) for name, number in fields_of(of_slot)})
     return Figures(
         store=QueueFigures(sum(columns[1]), sum(columns[2]), _earliest(columns[3])),
         prepare=QueueFigures(sum(columns[4]), sum(columns[5]), _earliest(columns[6])),
         retry=QueueFigures(sum(columns[7]), sum(columns[8]), _earliest(columns[9])),
         dead=QueueFigures(sum(columns[10]), 0, _earliest(columns[11])),
-        counters={
-            name: sum(int(row[at] or 0) for row in counters) for at, name in enumerate(COUNTERS)
+        counters={name: counters[name] for name in COUNTERS},
+        deaths={
+            name.removeprefix(_DEATHS): counters[name]
+            for name in sorted(counters)
+            if name.startswith(_DEATHS)
         },
     )
 
@@ -201,16 +209,24 @@ def page(
     come again. claim: the one to read of a PrepareQueue. A page ends at ``most`` entries, or soon
     after 1 MiB.
     """
-    key = getattr(queues.keys, kind)(slot) if claim is None else queues.keys.claim(slot, claim.name)
+    is_dead = kind is QueueKind.DEAD
+    keys = (
+        queues.keys_of(slot, "dead deaths" if is_dead else kind)
+        if claim is None
+        else [queues.keys.claim(slot, claim.name)]
+    )
+    columns = 3 if is_dead else 2
     score, content = ("", b"") if after is None else (f"{after[0]:.17g}", after[1])
     args = [*scores.limits, score, content, most, BYTES_A_PAGE]
 
     def read(replies: list[Any]) -> tuple[Page, bool]:
         more, *rows = replies[0]
-        texts = [float(text) for text in rows[1::2]]
-        return Page(queues.definition, kind, slot, rows[::2], texts, claim), bool(more)
+        scores = [float(text) for text in rows[1::columns]]
+        deaths = [Death.parse(text) for text in rows[2::columns]] if is_dead else []
+        page = Page(queues.definition, kind, slot, rows[::columns], scores, claim, deaths)
+        return page, bool(more)
 
-    return Request([Call("page", [key], args)], read)
+    return Request([Call("page", keys, args)], read)
 
 
 def sizes(

@@ -6,7 +6,6 @@ from typing import Any
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol.calls import Call, Conversation, Request, repeated, text_of, while_more
-from rmq_spark.protocol.chunks import chunks
 from rmq_spark.protocol.claims import Rollback, RollbackResult, SlotDue
 from rmq_spark.protocol.names import ClaimId, ConsumerName
 from rmq_spark.protocol.topic_queues import ALL_KINDS, TopicQueues
@@ -55,8 +54,13 @@ def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
     group = ConsumerName.parse(claim.consumer).group or queues.keys.group
     of_group = queues.of_group(group)
     keys = [*of_group.keys_of(one.slot, ALL_KINDS), of_group.keys.claim(one.slot, claim.name)]
-    parts = chunks(one.contents, MESSAGES_A_ROLLBACK)
-    return [Call("rollback", keys, [*fixed, *part]) for part in parts]
+    all_reasons = one.reasons if len(one.reasons) > 1 else [*one.reasons, ""][:1]
+    calls = []
+    for start in range(0, len(one.contents), MESSAGES_A_ROLLBACK):
+        part = one.contents[start : start + MESSAGES_A_ROLLBACK]
+        reasons = all_reasons[start : start + len(part)] if len(all_reasons) > 1 else all_reasons
+        calls.append(Call("rollback", keys, [*fixed, len(part), *part, *reasons]))
+    return calls
 
 
 def _sum_of(results: Iterable[RollbackResult]) -> RollbackResult:

@@ -70,7 +70,12 @@ def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[int]:
     of messages that were in the dead queue.
     """
     calls = [
-        Call("requeue", queues.keys_of(slot, "store retry dead stats"), [queues.sends_times], part)
+        Call(
+            "requeue",
+            queues.keys_of(slot, "store retry dead deaths stats"),
+            [queues.sends_times],
+            part,
+        )
         for slot, pairs in by_slot.items()
         for part in calls_of(pairs, MESSAGES_A_REQUEUE)
     ]
@@ -85,9 +90,10 @@ def purge(
     by_slot: score, content, score, content, ... for each slot. A message whose score has changed
     (it was sent again, or died again) stays; an empty score matches every score.
     """
-    counter = "" if kind is QueueKind.DEAD else "cancelled"
+    is_dead = kind is QueueKind.DEAD
+    counter, kinds = ("", "dead stats deaths") if is_dead else ("cancelled", f"{kind} stats")
     calls = [
-        Call("purge", queues.keys_of(slot, f"{kind} stats"), [counter, *part])
+        Call("purge", queues.keys_of(slot, kinds), [counter, *part])
         for slot, pairs in by_slot.items()
         for part in chunks(pairs, 2 * MESSAGES_A_SEND)
     ]

@@ -9,7 +9,7 @@ from rmq_spark.protocol.calls import Call
 from rmq_spark.topics.definition import Keys, TopicDefinition
 
 # The keys of a slot, in the order of lua/include/slot.lua.
-ALL_KINDS = "store retry dead claims consumers stats"
+ALL_KINDS = "store retry dead deaths claims consumers stats"
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ TABLE_SCHEMA = StructType(
         StructField("preparedAt", TimestampType()),
         StructField("diedAt", TimestampType()),
         StructField("consumer", StringType()),
+        StructField("reason", StringType()),
     ]
 )
 

@@ -307,6 +307,10 @@ class Keys:
         """Name the ZSET of a slot: content -> time in ms at which it became dead."""
         return self._tagged("dead", slot)
 
+    def deaths(self, slot: int) -> str:
+        """Name the HASH of a slot: content of a dead message -> consumer and reason."""
+        return self._tagged("deaths", slot)
+
     def claims(self, slot: int) -> str:
         """Name the HASH of a slot: consumer:seq:ordinal -> record."""
         return self._tagged("claims", slot)

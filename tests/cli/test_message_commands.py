@@ -276,6 +276,30 @@ def test_expired_claims_are_given_back(rmq):
     assert rmq("expire", "Orders").out == "Orders: 1 message given back\n"
 
 
+def test_dead_messages_tell_when_why_and_whose_they_died(rmq):
+    queue = rmq.topic(slots=1, max_retries=0)
+    queue.send(["m0", "m1", "m2"], fixed_time=99)
+    with rmq.broker.consumer("Orders", "clerk") as clerk:
+        batch = clerk.poll()
+        first, second, third = batch
+        batch.rollback([first], reason=ValueError("no customer\n of that name"))
+        batch.rollback([second], reason="closed")
+        batch.rollback([third])
+    shown = rmq("dead", "Orders").out.splitlines()
+    assert shown[0].split() == ["slot", "content", "died", "by", "reason"]
+    words = [line.split(maxsplit=4) for line in shown[1:]]
+    assert [(word[0], word[1], *word[3:]) for word in words] == [
+        ("0", "m0", "clerk", "ValueError: no customer of that name"),
+        ("0", "m1", "clerk", "closed"),
+        ("0", "m2", "clerk"),
+    ]
+    told = rmq("dead", "Orders", "--json", "-n", "1").json
+    assert told == rmq("peek", "Orders", "--queue", "dead", "--json", "-n", "1").json
+    assert (told["consumer"], told["reason"]) == ("clerk", "ValueError: no customer of that name")
+    assert rmq("requeue", "Orders", "--all").code == 0
+    assert rmq("dead", "Orders").code == 3
+
+
 def test_a_user_without_scan_is_told_what_expire_has_not_looked_for(rmq):
     """It gives back what it can; claims without a record are found only among all keys."""
     rmq.topic()

@@ -11,10 +11,13 @@ from rmq_spark.spark.source.backlog import backlog_figures
 
 
 def figures_there(broker):
-    """All families, once there is a topic and a query has read it."""
+    """All families, once a message of a topic has died and a query has read it."""
     registry = CollectorRegistry()
     registry.register(QueueCollector(lambda: broker))
-    broker.create("Orders", "FixedTime", 1)
+    broker.create("Orders", "FixedTime", 1, max_retries=0)
+    broker.queue("Orders").send(["m"], fixed_time=0)
+    with broker.consumer("Orders", "clerk") as clerk:
+        clerk.poll().rollback()
     reported = backlog_figures(broker.queue("Orders").figures()) | {"slotsOwned": 1}
     source = SimpleNamespace(latestOffset=json.dumps({"topic": "Orders", **reported}))
     progress = SimpleNamespace(id="one", sources=[source], numInputRows=1, batchDuration=1)

@@ -127,9 +127,10 @@ def outputs_of(name):
 
 
 def comparable(line):
-    """A line without what differs from run to run: times, ids, and the widths of columns."""
+    """A line without what differs from run to run: times, ids, places, the widths of columns."""
     line = re.sub(r"\d{4}-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)?", "<time>", line)
     line = re.sub(r"\b[0-9a-f]{32}\b", "<id>", line)
+    line = re.sub(r"\([^()\s]+:\d+\)", "(<place>)", line)
     return " ".join(line.split())
 
 

@@ -32,7 +32,7 @@ def test_the_tables_are_not_stale():
         ("| `pollInterval` | `100ms` |", "| `pollInterval` | `1s` |"),
         ("| `keyPrefix` | |", "| `prefixOfKeys` | |"),
         ("Number of tasks |", "The tasks |"),
-        ("| `--max`, `-n` | whole number, 1 to 1000000 |", "| `--max`, `-n` | whole number |"),
+        ("| `--times`, `-n` | whole number, 1 and more |", "| `--times` | whole number |"),
         ("### rmq purge", "### rmq drop"),
     ],
 )

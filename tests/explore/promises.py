@@ -123,6 +123,11 @@ def the_dead_stay_dead(step: Step) -> bool:
     return risen <= allowed
 
 
+def the_dead_tell_why(step: Step) -> bool:
+    """With every dead message its consumer and a reason are kept, and with no other."""
+    return not step.after.slot.untold
+
+
 def only_the_spent_are_buried(step: Step) -> bool:
     """A message is buried when its last delivery failed, and by no replay."""
     held = {content: step.before.prepare.get(content) for content in step.after.dead}
@@ -495,6 +500,7 @@ PROMISES = (
     nothing_waiting_is_lost,
     nothing_in_flight_is_lost,
     the_dead_stay_dead,
+    the_dead_tell_why,
     only_the_spent_are_buried,
     each_is_in_its_place,
     records_tell_what_is_held,

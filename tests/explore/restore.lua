@@ -1,7 +1,7 @@
 -- Puts a slot back to what the explorer knows of it.
--- KEYS: the slot's three queues, the part of a claim, the slot's three hashes, the claims
+-- KEYS: the slot's three queues, the part of a claim, the slot's four hashes, the claims
 -- ARGV: for each key 1 how many values, and the values as ZADD or HSET takes them
-local FIRST_HASH, LAST_HASH = 5, 7
+local FIRST_HASH, LAST_HASH = 5, 8
 local at = 1
 for k = 1, #KEYS do
   local how_many = tonumber(ARGV[at])

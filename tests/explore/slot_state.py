@@ -16,7 +16,7 @@ FAR_MS = 3_600_000  # from now: no call takes that long
 LONG_PAST_MS = 1
 ENDS = ("merged", "committed", "cancelled", "dead")
 # The keys of a slot, in the order of restore.lua and dump.lua; behind them those of the claims.
-KINDS = ("store", "retry", "dead", "part", "claims", "consumers", "stats")
+KINDS = ("store", "retry", "dead", "part", "deaths", "claims", "consumers", "stats")
 # A record's fields, as records.lua writes them.
 VERSION, MADE, RUN, DEADLINE, SEALED, HELD, MOVED, MAX_RETRIES, CHARGED, REPLAYED, ARRIVALS = range(
     11
@@ -61,6 +61,7 @@ class Slot(NamedTuple):
     store: tuple = ()  # content, score
     retry: tuple = ()  # content, retries left, whether it still waits
     dead: tuple = ()  # content
+    untold: tuple = ()  # content that is dead or tells of a death, and not both
     claims: tuple = ()  # name, Record
     held: tuple = ()  # name, its messages as content, score in the store; of keys that are there
     part: tuple = ()  # content, score
@@ -144,6 +145,7 @@ def values_of(slot: Slot, names: tuple[str, ...], now_ms: int, server_id: str) -
         ],
         [v for c in slot.dead for v in (LONG_PAST_MS, c)],
         scored(slot.part, far),
+        [v for c in slot.dead for v in (c, "a ")],
         [v for name, record in slot.claims for v in (name, text_of(record, far, accepted))],
         headers,
         ["accepted", accepted, "committed", 1, "claimed", slot.turn],
@@ -197,7 +199,7 @@ def fallen_back(slot: Slot) -> Slot:
 def slot_of(dump: list, names: tuple[str, ...], turns: bool, server_id: str) -> Slot:
     """What dump.lua returned. names: the claims whose keys there may be."""
     *found, time = dump
-    store, retry, dead, part, claims, consumers, stats, *messages = map(pairs, found)
+    store, retry, dead, part, deaths, claims, consumers, stats, *messages = map(pairs, found)
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     known = {name.decode(): text for name, text in consumers}
     epoch, paused = int(known.pop("@epoch", 0)), known.pop("@paused", None) is not None
@@ -211,6 +213,7 @@ def slot_of(dump: list, names: tuple[str, ...], turns: bool, server_id: str) -> 
             sorted((c.decode(), int(float(s)) % 1000, float(s) > now_ms) for c, s in retry)
         ),
         dead=tuple(sorted(c.decode() for c, _ in dead)),
+        untold=tuple(sorted({c.decode() for c, _ in dead} ^ {c.decode() for c, _ in deaths})),
         claims=tuple(
             sorted((name.decode(), record_of(text, now_ms, arrivals)) for name, text in claims)
         ),

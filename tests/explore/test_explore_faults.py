@@ -394,6 +394,14 @@ FAULTS = (
         promises.an_exclusive_slot_has_one_consumer,
     ),
     Fault(
+        "a requeue leaves the reason behind",
+        "requeue",
+        "redis.call('HDEL', deaths, unpack(found))",
+        "",
+        RETRIES,
+        promises.the_dead_tell_why,
+    ),
+    Fault(
         "a wait goes on beside what was sent again",
         "include/returning",
         "    if stored then",

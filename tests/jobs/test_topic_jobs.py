@@ -34,6 +34,18 @@ def test_what_died_comes_back(trade):
     assert (figures.store.count, figures.dead.count) == (3, 0)
 
 
+def test_dead_messages_are_chosen_by_why_and_at_whose_they_died(trade):
+    trade.orders(["a", "b"])
+    trade.broker.alter("Orders", max_retries=0)
+    with trade.broker.consumer("Orders", "clerk") as consumer:
+        for message in (batch := consumer.poll()):
+            batch.rollback([message], reason=f"Refused: {message.content.decode()}")
+    chosen = ("requeue_dead", "--topic", "Orders", "--where")
+    assert trade.job(*chosen, "consumer <> 'clerk' or reason is null").startswith("0 dead")
+    assert trade.job(*chosen, "consumer = 'clerk' and reason = 'Refused: b'").startswith("1 dead")
+    assert trade.contents() == ["b"]
+
+
 def test_the_group_may_be_an_option_of_the_sink(trade):
     """Seen: the job searched one group and requeued in another, where there was nothing."""
     trade.broker.create("Orders", "FixedTime", 2, max_retries=0, groups=["default", "audit"])

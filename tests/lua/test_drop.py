@@ -26,7 +26,7 @@ def drop(slot, names=()):
 
 
 def test_nothing_is_left(slot):
-    assert len(slot.dump()) == 8
+    assert len(slot.dump()) == 9
     slot.queue.ask(returning.drop)
     assert slot.dump() == {}
 

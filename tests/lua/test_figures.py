@@ -50,7 +50,7 @@ def test_the_retry_queue_tells_the_next_retry(slot):
 
 
 def test_the_dead_queue_tells_the_first_death(slot):
-    slot.bury(b"m")
+    slot.bury(b"m", b"n")
     slot.redis.zadd(slot.keys.dead(0), {b"n": 9})
     assert slot.queue.figures().dead == QueueFigures(2, 0, 1)
 

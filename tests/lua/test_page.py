@@ -33,9 +33,9 @@ def test_a_store_shows_due_times_and_what_is_left_of_retries(new_slot):
     slot = new_slot(max_retries=5)
     slot.put({b"retried": 3, b"first": 2000, b"far": FAR_MS})
     assert entries(slot, STORE) == [
-        Entry("store", 0, b"retried", None, None, 3, None, None, None),
-        Entry("store", 0, b"first", 2000, None, 5, None, None, None),
-        Entry("store", 0, b"far", FAR_MS, None, 5, None, None, None),
+        Entry("store", 0, b"retried", None, None, 3, None, None, None, None),
+        Entry("store", 0, b"first", 2000, None, 5, None, None, None, None),
+        Entry("store", 0, b"far", FAR_MS, None, 5, None, None, None, None),
     ]
 
 
@@ -59,9 +59,9 @@ def test_prepared_messages_show_who_holds_them_since_when_and_their_first_due_ti
     found = entries(slot, PREPARE)
     assert [entry.prepared_at_ms for entry in found] == [made[0], made[0], made[1]]
     assert [entry._replace(prepared_at_ms=None) for entry in found] == [
-        Entry("prepare", 0, b"retried", None, None, 2, None, None, "a"),
-        Entry("prepare", 0, b"first", 2000, None, 5, None, None, "a"),
-        Entry("prepare", 0, b"second", 3000, None, 5, None, None, "b"),
+        Entry("prepare", 0, b"retried", None, None, 2, None, None, "a", None),
+        Entry("prepare", 0, b"first", 2000, None, 5, None, None, "a", None),
+        Entry("prepare", 0, b"second", 3000, None, 5, None, None, "b", None),
     ]
 
 
@@ -127,13 +127,14 @@ def test_a_claim_that_was_settled_in_the_meantime_is_passed_over(slot):
 
 def test_a_retry_queue_shows_when_the_wait_ends(slot):
     slot.put_waiting({b"m": 5_004})
-    assert entries(slot, RETRY) == [Entry("retry", 0, b"m", 5000, None, 4, None, None, None)]
+    assert entries(slot, RETRY) == [Entry("retry", 0, b"m", 5000, None, 4, None, None, None, None)]
 
 
 def test_a_dead_queue_shows_times_of_death(slot):
     slot.bury(b"m", b"n")
     assert entries(slot, DEAD) == [
-        Entry("dead", 0, name, None, None, 0, None, 1, None) for name in (b"m", b"n")
+        Entry("dead", 0, name, None, None, 0, None, 1, "a", "Broken: by hand")
+        for name in (b"m", b"n")
     ]
 
 

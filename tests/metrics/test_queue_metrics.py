@@ -51,12 +51,13 @@ def test_queues_counters_and_lateness_are_told_by_topic_and_group(broker, sample
         let_time_pass(each, [b"a", b"b", b"c"], queue.now_ms() - 90_000)
     with broker.consumer("Orders", "clerk") as clerk:
         batch = clerk.poll(2)
-        batch.rollback(list(batch)[:1])
+        batch.rollback(list(batch)[:1], reason=KeyError("vat"))
         batch.commit()
     found = samples()
     assert found["rmq_up", ()] == 1
     assert found["rmq_messages", of("Orders", queue="store")] == 1
     assert found["rmq_messages", of("Orders", queue="dead")] == 1
+    assert found["rmq_deaths_total", of("Orders", reason="KeyError")] == 1
     assert found["rmq_messages", of("Orders", "audit", queue="store")] == 3
     assert found["rmq_events_total", of("Orders", event="committed")] == 1
     assert found["rmq_events_total", of("Orders", event="rolledBack")] == 1

@@ -32,11 +32,11 @@ import pyarrow as pa
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
 
+from rmq_spark.topics.reasons import reason_of
+
 LENGTH_BYTES = 8
 # The time after which an idle child ends: the same as for Spark's idle Python workers.
 IDLE_S = 60.0
-# The most characters of an error's text in a reason.
-LONGEST_REASON = 400
 _PR_SET_PDEATHSIG = 1  # from Linux' sys/prctl.h
 _PARENT_CHECK_S = 1.0
 # The states of a unit in Progress.
@@ -231,19 +231,6 @@ def write_all(file: int, content: Any) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(file, view) :]
-
-
-def reason_of(error: BaseException) -> str:
-    """Describe an error by its type, text and place, in one line of bounded length."""
-    try:
-        text = " ".join(str(error)[:LONGEST_REASON].split())
-        # JSON can hold half a surrogate pair. It is not valid UTF-8, so Arrow would refuse it.
-        text = text.encode("utf-8", "backslashreplace").decode()
-    except Exception:
-        text = "(its text cannot be read)"
-    trace = traceback.extract_tb(error.__traceback__)
-    place = f" ({os.path.basename(trace[-1].filename)}:{trace[-1].lineno})" if trace else ""
-    return f"{type(error).__name__}: {text}{place}"
 
 
 def failed_rows(returned: Any, rows: int) -> list[int]:

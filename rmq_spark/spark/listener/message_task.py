@@ -253,12 +253,15 @@ class MessageTask:
         ]
         contents = self._column(batch, "content").take(rows).cast(pa.binary()).to_pylist()
         claims = list(zip(*names, strict=True))
-        by_claim: dict[tuple[str, int, str], list[bytes]] = {}
-        for claim, content in zip(claims, contents, strict=True):
-            by_claim.setdefault(claim, []).append(content)
+        reasons = [self._reason_of(failure) for failure in failures for _ in failure.rows]
+        by_claim: dict[tuple[str, int, str], dict[bytes, str]] = {}
+        for claim, content, reason in zip(claims, contents, reasons, strict=True):
+            by_claim.setdefault(claim, {})[content] = reason
         by_topic: dict[str, list[Rollback]] = {}
         for (topic, slot, claim_id), held in by_claim.items():
-            rollback = Rollback(slot, claim_id, held, self.options.delay_ms)
+            rollback = Rollback(
+                slot, claim_id, list(held), self.options.delay_ms, list(held.values())
+            )
             by_topic.setdefault(topic, []).append(rollback)
         for topic, rollbacks in by_topic.items():
             result = queues[topic].ask(returning.rollbacks, rollbacks)
@@ -267,13 +270,18 @@ class MessageTask:
         for failure in failures[: _ERRORS_A_TASK - len(outcome.errors)]:
             topic, slot, claim_id = claims[first]
             named = self._messages_named(contents[first], len(failure.rows))
-            # The text of an error may quote the content.
-            shown = self.options.log_contents
-            reason = failure.reason if shown else failure.reason.partition(":")[0]
             outcome.errors.append(
-                f"topic {topic}, slot {slot}, claim {claim_id}, {named}: {reason}"
+                f"topic {topic}, slot {slot}, claim {claim_id}, {named}: {self._reason_of(failure)}"
             )
             first += len(failure.rows)
+
+    def _reason_of(self, failure: Failure) -> str:
+        """Return the reason of a failure, without the text of the error if it may not be shown.
+
+        That text may quote the content.
+        """
+        shown = self.options.log_contents
+        return failure.reason if shown else failure.reason.partition(":")[0]
 
     def _messages_named(self, content: bytes, messages: int) -> str:
         """Name messages that failed together, for the log. content: the content of the first."""

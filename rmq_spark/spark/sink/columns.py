@@ -25,6 +25,7 @@ from rmq_spark.protocol.names import ClaimId
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.durations import ACCEPTED as ACCEPTED_DURATION
 from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
+from rmq_spark.topics.reasons import parse_reason
 
 _TEXT = (StringType, BinaryType)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -38,6 +39,7 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "topic": ((StringType,), "STRING"),
     "slot": (_WHOLE, "INT"),
     "claimId": ((StringType,), "STRING"),
+    "reason": ((StringType,), "STRING"),
     "delay": (
         (StringType, *_WHOLE, DayTimeIntervalType),
         "STRING (a duration such as 30s), INTERVAL DAY TO SECOND, or BIGINT (ms)",
@@ -245,6 +247,13 @@ class Rows:
             accepted = f"0 to {LONGEST_DURATION_MS} ms (366d); null for the topic's backoff"
             raise self.refusal("delay", _first_true(refused), accepted)
         return [default_ms if value is None else value for value in values.to_pylist()]
+
+    def reasons(self) -> list[str]:
+        """Return the reason of each row; empty for a row without one. Raises InvalidMessage."""
+        if "reason" not in self.columns:
+            return [""] * self.length
+        self.check_texts("reason", "STRING; null for no reason")
+        return [parse_reason(text) for text in self.columns["reason"].to_pylist()]
 
     def refusal(
         self, name: str, row: int, accepted: str, default: int | None = None

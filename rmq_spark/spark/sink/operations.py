@@ -170,18 +170,18 @@ class Purge(Cancel):
 class RollBack(Operation):
     """The operation ``rollback``: rolls back single messages of a claim for a retry."""
 
-    columns = ("content", "slot", "claimId", "delay", "topic")
+    columns = ("content", "slot", "claimId", "delay", "reason", "topic")
     required = ("content", "slot", "claimId")
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> list[Rollback]:
         """Group contents into one rollback for each slot, claim and delay."""
         slots = rows.slots(queue.definition).tolist()
-        wanted: dict[tuple[int, str, int | None], list[bytes]] = {}
+        wanted: dict[tuple[int, str, int | None], dict[bytes, str]] = {}
         keys = zip(slots, rows.claim_ids(), rows.delays(self._options.delay_ms), strict=True)
-        for key, content in zip(keys, contents, strict=True):
-            wanted.setdefault(key, []).append(content)
+        for key, content, reason in zip(keys, contents, rows.reasons(), strict=True):
+            wanted.setdefault(key, {})[content] = reason
         return [
-            Rollback(slot, claim_id, found, delay_ms)
+            Rollback(slot, claim_id, list(found), delay_ms, list(found.values()))
             for (slot, claim_id, delay_ms), found in wanted.items()
         ]
 

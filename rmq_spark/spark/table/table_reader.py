@@ -100,6 +100,7 @@ def _column(page: Page, field: pa.Field) -> pa.Array:
         "preparedat": lambda: _times(page.prepared_at_ms(), field.type),
         "diedat": lambda: _times(page.died_at_ms(), field.type),
         "consumer": lambda: pa.array(page.consumers(), pa.string()),
+        "reason": lambda: pa.array(page.reasons(), pa.string()),
     }
     return builders[field.name.lower()]()
 

@@ -14,6 +14,7 @@ from pyspark.sql.functions import array, col, lit, struct
 
 import rmq_spark
 from rmq_spark.errors import InvalidMessage
+from rmq_spark.protocol.pages import first_entries
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 
 from ...logs import logged
@@ -124,6 +125,7 @@ def test_a_poison_message_dies_of_17_deliveries_and_comes_back_mended(rmq, spark
     assert requeue(queue, queue.definition.slot_of(b"m500"), [b"m500"], DUE) == 1
     wait_until(lambda: heard.succeeded == 1000, "the mended message is done")
     assert notes.read()[len(delivered) :] == [["m500", 1, 16]]
+    assert queue.figures().deaths == {"ValueError": 1}
     query.processAllAvailable()
     query.stop()
     assert totals(heard) == (1000, DELIVERIES, 0)
@@ -239,6 +241,26 @@ def test_the_log_names_a_message_that_is_no_text_and_counts_those_beside_it(rmq,
     with caplog.at_level(logging.WARNING, "rmq_spark"):
         listener(rmq, refuse, batch=True)(frame, 1)
     assert r"message b'\xff\x00' and 2 others: ValueError" in logged(caplog)
+
+
+@pytest.mark.parametrize("log_contents", ["true", "false"])
+def test_dead_messages_keep_the_error_of_their_function(rmq, claimed, log_contents):
+    """The text of an error may quote the message, which not all may see."""
+
+    def refuse(message):
+        raise ValueError(f"no: {message.content}")
+
+    queue, frame = claimed(3, max_retries=0)
+    listener(rmq, refuse, options={"logContents": log_contents})(frame, 1)
+    dead = first_entries(queue.pages("dead", 0), 3)
+    reasons = [entry.reason for entry in dead]
+    if log_contents == "true":
+        assert [reason.partition(" (test_each")[0] for reason in reasons] == [
+            f"ValueError: no: m{number}" for number in range(3)
+        ]
+    else:
+        assert reasons == ["ValueError"] * 3
+    assert queue.figures().deaths == {"ValueError": 3}
 
 
 def test_the_log_names_no_message_where_contents_are_not_to_be_logged(rmq, claimed, caplog):

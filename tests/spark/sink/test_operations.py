@@ -11,6 +11,7 @@ from pyspark.sql.types import (
 )
 
 from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
+from rmq_spark.protocol.pages import first_entries
 from rmq_spark.topics.definition import ROCKETMQ_BACKOFF
 
 from ..driving import DUE, refused
@@ -27,7 +28,7 @@ def claimed(rmq, count=3, **settings):
     return queue, run, end, rows
 
 
-def roll_back(rmq, queue, rows, delay_column=None, **options):
+def roll_back(rmq, queue, rows, delay_column=None, reasons=None, **options):
     columns = {
         "content": (StringType(), [row["content"] for row in rows]),
         "slot": (IntegerType(), [row["slot"] for row in rows]),
@@ -35,6 +36,8 @@ def roll_back(rmq, queue, rows, delay_column=None, **options):
     }
     if delay_column is not None:
         columns["delay"] = (StringType(), [delay_column] * len(rows))
+    if reasons is not None:
+        columns["reason"] = (StringType(), reasons)
     return write(rmq, queue.definition.name, columns, operation="rollback", **options)
 
 
@@ -44,6 +47,19 @@ def test_rolled_back_rows_come_again_while_their_neighbours_are_done(rmq):
     end, again = run.next(end)
     assert [(row["content"], row["deliveryCount"]) for row in again] == [("m1", 2)]
     assert queue.figures().counters["committed"] == 2
+    run.stop()
+
+
+def test_rows_that_die_keep_the_reasons_of_their_column(rmq):
+    queue, run, _, rows = claimed(rmq, max_retries=0)
+    roll_back(rmq, queue, rows, reasons=["KeyError: 'vat'", None, "x" * 600])
+    found = first_entries(queue.pages("dead", 0), 3)
+    assert {entry.content: entry.reason for entry in found} == {
+        b"m0": "KeyError: 'vat'",
+        b"m1": "",
+        b"m2": "x" * 500,
+    }
+    assert queue.figures().deaths == {"KeyError": 1, "none": 1, "x" * 64: 1}
     run.stop()
 
 

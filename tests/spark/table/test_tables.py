@@ -49,6 +49,21 @@ def bury(queue, contents):
         queue.server.client.zadd(queue.keys.dead(number % 2), {content: 1_000 + number})
 
 
+def test_dead_messages_show_the_reason_and_who_had_them_last(spark, rmq):
+    queue = rmq.queue("FixedTime", 1, max_retries=0)
+    queue.send(["m0", "m1"], fixed_time=DUE)
+    with rmq.broker.consumer(queue.definition.name, "clerk") as clerk:
+        batch = clerk.poll()
+        batch.rollback(list(batch)[:1], reason="closed")
+        batch.commit()
+    bury(queue, ["of an earlier version"])
+    rows = table(spark, rmq, queue, queue="dead").collect()
+    assert {row.content: (row.consumer, row.reason) for row in rows} == {
+        "m0": ("clerk", "closed"),
+        "of an earlier version": (None, None),
+    }
+
+
 def contents(frame):
     return sorted(row.content for row in frame.select("content").collect())
 
