@@ -140,6 +140,7 @@ def test_a_run_that_is_not_done_is_not_sent_by_another(trade, run, monkeypatch):
     assert trade.contents("Mails") == ["mail"]
 
 
+@pytest.mark.long
 def test_a_run_with_a_row_that_is_refused_is_not_kept(trade):
     def run(name, priority):
         return trade.job(

@@ -164,6 +164,7 @@ def test_an_assignment_that_is_spoiled_is_made_anew(join, client, root):
 # -- the connection
 
 
+@pytest.mark.long
 def test_while_it_cannot_know_it_claims_nothing_and_then_goes_on(root):
     with LocalEnsemble() as own:
         options = EnsembleOptions(own.hosts, root, session_timeout_ms=60_000)
