@@ -19,6 +19,7 @@ end
 -- Puts messages (time, content, time, content, ...) into the dead queue, and notes for each the consumer
 -- and the reason. reason_of: returns it, by content.
 local function bury(slot, consumer, reason_of, buried)
+  if #buried == 0 then return end
   local classes = {}
   for i = 1, #buried, 2 * UNPACKABLE do
     local deaths = {}
@@ -32,10 +33,14 @@ local function bury(slot, consumer, reason_of, buried)
   end
   zadd(slot.dead, 'GT', buried)
   count(slot.stats, 'dead', #buried / 2)
+  local counters, known = redis.call('HKEYS', slot.stats), {}
+  for _, counter in ipairs(counters) do known[counter] = true end
+  local there = #counters
   for class, messages in pairs(classes) do
     local counter = 'dead:' .. class
-    if redis.call('HEXISTS', slot.stats, counter) == 0 and #redis.call('HKEYS', slot.stats) >= COUNTERS_A_SLOT then
-      counter = 'dead:other'
+    if not known[counter] then
+      if there >= COUNTERS_A_SLOT then counter = 'dead:other' end
+      there = there + 1
     end
     count(slot.stats, counter, messages)
   end

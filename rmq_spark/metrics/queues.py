@@ -1,7 +1,7 @@
 """Metrics of all queues on a server, counted on every request of Prometheus."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import resources
 
@@ -84,22 +84,27 @@ def _messages(rows: list[Row]) -> GaugeMetricFamily:
 
 
 def _events(rows: list[Row]) -> CounterMetricFamily:
-    family = CounterMetricFamily(
-        "rmq_events", "What happened to messages, by what it was", labels=[*_OF_GROUP, "event"]
-    )
-    for row in rows:
-        for event, count in row.figures.counters.items():
-            family.add_metric([row.topic, row.group, event], count)
-    return family
+    meaning = "What happened to messages, by what it was"
+    return _counter(rows, "rmq_events", meaning, "event", lambda row: row.figures.counters)
 
 
 def _deaths(rows: list[Row]) -> CounterMetricFamily:
-    family = CounterMetricFamily(
-        "rmq_deaths", "Messages that died, by class of the reason", labels=[*_OF_GROUP, "reason"]
-    )
+    meaning = "Messages that died, by class of the reason"
+    return _counter(rows, "rmq_deaths", meaning, "reason", lambda row: row.figures.deaths)
+
+
+def _counter(
+    rows: list[Row],
+    name: str,
+    meaning: str,
+    label: str,
+    counts: Callable[[Row], Mapping[str, int]],
+) -> CounterMetricFamily:
+    """Return a counter with one more label, whose values and numbers ``counts`` returns."""
+    family = CounterMetricFamily(name, meaning, labels=[*_OF_GROUP, label])
     for row in rows:
-        for reason, count in row.figures.deaths.items():
-            family.add_metric([row.topic, row.group, reason], count)
+        for value, count in counts(row).items():
+            family.add_metric([row.topic, row.group, value], count)
     return family
 
 

@@ -170,7 +170,7 @@ FAULTS = (
         promises.claims_are_kept,
     ),
     Fault(
-        "what was given back stays in its claim",
+        "a message that was given back stays in its claim",
         "give_back",
         "redis.call('UNLINK', claim)",
         "",
@@ -178,7 +178,7 @@ FAULTS = (
         promises.each_is_in_its_place,
     ),
     Fault(
-        "the record of what was given back stays",
+        "the record of a claim that was given back stays",
         "give_back",
         "redis.call('HDEL', slot.claims, name)",
         "",

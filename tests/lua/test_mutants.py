@@ -228,8 +228,9 @@ MUTANTS = [
         ("or string.match(reason, '^([%a_][%w_.]*):')", ""),
         ("string.sub(class, 1, 64)", "class"),
         ("(classes[class] or 0) + 1", "1"),
-        ("#redis.call('HKEYS', slot.stats) >= COUNTERS_A_SLOT", "false"),
-        ("redis.call('HEXISTS', slot.stats, counter) == 0 and", ""),
+        ("if there >= COUNTERS_A_SLOT then", "if false then"),
+        ("if not known[counter] then", "if true then"),
+        ("there = there + 1", ""),
         (
             "for k = i + 1, math.min(i + 2 * UNPACKABLE - 1, #buried), 2 do",
             "for k = i + 1, #buried, 2 do",

@@ -254,13 +254,14 @@ class MessageTask:
         contents = self._column(batch, "content").take(rows).cast(pa.binary()).to_pylist()
         claims = list(zip(*names, strict=True))
         reasons = [self._reason_of(failure) for failure in failures for _ in failure.rows]
-        by_claim: dict[tuple[str, int, str], dict[bytes, str]] = {}
+        by_claim: dict[tuple[str, int, str], list[tuple[bytes, str]]] = {}
         for claim, content, reason in zip(claims, contents, reasons, strict=True):
-            by_claim.setdefault(claim, {})[content] = reason
+            by_claim.setdefault(claim, []).append((content, reason))
         by_topic: dict[str, list[Rollback]] = {}
         for (topic, slot, claim_id), held in by_claim.items():
+            delay_ms = self.options.delay_ms
             rollback = Rollback(
-                slot, claim_id, list(held), self.options.delay_ms, list(held.values())
+                slot, claim_id, [c for c, _ in held], delay_ms, [r for _, r in held]
             )
             by_topic.setdefault(topic, []).append(rollback)
         for topic, rollbacks in by_topic.items():

@@ -176,12 +176,12 @@ class RollBack(Operation):
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> list[Rollback]:
         """Group contents into one rollback for each slot, claim and delay."""
         slots = rows.slots(queue.definition).tolist()
-        wanted: dict[tuple[int, str, int | None], dict[bytes, str]] = {}
+        wanted: dict[tuple[int, str, int | None], list[tuple[bytes, str]]] = {}
         keys = zip(slots, rows.claim_ids(), rows.delays(self._options.delay_ms), strict=True)
         for key, content, reason in zip(keys, contents, rows.reasons(), strict=True):
-            wanted.setdefault(key, {})[content] = reason
+            wanted.setdefault(key, []).append((content, reason))
         return [
-            Rollback(slot, claim_id, list(found), delay_ms, list(found.values()))
+            Rollback(slot, claim_id, [c for c, _ in found], delay_ms, [r for _, r in found])
             for (slot, claim_id, delay_ms), found in wanted.items()
         ]
 

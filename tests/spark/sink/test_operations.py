@@ -63,6 +63,13 @@ def test_rows_that_die_keep_the_reasons_of_their_column(rmq):
     run.stop()
 
 
+def test_a_row_that_comes_twice_is_rolled_back_once_and_left_alone_once(rmq):
+    queue, run, _, rows = claimed(rmq)
+    done = roll_back(rmq, queue, rows[:1] * 2, reasons=["first", "second"])
+    assert done.counts == {"rolled back": 1, "left alone": 1}
+    run.stop()
+
+
 def test_a_row_of_a_claim_that_is_gone_is_counted_and_does_no_harm(rmq):
     queue, run, end, rows = claimed(rmq)
     run.plan(end)  # commits the claim
