@@ -64,11 +64,12 @@ def _into_batches(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
     """A foreachBatch that overwrites the folder of its batch; what fails is rolled back by rows."""
 
     def work(frame: DataFrame, batch: int) -> None:
-        frame.persist()
-        _roll_back_failing(frame, job)
-        _write_rest(frame, batch, job)
+        # The rollback is what reads: without a note there, a twin of a reading task is not seen.
+        kept = frame.mapInArrow(_noted(job["gates"]), frame.schema).persist()
+        _roll_back_failing(kept, job)
+        _write_rest(kept, batch, job)
         pass_gate(job["gates"], "written")
-        frame.unpersist()
+        kept.unpersist()
 
     writer = _read(spark, job).writeStream.foreachBatch(work)
     return writer.option("checkpointLocation", job["checkpoint"]).start()
@@ -108,6 +109,16 @@ def _roll_back_failing(frame: DataFrame, job: dict[str, Any]) -> None:
         .mode("append")
         .save()
     )
+
+
+def _noted(gates: str):
+    """Passes rows on as they are."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        note_attempt(gates)
+        yield from batches
+
+    return work
 
 
 def _gated(gates: str, before: str = ""):
