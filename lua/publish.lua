@@ -13,7 +13,7 @@ local stage, stages = KEYS[1], KEYS[2]
 local name, send_script, total = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local GROUPS_FROM, MESSAGES_AT_MOST = 3, 3900
 
---- include at_once
+--- include dated
 --- include due_after
 --- include stages
 --- include store

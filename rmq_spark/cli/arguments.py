@@ -38,3 +38,4 @@ Priority = Annotated[int | None, typer.Option(help=option_help(VALUES["priority"
 FixedTime = Annotated[
     str | None, typer.Option(help=option_help(VALUES["fixed_time"], ACCEPTED_RELATIVE))
 ]
+Delay = Annotated[str | None, typer.Option(help=option_help(VALUES["delay"]))]

@@ -7,6 +7,7 @@ import typer
 
 from rmq_spark.cli.arguments import (
     Contents,
+    Delay,
     FixedTime,
     From,
     Group,
@@ -30,7 +31,7 @@ from rmq_spark.cli.chosen_messages import (
     times_of,
 )
 from rmq_spark.cli.message_values import (
-    given_types,
+    given_values,
     message_with,
     parse_values,
     refuse_other_values,
@@ -67,15 +68,16 @@ def requeue(
     time_range: TimeRange = None,
     priority: Priority = None,
     fixed_time: FixedTime = None,
+    delay: Delay = None,
     group: Group = DEFAULT_GROUP_TEXT,
     as_json: Json = False,
 ) -> None:
     """Requeue dead messages, with all their retries.
 
-    They are due at once unless an option sets a time. A Priority topic needs --priority.
+    They are due at once unless an option sets a time or a delay. A Priority topic needs --priority.
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
-    given = given_types(time_range, priority, fixed_time)
+    given = given_values(time_range, priority, fixed_time, delay)
     refuse_other_values(queue.definition, given, "requeued")
     values = message_with(parse_values(queue, given))
     if queue.definition.type.requeue_value is None:

@@ -9,6 +9,7 @@ import typer
 
 from rmq_spark.cli.arguments import (
     Contents,
+    Delay,
     FixedTime,
     Json,
     Priority,
@@ -18,11 +19,12 @@ from rmq_spark.cli.arguments import (
 )
 from rmq_spark.cli.chosen_messages import encoded, encoded_basis, print_count
 from rmq_spark.cli.message_values import (
-    given_types,
+    given_values,
     message_with,
     parse_values,
     refuse_other_values,
     require_value,
+    types_of,
 )
 from rmq_spark.cli.output import print_result
 from rmq_spark.cli.session import broker_of
@@ -44,14 +46,15 @@ def send(
     time_range: TimeRange = None,
     priority: Priority = None,
     fixed_time: FixedTime = None,
+    delay: Delay = None,
     as_json: Json = False,
 ) -> None:
     """Send messages: the given contents, or the lines of stdin.
 
     Write -- before contents that begin with a dash.
     """
-    given = given_types(time_range, priority, fixed_time)
-    queue = _queue_to_send_to(broker_of(context), topic, [*given])
+    given = given_values(time_range, priority, fixed_time, delay)
+    queue = _queue_to_send_to(broker_of(context), topic, types_of(given))
     refuse_other_values(queue.definition, given, "sent")
     values = parse_values(queue, given)
     require_value(queue.definition, message_with(values), "sent")

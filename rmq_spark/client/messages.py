@@ -7,6 +7,7 @@ from typing import Any
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.message_value import MessageValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class Message:
     content. Always derive it from the content in the same way: one content with two slot_basis
     values is two messages.
     time_range: for RangeMerge, ms or a timedelta. priority: for Priority. fixed_time: for
-    FixedTime, ms since 1970 or a datetime with a time zone.
+    FixedTime, ms since 1970 or a datetime with a time zone. delay: for FixedTime in place of
+    fixed_time, ms or a timedelta from when Redis stores the message.
     """
 
     content: bytes | str
@@ -26,6 +28,7 @@ class Message:
     time_range: int | timedelta | None = None
     priority: int | None = None
     fixed_time: int | datetime | None = None
+    delay: int | timedelta | None = None
 
 
 def pairs_by_slot(
@@ -38,29 +41,31 @@ def pairs_by_slot(
     """Check messages and group them by slot, as score, content, score, content, ...
 
     defaults: supplies the values that a message lacks. refuse_before_ms: a fixed time that is not
-    after this is refused. Raises InvalidMessage with the index of the first message that is
-    refused, its value and the accepted values.
+    after this is refused; a delay never is. Raises InvalidMessage with the index of the first
+    message that is refused, its value and the accepted values.
     """
     if isinstance(messages, str | bytes):
         raise InvalidMessage(
             f"send takes a list of messages, not a single {type(messages).__name__}. Write "
             "send([...])."
         )
+    default = _value_in(defaults, topic, "The default values")
     by_slot: dict[int, list[Any]] = {}
     for index, given in enumerate(messages):
         message = given if isinstance(given, Message) else Message(given)
         content = _bytes_of("content", message.content, index)
         basis = message.slot_basis if message.slot_basis is not None else defaults.slot_basis
         key = content if basis is None else _bytes_of("slot_basis", basis, index)
-        value = topic.type.value_in(message)
-        default = topic.type.value_in(defaults) if value is None else value
-        number = _number_of(topic, default, index)
-        if refuse_before_ms is not None and number <= refuse_before_ms:
+        of, value = _value_in(message, topic, f"Message {index}")
+        if value is None:
+            of, value = default
+        number = _number_of(of, value, topic, index)
+        if refuse_before_ms is not None and of.can_be_past and number <= refuse_before_ms:
             raise InvalidMessage(
                 f"Message {index} of topic {topic.name}: fixed_time {number} is not after now "
                 f"({refuse_before_ms}), and past_fixed_time is fail. Nothing was sent."
             )
-        by_slot.setdefault(topic.slot_of(key), []).extend((topic.type.score_of(number), content))
+        by_slot.setdefault(topic.slot_of(key), []).extend((of.score_of(number), content))
     return by_slot
 
 
@@ -110,18 +115,44 @@ def _refuse_single(contents: object) -> None:
 def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
     """Return the score in the store for messages that are requeued from the dead queue.
 
-    value: holds their due time or priority; without a due time, they are due at once. Raises
-    InvalidMessage if the topic's type needs a value.
+    value: holds their due time, delay or priority; without a due time, they are due at once. Raises
+    InvalidMessage if the topic's type needs a value or does not take the one that is given.
     """
     of_type = topic.type
-    given = of_type.value_in(value)
+    of, given = _value_in(value, topic, "The requeue", "requeued")
     if given is None and of_type.requeue_value is None:
         raise InvalidMessage(
             f"Topic {topic.name} is {of_type}, so requeued messages need a {of_type.keyword}. "
             f"Accepted: {of_type.parser.accepted_plain}. Nothing was requeued."
         )
-    number = _number_of(topic, of_type.requeue_value if given is None else given, 0)
-    return int(of_type.requeue_score(number, now_ms))
+    number = _number_of(of, of_type.requeue_value if given is None else given, topic, 0)
+    return int(of.requeue_score(number, now_ms))
+
+
+def _value_in(
+    values: Message, topic: TopicDefinition, owner: str, done: str = "sent"
+) -> tuple[MessageValue, Any]:
+    """Return the value that a message of a topic has, and what it is; None if it has none.
+
+    owner, done: for errors. Raises InvalidMessage for a delay beside a fixed time, or in a topic
+    that takes none.
+    """
+    of_type = topic.type
+    value = of_type.value_in(values)
+    if values.delay is None:
+        return of_type, value
+    shown = f"{owner} of topic {topic.name}: delay is {values.delay!r}"
+    if of_type.delay is None:
+        raise InvalidMessage(
+            f"{shown}, but a {of_type} topic takes {of_type.keyword} instead. Accepted: "
+            f"{of_type.accepted}. Nothing was {done}."
+        )
+    if value is not None:
+        raise InvalidMessage(
+            f"{shown} and {of_type.keyword} is {value!r}. Accepted: one of them, and None for the "
+            f"other. Nothing was {done}."
+        )
+    return of_type.delay, values.delay
 
 
 def _bytes_of(name: str, value: Any, index: int) -> bytes:
@@ -135,12 +166,11 @@ def _bytes_of(name: str, value: Any, index: int) -> bytes:
         ) from None
 
 
-def _number_of(topic: TopicDefinition, value: Any, index: int) -> int:
-    of_type = topic.type
-    number = of_type.number_of(value)
-    if number is None or not of_type.lowest <= number <= of_type.highest:
+def _number_of(of: MessageValue, value: Any, topic: TopicDefinition, index: int) -> int:
+    number = of.number_of(value)
+    if number is None or not of.lowest <= number <= of.highest:
         raise InvalidMessage(
-            f"Message {index} of topic {topic.name}: {of_type.keyword} is {value!r}. Accepted for "
-            f"a {of_type} topic: {of_type.accepted}. Nothing was sent."
+            f"Message {index} of topic {topic.name}: {of.keyword} is {value!r}. Accepted for "
+            f"a {topic.type} topic: {of.accepted}. Nothing was sent."
         )
     return number

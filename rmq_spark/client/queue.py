@@ -100,15 +100,16 @@ class Queue:
         time_range: int | timedelta | None = None,
         priority: int | None = None,
         fixed_time: int | datetime | None = None,
+        delay: int | timedelta | None = None,
         past_fixed_time: str = "send",
     ) -> SendResult:
         """Send messages. The keywords supply the values that a message lacks.
 
         All messages are checked before the first is sent. They go to all consumer groups that the
-        topic had a second ago. With past_fixed_time="fail", a fixed time that is not after Redis'
-        time is refused. After a broken connection, a message may be sent a second time; it merges
-        with the first copy unless that one was consumed in the meantime. Raises InvalidMessage,
-        InvalidOption, UnknownTopic.
+        topic had a second ago. A delay counts from when Redis stores a message. With
+        past_fixed_time="fail", a fixed time that is not after Redis' time is refused. After a
+        broken connection, a message may be sent a second time; it merges with the first copy unless
+        that one was consumed in the meantime. Raises InvalidMessage, InvalidOption, UnknownTopic.
         """
         if past_fixed_time not in ("send", "fail"):
             raise InvalidOption(
@@ -116,7 +117,7 @@ class Queue:
             )
         self._refresh()
         refuse = past_fixed_time == "fail" and self.definition.type.can_be_past
-        defaults = Message(b"", slot_basis, time_range, priority, fixed_time)
+        defaults = Message(b"", slot_basis, time_range, priority, fixed_time, delay)
         by_slot = pairs_by_slot(
             messages,
             defaults,
@@ -154,13 +155,14 @@ class Queue:
         time_range: int | timedelta | None = None,
         priority: int | None = None,
         fixed_time: int | datetime | None = None,
+        delay: int | timedelta | None = None,
     ) -> int:
         """Requeue contents from the dead queue as first deliveries. Return how many were there.
 
         contents, slot_basis: as for cancel. The messages are due at once unless you give a value; a
         Priority topic needs a priority. Raises InvalidMessage, InvalidOption.
         """
-        value = Message(b"", slot_basis, time_range, priority, fixed_time)
+        value = Message(b"", slot_basis, time_range, priority, fixed_time, delay)
         score = requeue_score(value, self.definition, self.now_ms())
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
         pairs = {slot: [v for c in wanted for v in (score, c)] for slot, wanted in by_slot.items()}

@@ -15,7 +15,7 @@ from rmq_spark.options.table_options import ENDING_TIME, SLOTS, STARTING_TIME
 DESCRIPTION = """\
 Requeue the dead messages of a topic, all of them or those that you choose.
 
-They come back as first deliveries, due at once or when an option such as -o fixedTime=... says.
+They come back as first deliveries, due at once or when an option such as -o delay=10m says.
 Choose messages with --where, --slots, --from and --until. It is safe to start the job again, or
 twice at once: it requeues the messages that are still dead.
 """

@@ -1,5 +1,7 @@
 """The options of ``df.write.format("rmq")`` and ``df.writeStream.format("rmq")``."""
 
+from dataclasses import replace
+
 from rmq_spark.options.connection_options import CONNECTION
 from rmq_spark.options.option import Option, OptionTable
 from rmq_spark.options.source_options import SPARKS_OWN
@@ -13,7 +15,8 @@ from rmq_spark.options.topic_options import (
     TOPIC_TYPE,
     VALUES,
 )
-from rmq_spark.topics.parsers import Parser, choice, duration
+from rmq_spark.topics.durations import LONGEST_DURATION_MS, duration_text
+from rmq_spark.topics.parsers import Parser, choice
 
 AT_LEAST_ONCE, EXACTLY_ONCE = "atLeastOnce", "exactlyOnce"
 
@@ -30,11 +33,12 @@ OPERATION = Option(
     "What to do with the rows: [columns](#columns-of-the-sink)",
     default="send",
 )
-DELAY = Option(
-    "delay",
-    duration(0),
-    "With `rollback`: the wait before the retry",
-    otherwise="the topic's backoff",
+# The delay of a message, which is an option of two operations with bounds of their own.
+DELAY = replace(
+    VALUES["delay"],
+    help=f"{VALUES['delay'].help}. With `rollback`: the wait before the retry, at most "
+    f"`{duration_text(LONGEST_DURATION_MS)}`",
+    otherwise="with `rollback`: the topic's backoff",
 )
 GROUP = Option(
     "group",
@@ -58,8 +62,8 @@ PAST_FIXED_TIME = Option(
 SINK = OptionTable(
     "the rmq sink",
     (
-        *(TOPIC, TOPIC_TYPE, SLOT_AMOUNT, SLOT_BASIS, *VALUES.values()),
-        *(OPERATION, DELAY, MAX_RETRIES, RETRY_BACKOFF, GROUPS, GROUP),
+        *(TOPIC, TOPIC_TYPE, SLOT_AMOUNT, SLOT_BASIS, *(VALUES | {"delay": DELAY}).values()),
+        *(OPERATION, MAX_RETRIES, RETRY_BACKOFF, GROUPS, GROUP),
         *(DELIVERY_GUARANTEE, PAST_FIXED_TIME, *CONNECTION.options),
     ),
     passed_over=SPARKS_OWN,

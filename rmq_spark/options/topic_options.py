@@ -57,8 +57,7 @@ OF_A_NEW_TOPIC = (TOPIC_TYPE, SLOT_AMOUNT, MAX_RETRIES, RETRY_BACKOFF, GROUPS)
 
 # Keyword of a message's value -> the option with its default for messages without one.
 VALUES = {
-    of_type.keyword: Option(
-        of_type.value_name, of_type.parser, f"For a {of_type.name} topic: {of_type.meaning}"
-    )
+    of.keyword: Option(of.value_name, of.parser, f"For a {of_type.name} topic: {of.meaning}")
     for of_type in TOPIC_TYPES.values()
+    for of in of_type.values
 }

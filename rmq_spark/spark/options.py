@@ -16,6 +16,7 @@ from rmq_spark.ownership.ensemble import EnsembleOptions, ensemble_of
 from rmq_spark.spark.batch_limits import Limits
 from rmq_spark.spark.subscription import Subscription
 from rmq_spark.topics.definition import group_text
+from rmq_spark.topics.durations import LONGEST_DURATION_MS, duration_text
 from rmq_spark.topics.topic_types import TopicType
 from rmq_spark.transport.connection import ConnectionOptions, connection_of
 
@@ -52,7 +53,7 @@ class SourceOptions:
 class SinkOptions:
     """The options of a write. None means that the user did not give the option.
 
-    slot_basis, time_range, priority, fixed_time and delay_ms are defaults for rows without such a
+    slot_basis, time_range, priority, fixed_time and delay (ms) are defaults for rows without such a
     value. topic_type, slot_amount, max_retries, retry_backoff and groups define a topic that the
     write creates. fail_past: whether a fixed time that has passed is an error.
     """
@@ -66,9 +67,9 @@ class SinkOptions:
     time_range: int | None
     priority: int | None
     fixed_time: int | None
+    delay: int | None
     fail_past: bool
     operation: str
-    delay_ms: int | None
     max_retries: int | None
     retry_backoff: str | None
     groups: tuple[str, ...] | None
@@ -172,7 +173,6 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         **{keyword: values.get(option) for keyword, option in topic.VALUES.items()},
         fail_past=values[sink.PAST_FIXED_TIME] == "fail",
         operation=values[sink.OPERATION],
-        delay_ms=values.get(sink.DELAY),
         max_retries=values.get(topic.MAX_RETRIES),
         retry_backoff=values.get(topic.RETRY_BACKOFF),
         groups=values.get(topic.GROUPS),
@@ -182,19 +182,39 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 
 def _check_operation(values: Values) -> None:
-    """Check that the operation accepts the guarantee and the group. Raises InvalidOption."""
+    """Check that the operation accepts the guarantee, the delay and the group.
+
+    Raises InvalidOption.
+    """
     operation = values[sink.OPERATION]
     if values[sink.DELIVERY_GUARANTEE] == sink.EXACTLY_ONCE and operation != "send":
         raise InvalidOption(
             f"deliveryGuarantee=exactlyOnce is not accepted with operation={operation}. Accepted: "
             "operation=send. The other operations can be repeated without harm."
         )
+    _check_delay(operation, values)
     group = values.get(sink.GROUP)
     if group is not None and operation not in ("cancel", "requeue", "purge"):
         raise InvalidOption(
             f"group={group_text(group)!r} is not accepted with operation={operation}. Accepted: "
             "with cancel, requeue and purge. Leave it out: send delivers to all consumer groups "
             "of a topic, and rollback takes the group from claimId."
+        )
+
+
+def _check_delay(operation: str, values: Values) -> None:
+    delay, time = values.get(sink.DELAY), values.get(topic.VALUES["fixed_time"])
+    if delay is None:
+        return
+    if operation == "rollback" and delay > LONGEST_DURATION_MS:
+        raise InvalidOption(
+            f"delay={delay} (ms) is too long for operation=rollback. Accepted: 0 to "
+            f"{LONGEST_DURATION_MS} ms, which is {duration_text(LONGEST_DURATION_MS)}."
+        )
+    if operation in ("send", "requeue") and time is not None:
+        raise InvalidOption(
+            f"The options delay={delay} (ms) and fixedTime={time} exclude each other. Accepted: "
+            "one of them; rows may have either in columns of these names."
         )
 
 

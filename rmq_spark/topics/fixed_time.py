@@ -1,8 +1,9 @@
-"""FixedTime: each message has its own due time."""
+"""FixedTime: each message has its own due time, or a delay until then."""
 
 from datetime import datetime
 from typing import Any
 
+from rmq_spark.topics.message_value import Delay
 from rmq_spark.topics.parsers import moment, ms_since_1970
 from rmq_spark.topics.scores import AT_ONCE, HIGHEST_SCORE, LOWEST_SCORE
 from rmq_spark.topics.topic_type import TopicType
@@ -24,6 +25,7 @@ class FixedTime(TopicType):
     meaning = "when it is due"
     can_be_past = True
     send_script = "send_at"
+    delay = Delay()
     requeue_value = AT_ONCE
 
     def number_of(self, value: Any) -> int | None:

@@ -6,5 +6,6 @@ MOST_RETRIES = 16
 LOWEST_SCORE = MOST_RETRIES + 1
 # Scores are IEEE doubles, which are exact for whole numbers up to here.
 HIGHEST_SCORE = 2**53
-# As the score of a sent message, this means the time at which Redis stores it (at_once.lua).
+# As the score of a FixedTime message that is sent, this means the time at which Redis stores it.
+# A negative score is a delay with its sign changed (lua/include/dated.lua).
 AT_ONCE = 0

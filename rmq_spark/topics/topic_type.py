@@ -1,12 +1,12 @@
 """The base class of topic types; range_merge.py, fixed_time.py and priority.py are the types."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from rmq_spark.topics.parsers import Parser
+from rmq_spark.topics.message_value import MessageValue
 from rmq_spark.topics.scores import HIGHEST_SCORE
 
 
-class TopicType:
+class TopicType(MessageValue):
     """A type of topics: the value that its messages carry and the scores that sort them.
 
     Code that treats types differently asks the type's one object. topic_types.py lists them.
@@ -19,22 +19,10 @@ class TopicType:
     name: ClassVar[str]
     """The name of the type, in definitions and options."""
 
-    # -- the value that each message of the type has
+    # -- the value that each message of the type has: the type is its description (MessageValue)
 
-    value_name: ClassVar[str]
-    """The name of the value's column and option."""
-    keyword: ClassVar[str]
-    """The name of the value's field of Message and keyword of send."""
-    lowest: ClassVar[int]
-    highest: ClassVar[int] = HIGHEST_SCORE
-    accepted: ClassVar[str]
-    """The values that a program may give, for errors."""
-    parser: ClassVar[Parser[int]]
-    """The parser of the value as people write it in options."""
-    meaning: ClassVar[str]
-    """The meaning of the value, for help texts."""
-    can_be_past: ClassVar[bool] = False
-    """Whether the value is a time, which pastFixedTime=fail refuses unless it is after now."""
+    delay: ClassVar[MessageValue | None] = None
+    """The delay that a message may have in place of the value; None if it cannot."""
 
     # -- the score that the store sorts messages by
 
@@ -62,21 +50,10 @@ class TopicType:
     def __repr__(self) -> str:
         return f"<TopicType {self.name}>"
 
-    def value_in(self, values: object) -> Any:
-        """Return the type's value from a message or from options; None if it is not set."""
-        return getattr(values, self.keyword)
-
-    def number_of(self, value: Any) -> int | None:
-        """Turn a value of Python into a whole number; None if it cannot be one."""
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    def score_of(self, value: Any) -> Any:
-        """Turn accepted values (a number or a NumPy array) into scores for the send script."""
-        return value
-
-    def requeue_score(self, value: Any, now_ms: int) -> Any:
-        """Turn accepted values (a number or a NumPy array) into scores in the store."""
-        return value
+    @property
+    def values(self) -> tuple[MessageValue, ...]:
+        """The values of which each message has one."""
+        return (self,) if self.delay is None else (self, self.delay)
 
     # -- a lead ranks messages across all slots: the highest is delivered first
 

@@ -8,7 +8,7 @@ from rmq_spark.client import Message
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol import sending
 
-from ..seeding import numbered
+from ..seeding import LONG_MS, numbered
 
 RANGE, PRIORITY, FIXED = "RangeMerge", "Priority", "FixedTime"
 ACCEPTED = {
@@ -137,6 +137,78 @@ def test_a_time_in_the_past_is_refused_where_asked_for(slot):
         )
     assert slot.store == {}
     assert slot.queue.send([b"m"], fixed_time=now + 10**6, past_fixed_time="fail").new == 1
+
+
+def test_a_delay_is_counted_from_when_the_message_is_stored(slot):
+    before = slot.now_ms()
+    slot.queue.send([Message(b"own", delay=timedelta(hours=2)), b"default"], delay=LONG_MS)
+    now = slot.now_ms()
+    assert before + LONG_MS <= slot.store[b"default"] <= now + LONG_MS
+    assert before + 2 * LONG_MS <= slot.store[b"own"] <= now + 2 * LONG_MS
+
+
+@pytest.mark.parametrize("delay", [-1, 1.5, "5", "5m", True, 2**52 + 1, timedelta(seconds=-1)])
+@pytest.mark.parametrize("default", [{}, {"fixed_time": 5}])
+def test_a_bad_delay_is_refused_naming_index_value_and_what_is_accepted(slot, delay, default):
+    with pytest.raises(InvalidMessage) as raised:
+        slot.queue.send([Message(b"good", delay=0), Message(b"bad", delay=delay)], **default)
+    assert str(raised.value) == (
+        f"Message 1 of topic T0: delay is {delay!r}. Accepted for a FixedTime topic: whole "
+        "milliseconds, 0 to 4503599627370496. Nothing was sent."
+    )
+    assert slot.store == {}
+
+
+def test_a_delay_and_a_fixed_time_exclude_each_other(slot):
+    with pytest.raises(InvalidMessage, match=r"Message 1 .*delay is 7 and fixed_time is 5\. Acc"):
+        slot.queue.send([b"good", Message(b"both", fixed_time=5, delay=7)], delay=1)
+    with pytest.raises(InvalidMessage, match=r"default values .*delay is 7 and fixed_time is 5\."):
+        slot.queue.send([b"m"], fixed_time=5, delay=7)
+    assert slot.store == {}
+
+
+def test_the_messages_own_time_or_delay_goes_before_the_other_of_the_call(slot):
+    slot.queue.send([Message(b"own time", fixed_time=99), b"delayed"], delay=LONG_MS)
+    slot.queue.send([Message(b"own delay", delay=LONG_MS), b"timed"], fixed_time=99)
+    stored = slot.store
+    assert stored[b"own time"] == stored[b"timed"] == 99
+    assert min(stored[b"delayed"], stored[b"own delay"]) > slot.now_ms()
+
+
+@pytest.mark.parametrize("topic_type", [RANGE, PRIORITY])
+def test_a_delay_in_a_topic_of_another_type_is_refused(new_slot, topic_type):
+    slot, name = new_slot(topic_type), NAMES[topic_type]
+    text = rf"delay is 500, but a {topic_type} topic takes {name} instead\. Accepted: "
+    with pytest.raises(InvalidMessage, match=f"Message 1 of topic T0: {text}"):
+        slot.queue.send([b"good", Message(b"m", delay=500)], **{name: 50})
+    with pytest.raises(InvalidMessage, match=text):
+        slot.queue.send([Message(b"m", **{name: 50})], delay=500)
+    with pytest.raises(InvalidMessage, match=rf"{text}.*Nothing was requeued"):
+        slot.queue.requeue([b"m"], delay=500, **{name: 50})
+    assert slot.store == {}
+
+
+def test_a_delay_is_never_in_the_past(slot):
+    slot.queue.send([Message(b"m", delay=0), b"n"], delay=5, past_fixed_time="fail")
+    assert slot.store.keys() == {b"m", b"n"}
+
+
+@pytest.mark.parametrize("delay", [0, LONG_MS, timedelta(hours=1)])
+def test_dead_messages_come_back_after_a_delay(slot, delay):
+    slot.bury(b"m")
+    before = slot.now_ms()
+    assert slot.queue.requeue([b"m"], delay=delay) == 1
+    wait_ms = LONG_MS if delay else 0
+    assert before + wait_ms <= slot.store[b"m"] <= slot.now_ms() + wait_ms
+
+
+def test_a_requeue_takes_a_delay_or_a_fixed_time(slot):
+    slot.bury(b"m")
+    with pytest.raises(InvalidMessage, match="delay is 7 and fixed_time is 5"):
+        slot.queue.requeue([b"m"], fixed_time=5, delay=7)
+    with pytest.raises(InvalidMessage, match="delay is -1"):
+        slot.queue.requeue([b"m"], delay=-1)
+    assert slot.store == {}
 
 
 def test_past_fixed_time_is_send_or_fail(slot):

@@ -138,6 +138,18 @@ def test_a_message_that_is_due_at_once_is_due_from_publishing_on(stages, slot):
     assert before <= slot.store[b"0"] == slot.store[b"m"] <= slot.now_ms()
 
 
+def test_a_delay_runs_from_publishing_and_the_last_due_time_wins(stages, slot):
+    slot.queue.send([b"old", b"new"], fixed_time=10**15)
+    stages.put([b"old", b"new"], score=-LONG_MS)
+    stages.put([b"new"], score=-10, held=2)
+    slot.wait_past(slot.now_ms() + 20)
+    before = slot.now_ms()
+    assert stages.publish({NAME: 3}) == SendResult(new=0, merged=3)
+    assert before + 10 <= slot.store[b"new"] <= slot.now_ms() + 10
+    assert slot.store[b"old"] - slot.store[b"new"] == LONG_MS - 10
+    assert slot.redis.hget(slot.keys.stats(0), "dueSince") is None
+
+
 @pytest.mark.parametrize("time_ms", [0, 1000])
 def test_a_message_with_a_time_long_past_is_late_only_since_publishing(stages, slot, time_ms):
     stages.put([b"m"], score=time_ms)

@@ -1,4 +1,4 @@
-"""FixedTime: times that have passed, and since when a slot has had due messages."""
+"""FixedTime: times that have passed, delays, and since when a slot has had due messages."""
 
 import pytest
 
@@ -56,8 +56,71 @@ def test_a_message_that_waits_for_its_time_is_due_at_once_when_it_is_sent_so(slo
 
 def test_every_group_has_the_same_now(broker):
     groups = [Slot(broker, "T", "FixedTime", groups=("", "g"), group=name) for name in ("", "g")]
-    send(groups[0], [b"m"], 0)
-    assert groups[0].store == groups[1].store != {}
+    groups[0].queue.send([Message(b"m", fixed_time=0), Message(b"n", delay=LONG_MS)])
+    assert groups[0].store == groups[1].store
+    assert groups[0].store[b"n"] - groups[0].store[b"m"] == LONG_MS
+
+
+@pytest.mark.parametrize("delay", [1, 16, 17, LONG_MS, 2**52])
+def test_a_message_is_due_its_delay_after_redis_time(slot, delay):
+    before = slot.now_ms()
+    assert slot.queue.send([b"m"], delay=delay) == SendResult(1, 0)
+    assert before + delay <= slot.store[b"m"] <= slot.now_ms() + delay
+    assert oldest_ms(slot) is None or delay < LONG_MS
+
+
+def test_each_message_has_its_own_delay_or_time(slot):
+    delays = {b"3": 3, b"1": 1, b"-1": 1, b"also 3": 3, b"0": 0}
+    messages = [Message(content, delay=LONG_MS * many) for content, many in delays.items()]
+    slot.queue.send(
+        [Message(b"past", fixed_time=1000), *messages, Message(b"far", fixed_time=FAR_MS)]
+    )
+    stored = slot.store
+    assert (stored.pop(b"past"), stored.pop(b"far")) == (1000, FAR_MS)
+    now = stored[b"0"]
+    assert stored == {content: now + LONG_MS * many for content, many in delays.items()}
+
+
+def test_each_send_with_a_delay_moves_the_due_time(slot):
+    """Debouncing: a message comes when nobody has sent it for that long."""
+    for delay in (LONG_MS, 3 * LONG_MS, 2 * LONG_MS):
+        before = slot.now_ms()
+        slot.queue.send([b"m"], delay=delay)
+        assert before + delay <= slot.store[b"m"] <= slot.now_ms() + delay
+    assert slot.counters == {"accepted": 3, "merged": 2}
+    assert slot.queue.send([b"m"], delay=0) == SendResult(0, 1)
+    assert slot.claimed() == [b"m"]
+
+
+def test_of_equal_messages_in_one_call_the_last_decides(slot):
+    messages = [(FAR_MS, None), (None, LONG_MS), (None, 1), (1000, None), (None, LONG_MS)]
+    before = slot.now_ms()
+    sent = slot.queue.send([Message(b"m", fixed_time=t, delay=d) for t, d in messages])
+    assert sent == SendResult(1, 4)
+    assert before + LONG_MS <= slot.store[b"m"] <= slot.now_ms() + LONG_MS
+
+
+def test_a_message_that_was_due_and_is_sent_with_a_delay_is_late_no_more(slot):
+    send(slot, [b"m", b"n"], 1000)
+    since = oldest_ms(slot)
+    slot.queue.send([b"m"], delay=LONG_MS)
+    assert oldest_ms(slot) == since
+    slot.queue.send([b"n"], delay=LONG_MS)
+    assert oldest_ms(slot) is None
+    now = later(slot)
+    send(slot, [b"n"], 1000)
+    assert oldest_ms(slot) >= now
+
+
+@pytest.mark.parametrize("count", [1, 3900, 10_000])
+def test_any_number_of_messages_has_delays(slot, count):
+    delays = [LONG_MS + n % 7 for n in range(count)]
+    messages = [Message(c, delay=d) for c, d in zip(numbered(count), delays, strict=True)]
+    before = slot.now_ms()
+    assert slot.queue.send(messages) == SendResult(count, 0)
+    stored = slot.store
+    sent_ms = [stored[c] - d for c, d in zip(numbered(count), delays, strict=True)]
+    assert before <= min(sent_ms) <= max(sent_ms) <= slot.now_ms()
 
 
 def store_by_requeue(slot, time_ms):
@@ -117,6 +180,7 @@ ENDS = {
     "claim": lambda slot: slot.claim(),
     "cancel": lambda slot: slot.queue.cancel([b"m"]),
     "sent for later": lambda slot: send(slot, [b"m"], FAR_MS),
+    "sent with a delay": lambda slot: slot.queue.send([b"m"], delay=LONG_MS),
 }
 
 
@@ -149,8 +213,9 @@ def test_a_message_whose_time_is_set_back_is_late_since_then(slot):
 
 def test_the_earliest_time_of_a_call_counts_wherever_it_stands(slot):
     times = [FAR_MS, YEAR_2000, 1000, 0, FAR_MS]
+    messages = [Message(b"%d" % at, fixed_time=time) for at, time in enumerate(times)]
     before = slot.now_ms()
-    slot.queue.send([Message(b"%d" % at, fixed_time=time) for at, time in enumerate(times)])
+    slot.queue.send([Message(b"delayed", delay=LONG_MS), *messages])
     assert oldest_ms(slot) >= before
 
 
@@ -183,4 +248,5 @@ def test_other_types_note_nothing(new_slot, topic_type, value):
 @pytest.mark.parametrize("times", [[FAR_MS], [0], [FAR_MS, 0]])
 def test_times_that_have_not_passed_note_nothing(slot, times):
     slot.queue.send([Message(b"%d" % time, fixed_time=time) for time in times])
+    slot.queue.send([Message(b"%d" % delay, delay=delay) for delay in (0, 1, LONG_MS)])
     assert slot.redis.hget(slot.keys.stats(0), "dueSince") is None

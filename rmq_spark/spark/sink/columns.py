@@ -23,8 +23,6 @@ from pyspark.sql.types import (
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol.names import ClaimId
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.topics.durations import ACCEPTED as ACCEPTED_DURATION
-from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
 from rmq_spark.topics.reasons import parse_reason
 
 _TEXT = (StringType, BinaryType)
@@ -123,7 +121,7 @@ class Rows:
         column = self.columns["content"]
         if column.null_count:
             raise self.refusal(
-                "content", _first_true(pc.is_null(column)), "STRING or BINARY, not null"
+                "content", first_true(pc.is_null(column)), "STRING or BINARY, not null"
             )
         return _bytes_of(column)
 
@@ -143,36 +141,48 @@ class Rows:
             bases = np.where(missing, fallback, bases)
         return bases
 
-    def values(self, topic: TopicDefinition, default: int | None, not_before_ms: int | None) -> Any:
+    def values(
+        self,
+        topic: TopicDefinition,
+        default: int | None,
+        not_before_ms: int | None,
+        delayed: Any = None,
+    ) -> Any:
         """Return the value of each row that the topic type needs, as an int64 array.
 
         It is a time range in ms, a priority, or a fixed time in ms since 1970. default: the value
         for rows without one. not_before_ms: a fixed time must be later than this; None accepts any.
-        Raises InvalidMessage for the first row whose value is missing or not accepted.
+        delayed: an array that tells which rows have a delay instead, and so need no value; None if
+        no row has one. Raises InvalidMessage for the first row whose value is missing or not
+        accepted.
         """
         of_type = topic.type
         name = of_type.value_name
         accepted = f"{of_type.accepted}; the topic {topic.name} is {of_type}"
         if name in self.columns:
-            column = _milliseconds(self.columns[name])
+            column = milliseconds(self.columns[name])
             if default is not None:
                 column = column.fill_null(default)
         else:
             column = pa.array(np.full(self.length, -1 if default is None else default, np.int64))
-            if default is None:
+            if default is None and delayed is None:
                 raise InvalidMessage(
                     f"There is neither a column nor an option {name}. Accepted: {accepted}."
                     f"{NOTHING_SENT}"
                 )
+        if delayed is not None:
+            column = pc.if_else(pa.array(delayed), of_type.lowest, column)
         right = pc.and_(
             pc.greater_equal(column, of_type.lowest), pc.less_equal(column, of_type.highest)
         )
         if column.null_count or not pc.all(right).as_py():
-            row = _first_true(pc.invert(right.fill_null(False)))
+            row = first_true(pc.invert(right.fill_null(False)))
             raise self.refusal(name, row, accepted, default)
         values = column.to_numpy(zero_copy_only=False)
         if not_before_ms is not None:
             past = values <= not_before_ms
+            if delayed is not None:
+                past &= ~delayed
             if past.any():
                 after = f"a time after now ({not_before_ms}), as pastFixedTime is fail"
                 raise self.refusal(name, int(past.argmax()), after, default)
@@ -189,7 +199,7 @@ class Rows:
         right = right.fill_null(False)
         if not pc.all(right).as_py():
             accepted = f"0 to {highest}, the slots of topic {topic.name}"
-            raise self.refusal("slot", _first_true(pc.invert(right)), accepted)
+            raise self.refusal("slot", first_true(pc.invert(right)), accepted)
         return column.to_numpy(zero_copy_only=False)
 
     def check_texts(self, name: str, accepted: str) -> None:
@@ -220,33 +230,6 @@ class Rows:
             except InvalidOption:
                 raise self.refusal("claimId", ids.index(claim_id), accepted) from None
         return [claim_id or "" for claim_id in ids]
-
-    def delays(self, default_ms: int | None) -> list[int | None]:
-        """Return the delay of each row in ms, or ``default_ms`` for a row without one.
-
-        Raises InvalidMessage for a delay that is negative, above 366 days, or not a duration.
-        """
-        if "delay" not in self.columns:
-            return [default_ms] * self.length
-        column = self.columns["delay"]
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            accepted = f"{ACCEPTED_DURATION}, up to 366d; null for the topic's backoff"
-            self.check_texts("delay", accepted)
-            texts: list[str | None] = column.to_pylist()
-            delays = {
-                text: None if text is None else _duration_or_none(text) for text in set(texts)
-            }
-            for row, text in enumerate(texts):
-                if text is not None and delays[text] is None:
-                    raise self.refusal("delay", row, accepted)
-            return [default_ms if text is None else delays[text] for text in texts]
-        values = _milliseconds(column)
-        beyond = pc.or_(pc.less(values, 0), pc.greater(values, LONGEST_DURATION_MS))
-        refused = beyond.fill_null(False)
-        if pc.any(refused).as_py():
-            accepted = f"0 to {LONGEST_DURATION_MS} ms (366d); null for the topic's backoff"
-            raise self.refusal("delay", _first_true(refused), accepted)
-        return [default_ms if value is None else value for value in values.to_pylist()]
 
     def reasons(self) -> list[str]:
         """Return the reason of each row; empty for a row without one. Raises InvalidMessage."""
@@ -315,7 +298,7 @@ def _bytes_of(column: pa.Array) -> Any:
     return column.cast(pa.binary()).to_numpy(zero_copy_only=False)
 
 
-def _milliseconds(column: pa.Array) -> pa.Array:
+def milliseconds(column: pa.Array) -> pa.Array:
     """Convert times and intervals from Arrow's microseconds to ms. Whole numbers are ms already.
 
     A negative time or interval becomes -1, which no column accepts.
@@ -327,15 +310,8 @@ def _milliseconds(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64())
 
 
-def _duration_or_none(text: str) -> int | None:
-    try:
-        delay_ms = parse_duration_ms("delay", text)
-    except InvalidOption:
-        return None
-    return delay_ms if delay_ms <= LONGEST_DURATION_MS else None
-
-
-def _first_true(flags: pa.Array) -> int:
+def first_true(flags: pa.Array) -> int:
+    """Return the index of the first true value."""
     return int(pc.index(flags, True).as_py())
 
 

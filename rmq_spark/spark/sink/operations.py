@@ -2,6 +2,7 @@
 
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from rmq_spark.protocol.messagepack import PackedPairs
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.arrow_pairs import packed_by_slot, rows_by_slot
 from rmq_spark.spark.sink.columns import Rows
+from rmq_spark.spark.sink.delays import check_delay_option, message_delays, retry_delays
 from rmq_spark.topics.definition import TopicDefinition, group_text
+from rmq_spark.topics.message_value import MessageValue
 from rmq_spark.topics.topic_types import TOPIC_TYPES
 
-# The columns for time ranges, fixed times and priorities: one for each topic type.
-VALUES = tuple(topic_type.value_name for topic_type in TOPIC_TYPES.values())
+# The columns for time ranges, priorities, fixed times and delays.
+VALUES = tuple(of.value_name for of_type in TOPIC_TYPES.values() for of in of_type.values)
 
 
 class Operation(ABC):
@@ -70,21 +73,27 @@ class Send(Operation):
 
         Raises InvalidOption if neither does.
         """
-        name = topic.type.value_name
-        if name not in columns and topic.type.value_in(self._options) is None:
+        check_delay_option(topic, columns, self._options)
+        of_type = topic.type
+        names = [of.value_name for of in of_type.values]
+        given = [of for of in of_type.values if of.value_in(self._options) is not None]
+        if not given and columns.isdisjoint(names):
+            unused = " delay is for FixedTime topics only." if "delay" in columns else ""
             raise InvalidOption(
-                f"Topic {topic.name} is {topic.type}, but neither a column nor an option "
-                f'gives {name}. Add the column, or .option("{name}", ...).'
+                f"Topic {topic.name} is {of_type}, but neither a column nor an option gives "
+                f'{" or ".join(names)}.{unused} Add the column, or .option("{names[0]}", ...).'
             )
 
     def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
         """Compute the score and the slot of each row, and pack scores and contents by slot."""
-        topic = queue.definition
-        refuse_past = self._options.fail_past and topic.type.can_be_past
+        topic, options = queue.definition, self._options
+        refuse_past = options.fail_past and topic.type.can_be_past
         now_ms = queue.now_ms() if refuse_past else None
-        values = rows.values(topic, topic.type.value_in(self._options), now_ms)
-        scores = topic.type.score_of(values)
-        slots = slots_of_rows(topic, rows, contents, self._options)
+        default = topic.type.value_in(options)
+        scores = scores_of_rows(
+            topic, rows, default, options.delay, now_ms, lambda of, values: of.score_of(values)
+        )
+        slots = slots_of_rows(topic, rows, contents, options)
         return packed_by_slot(scores, rows.columns["content"], slots)
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
@@ -127,6 +136,7 @@ class Requeue(Operation):
 
         Raises InvalidOption if neither does.
         """
+        check_delay_option(topic, columns, self._options)
         if topic.type.requeue_value is None:
             Send(self._options).check_topic(topic, columns)
 
@@ -135,11 +145,15 @@ class Requeue(Operation):
 
         A row without a time is due at once.
         """
-        topic = queue.definition
-        default = topic.type.value_in(self._options)
-        values = rows.values(topic, topic.type.requeue_value if default is None else default, None)
-        scores = topic.type.requeue_score(values, queue.now_ms())
-        slots = slots_of_rows(topic, rows, contents, self._options)
+        topic, options, now_ms = queue.definition, self._options, queue.now_ms()
+        default = topic.type.value_in(options)
+        if default is None:
+            default = topic.type.requeue_value
+        scores = scores_of_rows(
+            *(topic, rows, default, options.delay, None),
+            lambda of, values: of.requeue_score(values, now_ms),
+        )
+        slots = slots_of_rows(topic, rows, contents, options)
         return packed_by_slot(scores, rows.columns["content"], slots)
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
@@ -177,7 +191,7 @@ class RollBack(Operation):
         """Group contents into one rollback for each slot, claim and delay."""
         slots = rows.slots(queue.definition).tolist()
         wanted: dict[tuple[int, str, int | None], list[tuple[bytes, str]]] = {}
-        keys = zip(slots, rows.claim_ids(), rows.delays(self._options.delay_ms), strict=True)
+        keys = zip(slots, rows.claim_ids(), retry_delays(rows, self._options.delay), strict=True)
         for key, content, reason in zip(keys, contents, rows.reasons(), strict=True):
             wanted.setdefault(key, []).append((content, reason))
         return [
@@ -202,6 +216,27 @@ OPERATIONS: dict[str, type[Operation]] = {
     "rollback": RollBack,
     "purge": Purge,
 }
+
+
+def scores_of_rows(
+    topic: TopicDefinition,
+    rows: Rows,
+    default: int | None,
+    default_delay_ms: int | None,
+    not_before_ms: int | None,
+    score_of: Callable[[MessageValue, Any], Any],
+) -> Any:
+    """Check the value or the delay of each row, and return its score, as an array.
+
+    default, default_delay_ms: the value or the delay of rows that have neither. not_before_ms: as
+    for ``Rows.values``. score_of: turns values or delays into scores. Raises InvalidMessage.
+    """
+    delays = message_delays(rows, topic, default_delay_ms)
+    if delays is None or topic.type.delay is None:
+        return score_of(topic.type, rows.values(topic, default, not_before_ms))
+    values = rows.values(topic, default, not_before_ms, delays.given)
+    delayed = score_of(topic.type.delay, delays.ms)
+    return np.where(delays.given, delayed, score_of(topic.type, values))
 
 
 def slots_of_rows(topic: TopicDefinition, rows: Rows, contents: Any, options: SinkOptions) -> Any:
