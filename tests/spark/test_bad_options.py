@@ -175,6 +175,9 @@ def test_a_bad_value_of_a_source_option_names_option_and_value_and_what_is_accep
         ("fixedTime", "--1", "ISO 8601 with a zone"),
         ("fixedTime", "tomorrow", "ISO 8601 with a zone"),
         ("fixedTime", "2030-01-01T00:00:00", "ISO 8601 with a zone"),
+        ("delay", "-1", "0 to 4503599627370496 ms, or a duration: 30s"),
+        ("delay", "5 fortnights", DURATION),
+        ("delay", "9" * 30 + "d", "is too long. Accepted: 0 to 4503599627370496 ms"),
         ("pastFixedTime", "drop", "send, fail"),
     ],
 )

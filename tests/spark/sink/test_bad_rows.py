@@ -196,7 +196,7 @@ def test_a_mistyped_column_is_refused_with_the_list_of_those_accepted(rmq):
         InvalidMessage,
         "Unknown column slotBases",
         "Did you mean slotBasis?",
-        "Accepted: content, slotBasis, timeRange, priority, fixedTime, topic",
+        "Accepted: content, slotBasis, timeRange, priority, fixedTime, delay, topic",
     ):
         rmq.writer(schema, topic=rmq.name(), topicType="Priority")
 
