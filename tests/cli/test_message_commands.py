@@ -60,6 +60,35 @@ def test_a_time_may_be_a_duration_from_now(rmq):
     assert peeked("--from", "-2h", "--until", "-30m") == {"ago"}
 
 
+def test_a_delay_is_counted_from_when_a_message_is_stored(rmq):
+    queue = rmq.topic()
+    bury(queue, b"dead")
+    before = queue.now_ms()
+    assert rmq("send", "Orders", "moved", "--delay", "5m").out == "Orders: 1 new, 0 merged\n"
+    assert rmq("send", "Orders", "moved", "--delay", "1h").out == "Orders: 0 new, 1 merged\n"
+    assert rmq("send", "Orders", "ms", "--delay", "3600000").code == 0
+    assert rmq("requeue", "Orders", "dead", "--delay", "1h").code == 0
+    after = queue.now_ms()
+    found = due_times(queue)
+    assert found.keys() == {b"moved", b"ms", b"dead"}
+    assert all(before + HOUR_MS <= due_ms <= after + HOUR_MS for due_ms in found.values())
+
+
+@pytest.mark.parametrize("command", ["send", "requeue"])
+def test_a_delay_that_does_not_fit_is_refused(rmq, command):
+    queue = rmq.topic()
+    rmq.topic("Merged", "RangeMerge")
+    for topic, values, said in (
+        ("Orders", ("--delay", "-5"), "--delay='-5' is not accepted. Accepted: 0 to 45035996273"),
+        ("Orders", ("--delay", "soon"), "--delay='soon' is not a duration"),
+        ("Orders", ("--delay", "5m", "--fixed-time", "1h"), "--fixed-time and --delay exclude"),
+        ("Merged", ("--delay", "5m"), "--delay is not for topic Merged, which is RangeMerge. Acc"),
+    ):
+        done = rmq(command, topic, "m", *values)
+        assert (done.code, said in done.err) == (2, True)
+    assert queue.figures().counters["accepted"] == 0
+
+
 @pytest.mark.parametrize("name", ["--fixed-time", "--from"])
 def test_a_time_in_seconds_is_not_taken_for_one_in_1970(rmq, name):
     rmq.topic()
@@ -84,6 +113,7 @@ def test_dead_messages_are_chosen_by_how_long_ago_and_come_back_later(rmq):
     ("value", "fitting", "others"),
     [
         (["--fixed-time", "30s"], "FixedTime", ""),
+        (["--delay", "30s"], "FixedTime", ""),
         (["--time-range", "30s"], "RangeMerge", ""),
         (["--priority", "20"], "Priority", ""),
         ([], "FixedTime", " (or RangeMerge, Priority)"),
@@ -162,6 +192,7 @@ def test_a_value_that_a_topic_needs_and_does_not_get_is_named(rmq):
     told = rmq("send", "Merged", "m", "--time-range", "soon").err
     assert "--time-range='soon' is not a duration" in told
     rmq.topic("Timed", "FixedTime")
+    assert "Add --fixed-time or --delay. Accepted: 30s (from now)" in rmq("send", "Timed", "m").err
     assert "ISO 8601 with a zone" in rmq("send", "Timed", "m", "--fixed-time", "soon").err
 
 

@@ -65,6 +65,18 @@ def test_messages_of_all_types_go_to_the_topic_of_their_row(outbox):
     assert outbox.contents("Jobs") == ["p"]
 
 
+def test_a_message_with_a_delay_is_sent_at_once_and_due_later(outbox):
+    outbox.psql(
+        "INSERT INTO {t} (content, delay, fixed_time) VALUES ('at once', 0, NULL), "
+        "('later', 3600000, NULL), ('both', 7, now())"
+    )
+    assert outbox.relay(*ORDERS) == "2 messages sent, 0 of them late arrivals; 1 refused"
+    ((reason,),) = outbox.psql("SELECT reason FROM {t}_exceptions")
+    assert "delay is 7. Accepted: null, as fixedTime is " in reason
+    store = outbox.broker.queue("Orders").figures().store
+    assert (store.count, store.due) == (2, 1)
+
+
 def test_what_a_topic_refuses_goes_to_the_exceptions_and_holds_nobody_up(outbox):
     outbox.broker.create("Jobs", "Priority", slot_amount=1)
     outbox.psql(
