@@ -134,9 +134,11 @@ class QueueHistory(RuleBasedStateMachine):
 
     # -- senders and people
 
-    @rule(contents=some_contents, score=scores)
-    def send(self, contents, score):
+    @rule(contents=some_contents, score=scores, delayed=st.booleans())
+    def send(self, contents, score, delayed=False):
         score, sent = (FAR, LONG_MS) if self.model.merges_first else self.scored(score)
+        if sent == FAR_MS and delayed:  # FixedTime: the same, said as a delay
+            sent = -LONG_MS
         self.note_new_copies(contents)
         values = [value for content in contents for value in (sent, content)]
         expected = self.model.send(contents, score)

@@ -69,6 +69,7 @@ class Action:
     paused: bool = False
     knows: Knows = Knows.ALL
     times: int | None = None
+    delayed: bool = False
 
     @property
     def claim(self) -> str:
@@ -80,6 +81,7 @@ class Action:
 
 
 def send(content: str, score: int, *, slot: int = 0, times: int = 1) -> Action:
+    """score: as the send script takes it; of FixedTime, a delay is a negative one."""
     pairs = {slot: [score, content.encode()]}
     return Action(
         f"send {content} with {score}",
@@ -88,6 +90,7 @@ def send(content: str, score: int, *, slot: int = 0, times: int = 1) -> Action:
         slot=slot,
         contents=frozenset({content}),
         times=times,
+        delayed=score < 0,
     )
 
 

@@ -370,6 +370,13 @@ def scores_stay(step: Step) -> bool:
     )
 
 
+def what_is_delayed_waits(step: Step) -> bool:
+    """A send with a delay moves the due time of its messages to when the delay is over."""
+    return not (step.action.delayed and step.done("send")) or all(
+        step.after.store.get(content) == FAR for content in step.action.contents
+    )
+
+
 def claims_keep_scores(step: Step) -> bool:
     """A message keeps in its claim the score that it had in the store, or that of its retries."""
     return all(
@@ -520,6 +527,7 @@ PROMISES = (
     order_is_kept,
     a_delivery_costs_one,
     scores_stay,
+    what_is_delayed_waits,
     claims_keep_scores,
     only_deliveries_cost,
     an_exclusive_slot_has_one_consumer,

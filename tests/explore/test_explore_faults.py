@@ -42,6 +42,22 @@ class Fault:
 
 FAULTS = (
     Fault(
+        "a delay counts backwards",
+        "include/dated",
+        "text_of(now - score)",
+        "text_of(now + score)",
+        BACKOFF,
+        promises.what_is_delayed_waits,
+    ),
+    Fault(
+        "a message that waits keeps its due time when it is sent with a delay",
+        "send_at",
+        "1, nil, sent",
+        "1, 'NX', sent",
+        BACKOFF,
+        promises.what_is_delayed_waits,
+    ),
+    Fault(
         "a commit does not ask for its run",
         "commit",
         "if refused then return refused end",

@@ -222,6 +222,7 @@ BACKOFF = World(
     actions=(
         send("x", 1000, times=2),
         send("y", 2000),
+        send("y", -WAIT_MS),
         cancel("x"),
         requeue("x", 3000),
         expire(),
