@@ -69,7 +69,7 @@ class Delay(Wait):
     lowest = 0
     accepted = f"whole milliseconds, {lowest} to {LONGEST_WAIT_MS}"
     parser = duration_or_whole(lowest, LONGEST_WAIT_MS)
-    meaning = "the wait before the delivery, in place of `fixedTime`"
+    meaning = "in place of `fixedTime`, the wait from when Redis stores the message"
 
     def score_of(self, value: Any) -> Any:
         """Turn delays into scores for the send script: their negatives (lua/include/dated.lua)."""
