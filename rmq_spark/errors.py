@@ -41,7 +41,20 @@ class RmqError(Exception):
 
 
 class InvalidOption(RmqError, ValueError):
-    """An error for an option whose name is unknown or whose value is not accepted."""
+    """An error for an option whose name is unknown or whose value is not accepted.
+
+    name: the option with which the text begins, as the raising code calls it; empty if none.
+    """
+
+    def __init__(self, text: str = "", *, name: str = "") -> None:
+        super().__init__(text)
+        self.name = name
+
+    def called(self, name: str) -> "InvalidOption":
+        """Return the error with the name that the user of the option typed."""
+        if not self.name:
+            return self
+        return InvalidOption(f"{name}{str(self).removeprefix(self.name)}", name=name)
 
 
 class InvalidMessage(RmqError, ValueError):

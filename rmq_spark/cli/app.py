@@ -116,12 +116,13 @@ def _connection(
 ) -> None:
     options = parse_options(option or [])
     if redis_url is not None:
-        options["redis.url"] = redis_url
+        options[URL.name] = redis_url
     if redis_cluster:
-        options["redis.cluster"] = "true"
+        options[CLUSTER.name] = "true"
     if key_prefix:
-        options[KEY_PREFIX.name] = KEY_PREFIX.parse(key_prefix)
-    context.obj = Session(options)
+        options[KEY_PREFIX.name] = KEY_PREFIX.called("--key-prefix").parse(key_prefix)
+    typed = {URL.name: "--redis-url"} if redis_url is not None else {}
+    context.obj = Session(options, typed)
 
 
 for commands in COMMANDS.values():

@@ -52,12 +52,15 @@ def _log_to_stderr() -> None:
 
 def _run(app: Callable[..., object], arguments: Sequence[str] | None) -> int:
     """Run the Typer app. Prints its error and returns an exit code."""
+    from rmq_spark.cli.session import flags  # needs typer, which may be missing
+
     if sys.stdout is None:  # the parent process has closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a content may hold any character
     try:
-        app(args=arguments, prog_name="rmq")
+        with flags(group="--group"):
+            app(args=arguments, prog_name="rmq")
     except RmqError as error:
         print(f"rmq: {error}", file=sys.stderr)  # noqa: T201 - a program
         return exit_codes.of_error(error)

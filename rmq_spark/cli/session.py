@@ -22,9 +22,14 @@ PATIENCE_S = 2.0
 
 @dataclass
 class Session:
-    """The connection of a command. options: connection options, with the names of Spark options."""
+    """The connection of a command.
+
+    options: connection options, with the names of Spark options. flags: by such a name, the flag
+    that gave the option, for errors.
+    """
 
     options: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, str] = field(default_factory=dict)
 
     def server(self) -> Server:
         """Connect to Redis, with retries for PATIENCE_S. Raises ServerError, InvalidOption."""
@@ -41,7 +46,7 @@ class Session:
 
     @property
     def _values(self) -> Values:
-        return CONNECTION.parse(self.options)
+        return CONNECTION.parse(self.options, lambda name: self.flags.get(name, name))
 
 
 def parse_options(given: list[str]) -> dict[str, str]:
@@ -57,6 +62,15 @@ def parse_options(given: list[str]) -> dict[str, str]:
             )
         options[name] = value
     return options
+
+
+@contextmanager
+def flags(**of_keywords: str) -> Iterator[None]:
+    """Name flags in errors of the body that begin with a keyword, such as ``group="--group"``."""
+    try:
+        yield
+    except InvalidOption as error:
+        raise error.called(of_keywords.get(error.name, error.name)) from None
 
 
 def session_of(context: typer.Context) -> Session:

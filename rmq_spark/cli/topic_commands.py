@@ -1,7 +1,7 @@
 """Commands on topics: create, list, show, alter, pause, resume, delete, lower-epochs."""
 
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -17,12 +17,11 @@ from rmq_spark.cli.output import (
     print_table,
     time_json,
 )
-from rmq_spark.cli.session import broker_of
+from rmq_spark.cli.session import broker_of, flags
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import check_agrees, command_line, queue_command
 from rmq_spark.errors import InvalidOption
 from rmq_spark.exit_codes import NOTHING_FOUND
-from rmq_spark.options.option import Option
 from rmq_spark.options.topic_options import (
     GROUPS,
     MAX_RETRIES,
@@ -41,7 +40,6 @@ from rmq_spark.topics.definition import (
 )
 from rmq_spark.topics.durations import duration_text
 
-T = TypeVar("T")
 Retries = Annotated[int | None, typer.Option(help=option_help(MAX_RETRIES))]
 Backoff = Annotated[str | None, typer.Option(help=option_help(RETRY_BACKOFF))]
 
@@ -96,8 +94,8 @@ def create(
     """
     if topic_type is None:
         raise InvalidOption(f"--type is missing. Accepted: {TOPIC_TYPE.parser.accepted_plain}.")
-    of_type = _parsed(TOPIC_TYPE, "--type", topic_type)
-    amount = None if slots is None else _parsed(SLOT_AMOUNT, "--slots", str(slots))
+    of_type = TOPIC_TYPE.called("--type").parse(topic_type)
+    amount = None if slots is None else SLOT_AMOUNT.called("--slots").parse(str(slots))
     broker = broker_of(context)
     found = broker.find(topic)
     if found is not None:
@@ -109,7 +107,7 @@ def create(
         check_agrees(found, of_type, amount, remedy)
     settings: dict[str, Any] = _settings(retries, backoff)
     if groups is not None:
-        settings["groups"] = GROUPS.parse(groups)
+        settings["groups"] = GROUPS.called("--groups").parse(groups)
     made = broker.create(topic, of_type, amount, **settings, exclusive=exclusive)
     text = f"{topic}: {'exists already' if found else 'created'}: {_summary(made)}"
     print_result(as_json, text, created=not found, **definition_json(made))
@@ -149,10 +147,12 @@ def alter(
     if changes:
         broker.alter(topic, **changes)
     if add_group is not None:
-        broker.add_group(topic, add_group)
+        with flags(group="--add-group"):
+            broker.add_group(topic, add_group)
     gone = {}
     if remove_group is not None:
-        gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
+        with flags(group="--remove-group"):
+            gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
     altered = broker.definition(topic)
     lost = f"; removed group {remove_group} with {messages_text(gone['messages'])}" if gone else ""
     print_result(as_json, f"{topic}: {_summary(altered)}{lost}", **definition_json(altered), **gone)
@@ -300,18 +300,10 @@ def _first(queue: dict[str, Any], expire: str) -> str:
 def _settings(retries: int | None, backoff: str | None) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if retries is not None:
-        settings["max_retries"] = _parsed(MAX_RETRIES, "--retries", str(retries))
+        settings["max_retries"] = MAX_RETRIES.called("--retries").parse(str(retries))
     if backoff is not None:
-        settings["retry_backoff"] = _parsed(RETRY_BACKOFF, "--backoff", backoff)
+        settings["retry_backoff"] = RETRY_BACKOFF.called("--backoff").parse(backoff)
     return settings
-
-
-def _parsed(option: Option[T], flag: str, text: str) -> T:
-    """Parse an option that the command line calls ``flag``. Raises InvalidOption with that name."""
-    try:
-        return option.parse(text)
-    except InvalidOption as error:
-        raise InvalidOption(str(error).replace(option.name, flag, 1)) from None
 
 
 def _row(topic: TopicDefinition) -> tuple[Any, ...]:

@@ -264,7 +264,8 @@ class Broker:
         if len(old.groups) == 1:
             raise InvalidOption(
                 f"group={group_text(wanted)!r} is the only consumer group of topic {name}. "
-                "Accepted: one of several; Broker.delete deletes a topic."
+                "Accepted: one of several; Broker.delete deletes a topic.",
+                name="group",
             )
         if left.messages and not drop:
             raise GroupNotEmpty(
@@ -354,7 +355,7 @@ def _text(name: str, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str | int):
         return str(value)
-    raise InvalidOption(f"redis.{name} is a {type(value).__name__}. Accepted: text, see connect.")
+    raise InvalidOption(f"{name} is a {type(value).__name__}. Accepted: text, see connect.")
 
 
 def connect(

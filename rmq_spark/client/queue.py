@@ -57,7 +57,8 @@ class Queue:
             raise InvalidOption(
                 f"group={group_text(group)!r} is not a consumer group of topic {definition.name}. "
                 f"Accepted: {', '.join(map(group_text, definition.groups))}."
-                f"{' Name one of them.' if group == DEFAULT_GROUP else ''}"
+                f"{' Name one of them.' if group == DEFAULT_GROUP else ''}",
+                name="group",
             )
         self.server = server
         self.key_prefix = key_prefix

@@ -70,13 +70,17 @@ def check_agrees(
     if topic_type not in (None, found.type):
         different.append(f"{topic_type}")
     if slot_amount not in (None, found.slot_amount):
-        different.append(f"slotAmount {slot_amount}")
+        different.append(_slots_text(slot_amount))
     if different:
         raise TopicMismatch(
-            f"The topic {found.name} exists as {found.type} with slotAmount {found.slot_amount}, "
+            f"The topic {found.name} exists as {found.type} with {_slots_text(found.slot_amount)}, "
             f"but you asked for {' with '.join(different)}. Neither can change. "
             f"{remedy}"
         )
+
+
+def _slots_text(amount: int | None) -> str:
+    return f"{amount} slot{'' if amount == 1 else 's'}"
 
 
 def check_groups(found: TopicDefinition, wanted: Iterable[str], alter: str) -> None:

@@ -1,6 +1,7 @@
 """Declarations of options, and the values that users give for them."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -11,6 +12,9 @@ from rmq_spark.topics.parsers import NotAccepted, Parser
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 _REDIS = "redis."
+_NAME_OF_REDIS = re.compile(r"\bredis\.[a-zA-Z]+")
+# Writes the name of an option as the caller's users type it: socketTimeout, --redis-url.
+Spelling = Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,9 @@ class Option(Generic[T_co]):
             return self.parser.read(text)
         except NotAccepted as refused:
             reason, accepted = refused.reason, refused.accepted or self.parser.accepted_plain
-        except InvalidOption:
+        except InvalidOption as error:
             if not self.is_secret:
-                raise
+                raise error.called(self.name) from None
             reason, accepted = "", self.parser.accepted_plain
         shown = f"{self.name}={text!r} {reason}"
         if self.is_secret:
@@ -66,12 +70,26 @@ class Option(Generic[T_co]):
         """Return the option under another name, such as a command's argument."""
         return replace(self, name=name)
 
+    def spelled(self, spelling: Spelling) -> "Option[T_co]":
+        """Return the option as users spell it, in its name and in what errors advise."""
+        parser = replace(self.parser, remedy=spell(self.parser.remedy, spelling))
+        return replace(self, name=spelling(self.name), parser=parser)
+
+
+def spell(text: str, spelling: Spelling) -> str:
+    """Spell the options of ``redis.*`` in a text, which must not quote values of users."""
+    return _NAME_OF_REDIS.sub(lambda name: spelling(name[0]), text)
+
 
 class Values:
-    """The typed values of options: those that users give, and defaults for the others."""
+    """The typed values of options: those that users give, and defaults for the others.
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    spelling: how users spell the names of options, for errors.
+    """
+
+    def __init__(self, given: Mapping[str, Any], spelling: Spelling = str) -> None:
         self._given = given
+        self.spelling = spelling
 
     def __contains__(self, option: Option[Any]) -> bool:
         """Return whether users gave this option."""
@@ -99,14 +117,18 @@ class OptionTable:
     options: tuple[Option[Any], ...]
     passed_over: frozenset[str] = frozenset()
 
-    def parse(self, given: Mapping[str, str]) -> Values:
-        """Parse texts, by the names of options. Raises InvalidOption for a name or text."""
+    def parse(self, given: Mapping[str, str], spelling: Spelling = str) -> Values:
+        """Parse texts, by the names of options. Raises InvalidOption for a name or text.
+
+        spelling: how users spell the names of options, for errors.
+        """
         own = {name: text for name, text in given.items() if name.lower() not in self.passed_over}
         unknown = [name for name in own if self.find(name) is None]
         if unknown:
-            raise InvalidOption(self._unknown(unknown))
+            raise InvalidOption(self._unknown(unknown, spelling))
         pairs = ((self.find(name), text) for name, text in own.items())
-        return Values({option.name: option.parse(text) for option, text in pairs if option})
+        values = {o.name: o.spelled(spelling).parse(text) for o, text in pairs if o}
+        return Values(values, spelling)
 
     def find(self, name: str) -> Option[Any] | None:
         """Find the option with this name; None if there is none."""
@@ -116,20 +138,21 @@ class OptionTable:
     def _by_key(self) -> dict[str, Option[Any]]:
         return {_key(option.name): option for option in self.options}
 
-    def _unknown(self, names: list[str]) -> str:
+    def _unknown(self, names: list[str], spelling: Spelling) -> str:
         """Write the error for unknown names: the nearest options, and those accepted."""
         from difflib import get_close_matches  # seldom needed, and not cheap to import
 
         near = {near for name in names for near in get_close_matches(_key(name), self._by_key, 1)}
-        meant = ", ".join(self._by_key[key].name for key in sorted(near))
+        meant = ", ".join(spelling(self._by_key[key].name) for key in sorted(near))
         # A misspelt option of redis.* needs the list of redis.* only.
         prefixes = {name.lower().rpartition(".")[0] for name in names}
         prefix = prefixes.pop() if len(prefixes) == 1 else ""
         of_prefix = [option.name for option in self.options if option.name.startswith(prefix)]
         accepted = of_prefix or [option.name for option in self.options]
         return (
-            f"Unknown option for {self.owner}: {', '.join(sorted(names))}. "
-            f"{f'Did you mean {meant}? ' if meant else ''}Accepted: {', '.join(accepted)}."
+            f"Unknown option for {self.owner}: {', '.join(map(spelling, sorted(names)))}. "
+            f"{f'Did you mean {meant}? ' if meant else ''}"
+            f"Accepted: {', '.join(map(spelling, accepted))}."
         )
 
 

@@ -32,7 +32,8 @@ def check_topic_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidOption(
             f"topic={name[:250]!r} is not a topic name. Accepted: 1 to 200 of the characters "
-            "A-Z a-z 0-9 . _ -"
+            "A-Z a-z 0-9 . _ -",
+            name="topic",
         )
     return name
 
@@ -45,7 +46,8 @@ def check_slot_amount(value: str | int) -> int:
         amount = 0
     if not 1 <= amount <= MOST_SLOTS or amount & (amount - 1):
         raise InvalidOption(
-            f"slotAmount={value!r} is not accepted. Accepted: a power of two, 1 to {MOST_SLOTS}."
+            f"slot_amount={value!r} is not accepted. Accepted: a power of two, 1 to {MOST_SLOTS}.",
+            name="slot_amount",
         )
     return amount
 
@@ -54,8 +56,9 @@ def check_key_prefix(prefix: str) -> str:
     """Return a key prefix unchanged. Raises InvalidOption unless it is empty or ends in a colon."""
     if prefix and (not prefix.endswith(":") or set(prefix) & set("{}") or len(prefix) == 1):
         raise InvalidOption(
-            f"keyPrefix={prefix!r} is not accepted. Accepted: a text that ends in ':' and has no "
-            "braces, such as 'shop:'."
+            f"key_prefix={prefix!r} is not accepted. Accepted: a text that ends in ':' and has no "
+            "braces, such as 'shop:'.",
+            name="key_prefix",
         )
     return prefix
 
@@ -67,10 +70,11 @@ def parse_retry_backoff(text: str) -> tuple[int, ...]:
     """
     named = {"none": "", "rocketmq": ROCKETMQ_BACKOFF}
     words = named.get(text.strip().lower(), text).replace(",", " ").split()
-    waits = tuple(parse_duration_ms("retryBackoff", word) for word in words)
+    waits = tuple(parse_duration_ms("retry_backoff", word) for word in words)
     if text.strip().lower() != "none" and not waits:
         raise InvalidOption(
-            f"retryBackoff={text!r} has no duration. Accepted: {_ACCEPTED_BACKOFF}."
+            f"retry_backoff={text!r} has no duration. Accepted: {_ACCEPTED_BACKOFF}.",
+            name="retry_backoff",
         )
     check_retry_backoff(waits)
     return waits
@@ -81,7 +85,8 @@ def check_retry_backoff(waits: tuple[int, ...]) -> None:
     fits = all(1 <= wait <= LONGEST_DURATION_MS for wait in waits)
     if len(waits) > MOST_RETRIES or not fits:
         raise InvalidOption(
-            f"retryBackoff={list(waits)} (ms) is not accepted. Accepted: {_ACCEPTED_BACKOFF}."
+            f"retry_backoff={list(waits)} (ms) is not accepted. Accepted: {_ACCEPTED_BACKOFF}.",
+            name="retry_backoff",
         )
 
 
@@ -120,8 +125,9 @@ class TopicDefinition:
         is_whole = isinstance(self.max_retries, int) and not isinstance(self.max_retries, bool)
         if not (is_whole and 0 <= self.max_retries <= MOST_RETRIES):
             raise InvalidOption(
-                f"maxRetries={self.max_retries!r} is not accepted. Accepted: a whole number, 0 to "
-                f"{MOST_RETRIES}."
+                f"max_retries={self.max_retries!r} is not accepted. Accepted: a whole number, 0 to "
+                f"{MOST_RETRIES}.",
+                name="max_retries",
             )
         check_retry_backoff(self.retry_backoff_ms)
         if not self.groups or len(set(self.groups)) < len(self.groups):
@@ -200,7 +206,8 @@ def check_group(group: str) -> str:
     """Return a group's name unchanged; it is empty for the default group. Raises InvalidOption."""
     if group != DEFAULT_GROUP and (not _NAME.fullmatch(group) or group == DEFAULT_GROUP_TEXT):
         raise InvalidOption(
-            f"group={group!r} is not a group name. Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
+            f"group={group!r} is not a group name. Accepted: 1 to 200 of A-Z a-z 0-9 . _ -",
+            name="group",
         )
     return group
 
@@ -216,7 +223,8 @@ def parse_group(text: str) -> str:
     if not isinstance(name, str) or name == "":
         raise InvalidOption(
             f"group={text!r} is not a group name. Accepted: {DEFAULT_GROUP_TEXT}, or 1 to 200 of "
-            "A-Z a-z 0-9 . _ -"
+            "A-Z a-z 0-9 . _ -",
+            name="group",
         )
     return check_group(name)
 
@@ -227,7 +235,8 @@ def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
     names = tuple(DEFAULT_GROUP if name == DEFAULT_GROUP else parse_group(name) for name in listed)
     if not names:
         raise InvalidOption(
-            f"groups={text!r} has no name. Accepted: names, in a list or by commas."
+            f"groups={text!r} has no name. Accepted: names, in a list or by commas.",
+            name="groups",
         )
     return names
 

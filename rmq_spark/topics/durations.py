@@ -21,7 +21,7 @@ def parse_duration_ms(name: str, text: str) -> int:
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     unit = _UNITS_MS.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
-        raise InvalidOption(f"{name}={text!r} is not a duration. Accepted: {ACCEPTED}.")
+        raise InvalidOption(f"{name}={text!r} is not a duration. Accepted: {ACCEPTED}.", name=name)
     return int(Decimal(match.group(1)) * unit)
 
 

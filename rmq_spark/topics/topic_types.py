@@ -22,4 +22,6 @@ def parse_topic_type(text: str) -> TopicType:
     for name, topic_type in TOPIC_TYPES.items():
         if name.lower() == text.strip().lower():
             return topic_type
-    raise InvalidOption(f"topicType={text!r} is unknown. Accepted: {', '.join(TOPIC_TYPES)}.")
+    raise InvalidOption(
+        f"topic_type={text!r} is unknown. Accepted: {', '.join(TOPIC_TYPES)}.", name="topic_type"
+    )

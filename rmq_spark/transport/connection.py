@@ -4,7 +4,7 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,7 +34,7 @@ from rmq_spark.options.connection_options import (
     URL_VARIABLE,
     USERNAME,
 )
-from rmq_spark.options.option import Option, Values
+from rmq_spark.options.option import Option, Values, spell
 
 # Retry a broken connection for so long, unless a lease is shorter.
 PATIENCE_S = 10.0
@@ -63,7 +63,8 @@ class ConnectionOptions:
 
     client: further keyword arguments for redis-py, as sorted pairs. sentinels: the Sentinels that
     name the server, instead of the url. min_replicas: how many replicas must confirm each write
-    within replica_timeout_ms; 0: wait for none.
+    within replica_timeout_ms; 0: wait for none. prefix: what the user writes before the names of
+    these options, for errors: ``redis.``, or nothing for the keywords of connect.
     """
 
     url: str
@@ -74,6 +75,7 @@ class ConnectionOptions:
     sentinels: Sentinels | None
     min_replicas: int
     replica_timeout_ms: int
+    prefix: str = REDIS
 
     @property
     def patience_s(self) -> float:
@@ -115,9 +117,13 @@ class ConnectionOptions:
 def parse_connection(given: Mapping[str, str]) -> ConnectionOptions:
     """Parse options without their prefix ``redis.`` (``url``, ...), names in any case.
 
-    Raises InvalidOption; its text never shows a URL.
+    Raises InvalidOption, which names options as they are given, and never shows a URL.
     """
-    return connection_of(CONNECTION.parse({f"{REDIS}{name}": v for name, v in given.items()}))
+    options = {f"{REDIS}{name}": text for name, text in given.items()}
+    found = ((CONNECTION.find(name), name) for name in options)
+    typed = {option.name: name for option, name in found if option}
+    values = CONNECTION.parse(options, lambda name: typed.get(name, name).removeprefix(REDIS))
+    return replace(connection_of(values), prefix="")
 
 
 def connection_of(values: Values) -> ConnectionOptions:
@@ -131,7 +137,7 @@ def connection_of(values: Values) -> ConnectionOptions:
     client = {_keyword(option): values.get(option) for option in CLIENT}
     _check_replica_timeout(values)
     return ConnectionOptions(
-        url=values.get(URL) or URL.parse(of_environment or DEFAULT_URL),
+        url=values.get(URL) or URL.called(URL_VARIABLE).parse(of_environment or DEFAULT_URL),
         username=values.get(USERNAME),
         password=values.get(PASSWORD),
         cluster=values[CLUSTER],
@@ -153,11 +159,12 @@ def _check_replica_timeout(values: Values) -> None:
         return
     timeout_ms = values[REPLICA_TIMEOUT]
     if timeout_ms >= 1000 * values[SOCKET_TIMEOUT]:
-        raise InvalidOption(
+        text = (
             f"redis.socketTimeout={values[SOCKET_TIMEOUT]:g}s is not accepted with "
             f"redis.replicaTimeout={timeout_ms}ms: the connection would time out before the "
             "replicas confirm. Accepted: a redis.socketTimeout longer than redis.replicaTimeout."
         )
+        raise InvalidOption(spell(text, values.spelling))
 
 
 def _sentinels(values: Values) -> Sentinels | None:
@@ -167,22 +174,25 @@ def _sentinels(values: Values) -> Sentinels | None:
     if nodes is None:
         for option in (SENTINEL_MASTER, SENTINEL_USERNAME, SENTINEL_PASSWORD):
             if option in values:
-                raise InvalidOption(
+                text = (
                     f"{option.name} needs redis.sentinels. Set it to host:port of each Sentinel, "
                     "separated by commas."
                 )
+                raise InvalidOption(spell(text, values.spelling))
         return None
     if not master:
-        raise InvalidOption(
+        text = (
             "redis.sentinels needs redis.sentinelMaster. Set it to the name under which the "
             "Sentinels watch the master, such as mymaster."
         )
+        raise InvalidOption(spell(text, values.spelling))
     if URL in values or values[CLUSTER]:
         other = "redis.url" if URL in values else "redis.cluster=true"
-        raise InvalidOption(
+        text = (
             f"redis.sentinels cannot be used with {other}. Leave one of them out. With Sentinels, "
             "rmq-spark uses database 0 of the server that they name."
         )
+        raise InvalidOption(spell(text, values.spelling))
     return Sentinels(nodes, master, values.get(SENTINEL_USERNAME), values.get(SENTINEL_PASSWORD))
 
 
@@ -200,7 +210,7 @@ def new_client(options: ConnectionOptions) -> Any:
         **dict(options.client),
     }
     if "ssl_certfile" in arguments:
-        _check_certificate(arguments)
+        _check_certificate(arguments, options.prefix)
     if options.url.startswith("unix"):
         del arguments["socket_keepalive"], arguments["socket_connect_timeout"]
     if options.username is not None:
@@ -211,13 +221,13 @@ def new_client(options: ConnectionOptions) -> Any:
         if options.sentinels is not None:
             return _client_of_sentinels(options.sentinels, arguments)
         if options.cluster:
-            _check_for_cluster(options.url)
+            _check_for_cluster(options)
             return RedisCluster.from_url(options.url, **arguments)
         return redis.Redis.from_url(options.url, **arguments)
     except InvalidOption:
         raise
     except (TypeError, ValueError) as error:
-        raise not_accepted(error) from None
+        raise not_accepted(error, options) from None
 
 
 def _client_of_sentinels(sentinels: Sentinels, arguments: dict[str, Any]) -> Any:
@@ -236,7 +246,7 @@ def _client_of_sentinels(sentinels: Sentinels, arguments: dict[str, Any]) -> Any
     return known.master_for(sentinels.master)  # type: ignore[no-untyped-call]
 
 
-def _check_certificate(arguments: dict[str, Any]) -> None:
+def _check_certificate(arguments: dict[str, Any], prefix: str) -> None:
     """Check that the client's certificate and key can be loaded. Raises InvalidOption.
 
     Sets an empty password: otherwise OpenSSL asks for that of an encrypted key on the terminal.
@@ -247,25 +257,26 @@ def _check_certificate(arguments: dict[str, Any]) -> None:
         ssl.create_default_context().load_cert_chain(*files, password=arguments["ssl_password"])
     except (ssl.SSLError, ValueError) as error:
         raise InvalidOption(
-            f"redis.sslCertfile={files[0]!r} with redis.sslKeyfile={files[1]!r} cannot be used "
+            f"{prefix}sslCertfile={files[0]!r} with {prefix}sslKeyfile={files[1]!r} cannot be used "
             f"({error}). Accepted: PEM files of a certificate and its key. For an encrypted key, "
-            "set redis.sslPassword."
+            f"set {prefix}sslPassword."
         ) from None
 
 
-def not_accepted(error: Exception) -> InvalidOption:
+def not_accepted(error: Exception, options: ConnectionOptions) -> InvalidOption:
     """Make the error for an address or option that redis-py refuses. It shows no value."""
+    prefix = options.prefix
     return InvalidOption(
-        f"redis.url or another redis.* option is not accepted by redis-py ({type(error).__name__}; "
-        "its value is not shown: it may contain a password). Check the parameters behind the '?' "
-        "of redis.url. The options redis.ssl* need rediss://."
+        f"{prefix}url or another option of the connection is not accepted by redis-py "
+        f"({type(error).__name__}; its value is not shown: it may contain a password). Check the "
+        f"parameters behind the '?' of {prefix}url. The options {prefix}ssl* need rediss://."
     )
 
 
-def _check_for_cluster(url: str) -> None:
-    address = parse_url(url)  # type: ignore[no-untyped-call]
+def _check_for_cluster(options: ConnectionOptions) -> None:
+    address = parse_url(options.url)  # type: ignore[no-untyped-call]
     if "path" in address or address.get("db", 0) != 0:
         raise InvalidOption(
-            "redis.cluster=true cannot be used with this redis.url. Accepted: redis:// or "
-            "rediss://, with database 0 or none."
+            f"{options.prefix}cluster=true cannot be used with this {options.prefix}url. Accepted: "
+            "redis:// or rediss://, with database 0 or none."
         )

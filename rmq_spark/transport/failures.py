@@ -8,14 +8,15 @@ from redis import exceptions as redis_errors
 from redis.sentinel import MasterNotFoundError
 
 from rmq_spark import errors
+from rmq_spark.options.connection_options import REDIS
 from rmq_spark.transport.connection import ConnectionOptions
 
-PERMIT = "Grant it the commands in docs/security.md with +command, and its keys with ~keyPrefix*."
+PERMIT = "Grant it the commands in docs/security.md with +command, and its keys with ~prefix*."
 _UNTRUSTED = (
     "Use the host name of the certificate in redis.url, and set redis.sslCaCerts to the file of "
     "the authority that signed it."
 )
-_MOVE_KEY = "Rename that key, or set another keyPrefix or database for the queue."
+_MOVE_KEY = "Rename that key, or set another key prefix or database for the queue."
 _NEW_CHECKPOINT = "Give the query a new checkpointLocation."
 
 # By the code of a script's error: the error here, and the remedy.
@@ -84,7 +85,8 @@ class _Failed:
     @property
     def words(self) -> dict[str, str]:
         """The values of the placeholders in the table's sentences."""
-        tls = " with TLS; it may require a client certificate (redis.sslCertfile)"
+        certfile = f"{self.options.prefix}sslCertfile"
+        tls = f" with TLS; it may require a client certificate ({certfile})"
         certificate = _certificate_error(self.error)
         return {
             "at": f"Redis at {self.options.address}",
@@ -220,7 +222,8 @@ def typed_error(
         kind, remedy = _OF_SCRIPTS[failed.code]
         return kind(f"{text.split(' ', 1)[1]}. {remedy}".strip())
     row = next(row for row in _TABLE if row.matches(failed))
-    return row.error(row.says.format(**failed.words))
+    says = row.says.replace(REDIS, options.prefix)
+    return row.error(says.format(**failed.words))
 
 
 def is_temporary(error: Exception) -> bool:

@@ -30,10 +30,14 @@ class Command:
 
 @dataclass(frozen=True)
 class Replication:
-    """The number of replicas that must confirm a write, and how long to wait for them."""
+    """The number of replicas that must confirm a write, and how long to wait for them.
+
+    prefix: what the user writes before the names of these options, for errors.
+    """
 
     replicas: int
     timeout_ms: int
+    prefix: str
 
     @property
     def words(self) -> tuple[Any, ...]:
@@ -49,8 +53,8 @@ class Replication:
         return NotReplicated(
             f"Redis at {address} has written, but {acknowledged} of {self.replicas} replicas "
             f"confirmed it within {self.timeout_ms} ms: a failover now could undo the write. It is "
-            "safe to repeat. Check the replicas, lower redis.minReplicas, or raise "
-            "redis.replicaTimeout."
+            f"safe to repeat. Check the replicas, lower {self.prefix}minReplicas, or raise "
+            f"{self.prefix}replicaTimeout."
         )
 
 

@@ -47,12 +47,12 @@ class Server:
         try:
             info = self._retry(self._first_info)
         except (TypeError, UnicodeError) as error:  # redis-py raises these when it connects
-            raise not_accepted(error) from None
+            raise not_accepted(error, options) from None
         self._nodes: OneServer | Cluster = (
             Cluster(self.client) if options.cluster else OneServer(self.client, self.address)
         )
         self._replication = (
-            Replication(options.min_replicas, options.replica_timeout_ms)
+            Replication(options.min_replicas, options.replica_timeout_ms, options.prefix)
             if options.min_replicas
             else None
         )
@@ -307,7 +307,8 @@ class Server:
             )
         if info.get("cluster_enabled") and not self.is_cluster:
             raise errors.ServerUnsuitable(
-                f"Redis at {self.address} is part of a Redis Cluster. Set redis.cluster=true."
+                f"Redis at {self.address} is part of a Redis Cluster. Set "
+                f"{self._options.prefix}cluster=true."
             )
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":

@@ -101,7 +101,7 @@ def test_a_command_for_a_group_names_it(rmq):
         (["--follow"], "--follow needs --commit"),
         (["--max", "8193"], "--max 8193 is not accepted without --commit"),
         (["--wait", "soon"], "--wait='soon' is not a duration"),
-        (["--group", "other"], "group='other' is not a consumer group"),
+        (["--group", "other"], "rmq: --group='other' is not a consumer group"),
     ],
 )
 def test_what_cannot_be_consumed_is_refused(rmq, arguments, said):

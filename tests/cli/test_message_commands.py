@@ -236,7 +236,7 @@ def test_a_filter_that_matches_nothing_says_so(rmq):
         (["--queue", "ded"], "queue='ded' is not accepted"),
         (["--slots", "x"], "slots='x'"),
         (["--from", "soon"], "--from='soon'"),
-        (["--group", "other"], "group='other' is not a consumer group"),
+        (["--group", "other"], "--group='other' is not a consumer group"),
     ],
 )
 def test_a_choice_that_is_none_is_refused(rmq, arguments, said):

@@ -39,7 +39,7 @@ def test_a_topic_that_is_there_is_left_as_it_is(rmq):
     assert (again.code, "exists already" in again.out) == (0, True)
     assert rmq.broker.definition("Orders").max_retries == 16
     other = rmq("create", "Orders", "--type", "Priority")
-    said = "exists as FixedTime with slotAmount 4, but you asked for Priority. "
+    said = "exists as FixedTime with 4 slots, but you asked for Priority. "
     assert (other.code, said in other.err) == (1, True)
     assert f"{rmq.typed} show Orders shows it" in other.err
     assert rmq("create", "Orders", "--type", "FixedTime").code == 0  # --slots is not given
@@ -61,11 +61,25 @@ def test_the_command_that_deletes_what_is_in_the_way_deletes_that(rmq):
         (["--type", "Priority", "--slots", "3"], "--slots='3' is not accepted. Accepted: a power"),
         (["--type", "Priority", "--retries", "99"], "--retries='99' is not accepted"),
         (["--type", "Priority", "--backoff", "10"], "--backoff='10' is not a duration"),
+        (["--type", "Priority", "--groups", "a b"], "--groups='a b' is not a group name"),
     ],
 )
 def test_a_setting_that_is_refused_is_called_as_it_was_typed(rmq, arguments, said):
     done = rmq("create", "V", *arguments)
     assert (done.code, said in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--key-prefix", "shop"], "rmq: --key-prefix='shop' is not accepted"),
+        (["--redis-url", "here"], "rmq: --redis-url is not accepted"),
+        (["-o", "redis.socketTimeout=5"], "rmq: redis.socketTimeout='5' is not a duration"),
+    ],
+)
+def test_a_connection_that_is_refused_is_called_as_it_was_typed(rmq, arguments, said):
+    done = rmq(*arguments, "topics")
+    assert (done.code, done.err.startswith(said)) == (2, True), done.err
 
 
 def test_one_slot_and_one_retry_are_not_several(rmq):
@@ -109,13 +123,14 @@ def test_a_group_with_messages_goes_only_with_drop(rmq):
 def test_a_group_without_a_name_is_none(rmq):
     """In a script, a variable that is not set must not name the default group."""
     rmq.topic(groups=["", "audit"])
-    for arguments in (
-        ["alter", "Orders", "--remove-group", "", "--drop"],
-        ["peek", "Orders", "--group", ""],
+    for flag, *arguments in (
+        ["--remove-group", "alter", "Orders", "--drop"],
+        ["--add-group", "alter", "Orders"],
+        ["--group", "peek", "Orders"],
     ):
-        done = rmq(*arguments)
-        said = "group='' is not a group name. Accepted: default"
-        assert (done.code, said in done.err) == (2, True)
+        done = rmq(*arguments, flag, "")
+        said = f"rmq: {flag}='' is not a group name. Accepted: default"
+        assert (done.code, done.err.startswith(said)) == (2, True)
     assert rmq.broker.definition("Orders").groups == ("", "audit")
 
 

@@ -58,16 +58,13 @@ def test_the_address_names_the_sentinels_and_no_secret():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"sentinels": "a:1"}, "redis.sentinels needs redis.sentinelMaster"),
-        ({"sentinelMaster": "m"}, "redis.sentinelMaster needs redis.sentinels"),
-        ({"sentinels": "a:x", "sentinelMaster": "m"}, "redis.sentinels is not accepted"),
-        ({"sentinels": "a,,b", "sentinelMaster": "m"}, "redis.sentinels is not accepted"),
-        ({"sentinels": "u:p@a", "sentinelMaster": "m"}, "redis.sentinels is not accepted"),
-        (
-            {"sentinels": "a", "sentinelMaster": "m", "url": "redis://h"},
-            "cannot be used with redis.u",
-        ),
-        ({"sentinels": "a", "sentinelMaster": "m", "cluster": "true"}, "redis.cluster=true"),
+        ({"sentinels": "a:1"}, "^sentinels needs sentinelMaster"),
+        ({"sentinelMaster": "m"}, "^sentinelMaster needs sentinels"),
+        ({"sentinels": "a:x", "sentinelMaster": "m"}, "^sentinels is not accepted"),
+        ({"sentinels": "a,,b", "sentinelMaster": "m"}, "^sentinels is not accepted"),
+        ({"sentinels": "u:p@a", "sentinelMaster": "m"}, "^sentinels is not accepted"),
+        ({"sentinels": "a", "sentinelMaster": "m", "url": "redis://h"}, "be used with url"),
+        ({"sentinels": "a", "sentinelMaster": "m", "cluster": "true"}, "with cluster=true"),
     ],
 )
 def test_options_of_sentinels_are_checked(options, text):

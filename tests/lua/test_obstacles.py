@@ -205,7 +205,7 @@ def test_a_key_of_another_type_is_named_before_anything_is_written(slot, name, k
     with pytest.raises(WrongKeyType) as raised:
         call()
     assert f"the key {key} holds a string" in str(raised.value)
-    assert "keyPrefix" in str(raised.value)
+    assert "set another key prefix" in str(raised.value)
     assert everything(slot) == before
 
 

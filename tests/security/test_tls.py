@@ -86,14 +86,14 @@ def test_an_unknown_authority_is_refused_with_what_to_do(start, authority, tmp_p
     for options in ({}, {"sslCaCerts": Authority(tmp_path).file}, {"sslCertReqs": "optional"}):
         text = refused(ServerUntrusted, url, **options)
         assert f"Redis at {url} has a certificate that is not trusted" in text
-        assert "redis.sslCaCerts to the file of the authority" in text
+        assert "set sslCaCerts to the file of the authority" in text
 
 
 def test_another_host_is_refused_with_what_to_do(start, authority):
     url = start(authority.certificate("redis.example"))
     text = refused(ServerUntrusted, url, sslCaCerts=authority.file)
     assert "not valid for '127.0.0.1'" in text
-    assert "Use the host name of the certificate in redis.url" in text
+    assert "Use the host name of the certificate in url" in text
 
 
 def test_a_certificate_that_has_expired_is_refused(start, authority):
@@ -143,7 +143,7 @@ def own(authority, tmp_path):
 def test_a_server_that_asks_for_a_clients_certificate_gets_it(start, authority, own):
     url = start(authority.certificate("127.0.0.1"), clients="yes")
     use(url, sslCaCerts=authority.file, sslPassword=KEY_SECRET, **own)
-    with pytest.raises(ServerUnavailable, match=r"redis\.sslCertfile"):
+    with pytest.raises(ServerUnavailable, match=r"\(sslCertfile\)"):
         connect(url, password=SECRET, sslCaCerts=authority.file, patience_s=0.2)
 
 
@@ -151,7 +151,7 @@ def test_a_server_that_asks_for_a_clients_certificate_gets_it(start, authority, 
 def test_a_key_that_cannot_be_opened_is_refused_and_asks_nobody(own, password):
     text = refused(InvalidOption, "rediss://127.0.0.1:1/0", **own, **password)
     assert own["sslKeyfile"] in text
-    assert "For an encrypted key, set redis.sslPassword" in text
+    assert "For an encrypted key, set sslPassword" in text
 
 
 def test_tls_is_not_taken_for_granted_without_it(start, tls_executable, authority):

@@ -323,14 +323,14 @@ def test_writing_a_new_topic_without_its_type_is_refused_and_does_not_make_it(rm
     ("other", "shown"),
     [
         ({"topicType": "Priority"}, "you asked for Priority. "),
-        ({"slotAmount": "8"}, "you asked for slotAmount 8. "),
-        ({"topicType": "RangeMerge", "slotAmount": "1"}, "for RangeMerge with slotAmount 1. "),
+        ({"slotAmount": "8"}, "you asked for 8 slots. "),
+        ({"topicType": "RangeMerge", "slotAmount": "1"}, "for RangeMerge with 1 slot. "),
     ],
 )
 def test_a_second_definition_that_differs_is_refused_showing_both(rmq, other, shown):
     queue = rmq.queue("FixedTime", 4)
     name = queue.definition.name
-    exists = f"The topic {name} exists as FixedTime with slotAmount 4"
+    exists = f"The topic {name} exists as FixedTime with 4 slots"
     with refused(TopicMismatch, exists, shown):
         rmq.writer(CONTENT, topic=name, **other)
     run = rmq.by_hand(queue, **other)

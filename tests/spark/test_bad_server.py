@@ -115,7 +115,7 @@ def test_a_key_of_another_type_is_named_and_left_alone_by_sender_and_reader(rmq)
     store = queue.keys.store(0)
     client.delete(store)
     client.set(store, "mine")
-    with refused(WrongKeyType, f"the key {store} holds a string", "keyPrefix"):
+    with refused(WrongKeyType, f"the key {store} holds a string", "set another key prefix"):
         queue.send(["x"], fixed_time=DUE)
     assert client.get(key) == client.get(store) == b"mine"
 

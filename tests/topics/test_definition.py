@@ -159,7 +159,7 @@ def test_another_number_of_slots_is_refused(amount):
     with pytest.raises(InvalidOption) as raised:
         check_slot_amount(amount)
     assert str(raised.value) == (
-        f"slotAmount={amount!r} is not accepted. Accepted: a power of two, 1 to 65536."
+        f"slot_amount={amount!r} is not accepted. Accepted: a power of two, 1 to 65536."
     )
 
 
@@ -170,7 +170,7 @@ def test_a_prefix_that_ends_in_a_colon_is_accepted(prefix):
 
 @pytest.mark.parametrize("prefix", ["shop", ":", "{a}:", "a{:", "}:"])
 def test_another_prefix_is_refused(prefix):
-    with pytest.raises(InvalidOption, match=r"keyPrefix=.* ends in ':' and has no braces"):
+    with pytest.raises(InvalidOption, match=r"key_prefix=.* ends in ':' and has no braces"):
         check_key_prefix(prefix)
 
 
@@ -194,7 +194,7 @@ def test_another_type_is_refused(text):
     with pytest.raises(InvalidOption) as raised:
         parse_topic_type(text)
     assert str(raised.value) == (
-        f"topicType={text!r} is unknown. Accepted: RangeMerge, Priority, FixedTime."
+        f"topic_type={text!r} is unknown. Accepted: RangeMerge, Priority, FixedTime."
     )
 
 
@@ -218,19 +218,19 @@ def test_rocketmqs_backoff_has_sixteen_steps():
 
 @pytest.mark.parametrize("text", ["", "10", "1s " * 17, "0s", "soon", "1s,,x"])
 def test_another_backoff_is_refused(text):
-    with pytest.raises(InvalidOption, match="retryBackoff"):
+    with pytest.raises(InvalidOption, match="retry_backoff"):
         parse_retry_backoff(text)
 
 
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"max_retries": 17}, "maxRetries=17"),
-        ({"max_retries": -1}, "maxRetries=-1"),
-        ({"max_retries": 2.5}, "maxRetries=2.5"),
-        ({"max_retries": True}, "maxRetries=True"),
-        ({"retry_backoff_ms": (0,)}, "retryBackoff"),
-        ({"retry_backoff_ms": (1,) * 17}, "retryBackoff"),
+        ({"max_retries": 17}, "max_retries=17"),
+        ({"max_retries": -1}, "max_retries=-1"),
+        ({"max_retries": 2.5}, "max_retries=2.5"),
+        ({"max_retries": True}, "max_retries=True"),
+        ({"retry_backoff_ms": (0,)}, "retry_backoff"),
+        ({"retry_backoff_ms": (1,) * 17}, "retry_backoff"),
         ({"retry_backoff_ms": (2**63,)}, "up to 366d"),
         ({"groups": ()}, "groups"),
         ({"groups": ("a", "a")}, "groups"),

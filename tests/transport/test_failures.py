@@ -25,7 +25,7 @@ def test_a_replica_that_takes_no_writes_is_named_with_what_to_check(own_redis, r
     with pytest.raises(ServerUnavailable, match="is a replica and takes no writes") as raised:
         broker.create("T", "FixedTime", 1)
     text = str(raised.value)
-    assert "rmq-spark retried for 0.2 s. Check that redis.url names the master, or set" in text
+    assert "rmq-spark retried for 0.2 s. Check that url names the master, or set" in text
 
 
 def test_a_replica_that_becomes_the_master_in_time_takes_the_write(own_redis, replica):

@@ -59,7 +59,7 @@ def test_a_server_that_is_away_is_named_with_what_to_check():
         connect(url, patience_s=0.2)
     text = str(raised.value)
     assert f"Redis at {url.replace(f':{SECRET}@', '')} cannot be reached" in text
-    assert "redis.url or RMQ_REDIS_URL is right and that the server is running." in text
+    assert "Check that url or RMQ_REDIS_URL is right and that the server is running." in text
     assert "rmq-spark retried for 0.2 s." in text
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 
@@ -76,9 +76,7 @@ def test_a_wrong_password_is_refused_at_once(locked_redis):
     url = with_password(locked_redis.url, WRONG)
     with pytest.raises(ServerRefused) as raised:
         connect(url, patience_s=60)
-    assert "refused the user or password. Check redis.username and redis.password" in str(
-        raised.value
-    )
+    assert "refused the user or password. Check username and password" in str(raised.value)
     assert WRONG not in "".join(traceback.format_exception(raised.value))
 
 
@@ -132,7 +130,7 @@ def test_a_user_without_permission_is_told_so(own_redis):
 
 
 def test_a_database_that_is_not_there_is_refused(own_redis):
-    with pytest.raises(ServerRefused, match=r"does not have this database.*redis.url"):
+    with pytest.raises(ServerRefused, match=r"does not have this database.* end of url"):
         connect(own_redis.url[:-1] + "99", patience_s=60)
 
 
@@ -323,13 +321,13 @@ def test_a_socket_file_is_an_address_too(redis_executable, tmp_path):
 
 @pytest.mark.parametrize("query", ["?ssl=1", f"?sec={SECRET}", f"?db={SECRET}"])
 def test_a_parameter_of_the_address_that_is_none_is_refused_at_once(own_redis, query):
-    with pytest.raises(InvalidOption, match=r"redis\.url or another redis\.\* option") as raised:
+    with pytest.raises(InvalidOption, match=r"^url or another option") as raised:
         connect(own_redis.url + query, patience_s=60)
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_host_that_can_be_none_and_a_tls_option_without_tls_are_refused(own_redis):
-    with pytest.raises(InvalidOption, match=r"redis\.url or another redis"):
+    with pytest.raises(InvalidOption, match=r"^url or another option"):
         connect("redis://a..b/0", patience_s=60)
     with pytest.raises(InvalidOption, match="need rediss://"):
         connect(own_redis.url, sslCertReqs="none", patience_s=60)
@@ -364,7 +362,7 @@ def test_a_cluster_that_is_away_is_tried_for_its_time_and_named(caplog):
 
 
 def test_a_server_that_is_no_cluster_is_said_to_be_none_at_once(own_redis):
-    with pytest.raises(ServerUnsuitable, match=r"is not a cluster\. Leave redis\.cluster out\."):
+    with pytest.raises(ServerUnsuitable, match=r"is not a cluster\. Leave cluster out\."):
         connect(own_redis.url, cluster="true", patience_s=60)
 
 
@@ -383,7 +381,7 @@ def test_a_user_who_may_not_look_at_the_cluster_is_told_so(own_redis):
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/3", "redis://h?db=3", "unix:///run/r.sock"])
 def test_an_address_that_no_cluster_has_is_refused(url):
-    with pytest.raises(InvalidOption, match=r"redis\.cluster=true cannot be used with"):
+    with pytest.raises(InvalidOption, match=r"^cluster=true cannot be used with"):
         connect(url, cluster="true", patience_s=60)
 
 
