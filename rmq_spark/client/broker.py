@@ -123,7 +123,7 @@ class Broker:
         fields = parse_settings("set", settings)
         found = self.find(name)
         if found is None and topic_type is not None:
-            new = TopicDefinition(name, topic_type, amount or DEFAULT_SLOT_AMOUNT, **fields)
+            new = new_definition(name, topic_type, amount, **settings)
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
             if new.paused:
                 self._mark_slots(name)
@@ -347,6 +347,14 @@ class Broker:
                 f"visibility_timeout={visibility_timeout!r} is not accepted. Accepted: 1ms or more."
             )
         return Consumer(lambda: self.queue(topic, group=group), name, lease_ms=lease_ms)
+
+
+def new_definition(
+    name: str, topic_type: TopicType, slot_amount: int | None, **settings: Any
+) -> TopicDefinition:
+    """Return the definition with which ``define`` creates a topic. Raises InvalidOption."""
+    fields = parse_settings("set", settings)
+    return TopicDefinition(name, topic_type, slot_amount or DEFAULT_SLOT_AMOUNT, **fields)
 
 
 def _text(name: str, value: Any) -> str:

@@ -18,7 +18,7 @@ from rmq_spark.spark.sink.columns import Rows
 from rmq_spark.spark.sink.delays import check_delay_option, message_delays, retry_delays
 from rmq_spark.topics.definition import TopicDefinition, group_text
 from rmq_spark.topics.message_value import MessageValue
-from rmq_spark.topics.topic_types import TOPIC_TYPES
+from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 
 # The columns for time ranges, priorities, fixed times and delays.
 VALUES = tuple(of.value_name for of_type in TOPIC_TYPES.values() for of in of_type.values)
@@ -44,6 +44,14 @@ class Operation(ABC):
         """Check that columns and options suffice for a topic. Raises InvalidOption if not.
 
         columns: the names of the columns of the write.
+        """
+
+    def check_type(  # noqa: B027 - most operations need no value
+        self, what: str, topic_type: TopicType, columns: set[str]
+    ) -> None:
+        """Check that columns and options suffice for a topic type. Raises InvalidOption if not.
+
+        what: the text that names the type in the error, such as a topic.
         """
 
     @abstractmethod
@@ -74,13 +82,16 @@ class Send(Operation):
         Raises InvalidOption if neither does.
         """
         check_delay_option(topic, columns, self._options)
-        of_type = topic.type
-        names = [of.value_name for of in of_type.values]
-        given = [of for of in of_type.values if of.value_in(self._options) is not None]
+        self.check_type(f"Topic {topic.name}", topic.type, columns)
+
+    def check_type(self, what: str, topic_type: TopicType, columns: set[str]) -> None:
+        """Check that a column or an option supplies the value that a topic type needs."""
+        names = [of.value_name for of in topic_type.values]
+        given = [of for of in topic_type.values if of.value_in(self._options) is not None]
         if not given and columns.isdisjoint(names):
             unused = " delay is for FixedTime topics only." if "delay" in columns else ""
             raise InvalidOption(
-                f"Topic {topic.name} is {of_type}, but neither a column nor an option gives "
+                f"{what} is {topic_type}, but neither a column nor an option gives "
                 f'{" or ".join(names)}.{unused} Add the column, or .option("{names[0]}", ...).'
             )
 

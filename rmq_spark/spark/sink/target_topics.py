@@ -1,12 +1,12 @@
 """The topics to which a write sends its rows, or in which it finds them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
-from rmq_spark.client.broker import Broker
+from rmq_spark.client.broker import Broker, new_definition
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import describe_missing
 from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
@@ -27,9 +27,15 @@ class SinkTopics:
         self._options = options
         self._defines = defines
 
-    def find(self, server: Server, name: str) -> TopicDefinition:
+    def find(
+        self,
+        server: Server,
+        name: str,
+        check: Callable[[TopicDefinition], None] = lambda topic: None,
+    ) -> TopicDefinition:
         """Read the definition of a topic, or create the topic if the write may do so.
 
+        check: raises an error for a topic that does not suit the write, before it is created.
         Raises UnknownTopic if it does not exist and is not created, and TopicMismatch if its type
         or number of slots differs from the options. Raises InvalidOption for a name or a setting
         that is not accepted.
@@ -38,12 +44,18 @@ class SinkTopics:
         broker = Broker(server, key_prefix=options.key_prefix)
         if not self._defines:
             broker.definition(check_topic_name(name))
-        elif options.topic_type is None and broker.find(name) is None:
-            raise UnknownTopic(
-                f"{describe_missing(broker, name)} Correct the name; or, to create the topic with "
-                f'this write, add .option("topicType", ...), one of {", ".join(TOPIC_TYPES)}.'
-            )
-        return broker.define(name, options.topic_type, options.slot_amount, **options.settings)
+        elif broker.find(name) is None:
+            if options.topic_type is None:
+                raise UnknownTopic(
+                    f"{describe_missing(broker, name)} Correct the name; or, to create the topic "
+                    'with this write, add .option("topicType", ...), one of '
+                    f"{', '.join(TOPIC_TYPES)}."
+                )
+            amount = options.slot_amount
+            check(new_definition(name, options.topic_type, amount, **options.settings))
+        topic = broker.define(name, options.topic_type, options.slot_amount, **options.settings)
+        check(topic)
+        return topic
 
     def queue(self, server: Server, topic: TopicDefinition) -> Queue:
         """Open the queue of a topic for the group that an option names, or for its usual group.

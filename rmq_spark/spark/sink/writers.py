@@ -53,9 +53,11 @@ class SinkWork:
         self._known: dict[str, TopicDefinition] = {}
         if options.topic is not None:
             server = Server(options.connection)
-            topic = self._topics.find(server, options.topic)
-            self._operation.check_topic(topic, set(self._positions))
-            self._known[options.topic] = topic
+            self._known[options.topic] = self._topics.find(
+                server,
+                options.topic,
+                lambda topic: self._operation.check_topic(topic, set(self._positions)),
+            )
             server.warn_if_not_on_disk()
             server.close()
         elif "topic" not in self._positions:
@@ -63,6 +65,8 @@ class SinkWork:
                 "Neither an option nor a column names the topic. Accepted: "
                 '.option("topic", ...), or a STRING column named topic.'
             )
+        elif options.topic_type is not None:
+            self._operation.check_type("topicType", options.topic_type, set(self._positions))
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Counted:
         """Check and write all rows of a partition. Returns the counts.

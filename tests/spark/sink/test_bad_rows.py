@@ -215,6 +215,17 @@ def test_a_type_whose_value_neither_column_nor_option_gives_is_refused(rmq, topi
         rmq.writer(StructType().add("content", StringType()), topic=queue.definition.name)
 
 
+@pytest.mark.parametrize("topic_type", list(VALUE))
+@pytest.mark.parametrize("named", [{}, {"topic": ""}])
+def test_a_write_without_the_value_makes_no_topic(rmq, topic_type, named):
+    name, schema = rmq.name(), StructType().add("content", StringType())
+    options = {"topic": name} if named else {}
+    schema = schema if named else schema.add("topic", StringType())
+    with refused(InvalidOption, f"is {topic_type}", f"gives {VALUE[topic_type]}"):
+        rmq.writer(schema, topicType=topic_type, **options)
+    assert rmq.broker.find(name) is None
+
+
 def test_an_option_fills_in_for_rows_that_have_no_value(rmq):
     queue = rmq.queue("Priority", 1)
     write(
