@@ -5,9 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import AnalysisException
 
 from rmq_spark import Message
 
+from ... import ROOT
 from ...waiting import wait_until
 from ..driving import DUE, chained_text, contents
 
@@ -274,3 +276,17 @@ def test_contents_of_0_bytes_of_1_mib_and_of_any_bytes_make_the_round_trip(spark
     rmq.write(frame, name, topicType="FixedTime", fixedTime="99", slotAmount="2")
     got = read_now(spark, rmq, topic_of(rmq, name), "content BINARY")
     assert_df_equality(got, frame, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_a_write_without_a_mode_fails_with_a_text_of_spark_that_the_page_explains(spark, rmq):
+    """Spark refuses its default mode without asking the data source."""
+    name = rmq.name()
+    rows = spark.range(1).selectExpr("'m' content", "20 priority")
+    options = {"redis.url": rmq.url, "topic": name, "topicType": "Priority"}
+    with pytest.raises(AnalysisException) as raised:
+        rows.write.format("rmq").options(**options).save()
+    said = str(raised.value).removeprefix("[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] ")
+    said = said.partition(" SQLSTATE")[0]
+    page = (ROOT / "docs/send-from-spark.md").read_text("utf-8")
+    assert f'| `{said}` | add `.mode("append")`' in page
+    assert rmq.broker.find(name) is None
