@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rmq_spark.client import Figures, Queue, RmqError
 
 INTERVAL_S = 1.0
+WAITING = "Waiting for Spark to send the first messages ..."
 _COLUMNS = ("sent", "waiting", "delivered")
 
 
@@ -29,10 +30,11 @@ def _cells(figures: Figures) -> str:
 
 
 class Progress:
-    """Prints the lines while its block runs."""
+    """Prints the lines while its block runs, from the first message on."""
 
     def __init__(self, queues: Sequence[Queue]) -> None:
         self._queues = queues
+        self._has_begun = False
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._print, daemon=True)
 
@@ -46,13 +48,20 @@ class Progress:
 
     def _print(self) -> None:
         begin = time.monotonic()
-        print(heading([queue.definition.name for queue in self._queues]), flush=True)
+        print(WAITING, flush=True)
         while not self._done.wait(INTERVAL_S):
-            self._print_line(time.monotonic() - begin)
-        self._print_line(time.monotonic() - begin)
+            self.print_line(time.monotonic() - begin)
+        self.print_line(time.monotonic() - begin)
 
-    def _print_line(self, seconds: float) -> None:
+    def print_line(self, seconds: float) -> None:
+        """Print the figures after so many seconds, or nothing while no message was ever sent."""
         try:
-            print(line(seconds, [queue.figures() for queue in self._queues]), flush=True)
+            figures = [queue.figures() for queue in self._queues]
         except RmqError as error:
             print(f"{seconds:4.0f} s | {error}", flush=True)
+            return
+        if not self._has_begun and any(topic.counters["accepted"] for topic in figures):
+            self._has_begun = True
+            print(heading([queue.definition.name for queue in self._queues]), flush=True)
+        if self._has_begun:
+            print(line(seconds, figures), flush=True)

@@ -49,7 +49,11 @@ def test_its_table_counts_every_flight(done):
 
 
 def test_it_shows_progress(done):
-    assert len([line for line in done.stdout.splitlines() if " s |" in line]) >= 3
+    lines = done.stdout.splitlines()
+    shown = [line for line in lines if " s |" in line]
+    assert shown
+    assert [line for line in shown if set(line.partition("|")[2]) <= set(" |0")] == []
+    assert lines.count("Waiting for Spark to send the first messages ...") == 1
 
 
 def test_it_draws_a_picture(done, output):
