@@ -33,6 +33,11 @@ def definitions_in(text):
     return found
 
 
+def test_no_page_computes_a_slot_where_a_slot_basis_is_enough():
+    blocks = [(page, block) for page in NAMES for block in blocks_of(page)]
+    assert [page for page, block in blocks if "slot_of(" in block.text] == []
+
+
 def test_a_name_means_the_same_topic_on_all_pages():
     made = defaultdict(dict)
     for page in NAMES:
