@@ -54,7 +54,7 @@ def committed_up_to(queue, consumer):
 
 
 def requeue(queue, slot, contents, score):
-    """Brings contents back from the DeadQueue with this very score."""
+    """Brings contents back from the dead queue with this very score."""
     pairs = [value for content in contents for value in (score, content)]
     return queue.ask(sending.requeue, {slot: pairs})
 
@@ -103,7 +103,7 @@ class Slot:
         return names
 
     def bury(self, *contents):
-        """Puts contents into the DeadQueue."""
+        """Puts contents into the dead queue."""
         self.redis.zadd(self.keys.dead(0), dict.fromkeys(contents, 1))
         self.redis.hset(self.keys.deaths(0), mapping=dict.fromkeys(contents, "a Broken: by hand"))
         self.count("accepted", len(contents))
@@ -178,12 +178,12 @@ class Slot:
 
     @property
     def deaths(self):
-        """Of each message in the DeadQueue: the consumer, a blank, the reason."""
+        """Of each message in the dead queue: the consumer, a blank, the reason."""
         return self.redis.hgetall(self.keys.deaths(0))
 
     @property
     def retries_left(self):
-        """Of each message in the PrepareQueue."""
+        """Of each message in the prepare queue."""
         return {
             content: retries_of(int(score), record.max_retries, record.charged)
             for name, record in self.records.items()

@@ -36,7 +36,7 @@ class Bounds:
     """A range of scores, from low (inclusive) to high (exclusive). None: no bound.
 
     Scores in a store are due times in ms or priorities; 1 to 16 is the number of retries left of a
-    message that was rolled back. A PrepareQueue has the times of claims, a retry queue due times,
+    message that was rolled back. A prepare queue has the times of claims, a retry queue due times,
     both in ms but whole seconds, and a dead queue times of death in ms.
     """
 
@@ -103,7 +103,7 @@ class Death(NamedTuple):
 class Page:
     """Entries of one queue of one slot, in order of their scores, column by column.
 
-    claim: the one that holds the entries, in a PrepareQueue; their scores are those that they had
+    claim: the one that holds the entries, in a prepare queue; their scores are those that they had
     in the store. deaths: one for each entry of a dead queue.
     """
 

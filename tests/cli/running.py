@@ -87,7 +87,7 @@ def started(command, **options):
 
 
 def bury(queue, *contents):
-    """Puts contents into the DeadQueue of their slots."""
+    """Puts contents into the dead queue of their slots."""
     for number, content in enumerate(contents):
         slot = queue.definition.slot_of(content)
         queue.server.client.zadd(queue.keys.dead(slot), {content: 1_000 + number})

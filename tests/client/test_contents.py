@@ -14,7 +14,7 @@ def topic(broker):
 
 
 def kill(broker, name):
-    """Moves all due messages of a topic without retries to the DeadQueue."""
+    """Moves all due messages of a topic without retries to the dead queue."""
     with broker.consumer(name, "killer") as consumer:
         batch = consumer.poll()
         return batch.rollback()

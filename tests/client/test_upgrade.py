@@ -1,6 +1,6 @@
 """Claims of an earlier version: refused with the remedy, and given back by it.
 
-The data was written by the last version with one PrepareQueue for each slot, in the topics Orders
+The data was written by the last version with one prepare queue for each slot, in the topics Orders
 (FixedTime) and Urgent (Priority): a claim that was read, and one that was marked unread; retries
 among their messages; and in each topic a message that was sent again while it was claimed.
 """

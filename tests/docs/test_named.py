@@ -35,6 +35,16 @@ def test_the_operations_page_names_every_option_column_and_command_of_it():
     assert [name for name in commands if f"`rmq {name}" not in OPERATIONS] == []
 
 
+def test_the_queues_have_one_name_each():
+    """The names of the design are defined once, in docs/protocol.md."""
+    found = {
+        name: re.findall(r"\b(?:Store|Prepare|Retry|Dead)Queue\b", text_of(name)) for name in NAMES
+    }
+    assert {name: words for name, words in found.items() if words} == {
+        "docs/protocol.md": ["StoreQueue", "PrepareQueue", "DeadQueue"]
+    }
+
+
 def names_in(text):
     found = set(re.findall(r"\brmq_[a-z_]+", text)) - {"rmq_spark", "rmq_"}
     return {re.sub(r"_total$", "", name) for name in found}

@@ -117,7 +117,7 @@ def still_holds(step: Step, content: str, held: Held) -> bool:
 
 
 def the_dead_stay_dead(step: Step) -> bool:
-    """Only requeue takes from the DeadQueue, and what it takes waits again."""
+    """Only requeue takes from the dead queue, and what it takes waits again."""
     risen = step.before.dead - step.after.dead
     allowed = step.action.contents & step.after.waiting if step.done("requeue") else set()
     return risen <= allowed

@@ -1,4 +1,4 @@
-"""From the DeadQueue back to the store."""
+"""From the dead queue back to the store."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Claims of a version before 0.2 are given back: one PrepareQueue a slot, records with stamps."""
+"""Claims of a version before 0.2 are given back: one prepare queue a slot, records with stamps."""
 
 import pytest
 
