@@ -32,7 +32,7 @@ from rmq_spark.spark.source.offsets import Offset
 from rmq_spark.spark.source.planning import PlannedClaim, group_into_tasks
 from rmq_spark.spark.source.polling import Watch
 from rmq_spark.spark.source.task_reader import Delivery, RmqPartition
-from rmq_spark.spark.source.topic_run import TopicRun, open_queue
+from rmq_spark.spark.source.topic_run import TopicRun, open_queue, warn_of_gone_claims
 from rmq_spark.transport.server import Server
 
 _log = logging.getLogger(__name__)
@@ -290,10 +290,12 @@ class QueryRun:
     def _replay(self, seq_from: int, seq_to: int) -> list[PlannedClaim]:
         """Find the claims of batches seq_from + 1 to seq_to, and renew all leases from now on."""
         if (seq_from, seq_to) not in self._replayed:
+            listed = {topic: topic.replay(seq_from, seq_to) for topic in self._topics.values()}
+            warn_of_gone_claims(listed, self.consumer, seq_to)
             claims = [
-                PlannedClaim(name, listed.slot, listed.seq, listed.ordinal, max(1, listed.count))
-                for name, topic in self._topics.items()
-                for listed in topic.replay(seq_from, seq_to)
+                PlannedClaim(topic.name, one.slot, one.seq, one.ordinal, max(1, one.count))
+                for topic, of_topic in listed.items()
+                for one in of_topic
             ]
             self._replayed = {(seq_from, seq_to): claims}
             for topic in self._topics.values():

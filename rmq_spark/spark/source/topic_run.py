@@ -1,5 +1,6 @@
 """One topic of a run: the slots that the run may claim, and its plans and commits there."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_spark.client.broker import Broker
@@ -14,6 +15,8 @@ from rmq_spark.spark.source.owned_slots import AllSlots, OwnedSlots
 from rmq_spark.spark.source.planning import PlannedClaim, allocate, claims_of, earliest
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.transport.server import Server
+
+_log = logging.getLogger(__name__)
 
 
 def open_queue(server: Server, options: SourceOptions, definition: TopicDefinition) -> Queue:
@@ -222,6 +225,23 @@ class TopicRun:
             claiming.replay, self._consumer, self._run, seq_from, seq_to, lease_ms
         )
 
+    def gone_claims(self, listed: Iterable[ListedClaim]) -> dict[int, list[str]]:
+        """Name the claims of the consumer's last batch that are gone, by slot.
+
+        listed: those that ``replay`` has listed.
+        """
+        there = {(one.slot, claim_name(self._consumer, one.seq, one.ordinal)) for one in listed}
+        gone: dict[int, list[str]] = {}
+        headers = self.queue.ask(reading.headers, self._consumer)
+        for slot, header in zip(self.queue.slots, headers, strict=True):
+            if header.last_seq <= header.settled:
+                continue
+            for ordinal in range(header.last_ordinal + 1):
+                name = claim_name(self._consumer, header.last_seq, ordinal)
+                if (slot, name) not in there:
+                    gone.setdefault(slot, []).append(name)
+        return gone
+
     def wait_for_slots(self) -> None:
         """Wait for slots if the run has none yet."""
         if not self._epochs:
@@ -233,3 +253,33 @@ class TopicRun:
         Anybody can then take their messages. server: another connection than the queue's.
         """
         server.ask(claiming.release(self.queue.queues, slots, self._consumer, self._run))
+
+
+def warn_of_gone_claims(
+    listed: Mapping[TopicRun, Sequence[ListedClaim]], consumer: str, seq: int
+) -> None:
+    """Log a warning if claims of the replayed batch ``seq`` are gone, or if it has none at all.
+
+    listed: the claims that a replay has listed, by topic.
+    """
+    gone = {topic: topic.gone_claims(claims) for topic, claims in listed.items()}
+    for topic, by_slot in gone.items():
+        if by_slot:
+            names = sorted({name for of_slot in by_slot.values() for name in of_slot})
+            _log.warning(
+                "rmq: topic %s: batch %d is replayed without the claims %s of the slots %s: their "
+                "leases ended, or Redis has lost them. Their messages come in a later batch.",
+                topic.name,
+                seq,
+                ", ".join(names),
+                sorted(by_slot),
+            )
+    if not any(listed.values()) and not any(gone.values()):
+        _log.warning(
+            "rmq: %s: batch %d is replayed without a message: Redis has no claim %s of it. Either "
+            "no task had made one, or Redis fell back to an earlier state, and messages that the "
+            "batch has delivered come again in a later one.",
+            "; ".join(f"topic {t.name}, slots 0 to {len(t.queue.slots) - 1}" for t in listed),
+            seq,
+            f"{consumer}:{seq}:*",
+        )

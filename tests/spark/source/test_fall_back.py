@@ -152,6 +152,60 @@ def test_a_replica_that_lags_and_takes_over_makes_no_claim_anew(own, tmp_path):
         behind.close()
 
 
+def warnings_of_replays(caplog):
+    said = [record.getMessage() for record in caplog.records]
+    return [text for text in said if " is replayed without " in text]
+
+
+def test_a_replay_whose_claims_redis_has_forgotten_warns_once(own, caplog):
+    redis, rmq = own
+    queue = rmq.due(50, slots=2)
+    killed = rmq.by_hand(queue)
+    start = killed.initial()
+    fall_back = save(redis, rmq)
+    end, rows = killed.next(start)
+    killed.reader._run._lease.end()
+    consumer, _, _ = rows[0]["claimId"].partition(":")
+    fall_back()
+    with caplog.at_level(logging.WARNING), killed.again() as run:
+        assert run.batch(start, end) == run.batch(start, end) == []  # one for each action
+        assert sorted(rest_of(run, end)) == names(50)
+    [said] = warnings_of_replays(caplog)
+    assert said.startswith(f"rmq: topic {queue.definition.name}, slots 0 to 1: batch 1 is replayed")
+    assert f"Redis has no claim {consumer}:1:* of it" in said
+    assert "Redis fell back to an earlier state" in said
+
+
+def test_a_replay_whose_leases_have_ended_in_one_slot_warns_of_it(rmq, caplog):
+    queue = rmq.due(50, slots=2)
+    killed = rmq.by_hand(queue, visibilityTimeout="1s")
+    start = killed.initial()
+    end, rows = killed.next(start)
+    killed.reader._run._lease.end()
+    ended = queue.now_ms() + 1000
+    wait_until(lambda: queue.now_ms() > ended, "the leases to end")
+    given_back = queue.expire([1])
+    name = next(row["claimId"].rpartition(":")[0] for row in rows if row["slot"] == 1)
+    with caplog.at_level(logging.WARNING), killed.again() as run:
+        kept = run.batch(start, end)
+        assert len(kept) == 50 - given_back
+        assert {row["slot"] for row in kept} == {0}
+        assert len(rest_of(run, end)) == given_back
+    [said] = warnings_of_replays(caplog)
+    gone = f"batch 1 is replayed without the claims {name} of the slots [1]: "
+    assert said.startswith(f"rmq: topic {queue.definition.name}: {gone}")
+
+
+def test_a_replay_whose_claims_are_all_there_warns_of_nothing(rmq, caplog):
+    queue = rmq.due(50, slots=2)
+    with rmq.by_hand(queue) as first:
+        start = first.initial()
+        end, _ = first.next(start)
+        with caplog.at_level(logging.WARNING), first.again() as run:
+            assert sorted(contents(run.batch(start, end))) == names(50)
+    assert warnings_of_replays(caplog) == []
+
+
 @pytest.mark.parametrize("batches", [1, 2])
 def test_claims_that_come_back_and_were_not_replayed_are_committed_by_nobody(own, batches):
     """The lease had ended, so the replay had nothing; no finished batch has read them."""
