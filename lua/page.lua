@@ -38,14 +38,20 @@ local function add(text)
   bytes = bytes + #text
 end
 
+local function deaths_of(items)
+  local contents = {}
+  for i = 1, #items, 2 do contents[#contents + 1] = items[i] end
+  return redis.call('HMGET', deaths, unpack(contents))
+end
+
 while rank < past and read < most and bytes < enough_bytes do
   local last = math.min(past, rank + math.min(READ_AT_ONCE, read + 1), rank + most - read) - 1
   local items = redis.call('ZRANGE', queue, rank, last, 'WITHSCORES')
+  local found = deaths and deaths_of(items)
   for i = 1, #items, 2 do
-    local death = deaths and (redis.call('HGET', deaths, items[i]) or '')
     add(items[i])
     add(items[i + 1])
-    if death then add(death) end
+    if found then add(found[(i + 1) / 2] or '') end
   end
   rank, read = last + 1, read + last + 1 - rank
 end

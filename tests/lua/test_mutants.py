@@ -627,6 +627,8 @@ MUTANTS += [
         ("if after_score == '' then", "if false then"),
         ("math.min(READ_AT_ONCE, read + 1)", "read + 1"),
         ("rank < past and 1 or 0", "0"),
+        ("found[(i + 1) / 2]", "found[1]"),
+        ("for i = 1, #items, 2 do contents", "for i = 1, 1 do contents"),
     ),
     *of(
         "publish",

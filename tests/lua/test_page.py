@@ -138,6 +138,19 @@ def test_a_dead_queue_shows_times_of_death(slot):
     ]
 
 
+def test_the_deaths_of_messages_that_are_read_at_once_are_read_at_once(slot):
+    dead = numbered(100)
+    slot.bury(*dead[:40], *dead[41:])
+    slot.redis.zadd(slot.keys.dead(0), {dead[40]: 1})  # as an earlier version left it
+    slot.redis.config_resetstat()
+    reasons = {entry.content: entry.reason for entry in entries(slot, DEAD)}
+    calls = slot.redis.info("commandstats")
+    slot.redis.zrem(slot.keys.dead(0), dead[40])
+    assert "cmdstat_hget" not in calls
+    assert calls["cmdstat_hmget"]["calls"] == calls["cmdstat_zrange"]["calls"] < 20
+    assert reasons == {**dict.fromkeys(dead, "Broken: by hand"), dead[40]: None}
+
+
 def test_nothing_is_taken_or_changed(slot):
     slot.put_due(numbered(5))
     slot.claim(limit=2)
