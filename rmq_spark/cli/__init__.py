@@ -1,7 +1,7 @@
 """The command ``rmq``: manages topics, shows and repairs messages, checks an installation.
 
-Read app first: it lists all commands and the options before them. The modules whose names end in
-command or commands hold the commands, as does doctor. Around them, main turns errors into exit
-codes, and session holds the connection. arguments, chosen_messages and message_values read what
-the user typed; output prints tables and JSON.
+Read app first: it lists all commands and the options before them. The folder commands holds the
+commands. Around them, main turns errors into exit codes, and session holds the connection.
+arguments, chosen_messages and message_values read what the user typed; output prints tables and
+JSON.
 """

@@ -7,14 +7,19 @@ import typer
 from typer.core import TyperGroup
 
 import rmq_spark
-from rmq_spark.cli import program_commands, read_commands, repair_commands, topic_commands
 from rmq_spark.cli.arguments import option_help
-from rmq_spark.cli.doctor import doctor
-from rmq_spark.cli.due_command import due
-from rmq_spark.cli.job_command import job
-from rmq_spark.cli.send_commands import cancel, send
+from rmq_spark.cli.commands import (
+    program_commands,
+    read_commands,
+    repair_commands,
+    topic_commands,
+)
+from rmq_spark.cli.commands.doctor import doctor
+from rmq_spark.cli.commands.due_command import due
+from rmq_spark.cli.commands.job_command import job
+from rmq_spark.cli.commands.send_commands import cancel, send
+from rmq_spark.cli.commands.top_command import top
 from rmq_spark.cli.session import Session, parse_options
-from rmq_spark.cli.top_command import top
 from rmq_spark.options.connection_options import CLUSTER, KEY_PREFIX, URL
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {

@@ -96,7 +96,9 @@ ELSEWHERE = {
     "export PGHOST=127.0.0.1 PGPORT=5432 PGDATABASE=shop PGUSER=shop PGPASSWORD=...": (
         "tests/docs/test_examples.py::test_the_blocks_of_a_page_run"
     ),
-    "rmq local": "tests/cli/test_program_commands.py::test_a_local_redis_lives_until_it_is_ended",
+    "rmq local": (
+        "tests/cli/commands/test_program_commands.py::test_a_local_redis_lives_until_it_is_ended"
+    ),
     "pip install .": "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes",
     "pip install '.[spark]'": "tests/docs/test_lines.py::test_the_extras_are_there",
     "pip install '.[cli]'": "tests/docs/test_lines.py::test_the_extras_are_there",

@@ -6,7 +6,7 @@ import pytest
 
 from rmq_spark.protocol.pages import QueueKind
 
-from .running import bury, started
+from ..running import bury, started
 
 HOUR_MS = 3_600_000
 

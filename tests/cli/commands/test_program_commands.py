@@ -13,12 +13,12 @@ import pytest
 import redis
 
 import rmq_spark
-import rmq_spark.cli.doctor as doctor_module
+import rmq_spark.cli.commands.doctor as doctor_module
 from rmq_spark.cli.output import time_text
 from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.metrics.queues import dashboard_json
 
-from .running import COMMAND, started
+from ..running import COMMAND, started
 
 HOUR_MS = 3_600_000
 ALL = (

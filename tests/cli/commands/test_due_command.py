@@ -3,10 +3,10 @@
 import pytest
 
 from rmq_spark import Message
-from rmq_spark.cli.due_command import HIGHEST_SCORE, TIME_WIDTHS, Bar, fitted, time_bars
+from rmq_spark.cli.commands.due_command import HIGHEST_SCORE, TIME_WIDTHS, Bar, fitted, time_bars
 from rmq_spark.protocol.pages import Bounds
 
-from .running import bury
+from ..running import bury
 
 NEW_YEAR_MS = 1_893_456_000_000  # 2030-01-01
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ import pytest
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.pages import QueueKind
 
-from .running import started
+from ..running import started
 
 
 def stored(queue):
