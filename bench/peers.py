@@ -25,7 +25,7 @@ from watching import FOLDER, Crew, Peer, Watcher
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_server import LocalRedis
-from rmq_spark.topics.definition import Keys
+from rmq_spark.topics.keys import Keys
 
 PYTHON = sys.executable
 BULLMQ_KEYS = ("bull:Bench:wait", "bull:Bench:delayed", "bull:Bench:active")

@@ -1,29 +1,30 @@
 -- The first phase of delivery: moves due messages of one slot out of the store, into a claim of their
 -- own, consumer:seq:ordinal. A repeated call for that claim changes no message of it. The caller
 -- reads the messages by a ZRANGE behind this call, in the order of the store.
--- KEYS: 1 store, 2 retry, 3 claims, 4 consumers, 5 stats, 6 the claim, 7 an empty sorted set,
---       8.. other claims of the slot
+-- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 bodies, 9 the claim, 10 its
+--       bodies, 11 an empty sorted set, 12.. other claims of the slot
 -- ARGV: 1 consumer, 2 run, 3 seq, 4 ordinal, 5 limit (1..8192), 6 lease in ms, 7 dueBefore in ms
 --       or '', 8 epoch or '', 9 replayOnly 0/1, 10 descending 0/1, 11 maxRetries, 12 mark of the
---       batch's plan, '' for a batch without one, 13.. the names of KEYS 8..
+--       batch's plan, '' for a batch without one, 13 whether what has expired dies 0/1, 14.. the names of
+--       KEYS 12..
 -- Returns {messages held, 0 or why nothing was taken (1 a higher epoch owns the slot, 2 the plan is
 --   lost, 3 the topic is paused: in cases 2 and 3 no claim was made), messages moved from the retry
---   queue, when the claim was made in ms, maxRetries then, deliveries charged since}; or
+--   queue, when the claim was made in ms, maxRetries then, deliveries charged since, messages
+--   that the claim took, messages that had expired}; or
 --   {-1, names of claims of the slot} if KEYS lacks one that may hold a content of the store: then
 --   nothing was done.
 -- Errors: RMQ_SUPERSEDED, RMQ_SETTLED, RMQ_LOST, RMQ_EXCLUSIVE, RMQ_BADCLAIM, RMQ_STRAYCLAIM,
 --   RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 16384 messages looked at, 65536 times for a message in another claim (take.lua); 1000 moved
---   from the retry queue.
+--   from the retry queue; 8 MiB of bodies and the part that exceeds them (take_bodies.lua).
 -- Effect: moves
-local slot = {store = KEYS[1], retry = KEYS[2], claims = KEYS[3], stats = KEYS[5]}
-local consumers, own, part = KEYS[4], KEYS[6], KEYS[7]
+local consumers, own, own_bodies, part = KEYS[6], KEYS[9], KEYS[10], KEYS[11]
 local consumer, run = ARGV[1], tonumber(ARGV[2])
 local seq, ordinal = tonumber(ARGV[3]), tonumber(ARGV[4])
 local limit, lease_ms, due_before = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local epoch, replay_only, descending = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10] == '1'
-local max_retries, planned = tonumber(ARGV[11]), ARGV[12]
-local OTHER_KEYS, OTHER_NAMES = 8, 13
+local max_retries, planned, expired_die = tonumber(ARGV[11]), ARGV[12], ARGV[13] == '1'
+local OTHER_KEYS, OTHER_NAMES = 12, 14
 local FENCED, PLAN_FORGOTTEN, TOPIC_PAUSED = 1, 2, 3
 local MESSAGES_AT_MOST, HIGHEST_ORDINAL = 8192, 15
 
@@ -34,14 +35,17 @@ local MESSAGES_AT_MOST, HIGHEST_ORDINAL = 8192, 15
 --- include headers
 --- include records
 --- include server
+--- include slot
 --- include take
+--- include take_bodies
 --- include time
 --- include types
 
+local slot = slot_of(KEYS)
+
 local function wrong_types()
-  local wrong = wrong_type(slot.store, 'zset', slot.retry, 'zset', slot.claims, 'hash',
-    consumers, 'hash', slot.stats, 'hash')
-  for k = 6, #KEYS do wrong = wrong or wrong_type(KEYS[k], 'zset') end
+  local wrong = wrong_slot_type(slot) or wrong_type(own, 'zset', own_bodies, 'hash')
+  for k = 11, #KEYS do wrong = wrong or wrong_type(KEYS[k], 'zset') end
   return wrong
 end
 
@@ -66,7 +70,7 @@ end
 -- The caller may have read this claim before Redis lost it. If the claim were made again, it would
 -- hold other messages, which nobody reads and the batch's commit removes.
 if not record and planned ~= '' and (header.mark ~= planned or header.server ~= server_id()) then
-  return {0, header.paused and TOPIC_PAUSED or PLAN_FORGOTTEN, 0, now, max_retries, 0}
+  return {0, header.paused and TOPIC_PAUSED or PLAN_FORGOTTEN, 0, now, max_retries, 0, 0, 0}
 end
 local stored_epoch = tonumber(redis.call('HGET', consumers, EPOCH))
 local shared = not record and needs_an_epoch(slot.store, stored_epoch, epoch)
@@ -109,13 +113,14 @@ if record then
   if record.run > 0 and record.run < run then record.charged = record.charged + 1 end
   record.run, record.deadline = run, now + lease_ms
   write_record(slot.claims, record)
-  return {record.held, 0, record.moved, record.made, record.max_retries, record.charged}
+  return {record.held, 0, record.moved, record.made, record.max_retries, record.charged, record.sealed,
+    record.expired}
 end
 -- The plan ends here: after a resume, another read would find messages where this one found none.
 if header.paused then
   header.mark = NO_PLAN
   write_header(consumers, header)
-  return {0, TOPIC_PAUSED, 0, now, max_retries, 0}
+  return {0, TOPIC_PAUSED, 0, now, max_retries, 0, 0, 0}
 end
 
 local until_ms = due_before and math.min(now, due_before) or now
@@ -127,13 +132,15 @@ if epoch then
   end
   if not fenced then redis.call('HSET', consumers, EPOCH, ARGV[8]) end
 end
-local taken = 0
+local taken, expired = 0, 0
 if not fenced and not held_by_others then
   taken = take_due(slot, own, part, others, until_ms, limit, descending)
+  taken, expired = take_bodies(slot, own, own_bodies, taken, now, descending, expired_die)
 end
 write_record(slot.claims, {name = name, made = now, run = run, deadline = now + lease_ms, sealed = taken,
-  held = taken, moved = moved, max_retries = max_retries, charged = 0, replayed = 0, arrivals = arrived})
+  held = taken, moved = moved, max_retries = max_retries, charged = 0, replayed = 0, arrivals = arrived,
+  expired = expired})
 header.last_seq, header.last_ordinal = seq, ordinal
 write_header(consumers, header)
 count(slot.stats, 'claimed', taken)
-return {taken, fenced and FENCED or 0, moved, now, max_retries, 0}
+return {taken, fenced and FENCED or 0, moved, now, max_retries, 0, taken, expired}

@@ -1,13 +1,14 @@
 -- The second phase of delivery: removes the messages that a run has claimed or replayed in a slot.
 -- Claims of earlier runs stay, because nobody has finished them: Redis may have lost writes and
 -- hold them again, or the topic was not read for a while. They are given back after their lease.
--- KEYS: 1 claims, 2 consumers, 3 stats, 4.. claims that may be among those to commit
+-- KEYS: 1 claims, 2 consumers, 3 stats, 4.. claims that may be among those to commit, and then as many
+--       keys of their bodies
 -- ARGV: 1 consumer, 2 run, 3 seq: the last batch to commit, 4 since: the batch before the first
 --       one, 5 an earlier run whose claims are committed, too (0: every run), or '', 6.. the names
---       of KEYS 4..
+--       of these claims
 -- Returns {messages claimed; messages that the claims moved; messages committed; records; 1 if the
---   batch was already settled here, else 0; names of claims that another call must commit, up to 8}.
---   The four numbers count the records that this call removed.
+--   batch was already settled here, else 0; messages that had expired; names of claims that another
+--   call must commit, up to 8}. These numbers count the records that this call removed.
 -- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot; the claims named.
 -- Effect: moves
@@ -37,17 +38,18 @@ end
 
 write_though_full(claims)
 local key_of = keys_by_name(KEYS, CLAIM_KEYS, ARGV, CLAIM_NAMES)
+local bodies_of = keys_by_name(KEYS, CLAIM_KEYS + #ARGV - CLAIM_NAMES + 1, ARGV, CLAIM_NAMES)
 -- A commit whose reply was lost is repeated, and finds no records: its messages are not lost.
 local again = header.settled >= seq and 1 or 0
-local claimed, moved, held, done, left = 0, 0, 0, 0, {}
+local claimed, moved, held, done, expired, left = 0, 0, 0, 0, 0, {}
 for _, record in ipairs(records) do
   if to_commit(record) then
     local key = key_of[record.name]
     if record.held == 0 or key then
-      if record.held > 0 then redis.call('UNLINK', key) end
+      if record.held > 0 then redis.call('UNLINK', key, bodies_of[record.name]) end
       redis.call('HDEL', claims, record.name)
       claimed, moved = claimed + record.sealed, moved + record.moved
-      held, done = held + record.held, done + 1
+      held, done, expired = held + record.held, done + 1, expired + record.expired
     elseif #left < NAMED_AT_MOST then
       left[#left + 1] = record.name
     end
@@ -56,4 +58,4 @@ end
 header.run, header.settled, header.seen = run, math.max(header.settled, seq), now_ms()
 write_header(consumers, header)
 count(stats, 'committed', held)
-return {claimed, moved, held, done, again, unpack(left)}
+return {claimed, moved, held, done, again, expired, unpack(left)}

@@ -1,21 +1,24 @@
 -- Reads a page of one queue of one slot, in the order of its scores, without taking messages.
--- KEYS: 1 queue, or the messages of a claim, 2 deaths for the dead queue
+-- KEYS: 1 queue, or the messages of a claim, 2 what belongs to its messages: deaths for the dead queue, the
+--       bodies of the claim, bodies for other queues
 -- ARGV: 1 lowest and 2 highest score, as ZCOUNT takes them, 3 score and 4 content of the entry
 --       after which to continue, both '' at the beginning, 5 entries at most, 6 bytes after which
---       to stop
--- Returns {1 if there may be more, else 0; content, score, ...}, in the dead queue content, score, death,
---   ... If the entry has left the queue, all entries of its score come again.
+--       to stop, 7 whether the queue is a claim 0/1
+-- Returns {1 if there may be more, else 0; content, score, death or body (or ''), ...}. If the entry has left
+--   the queue, all entries of its score come again.
 -- Errors: RMQ_WRONGTYPE
--- Bound: ARGV 5 entries; ARGV 6 bytes and those of 8 more contents, which are read at once.
+-- Bound: ARGV 5 entries; ARGV 6 bytes and those of 8 more messages, which are read at once; the bodies of
+--   a claim.
 -- Effect: reads
-local queue, deaths = KEYS[1], KEYS[2]
+local queue, belongings = KEYS[1], KEYS[2]
 local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local most, enough_bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
+local most, enough_bytes, is_claim = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
 local READ_AT_ONCE = 8 -- the size of a content is known only after reading it
 
+--- include claim_bodies
 --- include types
 
-local wrong = wrong_type(queue, 'zset') or deaths and wrong_type(deaths, 'hash')
+local wrong = wrong_type(queue, 'zset') or wrong_type(belongings, 'hash')
 if wrong then return wrong end
 
 local function below(score) return redis.call('ZCOUNT', queue, '-inf', '(' .. score) end
@@ -30,6 +33,16 @@ local function first_rank()
   return below(after_score)
 end
 
+local bodies = is_claim and read_bodies(belongings)
+
+-- Returns what belongs to some messages, in their order.
+local function belongings_of(contents)
+  if not is_claim then return redis.call('HMGET', belongings, unpack(contents)) end
+  local found = {}
+  for k, content in ipairs(contents) do found[k] = bodies and bodies[content] or '' end
+  return found
+end
+
 local rank, past = first_rank(), redis.call('ZCOUNT', queue, '-inf', highest)
 local reply, read, bytes = {1}, 0, 0
 
@@ -38,20 +51,15 @@ local function add(text)
   bytes = bytes + #text
 end
 
-local function deaths_of(items)
-  local contents = {}
-  for i = 1, #items, 2 do contents[#contents + 1] = items[i] end
-  return redis.call('HMGET', deaths, unpack(contents))
-end
-
 while rank < past and read < most and bytes < enough_bytes do
   local last = math.min(past, rank + math.min(READ_AT_ONCE, read + 1), rank + most - read) - 1
   local items = redis.call('ZRANGE', queue, rank, last, 'WITHSCORES')
-  local found = deaths and deaths_of(items)
-  for i = 1, #items, 2 do
-    add(items[i])
-    add(items[i + 1])
-    if found then add(found[(i + 1) / 2] or '') end
+  local contents = {}
+  for i = 1, #items, 2 do contents[#contents + 1] = items[i] end
+  for k, belonging in ipairs(belongings_of(contents)) do
+    add(contents[k])
+    add(items[2 * k])
+    add(belonging or '')
   end
   rank, read = last + 1, read + last + 1 - rank
 end

@@ -1,5 +1,5 @@
 -- Moves messages of one slot from the dead queue to the store, as first deliveries.
--- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 stats
+-- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 stats, 6 bodies
 -- ARGV: 1 whether scores are times that may have passed 0/1, 2 score in the store, above 16,
 --       content, score, content, ... as strings of MessagePack
 -- Returns the number of messages moved; contents that the dead queue does not hold are ignored.
@@ -7,16 +7,36 @@
 -- Bound: what the caller sends, at most 2048 pairs.
 -- Effect: moves
 local store, retry, dead, deaths, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local bodies = KEYS[6]
 local can_be_past, asked = ARGV[1] == '1', {cmsgpack.unpack(ARGV[2])}
 
+--- include bodies
 --- include counters
+--- include dead
 --- include due_since
 --- include time
 --- include types
 
 local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', deaths, 'hash',
-  stats, 'hash')
+  stats, 'hash', bodies, 'hash')
 if wrong then return wrong end
+
+-- Keeps the bodies that messages had when they died, without their expiry. A copy that waits has a body
+-- of its own, or none.
+local function keep_bodies(contents)
+  local kept = {}
+  local texts = redis.call('HMGET', deaths, unpack(contents))
+  local stored = redis.call('ZMSCORE', store, unpack(contents))
+  local waiting = redis.call('ZMSCORE', retry, unpack(contents))
+  for k, content in ipairs(contents) do
+    local body = body_of_death(texts[k] or '')
+    if body ~= '' and not stored[k] and not waiting[k] then
+      kept[#kept + 1], kept[#kept + 2] = content, without_expiry(body)
+    end
+  end
+  set_bodies(bodies, kept)
+end
+
 local lowest = math.huge
 for i = 1, #asked, 2 do
   local score = tonumber(asked[i]) -- ZADD refuses some texts that Lua reads
@@ -35,6 +55,7 @@ for i = 1, #asked, 2 do
   end
 end
 if #found == 0 then return 0 end
+keep_bodies(found)
 redis.call('HDEL', deaths, unpack(found))
 local waiting = redis.call('ZREM', retry, unpack(found))
 local new = redis.call('ZADD', store, 'NX', unpack(scored)) - waiting

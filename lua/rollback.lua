@@ -1,16 +1,19 @@
 -- Rolls back single messages of one claim: to the store, to the retry queue if they must wait, or
 -- to the dead queue if no retry is left. Leaves alone what the claim and run do not hold.
--- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 the claim
+-- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 bodies, 9 the claim,
+--       10 its bodies
 -- ARGV: 1 the claim's name, 2 run, 3 delay in ms or '' for the topic's backoff, 4 maxRetries,
 --       5 backoff: waits in ms, separated by commas, 6 the number of contents, 7.. contents, and behind
 --       them the reasons: one for all contents, or one for each
 -- Returns {messages rolled back, messages left alone}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: what the caller sends, at most 2048 contents.
+-- Bound: what the caller sends, at most 2048 contents; the bodies of the claim, 8192 and 8 MiB.
 -- Effect: moves
-local claim, name, run, delay_ms = KEYS[8], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local claim, of_claim = KEYS[9], KEYS[10]
+local name, run, delay_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local CONTENTS_FROM, named = 7, tonumber(ARGV[6])
 
+--- include claim_bodies
 --- include records
 --- include retry_queue
 --- include returning
@@ -19,7 +22,7 @@ local CONTENTS_FROM, named = 7, tonumber(ARGV[6])
 --- include types
 
 local slot, terms = slot_of(KEYS), retry_terms(ARGV[4], ARGV[5])
-local wrong = wrong_slot_type(slot) or wrong_type(claim, 'zset')
+local wrong = wrong_slot_type(slot) or wrong_type(claim, 'zset', of_claim, 'hash')
 if wrong then return wrong end
 local record, version = read_record(slot.claims, name)
 if version then return version end
@@ -40,5 +43,8 @@ if #taken == 0 then return {0, named} end
 redis.call('ZREM', claim, unpack(taken))
 record.held = record.held - #taken
 write_record(slot.claims, record)
-return_messages(slot, terms, record, items, now_ms(), function(content) return reasons[content] end, delay_ms)
+local bodies = read_bodies(of_claim, taken)
+if record.held == 0 then redis.call('UNLINK', of_claim) end
+return_messages(slot, terms, record, items, bodies, now_ms(),
+  function(content) return reasons[content] end, delay_ms)
 return {#taken, named - #taken}

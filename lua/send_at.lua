@@ -1,14 +1,16 @@
 -- Stores FixedTime messages of one slot, each due at its time or after its delay. Of equal contents,
 -- the last wins.
--- KEYS: for each group 1 store, 2 retry, 3 stats
--- ARGV: 1 number of messages, 2 a lower bound of their scores, 3 score, content, score, content, ...
---       as strings of MessagePack. A score above 0 is a due time in ms since 1970; a delay of d ms,
---       which starts now, is -d
+-- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
+-- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 a lower bound of
+--       their scores, 4 score, content, score, content, ..., 5 if they have bodies: content, body,
+--       content, body, ... (both lists as MessagePack). A score above 0 is a due time in ms since 1970;
+--       a delay of d ms, which starts now, is -d
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: 3900 messages.
 -- Effect: stores
-local sent, lowest, packed = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local sent, keep_first, lowest = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
+local packed, bodies = ARGV[4], ARGV[5]
 
 --- include dated
 --- include store
@@ -23,4 +25,6 @@ if lowest <= HIGHEST_DELAY then
   pairs_, lowest = dated({cmsgpack.unpack(packed)}, now)
   values = function() return unpack(pairs_) end
 end
-return store_in_groups(KEYS, 1, nil, sent, values, lowest, now)
+return store_in_groups(KEYS, 1, {sent = sent, values = values,
+  bodies = bodies and function() return cmsgpack.unpack(bodies) end, keep_first = keep_first,
+  lowest = lowest, now = now})

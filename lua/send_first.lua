@@ -1,13 +1,14 @@
 -- Stores RangeMerge messages of one slot, each due its timeRange from now. Of equal contents, the
 -- first due time stays.
--- KEYS: for each group 1 store, 2 retry, 3 stats
--- ARGV: 1 number of messages, 2 timeRange in ms, content, timeRange, content, ... as strings of
---       MessagePack
+-- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
+-- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 timeRange in ms,
+--       content, timeRange, content, ..., 4 if they have bodies: content, body, content, body, ...
+--       (both lists as MessagePack)
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: 3900 messages.
 -- Effect: stores
-local sent, packed = tonumber(ARGV[1]), ARGV[2]
+local sent, keep_first, packed, bodies = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3], ARGV[4]
 
 --- include due_after
 --- include store
@@ -16,4 +17,6 @@ local sent, packed = tonumber(ARGV[1]), ARGV[2]
 local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
 local delayed = due_after({cmsgpack.unpack(packed)}, now_ms())
-return store_in_groups(KEYS, 1, 'NX', sent, function() return unpack(delayed) end)
+return store_in_groups(KEYS, 1, {sent = sent, values = function() return unpack(delayed) end,
+  bodies = bodies and function() return cmsgpack.unpack(bodies) end, keep_first = keep_first,
+  condition = 'NX'})

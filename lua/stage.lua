@@ -2,13 +2,17 @@
 -- can be repeated: the number of messages in the stage shows whether the call has run.
 -- KEYS: 1 stage, 2 stages
 -- ARGV: 1 the stage's name, 2 number of messages in it before, 3 number of new messages, 4 score,
---       content, score, content, ... as strings of MessagePack
+--       content, score, content, ..., 5 if they have bodies: content, body, content, body, ... (both
+--       lists as MessagePack). All calls of a stage have bodies, or none.
 -- Returns the number of messages that the stage now holds.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
 -- Bound: 3900 messages.
 -- Effect: stores
 local stage, stages = KEYS[1], KEYS[2]
 local name, before, sent, packed = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local bodies = ARGV[5] and {cmsgpack.unpack(ARGV[5])}
+
+local VALUES_A_CALL = 7800
 
 --- include numbers
 --- include stages
@@ -17,12 +21,23 @@ local name, before, sent, packed = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local wrong = wrong_type(stage, 'list', stages, 'hash')
 if wrong then return wrong end
-local held, after = redis.call('LLEN', stage) / 2, before + sent
+local begun, moved, values = read_stage(stages, name)
+if not begun then values = bodies and 3 or 2 end
+local held, after = redis.call('LLEN', stage) / values, before + sent
 if held == after then return after end
-local _, moved = read_stage(stages, name)
-if held ~= before or moved then -- a late call finds its stage published
+if held ~= before or moved > 0 then -- a late call finds its stage published
   return lost_stage(stage, held, moved, before)
 end
-redis.call('RPUSH', stage, cmsgpack.unpack(packed))
-redis.call('HSETNX', stages, name, text_of(now_ms()))
+if bodies then
+  local pairs_, staged = {cmsgpack.unpack(packed)}, {}
+  for i = 1, #pairs_, 2 do
+    staged[#staged + 1], staged[#staged + 2], staged[#staged + 3] = pairs_[i], pairs_[i + 1], bodies[i + 1]
+  end
+  for i = 1, #staged, VALUES_A_CALL do
+    redis.call('RPUSH', stage, unpack(staged, i, math.min(i + VALUES_A_CALL - 1, #staged)))
+  end
+else
+  redis.call('RPUSH', stage, cmsgpack.unpack(packed))
+end
+if not begun then write_stage(stages, name, text_of(now_ms()), 0, values) end
 return after

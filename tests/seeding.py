@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest, Rollback, retries_of
+from rmq_spark.protocol.pages import Death
 from rmq_spark.protocol.topic_queues import ALL_KINDS
-from rmq_spark.topics.definition import DEFAULT_GROUP
+from rmq_spark.topics.keys import DEFAULT_GROUP
 
 LONG_MS = 3_600_000  # a lease or a wait that no test outlives
 FAR_MS = 10**13  # a due time that no test outlives: the year 2286
@@ -28,6 +29,10 @@ class Record:
     charged: int
     replayed: int
     arrivals: int
+    expired: int
+
+
+ENDS = ("merged", "committed", "cancelled", "dead", "expired")
 
 
 def numbered(how_many, name="m", start=0):
@@ -93,7 +98,7 @@ class Slot:
     def put_claims(self, how_many, deadline):
         """Claims of one message each, by as many consumers. Returns their names."""
         names = [f"c{number}:1:0" for number in range(how_many)]
-        record = f"3 1000 1 {deadline} 1 1 0 16 0 0 0"
+        record = f"3 1000 1 {deadline} 1 1 0 16 0 0 0 0"
         self.redis.hset(self.keys.claims(0), mapping=dict.fromkeys(names, record))
         pipeline = self.redis.pipeline(transaction=False)
         for number, name in enumerate(names):
@@ -105,7 +110,9 @@ class Slot:
     def bury(self, *contents):
         """Puts contents into the dead queue."""
         self.redis.zadd(self.keys.dead(0), dict.fromkeys(contents, 1))
-        self.redis.hset(self.keys.deaths(0), mapping=dict.fromkeys(contents, "a Broken: by hand"))
+        self.redis.hset(
+            self.keys.deaths(0), mapping=dict.fromkeys(contents, "a 15 Broken: by hand")
+        )
         self.count("accepted", len(contents))
         self.count("dead", len(contents))
 
@@ -179,7 +186,12 @@ class Slot:
     @property
     def deaths(self):
         """Of each message in the dead queue: the consumer, a blank, the reason."""
-        return self.redis.hgetall(self.keys.deaths(0))
+        texts = self.redis.hgetall(self.keys.deaths(0))
+        deaths = {content: Death.parse(text) for content, text in texts.items()}
+        return {
+            content: f"{death.consumer} {death.reason}".encode()
+            for content, death in deaths.items()
+        }
 
     @property
     def retries_left(self):
@@ -224,12 +236,13 @@ class Slot:
     def remove(self):
         """Deletes what the slot holds, so that later tests do not search through it."""
         names = [field.decode() for field in self.redis.hkeys(self.keys.claims(0))]
-        self.redis.unlink(*self.queue.queues.keys_of(0, ALL_KINDS), *self.keys.claims_of(0, names))
+        of_claims = self.queue.queues.claims_and_bodies(0, names)
+        self.redis.unlink(*self.queue.queues.keys_of(0, ALL_KINDS), *of_claims)
 
     def check_conservation(self):
         """What was accepted is in exactly one place, or came to exactly one end."""
         counters = self.queue.figures().counters
-        ends = sum(counters[name] for name in ("merged", "committed", "cancelled", "dead"))
+        ends = sum(counters[name] for name in ENDS)
         records = self.records
         pipeline = self.redis.pipeline(transaction=False)
         for key in (self.keys.store(0), self.keys.retry(0), *self.keys.claims_of(0, records)):
@@ -238,3 +251,16 @@ class Slot:
         assert counters["accepted"] == ends + stored + waiting + sum(held), (counters, held)
         assert held == [record.held for record in records.values()]
         assert set(self.redis.hkeys(self.keys.deaths(0))) == set(self.dead)
+        self.check_bodies()
+
+    def check_bodies(self):
+        """Each body belongs to a message that waits, or to a claim that holds messages."""
+        waiting = set(self.store) | set(self.retry)
+        bodies = set(self.redis.hkeys(self.keys.bodies(0)))
+        assert bodies <= waiting
+        assert not self.queue.definition.keyed or bodies == waiting
+        held = [name for name, record in self.records.items() if record.held]
+        of_claims = {self.keys.claim_bodies(0, name).encode() for name in held}
+        found = set(self.redis.scan_iter(f"{self.keys.bodies(0)}:*", count=1000))
+        assert found <= of_claims
+        assert not self.queue.definition.keyed or found == of_claims

@@ -1,11 +1,12 @@
 -- The record of a claim is the text "version made run deadline sealed held moved maxRetries charged
--- replayed arrivals" in the hash claims, under the claim's name consumer:seq:ordinal. All times are in
+-- replayed arrivals expired" in the hash claims, under the claim's name consumer:seq:ordinal. All times are in
 -- ms.
 --   made: when the claim was made. run: the run that has it; 0 if it was handed back undelivered
 --   (unread.lua). deadline: the end of its lease. sealed: the messages that it took; held: those that
 --   it still has. moved: the retries that making it moved into the store. maxRetries: the topic's,
 --   when it was made. charged: the deliveries to newer runs since then. replayed: the run that listed
 --   it to replay its batch, 0 before. arrivals: those of the slot (counters.lua) when it was made.
+--   expired: the messages that making it found expired.
 -- Defines: HIGHEST_RETRY, LONG_PAST, record_name, write_record, read_record, read_records, retries_left,
 --   keys_by_name
 local RECORD_VERSION = 3
@@ -17,15 +18,16 @@ local function record_name(consumer, seq, ordinal)
 end
 
 local function write_record(claims, record)
-  redis.call('HSET', claims, record.name, string.format('%d %.0f %.0f %.0f %d %d %d %d %d %.0f %.0f',
+  redis.call('HSET', claims, record.name, string.format('%d %.0f %.0f %.0f %d %d %d %d %d %.0f %.0f %d',
     RECORD_VERSION, record.made, record.run, record.deadline, record.sealed, record.held,
-    record.moved, record.max_retries, record.charged, record.replayed, record.arrivals))
+    record.moved, record.max_retries, record.charged, record.replayed, record.arrivals,
+    record.expired))
 end
 
 -- Returns a record from its text; or nil and an error reply.
 local function parse_record(claims, name, text)
-  local made, run, deadline, sealed, held, moved, max_retries, charged, replayed, arrived =
-    string.match(text, '^3' .. string.rep(' (%d+)', 10) .. '$')
+  local made, run, deadline, sealed, held, moved, max_retries, charged, replayed, arrived,
+    expired = string.match(text, '^3' .. string.rep(' (%d+)', 11) .. '$')
   local consumer, seq, ordinal = string.match(name, '^(.+):(%d+):(%d+)$')
   if not made or not consumer then
     return nil, redis.error_reply('RMQ_VERSION the record ' .. name .. ' in ' .. claims
@@ -36,7 +38,7 @@ local function parse_record(claims, name, text)
     made = tonumber(made), run = tonumber(run), deadline = tonumber(deadline),
     sealed = tonumber(sealed), held = tonumber(held), moved = tonumber(moved),
     max_retries = tonumber(max_retries), charged = tonumber(charged), replayed = tonumber(replayed),
-    arrivals = tonumber(arrived)}
+    arrivals = tonumber(arrived), expired = tonumber(expired)}
 end
 
 -- Returns the record of one claim, or nil; and an error reply, or nil.
@@ -66,9 +68,9 @@ local function retries_left(record, score)
 end
 
 -- A script may use only keys that its caller names. Callers name the keys of claims from keys[key] on,
--- and the claims themselves from args[arg] on, in the same order. Returns the keys by claim.
+-- and the claims themselves from args[arg] to the last, in the same order. Returns the keys by claim.
 local function keys_by_name(keys, key, args, arg)
   local by_name = {}
-  for i = 0, #keys - key do by_name[args[arg + i]] = keys[key + i] end
+  for i = 0, #args - arg do by_name[args[arg + i]] = keys[key + i] end
   return by_name
 end

@@ -1,9 +1,10 @@
 -- Stores messages, for the scripts that send or publish. The keys of the groups begin at the number
--- `from`: store, retry and stats of each group.
+-- `from`: store, retry, stats and bodies of each group.
 -- Defines: wrong_group_type, store_in_groups
 --- include counters
 --- include due_since
 --- include types
+local KEYS_A_GROUP = 4
 
 -- Returns the contents of pairs of score and content.
 local function contents_of(...)
@@ -12,41 +13,68 @@ local function contents_of(...)
   return contents
 end
 
--- Stores pairs of score and content in one group. Returns the number of new messages there. Copies
--- that wait in the retry queue are removed.
-local function store_in_group(store, retry, condition, ...)
+-- Returns those of some bodies (content, body, ...) whose messages have none yet.
+local function first_bodies(bodies, pairs_)
+  local first, seen = {}, {}
+  for i = 1, #pairs_, 2 do
+    local content = pairs_[i]
+    if not seen[content] and redis.call('HEXISTS', bodies, content) == 0 then
+      first[#first + 1], first[#first + 2] = content, pairs_[i + 1]
+    end
+    seen[content] = true
+  end
+  return first
+end
+
+-- Stores messages in one group. Returns the number of new messages there. Copies that wait in the retry
+-- queue are removed, and the bodies of copies that wait if the messages have none.
+local function store_in_group(store, retry, bodies, messages)
+  if messages.keep_first and messages.bodies then
+    local first = first_bodies(bodies, {messages.bodies()})
+    if #first > 0 then redis.call('HSET', bodies, unpack(first)) end
+  elseif messages.bodies then
+    redis.call('HSET', bodies, messages.bodies())
+  end
   local new
-  if condition then
-    new = redis.call('ZADD', store, condition, ...)
+  if messages.condition then
+    new = redis.call('ZADD', store, messages.condition, messages.values())
   else
-    new = redis.call('ZADD', store, ...)
+    new = redis.call('ZADD', store, messages.values())
   end
   -- Not before ZADD: a full Redis 6.2 would store the messages once memory was freed.
   if redis.call('EXISTS', retry) == 1 then
-    new = new - redis.call('ZREM', retry, unpack(contents_of(...)))
+    new = new - redis.call('ZREM', retry, unpack(contents_of(messages.values())))
+  end
+  if not messages.bodies and redis.call('EXISTS', bodies) == 1 then
+    redis.call('HDEL', bodies, unpack(contents_of(messages.values())))
   end
   return new
 end
 
 local function wrong_group_type(keys, from)
-  for k = from, #keys, 3 do
-    local wrong = wrong_type(keys[k], 'zset', keys[k + 1], 'zset', keys[k + 2], 'hash')
+  for k = from, #keys, KEYS_A_GROUP do
+    local wrong = wrong_type(keys[k], 'zset', keys[k + 1], 'zset', keys[k + 2], 'hash',
+      keys[k + 3], 'hash')
     if wrong then return wrong end
   end
 end
 
--- Stores `sent` messages, at most 3900, in every group whose keys the caller named. Returns the
--- counts of the first group. values: returns score, content, score, content, ... lowest: a lower
--- bound of the scores, if they are times that may have passed; else nil.
-local function store_in_groups(keys, from, condition, sent, values, lowest, now)
+-- Stores messages, at most 3900, in every group whose keys the caller named. Returns the counts of the
+-- first group. messages:
+--   sent: their number. values: returns score, content, score, content, ... condition: NX or nil.
+--   bodies: nil, or returns content, body, content, body, ... of all of them. keep_first: whether a message
+--   that waits keeps its body.
+--   lowest: a lower bound of the scores, if they are times that may have passed; else nil. now: in ms.
+local function store_in_groups(keys, from, messages)
   local counts
-  for k = from, #keys, 3 do
-    local change = lowest and due_since_change(keys[k], keys[k + 2], lowest, now) or 0
-    local new = store_in_group(keys[k], keys[k + 1], condition, values())
+  for k = from, #keys, KEYS_A_GROUP do
+    local change = messages.lowest
+      and due_since_change(keys[k], keys[k + 2], messages.lowest, messages.now) or 0
+    local new = store_in_group(keys[k], keys[k + 1], keys[k + 3], messages)
     count(keys[k + 2], 'dueSince', change)
-    count(keys[k + 2], 'accepted', sent)
-    count(keys[k + 2], 'merged', sent - new)
-    counts = counts or {new, sent - new}
+    count(keys[k + 2], 'accepted', messages.sent)
+    count(keys[k + 2], 'merged', messages.sent - new)
+    counts = counts or {new, messages.sent - new}
   end
   return counts
 end

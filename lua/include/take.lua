@@ -2,6 +2,7 @@
 -- commands of Redis, without a call for each message.
 -- Defines: due_retries, take_due
 --- include counters
+--- include dead
 --- include numbers
 --- include records
 --- include retry_queue
@@ -43,6 +44,15 @@ local function put_back(store, sealed, others)
     back = back + #twins
   end
   return back
+end
+
+-- Returns how many messages claims have taken: those that were delivered, and those that had expired.
+local function turns_taken(stats)
+  local turns = 0
+  for _, counted in ipairs(redis.call('HMGET', stats, 'claimed', 'expired', 'dead:' .. EXPIRED)) do
+    turns = turns + (counted or 0)
+  end
+  return turns
 end
 
 -- Moves up to `limit` due messages of the store into `claim`. part: the key of an empty sorted set.
@@ -90,9 +100,9 @@ local function take_due(slot, claim, part, others, until_ms, limit, descending)
   local lead, last = retries, firsts
   if descending then lead, last = firsts, retries end
   local kept_for_last = math.min(last, math.max(1, math.floor(limit / 8)))
-  -- With a limit of 1, retries and first deliveries take turns. The count of claimed messages
+  -- With a limit of 1, retries and first deliveries take turns. The count of messages taken so far
   -- decides, because a slot may see only odd or only even batch numbers.
-  if limit == 1 and lead > 0 and (redis.call('HGET', slot.stats, 'claimed') or 0) % 2 == 0 then
+  if limit == 1 and lead > 0 and turns_taken(slot.stats) % 2 == 0 then
     kept_for_last = 0
   end
   if lead <= limit - kept_for_last then return take(0, lead + last, limit) end

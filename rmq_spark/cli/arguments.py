@@ -7,7 +7,7 @@ import typer
 from rmq_spark.options.option import Option
 from rmq_spark.options.sink_options import SLOT_BASIS
 from rmq_spark.options.table_options import ENDING_TIME, QUEUE, SLOTS, STARTING_TIME
-from rmq_spark.options.topic_options import GROUP, VALUES
+from rmq_spark.options.topic_options import EXPIRES_AT, GROUP, TIME_TO_LIVE, VALUES
 from rmq_spark.topics.parsers import ACCEPTED_RELATIVE
 
 
@@ -32,6 +32,8 @@ Until = Annotated[str | None, typer.Option("--until", help=f"{ENDING_TIME.plain_
 Contents = Annotated[
     list[str] | None, typer.Argument(help="Contents of messages.", show_default=False)
 ]
+NAMES_HELP = "Contents of messages; in a keyed topic, their keys."
+Names = Annotated[list[str] | None, typer.Argument(help=NAMES_HELP, show_default=False)]
 SlotBasis = Annotated[str | None, typer.Option(help=f"{SLOT_BASIS.plain_help}.")]
 TimeRange = Annotated[str | None, typer.Option(help=option_help(VALUES["time_range"]))]
 Priority = Annotated[int | None, typer.Option(help=option_help(VALUES["priority"]))]
@@ -39,3 +41,5 @@ FixedTime = Annotated[
     str | None, typer.Option(help=option_help(VALUES["fixed_time"], ACCEPTED_RELATIVE))
 ]
 Delay = Annotated[str | None, typer.Option(help=option_help(VALUES["delay"]))]
+TimeToLive = Annotated[str | None, typer.Option(help=option_help(TIME_TO_LIVE))]
+ExpiresAt = Annotated[str | None, typer.Option(help=option_help(EXPIRES_AT, ACCEPTED_RELATIVE))]

@@ -1,4 +1,4 @@
-"""The messages that a command line chooses: by content, or by queue, slot and time."""
+"""The messages that a command line chooses: by key or content, or by queue, slot and time."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_spark.cli.output import messages_text, print_result
+from rmq_spark.cli.output import messages_text, print_remark, print_result
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
 from rmq_spark.exit_codes import NOTHING_FOUND
@@ -15,6 +15,7 @@ from rmq_spark.options.option import Option
 from rmq_spark.options.table_options import ENDING_TIME, QUEUE, SLOTS, STARTING_TIME
 from rmq_spark.protocol.pages import Bounds, Page
 from rmq_spark.spark.table.selection import Scope
+from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsers import moment_or_relative
 
 Every = Annotated[
@@ -54,24 +55,32 @@ def _pages(queue: Queue, scope: Scope) -> Iterator[Page]:
 
 
 def are_named(contents: list[str] | None, every: bool) -> bool:
-    """Return whether contents, instead of --all, choose the messages.
+    """Return whether contents or keys, instead of --all, choose the messages.
 
     Raises InvalidOption if the user gave both or neither.
     """
     if bool(contents) == every:
         found = "Contents and --all exclude each other" if every else "No message is named"
-        raise InvalidOption(f"{found}. Accepted: contents of messages, or --all.")
+        raise InvalidOption(
+            f"{found}. Accepted: contents of messages (in a keyed topic, their keys), or --all."
+        )
     return bool(contents)
 
 
 def encoded(contents: Iterable[str] | None) -> list[bytes]:
-    """Encode contents as the bytes that the shell passed, which need not be text."""
+    """Encode contents or keys as the bytes that the shell passed, which need not be text."""
     return [os.fsencode(content) for content in contents or ()]
 
 
 def encoded_basis(slot_basis: str | None) -> bytes | None:
     """Encode a slot basis as the bytes that the shell passed, or return None."""
     return None if slot_basis is None else os.fsencode(slot_basis)
+
+
+def remark_on_keys(topic: TopicDefinition) -> None:
+    """Print, for a keyed topic, by what commands name its messages."""
+    if topic.keyed:
+        print_remark(f"Topic {topic.name} is keyed: name its messages by their keys.")
 
 
 def print_count(as_json: bool, topic: str, how_many: int, done: str) -> None:

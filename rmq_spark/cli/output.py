@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.bodies import Headers
 
 # In a pipe, a longer cell moves the rest of its line to the right.
 WIDEST_COLUMN = 60
@@ -142,23 +143,33 @@ def age_text(ms: int | None) -> str:
     return f"{seconds}s"
 
 
-def content_text(content: bytes) -> str:
-    """Format a content for people. Escapes control characters and bytes that are not UTF-8.
+def content_text(content: bytes | None) -> str:
+    """Format a content or key for people. Escapes control characters and bytes that are not UTF-8.
 
-    Cuts a content of more than SHOWN_BYTES; --json shows all of it.
+    None becomes the empty text. Cuts a content of more than SHOWN_BYTES; --json shows all of it.
     """
+    if content is None:
+        return ""
     if len(content) > SHOWN_BYTES:
         return f"{content_text(content[:SHOWN_BYTES])}... ({len(content):,} bytes)"
     text = content.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def content_json(content: bytes) -> dict[str, str]:
-    """Convert a content to a JSON field: content, or contentBase64 if it is not UTF-8."""
+def content_json(content: bytes | None, name: str = "content") -> dict[str, str | None]:
+    """Convert a content to a JSON field: content, or contentBase64 if it is not UTF-8.
+
+    name: the field's name, such as "key".
+    """
     try:
-        return {"content": content.decode()}
+        return {name: None if content is None else content.decode()}
     except UnicodeDecodeError:
-        return {"contentBase64": base64.b64encode(content).decode()}
+        return {f"{name}Base64": base64.b64encode(content or b"").decode()}
+
+
+def headers_json(headers: Headers) -> list[dict[str, str | None]]:
+    """Convert headers to JSON: the key of each, and its value as value or valueBase64."""
+    return [{"key": name, **content_json(value, "value")} for name, value in headers]
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:

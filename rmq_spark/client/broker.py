@@ -18,20 +18,18 @@ from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.names import ScopedName
 from rmq_spark.topics.definition import (
-    DEFAULT_GROUP,
     DEFAULT_SLOT_AMOUNT,
-    Keys,
+    LASTING,
     TopicDefinition,
     check_key_prefix,
     check_slot_amount,
     check_topic_name,
-    consumer_key,
     group_text,
     parse_group,
     parse_settings,
-    topics_key,
 )
 from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, topics_key
 from rmq_spark.topics.topic_types import TopicType, parse_topic_type
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
@@ -132,6 +130,7 @@ class Broker:
             found,
             topic_type,
             amount,
+            {name: fields[name] for name in LASTING if name in fields},
             "To use the topic as it is, leave out what differs, or call broker.queue("
             f"{name!r}). For another one, choose another name, or delete this one with all its "
             f"messages: {command_line(self, 'delete', name)}, or broker.delete({name!r}).",

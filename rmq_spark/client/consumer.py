@@ -42,9 +42,7 @@ class Batch:
     def __init__(self, consumer: "Consumer", claims: list[Claim]) -> None:
         self._consumer = consumer
         self._messages = [
-            message
-            for claim in claims
-            for message in claim.messages(consumer.queue.definition.type)
+            message for claim in claims for message in claim.messages(consumer.queue.definition)
         ]
         # The consumer uses the attributes below, under its lock.
         # The number of messages that were not rolled back, by slot and claim.
@@ -253,20 +251,24 @@ class Consumer:
         taken = self._taken
         return taken is not None and not taken._done and any(taken._waiting.values())
 
-    def _claim(self, limit: int) -> list[Claim]:
+    def _claim(self, wanted: int) -> list[Claim]:
         due = self._due_slots()
         self._seq += 1
         # Starts at another slot each time, so that a small limit does not starve the last slots.
         start = self._seq % len(due) if due else 0
-        requests = []
+        requests, left = [], wanted
         for slot in due[start:] + due[:start]:
-            take = min(slot.due, limit, MESSAGES_A_CLAIM)
-            if take > 0:
+            take = min(slot.due, left, MESSAGES_A_CLAIM)
+            if take:
                 requests.append(ClaimRequest(slot.slot, 0, take, others=slot.live))
-                limit -= take
+                left -= take
         self._claimed_slots = [request.slot for request in requests]
         terms = claiming.Claiming(self.name, self._run, self._seq, self._lease_ms)
-        return self.queue.ask(claiming.claim, requests, terms)
+        claims = self.queue.ask(claiming.claim, requests, terms)
+        # A claim that only dropped what had expired has made way for messages behind that.
+        if any(claim.expired for claim in claims) and not any(claim.contents for claim in claims):
+            return self._claim(wanted)
+        return claims
 
     def _due_slots(self) -> list[SlotDue]:
         """Return the slots with due messages, after expired claims were given back."""
@@ -308,7 +310,7 @@ class Consumer:
         """Roll back messages. Return their number. delay_ms: None for the topic's backoff."""
         by_claim: dict[tuple[int, str], list[bytes]] = {}
         for message in messages:
-            by_claim.setdefault((message.slot, message.claim_id), []).append(message.content)
+            by_claim.setdefault((message.slot, message.claim_id), []).append(message.name)
         wanted = [Rollback(*claim, held, delay_ms, [reason]) for claim, held in by_claim.items()]
         with self._lock:
             self._refuse_unread(batch, "roll messages of it back")

@@ -1,7 +1,7 @@
 """The runs of a consumer, and the last batch that it has committed, in a key of its own."""
 
 from rmq_spark.protocol import runs
-from rmq_spark.topics.definition import consumer_key
+from rmq_spark.topics.keys import consumer_key
 from rmq_spark.transport.server import Server
 
 

@@ -1,11 +1,21 @@
 """Messages that plain Python sends, and the rules for their values."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
+from rmq_spark.client.message_bodies import (
+    HeadersGiven,
+    expiry_of,
+    headers_of,
+    key_of,
+    packed_body,
+    refuse_key,
+)
 from rmq_spark.errors import InvalidMessage, InvalidOption
+from rmq_spark.protocol.bodies import Body
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.message_value import MessageValue
 
@@ -21,28 +31,48 @@ class Message:
     time_range: for RangeMerge, ms or a timedelta. priority: for Priority. fixed_time: for
     FixedTime, ms since 1970 or a datetime with a time zone. delay: for FixedTime in place of
     fixed_time, ms or a timedelta from when Redis stores the message.
+    key: in a keyed topic, what messages merge by, 1 to 1024 bytes; content is then the payload,
+    which may be None, and slot_basis None uses the key. headers: a mapping, or pairs of name and
+    value; a value is bytes, str or None. time_to_live: ms or a timedelta after the message is due,
+    at which it expires. expires_at: the same as ms since 1970 or a datetime with a time zone.
     """
 
-    content: bytes | str
+    content: bytes | str | None = None
     slot_basis: bytes | str | None = None
     time_range: int | timedelta | None = None
     priority: int | None = None
     fixed_time: int | datetime | None = None
     delay: int | timedelta | None = None
+    key: bytes | str | None = None
+    headers: HeadersGiven | None = None
+    time_to_live: int | timedelta | None = None
+    expires_at: int | datetime | None = None
 
 
-def pairs_by_slot(
+class Outgoing(NamedTuple):
+    """Checked messages by slot, as score, content, score, content, ...
+
+    bodies: content, body, content, body, ... in the same order, for slots whose messages have
+    bodies. Of a keyed topic, content stands for the key here.
+    """
+
+    pairs: dict[int, list[Any]]
+    bodies: dict[int, list[bytes]]
+
+
+def outgoing(
     messages: Iterable[Message | bytes | str],
     defaults: Message,
     topic: TopicDefinition,
     *,
-    refuse_before_ms: int | None = None,
-) -> dict[int, list[Any]]:
-    """Check messages and group them by slot, as score, content, score, content, ...
+    now_ms: Callable[[], int],
+    refuse_past: bool = False,
+) -> Outgoing:
+    """Check messages and group them by slot.
 
-    defaults: supplies the values that a message lacks. refuse_before_ms: a fixed time that is not
-    after this is refused; a delay never is. Raises InvalidMessage with the index of the first
-    message that is refused, its value and the accepted values.
+    defaults: supplies the values that a message lacks. now_ms: reads Redis' clock. refuse_past: a
+    fixed time that is not after now is refused; a delay never is. Raises InvalidMessage with the
+    index of the first message that is refused, its value and the accepted values.
     """
     if isinstance(messages, str | bytes):
         raise InvalidMessage(
@@ -50,12 +80,16 @@ def pairs_by_slot(
             "send([...])."
         )
     default = _value_in(defaults, topic, "The default values")
+    now_ms = cache(now_ms)
+    refuse_before_ms = now_ms() if refuse_past else None
     by_slot: dict[int, list[Any]] = {}
+    bodies: dict[int, list[bytes]] = {}
+    has_bodies = topic.keyed
     for index, given in enumerate(messages):
         message = given if isinstance(given, Message) else Message(given)
-        content = _bytes_of("content", message.content, index)
+        name = _name_of(message, topic, index)
         basis = message.slot_basis if message.slot_basis is not None else defaults.slot_basis
-        key = content if basis is None else _bytes_of("slot_basis", basis, index)
+        slot = topic.slot_of(name if basis is None else _bytes_of("slot_basis", basis, index))
         of, value = _value_in(message, topic, f"Message {index}")
         if value is None:
             of, value = default
@@ -65,8 +99,43 @@ def pairs_by_slot(
                 f"Message {index} of topic {topic.name}: fixed_time {number} is not after now "
                 f"({refuse_before_ms}), and past_fixed_time is fail. Nothing was sent."
             )
-        by_slot.setdefault(topic.slot_of(key), []).extend((of.score_of(number), content))
-    return by_slot
+        body = _body_of(message, defaults, topic, partial(_due_ms, of, number, now_ms), index)
+        has_bodies = has_bodies or bool(body)
+        by_slot.setdefault(slot, []).extend((of.score_of(number), name))
+        bodies.setdefault(slot, []).extend((name, packed_body(body, index)))
+    return Outgoing(by_slot, bodies if has_bodies else {})
+
+
+def _due_ms(of: MessageValue, number: int, now_ms: Callable[[], int]) -> int:
+    """Return when a message with a value is due; 0 for a priority."""
+    return int(of.requeue_score(number, now_ms())) if of.is_time else 0
+
+
+def _name_of(message: Message, topic: TopicDefinition, index: int) -> bytes:
+    """Return what a message merges by: its key in a keyed topic, else its content."""
+    if topic.keyed:
+        return key_of(topic, message.key, index)
+    refuse_key(topic, message.key, index)
+    return _bytes_of("content", message.content, index)
+
+
+def _body_of(
+    message: Message,
+    defaults: Message,
+    topic: TopicDefinition,
+    due_ms: Callable[[], int],
+    index: int,
+) -> Body:
+    """Return the body of a message. due_ms: returns when it is due."""
+    payload = None
+    if topic.keyed and message.content is not None:
+        payload = _bytes_of("content", message.content, index)
+    own = (
+        message if message.expires_at is not None or message.time_to_live is not None else defaults
+    )
+    headers = message.headers if message.headers is not None else defaults.headers
+    expiry = expiry_of(own.time_to_live, own.expires_at, due_ms, index)
+    return Body(payload, headers_of(headers, index), **expiry)
 
 
 def contents_by_slot(

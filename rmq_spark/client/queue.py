@@ -6,10 +6,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
+from rmq_spark.client.message_bodies import HeadersGiven
 from rmq_spark.client.messages import (
     Message,
     contents_by_slot,
-    pairs_by_slot,
+    outgoing,
     requeue_score,
 )
 from rmq_spark.client.staging import Staging
@@ -20,13 +21,8 @@ from rmq_spark.protocol.claims import ClaimRecord, Figures
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind, pages_after_each_other
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.protocol.topic_queues import TopicQueues
-from rmq_spark.topics.definition import (
-    DEFAULT_GROUP,
-    Keys,
-    TopicDefinition,
-    group_text,
-    topics_key,
-)
+from rmq_spark.topics.definition import TopicDefinition, group_text
+from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, topics_key
 from rmq_spark.transport.server import Server
 
 # Refresh a topic definition older than this before sending: groups come and go, and senders may run
@@ -102,6 +98,9 @@ class Queue:
         priority: int | None = None,
         fixed_time: int | datetime | None = None,
         delay: int | timedelta | None = None,
+        headers: HeadersGiven | None = None,
+        time_to_live: int | timedelta | None = None,
+        expires_at: int | datetime | None = None,
         past_fixed_time: str = "send",
     ) -> SendResult:
         """Send messages. The keywords supply the values that a message lacks.
@@ -118,14 +117,20 @@ class Queue:
             )
         self._refresh()
         refuse = past_fixed_time == "fail" and self.definition.type.can_be_past
-        defaults = Message(b"", slot_basis, time_range, priority, fixed_time, delay)
-        by_slot = pairs_by_slot(
-            messages,
-            defaults,
-            self.definition,
-            refuse_before_ms=self.now_ms() if refuse else None,
+        defaults = Message(
+            slot_basis=slot_basis,
+            time_range=time_range,
+            priority=priority,
+            fixed_time=fixed_time,
+            delay=delay,
+            headers=headers,
+            time_to_live=time_to_live,
+            expires_at=expires_at,
         )
-        return self.ask(sending.send, by_slot)
+        checked = outgoing(
+            messages, defaults, self.definition, now_ms=self.now_ms, refuse_past=refuse
+        )
+        return self.ask(sending.send, checked.pairs, checked.bodies)
 
     def _refresh(self) -> None:
         """Refresh an old definition of the topic. Raises UnknownTopic if the topic was deleted."""

@@ -2,12 +2,13 @@
 
 import difflib
 import shlex
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import TopicMismatch
-from rmq_spark.topics.definition import TopicDefinition, group_text, topics_key
+from rmq_spark.topics.definition import TopicDefinition, group_text
+from rmq_spark.topics.keys import topics_key
 from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 from rmq_spark.transport.server import Server
 
@@ -34,15 +35,18 @@ def queue_command(queue: Queue, verb: str) -> str:
     return command_line(queue, verb, queue.definition.name, *group)
 
 
-def creation(place: Place, name: str, types: Sequence[TopicType] = ()) -> str:
+def creation(
+    place: Place, name: str, types: Sequence[TopicType] = (), *, keyed: bool = False
+) -> str:
     """Return the command that creates a topic, and the other types that it can name.
 
-    types: the types to choose from; all by default.
+    types: the types to choose from; all by default. keyed: whether the topic shall be keyed.
     """
     every = sorted(TOPIC_TYPES.values(), key=lambda one: one != TopicType.FIXED_TIME)
     first, *others = types or every
     other = f" (or {', '.join(map(str, others))})" if others else ""
-    return f"`{command_line(place, 'create', name, '--type', first)}`{other}"
+    flags = ("--keyed",) if keyed else ()
+    return f"`{command_line(place, 'create', name, '--type', first, *flags)}`{other}"
 
 
 def describe_missing(place: Place, name: str) -> str:
@@ -60,27 +64,35 @@ def check_agrees(
     found: TopicDefinition,
     topic_type: TopicType | None,
     slot_amount: int | None,
+    lasting: Mapping[str, Any],
     remedy: str,
 ) -> None:
     """Raise TopicMismatch if a topic has another type or number of slots; None accepts any.
 
-    remedy: what the caller's user can do, as a sentence.
+    lasting: the settings that were asked for and never change (definition.LASTING). remedy: what
+    the caller's user can do, as a sentence.
     """
     different = []
     if topic_type not in (None, found.type):
         different.append(f"{topic_type}")
     if slot_amount not in (None, found.slot_amount):
         different.append(_slots_text(slot_amount))
+    differs = {name for name, value in lasting.items() if value != getattr(found, name)}
+    different += [f"{name} {_shown(lasting[name])}" for name in sorted(differs)]
+    has = "".join(f", {name} {_shown(getattr(found, name))}" for name in sorted(differs))
     if different:
         raise TopicMismatch(
-            f"The topic {found.name} exists as {found.type} with {_slots_text(found.slot_amount)}, "
-            f"but you asked for {' with '.join(different)}. Neither can change. "
-            f"{remedy}"
+            f"The topic {found.name} exists as {found.type} with {_slots_text(found.slot_amount)}"
+            f"{has}, but you asked for {' with '.join(different)}. This cannot change. {remedy}"
         )
 
 
 def _slots_text(amount: int | None) -> str:
     return f"{amount} slot{'' if amount == 1 else 's'}"
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_groups(found: TopicDefinition, wanted: Iterable[str], alter: str) -> None:

@@ -10,7 +10,8 @@ from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest, Sealed
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.protocol.stages import MESSAGES_A_STAGING, Begun, StageName
 from rmq_spark.protocol.topic_queues import TopicQueues
-from rmq_spark.topics.definition import Keys, TopicDefinition, sink_key
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.keys import Keys, sink_key
 from rmq_spark.transport.server import Server
 
 _log = logging.getLogger(__name__)
@@ -29,14 +30,25 @@ class Staging:
         self._prefix = key_prefix
         self._queues = TopicQueues(definition, Keys(definition.name, key_prefix))
 
-    def stage(self, name: str, by_slot: Mapping[int, Pairs], held: dict[int, int]) -> None:
+    def stage(
+        self,
+        name: str,
+        by_slot: Mapping[int, Pairs],
+        held: dict[int, int],
+        bodies: Mapping[int, Pairs] | None = None,
+    ) -> None:
         """Append messages to a stage.
 
         by_slot: score, content, score, content, ... for each slot. held: the number of messages
-        that the stage must hold before, by slot; updated. Raises ServerFull, and StageLost if the
-        stage holds another number.
+        that the stage must hold before, by slot; updated. bodies: content, body, content, body, ...
+        in the same order, for all messages of a stage or for none. Raises ServerFull, and StageLost
+        if the stage holds another number.
         """
-        parts = {slot: calls_of(pairs, MESSAGES_A_STAGING) for slot, pairs in by_slot.items()}
+        bodies_of = bodies or {}
+        parts = {
+            slot: calls_of(pairs, MESSAGES_A_STAGING, bodies_of.get(slot, ()))
+            for slot, pairs in by_slot.items()
+        }
         # One part for each slot in a pipeline, because calls of one pipeline may change order.
         for at in range(max(map(len, parts.values()), default=0)):
             now = {slot: of_slot[at] for slot, of_slot in parts.items() if at < len(of_slot)}

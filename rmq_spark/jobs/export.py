@@ -25,10 +25,11 @@ from rmq_spark.jobs.job_arguments import (
     trigger,
 )
 from rmq_spark.jobs.outbox.exceptions_table import SUFFIX
+from rmq_spark.jobs.outbox.header_texts import headers_text
 from rmq_spark.jobs.program import Ending, Job, JobFailed, has_ended, in_session
 from rmq_spark.jobs.targets import NUMBER, ExportBatch, SparkTarget, Target
 from rmq_spark.options.job_options import MAX_REFUSED
-from rmq_spark.spark.schemas import SOURCE_SCHEMA
+from rmq_spark.spark.schemas import SOURCE_SCHEMA, WHOLE_SOURCE_SCHEMA
 from rmq_spark.spark.sink.exactly_once_writer import QUERY_ID
 
 DESCRIPTION = """\
@@ -40,12 +41,7 @@ A message that the target can never take (a constraint of the table refuses it, 
 for it) goes to the exceptions table, and the rest of its batch is written. Examples: docs/jobs.md.
 """
 TESTED = ("parquet", "orc", "json", "csv", "jdbc", "console")
-_BINARY = StructType(
-    [
-        StructField("content", BinaryType()) if field.name == "content" else field
-        for field in SOURCE_SCHEMA.fields
-    ]
-)
+_TEXTS = ("key", "content")
 _log = logging.getLogger(__name__)
 
 
@@ -61,13 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_streaming(parser, required=True)
     add_shape(parser, "messages")
     parser.add_argument(
-        "--binary", action="store_true", help="read content as BINARY instead of STRING"
+        "--binary", action="store_true", help="read key and content as BINARY instead of STRING"
     )
     parser.add_argument(
         "--exceptions",
         metavar="NAME",
         help="the exceptions table: for jdbc a table, otherwise a folder of Parquet files "
         f"(default: the table, the path or the checkpoint, followed by {SUFFIX})",
+    )
+    parser.add_argument(
+        "--headers",
+        action="store_true",
+        help="also read the columns headers (JSON text) and expiresAt (TIMESTAMP)",
     )
     add_number(parser, MAX_REFUSED)
     add_spark_settings(parser)
@@ -80,7 +81,7 @@ def export(spark: SparkSession, given: argparse.Namespace) -> str:
     messages = (
         spark.readStream.format("rmq")
         .options(**{**given.option, topics: given.topic})
-        .schema(_BINARY)
+        .schema(_read_schema(given))
         .load()
     )
     totals = {"done": 0, "refused": 0}
@@ -98,6 +99,17 @@ def export(spark: SparkSession, given: argparse.Namespace) -> str:
             with suppress(Py4JError):  # if it fails, the next start drops the stage
                 target.close()
     return f"{totals['done']:,} messages done, {totals['refused']:,} of them refused"
+
+
+def _read_schema(given: argparse.Namespace) -> StructType:
+    """Return the columns to read, with keys and contents as bytes."""
+    whole = WHOLE_SOURCE_SCHEMA if given.headers else SOURCE_SCHEMA
+    return StructType(
+        [
+            StructField(field.name, BinaryType()) if field.name in _TEXTS else field
+            for field in whole.fields
+        ]
+    )
 
 
 def _target(spark: SparkSession, given: argparse.Namespace) -> Target:
@@ -142,9 +154,11 @@ def _into(
 
     def shape(messages: DataFrame) -> DataFrame:
         if not given.binary:
-            # Fails if the content is not UTF-8, as --select may. The message is then refused.
-            text = sql.validate_utf8(sql.col("content").cast("string"))
-            messages = messages.withColumn("content", text)
+            # Fails for what is not UTF-8, as --select may. The message is then refused.
+            texts = {name: sql.validate_utf8(sql.col(name).cast("string")) for name in _TEXTS}
+            messages = messages.withColumns(texts)
+        if given.headers:
+            messages = messages.withColumn("headers", headers_text(sql.col("headers")))
         return shaped(messages, "messages", given.select, given.where, NUMBER)
 
     begun = False

@@ -30,6 +30,7 @@ COUNTERS = {
     "rolledBack": "rolled_back",
     "dead": "died",
     "cancelled": "cancelled",
+    "expired": "expired",
 }
 SCHEMA = (
     "at TIMESTAMP, topic STRING, consumer_group STRING, due BIGINT, delayed BIGINT, "

@@ -2,7 +2,7 @@
 
 import argparse
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.commands import run_job
@@ -20,8 +20,11 @@ Choose messages with --where, --slots, --from and --until. It is safe to start t
 twice at once: it requeues the messages that are still dead.
 """
 _SEARCHED = (
-    "content BINARY, topic STRING, slot INT, diedAt TIMESTAMP, consumer STRING, reason STRING"
+    "key BINARY, content BINARY, topic STRING, slot INT, diedAt TIMESTAMP, consumer STRING, "
+    "reason STRING"
 )
+
+_KEY, _CONTENT = "rmq_key", "rmq_content"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--where",
         metavar="SQL",
-        help="requeue messages that meet a condition on content, slot, diedAt, consumer and reason "
-        "(default: all)",
+        help="requeue messages that meet a condition on key, content, slot, diedAt, consumer and "
+        "reason (default: all)",
     )
     parser.add_argument("--slots", help=SLOTS.plain_help)
     parser.add_argument("--from", dest="since", metavar="TIME", help=STARTING_TIME.plain_help)
@@ -61,12 +64,15 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
         .schema(_SEARCHED)
         .load()
     )
-    # --where sees content as text, or as NULL if it is not UTF-8. The bytes are requeued.
+    # --where sees key and content as text, or as NULL if they are not UTF-8. The bytes are
+    # requeued: the key, or without one the content.
+    content = sql.when(sql.col(_KEY).isNull(), sql.col(_CONTENT))
     found = (
-        dead.withColumnRenamed("content", "bytes")
-        .withColumn("content", sql.try_validate_utf8(sql.col("bytes").cast("string")))
+        dead.withColumnsRenamed({"key": _KEY, "content": _CONTENT})
+        .withColumn("key", _text(_KEY))
+        .withColumn("content", _text(_CONTENT))
         .where(given.where or "true")
-        .select("topic", "slot", sql.col("bytes").alias("content"))
+        .select("topic", "slot", sql.col(_KEY).alias("key"), content.alias("content"))
         # Find all messages before requeuing one, so that one that dies again is not found twice.
         .localCheckpoint()
     )
@@ -76,6 +82,11 @@ def requeue_dead(spark: SparkSession, given: argparse.Namespace) -> str:
             "append"
         ).save()
     return f"{amount:,} dead messages of {given.topic} {'found' if given.dry_run else 'requeued'}"
+
+
+def _text(name: str) -> Column:
+    """Return a column of bytes as text, which is NULL where they are not UTF-8."""
+    return sql.try_validate_utf8(sql.col(name).cast("string"))
 
 
 def _connection(options: dict[str, str]) -> dict[str, str]:

@@ -26,7 +26,9 @@ DESCRIPTION = """\
 Send rows of files, a table, a database or a stream to topics.
 
 --select makes the columns that are sent from those of the source: content, and fixedTime,
-delay, priority, timeRange, slotBasis, topic. There are three ways to send:
+delay, priority, timeRange, slotBasis, topic, headers, timeToLive, expiresAt. In a keyed topic,
+key is needed and content is the payload; -o keyed=true makes a new topic keyed. There are three
+ways to send:
   as it is            each run sends every row again
   --run NAME          a run with a name sends its rows once, however often it is started
   --stream            new rows are sent as they arrive, exactly once

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.database import Refusal, refusal
@@ -50,12 +50,22 @@ class ExportBatch:
         if not refused:
             return []
         rows = self.messages.where(sql.col(NUMBER).isin(list(refused)))
-        # A content that is not UTF-8 is shown in hex.
-        binary = sql.col("content").cast("binary")
-        text = sql.when(sql.is_valid_utf8(binary), binary.cast("string")).otherwise(sql.hex(binary))
-        found = rows.select(NUMBER, "topic", text.alias("content")).collect()
+        found = rows.select(NUMBER, "topic", *(_shown(name) for name in ("key", "content")))
         origin = f"export {self.query} batch {self.batch}"
-        return [Refused(origin, row.topic, row.content, str(refused[row[NUMBER]])) for row in found]
+        return [
+            Refused(
+                origin if row.key is None else f"{origin} key {row.key}",
+                *(row.topic, row.content, str(refused[row[NUMBER]])),
+            )
+            for row in found.collect()
+        ]
+
+
+def _shown(name: str) -> Column:
+    """Return a column as text; what is not UTF-8 is shown in hex."""
+    binary = sql.col(name).cast("binary")
+    text = sql.when(sql.is_valid_utf8(binary), binary.cast("string")).otherwise(sql.hex(binary))
+    return text.alias(name)
 
 
 class Target(Protocol):

@@ -6,11 +6,16 @@ from rmq_spark.options.connection_options import CONNECTION
 from rmq_spark.options.option import Option, OptionTable
 from rmq_spark.options.source_options import SPARKS_OWN
 from rmq_spark.options.topic_options import (
+    EXPIRES_AT,
     GROUP_NAME,
     GROUPS,
+    KEYED,
     MAX_RETRIES,
+    ON_EXPIRY,
+    PAYLOAD,
     RETRY_BACKOFF,
     SLOT_AMOUNT,
+    TIME_TO_LIVE,
     TOPIC_NAME,
     TOPIC_TYPE,
     VALUES,
@@ -63,7 +68,8 @@ SINK = OptionTable(
     "the rmq sink",
     (
         *(TOPIC, TOPIC_TYPE, SLOT_AMOUNT, SLOT_BASIS, *(VALUES | {"delay": DELAY}).values()),
-        *(OPERATION, MAX_RETRIES, RETRY_BACKOFF, GROUPS, GROUP),
+        *(TIME_TO_LIVE, EXPIRES_AT, OPERATION),
+        *(MAX_RETRIES, RETRY_BACKOFF, GROUPS, KEYED, PAYLOAD, ON_EXPIRY, GROUP),
         *(DELIVERY_GUARANTEE, PAST_FIXED_TIME, *CONNECTION.options),
     ),
     passed_over=SPARKS_OWN,

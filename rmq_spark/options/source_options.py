@@ -110,6 +110,12 @@ POLL_INTERVAL = Option(
     "How long to wait before asking Redis again when nothing is due",
     default="100ms",
 )
+INCLUDE_HEADERS = Option(
+    "includeHeaders",
+    FLAG,
+    "Whether rows have the column `headers`",
+    default="false",
+)
 SOURCE = OptionTable(
     "the rmq source",
     (
@@ -117,7 +123,7 @@ SOURCE = OptionTable(
         replace(TOPIC_TYPE, help="Fail if the topic has another type; the source makes no topic"),
         replace(SLOT_AMOUNT, help="Fail if the topic has another number of slots", otherwise=""),
         *(MAX_RECORDS_PER_TRIGGER, TARGET_BATCH_DURATION, NUM_PARTITIONS, VISIBILITY_TIMEOUT),
-        *(MAX_PROCESSING_TIME, RELEASE_ON_STOP, POLL_INTERVAL),
+        *(MAX_PROCESSING_TIME, RELEASE_ON_STOP, POLL_INTERVAL, INCLUDE_HEADERS),
         *(*CONNECTION.options, *ENSEMBLE.options),
     ),
     passed_over=SPARKS_OWN,

@@ -2,8 +2,12 @@
 
 from rmq_spark.options.option import Option
 from rmq_spark.topics.definition import (
+    BURY,
     DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
+    DROP,
+    KEEP_FIRST,
+    KEEP_LAST,
     MOST_SLOTS,
     check_slot_amount,
     check_topic_name,
@@ -11,7 +15,16 @@ from rmq_spark.topics.definition import (
     parse_groups,
     parse_retry_backoff,
 )
-from rmq_spark.topics.parsers import Parser, checked_text, whole
+from rmq_spark.topics.message_value import LONGEST_WAIT_MS
+from rmq_spark.topics.parsers import (
+    FLAG,
+    MOMENT,
+    Parser,
+    checked_text,
+    choice,
+    duration_or_whole,
+    whole,
+)
 from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.topics.topic_types import TOPIC_TYPES, parse_topic_type
 
@@ -53,7 +66,34 @@ GROUPS = Option(
     "Consumer groups; each gets a copy of every message",
     otherwise=f"`{DEFAULT_GROUP_TEXT}`",
 )
-OF_A_NEW_TOPIC = (TOPIC_TYPE, SLOT_AMOUNT, MAX_RETRIES, RETRY_BACKOFF, GROUPS)
+KEYED = Option(
+    "keyed",
+    FLAG,
+    "Whether messages of a new topic merge by a column `key`, and content is their payload",
+    otherwise="`false`",
+)
+PAYLOAD = Option(
+    "payload",
+    choice(KEEP_LAST, KEEP_FIRST),
+    "Which content a message of a new keyed topic keeps when its key is sent again",
+    otherwise=f"`{KEEP_LAST}`",
+)
+ON_EXPIRY = Option(
+    "onExpiry",
+    choice(DROP, BURY),
+    "What becomes of messages of a new topic that expire: dropped, or moved to the dead queue",
+    otherwise=f"`{DROP}`",
+)
+OF_A_NEW_TOPIC = (
+    *(TOPIC_TYPE, SLOT_AMOUNT, MAX_RETRIES, RETRY_BACKOFF, GROUPS),
+    *(KEYED, PAYLOAD, ON_EXPIRY),
+)
+TIME_TO_LIVE = Option(
+    "timeToLive",
+    duration_or_whole(1, LONGEST_WAIT_MS),
+    "How long after it is due a message expires",
+)
+EXPIRES_AT = Option("expiresAt", MOMENT, "When a message expires")
 
 # Keyword of a message's value -> the option with its default for messages without one.
 VALUES = {

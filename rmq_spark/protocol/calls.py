@@ -20,13 +20,15 @@ Read = tuple[Any, ...]
 class Call:
     """A call of a script.
 
-    pairs: score, content, score, content, ..., packed or not. They become the last argument.
+    pairs: score, content, score, content, ..., packed or not. bodies: content, body, content, body,
+    ... in the same order. Each becomes one argument behind args, unless it is empty.
     """
 
     script: str
     keys: Sequence[str]
     args: Sequence[Any] = ()
     pairs: Pairs = ()
+    bodies: Pairs = ()
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from rmq_spark.errors import Lost
+from rmq_spark.protocol.bodies import BODIES_A_PART
 from rmq_spark.protocol.calls import (
     Call,
     Conversation,
@@ -19,16 +19,17 @@ from rmq_spark.protocol.claims import (
     ClaimRequest,
     CommitResult,
     ListedClaim,
+    OtherClaims,
 )
 from rmq_spark.protocol.names import claim_name
-from rmq_spark.protocol.topic_queues import TopicQueues
+from rmq_spark.protocol.reading import bodies_read, with_bodies
+from rmq_spark.protocol.topic_queues import ALL_KINDS, TopicQueues
+from rmq_spark.topics.definition import BURY
 
 # The value of finished_by that stands for all runs.
 EVERY_RUN = 0
 # Answers of claim.lua: the plan of the batch is lost; the caller must name more claims of the slot.
 _PLAN_FORGOTTEN, _OTHERS_UNNAMED = 2, -1
-# The most names of other claims that a caller guesses.
-_NAMES_AT_MOST = 1024
 # How often a claim is read before its messages count as lost. A rollback by another process, or a
 # script that Redis has forgotten, can come between a claim and the command that reads it.
 _READS_AT_MOST = 3
@@ -97,7 +98,7 @@ def _claims_of_slots(
     """Make claims in different slots."""
     claims: dict[ClaimRequest, Claim] = {}
     others = {
-        request: _Others([*request.others, *_earlier_claims(terms, request)])
+        request: OtherClaims([*request.others, *_earlier_claims(terms, request)])
         for request in requests
     }
     reads = dict.fromkeys(requests, 0)
@@ -106,55 +107,36 @@ def _claims_of_slots(
         calls: list[Call | Read] = []
         for request in left:
             calls += claim_calls(queues, request, terms, others[request].names)
+            calls.append(("ZCARD", _key_of(queues, request, terms)))
         replies = yield Request(calls, list)
         asked, left = left, []
-        for request, reply, rows in zip(asked, replies[::2], replies[1::2], strict=True):
+        for at, request in enumerate(asked):
+            reply, bodies, rows, size = replies[4 * at : 4 * at + 4]
             if reply[0] == _OTHERS_UNNAMED:
                 others[request].learn([name.decode() for name in reply[1:]])
                 left.append(request)
                 continue
             made = claim_of(queues, request, terms, reply, rows)
-            if len(made.contents) == min(made.held, request.rows or made.held):
-                claims[request] = made
+            # Counted behind the read: nothing left the claim between the script and the read, so
+            # bodies and messages stand in the same order.
+            if size == made.held and len(made.contents) == min(size, request.rows or size):
+                claims[request] = yield from with_bodies(queues, made, bodies, 0)
                 continue
             reads[request] += 1
             if reads[request] == _READS_AT_MOST:
                 name = claim_name(terms.consumer, terms.seq, request.ordinal)
                 raise Lost(
                     f"Claim {name} of topic {queues.definition.name}, slot {request.slot}, should "
-                    f"hold {made.held} messages, but Redis has {len(made.contents)} of them. "
+                    f"hold {made.held} messages, but Redis has {size} of them. "
                     "Somebody has deleted its key."
                 )
             left.append(request)
     return claims
 
 
-class _Others:
-    """The names of the other claims of a slot that hold messages, as far as they are known.
-
-    While an answer is on its way to a distant caller, other consumers may commit and claim again.
-    So that the caller does not come too late for ever, it also names the claims that they will
-    probably make next, of twice as many batches each time. A name without a claim does no harm.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = list(names)
-        self._last_seqs: dict[str, int] = {}
-        self._ahead = 0
-
-    def learn(self, names: Sequence[str]) -> None:
-        """Use the names in an answer, from the second answer on with those that may follow."""
-        for name in names:
-            consumer, seq, _ = name.rsplit(":", 2)
-            self._last_seqs[consumer] = max(int(seq), self._last_seqs.get(consumer, 0))
-        next_names = (
-            claim_name(consumer, seq + ahead, 0)
-            for ahead in range(self._ahead + 1)
-            for consumer, seq in self._last_seqs.items()
-        )
-        guessed = islice(next_names, _NAMES_AT_MOST if self._ahead else 0)
-        self.names = list(dict.fromkeys([*names, *guessed]))
-        self._ahead = min(_NAMES_AT_MOST, max(2, 2 * self._ahead))
+def _key_of(queues: TopicQueues, request: ClaimRequest, terms: Claiming) -> str:
+    name = claim_name(terms.consumer, terms.seq, request.ordinal)
+    return queues.keys.claim(request.slot, name)
 
 
 def _earlier_claims(terms: Claiming, request: ClaimRequest) -> list[str]:
@@ -164,28 +146,31 @@ def _earlier_claims(terms: Claiming, request: ClaimRequest) -> list[str]:
 
 def claim_calls(
     queues: TopicQueues, request: ClaimRequest, terms: Claiming, others: Sequence[str]
-) -> tuple[Call, Read]:
-    """Return the call that makes a claim, and the command behind it that reads its messages.
+) -> tuple[Call, Read, Read]:
+    """Return the call that makes a claim, and the commands that read its bodies and messages.
 
     others: the names of all other claims of the slot that hold messages, as far as they are known.
     """
     keys, slot = queues.keys, request.slot
-    own = keys.claim(slot, claim_name(terms.consumer, terms.seq, request.ordinal))
+    name = claim_name(terms.consumer, terms.seq, request.ordinal)
+    own, own_bodies = queues.claims_and_bodies(slot, [name])
     call = Call(
         "claim",
         [
-            *queues.keys_of(slot, "store retry claims consumers stats"),
-            *(own, keys.part(slot)),
-            *(keys.claim(slot, name) for name in others),
+            *queues.keys_of(slot, ALL_KINDS),
+            *(own, own_bodies, keys.part(slot)),
+            *keys.claims_of(slot, others),
         ],
         [
             *(terms.consumer, terms.run, terms.seq, request.ordinal, request.limit, terms.lease_ms),
             *(text_of(terms.due_before_ms), text_of((terms.epochs or {}).get(slot))),
             *(int(terms.replay_only), queues.descending, queues.definition.max_retries),
-            *(terms.mark, *others),
+            *(terms.mark, int(queues.definition.on_expiry == BURY), *others),
         ],
     )
-    return call, _read(queues, own, 0, request.rows)
+    # Bodies first: messages only leave a claim, so those that are read have left a body before.
+    bodies = bodies_read(own_bodies, 0, request.rows)
+    return call, bodies, _read(queues, own, 0, request.rows)
 
 
 def _read(queues: TopicQueues, own: str, first: int, rows: int | None) -> Read:
@@ -201,8 +186,8 @@ def claim_of(
     reply: Sequence[Any],
     rows: Sequence[Any],
 ) -> Claim:
-    """Turn the replies to claim_calls into a claim."""
-    held, why_nothing, _, claimed_at_ms, max_retries, charged = reply
+    """Turn the replies to claim_calls into a claim without its bodies."""
+    held, why_nothing, _, claimed_at_ms, max_retries, charged, sealed, expired = reply
     contents, scores = _columns_of(rows) if held else ([], [])
     return Claim(
         topic=queues.definition.name,
@@ -218,6 +203,8 @@ def claim_of(
         charged=charged,
         forgotten=why_nothing == _PLAN_FORGOTTEN,
         held=held,
+        sealed=sealed,
+        expired=expired,
     )
 
 
@@ -227,19 +214,26 @@ def read_on(queues: TopicQueues, part: Claim, terms: Claiming, rows: int) -> Con
     If messages of the claim were rolled back in the meantime, reads all that is left of it. Raises
     Lost like claim.
     """
-    own = queues.keys.claim(part.slot, claim_name(part.consumer, part.seq, part.ordinal))
+    name = claim_name(part.consumer, part.seq, part.ordinal)
+    own, own_bodies = queues.claims_and_bodies(part.slot, [name])
     first = part.first + len(part.contents)
     # Counted behind the read: messages only leave a claim, so all were there before.
-    read, count = _read(queues, own, first, rows), ("ZCARD", own)
-    found, held = yield Request([read, count], list)
+    reads = [bodies_read(own_bodies, first, rows), _read(queues, own, first, rows), ("ZCARD", own)]
+    bodies, found, held = yield Request(reads, list)
     if held == part.held:
         contents, scores = _columns_of(found)
-        return replace(part, contents=contents, score_texts=scores, first=first)
+        next_part = replace(part, contents=contents, score_texts=scores, bodies=(), first=first)
+        in_part = first - first % BODIES_A_PART
+        return (yield from with_bodies(queues, next_part, bodies, in_part))
     request = ClaimRequest(part.slot, part.ordinal)
     [whole] = yield from claim(queues, [request], terms)
     start = _rank_behind(part, whole, bool(queues.descending))
     return replace(
-        whole, contents=whole.contents[start:], score_texts=whole.score_texts[start:], first=start
+        whole,
+        contents=whole.contents[start:],
+        score_texts=whole.score_texts[start:],
+        bodies=whole.bodies[start:],
+        first=start,
     )
 
 
@@ -301,7 +295,7 @@ def commit(
     calls = [commit_call(queues, slot, args, names_of.get(slot, ())) for slot in asked]
 
     def next_call(at: int, reply: Sequence[Any]) -> Call | None:
-        names = [name.decode() for name in reply[5:]]
+        names = [name.decode() for name in reply[6:]]
         return commit_call(queues, asked[at], args, names) if names else None
 
     return _commit_result(asked, (yield from repeated(calls, next_call)))
@@ -310,7 +304,7 @@ def commit(
 def commit_call(queues: TopicQueues, slot: int, args: Sequence[Any], names: Sequence[str]) -> Call:
     """Return the call that commits claims of a slot. names: those that it may commit."""
     keys = queues.keys_of(slot, "claims consumers stats")
-    return Call("commit", [*keys, *queues.keys.claims_of(slot, names)], [*args, *names])
+    return Call("commit", [*keys, *queues.claims_and_bodies(slot, names)], [*args, *names])
 
 
 def _commit_result(
@@ -324,6 +318,7 @@ def _commit_result(
         moved=sum(reply[1] for reply in single),
         committed=sum(reply[2] for reply in single),
         records=sum(reply[3] for reply in single),
+        expired=sum(reply[5] for reply in single),
         held=frozenset(slot for slot, of_slot in by_slot if any(reply[3] for reply in of_slot)),
         # Only the first reply counts: the first call itself settles the batch for the later ones.
         again=frozenset(slot for slot, of_slot in by_slot if of_slot[0][4]),

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, repeat
 from typing import NamedTuple
 
 from rmq_spark.errors import ScriptFailed
-from rmq_spark.protocol.names import ClaimId
+from rmq_spark.protocol.bodies import Body, Headers
+from rmq_spark.protocol.names import ClaimId, claim_name
+from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
-from rmq_spark.topics.topic_types import TopicType
 
 # Redis is blocked for about 10 ms while it gives back so many messages.
 MESSAGES_A_CLAIM = 8192
 # The claims of one slot and batch have the ordinals 0 to 15.
 CLAIMS_A_SLOT = 16
+# The most names of other claims that a caller guesses.
+_NAMES_AT_MOST = 1024
 # The first field of a record: see lua/include/records.lua.
 RECORD_VERSION = b"3"
 
@@ -46,13 +50,15 @@ class ClaimRequest:
 class Delivered:
     """A message as its consumer receives it.
 
+    key: in a keyed topic what the message merges by; content is its payload then, which may be
+    None. Else key is None. headers: names and values, in order. expires_at_ms: None if it does not.
     due_time_ms or priority, whichever the topic's type has, is set for a first delivery and None
     for a retry. delivery_count counts from 1. claim_id identifies the claim in a rollback.
     claimed_at_ms: when the claim was made, by Redis' clock; reading the claim again does not change
     it.
     """
 
-    content: bytes
+    content: bytes | None
     topic: str
     slot: int
     due_time_ms: int | None
@@ -61,6 +67,14 @@ class Delivered:
     retries_left: int
     claim_id: str
     claimed_at_ms: int
+    key: bytes | None = None
+    headers: Headers = ()
+    expires_at_ms: int | None = None
+
+    @property
+    def name(self) -> bytes:
+        """What operations name the message by: its key in a keyed topic, else its content."""
+        return self.key or self.content or b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +85,9 @@ class Claim:
     less is a number of retries left. claimed_at_ms: when the claim was made, by Redis' clock.
     max_retries: the topic's, at that time. charged: the number of deliveries to newer runs since
     then. forgotten: whether Redis has lost the plan of the batch, so that no claim was made. held:
-    the number of messages of the whole claim. first: the index of the first message among them.
+    the number of messages of the whole claim. sealed: the number when it was made. first: the index
+    of the first message among them. bodies: those of the messages, packed; empty if none has one.
+    expired: the messages that making the claim found expired.
     """
 
     topic: str
@@ -87,7 +103,10 @@ class Claim:
     charged: int = 0
     forgotten: bool = False
     held: int = 0
+    sealed: int = 0
     first: int = 0
+    bodies: Sequence[bytes] = ()
+    expired: int = 0
 
     @property
     def claim_id(self) -> str:
@@ -109,14 +128,15 @@ class Claim:
         """The number of retries that each message has left."""
         return [retries_of(score, self.max_retries, self.charged) for score in self.scores]
 
-    def messages(self, topic_type: TopicType) -> Iterator[Delivered]:
-        """Yield the messages in delivery order, with the values that the topic's type has."""
-        claim_id = self.claim_id
+    def messages(self, topic: TopicDefinition) -> Iterator[Delivered]:
+        """Yield the messages in delivery order, with the values that the topic's messages have."""
+        claim_id, topic_type = self.claim_id, topic.type
+        bodies = map(Body.parse, self.bodies) if self.bodies else repeat(Body())
         columns = zip(self.contents, self.scores, self.retries_left, strict=True)
-        for content, score, retries_left in columns:
+        for (content, score, retries_left), body in zip(columns, bodies, strict=False):
             first = score if score > MOST_RETRIES else None
             yield Delivered(
-                content=content,
+                content=body.payload if topic.keyed else content,
                 topic=self.topic,
                 slot=self.slot,
                 due_time_ms=first if topic_type.has_due_times else None,
@@ -125,7 +145,38 @@ class Claim:
                 retries_left=retries_left,
                 claim_id=claim_id,
                 claimed_at_ms=self.claimed_at_ms,
+                key=content if topic.keyed else None,
+                headers=body.headers,
+                expires_at_ms=body.expires_at_ms,
             )
+
+
+class OtherClaims:
+    """The names of the other claims of a slot that hold messages, as far as they are known.
+
+    While an answer is on its way to a distant caller, other consumers may commit and claim again.
+    So that the caller does not come too late for ever, it also names the claims that they will
+    probably make next, of twice as many batches each time. A name without a claim does no harm.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self._last_seqs: dict[str, int] = {}
+        self._ahead = 0
+
+    def learn(self, names: Sequence[str]) -> None:
+        """Use the names in an answer, from the second answer on with those that may follow."""
+        for name in names:
+            consumer, seq, _ = name.rsplit(":", 2)
+            self._last_seqs[consumer] = max(int(seq), self._last_seqs.get(consumer, 0))
+        next_names = (
+            claim_name(consumer, seq + ahead, 0)
+            for ahead in range(self._ahead + 1)
+            for consumer, seq in self._last_seqs.items()
+        )
+        guessed = islice(next_names, _NAMES_AT_MOST if self._ahead else 0)
+        self.names = list(dict.fromkeys([*names, *guessed]))
+        self._ahead = min(_NAMES_AT_MOST, max(2, 2 * self._ahead))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +204,7 @@ class ClaimRecord:
 
     name: consumer:seq:ordinal. run: the run that has it, 0 if nobody got its messages. sealed,
     held: the number of messages that it took, and that it still has. moved, max_retries, charged,
-    replayed, arrivals: as in lua/include/records.lua.
+    replayed, arrivals, expired: as in lua/include/records.lua.
     """
 
     name: str
@@ -167,6 +218,7 @@ class ClaimRecord:
     charged: int
     replayed: int
     arrivals: int
+    expired: int
 
     @property
     def consumer(self) -> str:
@@ -259,7 +311,8 @@ class CommitResult:
     """The result of a commit.
 
     claimed: messages that the claims took. moved: messages that making the claims took from the
-    retry queue. committed: messages that were removed. records: the number of claims
+    retry queue. expired: messages that making them found expired. committed: messages that were
+    removed. records: the number of claims
     removed. held: the slots that had such claims. again: the slots where the batch was already
     committed, such as by a commit whose reply was lost.
     """
@@ -268,6 +321,7 @@ class CommitResult:
     moved: int = 0
     committed: int = 0
     records: int = 0
+    expired: int = 0
     held: frozenset[int] = frozenset()
     again: frozenset[int] = frozenset()
 
@@ -291,8 +345,9 @@ class QueueFigures:
 class Figures:
     """The sizes of a topic's queues, and its counters since it was created.
 
-    The counters are accepted, merged, claimed, committed, rolledBack, dead and cancelled. accepted
-    equals merged + committed + cancelled + dead + the messages in all queues except the dead queue.
+    The counters are accepted, merged, claimed, committed, rolledBack, dead, cancelled and expired.
+    accepted equals merged + committed + cancelled + dead + expired + the messages in all queues
+    except the dead queue.
     A message requeued from the dead queue is accepted once more. deaths: the messages that died, by
     the class of the reason: that of an exception, "lease ran out", "given back", "none" or "other".
     """

@@ -51,16 +51,19 @@ class PackedPairs:
 Pairs = Sequence[Any] | PackedPairs
 
 
-def calls_of(pairs: Pairs, messages: int) -> list[Pairs]:
-    """Split pairs into parts of at most ``messages`` messages and BYTES_A_CALL bytes, one per call.
+def calls_of(pairs: Pairs, messages: int, bodies: Pairs = ()) -> list[tuple[Pairs, Pairs]]:
+    """Split pairs and bodies into parts of at most ``messages`` messages, one per call.
 
-    A message larger than that gets a part of its own, which Redis may refuse.
+    A part has at most BYTES_A_CALL bytes of pairs, and as many of bodies. A message larger than
+    that gets a part of its own, which Redis may refuse. bodies: of the same messages, or empty.
     """
-    parts: list[Pairs] = []
+    parts: list[tuple[Pairs, Pairs]] = []
     at, rows = 0, len(pairs) // VALUES_A_ROW
     while at < rows:
-        end = at + max(1, min(messages, rows - at, _rows_within(pairs, at, messages)))
-        parts.append(pairs[VALUES_A_ROW * at : VALUES_A_ROW * end])
+        fitting = min(_rows_within(each, at, messages) for each in (pairs, bodies) if len(each))
+        end = at + max(1, min(messages, rows - at, fitting))
+        of_part = slice(VALUES_A_ROW * at, VALUES_A_ROW * end)
+        parts.append((pairs[of_part], bodies[of_part]))
         at = end
     return parts
 

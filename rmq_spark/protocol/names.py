@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.topics.definition import DEFAULT_GROUP
+from rmq_spark.topics.keys import DEFAULT_GROUP
 
 _WORD = r"[A-Za-z0-9._-]{1,200}"
 _NUMBER = r"0|[1-9][0-9]{0,14}"

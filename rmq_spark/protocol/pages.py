@@ -4,14 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.bodies import Body, Headers
 from rmq_spark.protocol.claims import ClaimRecord, retries_of
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
 
 _T = TypeVar("_T")
+# In the place of a consumer: the message has expired before anybody got it.
+_NOBODY = b"-"
 
 
 class QueueKind(StrEnum):
@@ -72,7 +75,7 @@ class Entry(NamedTuple):
 
     queue: str
     slot: int
-    content: bytes
+    content: bytes | None
     due_time_ms: int | None
     priority: int | None
     retries_left: int
@@ -80,23 +83,37 @@ class Entry(NamedTuple):
     died_at_ms: int | None
     consumer: str | None
     reason: str | None
+    key: bytes | None = None
+    headers: Headers = ()
+    expires_at_ms: int | None = None
+
+    @property
+    def name(self) -> bytes | None:
+        """What operations name the message by: its key in a keyed topic, else its content."""
+        return self.content if self.key is None else self.key
 
 
 class Death(NamedTuple):
     """The consumer whose delivery of a message was the last one, and why that failed.
 
-    reason: empty if the consumer gave none. Both are None for a message that an earlier version of
-    rmq-spark has put into the dead queue.
+    reason: empty if the consumer gave none. consumer: None for a message that has expired. Both are
+    None for a message that an earlier version of rmq-spark has put into the dead queue. body: the
+    one that the message had, packed; empty for none.
     """
 
     consumer: str | None
     reason: str | None
+    body: bytes = b""
 
     @staticmethod
     def parse(text: bytes) -> "Death":
-        """Parse the text that a script wrote; it is empty if there is none."""
-        consumer, blank, reason = text.decode("utf-8", "replace").partition(" ")
-        return Death(consumer, reason) if blank else Death(None, None)
+        """Parse the text that a script wrote (lua/include/dead.lua); empty if there is none."""
+        if not text:
+            return Death(None, None)
+        consumer, length, rest = text.split(b" ", 2)
+        size = int(length)
+        name = None if consumer == _NOBODY else consumer.decode()
+        return Death(name, rest[:size].decode("utf-8", "replace"), rest[size:])
 
 
 @dataclass(frozen=True)
@@ -104,7 +121,7 @@ class Page:
     """Entries of one queue of one slot, in order of their scores, column by column.
 
     claim: the one that holds the entries, in a prepare queue; their scores are those that they had
-    in the store. deaths: one for each entry of a dead queue.
+    in the store. deaths: one for each entry of a dead queue. bodies: packed; empty for none.
     """
 
     topic: TopicDefinition
@@ -114,6 +131,7 @@ class Page:
     scores: list[float]
     claim: ClaimRecord | None = None
     deaths: Sequence[Death] = ()
+    bodies: Sequence[bytes] = ()
 
     def after(self, seen: tuple[float, bytes]) -> "Page":
         """Return the page without the entries up to and including ``seen``, a score and a content.
@@ -129,6 +147,7 @@ class Page:
             contents=self.contents[skipped:],
             scores=self.scores[skipped:],
             deaths=self.deaths[skipped:],
+            bodies=self.bodies[skipped:],
         )
 
     def due_times_ms(self) -> Sequence[int | None]:
@@ -180,13 +199,49 @@ class Page:
         """Return why each entry died; None in other queues."""
         return [death.reason for death in self.deaths] or self._none
 
+    def keys(self) -> Sequence[bytes | None]:
+        """Return the key of each entry; None in a topic without keys."""
+        return self.contents if self.topic.keyed else self._none
+
+    def payloads(self) -> Sequence[bytes | None]:
+        """Return the content of each entry; in a keyed topic, it may be None."""
+        if not self.topic.keyed:
+            return self.contents
+        return [body.payload for body in self._bodies()]
+
+    def headers(self) -> Sequence[Any]:
+        """Return the headers of each entry as an Arrow array takes them; None for none."""
+        return [
+            [{"key": name, "value": value} for name, value in body.headers] or None
+            for body in self._bodies()
+        ]
+
+    def expire_at_ms(self) -> Sequence[int | None]:
+        """Return when each entry expires; None for never.
+
+        For a message that waits and has a time to live, it follows from the time when it is due.
+        """
+        return [
+            body.expires_at_ms if lives is None or due is None else due + lives
+            for body, lives, due in zip(
+                self._bodies(),
+                (body.time_to_live_ms for body in self._bodies()),
+                self.due_times_ms(),
+                strict=True,
+            )
+        ]
+
+    def _bodies(self) -> list[Body]:
+        """Return the body of each entry."""
+        return [Body.parse(text) for text in self.bodies or [b""] * len(self.contents)]
+
     def entries(self) -> Iterator[Entry]:
         """Yield the entries one by one, with all their values."""
         size = len(self.contents)
         columns = (
             [self.kind.value] * size,
             [self.slot] * size,
-            self.contents,
+            self.payloads(),
             self.due_times_ms(),
             self.priorities(),
             self.retries_left(),
@@ -194,6 +249,9 @@ class Page:
             self.died_at_ms(),
             self.consumers(),
             self.reasons(),
+            self.keys(),
+            [body.headers for body in self._bodies()],
+            self.expire_at_ms(),
         )
         return map(Entry, *columns)
 

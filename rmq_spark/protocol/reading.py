@@ -2,12 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from rmq_spark.protocol.calls import Call, Read, Request, fields_of, text_of
+from rmq_spark.errors import Lost
+from rmq_spark.protocol.bodies import bodies_by_content, part_fields, texts_of_parts
+from rmq_spark.protocol.calls import Call, Conversation, Read, Request, fields_of, text_of
 from rmq_spark.protocol.chunks import chunks
 from rmq_spark.protocol.claims import (
+    MESSAGES_A_CLAIM,
+    Claim,
     ClaimRecord,
     ConsumerSeen,
     Figures,
@@ -15,16 +20,26 @@ from rmq_spark.protocol.claims import (
     QueueFigures,
     SlotDue,
 )
+from rmq_spark.protocol.names import claim_name
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Death, Page, QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
-from rmq_spark.topics.definition import Keys
+from rmq_spark.topics.keys import Keys
 
 # Redis checks a store in about 1 us, so a call takes about 4 ms.
 STORES_A_CALL = 4096
 # A page usually blocks Redis for 2 ms (measured with bench/table.py).
 ENTRIES_A_PAGE = 1024
 BYTES_A_PAGE = 1024 * 1024
-COUNTERS = ("accepted", "merged", "claimed", "committed", "rolledBack", "dead", "cancelled")
+COUNTERS = (
+    "accepted",
+    "merged",
+    "claimed",
+    "committed",
+    "rolledBack",
+    "dead",
+    "cancelled",
+    "expired",
+)
 # The beginning of the counters of dead messages by the class of their reason.
 _DEATHS = "dead:"
 # The field, beside the consumers' headers, with the highest epoch that has claimed in the slot.
@@ -211,19 +226,26 @@ def page(
     """
     is_dead = kind is QueueKind.DEAD
     keys = (
-        queues.keys_of(slot, "dead deaths" if is_dead else kind)
+        queues.keys_of(slot, "dead deaths" if is_dead else f"{kind} bodies")
         if claim is None
-        else [queues.keys.claim(slot, claim.name)]
+        else queues.claims_and_bodies(slot, [claim.name])
     )
-    columns = 3 if is_dead else 2
     score, content = ("", b"") if after is None else (f"{after[0]:.17g}", after[1])
-    args = [*scores.limits, score, content, most, BYTES_A_PAGE]
+    args = [*scores.limits, score, content, most, BYTES_A_PAGE, int(claim is not None)]
 
     def read(replies: list[Any]) -> tuple[Page, bool]:
         more, *rows = replies[0]
-        scores = [float(text) for text in rows[1::columns]]
-        deaths = [Death.parse(text) for text in rows[2::columns]] if is_dead else []
-        page = Page(queues.definition, kind, slot, rows[::columns], scores, claim, deaths)
+        deaths = [Death.parse(text) for text in rows[2::3]] if is_dead else []
+        page = Page(
+            topic=queues.definition,
+            kind=kind,
+            slot=slot,
+            contents=rows[::3],
+            scores=[float(text) for text in rows[1::3]],
+            claim=claim,
+            deaths=deaths,
+            bodies=[death.body for death in deaths] if is_dead else rows[2::3],
+        )
         return page, bool(more)
 
     return Request([Call("page", keys, args)], read)
@@ -253,3 +275,35 @@ def _size_of(reply: Any) -> int:
     if isinstance(reply, int):
         return reply
     return sum(record.held for record in _records_of(reply))
+
+
+def bodies_read(own_bodies: str, first: int, rows: int | None) -> Read:
+    """Return the command that reads bodies of a claim. rows: of how many messages; None for all."""
+    return ("HMGET", own_bodies, *part_fields(rows or MESSAGES_A_CLAIM - first, first))
+
+
+def with_bodies(
+    queues: TopicQueues, part: Claim, packed: Sequence[bytes | None], first: int
+) -> Conversation[Claim]:
+    """Add the bodies to a claim or a part of it. Raises Lost if somebody has deleted them.
+
+    packed: those of its messages from ``first`` on, if none has left the claim.
+    """
+    if not part.contents or (packed[0] is None and not queues.definition.keyed):
+        return part
+    if part.held == part.sealed:
+        start = part.first - first
+        bodies = texts_of_parts(packed)[start : start + len(part.contents)]
+    else:
+        name = claim_name(part.consumer, part.seq, part.ordinal)
+        read = ("HGETALL", queues.keys.claim_bodies(part.slot, name))
+        found = yield Request([read], lambda replies: dict(fields_of(replies[0])))
+        by_content = bodies_by_content(found)
+        bodies = [by_content[content] for content in part.contents if content in by_content]
+    if len(bodies) < len(part.contents):
+        raise Lost(
+            f"Claim {part.claim_id} of topic {part.topic}, slot {part.slot}, should have "
+            f"{len(part.contents)} bodies, but Redis has {len(bodies)} of them. Somebody has "
+            "deleted their key."
+        )
+    return replace(part, bodies=bodies)

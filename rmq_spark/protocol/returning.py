@@ -53,7 +53,10 @@ def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
     fixed = [claim.name, claim.run, text_of(one.delay_ms), most_retries, queues.backoff]
     group = ConsumerName.parse(claim.consumer).group or queues.keys.group
     of_group = queues.of_group(group)
-    keys = [*of_group.keys_of(one.slot, ALL_KINDS), of_group.keys.claim(one.slot, claim.name)]
+    keys = [
+        *of_group.keys_of(one.slot, ALL_KINDS),
+        *of_group.claims_and_bodies(one.slot, [claim.name]),
+    ]
     all_reasons = one.reasons if len(one.reasons) > 1 else [*one.reasons, ""][:1]
     calls = []
     for start in range(0, len(one.contents), MESSAGES_A_ROLLBACK):
@@ -111,7 +114,7 @@ def give_back_claims(
 
 def give_back_call(queues: TopicQueues, slot: int, name: str) -> Call:
     """Return the call that gives back one claim whose lease has ended."""
-    keys = [*queues.keys_of(slot, ALL_KINDS), queues.keys.claim(slot, name)]
+    keys = [*queues.keys_of(slot, ALL_KINDS), *queues.claims_and_bodies(slot, [name])]
     return Call("give_back", keys, [name, queues.definition.max_retries, queues.backoff])
 
 
@@ -161,4 +164,4 @@ def drop(queues: TopicQueues) -> Conversation[None]:
 def drop_call(queues: TopicQueues, slot: int, names: Sequence[str]) -> Call:
     """Return the call that deletes a slot. names: all of its claims."""
     keys = queues.keys_of(slot, f"{ALL_KINDS} old_prepare old_first")
-    return Call("drop", [*keys, *queues.keys.claims_of(slot, names)], names)
+    return Call("drop", [*keys, *queues.claims_and_bodies(slot, names)], names)

@@ -25,16 +25,20 @@ class SendResult:
     merged: int
 
 
-def send(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[SendResult]:
+def send(
+    queues: TopicQueues, by_slot: Mapping[int, Pairs], bodies: Mapping[int, Pairs] | None = None
+) -> Request[SendResult]:
     """Send messages to all consumer groups. The answer has the counts of the first group.
 
     by_slot: score, content, score, content, ... for each slot. The score of a RangeMerge message is
-    its time range in ms; for other types, it is the score in the store.
+    its time range in ms; for other types, it is the score in the store. bodies: content, body,
+    content, body, ... in the same order, for each slot whose messages have bodies.
     """
+    bodies_of = bodies or {}
     calls = [
-        _send_call(queues, slot, part)
+        _send_call(queues, slot, *part)
         for slot, pairs in by_slot.items()
-        for part in calls_of(pairs, MESSAGES_A_SEND)
+        for part in calls_of(pairs, MESSAGES_A_SEND, bodies_of.get(slot, ()))
     ]
     return Request(
         calls,
@@ -42,12 +46,13 @@ def send(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[SendResul
     )
 
 
-def _send_call(queues: TopicQueues, slot: int, pairs: Pairs) -> Call:
+def _send_call(queues: TopicQueues, slot: int, pairs: Pairs, bodies: Pairs) -> Call:
     keys: list[str] = []
     for group in queues.definition.groups:
-        keys += queues.of_group(group).keys_of(slot, "store retry stats")
-    args = [len(pairs) // 2, *([lowest_of(pairs)] if queues.sends_times else [])]
-    return Call(queues.definition.type.send_script, keys, args, pairs)
+        keys += queues.of_group(group).keys_of(slot, "store retry stats bodies")
+    lowest = [lowest_of(pairs)] if queues.sends_times else []
+    args = [len(pairs) // 2, queues.keeps_first_body, *lowest]
+    return Call(queues.definition.type.send_script, keys, args, pairs, bodies)
 
 
 def cancel(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]]) -> Request[int]:
@@ -56,7 +61,7 @@ def cancel(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]]) -> Requ
     contents: the contents of the messages, by slot.
     """
     calls = [
-        Call("cancel", queues.keys_of(slot, "store retry stats"), part)
+        Call("cancel", queues.keys_of(slot, "store retry stats bodies"), part)
         for slot, wanted in contents.items()
         for part in chunks(wanted, MESSAGES_A_SEND)
     ]
@@ -72,12 +77,12 @@ def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[int]:
     calls = [
         Call(
             "requeue",
-            queues.keys_of(slot, "store retry dead deaths stats"),
+            queues.keys_of(slot, "store retry dead deaths stats bodies"),
             [queues.sends_times],
             part,
         )
         for slot, pairs in by_slot.items()
-        for part in calls_of(pairs, MESSAGES_A_REQUEUE)
+        for part, _ in calls_of(pairs, MESSAGES_A_REQUEUE)
     ]
     return Request(calls, sum)
 
@@ -91,9 +96,9 @@ def purge(
     (it was sent again, or died again) stays; an empty score matches every score.
     """
     is_dead = kind is QueueKind.DEAD
-    counter, kinds = ("", "dead stats deaths") if is_dead else ("cancelled", f"{kind} stats")
+    counter, belongings = ("", "deaths") if is_dead else ("cancelled", "bodies")
     calls = [
-        Call("purge", queues.keys_of(slot, kinds), [counter, *part])
+        Call("purge", queues.keys_of(slot, f"{kind} stats {belongings}"), [counter, *part])
         for slot, pairs in by_slot.items()
         for part in chunks(pairs, 2 * MESSAGES_A_SEND)
     ]

@@ -36,10 +36,14 @@ class StageName:
 
 @dataclass(frozen=True)
 class Begun:
-    """A registered stage: when it was begun, in ms, and how many of its messages are published."""
+    """A registered stage: when it was begun, in ms, and how many of its messages are published.
+
+    values: those of each message, 2, or 3 with a body.
+    """
 
     ms: int
     published: int = 0
+    values: int = 2
 
     @staticmethod
     def parse(text: bytes) -> "Begun":
@@ -48,17 +52,23 @@ class Begun:
 
 
 def stage(
-    queues: TopicQueues, name: str, by_slot: Mapping[int, Pairs], held: Mapping[int, int]
+    queues: TopicQueues,
+    name: str,
+    by_slot: Mapping[int, tuple[Pairs, Pairs]],
+    held: Mapping[int, int],
 ) -> Request[dict[int, int]]:
     """Append messages to a stage. The answer is the stage's new number of messages, by slot.
 
-    by_slot: score, content, score, content, ... for each slot, at most MESSAGES_A_STAGING messages.
-    held: the number of messages that the stage must hold before, by slot. Raises ServerFull, and
-    StageLost if the stage holds another number.
+    by_slot: score, content, score, content, ... for each slot, at most MESSAGES_A_STAGING messages;
+    and content, body, content, body, ... of the same messages, or nothing for all messages of a
+    stage. held: the number of messages that the stage must hold before, by slot. Raises ServerFull,
+    and StageLost if the stage holds another number.
     """
     calls = [
-        Call("stage", _keys(queues, slot, name), [name, held.get(slot, 0), len(pairs) // 2], pairs)
-        for slot, pairs in by_slot.items()
+        Call(
+            "stage", _keys(queues, slot, name), [name, held.get(slot, 0), len(part[0]) // 2], *part
+        )
+        for slot, part in by_slot.items()
     ]
     return Request(calls, lambda replies: dict(zip(by_slot, replies, strict=True)))
 
@@ -77,7 +87,7 @@ def publish(
         Call(
             "publish",
             _keys(queues, slot, name) + _keys_of_groups(queues, slot),
-            [name, send_script, total],
+            [name, send_script, total, queues.keeps_first_body],
         )
         for slot, of_slot in totals.items()
         for name, total in of_slot.items()
@@ -119,4 +129,4 @@ def _keys(queues: TopicQueues, slot: int, name: str) -> list[str]:
 
 def _keys_of_groups(queues: TopicQueues, slot: int) -> list[str]:
     groups = [queues.of_group(group) for group in queues.definition.groups]
-    return [key for group in groups for key in group.keys_of(slot, "store retry stats")]
+    return [key for group in groups for key in group.keys_of(slot, "store retry stats bodies")]

@@ -6,10 +6,11 @@ from functools import lru_cache
 from typing import Any
 
 from rmq_spark.protocol.calls import Call
-from rmq_spark.topics.definition import Keys, TopicDefinition
+from rmq_spark.topics.definition import KEEP_FIRST, TopicDefinition
+from rmq_spark.topics.keys import Keys
 
 # The keys of a slot, in the order of lua/include/slot.lua.
-ALL_KINDS = "store retry dead deaths claims consumers stats"
+ALL_KINDS = "store retry dead deaths claims consumers stats bodies"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class TopicQueues:
         return int(self.definition.type.send_script == "send_at")
 
     @property
+    def keeps_first_body(self) -> int:
+        """The flag for scripts: 1 if a message that waits keeps its payload, else 0."""
+        return int(self.definition.payload == KEEP_FIRST)
+
+    @property
     def backoff(self) -> str:
         """The argument for scripts: the waits before each retry, in ms, separated by commas."""
         return ",".join(map(str, self.definition.retry_backoff_ms))
@@ -47,6 +53,11 @@ class TopicQueues:
     def keys_of(self, slot: int, kinds: str) -> tuple[str, ...]:
         """Return the keys of a slot. kinds: names of methods of Keys, such as "store retry"."""
         return keys_of(self.keys, slot, kinds)
+
+    def claims_and_bodies(self, slot: int, names: Sequence[str]) -> list[str]:
+        """Return the keys of several claims, and then those of their bodies."""
+        bodies = [self.keys.claim_bodies(slot, name) for name in names]
+        return [*self.keys.claims_of(slot, names), *bodies]
 
     def calls(
         self, script: str, kinds: str, slots: Iterable[int], args: Sequence[Any]

@@ -15,7 +15,13 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
-from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA, check_schema
+from rmq_spark.spark.schemas import (
+    SOURCE_SCHEMA,
+    TABLE_SCHEMA,
+    WHOLE_SOURCE_SCHEMA,
+    WHOLE_TABLE_SCHEMA,
+    check_schema,
+)
 from rmq_spark.spark.sink.exactly_once_writer import RmqStagedStreamWriter
 from rmq_spark.spark.sink.writers import RmqStreamWriter, RmqWriter
 from rmq_spark.spark.source.stream_reader import RmqStreamReader
@@ -67,7 +73,8 @@ class RmqDataSource(DataSource):
             if self._is_from_catalog:
                 return with_stored_options(TABLE_SCHEMA, self.options)
             return TABLE_SCHEMA
-        parse_source_options(self.options)
+        if parse_source_options(self.options).include_headers:
+            return StructType([*SOURCE_SCHEMA.fields, WHOLE_SOURCE_SCHEMA["headers"]])
         return SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -80,7 +87,7 @@ class RmqDataSource(DataSource):
         if not is_table(given):
             raise InvalidOption(_NOT_CONSUMED if given else _OPTIONS_MISSING)
         options = parse_table_options(given)
-        return RmqTableReader(options, check_schema(schema, TABLE_SCHEMA, "the table"))
+        return RmqTableReader(options, check_schema(schema, WHOLE_TABLE_SCHEMA, "the table"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Create the reader of ``spark.readStream``, which consumes messages.
@@ -88,7 +95,7 @@ class RmqDataSource(DataSource):
         Raises InvalidOption for an option or a column that is not accepted.
         """
         options = parse_source_options(self.options)
-        return RmqStreamReader(options, check_schema(schema, SOURCE_SCHEMA, "the rmq source"))
+        return RmqStreamReader(options, check_schema(schema, WHOLE_SOURCE_SCHEMA, "the rmq source"))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the writer of ``df.write``.

@@ -41,6 +41,7 @@ class SourceOptions:
     max_processing_ms: int | None
     poll_interval_ms: int
     release_on_stop: bool = False
+    include_headers: bool = False
     ensemble: EnsembleOptions | None = None
 
     @property
@@ -53,9 +54,10 @@ class SourceOptions:
 class SinkOptions:
     """The options of a write. None means that the user did not give the option.
 
-    slot_basis, time_range, priority, fixed_time and delay (ms) are defaults for rows without such a
-    value. topic_type, slot_amount, max_retries, retry_backoff and groups define a topic that the
-    write creates. fail_past: whether a fixed time that has passed is an error.
+    slot_basis, time_range, priority, fixed_time and delay (ms), time_to_live (ms) and expires_at
+    are defaults for rows without such a value. topic_type, slot_amount, max_retries, retry_backoff,
+    groups, keyed, payload and on_expiry define a topic that the write creates. fail_past: whether a
+    fixed time that has passed is an error.
     """
 
     connection: ConnectionOptions
@@ -73,6 +75,11 @@ class SinkOptions:
     max_retries: int | None
     retry_backoff: str | None
     groups: tuple[str, ...] | None
+    keyed: bool | None
+    payload: str | None
+    on_expiry: str | None
+    time_to_live: int | None
+    expires_at: int | None
     group: str | None
     exactly_once: bool
 
@@ -83,6 +90,9 @@ class SinkOptions:
             "max_retries": self.max_retries,
             "retry_backoff": self.retry_backoff,
             "groups": self.groups,
+            "keyed": self.keyed,
+            "payload": self.payload,
+            "on_expiry": self.on_expiry,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -124,6 +134,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         max_processing_ms=values.get(source.MAX_PROCESSING_TIME),
         poll_interval_ms=values[source.POLL_INTERVAL],
         release_on_stop=values[source.RELEASE_ON_STOP],
+        include_headers=values[source.INCLUDE_HEADERS],
         ensemble=ensemble_of(values),
     )
 
@@ -176,6 +187,11 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         max_retries=values.get(topic.MAX_RETRIES),
         retry_backoff=values.get(topic.RETRY_BACKOFF),
         groups=values.get(topic.GROUPS),
+        keyed=values.get(topic.KEYED),
+        payload=values.get(topic.PAYLOAD),
+        on_expiry=values.get(topic.ON_EXPIRY),
+        time_to_live=values.get(topic.TIME_TO_LIVE),
+        expires_at=values.get(topic.EXPIRES_AT),
         group=values.get(sink.GROUP),
         exactly_once=values[sink.DELIVERY_GUARANTEE] == sink.EXACTLY_ONCE,
     )

@@ -1,6 +1,7 @@
 """The columns of the source and of queues as tables."""
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -13,9 +14,13 @@ from pyspark.sql.types import (
 
 from rmq_spark.errors import InvalidOption
 
+HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
 SOURCE_SCHEMA = StructType(
     [
         StructField("content", StringType()),
+        StructField("key", StringType()),
         StructField("topic", StringType()),
         StructField("slot", IntegerType()),
         StructField("dueTime", TimestampType()),
@@ -32,6 +37,7 @@ TABLE_SCHEMA = StructType(
         StructField("queue", StringType()),
         StructField("slot", IntegerType()),
         StructField("content", StringType()),
+        StructField("key", StringType()),
         StructField("dueTime", TimestampType()),
         StructField("priority", LongType()),
         StructField("retriesLeft", IntegerType()),
@@ -41,18 +47,25 @@ TABLE_SCHEMA = StructType(
         StructField("reason", StringType()),
     ]
 )
+# The columns that a query gets only if it asks for them.
+_ON_REQUEST = [StructField("headers", HEADERS), StructField("expiresAt", TimestampType())]
+WHOLE_SOURCE_SCHEMA = StructType([*SOURCE_SCHEMA.fields, *_ON_REQUEST])
+WHOLE_TABLE_SCHEMA = StructType([*TABLE_SCHEMA.fields, *_ON_REQUEST])
 
 
 def check_schema(schema: StructType, columns: StructType, whose: str) -> StructType:
     """Check the schema that a user wants, and return it.
 
-    columns: the columns that exist; content may also be BINARY. whose: the reader that offers them,
-    for the error. Raises InvalidOption for an unknown column, another type, or an empty schema.
+    columns: the columns that exist; key and content may also be BINARY. whose: the reader that
+    offers them, for the error. Raises InvalidOption for an unknown column, another type, or an
+    empty schema.
     """
     offered: dict[str, tuple[DataType, ...]] = {
         field.name.lower(): (field.dataType,) for field in columns.fields
     }
-    offered["content"] += (BinaryType(),)
+    for name in ("key", "content"):
+        if name in offered:
+            offered[name] += (BinaryType(),)
     for field in schema.fields:
         types = offered.get(field.name.lower())
         if types is not None and field.dataType not in types:
@@ -65,7 +78,7 @@ def check_schema(schema: StructType, columns: StructType, whose: str) -> StructT
             accepted = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns.fields)
             raise InvalidOption(
                 f"The schema asks for {field.name} {field.dataType.simpleString()}, which {whose} "
-                f"does not have. Accepted: any of {accepted}; content may be binary."
+                f"does not have. Accepted: any of {accepted}; key and content may be binary."
             )
     if not schema.fields:
         raise InvalidOption("The schema has no columns. Accepted: at least one, such as content.")

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -10,15 +10,20 @@ import crcmod.predefined
 
 from rmq_spark.errors import InvalidOption, ScriptFailed
 from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
+from rmq_spark.topics.keys import DEFAULT_GROUP
 from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 
 DEFAULT_SLOT_AMOUNT = 64
 MOST_SLOTS = 65_536
-DEFAULT_GROUP = ""
 DEFAULT_GROUP_TEXT = "default"
-# The settings of a topic that may change.
-CHANGEABLE = ("max_retries", "retry_backoff", "exclusive", "paused", "groups")
+# The settings of a topic that may change, and those that stay as they were at its creation.
+CHANGEABLE = ("max_retries", "retry_backoff", "exclusive", "paused", "groups", "on_expiry")
+LASTING = ("keyed", "payload")
+# The payload that a message keeps when an equal one is sent: the last, or its own.
+KEEP_LAST, KEEP_FIRST = "last", "first"
+# What becomes of a message that expires.
+DROP, BURY = "drop", "dead"
 
 # RocketMQ's delays from its third level on, which its retries use.
 ROCKETMQ_BACKOFF = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -50,6 +55,13 @@ def check_slot_amount(value: str | int) -> int:
             name="slot_amount",
         )
     return amount
+
+
+def check_word(name: str, value: str, accepted: Sequence[str]) -> None:
+    """Raise InvalidOption unless a setting has one of the accepted values."""
+    if value not in accepted:
+        text = f"{name}={value!r} is not accepted. Accepted: {', '.join(accepted)}."
+        raise InvalidOption(text, name=name)
 
 
 def check_key_prefix(prefix: str) -> str:
@@ -102,7 +114,9 @@ class TopicDefinition:
 
     max_retries: deliveries after the first, 0 to 16. retry_backoff_ms: the waits before the first,
     second, ... retry; the last one repeats; empty for none. groups: the consumer groups, each of
-    which gets a copy of every message; the empty name is the default group.
+    which gets a copy of every message; the empty name is the default group. keyed: whether messages
+    merge by a key beside their content. payload: which content a key keeps, "last" or "first".
+    on_expiry: what becomes of a message that expires, "drop" or "dead".
     """
 
     name: str
@@ -113,11 +127,14 @@ class TopicDefinition:
     exclusive: bool = False
     paused: bool = False
     groups: tuple[str, ...] = (DEFAULT_GROUP,)
+    keyed: bool = False
+    payload: str = KEEP_LAST
+    on_expiry: str = DROP
 
     def __post_init__(self) -> None:
         check_topic_name(self.name)
         check_slot_amount(self.slot_amount)
-        for name in ("exclusive", "paused"):
+        for name in ("exclusive", "paused", "keyed"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOption(
                     f"{name}={getattr(self, name)!r} is not accepted. Accepted: True or False."
@@ -130,6 +147,13 @@ class TopicDefinition:
                 name="max_retries",
             )
         check_retry_backoff(self.retry_backoff_ms)
+        check_word("payload", self.payload, (KEEP_LAST, KEEP_FIRST))
+        check_word("on_expiry", self.on_expiry, (DROP, BURY))
+        if self.payload != KEEP_LAST and not self.keyed:
+            raise InvalidOption(
+                f"payload={self.payload!r} is for keyed topics, where a message has a payload "
+                "beside its key. Accepted here: last. Or create the topic with keyed=true."
+            )
         if not self.groups or len(set(self.groups)) < len(self.groups):
             raise InvalidOption(
                 f"groups={list(self.groups)} is not accepted. Accepted: one or more names, each "
@@ -144,8 +168,11 @@ class TopicDefinition:
             {
                 "exclusive": self.exclusive,
                 "groups": list(self.groups),
+                "keyed": self.keyed,
                 "maxRetries": self.max_retries,
+                "onExpiry": self.on_expiry,
                 "paused": self.paused,
+                "payload": self.payload,
                 "retryBackoff": list(self.retry_backoff_ms),
                 "slotAmount": self.slot_amount,
                 "topicType": self.type.name,
@@ -167,6 +194,10 @@ class TopicDefinition:
                 exclusive=fields["exclusive"],
                 paused=fields["paused"],
                 groups=tuple(fields["groups"]),
+                # Definitions of version 0.1 lack these.
+                keyed=fields.get("keyed", False),
+                payload=fields.get("payload", KEEP_LAST),
+                on_expiry=fields.get("onExpiry", DROP),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise ScriptFailed(
@@ -251,9 +282,10 @@ def parse_settings(done: str, settings: dict[str, Any]) -> dict[str, Any]:
 
     done: what the caller does with them, for the error: "set" or "changed".
     """
-    unknown = sorted(set(settings) - set(CHANGEABLE))
+    known = (*LASTING, *CHANGEABLE) if done == "set" else CHANGEABLE
+    unknown = sorted(set(settings) - set(known))
     if unknown:
-        accepted = ("slot_amount", *CHANGEABLE) if done == "set" else CHANGEABLE
+        accepted = ("slot_amount", *known) if done == "set" else known
         raise InvalidOption(
             f"{', '.join(unknown)} of a topic cannot be {done}. Accepted: {', '.join(accepted)}."
         )
@@ -272,98 +304,3 @@ def slot_of(basis: bytes, slot_amount: int) -> int:
     ``rmq_spark.spark.sink.operations``.
     """
     return cast(int, _crc32(basis)) % slot_amount
-
-
-@dataclass(frozen=True)
-class Keys:
-    """The names of the keys of one topic and consumer group.
-
-    The braces are a hash tag: in a Redis Cluster all keys of a slot lie on one cluster node. Every
-    key begins with the prefix, so one ACL pattern covers them.
-    """
-
-    topic: str
-    prefix: str = ""
-    group: str = DEFAULT_GROUP
-
-    def _tagged(self, kind: str, slot: int) -> str:
-        suffix = f"@{self.group}" if self.group else ""
-        return f"{self.prefix}{kind}_{{{self.prefix}{self.topic}_{slot}}}{suffix}"
-
-    def store(self, slot: int) -> str:
-        """Name the ZSET of a slot: content -> due time in ms, priority, or retries left."""
-        if self.group:
-            return f"{self.prefix}{{{self.prefix}{self.topic}_{slot}}}@{self.group}"
-        return f"{self.prefix}{self.topic}_{slot}"
-
-    def claim(self, slot: int, name: str) -> str:
-        """Name the ZSET of a claim: content -> score in the store. name: consumer:seq:ordinal."""
-        return f"{self._tagged('prepare', slot)}:{name}"
-
-    def claims_of(self, slot: int, names: Iterable[str]) -> list[str]:
-        """Name the ZSETs of several claims."""
-        return [self.claim(slot, name) for name in names]
-
-    def part(self, slot: int) -> str:
-        """Name the ZSET of a slot that is there only within the script claim."""
-        return f"{self._tagged('prepare', slot)}:part"
-
-    def retry(self, slot: int) -> str:
-        """Name the ZSET of a slot: content -> due second * 1000 + retries left."""
-        return self._tagged("retry", slot)
-
-    def dead(self, slot: int) -> str:
-        """Name the ZSET of a slot: content -> time in ms at which it became dead."""
-        return self._tagged("dead", slot)
-
-    def deaths(self, slot: int) -> str:
-        """Name the HASH of a slot: content of a dead message -> consumer and reason."""
-        return self._tagged("deaths", slot)
-
-    def claims(self, slot: int) -> str:
-        """Name the HASH of a slot: consumer:seq:ordinal -> record."""
-        return self._tagged("claims", slot)
-
-    def old_prepare(self, slot: int) -> str:
-        """Name the ZSET in which an earlier version kept the messages of all claims."""
-        return self._tagged("prepare", slot)
-
-    def old_first(self, slot: int) -> str:
-        """Name the HASH in which an earlier version kept the first scores of claims."""
-        return self._tagged("first", slot)
-
-    def consumers(self, slot: int) -> str:
-        """Name the HASH of a slot: consumer -> header; and @epoch, @paused."""
-        return self._tagged("consumers", slot)
-
-    def stats(self, slot: int) -> str:
-        """Name the HASH of a slot: counter -> number."""
-        return self._tagged("stats", slot)
-
-    def stages(self, slot: int) -> str:
-        """Name the HASH of a slot: stage -> its start in ms, messages published; for all groups."""
-        return f"{self.prefix}stages_{{{self.prefix}{self.topic}_{slot}}}"
-
-    def stage(self, slot: int, name: str) -> str:
-        """Name the LIST of a stage: score, content, score, content, ... as sent; for all groups."""
-        return f"{self.prefix}stage_{{{self.prefix}{self.topic}_{slot}}}:{name}"
-
-
-def topics_key(prefix: str = "") -> str:
-    """Name the HASH of all topics: topic -> definition as JSON."""
-    return f"{prefix}rmq_topics"
-
-
-def consumer_key(consumer: str, prefix: str = "") -> str:
-    """Name the HASH of a consumer: its run, settled and topic."""
-    return f"{prefix}consumer:{consumer}"
-
-
-def sink_key(query: str, prefix: str = "") -> str:
-    """Name the HASH of an exactly-once sink: its last sealed batch and what is left to publish."""
-    return f"{prefix}sink:{query}"
-
-
-def listener_key(batch: str, prefix: str = "") -> str:
-    """Name the HASH of a batch of each_message: its counts, by task."""
-    return f"{prefix}listener:{batch}"

@@ -25,6 +25,8 @@ class MessageValue:
     """The parser of the value as people write it in options."""
     meaning: ClassVar[str]
     """The meaning of the value, for help texts."""
+    is_time: ClassVar[bool] = True
+    """Whether the value decides when a message is due."""
     can_be_past: ClassVar[bool] = False
     """Whether the value is a time, which pastFixedTime=fail refuses unless it is after now."""
 

@@ -23,6 +23,7 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
     "HGETALL": (),
     "HINCRBY": ("", "no number"),
     "HKEYS": (),
+    "HSTRLEN": ("",),
     "HSET": ("", "", "a field without value"),
     "INFO": (),
     "LLEN": (),

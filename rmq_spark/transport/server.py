@@ -232,7 +232,8 @@ class Server:
             return Command(str(call[1]), call)
         sha = self._scripts[call.script].sha
         words = ["EVALSHA", sha, len(call.keys), *call.keys, *call.args]
-        return Command(call.keys[0], [*words, packed(call.pairs)] if len(call.pairs) else words)
+        packs = [packed(pairs) for pairs in (call.pairs, call.bodies) if len(pairs)]
+        return Command(call.keys[0], words + packs)
 
     def _load(self) -> None:
         for script in self._scripts.values():

@@ -1,14 +1,41 @@
 """The protocol in plain Python: one slot, kept in dicts.
 
 Time is three words here: a lease has run out or never does, a message is due or never will be, and
-a wait is over or never is. Scores below 10_000 are due; FAR stands for those that are not.
+a wait is over or never is. Scores below 10_000 are due; FAR stands for those that are not. A body
+has expired or lives, or its time to live begins when its message is due.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 FAR = None
 DUE_BEFORE_MS = 1500  # the one bound that claims use here, between scores and between retries
 LONGEST_RETRY = 16
+
+
+class Expiry(StrEnum):
+    """When a body expires. TO_LIVE: an hour after its message is due."""
+
+    NEVER = "never"
+    LIVES = "lives"
+    OVER = "over"
+    TO_LIVE = "to live"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What a copy of a message carries beside its content or key."""
+
+    payload: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    expiry: Expiry = Expiry.NEVER
+
+    def claimed(self, score: int) -> "Copy":
+        """The body in a claim. A due message was due long ago; a retry has no due time."""
+        if self.expiry != Expiry.TO_LIVE:
+            return self
+        return replace(self, expiry=Expiry.OVER if score > LONGEST_RETRY else Expiry.LIVES)
 
 
 @dataclass
@@ -27,6 +54,8 @@ class Record:
     max_retries: int
     charged: int = 0
     replayed: int = 0
+    with_bodies: bool = False  # whether its bodies have a key
+    has_expired: int = 0  # messages that making it found expired
 
     def left(self, score):
         return max(0, self.left_at_first(score) - self.charged)
@@ -57,10 +86,17 @@ class Model:
     epoch: int | None = None
     plans: dict[str, str] = field(default_factory=dict)  # consumer -> mark of its last plan
     paused: bool = False
+    keeps_first: bool = False  # payloads of messages that wait
+    buries_expired: bool = False
+    bodies: dict[bytes, Copy] = field(default_factory=dict)  # of messages that wait
+    held_bodies: dict[bytes, Copy | None] = field(default_factory=dict)
+    dead_bodies: dict[bytes, Copy | None] = field(default_factory=dict)
 
     # -- senders
 
-    def send(self, contents, score):
+    def send(self, contents, score, copies: Sequence[Copy] = ()):
+        """copies: those of the contents, or none."""
+        self.set_bodies(contents, copies)
         new = 0
         for content in contents:
             new += content not in self.store and self.retry.pop(content, None) is None
@@ -68,9 +104,21 @@ class Model:
                 self.store[content] = score
         return new, len(contents) - new
 
+    def set_bodies(self, contents, copies):
+        for content, copy in zip(contents, copies, strict=False):
+            # Priority messages are due at once.
+            starts = self.descending and copy.expiry == Expiry.TO_LIVE
+            known = replace(copy, expiry=Expiry.LIVES) if starts else copy
+            if not (self.keeps_first and content in self.bodies):
+                self.bodies[content] = known
+        if not copies:
+            for content in contents:
+                self.bodies.pop(content, None)
+
     def cancel(self, contents):
         found = 0
         for content in contents:
+            self.bodies.pop(content, None)
             for queue in (self.store, self.retry):
                 found += content in queue
                 queue.pop(content, None)
@@ -80,6 +128,9 @@ class Model:
         found = [content for content in contents if content in self.dead]
         for content in found:
             self.dead.discard(content)
+            copy = self.dead_bodies.pop(content)
+            if copy is not None and content not in self.store and content not in self.retry:
+                self.bodies[content] = replace(copy, expiry=Expiry.NEVER)
             self.retry.pop(content, None)
             self.store.setdefault(content, score)
         return len(found)
@@ -135,10 +186,32 @@ class Model:
         if epoch is not None and not fenced:
             self.epoch = epoch
         popped = {} if fenced or held else self.take(limit, due_before)
+        with_bodies = bool(self.bodies)
+        over = self.move_bodies(popped)
         self.prepare |= {content: Held(name, score) for content, score in popped.items()}
         self.records[name] = Record(run, not lease, len(popped), moved, self.max_retries)
+        self.records[name].with_bodies, self.records[name].has_expired = with_bodies, over
         header.last = name[1:]
         return self.held_by(name)
+
+    def move_bodies(self, popped):
+        """Those of messages for a claim; removes the expired ones from these, and counts them."""
+        bodies = {
+            content: self.bodies[content].claimed(score) if content in self.bodies else None
+            for content, score in popped.items()
+        }
+        over = [c for c, copy in bodies.items() if copy and copy.expiry == Expiry.OVER]
+        for content in popped:
+            self.bodies.pop(content, None)
+        for content in over:
+            del popped[content]
+            copy = bodies.pop(content)
+            if self.buries_expired:
+                self.dead.add(content)
+                self.dead_bodies[content] = copy
+        self.held_bodies |= bodies
+        self.taken += len(popped)
+        return len(over)
 
     def redeliver(self, name, record, run, lease):
         record.charged += 0 < record.run < run
@@ -148,7 +221,8 @@ class Model:
     def held_by(self, name):
         held = [(h.score, content) for content, h in self.prepare.items() if h.claim == name]
         held.sort(reverse=self.descending)
-        return [(content, score, self.records[name].left(score)) for score, content in held]
+        record = self.records[name]
+        return [(c, score, record.left(score), self.held_bodies[c]) for score, c in held]
 
     def retries_due(self, due_before):
         until = DUE_BEFORE_MS if due_before else 10_000
@@ -179,7 +253,6 @@ class Model:
         popped += [p for p in last if p[1] not in self.prepare][: limit - len(popped)]
         if limit == 1 and not popped:
             popped = [pair for pair in lead if pair[1] not in self.prepare][:1]
-        self.taken += len(popped)
         for _, content in popped:
             del self.store[content]
         return {content: score for score, content in popped}
@@ -214,10 +287,11 @@ class Model:
         ]
         committed = [content for content, h in self.prepare.items() if h.claim in done]
         for content in committed:
-            del self.prepare[content]
+            del self.prepare[content], self.held_bodies[content]
         claimed = sum(self.records[name].sealed for name in done)
+        expired = sum(self.records[name].has_expired for name in done)
         moved = sum(self.records.pop(name).moved for name in done)
-        return claimed, moved, len(committed)
+        return claimed, moved, len(committed), expired
 
     def set_leases(self, consumer, run, lease):
         header = self.headers.get(consumer, Header())
@@ -272,12 +346,22 @@ class Model:
         return rolled, len(contents) - rolled
 
     def give_back(self, content, left, waits):
+        copy = self.held_bodies.pop(content)
         if left == 0:
             self.dead.add(content)
+            self.dead_bodies[content] = copy
+        elif content in self.store:
+            pass  # the newer copy wins
         elif not waits:
-            self.store.setdefault(content, left)
-        elif content not in self.store:
+            self.store[content] = left
+            self.keep_body(content, copy)
+        else:
             self.retry[content] = (left, FAR)
+            self.keep_body(content, copy)
+
+    def keep_body(self, content, copy):
+        if copy is not None:
+            self.bodies[content] = copy
 
     def holding(self):
         return {held.claim for held in self.prepare.values()}
@@ -301,5 +385,8 @@ class Model:
                 self.give_back(content, left, self.backoff)
             else:  # as it was, but for what replays have cost
                 is_charged = left < record.left_at_first(score)
-                self.store.setdefault(content, left + 1 if is_charged else score)
+                copy = self.held_bodies.pop(content)
+                if content not in self.store:
+                    self.store[content] = left + 1 if is_charged else score
+                    self.keep_body(content, copy)
         return len(held)

@@ -20,7 +20,7 @@ from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.protocol.stages import StageName
-from rmq_spark.topics.definition import topics_key
+from rmq_spark.topics.keys import topics_key
 
 from ..logs import logged
 from ..seeding import LONG_MS, numbered, open_run, rollback
@@ -122,7 +122,7 @@ def test_a_bad_key_prefix_is_refused_by_its_keyword(redis_url):
 
 
 def test_a_wrong_name_of_the_number_of_slots_names_the_right_one(broker):
-    with pytest.raises(InvalidOption, match=r"slots of a topic .* Accepted: slot_amount, max_retr"):
+    with pytest.raises(InvalidOption, match=r"slots of a topic .* Accepted: slot_amount, keyed, "):
         broker.create("T", "Priority", slots=3)
 
 

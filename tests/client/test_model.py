@@ -7,6 +7,7 @@ the model might share a mistake with the scripts.
 import itertools
 import os
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -23,19 +24,31 @@ from hypothesis.stateful import (
 from rmq_spark.client import Queue, TopicDefinition, TopicType
 from rmq_spark.errors import ClaimError
 from rmq_spark.protocol import claiming, reading, returning, sending
+from rmq_spark.protocol.bodies import Body
 from rmq_spark.protocol.calls import Request
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest
+from rmq_spark.protocol.pages import Death
 from rmq_spark.protocol.topic_queues import TopicQueues
+from rmq_spark.topics.definition import BURY, DROP, KEEP_FIRST, KEEP_LAST
 from rmq_spark.topics.topic_types import TOPIC_TYPES
 
 from .. import servers
-from ..seeding import FAR_MS, LONG_MS, requeue, rollback
-from .queue_model import DUE_BEFORE_MS, FAR, LONGEST_RETRY, Held, Model
+from ..seeding import ENDS, FAR_MS, LONG_MS, requeue, rollback
+from .queue_model import (
+    DUE_BEFORE_MS,
+    FAR,
+    LONGEST_RETRY,
+    Copy,
+    Expiry,
+    Held,
+    Model,
+)
 
 STEPS = 60  # at most: hypothesis ends some runs earlier, the mean is about 50
 RUNS_IN_CI, RUNS = 1100, 100
 QUEUES = ("store", "retry", "dead")
-BOOKS = ("claims", "consumers", "stats")
+BOOKS = ("claims", "consumers", "stats", "bodies", "deaths")
+LONG_PAST_MS = 600
 _numbers = itertools.count()
 
 CONTENTS = [b"a", b"b", b"c", b"d", b"e", b"f"]
@@ -52,8 +65,11 @@ any_record = st.integers(0, 11)  # modulo how many there are
 epochs = st.sampled_from([None, 1, 2, 3])
 # The run that finished a batch, if it is not the one that commits: any, or how many runs ago.
 finishers = st.sampled_from([None, None, 0, 1])
+# What the messages of a send carry: nothing but a payload if the topic is keyed, or more.
+carried = st.sampled_from(["", "", "", "", "headers", Expiry.LIVES, Expiry.OVER, Expiry.TO_LIVE])
 next_batches = {
     "consumer": consumers,
+    "carries": carried,
     "sent": st.lists(st.sampled_from(CONTENTS), max_size=3),
     "limit": limits,
     "epoch": epochs,
@@ -67,6 +83,8 @@ topics = st.tuples(
     st.sampled_from([2, 1, 0, 16]),
     st.booleans(),  # with a backoff
     st.sampled_from([False, False, True]),  # exclusive
+    st.sampled_from([None, KEEP_LAST, KEEP_FIRST]),  # the payload of a keyed topic
+    st.sampled_from([DROP, BURY]),
 )
 
 
@@ -89,18 +107,26 @@ class QueueHistory(RuleBasedStateMachine):
         self.lefts, self.renewed = {}, set()
         self.saved = None  # what the server may fall back to
         self.fell_back = False
+        self.bodies_sent = 0
 
     @initialize(topic=topics)
     def make_topic(self, topic):
-        topic_type, max_retries, backoff, self.exclusive = topic
+        topic_type, max_retries, backoff, self.exclusive, payload, on_expiry = topic
         waits = (LONG_MS,) if backoff else ()
         definition = TopicDefinition(
-            "T", topic_type, 1, max_retries=max_retries, retry_backoff_ms=waits
+            *("T", topic_type, 1),
+            max_retries=max_retries,
+            retry_backoff_ms=waits,
+            keyed=payload is not None,
+            payload=payload or KEEP_LAST,
+            on_expiry=on_expiry,
         )
         self.queue = Queue(self.server, definition, key_prefix=f"model{next(_numbers)}:")
         self.keys = self.queue.keys
         merges_first = topic_type == TopicType.RANGE_MERGE
         self.model = Model(topic_type.descending, merges_first, max_retries, backoff)
+        self.model.keeps_first = payload == KEEP_FIRST
+        self.model.buries_expired = on_expiry == BURY
         self.look_at = [
             *(("ZRANGE", getattr(self.keys, kind)(0), 0, -1, "WITHSCORES") for kind in QUEUES),
             *(("HGETALL", getattr(self.keys, kind)(0)) for kind in BOOKS),
@@ -113,7 +139,8 @@ class QueueHistory(RuleBasedStateMachine):
     def all_keys(self):
         """The keys of the slot, and those of all claims there ever were."""
         kept = [getattr(self.keys, kind)(0) for kind in (*QUEUES, *BOOKS)]
-        return [*kept, *self.claim_keys(self.made), self.keys.part(0)]
+        of_claims = self.queue.queues.claims_and_bodies(0, list(map(text_of, self.made)))
+        return [*kept, *of_claims, self.keys.part(0)]
 
     def claim_keys(self, names):
         return self.keys.claims_of(0, map(text_of, names))
@@ -134,15 +161,30 @@ class QueueHistory(RuleBasedStateMachine):
 
     # -- senders and people
 
-    @rule(contents=some_contents, score=scores, delayed=st.booleans())
-    def send(self, contents, score, delayed=False):
+    @rule(contents=some_contents, score=scores, carries=carried, delayed=st.booleans())
+    def send(self, contents, score, carries, delayed=False):
         score, sent = (FAR, LONG_MS) if self.model.merges_first else self.scored(score)
         if sent == FAR_MS and delayed:  # FixedTime: the same, said as a delay
             sent = -LONG_MS
         self.note_new_copies(contents)
         values = [value for content in contents for value in (sent, content)]
-        expected = self.model.send(contents, score)
-        self.both(expected, lambda: counts(self.queue.ask(sending.send, {0: values})))
+        copies = self.new_copies(len(contents), carries)
+        named = zip(contents, copies, strict=False)
+        bodies = {0: [value for c, copy in named for value in (c, text_with(copy))]}
+        expected = self.model.send(contents, score, copies)
+        self.both(expected, lambda: counts(self.queue.ask(sending.send, {0: values}, bodies)))
+
+    def new_copies(self, how_many, carries):
+        """Bodies that no message has had before; none if the messages carry nothing."""
+        keyed = self.queue.definition.keyed
+        copies = []
+        for _ in range(how_many if keyed or carries else 0):
+            self.bodies_sent += 1
+            own = b"%d" % self.bodies_sent
+            headers = (("first", own), ("second", None)) if carries == "headers" else ()
+            expiry = Expiry(carries) if carries in list(Expiry) else Expiry.NEVER
+            copies.append(Copy(own if keyed else None, headers, expiry))
+        return copies
 
     @precondition(lambda self: self.model.dead)
     @rule(contents=distinct_contents, score=scores, only_dead=st.booleans())
@@ -235,6 +277,17 @@ class QueueHistory(RuleBasedStateMachine):
         self.server.command("ZADD", self.keys.retry(0), *words)
         self.model.retry |= {content: (left, second) for content, left in far.items()}
 
+    @precondition(lambda self: self.model.bodies)
+    @rule()
+    def time_passes_for_bodies(self):
+        """Of messages that wait."""
+        over = [c for c, copy in self.model.bodies.items() if copy.expiry == Expiry.LIVES]
+        for content in over:
+            copy = self.model.bodies[content] = replace(
+                self.model.bodies[content], expiry=Expiry.OVER
+            )
+            self.server.command("HSET", self.keys.bodies(0), content, text_with(copy))
+
     # -- consumers
 
     @precondition(lambda self: self.model.records)
@@ -261,9 +314,9 @@ class QueueHistory(RuleBasedStateMachine):
         self.queue.ask(claiming.pause, paused)
         self.model.paused = paused
 
-    def claim_next(self, consumer, sent, limit, lease, epoch, due_before, gives_back):
+    def claim_next(self, consumer, sent, carries, limit, lease, epoch, due_before, gives_back):
         if sent:  # there may be no other rule that sends
-            self.send_due(sent)
+            self.send_due(sent, carries)
         if gives_back:
             self.give_back_expired(consumer, due_before, epoch)
         self.seq[consumer] += 1
@@ -276,8 +329,8 @@ class QueueHistory(RuleBasedStateMachine):
         expected = self.model.plan(consumer, run, mark)
         self.both(expected, lambda: self.queue.ask(claiming.plan, [0], consumer, run, mark))
 
-    def send_due(self, contents):
-        self.send(contents, 1000)
+    def send_due(self, contents, carries):
+        self.send(contents, 1000, carries)
         self.let_pass(1400)
 
     @rule(
@@ -302,6 +355,8 @@ class QueueHistory(RuleBasedStateMachine):
     def claim_named(self, name, run, limit, lease, due_before, epoch, replay_only, plain=False):
         epoch = epoch if self.exclusive else None
         mark = "" if plain or replay_only else mark_of(*name[:2])
+        may_be_over = (Expiry.OVER, Expiry.TO_LIVE)
+        self.may_end |= {c for c, copy in self.model.bodies.items() if copy.expiry in may_be_over}
         expected = self.model.claim(name, run, limit, lease, due_before, epoch, replay_only, mark)
 
         def real():
@@ -314,19 +369,19 @@ class QueueHistory(RuleBasedStateMachine):
             )
             claims = self.queue.ask(claiming.claim, [ClaimRequest(0, name[2], limit)], terms)
             if name in self.model.records:  # else it was not made, and may be made without a mark
-                self.note_read(name, run, triples(claims[0]))
-            return triples(claims[0])
+                self.note_read(name, run, rows_of(claims[0]))
+            return rows_of(claims[0])
 
         self.both(expected, real)
 
     def note_read(self, name, run, got):
         """What was read: the same again for the same run, and never with more retries left."""
-        contents = {content for content, _, _ in got}
+        contents = {content for content, *_ in got}
         before = self.reads.setdefault((name, run), got)
         assert got == [read for read in before if read[0] in contents]
         self.reads[name, run] = got
         self.delivered.setdefault(name[0], {}).setdefault(name[1], set()).update(contents)
-        for content, _, left in got:
+        for content, _, left, _ in got:
             if left > self.lefts.get(content, 16):
                 assert content in self.renewed, "retries came back"
                 self.renewed.discard(content)
@@ -488,19 +543,33 @@ class QueueHistory(RuleBasedStateMachine):
         names = sorted(self.made)
         keys = self.claim_keys(names)
         reads = [("ZRANGE", key, 0, -1, "WITHSCORES") for key in keys]
-        replies = self.server.commands(
-            [*self.look_at, *reads, ("EXISTS", self.keys.part(0), self.keys.old_prepare(0))]
-        )
+        of_bodies = [self.keys.claim_bodies(0, text_of(name)) for name in names]
+        counts = [
+            ("EXISTS", self.keys.part(0), self.keys.old_prepare(0)),
+            ("EXISTS", *of_bodies, self.keys.part(0)),
+        ]
+        *replies, strange, bodies_of_claims = self.server.commands([*self.look_at, *reads, *counts])
         store, retry, dead = (scores_of(reply) for reply in replies[:3])
-        records, headers, stats = (hash_of(reply) for reply in replies[3:6])
-        in_claims = {
-            name: scores_of(reply) for name, reply in zip(names, replies[6:-1], strict=True)
-        }
-        assert replies[-1] == 0, "a key is left"
+        records, headers, stats, bodies, deaths = (hash_of(reply) for reply in replies[3:8])
+        in_claims = {name: scores_of(reply) for name, reply in zip(names, replies[8:], strict=True)}
+        assert strange == 0, "a key is left"
+        self.check_bodies(bodies, deaths, bodies_of_claims, store.keys() | retry.keys())
         held = self.check_claims(in_claims, records)
         self.check_promises(store, held, retry, dead, stats)
         self.check_model(store, held, retry, dead)
         self.check_books(records, headers)
+
+    def check_bodies(self, bodies, deaths, of_claims, waiting):
+        """Each message has the body that it should have, and no other is left."""
+        model = self.model
+        found = {content.encode(): copy_in(text) for content, text in bodies.items()}
+        assert found == model.bodies
+        assert found.keys() == waiting or not self.queue.definition.keyed
+        assert found.keys() <= waiting, "a body is left"
+        of_dead = {c.encode(): copy_in(Death.parse(text).body) for c, text in deaths.items()}
+        assert of_dead == {content: model.dead_bodies[content] for content in model.dead}
+        holding = {held.claim for held in model.prepare.values()}
+        assert of_claims == sum(model.records[name].with_bodies for name in holding)
 
     def check_promises(self, store, prepare, retry, dead, stats):
         """Section 1 of the protocol, from what was seen alone."""
@@ -511,7 +580,7 @@ class QueueHistory(RuleBasedStateMachine):
         self.sent_in_flight &= prepare.keys()
         assert store.keys() & prepare.keys() <= self.sent_in_flight, "a message is doubled"
         counted = {name: int(number) for name, number in stats.items()}
-        ends = sum(counted.get(name, 0) for name in ("merged", "committed", "cancelled", "dead"))
+        ends = sum(counted.get(name, 0) for name in ENDS)
         assert counted.get("accepted", 0) == ends + len(store) + len(prepare) + len(retry)
 
     def check_claims(self, in_claims, records):
@@ -556,10 +625,21 @@ class QueueHistory(RuleBasedStateMachine):
         # The fields that records.lua tells of, in that order.
         found = {claim_name(field): list(map(int, t.split())) for field, t in records.items()}
         assert found.keys() == model.records.keys()
-        for name, (version, made, run, deadline, sealed, _, *rest, arrivals) in found.items():
+        for name, (
+            version,
+            made,
+            run,
+            deadline,
+            sealed,
+            _,
+            *rest,
+            arrivals,
+            expired,
+        ) in found.items():
             of = model.records[name]
             assert (version, run, sealed) == (3, of.run, of.sealed)
             assert rest == [of.moved, of.max_retries, of.charged, of.replayed]
+            assert expired == of.has_expired
             assert deadline > 0
             assert made > 0
             assert arrivals >= 0
@@ -606,15 +686,39 @@ def counts(result):
 
 
 def settled(result):
-    return result.claimed, result.moved, result.committed
+    return result.claimed, result.moved, result.committed, result.expired
 
 
 def listed(claims):
     return sorted((claim.seq, claim.ordinal, claim.count) for claim in claims)
 
 
-def triples(claim):
-    return list(zip(claim.contents, claim.scores, claim.retries_left, strict=True))
+def rows_of(claim):
+    copies = list(map(copy_in, claim.bodies)) or [None] * len(claim.contents)
+    return list(zip(claim.contents, claim.scores, claim.retries_left, copies, strict=True))
+
+
+def text_with(copy):
+    """A body as Redis keeps it."""
+    times = {Expiry.LIVES: FAR_MS, Expiry.OVER: LONG_PAST_MS}
+    return Body(
+        payload=copy.payload,
+        headers=copy.headers,
+        expires_at_ms=times.get(copy.expiry),
+        time_to_live_ms=LONG_MS if copy.expiry == Expiry.TO_LIVE else None,
+    ).pack()
+
+
+def copy_in(text):
+    """A body that was found in Redis, in the words of the model; None for no body."""
+    if not text:
+        return None
+    body, expiry = Body.parse(text), Expiry.NEVER
+    if body.time_to_live_ms is not None:
+        expiry = Expiry.TO_LIVE
+    elif body.expires_at_ms is not None:
+        expiry = Expiry.LIVES if body.expires_at_ms > 10**12 else Expiry.OVER
+    return Copy(body.payload, body.headers, expiry)
 
 
 def runs_a_server():

@@ -10,7 +10,7 @@ from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty
 from rmq_spark.protocol import claiming
-from rmq_spark.topics.definition import Keys
+from rmq_spark.topics.keys import Keys
 
 from ..seeding import numbered
 from ..waiting import wait_until

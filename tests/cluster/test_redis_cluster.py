@@ -20,7 +20,7 @@ from rmq_spark.errors import (
 )
 from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import ClaimRequest
-from rmq_spark.topics.definition import Keys
+from rmq_spark.topics.keys import Keys
 
 from ..seeding import LONG_MS, numbered, open_run
 from ..waiting import wait_until

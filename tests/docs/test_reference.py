@@ -21,7 +21,7 @@ from rmq_spark.spark.options import (
     parse_sink_options,
     parse_source_options,
 )
-from rmq_spark.spark.schemas import SOURCE_SCHEMA, TABLE_SCHEMA
+from rmq_spark.spark.schemas import WHOLE_SOURCE_SCHEMA, WHOLE_TABLE_SCHEMA
 from rmq_spark.spark.sink.columns import COLUMNS
 from rmq_spark.spark.sink.operations import OPERATIONS
 from rmq_spark.spark.table.selection import parse_table_options
@@ -135,7 +135,7 @@ def test_the_settings_of_a_topic():
 
 @pytest.mark.parametrize(
     ("heading", "schema"),
-    [("Columns of the source", SOURCE_SCHEMA), ("Columns of a table", TABLE_SCHEMA)],
+    [("Columns of the source", WHOLE_SOURCE_SCHEMA), ("Columns of a table", WHOLE_TABLE_SCHEMA)],
 )
 def test_the_columns_that_are_read(heading, schema):
     assert [(plain(name), kind) for name, kind, _ in rows(heading)] == [

@@ -9,17 +9,20 @@ from enum import StrEnum
 from typing import Any
 
 from rmq_spark.client import TopicDefinition
+from rmq_spark.errors import Lost
 from rmq_spark.protocol import claiming, reading, returning, sending
+from rmq_spark.protocol.bodies import Body
 from rmq_spark.protocol.calls import Call, Read, Request
 from rmq_spark.protocol.claims import Claim, ClaimRequest, Rollback
 from rmq_spark.protocol.names import ClaimId, claim_name
 from rmq_spark.protocol.topic_queues import TopicQueues
-from rmq_spark.topics.definition import Keys
+from rmq_spark.topics.keys import Keys
 
-from .ghosts import Row
+from .ghosts import NO_BODY, Row
 
 LEASE_MS = 3_600_000
 WAIT_MS = 3_600_000
+EXPIRES_MS = 10**13  # what does not expire while anything is explored: in the year 2286
 # The calls whose answers somebody looks at.
 ANSWERED = ("claim", "replay", "renew", "release", "due", "commit", "leave", "give_back", "expire")
 UNNAMED = -1  # as claim.lua answers
@@ -70,6 +73,8 @@ class Action:
     knows: Knows = Knows.ALL
     times: int | None = None
     delayed: bool = False
+    payload: str = ""
+    expires: bool = False
 
     @property
     def claim(self) -> str:
@@ -80,17 +85,33 @@ class Action:
 # -- what senders and people call
 
 
-def send(content: str, score: int, *, slot: int = 0, times: int = 1) -> Action:
-    """score: as the send script takes it; of FixedTime, a delay is a negative one."""
+def send(
+    content: str,
+    score: int,
+    payload: str = "",
+    *,
+    slot: int = 0,
+    times: int = 1,
+    expires: bool = False,
+) -> Action:
+    """score: as the send script takes it; of FixedTime, a delay is a negative one.
+
+    payload: of a keyed topic, whose contents are keys; expires: whether it does so later.
+    """
     pairs = {slot: [score, content.encode()]}
+    body = Body(payload=payload.encode(), expires_at_ms=EXPIRES_MS if expires else None)
+    bodies = {slot: [content.encode(), body.pack()]} if payload else None
+    how = f" and payload {payload}" * (payload != "") + ", expires" * expires
     return Action(
-        f"send {content} with {score}",
+        f"send {content} with {score}{how}",
         "send",
-        lambda queues, _: sending.send(queues, pairs),
+        lambda queues, _: sending.send(queues, pairs, bodies),
         slot=slot,
         contents=frozenset({content}),
         times=times,
         delayed=score < 0,
+        payload=payload,
+        expires=expires,
     )
 
 
@@ -199,10 +220,11 @@ def claim(
         others = [name for name in named if name != own]
 
         def read(replies: list[Any]) -> Claim | Unnamed:
-            reply, rows = replies
+            reply, bodies, rows, hashes = replies
             if reply[0] == UNNAMED:
                 return Unnamed(names_in(reply[1:]))
-            return claiming.claim_of(queues, request, terms, reply, rows)
+            made = claiming.claim_of(queues, request, terms, reply, rows)
+            return with_bodies(queues, made, bodies, hashes)
 
         return Request(claiming.claim_calls(queues, request, terms, others), read)
 
@@ -219,6 +241,22 @@ def claim(
         mark=mark,
         knows=knows,
     )
+
+
+def with_bodies(
+    queues: TopicQueues, made: Claim, bodies: list[Any], hashes: dict[str, Any]
+) -> Claim:
+    """The claim as its reader gets it. hashes: of bodies, by key; read when the claim was made."""
+    conversation = reading.with_bodies(queues, made, bodies, 0)
+    try:
+        request = next(conversation)
+        [(_, key)] = request.calls
+        conversation.send(request.parse([hashes[key]]))
+    except StopIteration as read:
+        return read.value
+    except Lost:
+        return made
+    raise AssertionError("reading the bodies of a claim takes one more call at most")
 
 
 def due(caller: str, *, slot: int = 0, epoch: int | None = None) -> Action:
@@ -255,7 +293,7 @@ def commit(caller: str, seq: int, *, slot: int = 0, knows: Knows = Knows.ALL) ->
         "commit",
         lambda queues, named: Request(
             [claiming.commit_call(queues, slot, args, named)],
-            lambda replies: names_in(replies[0][5:]),
+            lambda replies: names_in(replies[0][6:]),
         ),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
         knows=knows,
@@ -369,14 +407,22 @@ class Calls:
         calls = self._request(action, holding).calls
         return calls if is_whole(action, calls) else [calls[action.slot]]
 
-    def answer(self, action: Action, holding: tuple[str, ...], replies: list[Any]) -> Any:
+    def answer(
+        self,
+        action: Action,
+        holding: tuple[str, ...],
+        replies: list[Any],
+        hashes: dict[str, Any],
+    ) -> Any:
         """The replies to these as the caller gets them; of a claim, its messages as rows.
 
-        Of calls whose answers nobody looks at, the reply.
+        Of calls whose answers nobody looks at, the reply. hashes: of bodies, by key.
         """
         if action.kind not in ANSWERED:
             return replies[0]
         request = self._request(action, holding)
+        if action.kind == "claim":
+            replies = [*replies, hashes]
         if not is_whole(action, request.calls):
             slots = range(len(request.calls))
             replies = [replies[0] if slot == action.slot else [] for slot in slots]
@@ -390,13 +436,15 @@ class Calls:
         return self._requests[which]
 
     def _rows(self, claim: Claim) -> tuple[Row, ...]:
+        topic = self._queues.definition
         return tuple(
             (
-                message.content.decode(),
+                message.name.decode(),
                 message.due_time_ms or message.priority,
                 message.retries_left,
+                (message.content or NO_BODY).decode() if topic.keyed else None,
             )
-            for message in claim.messages(self._queues.definition.type)
+            for message in claim.messages(topic)
         )
 
 

@@ -20,8 +20,8 @@ from rmq_spark.transport.server import FIRST_WITH_FLAGS, Server
 
 from .calls import Action, Calls, Unnamed
 from .ghosts import Ghost, after, forgotten
-from .promises import OF_REFUSALS, PROMISES, Step
-from .slot_state import FAR, KINDS, Slot, fallen_back, slot_of, values_of, view_of
+from .promises import OF_BODIES, OF_REFUSALS, PROMISES, Step
+from .slot_state import FAR, KINDS, Slot, expired, fallen_back, slot_of, values_of, view_of
 from .worlds import World
 
 STATES_AT_ONCE = 32
@@ -99,11 +99,18 @@ class Explorer:
         self.prefix = prefix
         self.names = [world.claims(slot) for slot in range(world.slots)]
         self.calls = Calls(world.topic, prefix, self.names)
-        keys = self.calls.keys
-        self.keys = [
+        keys, self.keyed = self.calls.keys, world.topic.keyed
+        before_bodies = [
             [*(getattr(keys, kind)(s) for kind in KINDS), *keys.claims_of(s, names)]
             for s, names in enumerate(self.names)
         ]
+        self.bodies = [
+            [keys.bodies(s), *(keys.claim_bodies(s, name) for name in names)] if self.keyed else []
+            for s, names in enumerate(self.names)
+        ]
+        self.before_bodies = list(map(len, before_bodies))
+        self.keys = [a + b for a, b in zip(before_bodies, self.bodies, strict=True)]
+        self.promises = PROMISES + OF_BODIES * self.keyed
         self.came_from: dict[State, tuple[State, str] | None] = {}
         self.tally = Tally(
             world.name,
@@ -191,16 +198,26 @@ class Explorer:
             _, *answers, dump = (next(replies) for _ in of_step)
             names = self.names[action.slot]
             after = slot_of(dump, names, self.world.turns, self.server.id)
-            yield state, action, self.leads_to(state, self.step(state, action, answers, after))
+            bodies = self.bodies[action.slot]
+            hashes = dict(zip(bodies, dump[-1 - len(bodies) : -1], strict=True))
+            step = self.step(state, action, answers, after, hashes)
+            yield state, action, self.leads_to(state, step)
 
     def calls_of(self, state: State, action: Action, now_ms: int) -> Iterator[Call | Read]:
         slot, keys = state.slots[action.slot], self.keys[action.slot]
-        values = values_of(slot, self.names[action.slot], now_ms, self.server.id)
+        values = values_of(slot, self.names[action.slot], now_ms, self.server.id, self.keyed)
         yield Call("restore", keys, values)
         yield from self.calls.of(action, view_of(slot).holding)
-        yield Call("dump", keys, ())
+        yield Call("dump", keys, [self.before_bodies[action.slot]])
 
-    def step(self, state: State, action: Action, replies: list[Any], slot: Slot) -> Step:
+    def step(
+        self,
+        state: State,
+        action: Action,
+        replies: list[Any],
+        slot: Slot,
+        hashes: dict[str, Any],
+    ) -> Step:
         before, reply = view_of(state.slots[action.slot]), replies[0]
         step = Step(
             action,
@@ -208,19 +225,17 @@ class Explorer:
             after=view_of(slot),
             ghost=state.ghosts[action.slot],
             named=frozenset(self.calls.named(action, before.holding)),
-            max_retries=self.world.topic.max_retries,
-            exclusive=self.world.topic.exclusive,
-            descending=self.world.topic.type.descending,
+            topic=self.world.topic,
         )
         if isinstance(reply, redis.ResponseError):
             step.error = str(reply).split(" ")[0]
         else:
-            step.answer = self.calls.answer(action, before.holding, replies)
+            step.answer = self.calls.answer(action, before.holding, replies, hashes)
             if isinstance(step.answer, Unnamed):
                 step.unnamed = step.answer.names
             elif action.kind == "claim":
                 step.forgotten, step.paused = reply[1] == PLAN_FORGOTTEN, reply[1] == TOPIC_PAUSED
-        of = OF_REFUSALS if step.error else PROMISES
+        of = OF_REFUSALS if step.error else self.promises
         broken = next((promise for promise in of if not promise(step)), None)
         if broken:
             raise PromiseBroken(broken, self.report(broken.__doc__, state, step, reply))
@@ -282,3 +297,14 @@ def times_of(slot: Slot) -> Iterator[tuple[str, Slot]]:
     if any(score == FAR for _, score in slot.store):
         due = tuple((content, DUE if score == FAR else score) for content, score in slot.store)
         yield "what is stored becomes due", slot._replace(store=due)
+    copies = [*slot.bodies, *(copy for _, bodies in slot.claim_bodies for copy in bodies)]
+    if any(copy and copy.expires == FAR for _, copy in copies):
+        in_claims = tuple((name, expired(bodies)) for name, bodies in slot.claim_bodies)
+        yield (
+            "what can expire does",
+            slot._replace(
+                bodies=expired(slot.bodies),
+                claim_bodies=in_claims,
+                dead_bodies=expired(slot.dead_bodies),
+            ),
+        )

@@ -10,8 +10,9 @@ from typing import Any
 
 # The calls by which a slot comes to know of a run.
 RAISING = ("plan", "claim", "replay", "commit", "renew", "release", "leave")
-# Content, score in the store, or None on a retry, and retries left.
-Row = tuple[str, int | None, int]
+# Content, score in the store, or None on a retry, retries left, and the payload in keyed topics.
+Row = tuple[str, int | None, int, str | None]
+NO_BODY = b"no body"  # in place of a payload
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Ghost:
     what its replay listed that it has not read yet. epoch: the highest that made a claim. plans:
     the mark of each consumer's last plan, as far as the server cannot have forgotten it, and unless
     a pause has ended it. paused: whether the slot is.
+    Of keyed topics: sent: each content, and its payloads in the order in which they came to wait
+    last. given: each content, and the payload that a new claim gave last.
     """
 
     newest: tuple = ()
@@ -33,11 +36,13 @@ class Ghost:
     epoch: int = 0
     plans: tuple = ()
     paused: bool = False
+    sent: tuple = ()
+    given: tuple = ()
 
     @cached_property
     def _hash(self) -> int:
         seen = (self.newest, self.done, self.made, self.read, self.listed, self.epoch, self.plans)
-        return hash((*seen, self.paused))
+        return hash((*seen, self.paused, self.sent, self.given))
 
     def __hash__(self) -> int:
         return self._hash
@@ -61,6 +66,14 @@ class Ghost:
     @cached_property
     def unread(self) -> dict[tuple[str, int], frozenset[str]]:
         return dict(self.listed)
+
+    @cached_property
+    def payloads(self) -> dict[str, tuple[str, ...]]:
+        return dict(self.sent)
+
+    @cached_property
+    def last_given(self) -> dict[str, str]:
+        return dict(self.given)
 
     def latest(self, consumer: str) -> tuple[int, int]:
         """Batch and number of the last claim that a consumer made."""
@@ -88,6 +101,11 @@ def after(step: Any) -> Ghost:
     if by.kind == "leave":  # what was claimed is over
         last = max(by.seq, ghost.latest(by.consumer)[0])
         changes["done"] = raised(ghost.settled, by.consumer, last)
+    if step.brings:
+        changes["sent"] = sent_after(step)
+    if step.makes_a_claim and step.keyed:
+        given = {content: payload for content, _, _, payload in step.answer}
+        changes["given"] = tuple(sorted({**ghost.last_given, **given}.items()))
     if by.kind in ("claim", "replay"):
         changes["listed"] = listed_after(step)
     if by.kind == "claim":
@@ -96,6 +114,14 @@ def after(step: Any) -> Ghost:
         changes["epoch"] = max(ghost.epoch, by.epoch or 0)
     changes["read"] = reads_after(step)
     return replace(ghost, **changes)
+
+
+def sent_after(step: Any) -> tuple:
+    """What it brings comes last."""
+    sent = dict(step.ghost.payloads)
+    for content, copy in step.brings.items():
+        sent[content] = (*(p for p in sent.get(content, ()) if p != copy.payload), copy.payload)
+    return tuple(sorted(sent.items()))
 
 
 def found_nothing(step: Any) -> bool:

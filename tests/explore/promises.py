@@ -4,11 +4,16 @@ None of this knows how a script works. Each function is one promise, its docstri
 that is printed when a step breaks it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from .ghosts import Ghost
-from .slot_state import FAR, MOST_RETRIES, Held, View
+from rmq_spark.client import TopicDefinition
+from rmq_spark.topics.definition import BURY, KEEP_FIRST
+
+from .ghosts import Ghost, Row
+from .slot_state import FAR, MOST_RETRIES, Copy, Held, View
 
 SENDING = ("send", "requeue")
 OF_A_RUN = ("plan", "claim", "replay", "commit", "renew", "release", "leave", "unread")
@@ -28,9 +33,7 @@ class Step:
     after: View
     ghost: Ghost
     named: frozenset[str]
-    max_retries: int
-    exclusive: bool
-    descending: bool
+    topic: TopicDefinition
     error: str = ""
     answer: Any = None
     unnamed: frozenset[str] | None = None
@@ -68,6 +71,49 @@ class Step:
     def reads_again(self) -> bool:
         return self.done("claim") and self.action.claim in self.before.claims
 
+    @property
+    def max_retries(self) -> int:
+        return self.topic.max_retries
+
+    @property
+    def exclusive(self) -> bool:
+        return self.topic.exclusive
+
+    @property
+    def descending(self) -> bool:
+        return self.topic.type.descending
+
+    @property
+    def keyed(self) -> bool:
+        return self.topic.keyed
+
+    @cached_property
+    def brings(self) -> dict[str, Copy]:
+        """The bodies that a send or a requeue brings to wait, by content.
+
+        A requeue gives way to what waits, and so does a send where the first payload stays. Beside
+        a message in flight, a requeue counts as a new send: its payload is then the newest one.
+        """
+        by, before = self.action, self.before
+        if not self.keyed or not self.done(*SENDING):
+            return {}
+        if by.kind == "requeue":
+            return {
+                content: before.dead_bodies[content]._replace(expires=None)
+                for content in by.contents & before.dead_bodies.keys() - before.waiting
+            }
+        merged = before.waiting if self.topic.payload == KEEP_FIRST else set()
+        copy = Copy(by.payload, FAR if by.expires else None)
+        return dict.fromkeys(by.contents - merged, copy)
+
+    @cached_property
+    def expired(self) -> set[str]:
+        """The contents that a new claim found expired."""
+        if not (self.keyed and self.makes_a_claim):
+            return set()
+        over = {c for c, copy in self.before.bodies.items() if copy and copy.is_over}
+        return over - self.after.waiting
+
     def deliveries(self, view: View, content: str) -> int:
         """How often a message may be delivered from now on, that of the newest copy."""
         copies = [view.retry[content][0]] if content in view.retry else [0]
@@ -92,7 +138,7 @@ def nothing_waiting_is_lost(step: Step) -> bool:
     """What waits in store or retry queue stays, unless it is claimed or cancelled."""
     may = step.action.contents if step.done("cancel") else set()
     if step.makes_a_claim:
-        may = step.after.held(step.action.claim).keys()
+        may = step.after.held(step.action.claim).keys() | step.expired
     return step.before.waiting - step.after.waiting <= may
 
 
@@ -129,13 +175,13 @@ def the_dead_tell_why(step: Step) -> bool:
 
 
 def only_the_spent_are_buried(step: Step) -> bool:
-    """A message is buried when its last delivery failed, and by no replay."""
+    """A message is buried when its last delivery failed, and by no replay; or when it expires."""
     held = {content: step.before.prepare.get(content) for content in step.after.dead}
     return all(
         held[content] is not None
         and is_spent(step, held[content])
         and not still_holds(step, content, held[content])
-        for content in step.after.dead - step.before.dead
+        for content in step.after.dead - step.before.dead - step.expired
     )
 
 
@@ -298,7 +344,7 @@ def readers_get_what_is_held(step: Step) -> bool:
     """A claim returns exactly what it holds from then on, in order, with the retries left."""
     if not step.done("claim") or step.unnamed is not None:
         return True
-    got = [(content, left) for content, _, left in step.answer]
+    got = [(content, left) for content, _, left, _ in step.answer]
     held = list(step.after.held(step.action.claim).items())
     return got == (held[::-1] if step.descending else held)
 
@@ -311,14 +357,18 @@ def reads_are_equal(step: Step) -> bool:
     again = step.answer
     if run == step.action.run:
         return again == rows
-    return [row[:2] for row in again] == [row[:2] for row in rows]
+    return without_retries(again) == without_retries(rows)
+
+
+def without_retries(rows: Sequence[Row]) -> list[tuple]:
+    return [(content, score, payload) for content, score, _, payload in rows]
 
 
 def order_is_kept(step: Step) -> bool:
     """Retries come first, or last in a Priority topic; the others in order of their scores."""
     if not step.makes_a_claim:
         return True
-    scores = [score or 0 for _, score, _ in step.answer]  # None on a retry
+    scores = [score or 0 for _, score, _, _ in step.answer]  # None on a retry
     return scores == sorted(scores, reverse=step.descending)
 
 
@@ -464,9 +514,12 @@ def expected_lease(step: Step, name: str) -> bool:
 
 
 def what_is_due_is_taken(step: Step) -> bool:
-    """A claim that had room has left nothing that is due and that nobody holds."""
+    """A claim that had room has left nothing that is due and that nobody holds.
+
+    What had expired has taken room.
+    """
     by = step.action
-    if not step.makes_a_claim or len(step.after.held(by.claim)) == by.limit:
+    if not step.makes_a_claim or len(step.after.held(by.claim)) + len(step.expired) == by.limit:
         return True
     # In an exclusive slot, what others have left is given back first, by whoever plans.
     others = any(not name.startswith(f"{by.consumer}:") for name in step.before.holding)
@@ -498,6 +551,130 @@ def any_waits(view: View) -> bool:
     ) or any(not waits for _, waits in view.retry.values())
 
 
+# -- of keyed topics
+
+
+def each_has_its_body(step: Step) -> bool:
+    """Each message that waits has one body, each claim those of its messages; no other is left."""
+    view = step.after
+    return (
+        view.bodies.keys() == view.waiting
+        and view.claim_bodies.keys() == set(view.holding)
+        and all(view.held(name).keys() <= view.claim_bodies[name].keys() for name in view.holding)
+        and view.dead_bodies.keys() == view.dead
+        and None not in view.bodies.values()
+        and None not in view.dead_bodies.values()
+        and all(None not in bodies.values() for bodies in view.claim_bodies.values())
+    )
+
+
+def the_newer_body_stays(step: Step) -> bool:
+    """A message that waits has the body that was sent last, or the one that came back with it.
+
+    Where the topic keeps the first payload, a send changes no message that waits.
+    """
+    return all(copy == expected_body(step, c) for c, copy in step.after.bodies.items())
+
+
+def expected_body(step: Step, content: str) -> Copy | None:
+    if content in step.brings:
+        return step.brings[content]
+    if content in step.before.bodies:
+        return step.before.bodies[content]
+    return step.before.held_body(content) if content in step.before.prepare else None
+
+
+def bodies_go_with_their_messages(step: Step) -> bool:
+    """A claim keeps the bodies that its messages had in the store, a dead message that it had."""
+    before, after = step.before, step.after
+    in_claims = all(
+        after.held_body(content)
+        == (before.held_body(content) if held.claim in before.claims else before.bodies[content])
+        for content, held in after.prepare.items()
+    )
+    return in_claims and all(
+        copy == dead_body(step, content) for content, copy in after.dead_bodies.items()
+    )
+
+
+def dead_body(step: Step, content: str) -> Copy | None:
+    before = step.before
+    if content in step.expired:
+        return before.bodies[content]
+    held = before.prepare.get(content)
+    if held and not still_holds(step, content, held) and not step.settles(held.claim):
+        return before.held_body(content) if is_spent(step, held) else before.dead_bodies[content]
+    return before.dead_bodies.get(content)
+
+
+def readers_get_the_payloads(step: Step) -> bool:
+    """A claim hands out each message with its own payload."""
+    return not (step.done("claim") and step.unnamed is None) or all(
+        step.after.claim_bodies[step.action.claim][content].payload == payload
+        for content, _, _, payload in step.answer
+    )
+
+
+def the_newest_payload_is_never_lost(step: Step) -> bool:
+    """What came last is there until it is committed, cancelled or expired, or a newer one comes."""
+    return all(
+        newest in payloads_of(step.after, content)
+        or newest not in payloads_of(step.before, content)
+        or may_end(step, content)
+        for content, (*_, newest) in step.ghost.sent
+        if content not in step.brings
+    ) and all(
+        copy.payload in payloads_of(step.after, content) for content, copy in step.brings.items()
+    )
+
+
+def payloads_of(view: View, content: str) -> set[str]:
+    return {copy.payload for copy in view.copies(content) if copy}
+
+
+def may_end(step: Step, content: str) -> bool:
+    held = step.before.prepare.get(content)
+    return (
+        content in step.expired
+        or (step.done("cancel") and content in step.action.contents)
+        or (held is not None and step.settles(held.claim))
+    )
+
+
+def no_older_payload_overtakes(step: Step) -> bool:
+    """After a payload of a key, a new claim gives no older one."""
+    if not step.makes_a_claim:
+        return True
+    ranks = {c: payloads.index for c, payloads in step.ghost.payloads.items()}
+    last = step.ghost.last_given
+    return all(
+        payload in step.ghost.payloads[content]
+        and ranks[content](payload) >= ranks[content](last.get(content, payload))
+        for content, _, _, payload in step.answer
+    )
+
+
+def what_has_expired_is_not_given(step: Step) -> bool:
+    """A new claim gives nothing that has expired; where the topic says so, that is buried."""
+    if not step.makes_a_claim:
+        return True
+    given = step.after.claim_bodies.get(step.action.claim, {})
+    if any(copy.is_over for copy in given.values()):
+        return False
+    died = step.after.dead - step.before.dead
+    buried = all(step.after.dead_bodies.get(c) == step.before.bodies[c] for c in step.expired)
+    return buried if step.topic.on_expiry == BURY else not died
+
+
+OF_BODIES = (
+    readers_get_the_payloads,
+    the_newest_payload_is_never_lost,
+    no_older_payload_overtakes,
+    each_has_its_body,
+    the_newer_body_stays,
+    bodies_go_with_their_messages,
+    what_has_expired_is_not_given,
+)
 OF_REFUSALS = (
     refused_calls_change_nothing,
     older_runs_take_nothing,

@@ -5,8 +5,12 @@ out, and how many retries it moved. Of the counters, only what a script reads is
 they balance.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
+
+from rmq_spark.protocol.bodies import Body, bodies_by_content
+from rmq_spark.protocol.pages import Death
 
 MOST_RETRIES = 16
 FAR = float("inf")
@@ -14,8 +18,9 @@ NO_PLAN = "-"
 ELSEWHERE = "elsewhere"  # a server that no real one is
 FAR_MS = 3_600_000  # from now: no call takes that long
 LONG_PAST_MS = 1
-ENDS = ("merged", "committed", "cancelled", "dead")
-# The keys of a slot, in the order of restore.lua and dump.lua; behind them those of the claims.
+ENDS = ("merged", "committed", "cancelled", "dead", "expired")
+# The keys of a slot, in the order of restore.lua and dump.lua; behind them those of the claims, and
+# in a keyed topic the hash of bodies and those of the claims' bodies.
 KINDS = ("store", "retry", "dead", "part", "deaths", "claims", "consumers", "stats")
 # A record's fields, as records.lua writes them.
 VERSION, MADE, RUN, DEADLINE, SEALED, HELD, MOVED, MAX_RETRIES, CHARGED, REPLAYED, ARRIVALS = range(
@@ -55,6 +60,20 @@ class Header(NamedTuple):
     here: bool = False
 
 
+class Copy(NamedTuple):
+    """What a copy of a keyed message carries.
+
+    expires: FAR, or LONG_PAST_MS if that is over, or None if it does not expire.
+    """
+
+    payload: str
+    expires: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.expires == LONG_PAST_MS
+
+
 class Slot(NamedTuple):
     """Everything in a slot, sorted."""
 
@@ -70,6 +89,10 @@ class Slot(NamedTuple):
     turn: int = 0  # whether the number of messages claimed so far is odd
     balance: int = 0  # accepted, less what has ended and what is held
     paused: bool = False
+    # of keyed topics; a Copy is None if the body is missing
+    bodies: tuple = ()  # content, Copy; of waiting messages
+    claim_bodies: tuple = ()  # name, its content and Copy in the order of the hash
+    dead_bodies: tuple = ()  # content, Copy
 
 
 class Held(NamedTuple):
@@ -104,6 +127,19 @@ class View:
             name for name, record in slot.claims if record.held and not record.latest
         )
 
+        self.bodies: dict[str, Copy] = dict(slot.bodies)
+        self.claim_bodies = {name: dict(bodies) for name, bodies in slot.claim_bodies}
+        self.dead_bodies: dict[str, Copy] = dict(slot.dead_bodies)
+
+    def held_body(self, content: str) -> Copy | None:
+        """The body of a message in flight."""
+        return self.claim_bodies.get(self.prepare[content].claim, {}).get(content)
+
+    def copies(self, content: str) -> set[Copy | None]:
+        """The bodies of all copies of a message, dead ones as well."""
+        found = {self.bodies.get(content), self.dead_bodies.get(content)}
+        return found | ({self.held_body(content)} if content in self.prepare else set())
+
     def held(self, name: str) -> dict[str, int]:
         """The contents that a claim holds, by their scores, and their retries left."""
         return self._held.get(name, {})
@@ -123,7 +159,9 @@ def view_of(slot: Slot) -> View:
 
 
 @lru_cache(maxsize=256)  # a slot is put back for many calls in turn
-def values_of(slot: Slot, names: tuple[str, ...], now_ms: int, server_id: str) -> list:
+def values_of(
+    slot: Slot, names: tuple[str, ...], now_ms: int, server_id: str, keyed: bool = False
+) -> list:
     """The arguments of restore.lua. names: the claims whose keys there are."""
     far = now_ms + FAR_MS
     headers = [
@@ -135,7 +173,7 @@ def values_of(slot: Slot, names: tuple[str, ...], now_ms: int, server_id: str) -
     in_flight = [message for _, messages in slot.held for message in messages]
     # One more, which was committed: 0 is what a claim notes since which messages have arrived.
     accepted = 1 + len(slot.store) + len(slot.retry) + len(in_flight)
-    held = dict(slot.held)
+    held, bodies_of_dead = dict(slot.held), dict(slot.dead_bodies)
     parts = [
         scored(slot.store, far),
         [
@@ -145,13 +183,49 @@ def values_of(slot: Slot, names: tuple[str, ...], now_ms: int, server_id: str) -
         ],
         [v for c in slot.dead for v in (LONG_PAST_MS, c)],
         scored(slot.part, far),
-        [v for c in slot.dead for v in (c, "a ")],
+        [v for c in slot.dead for v in (c, b"a 0 " + packed(bodies_of_dead.get(c), far))],
         [v for name, record in slot.claims for v in (name, text_of(record, far, accepted))],
         headers,
         ["accepted", accepted, "committed", 1, "claimed", slot.turn],
         *(scored(held.get(name, ()), far) for name in names),
     ]
-    return [value for part in parts for value in (len(part), *part)]
+    before_bodies = len(parts)
+    if keyed:
+        in_claims = dict(slot.claim_bodies)
+        parts.append([v for content, copy in slot.bodies for v in (content, packed(copy, far))])
+        parts += [hash_of_bodies(in_claims.get(name, ()), far) for name in names]
+    return [before_bodies, *(value for part in parts for value in (len(part), *part))]
+
+
+def packed(copy: Copy | None, far: int) -> bytes:
+    if copy is None:
+        return b""
+    expires = far if copy.expires == FAR else copy.expires
+    return Body(
+        payload=copy.payload.encode(), expires_at_ms=None if expires is None else int(expires)
+    ).pack()
+
+
+def copy_of(text: bytes, now_ms: int) -> Copy | None:
+    body = Body.parse(text)
+    if body.payload is None:
+        return None
+    expires = body.expires_at_ms
+    if expires is not None:
+        expires = FAR if expires > now_ms else LONG_PAST_MS
+    return Copy(body.payload.decode(), expires)
+
+
+def hash_of_bodies(bodies: tuple, far: int) -> list:
+    """The hash of a claim's bodies, as claim_bodies.lua writes it."""
+    if not bodies:
+        return []
+    texts = [packed(copy, far) for _, copy in bodies]
+    return ["b0", part_of(texts), "c0", part_of([content.encode() for content, _ in bodies])]
+
+
+def part_of(texts: Sequence[bytes]) -> bytes:
+    return ",".join(str(len(text)) for text in texts).encode() + b"\n" + b"".join(texts)
 
 
 def scored(messages: tuple, far: int) -> list:
@@ -162,7 +236,7 @@ def text_of(record: Record, far: int, accepted: int) -> str:
     deadline = far if record.live else LONG_PAST_MS
     arrivals = accepted if record.latest else 0
     fields = (3, LONG_PAST_MS, record.run, deadline, record.sealed, record.held, 0)
-    fields += (record.max_retries, record.charged, record.replayed, arrivals)
+    fields += (record.max_retries, record.charged, record.replayed, arrivals, 0)
     return " ".join(map(str, fields))
 
 
@@ -199,7 +273,8 @@ def fallen_back(slot: Slot) -> Slot:
 def slot_of(dump: list, names: tuple[str, ...], turns: bool, server_id: str) -> Slot:
     """What dump.lua returned. names: the claims whose keys there may be."""
     *found, time = dump
-    store, retry, dead, part, deaths, claims, consumers, stats, *messages = map(pairs, found)
+    store, retry, dead, part, deaths, claims, consumers, stats, *others = map(pairs, found)
+    messages, of_bodies = others[: len(names)], others[len(names) :]
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     known = {name.decode(): text for name, text in consumers}
     epoch, paused = int(known.pop("@epoch", 0)), known.pop("@paused", None) is not None
@@ -228,6 +303,35 @@ def slot_of(dump: list, names: tuple[str, ...], turns: bool, server_id: str) -> 
         turn=counted.get("claimed", 0) % 2 if turns else 0,
         balance=counted.get("accepted", 0) - sum(counted.get(end, 0) for end in ENDS) - held_now,
         paused=paused,
+        **(bodies_in(of_bodies, deaths, names, now_ms) if of_bodies else {}),
+    )
+
+
+def bodies_in(hashes: list, deaths: list, names: tuple[str, ...], now_ms: int) -> dict[str, tuple]:
+    """The fields of a keyed slot. hashes: that of the bodies, and those of the claims' bodies."""
+    waiting, *of_claims = hashes
+    return {
+        "bodies": tuple(sorted(copies_of(dict(waiting), now_ms))),
+        "claim_bodies": tuple(
+            (name, tuple(copies_of(bodies_by_content(dict(fields)), now_ms)))
+            for name, fields in zip(names, of_claims, strict=True)
+            if fields
+        ),
+        "dead_bodies": tuple(
+            sorted(copies_of({c: Death.parse(text).body for c, text in deaths}, now_ms))
+        ),
+    }
+
+
+def copies_of(bodies: Mapping[bytes, bytes], now_ms: int) -> Iterable[tuple[str, Copy | None]]:
+    return ((content.decode(), copy_of(text, now_ms)) for content, text in bodies.items())
+
+
+def expired(bodies: tuple) -> tuple:
+    """The same bodies, when all times to live are over."""
+    return tuple(
+        (content, copy._replace(expires=LONG_PAST_MS) if copy and copy.expires else copy)
+        for content, copy in bodies
     )
 
 

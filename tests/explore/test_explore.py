@@ -8,8 +8,8 @@ from rmq_spark.protocol import scripts
 from rmq_spark.protocol.calls import Call
 
 from .explorer import ExploredServer, Explorer, PromiseBroken
-from .slot_state import FAR, Header, Record, Slot, slot_of, values_of, view_of
-from .worlds import WORLDS
+from .slot_state import FAR, Copy, Header, Record, Slot, slot_of, values_of, view_of
+from .worlds import KEYED, WORLDS
 
 # A world that has lost most of its calls would keep every promise.
 STEPS_AT_LEAST = 1000
@@ -58,14 +58,36 @@ def test_a_slot_that_is_put_back_reads_the_same(explored_server, explore):
         paused=True,
     )
     explorer = explore(WORLDS[0])
-    [keys], [names] = explorer.keys, explorer.names
-    assert "b:2:0" in names  # no claim in this slot
-    values = values_of(slot, names, explored_server.now_ms(), explored_server.id)
-    dump = explored_server.replies([Call("restore", keys, values), Call("dump", keys, ())])[1]
-    explored_server.command("UNLINK", *keys)
-    assert slot_of(dump, names, turns=True, server_id=explored_server.id) == slot
+    assert "b:2:0" in explorer.names[0]  # no claim in this slot
+    assert put_back_and_read(explored_server, explorer, slot) == slot
     assert list(view_of(slot).held("a:1:0").items()) == [("y", 0), ("v", 0), ("t", 0)]
     assert view_of(slot).held("b:1:0") == {"x": 16}
+
+
+def test_a_keyed_slot_that_is_put_back_reads_the_same(explored_server, explore):
+    slot = Slot(
+        store=(("v", 1000),),
+        retry=(("z", 1, True),),
+        dead=("x", "y"),
+        claims=(("a:1:0", Record(1, True, sealed=3, held=1, max_retries=1)),),
+        held=(("a:1:0", (("x", 1000),)),),
+        bodies=(("v", Copy("1")), ("z", Copy("a 2\n,", FAR))),
+        claim_bodies=(("a:1:0", (("v", Copy("2", 1)), ("x", Copy("")), ("z", Copy("1", FAR)))),),
+        dead_bodies=(("x", Copy("3", FAR)), ("y", None)),
+    )
+    assert put_back_and_read(explored_server, explore(KEYED), slot) == slot
+    view = view_of(slot)
+    assert view.held_body("x") == Copy("")
+    assert view.copies("x") == {None, Copy(""), Copy("3", FAR)}
+
+
+def put_back_and_read(server, explorer, slot):
+    [keys], [names], [before_bodies] = explorer.keys, explorer.names, explorer.before_bodies
+    values = values_of(slot, names, server.now_ms(), server.id, explorer.keyed)
+    calls = [Call("restore", keys, values), Call("dump", keys, [before_bodies])]
+    dump = server.replies(calls)[1]
+    server.command("UNLINK", *keys)
+    return slot_of(dump, names, turns=True, server_id=server.id)
 
 
 def test_a_key_of_which_nobody_was_told_is_found(explored_server, explore):

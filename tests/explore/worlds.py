@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq_spark.client import TopicDefinition, TopicType
+from rmq_spark.topics.definition import BURY, KEEP_FIRST
 
 from .calls import (
     WAIT_MS,
@@ -43,6 +44,15 @@ def like_spark(state: Any, by: Action) -> bool:
         return True
     caller = (by.consumer, by.run)
     return all(ghost.unread.get(caller) == frozenset() for ghost in state.ghosts)
+
+
+def with_payloads_in_order(state: Any, by: Action) -> bool:
+    """Like Spark; and the payloads x1, x2, ... of a key x are sent in their order."""
+    if by.kind == "send":
+        begin = f"send {min(by.contents)} "
+        before = sum(text.startswith(begin) for text, _ in state.called)
+        return before >= int(by.payload[1:]) - 1
+    return like_spark(state, by)
 
 
 def like_a_plain_consumer(state: Any, by: Action) -> bool:
@@ -386,4 +396,73 @@ PAUSING = World(
     small_depth=4,
 )
 
-WORLDS = (RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN, FORGETTING, PAUSING)
+KEYED = World(
+    "keyed",
+    topic(TopicType.FIXED_TIME, max_retries=1, keyed=True, on_expiry=BURY),
+    begin=("send x with 1000 and payload x1", "send y with 2000 and payload y1"),
+    actions=(
+        send("x", 1000, "x1"),
+        send("y", 2000, "y1"),
+        send("x", 1000, "x2"),
+        send("x", 1000, "x3", expires=True),
+        cancel("x"),
+        requeue("x", 3000),
+        claim("a1", 1),
+        claim("a1", 2),
+        claim("a2", 1),
+        claim("b1", 1),
+        replay("a2", 2),
+        commit("a1", 1),
+        commit("a2", 1),
+        commit("b1", 1),
+        give_back("a:1:0"),
+        give_back("b:1:0"),
+        release("a1"),
+        unread("a1", 1),
+        rollback("a1", 1, "x"),
+        rollback("a1", 1, "x", wait=True),
+        rollback("a1", 1, "y"),
+        rollback("a1", 2, "x"),
+        rollback("b1", 1, "x"),
+    ),
+    depth=6,
+    small_depth=3,
+    may=with_payloads_in_order,
+)
+
+FIRST_STAYS = World(
+    "firstStays",
+    topic(TopicType.PRIORITY, max_retries=0, keyed=True, payload=KEEP_FIRST),
+    begin=("send x with 20 and payload x1, expires", "send y with 30 and payload y1"),
+    actions=(
+        send("x", 20, "x1", expires=True),
+        send("y", 30, "y1"),
+        send("x", 40, "x2"),
+        send("x", 50, "x3", expires=True),
+        cancel("x"),
+        requeue("x", 17),
+        claim("a1", 1, limit=1),
+        claim("a1", 2, limit=2),
+        claim("a2", 1),
+        claim("b1", 1),
+        replay("a2", 2),
+        commit("a1", 1),
+        commit("a2", 1),
+        commit("b1", 1),
+        give_back("a:1:0"),
+        give_back("b:1:0"),
+        release("a1"),
+        unread("a1", 1),
+        rollback("a1", 1, "x"),
+        rollback("a1", 2, "x"),
+        rollback("b1", 1, "x"),
+    ),
+    depth=6,
+    small_depth=3,
+    may=with_payloads_in_order,
+)
+
+WORLDS = (
+    *(RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN, FORGETTING, PAUSING),
+    *(KEYED, FIRST_STAYS),
+)

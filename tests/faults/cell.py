@@ -10,17 +10,18 @@ import pyarrow.parquet as pq
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.protocol.names import ClaimId
 from rmq_spark.protocol.scripts import scripts_for
 from rmq_spark.transport.server import FIRST_WITH_FLAGS
 
 from ..waiting import NotInTime, wait_until
 from .cluster import new_cluster, settings_of
 from .fault import Fault
-from .feed import Feed
+from .feed import Feed, number_of
 from .past import Past
 from .program import Program
 from .proxy import Proxy
-from .verdict import PHASES, Verdict
+from .verdict import PHASES, Verdict, overtaken
 
 TOPIC = "Orders"
 SLOTS = 8
@@ -86,17 +87,25 @@ class Cell:
     queries = ("producer", "consumer")
     settings = DURABLE
 
-    def __init__(self, lane: Lane, fault: Fault, sink: str, folder: Path, seed: str) -> None:
+    def __init__(
+        self, lane: Lane, fault: Fault, sink: str, folder: Path, seed: str, keys: int = 0
+    ) -> None:
         self.lane, self.fault, self.sink, self.folder = lane, fault, sink, folder
         self.dice = random.Random(seed)
+        self.keys = keys
         self.gates = folder / "gates"
         self.gates.mkdir(parents=True)
-        self.feed = Feed(folder)
+        self.feed = Feed(folder, keys)
         self.redis = LocalRedis(settings=self.settings)
         self.file = 0  # messages in one
         self.forgettable: set[str] = set()  # what Redis may forget, although it was accepted
         self._second_half = True
         self._outs: list[tuple[str, str]] = []
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the topic is keyed."""
+        return bool(self.keys)
 
     # -- queries
 
@@ -106,7 +115,11 @@ class Cell:
 
     def _job(self, query: str) -> dict[str, Any]:
         there = {"redis.url": self.url, **self.fault.client}
-        job = {"gates": str(self.gates), "checkpoint": str(self.folder / f"checkpoint-{query}")}
+        job = {
+            "gates": str(self.gates),
+            "checkpoint": str(self.folder / f"checkpoint-{query}"),
+            "keyed": self.keyed,
+        }
         if query == "producer":
             sending = {"topic": TOPIC, "deliveryGuarantee": self.fault.guarantee}
             source = str(self.feed.source)
@@ -138,7 +151,7 @@ class Cell:
         stack.enter_context(self.redis)
         self.broker = rmq_spark.connect(self.redis.url)
         stack.callback(lambda: self.broker.close())
-        self.broker.create(TOPIC, "FixedTime", SLOTS)
+        self.broker.create(TOPIC, "FixedTime", SLOTS, keyed=self.keyed)
         self.queue = self.broker.queue(TOPIC)
         self.proxy = Proxy(self.redis.port)
         stack.callback(self.proxy.close)
@@ -179,7 +192,14 @@ class Cell:
         if messages > self.feed.given:
             self.feed.give(messages - self.feed.given)
         self._drain()
-        verdict.compare(self.feed.contents(), self._rows(), self.forgettable)
+        rows = self._rows()
+        counted = [(content, count) for content, count, _ in rows]
+        if self.keyed:
+            self.forgettable |= self.feed.superseded()
+            verdict.overtaken = overtaken(
+                [(number_of(text) % self.keys, number_of(text), batch) for text, _, batch in rows]
+            )
+        verdict.compare(self.feed.contents(), counted, self.forgettable)
 
     def _inject(self, verdict: Verdict, times: int) -> None:
         rest = [self.dice.choice(PHASES) for _ in range(times - len(PHASES))]
@@ -232,16 +252,17 @@ class Cell:
         figures = self.queue.figures()
         return figures.store.count + figures.prepare.count + figures.retry.count == 0
 
-    def _rows(self) -> list[tuple[str, int]]:
-        """What all sinks hold: content and delivery count."""
-        rows: list[tuple[str, int]] = []
+    def _rows(self) -> list[tuple[str, int, int]]:
+        """What all sinks hold: content, delivery count and number of the batch."""
+        rows: list[tuple[str, int, int]] = []
         consumer = self.lane.program("consumer")
         for query, out in self._outs:
             into = self.folder / f"found-{query}.parquet"
             self.ask(consumer, "collect", query, out=out, into=str(into))
             if into.exists():
                 columns = pq.read_table(into).to_pydict()
-                rows += zip(columns["content"], columns["deliveryCount"], strict=True)
+                batches = [ClaimId.parse(text).seq for text in columns["claimId"]]
+                rows += zip(columns["content"], columns["deliveryCount"], batches, strict=True)
         return rows
 
     def last_caller(self, script: str) -> int | None:

@@ -18,22 +18,29 @@ FAILING = "[05]7$"
 
 
 class Feed:
-    """Lays down files of numbered messages and knows all contents."""
+    """Lays down files of numbered messages and knows all contents.
 
-    def __init__(self, folder: Path) -> None:
+    keys: 0, or into how many keys the messages merge. Each file must have fewer messages, so that
+    a key has one payload in each, and the payload with the highest number is the last one.
+    """
+
+    def __init__(self, folder: Path, keys: int = 0) -> None:
         self.source = folder / "source"
         self.source.mkdir()
         self.given = 0
+        self.keys = keys
         self._files = 0
 
     def give(self, count: int) -> None:
         """One more file."""
         numbers = range(self.given, self.given + count)
         now = int(time.time() * 1000)
+        of_keys = {"key": [key(n, self.keys) for n in numbers]} if self.keys else {}
         table = pa.table(
             {
+                **of_keys,
                 "content": [content(n) for n in numbers],
-                "slotBasis": [slot_basis(n) for n in numbers],
+                "slotBasis": [slot_basis(n % self.keys if self.keys else n) for n in numbers],
                 "fixedTime": [now + DUE_AFTER_MS[n % len(DUE_AFTER_MS)] for n in numbers],
             }
         )
@@ -45,6 +52,10 @@ class Feed:
 
     def contents(self) -> set[str]:
         return {content(n) for n in range(self.given)}
+
+    def superseded(self) -> set[str]:
+        """The payloads behind which a newer one of their key was sent."""
+        return {content(n) for n in range(self.given - self.keys)} if self.keys else set()
 
 
 class Sends:
@@ -68,6 +79,14 @@ class Sends:
 
 def slot_basis(number: int) -> str:
     return f"customer-{number % SLOT_BASES}"
+
+
+def key(number: int, keys: int) -> str:
+    return f"key-{number % keys}"
+
+
+def number_of(text: str) -> int:
+    return int(text.removeprefix("order-"))
 
 
 def content(number: int) -> str:

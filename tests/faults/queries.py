@@ -21,7 +21,9 @@ WAITING = "57$"
 FAILS = f"deliveryCount = 1 AND content RLIKE '{FAILING}'"
 DELAY_MS = 400
 ROWS_AT_ONCE = 500
-KEPT = "content STRING, deliveryCount INT"
+# The claim tells the batch, and so the order of a key's payloads.
+COLUMNS = ("content", "deliveryCount", "claimId")
+KEPT = "content STRING, deliveryCount INT, claimId STRING"
 
 
 def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
@@ -34,7 +36,7 @@ def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
 
 
 def _produce(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
-    schema = "content STRING, slotBasis STRING, fixedTime BIGINT"
+    schema = "content STRING, slotBasis STRING, fixedTime BIGINT" + ", key STRING" * job["keyed"]
     rows = (
         spark.readStream.schema(schema)
         .option("maxFilesPerTrigger", "1")
@@ -88,7 +90,7 @@ def _into_batches_read_twice(spark: SparkSession, job: dict[str, Any]) -> Stream
 
 
 def _write_rest(frame: DataFrame, batch: int, job: dict[str, Any]) -> None:
-    kept = frame.where(f"NOT ({FAILS})").select("content", "deliveryCount")
+    kept = frame.where(f"NOT ({FAILS})").select(*COLUMNS)
     gated = kept.mapInArrow(_gated(job["gates"]), KEPT)
     gated.write.mode("overwrite").parquet(f"{job['out']}/batch={batch}")
 
@@ -100,7 +102,7 @@ def _roll_back_failing(frame: DataFrame, job: dict[str, Any]) -> None:
             "topic",
             "slot",
             "claimId",
-            "content",
+            "key" if job["keyed"] else "content",
             f"CAST(IF(content RLIKE '{WAITING}', {DELAY_MS}, NULL) AS BIGINT) AS delay",
         )
         .write.format("rmq")
@@ -153,7 +155,7 @@ def _without_failing(batch: pa.RecordBatch, job: dict[str, Any]) -> pa.RecordBat
     if failed.num_rows:
         queue = _queue(job["options"]["redis.url"], job["options"]["topic"])
         queue.ask(returning.rollbacks, _rollbacks(failed))
-    return batch.filter(pa.array([not each for each in fails])).select(["content", "deliveryCount"])
+    return batch.filter(pa.array([not each for each in fails])).select(list(COLUMNS))
 
 
 def _rollbacks(failed: pa.RecordBatch) -> list[Rollback]:
@@ -161,7 +163,7 @@ def _rollbacks(failed: pa.RecordBatch) -> list[Rollback]:
         Rollback(
             row["slot"],
             row["claimId"],
-            [row["content"].encode()],
+            [(row["key"] or row["content"]).encode()],
             DELAY_MS if re.search(WAITING, row["content"]) else None,
         )
         for row in failed.to_pylist()

@@ -42,6 +42,12 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--sink", nargs="+", choices=SINKS, default=SINKS, metavar="SINK", help=", ".join(SINKS)
     )
+    parser.add_argument(
+        "--keyed",
+        action="store_true",
+        help="a keyed topic: the newest payload of each key must arrive, and none behind a newer "
+        "one; only faults of exactly-once sinks whose Redis does not fall back",
+    )
     parser.add_argument("--lanes", type=int, default=2, help="cells at the same time; 2")
     parser.add_argument("--markdown", type=Path, help="write the table into this file")
     parser.add_argument("--keep", type=Path, help="keep what the cells leave behind in this folder")
@@ -69,8 +75,13 @@ def cells_of(chosen: argparse.Namespace) -> list[tuple[Fault, str]]:
         for fault in FAULTS
         if fault.name in chosen.only
         for sink in fault.sinks
-        if sink in chosen.sink
+        if sink in chosen.sink and not (chosen.keyed and has_no_order(fault))
     ]
+
+
+def has_no_order(fault: Fault) -> bool:
+    """Whether messages may be sent again behind newer ones, or be forgotten."""
+    return fault.past is not None or fault.guarantee != "exactlyOnce"
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,7 @@ class Round:
     lanes: int = 2
     keep: bool = False
     settings: dict[str, str] = field(default_factory=dict)
+    keyed: bool = False
 
     def run(
         self,
@@ -127,7 +139,9 @@ class Round:
     def _cell(self, lane: Lane, fault: Fault, sink: str) -> Verdict:
         place = self.folder / f"{fault.name}-{sink}"
         kind = FallBackCell if fault.past else Cell
-        cell = kind(lane, fault, sink, place, f"{self.seed} {fault.name} {sink}")
+        # As many keys as messages in a file: each file has a new payload of every key.
+        keys = self.messages // (2 * self.times) if self.keyed else 0
+        cell = kind(lane, fault, sink, place, f"{self.seed} {fault.name} {sink}", keys)
         verdict = cell.run(self.messages, self.times)
         if not verdict.faults_found() and not self.keep:
             shutil.rmtree(place, ignore_errors=True)
@@ -152,6 +166,7 @@ def write_markdown(chosen: argparse.Namespace, verdicts: Sequence[Verdict]) -> N
     before, rest = chosen.markdown.read_text().split(BEGIN)
     table, after = rest.split(END)
     given = f"--seed {chosen.seed} --messages {chosen.messages} --times {chosen.times}"
+    given += " --keyed" * chosen.keyed
     order = [(fault.text, sink) for fault in FAULTS for sink in fault.sinks]
     text = f'{BEGIN}\n`make faults ARGS="{given}"`\n\n{markdown(verdicts, table, order)}\n{END}'
     chosen.markdown.write_text(f"{before}{text}{after}")
@@ -166,7 +181,8 @@ def main() -> int:
     keep = chosen.keep is not None
     faster = {"spark.driver.extraJavaOptions": java_options()}
     chosen_round = Round(
-        folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep, faster
+        *(folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep, faster),
+        keyed=chosen.keyed,
     )
     verdicts = chosen_round.run(cells_of(chosen), lambda verdict: tell(verdict, chosen))
     seconds = time.monotonic() - since

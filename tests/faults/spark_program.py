@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from .queries import start
+from .queries import COLUMNS, start
 
 BEFORE_NEXT_START_S = 0.2
 # Of an error's text, which holds Spark's stack traces.
@@ -87,7 +87,7 @@ def collect(spark: SparkSession, out: str, into: str) -> None:
     """What a sink holds, as Spark reads it, in one file."""
     found = [each for each in Path(out).glob("*") if each.name != "_spark_metadata"]
     if found:
-        frame = spark.read.parquet(out).select("content", "deliveryCount")
+        frame = spark.read.parquet(out).select(*COLUMNS)
         pq.write_table(frame.toArrow(), into)
 
 

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from .verdict import HEADINGS, Verdict, markdown
+from .feed import Feed
+from .verdict import HEADINGS, Verdict, markdown, overtaken
 
 SENT = {"a", "b", "c"}
 ONCE = [("a", 1), ("b", 1), ("c", 2)]
@@ -64,6 +65,30 @@ def test_what_redis_has_forgotten_is_no_loss_but_all_else_is(rows, lost, faults)
     fallen_back = verdict(rows, "nothing accepted after it is lost", forgettable={"a"})
     assert fallen_back.cells()[HEADINGS.index("lost")] == lost
     assert len(fallen_back.faults_found()) == faults
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([(7, 1, 1), (8, 2, 1), (7, 3, 2)], 0),
+        ([(7, 1, 1), (7, 3, 2), (7, 2, 10)], 1),  # batches are numbers, not texts
+        ([(7, 3, 1), (7, 1, 2), (7, 2, 3)], 2),
+        ([(7, 3, 1), (7, 3, 2)], 0),  # a duplicate, which is counted elsewhere
+    ],
+)
+def test_a_payload_that_comes_behind_a_newer_one_of_its_key_is_counted(rows, found):
+    assert overtaken(rows) == found
+    keyed = verdict(ONCE)
+    keyed.overtaken = overtaken(rows)
+    assert len(keyed.faults_found()) == (found > 0)
+
+
+def test_all_payloads_of_a_key_but_the_last_are_superseded(tmp_path):
+    feed = Feed(tmp_path, keys=3)
+    for count in (3, 3, 1):
+        feed.give(count)
+    last = {"order-00000004", "order-00000005", "order-00000006"}
+    assert feed.contents() - feed.superseded() == last
 
 
 def test_a_query_that_stops_where_it_must_go_on_fails_it():

@@ -19,7 +19,9 @@ class Verdict:
     lost: sent, and not in the sink. forgotten: the same, of messages that Redis may forget as it
     falls back to a state from before they were sent. unexpected: in the sink, and never sent.
     duplicated: rows too many. redelivered: rows that were not the first delivery of their message.
-    stopped: errors that ended the consumer's query where it must go on.
+    stopped: errors that ended the consumer's query where it must go on. overtaken: payloads that
+    came to the sink behind a newer one of their key; in a keyed cell, forgotten are payloads that a
+    newer one has replaced.
     """
 
     fault: str
@@ -35,6 +37,7 @@ class Verdict:
     unexpected: int = 0
     duplicated: int = 0
     redelivered: int = 0
+    overtaken: int = 0
     stopped: list[str] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -65,6 +68,8 @@ class Verdict:
         found += [f"never injected inside a {each}" for each in PHASES if not self.injected[each]]
         if self.lost or self.unexpected:
             found.append(f"{self.lost} lost, {self.unexpected} unexpected")
+        if self.overtaken:
+            found.append(f"{self.overtaken} came behind a newer payload of their key")
         if self.duplicated and self.promise == "exactly once":
             found.append(f"{self.duplicated} duplicated where exactly once is promised")
         found += [f"the query stopped, and must go on: {error}" for error in self.stopped]
@@ -83,6 +88,19 @@ class Verdict:
             *(str(figure) for figure in (*figures, self.redelivered)),
             "FAILED" if self.faults_found() else "ok",
         ]
+
+
+def overtaken(rows: Sequence[tuple[int, int, int]]) -> int:
+    """Count the payloads that came in a later batch than a newer one of their key.
+
+    rows: of each payload its key, its number among all payloads, and its batch.
+    """
+    newest: dict[int, int] = {}
+    found = 0
+    for _, key, number in sorted((batch, key, number) for key, number, batch in rows):
+        found += number < newest.get(key, number)
+        newest[key] = max(number, newest.get(key, number))
+    return found
 
 
 def markdown(verdicts: Sequence[Verdict], before: str, order: Sequence[tuple[str, str]]) -> str:

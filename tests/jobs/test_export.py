@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from rmq_spark.client import Message
 from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.program import Ending
 from rmq_spark.spark.failure_cause import cause
@@ -359,3 +360,34 @@ def test_what_is_missing_is_told(trade, arguments, told):
     trade.orders(["a"])
     with pytest.raises(Exception, match=told):
         trade.export(*arguments, "--checkpoint", trade.folder / "checkpoint")
+
+
+def test_keys_headers_and_expiry_are_exported(trade):
+    trade.broker.create("Orders", "FixedTime", 2, keyed=True)
+    headers = [("source", "web"), ("id", b"\xff"), ("none", None)]
+    ends = 4_102_444_800_000
+    trade.orders([Message("paid", key="a", headers=headers, expires_at=ends), Message(key="b")])
+    target = ("--to", "csv", "--target-option", "header=true", "--path", trade.folder / "out")
+    select = ("--select", "key, content, headers, unix_millis(expiresAt) AS ends")
+    done = trade.export(*target, "--checkpoint", trade.folder / "mark", "--headers", *select)
+    assert done == "2 messages done, 0 of them refused"
+    read = trade.spark.read.options(header="true", escape="\\").csv(str(trade.folder / "out"))
+    a, b = sorted(read.collect(), key=lambda row: row.key)
+    assert (a.key, a.content, a.ends) == ("a", "paid", str(ends))
+    assert json.loads(a.headers) == [
+        {"key": "source", "value": "web"},
+        {"key": "id", "valueBase64": "/w=="},
+        {"key": "none"},
+    ]
+    assert (b.key, b.content, b.headers, b.ends) == ("b", None, None, None)
+
+
+def test_a_refused_message_of_a_keyed_topic_is_found_by_its_key(trade):
+    trade.broker.create("Orders", "FixedTime", 2, keyed=True)
+    trade.orders([Message("1", key="a"), Message("x", key="b"), Message("2", key=b"\xff")])
+    target = ("--to", "parquet", "--path", trade.folder / "out")
+    shape = ("--checkpoint", trade.folder / "mark", "--select", "key, CAST(content AS INT) AS n")
+    assert trade.export(*target, *shape) == "3 messages done, 2 of them refused"
+    rows = trade.spark.read.parquet(f"{trade.folder}/out_exceptions").collect()
+    found = {row.origin.partition(" key ")[2]: row.content for row in rows}
+    assert found == {"b": "x", "FF": "2"}

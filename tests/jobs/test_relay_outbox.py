@@ -117,6 +117,66 @@ def test_an_outbox_in_derby_is_sent(trade):
         assert "fixedTime is None" in reason
 
 
+def test_keys_headers_and_expiry_are_sent(outbox):
+    outbox.broker.create("Mails", "FixedTime", slot_amount=1)
+    keyed = (*ORDERS, "-o", "keyed=true")
+    outbox.broker.delete("Orders")
+    outbox.psql(
+        "INSERT INTO {t} (topic, message_key, content, delay, headers, expires_at) VALUES "
+        """(NULL, 'a', 'paid', 0, '{"source": "web", "none": null}', '2100-01-01T00:00Z'), """
+        """(NULL, 'b', NULL, 0, '[{"key": "id", "valueBase64": "/w=="}]', NULL), """
+        """('Mails', NULL, 'm', 0, '[]', NULL)"""
+    )
+    assert outbox.relay(*keyed).startswith("3 messages sent")
+    a, b = outbox.entries()
+    assert (a.key, a.content, a.expires_at_ms) == (b"a", b"paid", 4_102_444_800_000)
+    assert a.headers == (("source", b"web"), ("none", None))
+    assert (b.key, b.content, b.headers) == (b"b", None, (("id", b"\xff"),))
+    outbox.psql("INSERT INTO {t} (message_key, content, delay) VALUES ('a', 'sent', 0)")
+    assert outbox.relay(*keyed).startswith("1 messages sent")
+    assert (outbox.entries()[0].content, outbox.entries()[0].headers) == (b"sent", ())
+
+
+def test_a_time_to_live_is_in_ms(outbox):
+    outbox.psql("INSERT INTO {t} (content, delay, time_to_live) VALUES ('x', 3600000, 1000)")
+    outbox.relay(*ORDERS)
+    (entry,) = outbox.entries()
+    assert entry.expires_at_ms == entry.due_time_ms + 1000
+
+
+def test_what_is_wrong_with_keys_headers_and_expiry_stands_in_the_exceptions(outbox):
+    outbox.broker.create("Keyed", "FixedTime", slot_amount=1, keyed=True)
+    outbox.psql(
+        "INSERT INTO {t} (topic, message_key, content, delay, headers, time_to_live) VALUES "
+        "('Keyed', NULL, '1', 0, NULL, NULL), ('Keyed', '', '2', 0, NULL, NULL), "
+        "('Keyed', 'a', '3', 0, '{\"n\": 1}', NULL), ('Keyed', 'a', '4', 0, 'web', NULL), "
+        "('Keyed', 'a', '5', 0, '[{\"value\": \"web\"}]', NULL), "
+        "('Keyed', 'a', '6', 0, NULL, 0), ('Orders', 'a', '7', 0, NULL, NULL)"
+    )
+    assert outbox.relay(*ORDERS).endswith("7 refused")
+    found = dict(outbox.psql("SELECT content, reason FROM {t}_exceptions"))
+    for content, said in {
+        "1": "key is None. Accepted: STRING or BINARY, not null; the topic Keyed is keyed",
+        "2": "key is ''. Accepted: 1 to 1024 bytes",
+        "3": """headers is '{"n": 1}'. Accepted: null, a JSON object of texts such as""",
+        "4": "headers is 'web'. Accepted: null, a JSON object",
+        "5": """headers is '[{"value": "web"}]'. Accepted: null, a JSON object""",
+        "6": "timeToLive is 0. Accepted: null, or 1 to",
+        "7": "key is 'a'. Accepted: null; the topic Orders is not keyed",
+    }.items():
+        assert said in found[content], found[content]
+
+
+def test_the_messages_of_keyed_topics_need_no_content(trade):
+    trade.broker.create("Orders", "FixedTime", slot_amount=1, keyed=True)
+    trade.psql(
+        "CREATE TABLE {t} (id INT PRIMARY KEY, message_key TEXT, fixed_time BIGINT, state TEXT); "
+        "INSERT INTO {t} VALUES (1, 'a', 17, 'new'), (2, NULL, 17, 'new')"
+    )
+    assert trade.relay("--topic", "Orders").endswith("1 refused")
+    assert [(entry.key, entry.content) for entry in trade.entries()] == [(b"a", None)]
+
+
 def test_late_arrivals_are_found_behind_the_checkpoint(outbox):
     insert = "INSERT INTO {t} (content, fixed_time) VALUES ('%s', now() + interval '%s minutes')"
     outbox.psql(insert % ("first", 9))

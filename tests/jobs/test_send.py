@@ -1,6 +1,7 @@
 """Files, tables, a database and a stream into a topic: again, once, and exactly once."""
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.jobs import send
@@ -176,3 +177,27 @@ def test_a_row_that_the_topic_refuses_is_named(trade):
             *("send", *files(trade, 1), "--topic", "Orders", "-o", "topicType=FixedTime"),
             *("--select", "concat('order ', id) AS content, CAST(-5 AS BIGINT) AS fixedTime"),
         )
+
+
+def test_keys_headers_and_expiry_are_sent(trade):
+    files(trade, 1, 2)
+    select = (
+        "concat('order ', id) AS key, CASE id WHEN 1 THEN 'paid' END AS content, "
+        "CAST(0 AS BIGINT) AS fixedTime, "
+        "array(named_struct('key', 'source', 'value', CAST('web' AS BINARY))) AS headers, "
+        "CASE id WHEN 1 THEN INTERVAL '1' HOUR END AS timeToLive, "
+        "CASE id WHEN 2 THEN TIMESTAMP '2100-01-01 00:00:00Z' END AS expiresAt"
+    )
+    trade.job(
+        *("send", "--from", "parquet", "--path", trade.folder / "in", "--select", select),
+        *("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "keyed=true"),
+        *("--run", "today", "--checkpoint", trade.folder / "checkpoint"),
+    )
+    first, second = trade.entries()
+    assert (first.key, first.content) == (b"order 1", b"paid")
+    assert first.expires_at_ms == first.due_time_ms + 3_600_000
+    assert (second.key, second.content) == (b"order 2", None)
+    assert second.expires_at_ms == 4_102_444_800_000
+    assert first.headers == second.headers == (("source", b"web"),)
+    with pytest.raises(AnalysisException, match=r"column key is missing.*Orders is keyed"):
+        trade.job("send", *files(trade, 3), *SHAPE[:4])

@@ -46,6 +46,20 @@ def test_dead_messages_are_chosen_by_why_and_at_whose_they_died(trade):
     assert trade.contents() == ["b"]
 
 
+def test_the_dead_of_a_keyed_topic_come_back_by_their_keys(trade):
+    trade.broker.create("Orders", "FixedTime", 2, keyed=True, max_retries=0)
+    trade.orders([Message("paid", key="a"), Message(None, key="b"), Message("paid", key=b"\xff")])
+    with trade.broker.consumer("Orders", "clerk") as consumer:
+        for batch in consumer.batches(wait=False):
+            batch.rollback(delay="0ms")
+    requeue = ("requeue_dead", "--topic", "Orders")
+    assert trade.job(*requeue, "--where", "key = 'a' AND content = 'paid'").startswith("1 dead")
+    assert [(entry.key, entry.content) for entry in trade.entries()] == [(b"a", b"paid")]
+    assert trade.job(*requeue).startswith("2 dead")
+    contents = {entry.key: entry.content for entry in trade.entries()}
+    assert contents == {b"a": b"paid", b"b": None, b"\xff": b"paid"}
+
+
 def test_the_group_may_be_an_option_of_the_sink(trade):
     """Seen: the job searched one group and requeued in another, where there was nothing."""
     trade.broker.create("Orders", "FixedTime", 2, max_retries=0, groups=["default", "audit"])
@@ -149,6 +163,16 @@ def test_the_figures_of_all_topics_are_appended_to_a_table_of_postgresql(trade):
     assert (
         trade.count("SELECT count(*) FROM {t} WHERE abs(extract(epoch FROM now() - at)) < 300") == 4
     )
+
+
+def test_what_expires_is_reported(trade):
+    trade.broker.create("Orders", "FixedTime", 1)
+    trade.broker.queue("Orders").send(["a"], fixed_time=1_000_000_000_000, time_to_live=1)
+    with trade.broker.consumer("Orders", "clerk") as consumer:
+        assert len(consumer.poll()) == 0
+    trade.job("report", "--to", "parquet", "--path", trade.folder / "report")
+    (row,) = trade.spark.read.parquet(str(trade.folder / "report")).collect()
+    assert (row.accepted, row.expired, row.claimed) == (1, 1, 0)
 
 
 def test_reports_as_files_are_one_table(trade):

@@ -58,16 +58,16 @@ class Trade:
         return self.job("export", "--topic", "Orders", "--once", *arguments)
 
     def contents(self, topic="Orders"):
-        """What lies in the store of a topic."""
+        """What lies in the store of a topic; of a keyed one, the keys."""
+        return sorted(entry.name.decode() for entry in self.entries(topic))
+
+    def entries(self, topic="Orders"):
+        """The messages in the store of a topic."""
         from rmq_spark.protocol.pages import QueueKind
 
         queue = self.broker.queue(topic)
-        return sorted(
-            content.decode()
-            for slot in queue.slots
-            for page in queue.pages(QueueKind.STORE, slot)
-            for content in page.contents
-        )
+        pages = (page for slot in queue.slots for page in queue.pages(QueueKind.STORE, slot))
+        return sorted((entry for page in pages for entry in page.entries()), key=lambda e: e.name)
 
     def orders(self, contents, **values):
         """Sends messages that are due at once."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.topics.definition import sink_key
+from rmq_spark.topics.keys import sink_key
 
 from .staged import QUERY, Stages
 

@@ -1,6 +1,7 @@
 """Staged messages as the tests see them."""
 
 from rmq_spark.client.staging import LastSealed, Staging
+from rmq_spark.protocol.bodies import Body
 
 QUERY = "a-query"
 NAME = f"{QUERY}:1:0:a"
@@ -20,6 +21,14 @@ class Stages:
         of_slot = {0: held}
         pairs = [value for content in contents for value in (score, content)]
         self.staging.stage(name, {0: pairs}, of_slot)
+        return of_slot[0]
+
+    def stage_with_bodies(self, keys, score=1000):
+        """Stages keys, each with itself as its payload. Returns how many the stage then holds."""
+        of_slot = {0: 0}
+        pairs = [value for key in keys for value in (score, key)]
+        bodies = [value for key in keys for value in (key, Body(payload=key).pack())]
+        self.staging.stage(NAME, {0: pairs}, of_slot, {0: bodies})
         return of_slot[0]
 
     def publish(self, totals):

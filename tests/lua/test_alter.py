@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.topics.definition import topics_key
+from rmq_spark.topics.keys import topics_key
 
 
 @pytest.fixture

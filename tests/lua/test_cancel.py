@@ -37,7 +37,7 @@ def test_one_call_takes_more_than_lua_can_unpack(slot):
     contents = numbered(9000)
     slot.put_due(contents)
     slot.put_waiting({b"waiting": 5_004})
-    keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
+    keys = slot.queue.queues.keys_of(0, "store retry stats bodies")
     assert slot.queue.server.call("cancel", keys, [*contents, b"waiting"]) == 9001
     assert slot.counters["cancelled"] == 9001
 

@@ -58,7 +58,7 @@ def test_settled_never_goes_back(slot):
 
 
 def test_a_commit_settles_batches_that_never_claimed(slot):
-    assert call(slot, seq=7) == [0, 0, 0, 0, 0]
+    assert call(slot, seq=7) == [0, 0, 0, 0, 0, 0]
     assert slot.header().settled == 7
 
 
@@ -84,10 +84,10 @@ def test_claims_that_are_named_are_committed_and_others_named_in_turn(slot):
     for ordinal in range(4):
         slot.claim(ordinal=ordinal, limit=1)
     reply = call(slot, names=["a:1:0", "a:1:2", "gone:7:0"])
-    assert (reply[:5], sorted(reply[5:])) == ([2, 0, 2, 2, 0], [b"a:1:1", b"a:1:3"])
+    assert (reply[:6], sorted(reply[6:])) == ([2, 0, 2, 2, 0, 0], [b"a:1:1", b"a:1:3"])
     assert sorted(slot.records) == ["a:1:1", "a:1:3"]
     assert set(slot.prepare) == set(numbered(4)[1::2])
-    assert call(slot, names=["a:1:1", "a:1:3"]) == [2, 0, 2, 2, 1]
+    assert call(slot, names=["a:1:1", "a:1:3"]) == [2, 0, 2, 2, 1, 0]
     assert slot.records == slot.prepare == {}
 
 
@@ -96,7 +96,7 @@ def test_claims_that_are_named_but_not_of_the_batch_stay(slot):
     slot.claim("a", limit=1)
     slot.claim("a", seq=2, limit=1)
     slot.claim("b", limit=1)
-    assert call(slot, names=["b:1:0", "a:2:0", "a:1:0"]) == [1, 0, 1, 1, 0]
+    assert call(slot, names=["b:1:0", "a:2:0", "a:1:0"]) == [1, 0, 1, 1, 0, 0]
     assert sorted(slot.records) == ["a:2:0", "b:1:0"]
     assert set(slot.prepare) == set(numbered(3)[1:])
 
@@ -106,7 +106,7 @@ def test_claims_that_hold_nothing_need_no_name(slot):
     slot.claim(ordinal=0)
     slot.claim(ordinal=1)
     slot.rollback(numbered(1))
-    assert call(slot) == [1, 0, 0, 2, 0]
+    assert call(slot) == [1, 0, 0, 2, 0, 0]
     assert slot.records == {}
 
 
@@ -116,9 +116,9 @@ def test_a_call_names_up_to_eight_claims_and_the_queue_commits_all(slot):
         slot.claim(ordinal=ordinal, limit=1)
     slot.claim("b")
     reply = call(slot)
-    assert reply[:5] == [0, 0, 0, 0, 0]
-    assert len(reply[5:]) == len(set(reply[5:])) == 8
-    assert {name.split(b":")[0] for name in reply[5:]} == {b"a"}
+    assert reply[:6] == [0, 0, 0, 0, 0, 0]
+    assert len(reply[6:]) == len(set(reply[6:])) == 8
+    assert {name.split(b":")[0] for name in reply[6:]} == {b"a"}
     assert len(slot.records) == 17
     result = slot.commit()
     assert (result.claimed, result.committed, result.records) == (16, 16, 16)

@@ -4,9 +4,11 @@ import pytest
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ServerFull, ServerUnsuitable
-from rmq_spark.protocol import claiming, reading, returning
+from rmq_spark.protocol import claiming, reading, returning, sending
+from rmq_spark.protocol.bodies import Body
 
 from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue
+from .staged import NAME, Stages
 
 
 @pytest.fixture
@@ -40,6 +42,69 @@ def test_senders_are_refused_and_change_nothing(server_of_test, topic_type):
         with pytest.raises(ServerFull, match="maxmemory"):
             slot.queue.send(contents, time_range=1, priority=50, fixed_time=50)
     assert slot.dump() == before
+
+
+def bodies_by_key(keys):
+    return [value for key in keys for value in (key, Body(payload=key).pack())]
+
+
+def send_with_bodies(slot, keys, score):
+    pairs = [value for key in keys for value in (score, key)]
+    return slot.queue.ask(sending.send, {0: pairs}, {0: bodies_by_key(keys)})
+
+
+@pytest.mark.parametrize("payload", ["last", "first"])
+@pytest.mark.parametrize("topic_type", ["RangeMerge", "Priority", "FixedTime"])
+def test_senders_of_bodies_are_refused_and_change_nothing(server_of_test, topic_type, payload):
+    broker, fill = server_of_test
+    slot = Slot(broker, "T", topic_type, keyed=True, payload=payload)
+    send_with_bodies(slot, [b"waits"], 500)
+    fill()
+    before = slot.dump()
+    for keys in ([b"new"], [b"waits"], numbered(5000)):
+        with pytest.raises(ServerFull, match="maxmemory"):
+            send_with_bodies(slot, keys, 500)
+        with pytest.raises(ServerFull, match="maxmemory"):
+            Stages(slot).stage_with_bodies(keys)
+    assert slot.dump() == before
+
+
+@pytest.mark.parametrize("on_expiry", ["drop", "dead"])
+def test_messages_with_bodies_are_claimed_rolled_back_buried_and_committed(
+    server_of_test, on_expiry
+):
+    broker, fill = server_of_test
+    slot = Slot(broker, "T", "FixedTime", keyed=True, max_retries=1, on_expiry=on_expiry)
+    keys = numbered(2000)
+    send_with_bodies(slot, keys, 500)
+    over = [b"over", Body(payload=b"p", expires_at_ms=600).pack()]
+    slot.queue.ask(sending.send, {0: [500, b"over"]}, {0: over})
+    fill()
+    claim = slot.claim()
+    assert (claim.expired, claim.bodies[0]) == (1, Body(payload=keys[0]).pack())
+    assert slot.rollback(keys[:3]) == (3, 0)
+    assert slot.rollback(keys[3:6], delay_ms=LONG_MS) == (3, 0)
+    assert slot.claim(seq=2).contents == keys[:3]
+    assert slot.rollback(keys[:1], "a:2:0:1") == (1, 0)
+    assert slot.queue.requeue({0: keys[:1]}) == 1
+    assert slot.queue.cancel({0: keys[3:4]}) == 1
+    slot.check_conservation()
+    assert slot.commit(seq=2).committed == 1996
+    assert slot.claim(seq=3).bodies == [Body(payload=keys[0]).pack()]
+    slot.release()
+    assert slot.give_back_expired("b") == 1
+    slot.check_conservation()
+
+
+def test_what_is_staged_with_bodies_is_published(server_of_test):
+    broker, fill = server_of_test
+    slot = Slot(broker, "T", "FixedTime", keyed=True)
+    stages, keys = Stages(slot), numbered(3000)
+    stages.stage_with_bodies(keys)
+    fill()
+    assert stages.publish({NAME: 3000}).new == 3000
+    assert slot.claim().bodies == [Body(payload=key).pack() for key in keys]
+    slot.check_conservation()
 
 
 def test_a_full_server_is_drained_by_claim_and_commit(server_of_test, slot):

@@ -10,7 +10,8 @@ from rmq_spark.protocol import sending as build
 from rmq_spark.protocol.calls import Call
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.sealing import Manifest
-from rmq_spark.topics.definition import consumer_key, sink_key, topics_key
+from rmq_spark.protocol.topic_queues import ALL_KINDS
+from rmq_spark.topics.keys import consumer_key, sink_key, topics_key
 
 from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue
 from .staged import NAME, QUERY, Stages
@@ -102,17 +103,18 @@ def other_book(slot):
 
 
 def send_of(name, slot, *lowest):
-    keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
-    return Call(name, keys, [1, *lowest], [500, b"waiting"])
+    keys = slot.queue.queues.keys_of(0, "store retry stats bodies")
+    return Call(name, keys, [1, 0, *lowest], [500, b"waiting"])
 
 
-# Beside the kinds of keys: claim_a and claim_b are those claims, new and part keys that must not be
-# there, old_prepare and old_first those of the version before.
+# Beside the kinds of keys: claim_a and claim_b are those claims, *_bodies their bodies; new,
+# new_bodies and part keys that must not be there, old_prepare and old_first those of the version
+# before.
 KEYS = {
     "alter": "topics",
     "announce": "sink",
-    "cancel": "store retry stats",
-    "claim": "store retry claims consumers stats new part claim_a claim_b",
+    "cancel": "store retry stats bodies",
+    "claim": f"{ALL_KINDS} new new_bodies part claim_a claim_b",
     "commit": "claims consumers stats",
     "conclude": "sink",
     "discard": "stages stage",
@@ -122,23 +124,23 @@ KEYS = {
     "due": "store retry claims consumers",
     "expire": "claims consumers",
     "figures": "store retry dead claims stats",
-    "give_back": "store retry dead deaths claims consumers stats claim_b",
+    "give_back": f"{ALL_KINDS} claim_b claim_b_bodies",
     "leave": "claims consumers",
     "open": "consumer",
-    "page": "claim_b",
+    "page": "claim_b claim_b_bodies",
     "pause": "consumers",
     "plan": "consumers",
-    "publish": "stage stages store retry stats",
+    "publish": "stage stages store retry stats bodies",
     "purge": "dead stats deaths",
     "release": "claims consumers",
     "renew": "claims consumers",
     "replay": "claims consumers",
-    "requeue": "store retry dead deaths stats",
-    "rollback": "store retry dead deaths claims consumers stats claim_a",
+    "requeue": "store retry dead deaths stats bodies",
+    "rollback": f"{ALL_KINDS} claim_a claim_a_bodies",
     "seal": "other_sink",
-    "send_first": "store retry stats",
-    "send_last": "store retry stats",
-    "send_at": "store retry stats",
+    "send_first": "store retry stats bodies",
+    "send_last": "store retry stats bodies",
+    "send_at": "store retry stats bodies",
     "settle": "consumer",
     "stage": "stage stages",
     "unread": "claims consumers",
@@ -160,6 +162,9 @@ def key_named(slot, kind):
         "claim_a": slot.keys.claim(0, "a:1:0"),
         "claim_b": slot.keys.claim(0, "b:1:0"),
         "new": slot.keys.claim(0, "a:2:0"),
+        "claim_a_bodies": slot.keys.claim_bodies(0, "a:1:0"),
+        "claim_b_bodies": slot.keys.claim_bodies(0, "b:1:0"),
+        "new_bodies": slot.keys.claim_bodies(0, "a:2:0"),
     }
     return named[kind] if kind in named else getattr(slot.keys, kind)(0)
 
@@ -209,8 +214,8 @@ def test_a_key_of_another_type_is_named_before_anything_is_written(slot, name, k
     assert everything(slot) == before
 
 
-OTHER_RECORDS = ["1 1 1 1 1 1", "2 1 1 1 1 1 1 1", "3 1 1 1 1 1 1 1 1 1", "4 1 1 1 1 1 1 1 1 1 1"]
-OTHER_RECORDS += ["3 1 1 1 1 1 1 1 1 1 1 1", "text", ""]
+OTHER_RECORDS = ["1 1 1 1 1 1", "2 1 1 1 1 1 1 1", "3 1 1 1 1 1 1 1 1 1 1"]
+OTHER_RECORDS += ["3 1 1 1 1 1 1 1 1 1 1 1 1", "4 1 1 1 1 1 1 1 1 1 1 1", "text", ""]
 # One deletes whatever it finds, the other is there for such records.
 READ_NO_RECORDS = {"drop", "upgrade"}
 # Two read only the record of the claim that they are for.

@@ -4,7 +4,7 @@ import pytest
 
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.errors import CheckpointRefused
-from rmq_spark.topics.definition import consumer_key
+from rmq_spark.topics.keys import consumer_key
 
 from ..seeding import committed_up_to, note_committed, open_run
 

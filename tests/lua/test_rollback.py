@@ -36,7 +36,7 @@ def test_a_message_is_delivered_once_and_max_retries_times(new_slot, max_retries
     counted = []
     for seq in range(1, deliveries + 1):
         claim = slot.claim(seq=seq)
-        counted += [m.delivery_count for m in claim.messages(slot.queue.definition.type)]
+        counted += [m.delivery_count for m in claim.messages(slot.queue.definition)]
         slot.rollback([b"m"], claim.claim_id)
     assert counted == list(range(1, deliveries + 1))
     assert slot.store == {}

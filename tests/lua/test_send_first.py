@@ -98,8 +98,8 @@ def test_one_call_takes_3900_messages(slot):
     slot.put_waiting({contents[2000]: 5_003, contents[3898]: 5_003})
     pairs = [value for content in [*contents, contents[0]] for value in (1, content)]
     assert slot.queue.ask(sending.send, {}) == SendResult(0, 0)
-    keys = [slot.keys.store(0), slot.keys.retry(0), slot.keys.stats(0)]
-    assert slot.queue.server.pipeline([Call("send_first", keys, [3900], pairs)]) == [[3897, 3]]
+    keys = slot.queue.queues.keys_of(0, "store retry stats bodies")
+    assert slot.queue.server.pipeline([Call("send_first", keys, [3900, 0], pairs)]) == [[3897, 3]]
     assert sorted(slot.store) == contents
     assert slot.retry == {}
     assert slot.counters == {"accepted": 3902, "merged": 3}

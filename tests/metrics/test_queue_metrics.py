@@ -58,6 +58,7 @@ def test_queues_counters_and_lateness_are_told_by_topic_and_group(broker, sample
     assert found["rmq_messages", of("Orders", queue="store")] == 1
     assert found["rmq_messages", of("Orders", queue="dead")] == 1
     assert found["rmq_deaths_total", of("Orders", reason="KeyError")] == 1
+    assert found["rmq_events_total", of("Orders", event="expired")] == 0
     assert found["rmq_messages", of("Orders", "audit", queue="store")] == 3
     assert found["rmq_events_total", of("Orders", event="committed")] == 1
     assert found["rmq_events_total", of("Orders", event="rolledBack")] == 1
@@ -72,6 +73,20 @@ def test_a_message_that_is_due_at_once_is_late_only_since_it_was_sent(broker, sa
     broker.queue("Orders").send(["a"], fixed_time=time)
     assert samples()["rmq_due_messages", of("Orders")] == 1
     assert samples()["rmq_oldest_due_seconds", of("Orders")] < 3600
+
+
+def test_what_expires_is_counted(broker, samples):
+    broker.create("Orders", "FixedTime", 1)
+    broker.create("Buried", "FixedTime", 1, on_expiry="dead")
+    for name in ("Orders", "Buried"):
+        broker.queue(name).send(["a", "b"], fixed_time=FAR_MS, time_to_live=1)
+        let_time_pass(broker.queue(name), [b"a", b"b"], 1000)
+        with broker.consumer(name, "clerk") as clerk:
+            assert len(clerk.poll()) == 0
+    found = samples()
+    assert found["rmq_events_total", of("Orders", event="expired")] == 2
+    assert found["rmq_events_total", of("Buried", event="expired")] == 0
+    assert found["rmq_deaths_total", of("Buried", reason="expired")] == 2
 
 
 def test_a_topic_that_goes_is_told_no_more(broker, samples):

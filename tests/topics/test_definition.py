@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 from rmq_spark.client import TopicDefinition, TopicType
 from rmq_spark.errors import InvalidOption, ScriptFailed
 from rmq_spark.topics.definition import (
-    Keys,
     check_key_prefix,
     check_slot_amount,
     check_topic_name,
-    consumer_key,
-    listener_key,
     parse_retry_backoff,
     slot_of,
-    topics_key,
 )
+from rmq_spark.topics.keys import Keys, consumer_key, listener_key, topics_key
 from rmq_spark.topics.topic_types import TOPIC_TYPES, parse_topic_type
 
 crcmod_crc32 = crcmod.predefined.mkCrcFun("crc-32")
@@ -245,13 +242,22 @@ def test_settings_out_of_bounds_are_refused_by_name(settings, named):
 
 def test_a_definition_is_kept_as_json_and_read_back():
     definition = TopicDefinition(
-        "T", TopicType.PRIORITY, 8, 3, (10, 20), exclusive=True, paused=True, groups=("", "g")
+        *("T", TopicType.PRIORITY, 8, 3, (10, 20)),
+        exclusive=True,
+        paused=True,
+        groups=("", "g"),
+        keyed=True,
+        payload="first",
+        on_expiry="dead",
     )
     assert json.loads(definition.to_json()) == {
         "exclusive": True,
         "groups": ["", "g"],
+        "keyed": True,
         "maxRetries": 3,
+        "onExpiry": "dead",
         "paused": True,
+        "payload": "first",
         "retryBackoff": [10, 20],
         "slotAmount": 8,
         "topicType": "Priority",

@@ -24,11 +24,7 @@ from rmq_spark.errors import InvalidOption
 from rmq_spark.exit_codes import NOTHING_FOUND
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import Bounds, QueueKind
-from rmq_spark.topics.definition import (
-    DEFAULT_GROUP_TEXT,
-    group_text,
-    parse_group,
-)
+from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, group_text, parse_group
 from rmq_spark.topics.parsers import ACCEPTED_RELATIVE
 from rmq_spark.topics.scores import HIGHEST_SCORE, LOWEST_SCORE
 

@@ -15,6 +15,7 @@ from rmq_spark.cli.chosen_messages import pages_of, times_of
 from rmq_spark.cli.output import (
     content_json,
     content_text,
+    headers_json,
     messages_text,
     print_json,
     print_line,
@@ -276,7 +277,7 @@ def _delivered_json(message: Delivered) -> dict[str, Any]:
     return {
         "topic": message.topic,
         "slot": message.slot,
-        **content_json(message.content),
+        **_own_json(message),
         **without_none({"dueTime": time_json(message.due_time_ms), "priority": message.priority}),
         "deliveryCount": message.delivery_count,
         "retriesLeft": message.retries_left,
@@ -292,8 +293,25 @@ def _delivered_line(message: Delivered) -> str:
         "" if place is None else place,
         message.delivery_count,
         message.retries_left,
-        content_text(message.content),
+        _named(message),
     )
+
+
+def _own_json(message: Delivered | Entry) -> dict[str, Any]:
+    """Convert what a message carries to JSON fields; key, headers and expiresAt if it has them."""
+    return {
+        **({} if message.key is None else content_json(message.key, "key")),
+        **content_json(message.content),
+        **({"headers": headers_json(message.headers)} if message.headers else {}),
+        **without_none({"expiresAt": time_json(message.expires_at_ms)}),
+    }
+
+
+def _named(message: Delivered | Entry) -> str:
+    """Format a message for people: its content, in a keyed topic behind its key."""
+    if message.key is None:
+        return content_text(message.content)
+    return f"{content_text(message.key)} {content_text(message.content)}".rstrip()
 
 
 def _entry_json(topic: str, entry: Entry) -> dict[str, Any]:
@@ -302,7 +320,7 @@ def _entry_json(topic: str, entry: Entry) -> dict[str, Any]:
         "topic": topic,
         "queue": entry.queue,
         "slot": entry.slot,
-        **content_json(entry.content),
+        **_own_json(entry),
         **without_none(
             {
                 "dueTime": time_json(entry.due_time_ms),
@@ -321,7 +339,7 @@ def _entry_row(entry: Entry) -> tuple[Any, ...]:
     return (
         entry.queue,
         entry.slot,
-        content_text(entry.content),
+        _named(entry),
         time_text(entry.due_time_ms),
         entry.priority,
         entry.retries_left,
@@ -334,4 +352,4 @@ def _entry_row(entry: Entry) -> tuple[Any, ...]:
 
 def _dead_row(entry: Entry) -> tuple[Any, ...]:
     died = time_text(entry.died_at_ms)
-    return entry.slot, content_text(entry.content), died, entry.consumer, entry.reason
+    return entry.slot, _named(entry), died, entry.consumer, entry.reason

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from rmq_spark.cli.arguments import (
-    Contents,
     Delay,
     FixedTime,
     From,
     Group,
     Json,
+    Names,
     Priority,
     SlotBasis,
     Slots,
@@ -28,6 +28,7 @@ from rmq_spark.cli.chosen_messages import (
     encoded_basis,
     pages_of,
     print_count,
+    remark_on_keys,
     times_of,
 )
 from rmq_spark.cli.message_values import (
@@ -59,7 +60,7 @@ PURGED = Option(
 def requeue(
     context: typer.Context,
     topic: Topic,
-    contents: Contents = None,
+    contents: Names = None,
     every: Every = False,
     slots: Slots = None,
     since: From = None,
@@ -98,13 +99,14 @@ def requeue(
             "The dead queue does not hold them. If they were sent with a slot basis, add "
             "--slot-basis; if another consumer group had them, --group."
         )
+        remark_on_keys(queue.definition)
     print_count(as_json, topic, requeued, "requeued")
 
 
 def purge(
     context: typer.Context,
     topic: Topic,
-    contents: Contents = None,
+    contents: Names = None,
     every: Every = False,
     queues: Annotated[str, typer.Option("--queue", help=option_help(PURGED))] = str(PURGED.default),
     slots: Slots = None,
@@ -133,6 +135,8 @@ def purge(
         for page in pages:
             pairs = [v for pair in zip(page.scores, page.contents, strict=True) for v in pair]
             deleted += queue.ask(sending.purge, {page.slot: pairs}, kind)
+    if contents and not deleted:
+        remark_on_keys(queue.definition)
     print_count(as_json, topic, deleted, "deleted")
 
 

@@ -25,6 +25,8 @@ from rmq_spark.exit_codes import NOTHING_FOUND
 from rmq_spark.options.topic_options import (
     GROUPS,
     MAX_RETRIES,
+    ON_EXPIRY,
+    PAYLOAD,
     RETRY_BACKOFF,
     SLOT_AMOUNT,
     TOPIC_TYPE,
@@ -35,6 +37,9 @@ from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
+    DROP,
+    KEEP_LAST,
+    LASTING,
     TopicDefinition,
     group_text,
 )
@@ -42,6 +47,19 @@ from rmq_spark.topics.durations import duration_text
 
 Retries = Annotated[int | None, typer.Option(help=option_help(MAX_RETRIES))]
 Backoff = Annotated[str | None, typer.Option(help=option_help(RETRY_BACKOFF))]
+OnExpiry = Annotated[
+    str | None,
+    typer.Option(
+        help="What becomes of messages that expire: drop them, or move them to the dead queue. "
+        f"Accepted: {ON_EXPIRY.parser.accepted_plain}."
+    ),
+]
+
+
+_COLUMNS = (
+    *("topic", "type", "slots", "retries", "backoff", "exclusive", "paused", "groups"),
+    *("keyed", "on expiry"),
+)
 
 
 def list_topics(
@@ -57,8 +75,7 @@ def list_topics(
     if as_json:
         print_json(definitions)
     elif definitions:
-        columns = ("topic", "type", "slots", "retries", "backoff", "exclusive", "paused", "groups")
-        print_table(columns, (_row(topic) for topic in found))
+        print_table(_COLUMNS, (_row(topic) for topic in found))
     else:
         print_line("There are no topics." if pattern == ".*" else f"No topic matches {pattern}.")
     if not definitions and pattern != ".*":
@@ -78,6 +95,20 @@ def create(
     retries: Retries = None,
     backoff: Backoff = None,
     groups: Annotated[str | None, typer.Option(help=option_help(GROUPS))] = None,
+    keyed: Annotated[
+        bool,
+        typer.Option(
+            "--keyed", help="Messages have a key, by which they merge, beside their content."
+        ),
+    ] = False,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            help="With --keyed: which content a waiting message keeps when its key is sent again. "
+            f"Accepted: {PAYLOAD.parser.accepted_plain}. Without it: {KEEP_LAST}."
+        ),
+    ] = None,
+    on_expiry: OnExpiry = None,
     exclusive: Annotated[
         bool,
         typer.Option(
@@ -89,13 +120,23 @@ def create(
     """Create a topic.
 
     A topic that exists with this type, and with this number of slots if you give one, stays as it
-    is. You cannot change the type or the number of slots later; change other settings with rmq
-    alter.
+    is. You cannot change the type, the number of slots, --keyed or --payload later; change other
+    settings with rmq alter.
     """
     if topic_type is None:
         raise InvalidOption(f"--type is missing. Accepted: {TOPIC_TYPE.parser.accepted_plain}.")
     of_type = TOPIC_TYPE.called("--type").parse(topic_type)
     amount = None if slots is None else SLOT_AMOUNT.called("--slots").parse(str(slots))
+    settings = _settings(retries, backoff, on_expiry)
+    if keyed:
+        settings["keyed"] = True
+    if payload is not None:
+        settings["payload"] = PAYLOAD.called("--payload").parse(payload)
+        if not keyed:
+            raise InvalidOption(
+                f"--payload={payload!r} needs --keyed: only the messages of a keyed topic have a "
+                "payload beside their key."
+            )
     broker = broker_of(context)
     found = broker.find(topic)
     if found is not None:
@@ -104,8 +145,8 @@ def create(
             "shows it. For another one, choose another name, or delete this one with all its "
             f"messages: {command_line(broker, 'delete', topic)}"
         )
-        check_agrees(found, of_type, amount, remedy)
-    settings: dict[str, Any] = _settings(retries, backoff)
+        lasting = {name: settings[name] for name in LASTING if name in settings}
+        check_agrees(found, of_type, amount, lasting, remedy)
     if groups is not None:
         settings["groups"] = GROUPS.called("--groups").parse(groups)
     made = broker.create(topic, of_type, amount, **settings, exclusive=exclusive)
@@ -118,6 +159,7 @@ def alter(
     topic: Topic,
     retries: Retries = None,
     backoff: Backoff = None,
+    on_expiry: OnExpiry = None,
     exclusive: Annotated[
         bool | None,
         typer.Option(
@@ -131,17 +173,17 @@ def alter(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Change retries, backoff or consumer groups of a topic.
+    """Change retries, backoff, expiry or consumer groups of a topic.
 
-    The type and the number of slots are fixed forever.
+    The type, the number of slots, and whether the topic is keyed are fixed forever.
     """
-    changes = _settings(retries, backoff)
+    changes = _settings(retries, backoff, on_expiry)
     if exclusive is not None:
         changes["exclusive"] = exclusive
     if not changes and add_group is None and remove_group is None:
         raise InvalidOption(
-            "No change is given. Accepted: at least one of --retries, --backoff, --exclusive, "
-            "--no-exclusive, --add-group, --remove-group."
+            "No change is given. Accepted: at least one of --retries, --backoff, --on-expiry, "
+            "--exclusive, --no-exclusive, --add-group, --remove-group."
         )
     broker = broker_of(context)
     if changes:
@@ -244,6 +286,9 @@ def definition_json(topic: TopicDefinition) -> dict[str, Any]:
         "exclusive": topic.exclusive,
         "paused": topic.paused,
         "groups": [group_text(group) for group in topic.groups],
+        "keyed": topic.keyed,
+        "payload": topic.payload,
+        "onExpiry": topic.on_expiry,
     }
 
 
@@ -297,12 +342,14 @@ def _first(queue: dict[str, Any], expire: str) -> str:
     return f"lease has ended; the next consumer or {expire} gives it back" if ended else ""
 
 
-def _settings(retries: int | None, backoff: str | None) -> dict[str, Any]:
+def _settings(retries: int | None, backoff: str | None, on_expiry: str | None) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if retries is not None:
         settings["max_retries"] = MAX_RETRIES.called("--retries").parse(str(retries))
     if backoff is not None:
         settings["retry_backoff"] = RETRY_BACKOFF.called("--backoff").parse(backoff)
+    if on_expiry is not None:
+        settings["on_expiry"] = ON_EXPIRY.called("--on-expiry").parse(on_expiry)
     return settings
 
 
@@ -316,6 +363,8 @@ def _row(topic: TopicDefinition) -> tuple[Any, ...]:
         topic.exclusive,
         topic.paused,
         ",".join(map(group_text, topic.groups)),
+        topic.keyed,
+        topic.on_expiry,
     )
 
 
@@ -325,6 +374,8 @@ def _summary(topic: TopicDefinition) -> str:
         f"{count_text(topic.max_retries, 'retry', 'retries')}",
         f"backoff {_backoff(topic)}",
         f"groups {', '.join(map(group_text, topic.groups))}",
+        *([f"keyed, keeps the {topic.payload} content"] if topic.keyed else []),
+        *([] if topic.on_expiry == DROP else ["expired messages go to the dead queue"]),
         *(["exclusive"] if topic.exclusive else []),
         *(["paused"] if topic.paused else []),
     ]

@@ -25,17 +25,19 @@ from pyspark.sql.types import BinaryType
 
 from rmq_spark.jobs.database import Connection, Database
 from rmq_spark.jobs.outbox.exceptions_table import Refused, insert_exceptions
+from rmq_spark.jobs.outbox.header_texts import parsed_headers
 from rmq_spark.jobs.outbox.tables import SENT, OutboxTables, layout_of
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.sql_dialects import first_rows, seconds_from_now
 from rmq_spark.options.sink_options import SINK
 from rmq_spark.options.topic_options import OF_A_NEW_TOPIC
 from rmq_spark.spark.options import parse_sink_options
+from rmq_spark.spark.sink.row_bodies import BODY_COLUMNS
 from rmq_spark.spark.sink.target_topics import SinkTopics
 from rmq_spark.spark.sink.validation import REASON, with_refusals
 from rmq_spark.transport.server import shared_server
 
-_DUE_MS = "rmq_due_ms"
+_DUE_MS, _HEADERS_REASON = "rmq_due_ms", "rmq_headers_reason"
 _IDS_A_STATEMENT = 1000
 
 
@@ -95,14 +97,17 @@ class OutboxRelay:
             # dies, Spark fails instead of reading other rows.
             rows = self._read(until_ms).localCheckpoint()
             is_good = sql.col(REASON).isNull()
-            found = rows.select("id", _DUE_MS, is_good.alias("good")).collect()
+            has = [sql.col(name).isNotNull().alias(name) for name in self._body_columns()]
+            found = rows.select("id", _DUE_MS, is_good.alias("good"), *has).collect()
             recalled = self._mark([row.id for row in found])
             if recalled:
                 rows = rows.where(~sql.col("id").isin(recalled))
             ours = [row for row in found if row.id not in recalled]
-            sent_ms = [row[_DUE_MS] or until_ms for row in ours if row.good]
-            if sent_ms:
-                self._send(rows.where(is_good))
+            good = [row for row in ours if row.good]
+            sent_ms = [row[_DUE_MS] or until_ms for row in good]
+            if good:
+                unused = [n for n in self._body_columns() if not any(row[n] for row in good)]
+                self._send(rows.where(is_good).drop(*unused))
             if len(sent_ms) < len(ours):
                 self._refuse(rows.where(~is_good))
             done = Round(
@@ -164,7 +169,22 @@ class OutboxRelay:
             at = sql.col("fixedTime")
             due = at if self._layout.time_is_whole else sql.unix_millis(at)
         rows = rows.withColumn(_DUE_MS, due.cast("long"))
-        return with_refusals(rows, names, self._options)
+        if "headers" not in names:
+            return with_refusals(rows, names, self._options)
+        parsed = rows.withColumn("headers", parsed_headers(sql.col("headers")))
+        rows = parsed.withColumns(
+            {_HEADERS_REASON: sql.col("headers.reason"), "headers": sql.col("headers.headers")}
+        )
+        rows = with_refusals(rows, names, self._options)
+        reason = sql.coalesce(_HEADERS_REASON, REASON)
+        return rows.withColumn(REASON, reason).drop(_HEADERS_REASON)
+
+    def _body_columns(self) -> list[str]:
+        """Return the columns of the sink that give a message a body.
+
+        A round in which they are null leaves them out, so that its messages cost no more memory.
+        """
+        return [SENT[name] for name in self._layout.sent if SENT[name] in BODY_COLUMNS]
 
     def _mark(self, ids: Sequence[int]) -> set[int]:
         """Mark messages as sent. Return the ids of those that were no longer new.
@@ -200,8 +220,10 @@ class OutboxRelay:
 
     def _refuse(self, rows: DataFrame) -> None:
         """Mark messages as refused, and put them into the exceptions table."""
-        binary = isinstance(rows.schema["content"].dataType, BinaryType)
-        content = sql.hex("content") if binary else sql.col("content")
+        content = sql.lit(None).cast("string")
+        if "content" in rows.columns:
+            binary = isinstance(rows.schema["content"].dataType, BinaryType)
+            content = sql.hex("content") if binary else sql.col("content")
         topic = sql.col("topic") if "topic" in rows.columns else sql.lit(None)
         topic = sql.coalesce(topic, sql.lit(self._options.topic))
         found = rows.select("id", topic.alias("topic"), content.alias("content"), REASON).collect()
@@ -220,7 +242,7 @@ class OutboxRelay:
         )
 
     def _send(self, rows: DataFrame) -> None:
-        names = [SENT[name] for name in self._layout.sent]
+        names = [SENT[name] for name in self._layout.sent if SENT[name] in rows.columns]
         rows.select(names).write.format("rmq").options(**self._sink).mode("append").save()
 
     def _move(self, until_ms: int, done: Round) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 
 from rmq_spark.errors import RmqError
-from rmq_spark.topics.definition import listener_key
+from rmq_spark.topics.keys import listener_key
 from rmq_spark.transport.connection import ConnectionOptions
 from rmq_spark.transport.server import Server, shared_server
 

@@ -36,14 +36,18 @@ from rmq_spark.spark.options import ListenerOptions
 from rmq_spark.spark.sink.columns import first_not_utf8, shown_value
 from rmq_spark.transport.server import shared_server
 
+# Only messages of keyed topics need it.
+KEY = "key"
 # For each column that a rollback needs, the accepted Spark types and their names in errors.
 ROLLBACK_COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "topic": ((StringType,), "STRING"),
     "slot": ((IntegerType, LongType), "INT"),
     "claimId": ((StringType,), "STRING"),
     "content": ((StringType, BinaryType), "STRING or BINARY"),
+    KEY: ((StringType, BinaryType), "STRING or BINARY"),
 }
 RESULT = "task STRING, succeeded BIGINT, failed BIGINT, left_alone BIGINT, errors ARRAY<STRING>"
+_NEVER_NULL = ("topic", "slot", "claimId")
 # The most bytes that the function's process gets at once: they are in memory several times.
 _BYTES_AT_ONCE = 8 * 1024 * 1024
 # The most errors that a task returns.
@@ -60,6 +64,8 @@ def locate_rollback_columns(schema: StructType) -> dict[str, int]:
     positions: dict[str, int] = {}
     for name, (types, accepted) in ROLLBACK_COLUMNS.items():
         found = [at for at, column in enumerate(schema.names) if column.lower() == name.lower()]
+        if not found and name == KEY:
+            continue
         if len(found) != 1:
             raise InvalidMessage(
                 f"each_message needs the column {name} {'once' if found else 'too'}; there are "
@@ -192,11 +198,8 @@ class MessageTask:
 
         Raises InvalidMessage for values that a rollback cannot use, UnknownTopic, and ServerError.
         """
-        for name in ROLLBACK_COLUMNS:
-            if self._column(batch, name).null_count:
-                raise InvalidMessage(
-                    f"The column {name} has a null. Accepted: the values of the source, unchanged."
-                )
+        for name in _NEVER_NULL:
+            self._refuse_null(name, self._column(batch, name))
         for name in ("topic", "claimId"):
             _check_texts(name, self._column(batch, name), "the values of the source.")
         prefix = self.options.key_prefix
@@ -205,6 +208,21 @@ class MessageTask:
                 # A claimId names the group of its own message, except for the default group.
                 broker = Broker(shared_server(self.options.connection), key_prefix=prefix)
                 queues[topic] = broker.queue(topic)
+            name = KEY if queues[topic].definition.keyed else "content"
+            if name not in self.positions:
+                raise InvalidMessage(
+                    f"each_message needs the column {name} too, because topic {topic} is keyed. "
+                    "Keep it: it identifies a failed message for its rollback."
+                )
+            rows = pc.equal(self._column(batch, "topic"), topic)
+            self._refuse_null(name, self._column(batch, name).filter(rows))
+
+    @staticmethod
+    def _refuse_null(name: str, column: pa.Array) -> None:
+        if column.null_count:
+            raise InvalidMessage(
+                f"The column {name} has a null. Accepted: the values of the source, unchanged."
+            )
 
     def _check_readable(self, batch: pa.RecordBatch) -> None:
         """Check that a batch can become rows or pandas. Raises InvalidMessage for invalid UTF-8."""
@@ -251,7 +269,7 @@ class MessageTask:
         names = [
             self._column(batch, n).take(rows).to_pylist() for n in ("topic", "slot", "claimId")
         ]
-        contents = self._column(batch, "content").take(rows).cast(pa.binary()).to_pylist()
+        contents = self._names(batch).take(rows).to_pylist()
         claims = list(zip(*names, strict=True))
         reasons = [self._reason_of(failure) for failure in failures for _ in failure.rows]
         by_claim: dict[tuple[str, int, str], list[tuple[bytes, str]]] = {}
@@ -275,6 +293,14 @@ class MessageTask:
                 f"topic {topic}, slot {slot}, claim {claim_id}, {named}: {self._reason_of(failure)}"
             )
             first += len(failure.rows)
+
+    def _names(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return what each message is named by: its key in a keyed topic, else its content."""
+        contents = self._column(batch, "content").cast(pa.binary())
+        if KEY not in self.positions:
+            return contents
+        # Only rows of keyed topics have a key.
+        return pc.coalesce(self._column(batch, KEY).cast(pa.binary()), contents)
 
     def _reason_of(self, failure: Failure) -> str:
         """Return the reason of a failure, without the text of the error if it may not be shown.

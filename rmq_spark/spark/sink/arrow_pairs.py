@@ -44,22 +44,33 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def packed_by_slot(scores: Any, contents: pa.Array, slots: Any) -> dict[int, PackedPairs]:
+def packed_by_slot(
+    scores: Any, contents: pa.Array, slots: Any, bodies: pa.Array | None = None
+) -> tuple[dict[int, PackedPairs], dict[int, PackedPairs]]:
     """Group rows by slot and pack each group for a script, in the order of the rows.
 
     scores: an int64 array. contents: an Arrow array of STRING or BINARY. slots: an array of whole
-    numbers below 65536. Returns score, content, score, content, ... by slot.
+    numbers below 65536. Returns score, content, score, content, ... by slot; and content, body,
+    content, body, ... by slot, which is empty without bodies.
     """
     order = np.argsort(slots.astype(np.uint16), kind="stable")
-    ordered = contents.cast(_BYTES).take(pa.array(order))  # Arrow has no take for string views
-    scores = scores[order]
-    packed = _packed(pa.array(scores), ordered)
-    _, starts, text = packed.buffers()
-    starts = np.frombuffer(starts, np.int64)
-    return {
-        slot: PackedPairs(memoryview(text), starts[start : end + 1], int(scores[start:end].min()))
-        for slot, start, end in runs(slots[order])
+    ordered = _ordered(contents, order)
+    scores, of_slots = scores[order], runs(slots[order])
+    text, starts = _packed(pa.array(scores).cast(pa.string()).cast(_BYTES), ordered)
+    pairs = {
+        slot: PackedPairs(text, starts[start : end + 1], int(scores[start:end].min()))
+        for slot, start, end in of_slots
     }
+    if bodies is None:
+        return pairs, {}
+    text, starts = _packed(ordered, _ordered(bodies, order))
+    return pairs, {
+        slot: PackedPairs(text, starts[start : end + 1], 0) for slot, start, end in of_slots
+    }
+
+
+def _ordered(texts: pa.Array, order: Any) -> pa.Array:
+    return texts.cast(_BYTES).take(pa.array(order))  # Arrow has no take for string views
 
 
 def rows_by_slot(slots: Any) -> list[tuple[int, Any]]:
@@ -78,13 +89,17 @@ def runs(ordered: Any) -> list[tuple[int, int, int]]:
     return [(int(ordered[start]), start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def _packed(scores: pa.Array, contents: pa.Array) -> pa.Array:
-    """Encode each row in MessagePack: its score as text and its content, each after its header."""
-    texts = scores.cast(pa.string()).cast(_BYTES)
+def _packed(firsts: pa.Array, seconds: pa.Array) -> tuple[memoryview, Any]:
+    """Encode two texts of each row in MessagePack, each after its header.
+
+    Returns the text of all rows, and where each row begins in it.
+    """
     nothing = pa.scalar(b"", _BYTES)
-    return pc.binary_join_element_wise(
-        _headers(texts), texts, _headers(contents), contents, nothing
+    joined = pc.binary_join_element_wise(
+        _headers(firsts), firsts, _headers(seconds), seconds, nothing
     )
+    _, starts, text = joined.buffers()
+    return memoryview(text), np.frombuffer(starts, np.int64)
 
 
 def _headers(texts: pa.Array) -> pa.Array:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     ByteType,
     DataType,
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rmq_spark.client.message_bodies import LONGEST_KEY_BYTES
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol.names import ClaimId
 from rmq_spark.topics.definition import TopicDefinition
@@ -29,11 +31,15 @@ _TEXT = (StringType, BinaryType)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 # The Spark types that each column accepts, and their names in errors.
 COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "key": (_TEXT, "STRING or BINARY"),
     "content": (_TEXT, "STRING or BINARY"),
     "slotBasis": (_TEXT, "STRING or BINARY"),
     "timeRange": ((*_WHOLE, DayTimeIntervalType), "INT or BIGINT (ms), or INTERVAL DAY TO SECOND"),
     "priority": (_WHOLE, "INT or BIGINT"),
     "fixedTime": ((*_WHOLE, TimestampType), "TIMESTAMP, or BIGINT (ms since 1970)"),
+    "headers": ((ArrayType,), "ARRAY<STRUCT<key STRING, value BINARY>>"),
+    "timeToLive": ((*_WHOLE, DayTimeIntervalType), "BIGINT (ms), or INTERVAL DAY TO SECOND"),
+    "expiresAt": ((*_WHOLE, TimestampType), "TIMESTAMP, or BIGINT (ms since 1970)"),
     "topic": ((StringType,), "STRING"),
     "slot": (_WHOLE, "INT"),
     "claimId": ((StringType,), "STRING"),
@@ -70,7 +76,7 @@ def locate_columns(schema: StructType, operation: str, takes: _ColumnRules) -> d
                 f"Accepted: {', '.join(takes.columns)}. Drop it, or make it part of content."
             )
         types, accepted = COLUMNS[name]
-        if not isinstance(field.dataType, types):
+        if not isinstance(field.dataType, types) or not _fits_headers(name, field.dataType):
             raise InvalidMessage(
                 f"The column {name} is {field.dataType.simpleString().upper()}. "
                 f"Accepted: {accepted}. Cast it."
@@ -88,6 +94,15 @@ def locate_columns(schema: StructType, operation: str, takes: _ColumnRules) -> d
                 f"Accepted: a column named {name}, {COLUMNS[name][1]}."
             )
     return found
+
+
+def _fits_headers(name: str, of_type: DataType) -> bool:
+    """Check the type of the column headers: that of Spark's Kafka source and sink."""
+    if name != "headers" or not isinstance(of_type, ArrayType):
+        return True
+    fields = of_type.elementType.fields if isinstance(of_type.elementType, StructType) else []
+    found = [(field.name.lower(), field.dataType) for field in fields]
+    return found == [("key", StringType()), ("value", BinaryType())]
 
 
 @dataclass(frozen=True)
@@ -113,29 +128,43 @@ class Rows:
         columns = {name: column.take(wanted) for name, column in self.columns.items()}
         return Rows(columns, len(wanted), indices)
 
-    def contents(self) -> Any:
-        """Return the content of each row as bytes. Raises InvalidMessage for a null.
+    def names(self, topic: TopicDefinition) -> pa.Array:
+        """Return what each message merges by: the column key in a keyed topic, else content.
 
-        Returns an object array.
+        Raises InvalidMessage for the first row that has none, or a key where there must be none.
         """
-        column = self.columns["content"]
-        if column.null_count:
-            raise self.refusal(
-                "content", first_true(pc.is_null(column)), "STRING or BINARY, not null"
+        of_topic = f"the topic {topic.name} is {'' if topic.keyed else 'not '}keyed"
+        name = "key" if topic.keyed else "content"
+        if name not in self.columns:
+            raise InvalidMessage(
+                f"There is no column {name}. Accepted: {COLUMNS[name][1]}; {of_topic}."
+                f"{NOTHING_SENT}"
             )
-        return _bytes_of(column)
+        column, keys = self.columns[name], self.columns.get("key")
+        if column.null_count:
+            row = first_true(pc.is_null(column))
+            raise self.refusal(name, row, f"STRING or BINARY, not null; {of_topic}")
+        if topic.keyed:
+            lengths = pc.binary_length(column.cast(pa.large_binary()))
+            wrong = pc.or_(pc.less(lengths, 1), pc.greater(lengths, LONGEST_KEY_BYTES))
+            if pc.any(wrong).as_py():
+                accepted = f"1 to {LONGEST_KEY_BYTES} bytes; {of_topic}"
+                raise self.refusal(name, first_true(wrong), accepted)
+        elif keys is not None and keys.null_count < self.length:
+            raise self.refusal("key", first_true(pc.is_valid(keys)), f"null; {of_topic}")
+        return column
 
-    def bases(self, contents: Any, default: bytes | None) -> Any:
+    def bases(self, names: Any, default: bytes | None) -> Any:
         """Return the bytes that determine the slot of each row, as an object array.
 
-        A row uses its slotBasis, or else the default, or else its content. contents: the contents
-        of all rows, as ``contents()`` returns them.
+        A row uses its slotBasis, or else the default, or else its key or content. names: those of
+        all rows, as an object array.
         """
-        fallback = contents if default is None else np.full(self.length, default, object)
+        fallback = names if default is None else np.full(self.length, default, object)
         if "slotBasis" not in self.columns:
             return fallback
         column = self.columns["slotBasis"]
-        bases = _bytes_of(column)
+        bases = bytes_of(column)
         if column.null_count:
             missing = pc.is_null(column).to_numpy(zero_copy_only=False)
             bases = np.where(missing, fallback, bases)
@@ -238,6 +267,15 @@ class Rows:
         self.check_texts("reason", "STRING; null for no reason")
         return [parse_reason(text) for text in self.columns["reason"].to_pylist()]
 
+    def _shown(self, row: int) -> str:
+        """Show by what a reader finds a row: its key, if it has one, or its content."""
+        shown = [
+            f"{name} {shown_value(self.columns[name], row)}"
+            for name in ("key", "content")
+            if name in self.columns and self.columns[name][row].is_valid
+        ]
+        return (shown or ["neither key nor content"])[0]
+
     def refusal(
         self, name: str, row: int, accepted: str, default: int | None = None
     ) -> InvalidMessage:
@@ -252,9 +290,14 @@ class Rows:
             shown = f"{default} (the option)"
         position = row if self.positions is None else self.positions[row]
         return InvalidMessage(
-            f"Row {position} of its batch (content {shown_value(self.columns['content'], row)}): "
+            f"Row {position} of its batch ({self._shown(row)}): "
             f"{name} is {shown}. Accepted: {accepted}.{NOTHING_SENT}"
         )
+
+
+def bytes_of(column: pa.Array) -> Any:
+    """Return texts as an object array of bytes."""
+    return column.cast(pa.binary()).to_numpy(zero_copy_only=False)
 
 
 def first_not_utf8(column: pa.Array) -> int | None:
@@ -292,10 +335,6 @@ def _value(column: pa.Array, row: int) -> Any:
         return column[row].cast(pa.large_binary()).as_py()
     except (OverflowError, ValueError):  # a time outside Python's range: show the number
         return column[row].cast(pa.int64()).as_py()
-
-
-def _bytes_of(column: pa.Array) -> Any:
-    return column.cast(pa.binary()).to_numpy(zero_copy_only=False)
 
 
 def milliseconds(column: pa.Array) -> pa.Array:

@@ -77,12 +77,12 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
             return staged
         try:
             for checked in self._work.checked(_counted(batches, staged)):
-                for queue, by_slot in checked:
+                for queue, (by_slot, bodies) in checked:
                     held = staged.held.setdefault(queue.definition.name, {})
                     # Enter the slots before the call: _discard must find them if it fails.
                     held.update({slot: held.get(slot, 0) for slot in by_slot})
                     staging = Staging(queue.server, queue.definition, queue.key_prefix)
-                    staging.stage(str(name), by_slot, held)
+                    staging.stage(str(name), by_slot, held, bodies)
         except Exception:
             self._discard([staged])
             raise

@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol import returning, sending
 from rmq_spark.protocol.claims import Rollback
 from rmq_spark.protocol.messagepack import PackedPairs
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.arrow_pairs import packed_by_slot, rows_by_slot
-from rmq_spark.spark.sink.columns import Rows
+from rmq_spark.spark.sink.columns import COLUMNS, Rows, bytes_of
 from rmq_spark.spark.sink.delays import check_delay_option, message_delays, retry_delays
+from rmq_spark.spark.sink.row_bodies import BODY_COLUMNS, bodies_of_rows
 from rmq_spark.topics.definition import TopicDefinition, group_text
 from rmq_spark.topics.message_value import MessageValue
 from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 
+# Scores and names, and names and bodies, by slot.
+Packed = tuple[dict[int, PackedPairs], dict[int, PackedPairs]]
 # The columns for time ranges, priorities, fixed times and delays.
 VALUES = tuple(of.value_name for of_type in TOPIC_TYPES.values() for of in of_type.values)
 
@@ -32,7 +35,7 @@ class Operation(ABC):
     """
 
     columns: tuple[str, ...]
-    required: tuple[str, ...] = ("content",)
+    required: tuple[str, ...] = ()
     creates = False
 
     def __init__(self, options: SinkOptions) -> None:
@@ -55,10 +58,10 @@ class Operation(ABC):
         """
 
     @abstractmethod
-    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> Any:
+    def work_of(self, queue: Queue, rows: Rows, names: Any) -> Any:
         """Check the rows of one topic and build the argument ``work`` of ``do``.
 
-        contents: the content of each row, as an object array of bytes. Raises InvalidMessage for
+        names: what each message merges by, its key or content. Raises InvalidMessage for
         the first row that is not accepted.
         """
 
@@ -73,7 +76,7 @@ class Operation(ABC):
 class Send(Operation):
     """The operation ``send``: stores messages in a topic, for all its consumer groups."""
 
-    columns = ("content", "slotBasis", *VALUES, "topic")
+    columns = ("key", "content", "slotBasis", *VALUES, *BODY_COLUMNS, "topic")
     creates = True
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
@@ -95,33 +98,43 @@ class Send(Operation):
                 f'{" or ".join(names)}.{unused} Add the column, or .option("{names[0]}", ...).'
             )
 
-    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
-        """Compute the score and the slot of each row, and pack scores and contents by slot."""
+    def work_of(self, queue: Queue, rows: Rows, names: Any) -> Packed:
+        """Compute score, slot and body of each row, and pack scores, names and bodies by slot."""
         topic, options = queue.definition, self._options
         refuse_past = options.fail_past and topic.type.can_be_past
-        now_ms = queue.now_ms() if refuse_past else None
+        expires_at = options.expires_at is not None or "expiresAt" in rows.columns
+        now_ms = queue.now_ms() if refuse_past or expires_at else None
         default = topic.type.value_in(options)
         scores = scores_of_rows(
-            topic, rows, default, options.delay, now_ms, lambda of, values: of.score_of(values)
+            *(topic, rows, default, options.delay, now_ms if refuse_past else None),
+            lambda of, values: of.score_of(values),
         )
-        slots = slots_of_rows(topic, rows, contents, options)
-        return packed_by_slot(scores, rows.columns["content"], slots)
+        due_ms = None
+        if expires_at:
+            due_ms = scores_of_rows(
+                *(topic, rows, default, options.delay, None),
+                lambda of, values: of.requeue_score(values, now_ms or 0) * topic.type.has_due_times,
+            )
+        bodies = bodies_of_rows(rows, topic, options, due_ms)
+        slots = slots_of_rows(topic, rows, bytes_of(names), options)
+        return packed_by_slot(scores, names, slots, bodies)
 
-    def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
+    def do(self, queue: Queue, work: Packed) -> dict[str, int]:
         """Send the messages. Outcomes: new, and merged with an equal message that waits."""
-        sent = queue.ask(sending.send, work)
+        sent = queue.ask(sending.send, *work)
         return {"new": sent.new, "merged": sent.merged}
 
 
 class Cancel(Operation):
     """The operation ``cancel``: removes messages that no consumer has claimed yet."""
 
-    columns = ("content", "slotBasis", "slot", "topic")
+    columns = ("key", "content", "slotBasis", "slot", "topic")
 
-    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, list[bytes]]:
-        """Group the contents of the rows by slot."""
-        slots = slots_of_rows(queue.definition, rows, contents, self._options)
-        return {slot: contents[at].tolist() for slot, at in rows_by_slot(slots)}
+    def work_of(self, queue: Queue, rows: Rows, names: Any) -> dict[int, list[bytes]]:
+        """Group the names of the rows by slot."""
+        texts = bytes_of(names)
+        slots = slots_of_rows(queue.definition, rows, texts, self._options)
+        return {slot: texts[at].tolist() for slot, at in rows_by_slot(slots)}
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
         """Cancel the messages in all consumer groups, or only in the group that the option names.
@@ -140,7 +153,7 @@ class Requeue(Operation):
     The next delivery of such a message counts as its first.
     """
 
-    columns = ("content", "slotBasis", "slot", *VALUES, "topic")
+    columns = ("key", "content", "slotBasis", "slot", *VALUES, "topic")
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
         """Check that a column or an option supplies the value, unless the topic type has a default.
@@ -151,7 +164,7 @@ class Requeue(Operation):
         if topic.type.requeue_value is None:
             Send(self._options).check_topic(topic, columns)
 
-    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> dict[int, PackedPairs]:
+    def work_of(self, queue: Queue, rows: Rows, names: Any) -> dict[int, PackedPairs]:
         """Compute the score and the slot of each row, and pack scores and contents by slot.
 
         A row without a time is due at once.
@@ -164,8 +177,8 @@ class Requeue(Operation):
             *(topic, rows, default, options.delay, None),
             lambda of, values: of.requeue_score(values, now_ms),
         )
-        slots = slots_of_rows(topic, rows, contents, options)
-        return packed_by_slot(scores, rows.columns["content"], slots)
+        slots = slots_of_rows(topic, rows, bytes_of(names), options)
+        return packed_by_slot(scores, names, slots)[0]
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
         """Requeue the messages. Outcomes: requeued, and not found in the dead queue."""
@@ -195,15 +208,15 @@ class Purge(Cancel):
 class RollBack(Operation):
     """The operation ``rollback``: rolls back single messages of a claim for a retry."""
 
-    columns = ("content", "slot", "claimId", "delay", "reason", "topic")
-    required = ("content", "slot", "claimId")
+    columns = ("key", "content", "slot", "claimId", "delay", "reason", "topic")
+    required = ("slot", "claimId")
 
-    def work_of(self, queue: Queue, rows: Rows, contents: Any) -> list[Rollback]:
+    def work_of(self, queue: Queue, rows: Rows, names: Any) -> list[Rollback]:
         """Group contents into one rollback for each slot, claim and delay."""
         slots = rows.slots(queue.definition).tolist()
         wanted: dict[tuple[int, str, int | None], list[tuple[bytes, str]]] = {}
         keys = zip(slots, rows.claim_ids(), retry_delays(rows, self._options.delay), strict=True)
-        for key, content, reason in zip(keys, contents, rows.reasons(), strict=True):
+        for key, content, reason in zip(keys, bytes_of(names), rows.reasons(), strict=True):
             wanted.setdefault(key, []).append((content, reason))
         return [
             Rollback(slot, claim_id, [c for c, _ in found], delay_ms, [r for _, r in found])
@@ -218,6 +231,17 @@ class RollBack(Operation):
         """
         result = queue.ask(returning.rollbacks, work)
         return {"rolled back": result.rolled_back, "left alone": result.left_alone}
+
+
+def check_names(topic: TopicDefinition, columns: set[str]) -> None:
+    """Check that there is a column by which messages of a topic merge. Raises InvalidMessage."""
+    name = "key" if topic.keyed else "content"
+    if name not in columns:
+        raise InvalidMessage(
+            f"The column {name} is missing; there are {', '.join(sorted(columns))}. Topic "
+            f"{topic.name} is {'' if topic.keyed else 'not '}keyed: its messages merge by {name}. "
+            f"Accepted: a column named {name}, {COLUMNS[name][1]}."
+        )
 
 
 OPERATIONS: dict[str, type[Operation]] = {
@@ -250,14 +274,14 @@ def scores_of_rows(
     return np.where(delays.given, delayed, score_of(topic.type, values))
 
 
-def slots_of_rows(topic: TopicDefinition, rows: Rows, contents: Any, options: SinkOptions) -> Any:
+def slots_of_rows(topic: TopicDefinition, rows: Rows, names: Any, options: SinkOptions) -> Any:
     """Return the slot of each row, as an array: the column slot, or else a hash.
 
-    The hash is CRC-32 of slotBasis or content. Its low bits are the slot, because the number of
-    slots is a power of two.
+    The hash is CRC-32 of slotBasis, or else of the name: key or content. Its low bits are the slot,
+    because the number of slots is a power of two.
     """
     if "slot" in rows.columns:
         return rows.slots(topic)
-    bases = rows.bases(contents, options.slot_basis)
+    bases = rows.bases(names, options.slot_basis)
     slots = np.fromiter(map(zlib.crc32, bases), np.uint32, len(bases))
     return slots & np.uint32(topic.slot_amount - 1)

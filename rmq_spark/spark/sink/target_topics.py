@@ -1,7 +1,6 @@
 """The topics to which a write sends its rows, or in which it finds them."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -66,9 +65,9 @@ class SinkTopics:
         return Queue(server, topic, key_prefix=self._options.key_prefix, group=group)
 
     def split(
-        self, server: Server, known: dict[str, TopicDefinition], rows: Rows, contents: Any
-    ) -> Iterator[tuple[Queue, Rows, Any]]:
-        """Split rows by topic. Yields the queue, the rows and the contents of each topic.
+        self, server: Server, known: dict[str, TopicDefinition], rows: Rows
+    ) -> Iterator[tuple[Queue, Rows]]:
+        """Split rows by topic. Yields the queue and the rows of each topic.
 
         The column ``topic`` takes precedence over the option. known: the definitions that the
         driver or this task has read so far; the method adds new ones. Raises InvalidMessage for a
@@ -77,7 +76,7 @@ class SinkTopics:
         default = self._options.topic
         if "topic" not in rows.columns:
             assert default is not None  # noqa: S101 - checked when the write began
-            yield self.queue(server, known[default]), rows, contents
+            yield self.queue(server, known[default]), rows
             return
         accepted = "the name of a topic"
         rows.check_texts("topic", accepted)
@@ -93,4 +92,4 @@ class SinkTopics:
             except InvalidOption as error:
                 raise InvalidMessage(f"In the column topic: {error}{NOTHING_SENT}") from None
             at = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
-            yield self.queue(server, known[name]), rows.only(at), contents[at]
+            yield self.queue(server, known[name]), rows.only(at)

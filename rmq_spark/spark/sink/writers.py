@@ -23,7 +23,7 @@ from rmq_spark.spark.garbage_collection import freeze_live_objects
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.arrow_pairs import coalesce
 from rmq_spark.spark.sink.columns import Rows, locate_columns
-from rmq_spark.spark.sink.operations import OPERATIONS
+from rmq_spark.spark.sink.operations import OPERATIONS, check_names
 from rmq_spark.spark.sink.target_topics import SinkTopics
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.transport.server import Server, shared_server
@@ -53,11 +53,7 @@ class SinkWork:
         self._known: dict[str, TopicDefinition] = {}
         if options.topic is not None:
             server = Server(options.connection)
-            self._known[options.topic] = self._topics.find(
-                server,
-                options.topic,
-                lambda topic: self._operation.check_topic(topic, set(self._positions)),
-            )
+            self._known[options.topic] = self._topics.find(server, options.topic, self._check)
             server.warn_if_not_on_disk()
             server.close()
         elif "topic" not in self._positions:
@@ -67,6 +63,11 @@ class SinkWork:
             )
         elif options.topic_type is not None:
             self._operation.check_type("topicType", options.topic_type, set(self._positions))
+
+    def _check(self, topic: TopicDefinition) -> None:
+        """Check columns and options for a topic. Raises InvalidOption and InvalidMessage."""
+        check_names(topic, set(self._positions))
+        self._operation.check_topic(topic, set(self._positions))
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Counted:
         """Check and write all rows of a partition. Returns the counts.
@@ -101,10 +102,8 @@ class SinkWork:
         for batch in coalesce(batches):
             rows = Rows.of(batch, self._positions)
             yield [
-                (queue, self._operation.work_of(queue, part, contents))
-                for queue, part, contents in self._topics.split(
-                    server, known, rows, rows.contents()
-                )
+                (queue, self._operation.work_of(queue, part, part.names(queue.definition)))
+                for queue, part in self._topics.split(server, known, rows)
             ]
 
 

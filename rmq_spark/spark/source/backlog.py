@@ -57,10 +57,11 @@ class Backlog:
         Messages that the batch did not find, or that were rolled back, can be read again.
         """
         # Moved messages waited for a retry. They must not use up the allowance of those that were
-        # due.
-        self._left += sum(self._planned.values()) - result.committed + result.moved
+        # due. Expired ones were due, and are gone.
+        gone = result.committed + result.expired - result.moved
+        self._left += sum(self._planned.values()) - gone
         self._unread = bool(self._planned) and not result.records
-        if result.claimed or result.moved:
+        if result.claimed or result.moved or result.expired:
             self._empty -= self._planned.keys()
         else:
             self._given_up |= self._empty & self._planned.keys()

@@ -1,13 +1,10 @@
 """The task reader: makes the claims of a task, and yields their messages as Arrow batches."""
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -16,12 +13,13 @@ from pyspark.sql.types import StructType
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import UnreadableContent
 from rmq_spark.protocol import claiming
+from rmq_spark.protocol.bodies import payloads_of
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest
 from rmq_spark.spark.garbage_collection import freeze_live_objects
 from rmq_spark.spark.options import SourceOptions
+from rmq_spark.spark.source.message_columns import MessageColumns
 from rmq_spark.spark.source.planning import PlannedClaim
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.transport.server import shared_server
 
 _log = logging.getLogger(__name__)
@@ -219,7 +217,7 @@ def _batches(
     UTF-8 but the schema asks for STRING.
     """
     claims = [claim for claim in claims if claim.contents]
-    columns = _Columns(topic, claims)
+    columns = MessageColumns(topic, claims)
     if size > BYTES_A_READ and columns.rows > 1:
         parts = [[claim] for claim in claims] if len(claims) > 1 else _halves(claims[0])
         for part in parts:
@@ -235,98 +233,17 @@ def _halves(claim: Claim) -> list[list[Claim]]:
 
 def _part(claim: Claim, rows: slice) -> Claim:
     """Return a claim with only some of its messages."""
-    return replace(claim, contents=claim.contents[rows], score_texts=claim.score_texts[rows])
+    return replace(
+        claim,
+        contents=claim.contents[rows],
+        score_texts=claim.score_texts[rows],
+        bodies=claim.bodies[rows],
+    )
 
 
 def _bytes_of(claims: list[Claim]) -> int:
-    """Sum the sizes of all contents, in bytes."""
-    return sum(sum(map(len, claim.contents)) for claim in claims)
-
-
-class _Columns:
-    """The columns of the source. Each is built from the claims only if the schema has it."""
-
-    def __init__(self, topic: TopicDefinition, claims: list[Claim]) -> None:
-        self._topic = topic
-        self._claims = claims
-        self._counts = [len(claim.contents) for claim in claims]
-        self.rows = sum(self._counts)
-
-    def build(self, field: pa.Field) -> pa.Array:
-        """Build the column of a field, one row for each message.
-
-        Raises pa.ArrowInvalid if a content is not UTF-8 but the field is a STRING.
-        """
-        builders: dict[str, Callable[[], pa.Array]] = {
-            "content": lambda: self._content(field.type),
-            "topic": lambda: pa.repeat(self._topic.name, self.rows),
-            "slot": lambda: self._repeated([claim.slot for claim in self._claims], np.int32),
-            "duetime": lambda: self._due_time(field.type),
-            "priority": self._priority,
-            "deliverycount": self._delivery_count,
-            "retriesleft": self._retries_left,
-            "claimid": self._claim_id,
-            "claimedat": lambda: self._claimed_at(field.type),
-        }
-        return builders[field.name.lower()]()
-
-    def _content(self, of_type: pa.DataType) -> pa.Array:
-        contents: list[bytes] = []
-        for claim in self._claims:
-            contents += claim.contents
-        return pa.array(contents, pa.binary()).cast(of_type)
-
-    def _repeated(self, values: Sequence[int], of_type: Any) -> pa.Array:
-        """Repeat the value of each claim for all of its messages."""
-        return pa.array(np.repeat(np.array(values, of_type), self._counts))
-
-    @cached_property
-    def _scores_and_retries(self) -> Any:
-        """Return the scores of all messages, and a mask of the retries among them.
-
-        The score of a retry is its number of retries left, so it has no due time or priority.
-        """
-        texts = pa.array(
-            [text for claim in self._claims for text in claim.score_texts], pa.binary()
-        )
-        scores = texts.cast(pa.string()).cast(pa.int64()).to_numpy()
-        return scores, scores <= MOST_RETRIES
-
-    def _due_time(self, of_type: pa.DataType) -> pa.Array:
-        if not self._topic.type.has_due_times:
-            return pa.nulls(self.rows, of_type)
-        scores, retried = self._scores_and_retries
-        return pa.array(scores * 1000, pa.int64(), mask=retried).cast(of_type)
-
-    def _priority(self) -> pa.Array:
-        if self._topic.type.has_due_times:
-            return pa.nulls(self.rows, pa.int64())
-        scores, retried = self._scores_and_retries
-        return pa.array(scores, pa.int64(), mask=retried)
-
-    def _retries(self) -> Any:
-        """Return the retries left of all messages: retries_of, for whole columns."""
-        scores, retried = self._scores_and_retries
-        most = np.repeat([claim.max_retries for claim in self._claims], self._counts)
-        charged = np.repeat([claim.charged for claim in self._claims], self._counts)
-        left = np.where(retried, scores - 1, most) - charged
-        return np.maximum(left, 0).astype(np.int32)
-
-    def _retries_left(self) -> pa.Array:
-        return pa.array(self._retries())
-
-    def _delivery_count(self) -> pa.Array:
-        return pa.array(
-            np.maximum(1, self._topic.max_retries + 1 - self._retries()).astype(np.int32)
-        )
-
-    def _claim_id(self) -> pa.Array:
-        names = pa.array([claim.claim_id for claim in self._claims], pa.string())
-        return names.take(pa.array(np.repeat(np.arange(len(self._claims)), self._counts)))
-
-    def _claimed_at(self, of_type: pa.DataType) -> pa.Array:
-        times_us = [claim.claimed_at_ms * 1000 for claim in self._claims]
-        return self._repeated(times_us, np.int64).cast(of_type)
+    """Sum the sizes of all contents and bodies, in bytes."""
+    return sum(sum(map(len, claim.contents)) + sum(map(len, claim.bodies)) for claim in claims)
 
 
 def _refuse_unreadable(
@@ -338,15 +255,26 @@ def _refuse_unreadable(
     lose no retry.
     """
     for claim in claims:
-        for content in claim.contents:
-            try:
-                content.decode()
-            except UnicodeDecodeError as error:
-                for queue in queues:
-                    queue.ask(claiming.unread, queue.slots, delivery.consumer, delivery.run, seq)
-                raise UnreadableContent(
-                    f"Topic {claim.topic}, slot {claim.slot}: a content is not valid UTF-8 "
-                    f"(byte {error.start} of {len(content)}), but the column content is a STRING. "
-                    'Read it with .schema("content BINARY, ..."). The messages of the batch have '
-                    "lost no retry."
-                ) from None
+        keyed = delivery.topics[claim.topic].keyed
+        columns = {"key": claim.contents, "content": payloads_of(claim.bodies)}
+        for name, texts in columns.items() if keyed else [("content", claim.contents)]:
+            error = _first_not_utf8(texts)
+            if error is None:
+                continue
+            for queue in queues:
+                queue.ask(claiming.unread, queue.slots, delivery.consumer, delivery.run, seq)
+            raise UnreadableContent(
+                f"Topic {claim.topic}, slot {claim.slot}: a {name} is not valid UTF-8 "
+                f"(byte {error.start} of {len(error.object)}), but the column {name} is a STRING. "
+                f'Read it with .schema("{name} BINARY, ..."). The messages of the batch have lost '
+                "no retry."
+            )
+
+
+def _first_not_utf8(texts: Iterable[bytes | None]) -> UnicodeDecodeError | None:
+    for text in texts:
+        try:
+            (text or b"").decode()
+        except UnicodeDecodeError as error:
+            return error
+    return None

@@ -27,7 +27,7 @@ def open_queue(server: Server, options: SourceOptions, definition: TopicDefiniti
     lacks the consumer group.
     """
     as_it_is = "To read the topic as it is, leave out topicType and slotAmount."
-    check_agrees(definition, options.topic_type, options.slot_amount, as_it_is)
+    check_agrees(definition, options.topic_type, options.slot_amount, {}, as_it_is)
     if options.ensemble is not None and not definition.exclusive:
         broker = Broker(server, key_prefix=options.key_prefix)
         definition = broker.alter(definition.name, exclusive=True)

@@ -93,7 +93,10 @@ def _column(page: Page, field: pa.Field) -> pa.Array:
         "topic": lambda: pa.repeat(page.topic.name, size),
         "queue": lambda: pa.repeat(page.kind.value, size),
         "slot": lambda: pa.repeat(pa.scalar(page.slot, pa.int32()), size),
-        "content": lambda: _content(page, field.type),
+        "content": lambda: _texts(page.payloads(), field.type),
+        "key": lambda: _texts(page.keys(), field.type),
+        "headers": lambda: pa.array(page.headers(), field.type),
+        "expiresat": lambda: _times(page.expire_at_ms(), field.type),
         "duetime": lambda: _times(page.due_times_ms(), field.type),
         "priority": lambda: pa.array(page.priorities(), pa.int64()),
         "retriesleft": lambda: pa.array(page.retries_left(), pa.int32()),
@@ -109,17 +112,17 @@ def _times(times_ms: Sequence[int | None], of_type: pa.DataType) -> pa.Array:
     return pa.array(times_ms, pa.timestamp("ms", "UTC")).cast(of_type)
 
 
-def _content(page: Page, of_type: pa.DataType) -> pa.Array:
-    """Convert contents to a column. In a STRING column, a content that is not UTF-8 is null."""
-    binary = pa.array(page.contents, pa.binary())
+def _texts(texts: Sequence[bytes | None], of_type: pa.DataType) -> pa.Array:
+    """Convert texts to a column. In a STRING column, a text that is not UTF-8 is null."""
+    binary = pa.array(texts, pa.binary())
     try:
         return binary.cast(of_type)
     except pa.ArrowInvalid:
-        return pa.array([_text_or_none(content) for content in page.contents], of_type)
+        return pa.array([_text_or_none(text) for text in texts], of_type)
 
 
-def _text_or_none(content: bytes) -> str | None:
+def _text_or_none(text: bytes | None) -> str | None:
     try:
-        return content.decode()
+        return None if text is None else text.decode()
     except UnicodeDecodeError:
         return None

@@ -283,7 +283,8 @@ def test_either_contents_or_all_must_be_given(rmq):
     rmq.topic()
     for arguments in ([], ["m", "--all"]):
         done = rmq("requeue", "Orders", *arguments)
-        assert (done.code, "Accepted: contents of messages, or --all." in done.err) == (2, True)
+        said = "Accepted: contents of messages (in a keyed topic, their keys), or --all."
+        assert (done.code, said in done.err) == (2, True)
 
 
 def test_a_purge_asks_and_deletes_what_waits(rmq):

@@ -26,11 +26,38 @@ def test_a_topic_is_made_and_listed(rmq):
             "exclusive": False,
             "paused": False,
             "groups": ["default", "audit"],
+            "keyed": False,
+            "payload": "last",
+            "onExpiry": "drop",
         }
     ]
     table = rmq("topics").out.splitlines()
     assert table[0].split()[:3] == ["topic", "type", "slots"]
     assert table[1].split()[:3] == ["Orders", "FixedTime", "8"]
+
+
+def test_a_keyed_topic_is_made_shown_and_altered(rmq):
+    keyed = ("--keyed", "--payload", "FIRST")
+    made = rmq("create", "Orders", "--type", "FixedTime", *keyed, "--on-expiry", "dead")
+    assert made.code == 0, made.err
+    assert "; keyed, keeps the first content; expired messages go to the dead queue" in made.out
+    shown = rmq("show", "Orders", "--json").json
+    assert (shown["keyed"], shown["payload"], shown["onExpiry"]) == (True, "first", "dead")
+    assert shown["groups"][0]["counters"]["expired"] == 0
+    assert "expired" in rmq("show", "Orders").out
+    head, row = rmq("topics").out.splitlines()
+    assert (head.split()[-3:], row.split()[-2:]) == (["keyed", "on", "expiry"], ["yes", "dead"])
+    assert "expired messages" not in rmq("alter", "Orders", "--on-expiry", "drop").out
+    assert rmq.broker.definition("Orders").on_expiry == "drop"
+    assert rmq("create", "Orders", "--type", "FixedTime").code == 0  # --keyed is not given
+
+
+def test_whether_a_topic_is_keyed_never_changes(rmq):
+    rmq.topic()
+    other = rmq("create", "Orders", "--type", "FixedTime", "--keyed")
+    said = "FixedTime with 4 slots, keyed false, but you asked for keyed true. This cannot change"
+    assert (other.code, said in other.err) == (1, True)
+    assert rmq("alter", "Orders", "--keyed").code == 2
 
 
 def test_a_topic_that_is_there_is_left_as_it_is(rmq):
@@ -62,6 +89,9 @@ def test_the_command_that_deletes_what_is_in_the_way_deletes_that(rmq):
         (["--type", "Priority", "--retries", "99"], "--retries='99' is not accepted"),
         (["--type", "Priority", "--backoff", "10"], "--backoff='10' is not a duration"),
         (["--type", "Priority", "--groups", "a b"], "--groups='a b' is not a group name"),
+        (["--type", "Priority", "--keyed", "--payload", "x"], "--payload='x' is not accepted. Acc"),
+        (["--type", "Priority", "--payload", "first"], "--payload='first' needs --keyed"),
+        (["--type", "Priority", "--on-expiry", "x"], "--on-expiry='x' is not accepted. Accepted"),
     ],
 )
 def test_a_setting_that_is_refused_is_called_as_it_was_typed(rmq, arguments, said):

@@ -23,7 +23,23 @@ def by_columns(rows):
     scores, contents, slots = zip(*rows, strict=True)
     return packing.packed_by_slot(
         np.array(scores), pa.array(contents, pa.binary()), np.array(slots)
+    )[0]
+
+
+@given(ROWS)
+def test_bodies_are_packed_in_the_order_of_their_messages(rows):
+    scores, contents, slots = zip(*rows, strict=True)
+    bodies = [content * 2 for content in contents]
+    by_slot, bodies_by_slot = packing.packed_by_slot(
+        np.array(scores),
+        pa.array(contents, pa.binary()),
+        np.array(slots),
+        pa.array(bodies, pa.binary()),
     )
+    assert by_slot.keys() == bodies_by_slot.keys()
+    for slot, pairs in bodies_by_slot.items():
+        wanted = [text for _, content, at in rows if at == slot for text in (content, content * 2)]
+        assert bytes(pairs) == packed(wanted)
 
 
 @given(ROWS)

@@ -154,7 +154,7 @@ def test_a_null_content_is_refused(rmq):
 
 def test_without_a_column_content_nothing_is_written(rmq):
     queue = rmq.queue("FixedTime")
-    with refused(InvalidMessage, "The column content is missing", "there are slotBasis, fixedTime"):
+    with refused(InvalidMessage, "The column content is missing", "there are fixedTime, slotBasis"):
         write(
             rmq,
             queue.definition.name,
@@ -196,7 +196,8 @@ def test_a_mistyped_column_is_refused_with_the_list_of_those_accepted(rmq):
         InvalidMessage,
         "Unknown column slotBases",
         "Did you mean slotBasis?",
-        "Accepted: content, slotBasis, timeRange, priority, fixedTime, delay, topic",
+        "Accepted: key, content, slotBasis, timeRange, priority, fixedTime, delay, headers, "
+        "timeToLive, expiresAt, topic",
     ):
         rmq.writer(schema, topic=rmq.name(), topicType="Priority")
 

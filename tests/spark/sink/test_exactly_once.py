@@ -20,7 +20,7 @@ from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.sink import arrow_pairs as packing
 from rmq_spark.spark.sink.exactly_once_writer import RmqStagedStreamWriter
 from rmq_spark.spark.sink.writers import RmqStreamWriter
-from rmq_spark.topics.definition import sink_key
+from rmq_spark.topics.keys import sink_key
 from rmq_spark.transport.server import Server
 
 from ... import programs
@@ -338,8 +338,8 @@ def test_every_call_may_be_repeated_and_the_cache_flushed(sink, monkeypatch, scr
 def test_a_task_whose_stage_was_swept_fails_instead_of_sending_a_part(sink, monkeypatch):
     stage = Staging.stage
 
-    def swept(self, name, by_slot, held):
-        stage(self, name, by_slot, held)
+    def swept(self, name, by_slot, held, bodies):
+        stage(self, name, by_slot, held, bodies)
         self.sweep(range(4), sink.query, 1, {})
 
     monkeypatch.setattr(Staging, "stage", swept)

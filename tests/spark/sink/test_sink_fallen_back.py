@@ -9,7 +9,7 @@ from rmq_spark.client.staging import LastSealed
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import StageLost
 from rmq_spark.protocol import stages
-from rmq_spark.topics.definition import sink_key
+from rmq_spark.topics.keys import sink_key
 from rmq_spark.transport.server import Server
 
 from ..driving import Rmq, names, refused
