@@ -1,5 +1,6 @@
 """Passwords, the users docs/security.md gives them to, and where one of them shows."""
 
+import re
 from urllib.parse import quote
 
 import redis
@@ -18,7 +19,19 @@ def permit(url, user, password=SECRET, without=""):
     """Makes a documented user on a server, less one command."""
     rules = [f">{password}" if rule.startswith(">") else rule for rule in documented_users()[user]]
     with redis.Redis.from_url(url) as admin:
-        admin.execute_command("ACL", "SETUSER", user, *(r for r in rules if r != f"+{without}"))
+        if not knows_selectors(admin):  # then the page says to write the commands without them
+            rules = [word for rule in rules for word in _without_selector(rule)]
+        wanted = [re.sub(rf"\+{re.escape(without)}(?![\w|]) ?", "", rule) for rule in rules]
+        admin.execute_command("ACL", "SETUSER", user, *filter(None, wanted if without else rules))
+
+
+def knows_selectors(admin):
+    """Whether a server takes rules in parentheses, as Redis 7 and later do."""
+    return int(admin.info("server")["redis_version"].split(".")[0]) >= 7
+
+
+def _without_selector(rule):
+    return re.findall(r"\+[^\s)]+", rule) if rule.startswith("(") else [rule]
 
 
 def variants(secret):

@@ -6,7 +6,12 @@ from .. import ROOT
 
 
 def documented_users():
-    """By user, the words behind its name."""
+    """By user, the words behind its name; words in parentheses are one."""
     text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     lines = re.findall(r"^ACL SETUSER (\S+) (.*)$", text, re.MULTILINE)
-    return {user: rules.split() for user, rules in lines}
+    return {user: re.findall(r"\([^)]*\)|\S+", rules) for user, rules in lines}
+
+
+def documented_commands(user):
+    """The commands that a user may run, on some keys or on all."""
+    return re.findall(r"\+([^\s)]+)", " ".join(documented_users()[user]))

@@ -15,12 +15,12 @@ from rmq_spark.topics.keys import Keys
 from rmq_spark.transport.acl import commands_of
 
 from .. import seeding, servers
-from .credentials import PREFIX, SECRET, permit
-from .documented import documented_users
+from .credentials import PREFIX, SECRET, knows_selectors, permit
+from .documented import documented_commands
 from .journey import DUE, LEASE_MS, Journey
 
-COMMANDS = [rule[1:] for rule in documented_users()["rmq"] if rule.startswith("+")]
-SENDER = [rule[1:] for rule in documented_users()["rmq-sender"] if rule.startswith("+")]
+COMMANDS = documented_commands("rmq")
+SENDER = documented_commands("rmq-sender")
 SCRIPTS = scripts_for(knows_flags=True)
 _prefixes = (f"{PREFIX}{number}:" for number in itertools.count())
 
@@ -110,6 +110,12 @@ def test_the_sender_can_neither_take_nor_read_nor_create(enter):
         lambda: sender.create("Another", "Priority"),
         lambda: sender.server.command("ZRANGE", queue.keys.store(0), 0, -1),
     ]
+    if knows_selectors(admin.broker.server.client):
+        refused += [
+            lambda: sender.delete("FixedTime"),
+            lambda: sender.alter("FixedTime", paused=True),
+            lambda: queue.ask(claiming.pause, True),
+        ]
     before = admin.broker.queue("FixedTime").figures()
     for call in refused:
         with pytest.raises(ServerRefused):
