@@ -7,7 +7,7 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test test-all explore faults outbox ownership-demo notebooks
+.PHONY: help demo cluster-demo bench test test-all mutants explore faults outbox ownership-demo notebooks
 .PHONY: docs lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 4" takes four.
@@ -36,9 +36,13 @@ test: ## try everything once on real servers, in 10 minutes on two cores; ARGS="
 	@.ci/environment java
 	@$(PYTEST) -n 3 -m "not long" $(ARGS)
 
-test-all: ## run every test, as CI does; ARGS="-k name" picks some
+test-all: ## run every test but two thirds of the mutants, as CI does; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 3 $(ARGS)
+	@$(PYTEST) -n 3 -m "not mutants" $(ARGS)
+
+mutants: ## break each line of the scripts in turn; a test must fail; ARGS="-k claim" picks some
+	@.ci/environment
+	@$(PYTEST) -n 3 tests/lua/test_mutants.py $(ARGS)
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment

@@ -965,8 +965,14 @@ def handed():
         yield f"{executable} {redis.url}"
 
 
+def in_turn(mutants):
+    """Every third one is for make test-all, the others are for make mutants."""
+    marks = [(), (pytest.mark.mutants,), (pytest.mark.mutants,)]
+    return [pytest.param(each, marks=marks[at % 3]) for at, each in enumerate(mutants)]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
+@pytest.mark.parametrize("mutant", in_turn(MUTANTS), ids=lambda mutant: mutant.label)
 def test_a_fault_makes_a_test_fail(mutant, handed, tmp_path):
     code, printed = outcome_of(mutant, tmp_path, handed)
     assert code == 1, f"exit code {code}\n{printed}"
