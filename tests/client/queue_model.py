@@ -210,7 +210,7 @@ class Model:
                 self.dead.add(content)
                 self.dead_bodies[content] = copy
         self.held_bodies |= bodies
-        self.taken += len(popped)
+        self.taken += len(popped) + len(over)
         return len(over)
 
     def redeliver(self, name, record, run, lease):

@@ -516,3 +516,11 @@ def test_a_claim_whose_bodies_are_deleted_is_lost(slot):
     with pytest.raises(Exception, match="should have 1 bodies, but Redis has 0"):
         slot.claim()
     slot.commit()
+
+
+def test_a_first_delivery_goes_with_a_retry_that_is_larger_than_a_claim_may_be(slot):
+    send(slot, {b"large": Body(payload=bytes(9 * 2**20))})
+    slot.claim()
+    slot.rollback([b"large"])
+    send(slot, {b"small": LAST})
+    assert slot.claim(seq=2).contents == [b"large", b"small"]

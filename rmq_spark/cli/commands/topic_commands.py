@@ -173,7 +173,7 @@ def alter(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Change retries, backoff, expiry or consumer groups of a topic.
+    """Change retries, backoff, expiry or groups of a topic.
 
     The type, the number of slots, and whether the topic is keyed are fixed forever.
     """

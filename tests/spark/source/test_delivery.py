@@ -68,6 +68,7 @@ def test_a_first_delivery_shows_its_time_its_counts_and_its_claim(rmq):
     assert claim_id.startswith(f"{end['consumer']}:1:0:")
     assert row == {
         "content": "hello",
+        "key": None,
         "topic": queue.definition.name,
         "slot": 0,
         "dueTime": datetime(2020, 9, 13, 12, 26, 40, 123_000, tzinfo=UTC),

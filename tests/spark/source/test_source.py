@@ -59,6 +59,7 @@ def test_an_available_now_query_ends_with_all_in_several_batches(spark, rmq):
     assert [p.numInputRows for p in query.recentProgress if p.numInputRows] == [20, 20, 10]
     expected = spark.range(50).selectExpr(
         "concat('m', id) content",
+        "cast(null as string) key",
         f"'{queue.definition.name}' topic",
         f"timestamp_millis({DUE} + id) dueTime",
         "cast(null as bigint) priority",
