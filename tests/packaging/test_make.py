@@ -9,8 +9,8 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
-    *("demo", "cluster-demo", "bench", "test", "test-all", "explore", "faults", "outbox"),
-    *("ownership-demo", "notebooks", "docs", "lint", "bench-peers", "audit"),
+    *("demo", "cluster-demo", "bench", "test", "test-all", "mutants", "explore", "faults"),
+    *("outbox", "ownership-demo", "notebooks", "docs", "lint", "bench-peers", "audit"),
 )
 
 
