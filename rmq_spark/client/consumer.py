@@ -230,7 +230,11 @@ class Consumer:
             self._give_back()
             self.queue = self._open_queue()
             refuse_exclusive(self.queue.definition)
-            self._taken, self._thread = Batch(self, self._claim(limit)), threading.current_thread()
+            claims = self._claim(limit)
+            while any(claim.expired for claim in claims) and not any(c.contents for c in claims):
+                self._give_back()  # the claims are empty: they have only dropped what had expired
+                claims = self._claim(limit)
+            self._taken, self._thread = Batch(self, claims), threading.current_thread()
             return self._taken
 
     def _check_may_poll(self) -> None:
@@ -264,11 +268,7 @@ class Consumer:
                 left -= take
         self._claimed_slots = [request.slot for request in requests]
         terms = claiming.Claiming(self.name, self._run, self._seq, self._lease_ms)
-        claims = self.queue.ask(claiming.claim, requests, terms)
-        # A claim that only dropped what had expired has made way for messages behind that.
-        if any(claim.expired for claim in claims) and not any(claim.contents for claim in claims):
-            return self._claim(wanted)
-        return claims
+        return self.queue.ask(claiming.claim, requests, terms)
 
     def _due_slots(self) -> list[SlotDue]:
         """Return the slots with due messages, after expired claims were given back."""

@@ -7,6 +7,7 @@ import pytest
 from rmq_spark import Message
 from rmq_spark.client.message_bodies import LONGEST_KEY_BYTES, LONGEST_TIME_TO_LIVE_MS
 from rmq_spark.errors import InvalidMessage, InvalidOption, TopicMismatch
+from rmq_spark.protocol import reading
 
 DUE = 1000
 
@@ -93,6 +94,18 @@ def test_a_consumer_that_finds_only_expired_messages_goes_on_to_the_next(broker,
         assert [message.key for message in batch] == [b"stays"]
         batch.commit()
     assert queue.figures().counters["expired"] == 50
+
+
+def test_a_thousand_claims_in_a_row_may_find_only_expired_messages(broker, queue):
+    """Each was a call within the call before, which Python ends at a depth of a thousand."""
+    expired = [Message("p", key=f"k{n}", expires_at=DUE + 1) for n in range(1100)]
+    queue.send([*expired, Message("p", key="stays", fixed_time=DUE + 5)], fixed_time=DUE)
+    with broker.consumer("T", "c") as consumer:
+        batch = consumer.poll(1)
+        assert [message.key for message in batch] == [b"stays"]
+        assert batch.commit() == 1
+    assert queue.figures().counters["expired"] == 1100
+    assert [queue.ask(reading.records, slot) for slot in queue.slots] == [[]] * 4
 
 
 def test_operations_name_messages_by_key(queue):

@@ -234,7 +234,7 @@ class RollBack(Operation):
 
 
 def check_names(topic: TopicDefinition, columns: set[str]) -> None:
-    """Check that there is a column by which messages of a topic merge. Raises InvalidMessage."""
+    """Raise InvalidMessage if the column is missing that identifies messages of a topic."""
     name = "key" if topic.keyed else "content"
     if name not in columns:
         raise InvalidMessage(
