@@ -7,8 +7,8 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test test-all mutants explore faults outbox ownership-demo notebooks
-.PHONY: docs lint bench-peers audit
+.PHONY: help demo cluster-demo bench test test-all mutants explore faults debounce outbox
+.PHONY: ownership-demo notebooks docs lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 4" takes four.
 PYTEST = .venv/bin/python -m pytest --dist worksteal
@@ -51,6 +51,10 @@ explore: ## try every order of calls in small worlds; ARGS="--help" lists option
 faults: ## kill, stop and cut off real queries and Redis, and count; ARGS="--help" lists options
 	@.ci/environment java
 	@.venv/bin/python -m tests.faults.run_faults $(ARGS)
+
+debounce: ## kill a query while the keys that it consumes change, and count; ARGS="--help" lists options
+	@.ci/environment java
+	@.venv/bin/python -m tests.faults.debounce $(ARGS)
 
 outbox: ## kill the outbox job while orders come into PostgreSQL, and count; ARGS="--help" lists options
 	@.ci/environment java

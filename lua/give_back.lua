@@ -33,7 +33,9 @@ if record.deadline > now or record.held == 0 then return 0 end
 
 write_though_full(slot.claims)
 local items = redis.call('ZRANGE', claim, 0, -1, 'WITHSCORES')
-local bodies = read_bodies(of_claim)
+local body_at = bodies_by_rank(of_claim, #items / 2)
+local bodies = body_at and {}
+for i = 1, bodies and #items or 0, 2 do bodies[items[i]] = body_at((i - 1) / 2) end
 redis.call('UNLINK', claim, of_claim)
 redis.call('HDEL', slot.claims, name)
 if record.run == UNDELIVERED then

@@ -15,6 +15,7 @@ local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], A
 local most, enough_bytes, is_claim = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
 local READ_AT_ONCE = 8 -- the size of a content is known only after reading it
 
+--- include bodies
 --- include claim_bodies
 --- include types
 
@@ -33,13 +34,13 @@ local function first_rank()
   return below(after_score)
 end
 
-local bodies = is_claim and read_bodies(belongings)
+local body_at = is_claim and bodies_by_rank(belongings, redis.call('ZCARD', queue))
 
--- Returns what belongs to some messages, in their order.
-local function belongings_of(contents)
+-- Returns what belongs to some messages from a rank on.
+local function belongings_of(contents, rank)
   if not is_claim then return redis.call('HMGET', belongings, unpack(contents)) end
   local found = {}
-  for k, content in ipairs(contents) do found[k] = bodies and bodies[content] or '' end
+  for k = 1, #contents do found[k] = body_at and body_at(rank + k - 1) or '' end
   return found
 end
 
@@ -56,10 +57,10 @@ while rank < past and read < most and bytes < enough_bytes do
   local items = redis.call('ZRANGE', queue, rank, last, 'WITHSCORES')
   local contents = {}
   for i = 1, #items, 2 do contents[#contents + 1] = items[i] end
-  for k, belonging in ipairs(belongings_of(contents)) do
+  for k, belonging in ipairs(belongings_of(contents, rank)) do
     add(contents[k])
     add(items[2 * k])
-    add(belonging or '')
+    add(without_mark(belonging or ''))
   end
   rank, read = last + 1, read + last + 1 - rank
 end

@@ -52,6 +52,6 @@ elseif send_script == 'send_at' then
 end
 if bodies and send_script == 'send_last' then bodies = due_now(bodies, now) end
 local counts = store_in_groups(KEYS, GROUPS_FROM, {sent = taken, condition = condition,
-  values = function() return unpack(pairs_) end, bodies = bodies and function() return unpack(bodies) end,
+  values = function() return unpack(pairs_) end, bodies = bodies,
   keep_first = keep_first, lowest = lowest, now = now})
 return {taken < held and 1 or 0, counts[1], counts[2]}

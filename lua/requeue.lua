@@ -21,8 +21,8 @@ local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', deaths, 'ha
   stats, 'hash', bodies, 'hash')
 if wrong then return wrong end
 
--- Keeps the bodies that messages had when they died, without their expiry. A copy that waits has a body
--- of its own, or none.
+-- Keeps the bodies that messages had when they died, without their expiry, and marks them as older than those
+-- in claims. A copy that waits has a body of its own, or none.
 local function keep_bodies(contents)
   local kept = {}
   local texts = redis.call('HMGET', deaths, unpack(contents))
@@ -31,7 +31,7 @@ local function keep_bodies(contents)
   for k, content in ipairs(contents) do
     local body = body_of_death(texts[k] or '')
     if body ~= '' and not stored[k] and not waiting[k] then
-      kept[#kept + 1], kept[#kept + 2] = content, without_expiry(body)
+      kept[#kept + 1], kept[#kept + 2] = content, marked(without_expiry(body))
     end
   end
   set_bodies(bodies, kept)

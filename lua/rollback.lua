@@ -14,6 +14,7 @@ local name, run, delay_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local CONTENTS_FROM, named = 7, tonumber(ARGV[6])
 
 --- include claim_bodies
+--- include full_server
 --- include records
 --- include retry_queue
 --- include returning
@@ -40,10 +41,11 @@ for k, score in ipairs(redis.call('ZMSCORE', claim, unpack(ARGV, CONTENTS_FROM, 
   end
 end
 if #taken == 0 then return {0, named} end
+write_though_full(slot.claims) -- bodies that stay are written before messages leave
+local bodies = take_out_bodies(claim, of_claim, taken)
 redis.call('ZREM', claim, unpack(taken))
 record.held = record.held - #taken
 write_record(slot.claims, record)
-local bodies = read_bodies(of_claim, taken)
 if record.held == 0 then redis.call('UNLINK', of_claim) end
 return_messages(slot, terms, record, items, bodies, now_ms(),
   function(content) return reasons[content] end, delay_ms)

@@ -3,7 +3,7 @@
 -- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
 -- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 a lower bound of
 --       their scores, 4 score, content, score, content, ..., 5 if they have bodies: content, body,
---       content, body, ... (both lists as MessagePack). A score above 0 is a due time in ms since 1970;
+--       content, body, ..., an empty body for none (both lists as MessagePack). A score above 0 is a due time in ms since 1970;
 --       a delay of d ms, which starts now, is -d
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
@@ -26,5 +26,5 @@ if lowest <= HIGHEST_DELAY then
   values = function() return unpack(pairs_) end
 end
 return store_in_groups(KEYS, 1, {sent = sent, values = values,
-  bodies = bodies and function() return cmsgpack.unpack(bodies) end, keep_first = keep_first,
+  bodies = bodies and {cmsgpack.unpack(bodies)}, keep_first = keep_first,
   lowest = lowest, now = now})

@@ -3,7 +3,7 @@
 -- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
 -- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 timeRange in ms,
 --       content, timeRange, content, ..., 4 if they have bodies: content, body, content, body, ...
---       (both lists as MessagePack)
+--       an empty body for none (both lists as MessagePack)
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: 3900 messages.
@@ -18,5 +18,5 @@ local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
 local delayed = due_after({cmsgpack.unpack(packed)}, now_ms())
 return store_in_groups(KEYS, 1, {sent = sent, values = function() return unpack(delayed) end,
-  bodies = bodies and function() return cmsgpack.unpack(bodies) end, keep_first = keep_first,
+  bodies = bodies and {cmsgpack.unpack(bodies)}, keep_first = keep_first,
   condition = 'NX'})

@@ -1,8 +1,8 @@
 -- Stores Priority messages of one slot with the given scores. Of equal contents, the last wins.
 -- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
 -- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 score, content, score,
---       content, ..., 4 if they have bodies: content, body, content, body, ... (both lists as
---       MessagePack)
+--       content, ..., 4 if they have bodies: content, body, content, body, ..., an empty body for none (both
+--       lists as MessagePack)
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: 3900 messages.
@@ -16,6 +16,5 @@ local sent, keep_first, packed, bodies = tonumber(ARGV[1]), ARGV[2] == '1', ARGV
 local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
 -- Unpacks straight into a call to Redis: a table in between would double the cost.
-local dated_bodies = bodies and due_now({cmsgpack.unpack(bodies)}, now_ms())
 return store_in_groups(KEYS, 1, {sent = sent, values = function() return cmsgpack.unpack(packed) end,
-  bodies = dated_bodies and function() return unpack(dated_bodies) end, keep_first = keep_first})
+  bodies = bodies and due_now({cmsgpack.unpack(bodies)}, now_ms()), keep_first = keep_first})

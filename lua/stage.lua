@@ -2,8 +2,8 @@
 -- can be repeated: the number of messages in the stage shows whether the call has run.
 -- KEYS: 1 stage, 2 stages
 -- ARGV: 1 the stage's name, 2 number of messages in it before, 3 number of new messages, 4 score,
---       content, score, content, ..., 5 if they have bodies: content, body, content, body, ... (both
---       lists as MessagePack). All calls of a stage have bodies, or none.
+--       content, score, content, ..., 5 if they have bodies: content, body, content, body, ..., an
+--       empty body for none (both lists as MessagePack). All calls of a stage have bodies, or none.
 -- Returns the number of messages that the stage now holds.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
 -- Bound: 3900 messages.

@@ -1,46 +1,99 @@
--- The bodies (bodies.lua) of the messages of a claim, in a hash of their own. Its fields b0, b1, ... hold
--- the bodies of 1024 messages each, c0, c1, ... their contents, in the order in which they are delivered: the
--- lengths, separated by commas; a line feed; and the texts. Rollbacks leave the hash as it is, until the
--- claim is empty. A claim without any body has no hash.
--- Defines: A_PART, write_part, read_bodies
-local A_PART = 1024
+-- The bodies (bodies.lua) of the messages of a claim, in a hash of their own. Its fields 0, 1, ... are the
+-- parts: the bodies in the order in which the messages are delivered. A rollback of one message rewrites its
+-- part, so a part has at most 1024 bodies and 64 KiB of them, or one that is larger. A part is the number of
+-- its bodies, their lengths (both as 4 bytes, big-endian), and the bodies. The field `order` is 'asc' or
+-- 'desc' and behind it the numbers of bodies in the parts. A claim without any body has no hash.
+-- Defines: BODIES_A_PART, BYTES_A_PART, write_part, write_order, take_out_bodies, bodies_by_rank
+local BODIES_A_PART, BYTES_A_PART, ORDER = 1024, 64 * 1024, 'order'
 
-local function packed(texts)
+local function lengths_format(how_many) return '>' .. string.rep('I4', how_many) end
+
+local function packed(bodies)
   local lengths = {}
-  for i = 1, #texts do lengths[i] = #texts[i] end
-  return table.concat(lengths, ',') .. '\n' .. table.concat(texts)
+  for i = 1, #bodies do lengths[i] = #bodies[i] end
+  return struct.pack(lengths_format(#bodies + 1), #bodies, unpack(lengths)) .. table.concat(bodies)
 end
 
 local function unpacked(part)
-  local texts, lengths_end = {}, string.find(part, '\n', 1, true)
-  local at = lengths_end + 1
-  for length in string.gmatch(string.sub(part, 1, lengths_end - 1), '%d+') do
-    texts[#texts + 1] = string.sub(part, at, at + length - 1)
-    at = at + length
+  local bodies, how_many = {}, struct.unpack('>I4', part)
+  local lengths = {struct.unpack(lengths_format(how_many), part, 5)}
+  local at = 5 + 4 * how_many
+  for i = 1, how_many do
+    bodies[i] = string.sub(part, at, at + lengths[i] - 1)
+    at = at + lengths[i]
   end
-  return texts
+  return bodies
 end
 
--- Writes the bodies of a part. number: from 0 on.
-local function write_part(of_claim, number, contents, bodies)
-  redis.call('HSET', of_claim, 'b' .. number, packed(bodies), 'c' .. number, packed(contents))
+-- Writes a part. number: from 0 on.
+local function write_part(of_claim, number, bodies) redis.call('HSET', of_claim, number, packed(bodies)) end
+
+-- Writes the order of delivery, and how many bodies each part has.
+local function write_order(of_claim, descending, counts)
+  redis.call('HSET', of_claim, ORDER, (descending and 'desc ' or 'asc ') .. table.concat(counts, ','))
 end
 
--- Returns the bodies by content, of those that are wanted (a set), or of all; nil for a claim without any.
-local function read_bodies(of_claim, wanted)
-  if redis.call('EXISTS', of_claim) == 0 then return nil end
-  local by_content, number = {}, 0
-  local contents = redis.call('HGET', of_claim, 'c0')
-  while contents do
-    local bodies = nil
-    for i, content in ipairs(unpacked(contents)) do
-      if not wanted or wanted[content] then
-        bodies = bodies or unpacked(redis.call('HGET', of_claim, 'b' .. number))
-        by_content[content] = bodies[i]
+-- Returns whether the claim is delivered in descending order, and how many bodies each part has; nil for a
+-- claim without bodies.
+local function read_order(of_claim)
+  local order = redis.call('HGET', of_claim, ORDER)
+  if not order then return nil end
+  local counts = {}
+  for how_many in string.gmatch(order, '%d+') do counts[#counts + 1] = tonumber(how_many) end
+  return string.sub(order, 1, 4) == 'desc', counts
+end
+
+-- Takes the bodies of messages out of their parts. Call it before the messages leave the claim. Returns the
+-- bodies by content; nil for a claim without any.
+local function take_out_bodies(claim, of_claim, contents)
+  local descending, counts = read_order(of_claim)
+  if not counts then return nil end
+  local ranks, content_at, by_content = {}, {}, {}
+  for k, content in ipairs(contents) do
+    ranks[k] = redis.call(descending and 'ZREVRANK' or 'ZRANK', claim, content)
+    content_at[ranks[k]] = content
+  end
+  table.sort(ranks)
+  local past, at = 0, 1
+  for number, how_many in ipairs(counts) do
+    local rank, kept = past, {}
+    past = past + how_many
+    if ranks[at] and ranks[at] < past then
+      for _, body in ipairs(unpacked(redis.call('HGET', of_claim, number - 1))) do
+        if ranks[at] == rank then
+          by_content[content_at[rank]] = body
+          at = at + 1
+        else
+          kept[#kept + 1] = body
+        end
+        rank = rank + 1
+      end
+      write_part(of_claim, number - 1, kept)
+      counts[number] = #kept
+    end
+  end
+  write_order(of_claim, descending, counts)
+  return by_content
+end
+
+-- Returns a function that returns the body of the message at a rank (ZRANK) of the claim, quickly for ranks in
+-- order; nil for a claim without any body. size: the number of messages in the claim.
+local function bodies_by_rank(of_claim, size)
+  local descending, counts = read_order(of_claim)
+  if not counts then return nil end
+  local part, first, past = {}, 0, 0
+  return function(rank)
+    local place = descending and size - 1 - rank or rank
+    if place < first or place >= past then
+      part, past = {}, 0
+      for number, how_many in ipairs(counts) do
+        first, past = past, past + how_many
+        if place < past then
+          part = unpacked(redis.call('HGET', of_claim, number - 1))
+          break
+        end
       end
     end
-    number = number + 1
-    contents = redis.call('HGET', of_claim, 'c' .. number)
+    return part[place - first + 1] or ''
   end
-  return by_content
 end

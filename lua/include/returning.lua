@@ -8,47 +8,33 @@
 --- include retry_queue
 --- include zadd
 
--- Keeps the bodies of messages (score, content, ...) that go back to the store. Call it before they do:
--- one that was sent again in the meantime has a newer body, or none.
-local function keep_bodies(slot, bodies, scored)
-  if not bodies then return end
-  local kept = {}
+-- Puts messages (score, content, ...) into the store or the retry queue, except those that are in the store:
+-- they were sent again in the meantime, and that copy wins. A copy that was requeued in the meantime is
+-- older, and takes over the body. Returns the number of messages in the store.
+local function put_into(target, slot, bodies, scored)
+  if target == slot.store and not bodies then return #scored / 2 - zadd(target, 'NX', scored) end
+  local kept, kept_bodies, merged = {}, {}, 0
   for i = 1, #scored, 2 * UNPACKABLE do
     local contents = {}
     for k = i + 1, math.min(i + 2 * UNPACKABLE - 1, #scored), 2 do
       contents[#contents + 1] = scored[k]
     end
     for k, stored in ipairs(redis.call('ZMSCORE', slot.store, unpack(contents))) do
-      local body = bodies[contents[k]] or ''
-      if not stored and body ~= '' then
-        kept[#kept + 1], kept[#kept + 2] = contents[k], body
-      end
-    end
-  end
-  set_bodies(slot.bodies, kept)
-end
-
--- Adds `waiting` (pairs of score and content) to the retry queue, except contents in the store:
--- they were sent again in the meantime, and that copy wins. Returns the number of these.
-local function to_retry(slot, bodies, waiting)
-  keep_bodies(slot, bodies, waiting)
-  local kept, dropped = {}, 0
-  for i = 1, #waiting, 2 * UNPACKABLE do
-    local contents = {}
-    for k = i + 1, math.min(i + 2 * UNPACKABLE - 1, #waiting), 2 do
-      contents[#contents + 1] = waiting[k]
-    end
-    for k, stored in ipairs(redis.call('ZMSCORE', slot.store, unpack(contents))) do
+      local content = contents[k]
       if stored then
-        dropped = dropped + 1
+        merged = merged + 1
       else
-        kept[#kept + 1] = waiting[i + 2 * k - 2]
-        kept[#kept + 1] = contents[k]
+        kept[#kept + 1], kept[#kept + 2] = scored[i + 2 * k - 2], content
+      end
+      local body = bodies and bodies[content] or ''
+      if body ~= '' and (not stored or is_marked(redis.call('HGET', slot.bodies, content))) then
+        kept_bodies[#kept_bodies + 1], kept_bodies[#kept_bodies + 2] = content, body
       end
     end
   end
-  zadd(slot.retry, 'NX', kept)
-  return dropped
+  set_bodies(slot.bodies, kept_bodies)
+  zadd(target, 'NX', kept)
+  return merged
 end
 
 -- Rolls back messages (content, score, content, score, ...) that the claim no longer holds. They go
@@ -63,8 +49,7 @@ local function return_messages(slot, terms, record, items, bodies, now, reason_o
     target[#target + 1] = left == 0 and now or wait > 0 and retry_score(now + wait, left) or left
     target[#target + 1] = items[i]
   end
-  keep_bodies(slot, bodies, again)
-  local merged = #again / 2 - zadd(slot.store, 'NX', again) + to_retry(slot, bodies, waiting)
+  local merged = put_into(slot.store, slot, bodies, again) + put_into(slot.retry, slot, bodies, waiting)
   bury(slot, record.consumer, reason_of, bodies, buried)
   count(slot.stats, 'rolledBack', #items / 2)
   count(slot.stats, 'merged', merged)
@@ -79,7 +64,6 @@ local function return_undelivered(slot, record, items, bodies)
     scored[i] = left < at_first and left + 1 or items[i + 1]
     scored[i + 1] = items[i]
   end
-  keep_bodies(slot, bodies, scored)
-  count(slot.stats, 'merged', #items / 2 - zadd(slot.store, 'NX', scored))
+  count(slot.stats, 'merged', put_into(slot.store, slot, bodies, scored))
   count(slot.stats, 'rolledBack', #items / 2)
 end

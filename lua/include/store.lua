@@ -1,6 +1,7 @@
 -- Stores messages, for the scripts that send or publish. The keys of the groups begin at the number
 -- `from`: store, retry, stats and bodies of each group.
 -- Defines: wrong_group_type, store_in_groups
+--- include bodies
 --- include counters
 --- include due_since
 --- include types
@@ -26,14 +27,32 @@ local function first_bodies(bodies, pairs_)
   return first
 end
 
+-- Takes empty bodies, which stand for none, out of messages.bodies, and notes the contents that have none as
+-- messages.bare; each is false if there are none. Of equal contents, the last counts.
+local function set_bare_apart(messages)
+  local pairs_, is_mixed = messages.bodies, false
+  for i = 2, #pairs_, 2 do is_mixed = is_mixed or pairs_[i] == '' end
+  if not is_mixed then return end
+  local last, full, bare = {}, {}, {}
+  for i = 1, #pairs_, 2 do last[pairs_[i]] = pairs_[i + 1] end
+  for content, body in pairs(last) do
+    if body == '' then
+      bare[#bare + 1] = content
+    else
+      full[#full + 1], full[#full + 2] = content, body
+    end
+  end
+  messages.bare, messages.bodies = #bare > 0 and bare, #full > 0 and full
+end
+
 -- Stores messages in one group. Returns the number of new messages there. Copies that wait in the retry
--- queue are removed, and the bodies of copies that wait if the messages have none.
+-- queue are removed, and the bodies of copies that wait if their messages have none.
 local function store_in_group(store, retry, bodies, messages)
   if messages.keep_first and messages.bodies then
-    local first = first_bodies(bodies, {messages.bodies()})
+    local first = first_bodies(bodies, messages.bodies)
     if #first > 0 then redis.call('HSET', bodies, unpack(first)) end
   elseif messages.bodies then
-    redis.call('HSET', bodies, messages.bodies())
+    redis.call('HSET', bodies, unpack(messages.bodies))
   end
   local new
   if messages.condition then
@@ -45,8 +64,8 @@ local function store_in_group(store, retry, bodies, messages)
   if redis.call('EXISTS', retry) == 1 then
     new = new - redis.call('ZREM', retry, unpack(contents_of(messages.values())))
   end
-  if not messages.bodies and redis.call('EXISTS', bodies) == 1 then
-    redis.call('HDEL', bodies, unpack(contents_of(messages.values())))
+  if (messages.bare or not messages.bodies) and redis.call('EXISTS', bodies) == 1 then
+    redis.call('HDEL', bodies, unpack(messages.bare or contents_of(messages.values())))
   end
   return new
 end
@@ -62,15 +81,17 @@ end
 -- Stores messages, at most 3900, in every group whose keys the caller named. Returns the counts of the
 -- first group. messages:
 --   sent: their number. values: returns score, content, score, content, ... condition: NX or nil.
---   bodies: nil, or returns content, body, content, body, ... of all of them. keep_first: whether a message
---   that waits keeps its body.
+--   bodies: nil, or content, body, content, body, ... of all of them; an empty body stands for none.
+--   keep_first: whether a message that waits keeps its body.
 --   lowest: a lower bound of the scores, if they are times that may have passed; else nil. now: in ms.
 local function store_in_groups(keys, from, messages)
+  if messages.bodies then set_bare_apart(messages) end
   local counts
   for k = from, #keys, KEYS_A_GROUP do
     local change = messages.lowest
       and due_since_change(keys[k], keys[k + 2], messages.lowest, messages.now) or 0
     local new = store_in_group(keys[k], keys[k + 1], keys[k + 3], messages)
+    if messages.bodies then count_large(keys[k + 2], messages.bodies) end
     count(keys[k + 2], 'dueSince', change)
     count(keys[k + 2], 'accepted', messages.sent)
     count(keys[k + 2], 'merged', messages.sent - new)

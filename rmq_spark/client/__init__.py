@@ -3,7 +3,7 @@
 Read broker first (topics), then queue (sending) and consumer (receiving). messages checks the
 values of messages. consumer_runs keeps the runs of a consumer. staging and exactly_once publish the
 batches of an exactly-once sink. overview shows all topics at one moment. remedies writes the
-commands that errors recommend.
+commands that errors recommend. tracing makes OpenTelemetry's spans.
 """
 
 from rmq_spark.client.broker import Broker, connect

@@ -9,7 +9,8 @@ from types import TracebackType
 
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import ConsumerMisused, ExclusiveSlot, InvalidOption, Lost, RmqError
+from rmq_spark.client.tracing import LoopSpans
+from rmq_spark.errors import ConsumerMisused, InvalidOption, Lost, RmqError
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
 from rmq_spark.protocol.chunks import chunks
@@ -22,7 +23,7 @@ from rmq_spark.protocol.claims import (
     SlotDue,
 )
 from rmq_spark.protocol.names import ScopedName, claim_name
-from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.definition import refuse_exclusive
 from rmq_spark.topics.durations import parse_duration_ms
 from rmq_spark.topics.reasons import parse_reason
 
@@ -44,6 +45,7 @@ class Batch:
         self._messages = [
             message for claim in claims for message in claim.messages(consumer.queue.definition)
         ]
+        self._spans = LoopSpans(self._messages, consumer.queue.keys.group)
         # The consumer uses the attributes below, under its lock.
         # The number of messages that were not rolled back, by slot and claim.
         self._waiting = {(claim.slot, claim.claim_id): len(claim.contents) for claim in claims}
@@ -51,7 +53,7 @@ class Batch:
         self._unread = False
 
     def __iter__(self) -> Iterator[Delivered]:
-        return iter(self._messages)
+        return iter(self._spans)
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -81,8 +83,10 @@ class Batch:
         expired are not counted.
         """
         wait = None if delay is None else parse_duration_ms("delay", delay)
-        wanted = self if messages is None else messages
-        return self._consumer.rollback(self, wanted, wait, parse_reason(reason))
+        wanted = self._messages if messages is None else list(messages)
+        text = parse_reason(reason)
+        self._spans.mark_failed(wanted, reason)
+        return self._consumer.rollback(self, wanted, wait, text)
 
     def mark_unread(self) -> None:
         """Mark the batch as unread, so that it costs no retry. For a consumer that only looks.
@@ -388,13 +392,3 @@ class Consumer:
                 returning.give_back, self._claimed_slots, self.name, self._run, self._seq
             )
             self._claimed_slots = []
-
-
-def refuse_exclusive(topic: TopicDefinition) -> None:
-    """Raise ExclusiveSlot for an exclusive topic: only the owner of a slot may consume it."""
-    if topic.exclusive:
-        raise ExclusiveSlot(
-            f"The topic {topic.name} is exclusive: only queries that own its slots may read it. "
-            "Use a Spark query with zookeeper.hosts, or end that with "
-            f"broker.alter({topic.name!r}, exclusive=False)."
-        )

@@ -14,6 +14,7 @@ from rmq_spark.client.message_bodies import (
     packed_body,
     refuse_key,
 )
+from rmq_spark.client.tracing import SendSpan
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol.bodies import Body
 from rmq_spark.topics.definition import TopicDefinition
@@ -52,8 +53,8 @@ class Message:
 class Outgoing(NamedTuple):
     """Checked messages by slot, as score, content, score, content, ...
 
-    bodies: content, body, content, body, ... in the same order, for slots whose messages have
-    bodies. Of a keyed topic, content stands for the key here.
+    bodies: content, body, content, body, ... in the same order, or nothing if no message has a
+    body; an empty text stands for none. Of a keyed topic, content stands for the key here.
     """
 
     pairs: dict[int, list[Any]]
@@ -67,12 +68,14 @@ def outgoing(
     *,
     now_ms: Callable[[], int],
     refuse_past: bool = False,
+    span: SendSpan | None = None,
 ) -> Outgoing:
     """Check messages and group them by slot.
 
     defaults: supplies the values that a message lacks. now_ms: reads Redis' clock. refuse_past: a
-    fixed time that is not after now is refused; a delay never is. Raises InvalidMessage with the
-    index of the first message that is refused, its value and the accepted values.
+    fixed time that is not after now is refused; a delay never is. span: adds its context to the
+    headers. Raises InvalidMessage with the index of the first message that is refused, its value
+    and the accepted values.
     """
     if isinstance(messages, str | bytes):
         raise InvalidMessage(
@@ -99,10 +102,12 @@ def outgoing(
                 f"Message {index} of topic {topic.name}: fixed_time {number} is not after now "
                 f"({refuse_before_ms}), and past_fixed_time is fail. Nothing was sent."
             )
-        body = _body_of(message, defaults, topic, partial(_due_ms, of, number, now_ms), index)
+        due_ms = partial(_due_ms, of, number, now_ms)
+        body = _body_of(message, defaults, topic, due_ms, index, span)
         has_bodies = has_bodies or bool(body)
         by_slot.setdefault(slot, []).extend((of.score_of(number), name))
-        bodies.setdefault(slot, []).extend((name, packed_body(body, index)))
+        packed = packed_body(body, index) if topic.keyed or body else b""
+        bodies.setdefault(slot, []).extend((name, packed))
     return Outgoing(by_slot, bodies if has_bodies else {})
 
 
@@ -125,6 +130,7 @@ def _body_of(
     topic: TopicDefinition,
     due_ms: Callable[[], int],
     index: int,
+    span: SendSpan | None,
 ) -> Body:
     """Return the body of a message. due_ms: returns when it is due."""
     payload = None
@@ -133,9 +139,12 @@ def _body_of(
     own = (
         message if message.expires_at is not None or message.time_to_live is not None else defaults
     )
-    headers = message.headers if message.headers is not None else defaults.headers
+    given = message.headers if message.headers is not None else defaults.headers
+    headers = headers_of(given, index)
+    if span is not None:
+        headers = span.add_to(headers)
     expiry = expiry_of(own.time_to_live, own.expires_at, due_ms, index)
-    return Body(payload, headers_of(headers, index), **expiry)
+    return Body(payload, headers, **expiry)
 
 
 def contents_by_slot(

@@ -14,6 +14,7 @@ from rmq_spark.client.messages import (
     requeue_score,
 )
 from rmq_spark.client.staging import Staging
+from rmq_spark.client.tracing import send_span
 from rmq_spark.errors import InvalidOption, UnknownTopic
 from rmq_spark.protocol import reading, returning, sending
 from rmq_spark.protocol.calls import Conversation, Request
@@ -109,13 +110,17 @@ class Queue:
         topic had a second ago. A delay counts from when Redis stores a message. With
         past_fixed_time="fail", a fixed time that is not after Redis' time is refused. After a
         broken connection, a message may be sent a second time; it merges with the first copy unless
-        that one was consumed in the meantime. Raises InvalidMessage, InvalidOption, UnknownTopic.
+        that one was consumed in the meantime. If OpenTelemetry's current span is recording, the
+        call is a span, and its context is added to the headers. Raises InvalidMessage,
+        InvalidOption, UnknownTopic.
         """
         if past_fixed_time not in ("send", "fail"):
             raise InvalidOption(
                 f"past_fixed_time={past_fixed_time!r} is not accepted. Accepted: send, fail."
             )
-        self._refresh()
+        if not self._refresh():
+            name = self.definition.name
+            raise UnknownTopic(f"The topic {name} was deleted. None of these messages was sent.")
         refuse = past_fixed_time == "fail" and self.definition.type.can_be_past
         defaults = Message(
             slot_basis=slot_basis,
@@ -127,20 +132,24 @@ class Queue:
             time_to_live=time_to_live,
             expires_at=expires_at,
         )
-        checked = outgoing(
-            messages, defaults, self.definition, now_ms=self.now_ms, refuse_past=refuse
-        )
-        return self.ask(sending.send, checked.pairs, checked.bodies)
+        topic = self.definition
+        with send_span(topic.name) as span:
+            checked = outgoing(
+                messages, defaults, topic, now_ms=self.now_ms, refuse_past=refuse, span=span
+            )
+            if span is not None:
+                span.count(sum(map(len, checked.pairs.values())) // 2)
+            return self.ask(sending.send, checked.pairs, checked.bodies)
 
-    def _refresh(self) -> None:
-        """Refresh an old definition of the topic. Raises UnknownTopic if the topic was deleted."""
+    def _refresh(self) -> bool:
+        """Refresh an old definition of the topic. Return False if the topic was deleted."""
         if time.monotonic() - self._read_s < DEFINITION_AGE_S:
-            return
+            return True
         name = self.definition.name
         text = self.server.command("HGET", topics_key(self.key_prefix), name)
-        if not text:
-            raise UnknownTopic(f"The topic {name} was deleted. None of these messages was sent.")
-        self._use(TopicQueues(TopicDefinition.from_json(name, text), self.keys))
+        if text:
+            self._use(TopicQueues(TopicDefinition.from_json(name, text), self.keys))
+        return bool(text)
 
     # -- operators
 
@@ -193,12 +202,16 @@ class Queue:
     def expire(self, slots: Iterable[int] | None = None) -> int:
         """Give back all claims whose lease has expired. Return the number of messages.
 
-        slots: None for all. Also forgets consumers that were not seen for 30 days, and publishes or
-        deletes the stages of sinks that were begun more than 30 days ago.
+        slots: None for all. Also deletes dead messages whose retention has ended, forgets consumers
+        that were not seen for 30 days, and publishes or deletes the stages of sinks that were begun
+        more than 30 days ago.
         """
         asked = list(self.slots if slots is None else slots)
         for slot in asked:
             self.definition.check_slot(slot)
+        # By a retention that is longer now, less must be deleted.
+        if self._refresh():
+            self.ask(returning.forget, asked)
         Staging(self.server, self.definition, self.key_prefix).forget(asked)
         return self.ask(returning.expire, asked)
 

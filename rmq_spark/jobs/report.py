@@ -31,6 +31,7 @@ COUNTERS = {
     "dead": "died",
     "cancelled": "cancelled",
     "expired": "expired",
+    "forgotten": "forgotten",
 }
 SCHEMA = (
     "at TIMESTAMP, topic STRING, consumer_group STRING, due BIGINT, delayed BIGINT, "

@@ -6,6 +6,7 @@ from rmq_spark.options.connection_options import CONNECTION
 from rmq_spark.options.option import Option, OptionTable
 from rmq_spark.options.source_options import SPARKS_OWN
 from rmq_spark.options.topic_options import (
+    DEAD_RETENTION,
     EXPIRES_AT,
     GROUP_NAME,
     GROUPS,
@@ -69,7 +70,7 @@ SINK = OptionTable(
     (
         *(TOPIC, TOPIC_TYPE, SLOT_AMOUNT, SLOT_BASIS, *(VALUES | {"delay": DELAY}).values()),
         *(TIME_TO_LIVE, EXPIRES_AT, OPERATION),
-        *(MAX_RETRIES, RETRY_BACKOFF, GROUPS, KEYED, PAYLOAD, ON_EXPIRY, GROUP),
+        *(MAX_RETRIES, RETRY_BACKOFF, GROUPS, KEYED, PAYLOAD, ON_EXPIRY, DEAD_RETENTION, GROUP),
         *(DELIVERY_GUARANTEE, PAST_FIXED_TIME, *CONNECTION.options),
     ),
     passed_over=SPARKS_OWN,

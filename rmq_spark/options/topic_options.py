@@ -2,6 +2,7 @@
 
 from rmq_spark.options.option import Option
 from rmq_spark.topics.definition import (
+    ACCEPTED_RETENTION,
     BURY,
     DEFAULT_GROUP_TEXT,
     DEFAULT_SLOT_AMOUNT,
@@ -11,6 +12,7 @@ from rmq_spark.topics.definition import (
     MOST_SLOTS,
     check_slot_amount,
     check_topic_name,
+    parse_dead_retention,
     parse_group,
     parse_groups,
     parse_retry_backoff,
@@ -84,9 +86,15 @@ ON_EXPIRY = Option(
     "What becomes of messages of a new topic that expire: dropped, or moved to the dead queue",
     otherwise=f"`{DROP}`",
 )
+DEAD_RETENTION = Option(
+    "deadRetention",
+    Parser(parse_dead_retention, ACCEPTED_RETENTION),
+    "How long dead messages of a new topic are kept; `rmq expire` deletes older ones",
+    otherwise="`none`",
+)
 OF_A_NEW_TOPIC = (
     *(TOPIC_TYPE, SLOT_AMOUNT, MAX_RETRIES, RETRY_BACKOFF, GROUPS),
-    *(KEYED, PAYLOAD, ON_EXPIRY),
+    *(KEYED, PAYLOAD, ON_EXPIRY, DEAD_RETENTION),
 )
 TIME_TO_LIVE = Option(
     "timeToLive",

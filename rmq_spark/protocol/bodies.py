@@ -1,9 +1,10 @@
 """Bodies: what a message carries beside the content or key by which it merges, as one text."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise, takewhile
+from typing import overload
 
 # The layout, which lua/include/bodies.lua reads in part: a character, "0" plus these; for EXPIRES
 # and TO_LIVE a time in ms, in 16 digits; the headers; the payload.
@@ -13,9 +14,6 @@ _TIME_DIGITS = 16
 # the value. A value that is null has no length, but this number.
 _LENGTH = struct.Struct(">I")
 _NULL = 0xFFFFFFFF
-# A claim keeps its bodies in parts of so many messages (lua/include/claim_bodies.lua).
-BODIES_A_PART = 1024
-
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -75,15 +73,19 @@ class Body:
 
 def payloads_of(bodies: Sequence[bytes]) -> list[bytes | None]:
     """Return the payload of each packed body."""
-    only_payload, nothing = Body(b"").pack()[0], Body().pack()[0]
-    return [
-        body[1:]
-        if body[0] == only_payload
-        else None
-        if body[0] == nothing
-        else Body.parse(body).payload
-        for body in bodies
-    ]
+    only_payload = Body(b"").pack()
+    return [body[1:] if body[:1] == only_payload else Body.parse(body).payload for body in bodies]
+
+
+def bytes_before_payload(first: int) -> int | None:
+    """Return the length of what stands before the payload of a body that begins with a byte.
+
+    None if it has no payload, or headers before it, whose length differs.
+    """
+    kind = first - b"0"[0]
+    if not kind & _PAYLOAD or kind & _HEADERS:
+        return None
+    return 1 + (_TIME_DIGITS if kind >= _EXPIRES else 0)
 
 
 def _packed_headers(headers: Headers) -> list[bytes]:
@@ -115,32 +117,59 @@ def _length_at(text: bytes, at: int) -> tuple[int, int]:
     return _LENGTH.unpack_from(text, at)[0], at + _LENGTH.size
 
 
-def part_fields(rows: int, first: int = 0) -> list[str]:
-    """Name the fields with the bodies of a claim's messages, from one on. rows: how many."""
-    last = first + max(1, rows) - 1
-    return [f"b{part}" for part in range(first // BODIES_A_PART, last // BODIES_A_PART + 1)]
+class PackedBodies(Sequence[bytes]):
+    """The packed bodies of the messages of a claim, or of some of them, in delivery order.
+
+    text: bodies, one behind the other. ends: where each begins in the text, and where the last one
+    ends.
+    """
+
+    __slots__ = ("ends", "text")
+
+    def __init__(self, text: bytes, ends: Sequence[int]) -> None:
+        self.text = text
+        self.ends = ends
+
+    @staticmethod
+    def of_claim(fields: Mapping[bytes, bytes]) -> "PackedBodies":
+        """Parse the hash of a claim's bodies, whose layout is in lua/include/claim_bodies.lua."""
+        names = takewhile(fields.__contains__, (b"%d" % number for number in count()))
+        lengths: list[int] = []
+        texts: list[memoryview] = []
+        for name in names:
+            part = memoryview(fields[name])
+            (how_many,) = _LENGTH.unpack_from(part)
+            lengths += struct.unpack_from(f">{how_many}I", part, _LENGTH.size)
+            texts.append(part[_LENGTH.size * (how_many + 1) :])
+        return PackedBodies(b"".join(texts), list(accumulate(lengths, initial=0)))
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self.text[start:end] for start, end in pairwise(self.ends))
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> "PackedBodies": ...
+    def __getitem__(self, at: int | slice) -> "bytes | PackedBodies":
+        if isinstance(at, int):
+            at = range(len(self))[at]
+            return self.text[self.ends[at] : self.ends[at + 1]]
+        start, stop, _ = at.indices(len(self))
+        return PackedBodies(self.text, self.ends[start : max(start, stop) + 1])
+
+    @property
+    def size(self) -> int:
+        """The size of all these bodies, in bytes."""
+        return self.ends[-1] - self.ends[0]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedBodies) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
 
 
-def texts_of_part(part: bytes) -> list[bytes]:
-    """Return the texts of a part: bodies, or contents."""
-    lengths, _, texts = part.partition(b"\n")
-    ends = accumulate(map(int, lengths.split(b",")), initial=0)
-    return [texts[start:end] for start, end in pairwise(ends)]
-
-
-def texts_of_parts(parts: Sequence[bytes | None]) -> list[bytes]:
-    """Return the texts of several parts, up to the first that is missing."""
-    texts: list[bytes] = []
-    for part in parts:
-        if part is None:
-            break
-        texts += texts_of_part(part)
-    return texts
-
-
-def bodies_by_content(fields: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return all bodies that a claim was made with, by content. fields: those of its hash."""
-    parts = range(len(fields) // 2)
-    contents = texts_of_parts([fields.get(b"c%d" % part) for part in parts])
-    bodies = texts_of_parts([fields.get(b"b%d" % part) for part in parts])
-    return dict(zip(contents, bodies, strict=True))
+NO_BODIES = PackedBodies(b"", [0])

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_spark.errors import Lost
-from rmq_spark.protocol.bodies import BODIES_A_PART
 from rmq_spark.protocol.calls import (
     Call,
     Conversation,
@@ -22,7 +21,7 @@ from rmq_spark.protocol.claims import (
     OtherClaims,
 )
 from rmq_spark.protocol.names import claim_name
-from rmq_spark.protocol.reading import bodies_read, with_bodies
+from rmq_spark.protocol.reading import with_bodies
 from rmq_spark.protocol.topic_queues import ALL_KINDS, TopicQueues
 from rmq_spark.topics.definition import BURY
 
@@ -120,7 +119,7 @@ def _claims_of_slots(
             # Counted behind the read: nothing left the claim between the script and the read, so
             # bodies and messages stand in the same order.
             if size == made.held and len(made.contents) == min(size, request.rows or size):
-                claims[request] = yield from with_bodies(queues, made, bodies, 0)
+                claims[request] = with_bodies(queues, made, bodies)
                 continue
             reads[request] += 1
             if reads[request] == _READS_AT_MOST:
@@ -168,9 +167,7 @@ def claim_calls(
             *(terms.mark, int(queues.definition.on_expiry == BURY), *others),
         ],
     )
-    # Bodies first: messages only leave a claim, so those that are read have left a body before.
-    bodies = bodies_read(own_bodies, 0, request.rows)
-    return call, bodies, _read(queues, own, 0, request.rows)
+    return call, ("HGETALL", own_bodies), _read(queues, own, 0, request.rows)
 
 
 def _read(queues: TopicQueues, own: str, first: int, rows: int | None) -> Read:
@@ -218,13 +215,12 @@ def read_on(queues: TopicQueues, part: Claim, terms: Claiming, rows: int) -> Con
     own, own_bodies = queues.claims_and_bodies(part.slot, [name])
     first = part.first + len(part.contents)
     # Counted behind the read: messages only leave a claim, so all were there before.
-    reads = [bodies_read(own_bodies, first, rows), _read(queues, own, first, rows), ("ZCARD", own)]
+    reads = [("HGETALL", own_bodies), _read(queues, own, first, rows), ("ZCARD", own)]
     bodies, found, held = yield Request(reads, list)
     if held == part.held:
         contents, scores = _columns_of(found)
-        next_part = replace(part, contents=contents, score_texts=scores, bodies=(), first=first)
-        in_part = first - first % BODIES_A_PART
-        return (yield from with_bodies(queues, next_part, bodies, in_part))
+        next_part = replace(part, contents=contents, score_texts=scores, first=first)
+        return with_bodies(queues, next_part, bodies)
     request = ClaimRequest(part.slot, part.ordinal)
     [whole] = yield from claim(queues, [request], terms)
     start = _rank_behind(part, whole, bool(queues.descending))

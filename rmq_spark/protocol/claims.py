@@ -6,7 +6,7 @@ from itertools import islice, repeat
 from typing import NamedTuple
 
 from rmq_spark.errors import ScriptFailed
-from rmq_spark.protocol.bodies import Body, Headers
+from rmq_spark.protocol.bodies import NO_BODIES, Body, Headers, PackedBodies
 from rmq_spark.protocol.names import ClaimId, claim_name
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
@@ -105,7 +105,7 @@ class Claim:
     held: int = 0
     sealed: int = 0
     first: int = 0
-    bodies: Sequence[bytes] = ()
+    bodies: PackedBodies = NO_BODIES
     expired: int = 0
 
     @property
@@ -345,11 +345,12 @@ class QueueFigures:
 class Figures:
     """The sizes of a topic's queues, and its counters since it was created.
 
-    The counters are accepted, merged, claimed, committed, rolledBack, dead, cancelled and expired.
-    accepted equals merged + committed + cancelled + dead + expired + the messages in all queues
-    except the dead queue.
-    A message requeued from the dead queue is accepted once more. deaths: the messages that died, by
-    the class of the reason: that of an exception, "lease ran out", "given back", "none" or "other".
+    The counters are accepted, merged, claimed, committed, rolledBack, dead, cancelled, expired and
+    forgotten. accepted equals merged + committed + cancelled + dead + expired + the messages in all
+    queues except the dead queue. A message requeued from the dead queue is accepted once more.
+    forgotten counts dead messages that were deleted when their retention had ended. deaths: the
+    messages that died, by the class of the reason: that of an exception, "lease ran out", "given
+    back", "none" or "other".
     """
 
     store: QueueFigures

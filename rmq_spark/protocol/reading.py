@@ -7,11 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from rmq_spark.errors import Lost
-from rmq_spark.protocol.bodies import bodies_by_content, part_fields, texts_of_parts
-from rmq_spark.protocol.calls import Call, Conversation, Read, Request, fields_of, text_of
+from rmq_spark.protocol.bodies import NO_BODIES, PackedBodies
+from rmq_spark.protocol.calls import Call, Read, Request, fields_of, text_of
 from rmq_spark.protocol.chunks import chunks
 from rmq_spark.protocol.claims import (
-    MESSAGES_A_CLAIM,
     Claim,
     ClaimRecord,
     ConsumerSeen,
@@ -20,7 +19,6 @@ from rmq_spark.protocol.claims import (
     QueueFigures,
     SlotDue,
 )
-from rmq_spark.protocol.names import claim_name
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Death, Page, QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.keys import Keys
@@ -39,6 +37,7 @@ COUNTERS = (
     "dead",
     "cancelled",
     "expired",
+    "forgotten",
 )
 # The beginning of the counters of dead messages by the class of their reason.
 _DEATHS = "dead:"
@@ -277,33 +276,18 @@ def _size_of(reply: Any) -> int:
     return sum(record.held for record in _records_of(reply))
 
 
-def bodies_read(own_bodies: str, first: int, rows: int | None) -> Read:
-    """Return the command that reads bodies of a claim. rows: of how many messages; None for all."""
-    return ("HMGET", own_bodies, *part_fields(rows or MESSAGES_A_CLAIM - first, first))
-
-
-def with_bodies(
-    queues: TopicQueues, part: Claim, packed: Sequence[bytes | None], first: int
-) -> Conversation[Claim]:
+def with_bodies(queues: TopicQueues, part: Claim, fields: Any) -> Claim:
     """Add the bodies to a claim or a part of it. Raises Lost if somebody has deleted them.
 
-    packed: those of its messages from ``first`` on, if none has left the claim.
+    fields: the hash of the claim's bodies, read while no message left the claim.
     """
-    if not part.contents or (packed[0] is None and not queues.definition.keyed):
-        return part
-    if part.held == part.sealed:
-        start = part.first - first
-        bodies = texts_of_parts(packed)[start : start + len(part.contents)]
-    else:
-        name = claim_name(part.consumer, part.seq, part.ordinal)
-        read = ("HGETALL", queues.keys.claim_bodies(part.slot, name))
-        found = yield Request([read], lambda replies: dict(fields_of(replies[0])))
-        by_content = bodies_by_content(found)
-        bodies = [by_content[content] for content in part.contents if content in by_content]
-    if len(bodies) < len(part.contents):
+    bodies = PackedBodies.of_claim(dict(fields_of(fields)))
+    if not part.contents or not (bodies or queues.definition.keyed):
+        return replace(part, bodies=NO_BODIES)
+    if len(bodies) != part.held:
         raise Lost(
             f"Claim {part.claim_id} of topic {part.topic}, slot {part.slot}, should have "
-            f"{len(part.contents)} bodies, but Redis has {len(bodies)} of them. Somebody has "
-            "deleted their key."
+            f"{part.held} bodies, but Redis has {len(bodies)} of them. Somebody has deleted their "
+            "key."
         )
-    return replace(part, bodies=bodies)
+    return replace(part, bodies=bodies[part.first : part.first + len(part.contents)])

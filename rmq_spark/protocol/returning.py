@@ -1,4 +1,4 @@
-"""Requests that return messages of claims to their queues, or delete them with their topic."""
+"""Requests that return messages of claims to their queues, or delete what has ended."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -15,6 +15,8 @@ from rmq_spark.topics.durations import LONGEST_DURATION_MS
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
 # A rollback moves messages one by one: it blocks Redis for about 5 ms.
 MESSAGES_A_ROLLBACK = 2048
+# Redis runs a pipeline of small requests without a break: 8 full calls block it for 40 ms.
+FORGETS_A_PIPELINE = 8
 
 
 def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[RollbackResult]:
@@ -134,6 +136,19 @@ def expire(queues: TopicQueues, slots: Iterable[int]) -> Conversation[int]:
         more = {slot for slot, reply in zip(left, replies, strict=True) if reply[0]}
         left = [slot for slot in left if slot in more or given_back.get(slot)]
     return moved
+
+
+def forget(queues: TopicQueues, slots: Iterable[int]) -> Conversation[int]:
+    """Delete the dead messages whose retention has ended. Returns their number.
+
+    Deletes nothing if the topic keeps dead messages for ever.
+    """
+    retention_ms = queues.definition.dead_retention_ms
+    if retention_ms is None:
+        return 0
+    calls = queues.calls("forget", "dead deaths stats", slots, [retention_ms])
+    replies = yield from repeated(calls, while_more(calls, 0), FORGETS_A_PIPELINE)
+    return sum(reply[1] for of_slot in replies for reply in of_slot)
 
 
 def _named(slots: Sequence[int], replies: Sequence[Sequence[bytes]]) -> list[tuple[int, str]]:

@@ -32,7 +32,8 @@ def send(
 
     by_slot: score, content, score, content, ... for each slot. The score of a RangeMerge message is
     its time range in ms; for other types, it is the score in the store. bodies: content, body,
-    content, body, ... in the same order, for each slot whose messages have bodies.
+    content, body, ... in the same order, for each slot whose messages have bodies; an empty body
+    stands for none.
     """
     bodies_of = bodies or {}
     calls = [

@@ -56,8 +56,8 @@ class SinkOptions:
 
     slot_basis, time_range, priority, fixed_time and delay (ms), time_to_live (ms) and expires_at
     are defaults for rows without such a value. topic_type, slot_amount, max_retries, retry_backoff,
-    groups, keyed, payload and on_expiry define a topic that the write creates. fail_past: whether a
-    fixed time that has passed is an error.
+    groups, keyed, payload, on_expiry and dead_retention (ms) define a topic that the write creates.
+    fail_past: whether a fixed time that has passed is an error.
     """
 
     connection: ConnectionOptions
@@ -78,6 +78,7 @@ class SinkOptions:
     keyed: bool | None
     payload: str | None
     on_expiry: str | None
+    dead_retention: int | None
     time_to_live: int | None
     expires_at: int | None
     group: str | None
@@ -93,6 +94,7 @@ class SinkOptions:
             "keyed": self.keyed,
             "payload": self.payload,
             "on_expiry": self.on_expiry,
+            "dead_retention": self.dead_retention,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -190,6 +192,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         keyed=values.get(topic.KEYED),
         payload=values.get(topic.PAYLOAD),
         on_expiry=values.get(topic.ON_EXPIRY),
+        dead_retention=values.get(topic.DEAD_RETENTION),
         time_to_live=values.get(topic.TIME_TO_LIVE),
         expires_at=values.get(topic.EXPIRES_AT),
         group=values.get(sink.GROUP),

@@ -4,13 +4,16 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, cast
 
 import crcmod.predefined
 
-from rmq_spark.errors import InvalidOption, ScriptFailed
+from rmq_spark.errors import ExclusiveSlot, InvalidOption, ScriptFailed
 from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
 from rmq_spark.topics.keys import DEFAULT_GROUP
+from rmq_spark.topics.message_value import LONGEST_WAIT_MS
+from rmq_spark.topics.parsers import NotAccepted, duration
 from rmq_spark.topics.scores import MOST_RETRIES
 from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 
@@ -18,7 +21,10 @@ DEFAULT_SLOT_AMOUNT = 64
 MOST_SLOTS = 65_536
 DEFAULT_GROUP_TEXT = "default"
 # The settings of a topic that may change, and those that stay as they were at its creation.
-CHANGEABLE = ("max_retries", "retry_backoff", "exclusive", "paused", "groups", "on_expiry")
+CHANGEABLE = (
+    *("max_retries", "retry_backoff", "exclusive", "paused", "groups"),
+    *("on_expiry", "dead_retention"),
+)
 LASTING = ("keyed", "payload")
 # The payload that a message keeps when an equal one is sent: the last, or its own.
 KEEP_LAST, KEEP_FIRST = "last", "first"
@@ -80,6 +86,11 @@ def parse_retry_backoff(text: str) -> tuple[int, ...]:
 
     text: ``none``, ``rocketmq``, or up to 16 durations with units. Raises InvalidOption.
     """
+    if not isinstance(text, str):
+        raise InvalidOption(
+            f"retry_backoff={text!r} is not a text. Accepted: {_ACCEPTED_BACKOFF}.",
+            name="retry_backoff",
+        )
     named = {"none": "", "rocketmq": ROCKETMQ_BACKOFF}
     words = named.get(text.strip().lower(), text).replace(",", " ").split()
     waits = tuple(parse_duration_ms("retry_backoff", word) for word in words)
@@ -108,6 +119,39 @@ _ACCEPTED_BACKOFF = (
 )
 
 
+# A number without a unit is ms everywhere else. Here, somebody may mean days and lose the dead.
+ACCEPTED_RETENTION = "`none`, or a duration with its unit: `12h`, `30d`"
+_retention = duration(1, LONGEST_WAIT_MS)
+
+
+def parse_dead_retention(value: str | int | timedelta | None) -> int | None:
+    """Parse how long dead messages are kept, in ms; None for ever.
+
+    value: ``none``, a text with a unit, or a number of ms. Raises InvalidOption.
+    """
+    parsed: Any = value
+    if isinstance(value, timedelta):
+        parsed = value // timedelta(milliseconds=1)
+    elif isinstance(value, str):
+        try:
+            parsed = None if value.strip().lower() == "none" else _retention.read(value)
+        except NotAccepted:
+            parsed = value
+    return check_dead_retention(parsed)
+
+
+def check_dead_retention(value: Any) -> int | None:
+    """Return a retention in ms, or None for none, unchanged. Raises InvalidOption for another."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (is_whole and 1 <= value <= LONGEST_WAIT_MS):
+        raise InvalidOption(
+            f"dead_retention={value!r} is not accepted. Accepted: "
+            f"{ACCEPTED_RETENTION.replace('`', '')}.",
+            name="dead_retention",
+        )
+    return cast(int | None, value)
+
+
 @dataclass(frozen=True)
 class TopicDefinition:
     """The definition of a topic, which all its users share. Type and slots never change.
@@ -116,7 +160,8 @@ class TopicDefinition:
     second, ... retry; the last one repeats; empty for none. groups: the consumer groups, each of
     which gets a copy of every message; the empty name is the default group. keyed: whether messages
     merge by a key beside their content. payload: which content a key keeps, "last" or "first".
-    on_expiry: what becomes of a message that expires, "drop" or "dead".
+    on_expiry: what becomes of a message that expires, "drop" or "dead". dead_retention_ms: how long
+    dead messages are kept; None for ever.
     """
 
     name: str
@@ -130,6 +175,7 @@ class TopicDefinition:
     keyed: bool = False
     payload: str = KEEP_LAST
     on_expiry: str = DROP
+    dead_retention_ms: int | None = None
 
     def __post_init__(self) -> None:
         check_topic_name(self.name)
@@ -149,6 +195,7 @@ class TopicDefinition:
         check_retry_backoff(self.retry_backoff_ms)
         check_word("payload", self.payload, (KEEP_LAST, KEEP_FIRST))
         check_word("on_expiry", self.on_expiry, (DROP, BURY))
+        check_dead_retention(self.dead_retention_ms)
         if self.payload != KEEP_LAST and not self.keyed:
             raise InvalidOption(
                 f"payload={self.payload!r} is for keyed topics, where a message has a payload "
@@ -166,6 +213,7 @@ class TopicDefinition:
         """Write the definition as the JSON that Redis stores in ``rmq_topics``."""
         return json.dumps(
             {
+                "deadRetention": self.dead_retention_ms,
                 "exclusive": self.exclusive,
                 "groups": list(self.groups),
                 "keyed": self.keyed,
@@ -198,6 +246,7 @@ class TopicDefinition:
                 keyed=fields.get("keyed", False),
                 payload=fields.get("payload", KEEP_LAST),
                 on_expiry=fields.get("onExpiry", DROP),
+                dead_retention_ms=fields.get("deadRetention"),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise ScriptFailed(
@@ -292,9 +341,21 @@ def parse_settings(done: str, settings: dict[str, Any]) -> dict[str, Any]:
     fields = dict(settings)
     if "retry_backoff" in fields:
         fields["retry_backoff_ms"] = parse_retry_backoff(fields.pop("retry_backoff"))
+    if "dead_retention" in fields:
+        fields["dead_retention_ms"] = parse_dead_retention(fields.pop("dead_retention"))
     if "groups" in fields:
         fields["groups"] = parse_groups(fields["groups"])
     return fields
+
+
+def refuse_exclusive(topic: TopicDefinition) -> None:
+    """Raise ExclusiveSlot for an exclusive topic: only the owner of a slot may consume it."""
+    if topic.exclusive:
+        raise ExclusiveSlot(
+            f"The topic {topic.name} is exclusive: only queries that own its slots may read it. "
+            "Use a Spark query with zookeeper.hosts, or end that with "
+            f"broker.alter({topic.name!r}, exclusive=False)."
+        )
 
 
 def slot_of(basis: bytes, slot_amount: int) -> int:

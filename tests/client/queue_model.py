@@ -30,11 +30,12 @@ class Copy:
     payload: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     expiry: Expiry = Expiry.NEVER
+    requeued: bool = False  # and not claimed or sent since
 
     def claimed(self, score: int) -> "Copy":
         """The body in a claim. A due message was due long ago; a retry has no due time."""
         if self.expiry != Expiry.TO_LIVE:
-            return self
+            return replace(self, requeued=False)
         return replace(self, expiry=Expiry.OVER if score > LONGEST_RETRY else Expiry.LIVES)
 
 
@@ -130,10 +131,17 @@ class Model:
             self.dead.discard(content)
             copy = self.dead_bodies.pop(content)
             if copy is not None and content not in self.store and content not in self.retry:
-                self.bodies[content] = replace(copy, expiry=Expiry.NEVER)
+                self.bodies[content] = replace(copy, expiry=Expiry.NEVER, requeued=True)
             self.retry.pop(content, None)
             self.store.setdefault(content, score)
         return len(found)
+
+    def forget(self, contents):
+        """Dead messages whose retention has ended."""
+        for content in contents:
+            self.dead.discard(content)
+            del self.dead_bodies[content]
+        return len(contents)
 
     # -- the first phase
 
@@ -351,7 +359,7 @@ class Model:
             self.dead.add(content)
             self.dead_bodies[content] = copy
         elif content in self.store:
-            pass  # the newer copy wins
+            self.keep_newer_body(content, copy)
         elif not waits:
             self.store[content] = left
             self.keep_body(content, copy)
@@ -362,6 +370,11 @@ class Model:
     def keep_body(self, content, copy):
         if copy is not None:
             self.bodies[content] = copy
+
+    def keep_newer_body(self, content, copy):
+        """The copy that waits is newer, unless it was requeued."""
+        if content in self.bodies and self.bodies[content].requeued:
+            self.keep_body(content, copy)
 
     def holding(self):
         return {held.claim for held in self.prepare.values()}
@@ -389,4 +402,6 @@ class Model:
                 if content not in self.store:
                     self.store[content] = left + 1 if is_charged else score
                     self.keep_body(content, copy)
+                else:
+                    self.keep_newer_body(content, copy)
         return len(held)

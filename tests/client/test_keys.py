@@ -1,5 +1,6 @@
 """Keys, headers and expiry in plain Python: what is accepted, and what a consumer gets."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -170,6 +171,25 @@ def test_on_expiry_may_change(broker, queue):
     assert queue.figures().dead.count == 1
     with pytest.raises(InvalidOption, match="on_expiry='keep' is not accepted"):
         broker.alter("T", on_expiry="keep")
+
+
+def test_dead_retention_may_change_and_bodies_go_with_the_dead(broker, queue):
+    assert broker.alter("T", on_expiry="dead", dead_retention="30d").dead_retention_ms > 0
+    queue = broker.queue("T")
+    queue.send([Message("p", key="k", expires_at=DUE + 1)], fixed_time=DUE)
+    assert taken(broker, "T") == []
+    assert queue.expire() == 0
+    assert queue.figures().dead.count == 1
+    broker.alter("T", dead_retention=timedelta(milliseconds=1))
+    died_ms = queue.figures().dead.oldest_ms
+    while queue.now_ms() <= died_ms + 1:
+        time.sleep(0.001)
+    assert broker.queue("T").expire() == 0
+    assert (queue.figures().dead.count, queue.figures().counters["forgotten"]) == (0, 1)
+    slot = broker.definition("T").slot_of("k")
+    assert broker.server.command("EXISTS", queue.keys.deaths(slot)) == 0
+    with pytest.raises(InvalidOption, match="dead_retention='never' is not accepted"):
+        broker.alter("T", dead_retention="never")
 
 
 def test_a_header_of_a_megabyte_and_an_empty_payload_arrive(broker, queue):

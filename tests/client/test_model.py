@@ -120,6 +120,7 @@ class QueueHistory(RuleBasedStateMachine):
             keyed=payload is not None,
             payload=payload or KEEP_LAST,
             on_expiry=on_expiry,
+            dead_retention_ms=LONG_MS,
         )
         self.queue = Queue(self.server, definition, key_prefix=f"model{next(_numbers)}:")
         self.keys = self.queue.keys
@@ -195,6 +196,17 @@ class QueueHistory(RuleBasedStateMachine):
         self.note_new_copies(self.model.dead & set(contents))
         expected = self.model.requeue(contents, score)
         self.both(expected, lambda: requeue(self.queue, 0, contents, sent))
+
+    @precondition(lambda self: self.model.dead)
+    @rule(contents=distinct_contents)
+    def retention_ends(self, contents):
+        """Of dead messages, as if they had died long ago."""
+        ended = self.model.dead & set(contents)
+        words = itertools.chain.from_iterable((LONG_PAST_MS, content) for content in ended)
+        if ended:
+            self.server.command("ZADD", self.keys.dead(0), *words)
+        expected = self.model.forget(ended)
+        self.both(expected, lambda: self.queue.ask(returning.forget, [0]))
 
     def note_new_copies(self, contents):
         self.sent_in_flight |= set(contents) & self.model.prepare.keys()
@@ -713,12 +725,13 @@ def copy_in(text):
     """A body that was found in Redis, in the words of the model; None for no body."""
     if not text:
         return None
-    body, expiry = Body.parse(text), Expiry.NEVER
+    requeued = text.startswith(b"~")
+    body, expiry = Body.parse(text.removeprefix(b"~")), Expiry.NEVER
     if body.time_to_live_ms is not None:
         expiry = Expiry.TO_LIVE
     elif body.expires_at_ms is not None:
         expiry = Expiry.LIVES if body.expires_at_ms > 10**12 else Expiry.OVER
-    return Copy(body.payload, body.headers, expiry)
+    return Copy(body.payload, body.headers, expiry, requeued)
 
 
 def runs_a_server():

@@ -22,6 +22,8 @@ for number in range(8):
     died_at = 1 if number < 4 else 4 * 10**12
     queue.server.client.zadd(queue.keys.dead(number % 4), {{f"{{number}} eur": died_at}})
 """,
+    # The reader's Python imports from the folder that it stands in.
+    "docs/traces.md": "import sys\nsys.path.insert(0, '')",
     # Work to share, and a function that does it.
     "docs/ownership.md": f"""{SESSION}
 import os

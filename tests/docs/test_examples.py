@@ -5,9 +5,18 @@ import pytest
 from .pages import NAMES, comparable, outputs_of, run_page
 from .readers import AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS, VARYING
 
+# The pages that take longest, and whose subjects have quicker tests.
+LONG = {
+    f"docs/{name}.md" for name in ("jobs", "consume", "order", "ownership", "retries", "upgrade")
+}
+
+
+def of_page(name):
+    return pytest.param(name, marks=[pytest.mark.long] if name in LONG else [])
+
 
 @pytest.mark.timeout(600)  # whole minutes on a machine that has much else to do
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", map(of_page, NAMES))
 def test_the_blocks_of_a_page_run(name, tmp_path):
     printed = run_page(name, tmp_path)
     lines = printed.splitlines()

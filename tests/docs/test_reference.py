@@ -125,7 +125,7 @@ def test_the_settings_of_a_topic():
     assert {name: (plain(cells[1]), cells[2]) for name, cells in shown.items()} == {
         field.name: (
             "" if field.default is dataclasses.MISSING else str(field.default),
-            str(field.type) if get_args(field.type) else field.type.__name__,
+            str(field.type).replace(" | ", " or ") if get_args(field.type) else field.type.__name__,
         )
         for field in fields
     }

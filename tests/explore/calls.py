@@ -220,11 +220,11 @@ def claim(
         others = [name for name in named if name != own]
 
         def read(replies: list[Any]) -> Claim | Unnamed:
-            reply, bodies, rows, hashes = replies
+            reply, bodies, rows = replies
             if reply[0] == UNNAMED:
                 return Unnamed(names_in(reply[1:]))
             made = claiming.claim_of(queues, request, terms, reply, rows)
-            return with_bodies(queues, made, bodies, hashes)
+            return with_bodies(queues, made, bodies)
 
         return Request(claiming.claim_calls(queues, request, terms, others), read)
 
@@ -243,20 +243,12 @@ def claim(
     )
 
 
-def with_bodies(
-    queues: TopicQueues, made: Claim, bodies: list[Any], hashes: dict[str, Any]
-) -> Claim:
-    """The claim as its reader gets it. hashes: of bodies, by key; read when the claim was made."""
-    conversation = reading.with_bodies(queues, made, bodies, 0)
+def with_bodies(queues: TopicQueues, made: Claim, bodies: Any) -> Claim:
+    """The claim as its reader gets it."""
     try:
-        request = next(conversation)
-        [(_, key)] = request.calls
-        conversation.send(request.parse([hashes[key]]))
-    except StopIteration as read:
-        return read.value
+        return reading.with_bodies(queues, made, bodies)
     except Lost:
         return made
-    raise AssertionError("reading the bodies of a claim takes one more call at most")
 
 
 def due(caller: str, *, slot: int = 0, epoch: int | None = None) -> Action:
@@ -412,17 +404,14 @@ class Calls:
         action: Action,
         holding: tuple[str, ...],
         replies: list[Any],
-        hashes: dict[str, Any],
     ) -> Any:
         """The replies to these as the caller gets them; of a claim, its messages as rows.
 
-        Of calls whose answers nobody looks at, the reply. hashes: of bodies, by key.
+        Of calls whose answers nobody looks at, the reply.
         """
         if action.kind not in ANSWERED:
             return replies[0]
         request = self._request(action, holding)
-        if action.kind == "claim":
-            replies = [*replies, hashes]
         if not is_whole(action, request.calls):
             slots = range(len(request.calls))
             replies = [replies[0] if slot == action.slot else [] for slot in slots]

@@ -198,26 +198,17 @@ class Explorer:
             _, *answers, dump = (next(replies) for _ in of_step)
             names = self.names[action.slot]
             after = slot_of(dump, names, self.world.turns, self.server.id)
-            bodies = self.bodies[action.slot]
-            hashes = dict(zip(bodies, dump[-1 - len(bodies) : -1], strict=True))
-            step = self.step(state, action, answers, after, hashes)
+            step = self.step(state, action, answers, after)
             yield state, action, self.leads_to(state, step)
 
     def calls_of(self, state: State, action: Action, now_ms: int) -> Iterator[Call | Read]:
         slot, keys = state.slots[action.slot], self.keys[action.slot]
-        values = values_of(slot, self.names[action.slot], now_ms, self.server.id, self.keyed)
+        values = values_of(slot, self.names[action.slot], now_ms, self.server.id, self.world.topic)
         yield Call("restore", keys, values)
         yield from self.calls.of(action, view_of(slot).holding)
         yield Call("dump", keys, [self.before_bodies[action.slot]])
 
-    def step(
-        self,
-        state: State,
-        action: Action,
-        replies: list[Any],
-        slot: Slot,
-        hashes: dict[str, Any],
-    ) -> Step:
+    def step(self, state: State, action: Action, replies: list[Any], slot: Slot) -> Step:
         before, reply = view_of(state.slots[action.slot]), replies[0]
         step = Step(
             action,
@@ -230,7 +221,7 @@ class Explorer:
         if isinstance(reply, redis.ResponseError):
             step.error = str(reply).split(" ")[0]
         else:
-            step.answer = self.calls.answer(action, before.holding, replies, hashes)
+            step.answer = self.calls.answer(action, before.holding, replies)
             if isinstance(step.answer, Unnamed):
                 step.unnamed = step.answer.names
             elif action.kind == "claim":

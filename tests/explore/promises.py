@@ -89,17 +89,25 @@ class Step:
 
     @cached_property
     def brings(self) -> dict[str, Copy]:
-        """The bodies that a send or a requeue brings to wait, by content.
+        """The bodies that begin to wait, by content.
 
-        A requeue gives way to what waits, and so does a send where the first payload stays. Beside
-        a message in flight, a requeue counts as a new send: its payload is then the newest one.
+        A requeue gives way to what waits, and so does a send where the first payload stays. What
+        was requeued gives way to what comes back from a claim.
         """
         by, before = self.action, self.before
-        if not self.keyed or not self.done(*SENDING):
+        if not self.keyed:
             return {}
+        if not self.done(*SENDING):
+            return {
+                content: before.held_body(content)
+                for content, held in before.prepare.items()
+                if content in before.bodies
+                and before.bodies[content].requeued
+                and comes_back(self, content, held)
+            }
         if by.kind == "requeue":
             return {
-                content: before.dead_bodies[content]._replace(expires=None)
+                content: before.dead_bodies[content]._replace(expires=None, requeued=True)
                 for content in by.contents & before.dead_bodies.keys() - before.waiting
             }
         merged = before.waiting if self.topic.payload == KEEP_FIRST else set()
@@ -560,7 +568,7 @@ def each_has_its_body(step: Step) -> bool:
     return (
         view.bodies.keys() == view.waiting
         and view.claim_bodies.keys() == set(view.holding)
-        and all(view.held(name).keys() <= view.claim_bodies[name].keys() for name in view.holding)
+        and all(view.held(name).keys() == view.claim_bodies[name].keys() for name in view.holding)
         and view.dead_bodies.keys() == view.dead
         and None not in view.bodies.values()
         and None not in view.dead_bodies.values()
@@ -576,6 +584,12 @@ def the_newer_body_stays(step: Step) -> bool:
     return all(copy == expected_body(step, c) for c, copy in step.after.bodies.items())
 
 
+def comes_back(step: Step, content: str, held: Held) -> bool:
+    """Whether a message leaves its claim for the store or the retry queue."""
+    gone = not still_holds(step, content, held) and not step.settles(held.claim)
+    return gone and not is_spent(step, held)
+
+
 def expected_body(step: Step, content: str) -> Copy | None:
     if content in step.brings:
         return step.brings[content]
@@ -589,7 +603,11 @@ def bodies_go_with_their_messages(step: Step) -> bool:
     before, after = step.before, step.after
     in_claims = all(
         after.held_body(content)
-        == (before.held_body(content) if held.claim in before.claims else before.bodies[content])
+        == (
+            before.held_body(content)
+            if held.claim in before.claims
+            else before.bodies[content]._replace(requeued=False)
+        )
         for content, held in after.prepare.items()
     )
     return in_claims and all(

@@ -5,17 +5,20 @@ out, and how many retries it moved. Of the counters, only what a script reads is
 they balance.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from rmq_spark.protocol.bodies import Body, bodies_by_content
+from rmq_spark.protocol.bodies import Body, PackedBodies
 from rmq_spark.protocol.pages import Death
+from rmq_spark.topics.definition import TopicDefinition
 
 MOST_RETRIES = 16
 FAR = float("inf")
 NO_PLAN = "-"
 ELSEWHERE = "elsewhere"  # a server that no real one is
+REQUEUED = b"~"
 FAR_MS = 3_600_000  # from now: no call takes that long
 LONG_PAST_MS = 1
 ENDS = ("merged", "committed", "cancelled", "dead", "expired")
@@ -63,11 +66,13 @@ class Header(NamedTuple):
 class Copy(NamedTuple):
     """What a copy of a keyed message carries.
 
-    expires: FAR, or LONG_PAST_MS if that is over, or None if it does not expire.
+    expires: FAR, or LONG_PAST_MS if that is over, or None if it does not expire. requeued: whether
+    it waits since it was requeued.
     """
 
     payload: str
     expires: float | None = None
+    requeued: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -160,7 +165,7 @@ def view_of(slot: Slot) -> View:
 
 @lru_cache(maxsize=256)  # a slot is put back for many calls in turn
 def values_of(
-    slot: Slot, names: tuple[str, ...], now_ms: int, server_id: str, keyed: bool = False
+    slot: Slot, names: tuple[str, ...], now_ms: int, server_id: str, topic: TopicDefinition
 ) -> list:
     """The arguments of restore.lua. names: the claims whose keys there are."""
     far = now_ms + FAR_MS
@@ -190,10 +195,11 @@ def values_of(
         *(scored(held.get(name, ()), far) for name in names),
     ]
     before_bodies = len(parts)
-    if keyed:
+    if topic.keyed:
+        descending = topic.type.descending
         in_claims = dict(slot.claim_bodies)
         parts.append([v for content, copy in slot.bodies for v in (content, packed(copy, far))])
-        parts += [hash_of_bodies(in_claims.get(name, ()), far) for name in names]
+        parts += [hash_of_bodies(in_claims.get(name, ()), descending, far) for name in names]
     return [before_bodies, *(value for part in parts for value in (len(part), *part))]
 
 
@@ -201,31 +207,30 @@ def packed(copy: Copy | None, far: int) -> bytes:
     if copy is None:
         return b""
     expires = far if copy.expires == FAR else copy.expires
-    return Body(
+    body = Body(
         payload=copy.payload.encode(), expires_at_ms=None if expires is None else int(expires)
-    ).pack()
+    )
+    return REQUEUED * copy.requeued + body.pack()
 
 
 def copy_of(text: bytes, now_ms: int) -> Copy | None:
-    body = Body.parse(text)
+    body = Body.parse(text.removeprefix(REQUEUED))
     if body.payload is None:
         return None
     expires = body.expires_at_ms
     if expires is not None:
         expires = FAR if expires > now_ms else LONG_PAST_MS
-    return Copy(body.payload.decode(), expires)
+    return Copy(body.payload.decode(), expires, text.startswith(REQUEUED))
 
 
-def hash_of_bodies(bodies: tuple, far: int) -> list:
+def hash_of_bodies(bodies: tuple, descending: bool, far: int) -> list:
     """The hash of a claim's bodies, as claim_bodies.lua writes it."""
     if not bodies:
         return []
     texts = [packed(copy, far) for _, copy in bodies]
-    return ["b0", part_of(texts), "c0", part_of([content.encode() for content, _ in bodies])]
-
-
-def part_of(texts: Sequence[bytes]) -> bytes:
-    return ",".join(str(len(text)) for text in texts).encode() + b"\n" + b"".join(texts)
+    lengths = [len(texts), *map(len, texts)]
+    part = struct.pack(f">{len(lengths)}I", *lengths) + b"".join(texts)
+    return ["0", part, "order", f"{'desc' if descending else 'asc'} {len(texts)}"]
 
 
 def scored(messages: tuple, far: int) -> list:
@@ -275,6 +280,7 @@ def slot_of(dump: list, names: tuple[str, ...], turns: bool, server_id: str) -> 
     *found, time = dump
     store, retry, dead, part, deaths, claims, consumers, stats, *others = map(pairs, found)
     messages, of_bodies = others[: len(names)], others[len(names) :]
+    in_claims = dict(zip(names, messages, strict=True))
     now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
     known = {name.decode(): text for name, text in consumers}
     epoch, paused = int(known.pop("@epoch", 0)), known.pop("@paused", None) is not None
@@ -293,9 +299,7 @@ def slot_of(dump: list, names: tuple[str, ...], turns: bool, server_id: str) -> 
             sorted((name.decode(), record_of(text, now_ms, arrivals)) for name, text in claims)
         ),
         held=tuple(
-            (name, with_scores(of_one, now_ms))
-            for name, of_one in zip(names, messages, strict=True)
-            if of_one
+            (name, with_scores(of_one, now_ms)) for name, of_one in in_claims.items() if of_one
         ),
         part=with_scores(part, now_ms),
         headers=tuple(sorted(headers.items())),
@@ -303,24 +307,33 @@ def slot_of(dump: list, names: tuple[str, ...], turns: bool, server_id: str) -> 
         turn=counted.get("claimed", 0) % 2 if turns else 0,
         balance=counted.get("accepted", 0) - sum(counted.get(end, 0) for end in ENDS) - held_now,
         paused=paused,
-        **(bodies_in(of_bodies, deaths, names, now_ms) if of_bodies else {}),
+        **(bodies_in(of_bodies, deaths, in_claims, now_ms) if of_bodies else {}),
     )
 
 
-def bodies_in(hashes: list, deaths: list, names: tuple[str, ...], now_ms: int) -> dict[str, tuple]:
+def bodies_in(hashes: list, deaths: list, held: dict[str, list], now_ms: int) -> dict[str, tuple]:
     """The fields of a keyed slot. hashes: that of the bodies, and those of the claims' bodies."""
     waiting, *of_claims = hashes
     return {
         "bodies": tuple(sorted(copies_of(dict(waiting), now_ms))),
         "claim_bodies": tuple(
-            (name, tuple(copies_of(bodies_by_content(dict(fields)), now_ms)))
-            for name, fields in zip(names, of_claims, strict=True)
+            (name, tuple(copies_of(bodies_of_claim(dict(fields), messages), now_ms)))
+            for (name, messages), fields in zip(held.items(), of_claims, strict=True)
             if fields
         ),
         "dead_bodies": tuple(
             sorted(copies_of({c: Death.parse(text).body for c, text in deaths}, now_ms))
         ),
     }
+
+
+def bodies_of_claim(fields: dict[bytes, bytes], messages: list) -> dict[bytes, bytes]:
+    """The bodies of a claim by content. messages: content and score, in the order of the key."""
+    order = -1 if fields[b"order"].startswith(b"desc") else 1
+    contents = [content for content, _ in messages[::order]]
+    bodies = PackedBodies.of_claim(fields)
+    nobodys = [b"nobody's"] * (len(bodies) - len(contents))
+    return dict(zip([*contents, *nobodys], bodies, strict=False))
 
 
 def copies_of(bodies: Mapping[bytes, bytes], now_ms: int) -> Iterable[tuple[str, Copy | None]]:

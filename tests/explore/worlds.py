@@ -430,6 +430,44 @@ KEYED = World(
     may=with_payloads_in_order,
 )
 
+REQUEUED = World(
+    "requeued",
+    topic(TopicType.FIXED_TIME, max_retries=1, keyed=True),
+    begin=(
+        "send x with 1000 and payload x1",
+        "a1 claims a:1:0 in slot 0, limit 2",
+        "x of a:1:0:1 is rolled back",
+        "a1 claims a:2:0 in slot 0, limit 2",
+        "x of a:2:0:1 is rolled back",
+        "send x with 1000 and payload x2",
+        "a1 claims a:3:0 in slot 0, limit 2",
+    ),
+    actions=(
+        send("x", 1000, "x1"),
+        send("x", 1000, "x2"),
+        send("x", 1000, "x3"),
+        cancel("x"),
+        requeue("x", 3000),
+        claim("a1", 1),
+        claim("a1", 2),
+        claim("a1", 3),
+        claim("a1", 4),
+        claim("b1", 1),
+        commit("a1", 3),
+        give_back("a:3:0"),
+        release("a1"),
+        unread("a1", 3),
+        rollback("a1", 1, "x"),
+        rollback("a1", 2, "x"),
+        rollback("a1", 3, "x"),
+        rollback("a1", 3, "x", wait=True),
+        rollback("b1", 1, "x"),
+    ),
+    depth=7,
+    small_depth=4,
+    may=with_payloads_in_order,
+)
+
 FIRST_STAYS = World(
     "firstStays",
     topic(TopicType.PRIORITY, max_retries=0, keyed=True, payload=KEEP_FIRST),
@@ -464,5 +502,5 @@ FIRST_STAYS = World(
 
 WORLDS = (
     *(RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN, FORGETTING, PAUSING),
-    *(KEYED, FIRST_STAYS),
+    *(KEYED, REQUEUED, FIRST_STAYS),
 )

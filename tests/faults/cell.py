@@ -4,20 +4,19 @@ import random
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_server import LocalRedis
-from rmq_spark.protocol.names import ClaimId
 from rmq_spark.protocol.scripts import scripts_for
 from rmq_spark.transport.server import FIRST_WITH_FLAGS
 
 from ..waiting import NotInTime, wait_until
 from .cluster import new_cluster, settings_of
 from .fault import Fault
-from .feed import Feed, number_of
+from .feed import Feed, key, number_of
 from .past import Past
 from .program import Program
 from .proxy import Proxy
@@ -84,8 +83,9 @@ class Lane:
 class Cell:
     """What an injection has at hand."""
 
-    queries = ("producer", "consumer")
+    queries: ClassVar = {"producer": "producer", "consumer": "consumer"}  # and their drivers
     settings = DURABLE
+    files = 2  # for each injection
 
     def __init__(
         self, lane: Lane, fault: Fault, sink: str, folder: Path, seed: str, keys: int = 0
@@ -107,11 +107,18 @@ class Cell:
         """Whether the topic is keyed."""
         return bool(self.keys)
 
+    @staticmethod
+    def keys_for(file: int) -> int:
+        """Return the number of keys for files of so many messages: one payload of each a file."""
+        return file
+
     # -- queries
 
     def begin(self, query: str, program: str | None = None) -> None:
-        """Starts a query in a driver; the driver bears its name if no other is told."""
-        self.lane.program(program or query).order("start", query, job=self._job(query))
+        """Starts a query, in its own driver if no other is told."""
+        self.lane.program(program or self.queries[query]).order(
+            "start", query, job=self._job(query)
+        )
 
     def _job(self, query: str) -> dict[str, Any]:
         there = {"redis.url": self.url, **self.fault.client}
@@ -123,7 +130,11 @@ class Cell:
         if query == "producer":
             sending = {"topic": TOPIC, "deliveryGuarantee": self.fault.guarantee}
             source = str(self.feed.source)
-            return {"kind": query, "source": source, "options": {**there, **sending}, **job}
+            sends = (
+                "content STRING, slotBasis STRING, fixedTime BIGINT" + ", key STRING" * self.keyed
+            )
+            given = {"kind": query, "source": source, "sends": sends}
+            return {**given, "options": {**there, **sending}, **job}
         reading = {
             "topic": TOPIC,
             "visibilityTimeout": self.fault.lease,
@@ -183,22 +194,30 @@ class Cell:
             stack.callback(self.lane.settings, "consumer", {})
 
     def _run(self, verdict: Verdict, messages: int, times: int) -> None:
-        self.file = messages // (2 * times)
+        self.file = messages // (self.files * times)
         for query in self.queries:  # all start up at once
-            self.lane.program(query)
+            self.lane.program(self.queries[query])
         for query in self.queries:
             self.begin(query)
         self._inject(verdict, times)
         if messages > self.feed.given:
             self.feed.give(messages - self.feed.given)
         self._drain()
+        self._compare(verdict)
+
+    def _compare(self, verdict: Verdict) -> None:
+        """Fills in what became of the messages."""
         rows = self._rows()
-        counted = [(content, count) for content, count, _ in rows]
+        counted = [(row["content"], row["deliveryCount"]) for row in rows]
         if self.keyed:
             self.forgettable |= self.feed.superseded()
-            verdict.overtaken = overtaken(
-                [(number_of(text) % self.keys, number_of(text), batch) for text, _, batch in rows]
-            )
+            numbered = [(row["key"], number_of(row["content"]), row["claimedAt"]) for row in rows]
+            verdict.overtaken = overtaken(numbered)
+            # A payload that comes with another key was never sent.
+            counted = [
+                (text if key(number, self.keys) == name else f"{name}: {text}", count)
+                for (text, count), (name, number, _) in zip(counted, numbered, strict=True)
+            ]
         verdict.compare(self.feed.contents(), counted, self.forgettable)
 
     def _inject(self, verdict: Verdict, times: int) -> None:
@@ -216,6 +235,9 @@ class Cell:
 
     def _one(self, phase: str) -> bool:
         """Messages come in, the phase is entered and held, the fault is injected."""
+        if self.keyed and self.fault.guarantee == "atLeastOnce":
+            # What the dead sends late, or its successor again, must be the newest of its keys.
+            wait_until(self._all_sent, "the producer to have sent all files", DRAIN_S)
         moment = self.fault.places(self.sink)[phase].choose(self.dice, self.proxy, self.gates)
         self._second_half = False
         try:
@@ -232,6 +254,11 @@ class Cell:
         if not self._second_half:
             self._second_half = True
             self.feed.give(self.file)
+
+    def _all_sent(self) -> bool:
+        """Whether the producer's query has ended the batch of each file."""
+        commits = (self.folder / "checkpoint-producer" / "commits").glob("[0-9]*")
+        return max((int(each.name) for each in commits), default=-1) + 1 == self.feed.files
 
     # -- the end
 
@@ -252,17 +279,15 @@ class Cell:
         figures = self.queue.figures()
         return figures.store.count + figures.prepare.count + figures.retry.count == 0
 
-    def _rows(self) -> list[tuple[str, int, int]]:
-        """What all sinks hold: content, delivery count and number of the batch."""
-        rows: list[tuple[str, int, int]] = []
+    def _rows(self) -> list[dict[str, Any]]:
+        """What all sinks hold."""
+        rows: list[dict[str, Any]] = []
         consumer = self.lane.program("consumer")
         for query, out in self._outs:
             into = self.folder / f"found-{query}.parquet"
             self.ask(consumer, "collect", query, out=out, into=str(into))
             if into.exists():
-                columns = pq.read_table(into).to_pydict()
-                batches = [ClaimId.parse(text).seq for text in columns["claimId"]]
-                rows += zip(columns["content"], columns["deliveryCount"], batches, strict=True)
+                rows += pq.read_table(into).to_pylist()
         return rows
 
     def last_caller(self, script: str) -> int | None:

@@ -23,6 +23,7 @@ class Fault:
     by the sink's name, where each phase is entered. lease: the consumer's visibilityTimeout.
     guarantee: the producer's deliveryGuarantee. client: further options redis.* of all queries.
     sinks: those it is tried on. past: keeps the state that Redis falls back to, for such a fault.
+    least_keys: of a keyed topic; fewer would not fill Redis, because messages merge.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Fault:
     speculates: bool = False
     sinks: tuple[str, ...] = ONE_READ
     past: Callable[[LocalRedis], Past] | None = None
+    least_keys: int = 1
 
 
 def of_consumer(sink: str) -> Phases:

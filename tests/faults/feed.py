@@ -29,7 +29,7 @@ class Feed:
         self.source.mkdir()
         self.given = 0
         self.keys = keys
-        self._files = 0
+        self.files = 0
 
     def give(self, count: int) -> None:
         """One more file."""
@@ -44,11 +44,11 @@ class Feed:
                 "fixedTime": [now + DUE_AFTER_MS[n % len(DUE_AFTER_MS)] for n in numbers],
             }
         )
-        hidden = self.source / f".{self._files}"
+        hidden = self.source / f".{self.files}"
         pq.write_table(table, hidden)
-        os.rename(hidden, self.source / f"{self._files:04d}.parquet")
+        os.rename(hidden, self.source / f"{self.files:04d}.parquet")
         self.given += count
-        self._files += 1
+        self.files += 1
 
     def contents(self) -> set[str]:
         return {content(n) for n in range(self.given)}
@@ -59,22 +59,48 @@ class Feed:
 
 
 class Sends:
-    """Numbered messages that this process sends: when ``give`` returns, they are accepted."""
+    """Numbered messages that this process sends: when ``give`` returns, they are accepted.
 
-    def __init__(self, queue: Queue) -> None:
+    keys: 0, or into how many keys they merge.
+    """
+
+    def __init__(self, queue: Queue, keys: int = 0) -> None:
         self.queue = queue
         self.given = 0
+        self.keys = keys
+        self._forgotten: set[int] = set()
 
     def give(self, count: int, due_before_ms: int = 0) -> None:
         """Sends that many, all due that long before now."""
         due = int(time.time() * 1000) - due_before_ms
         numbers = range(self.given, self.given + count)
-        self.queue.send([Message(content(n), slot_basis(n), fixed_time=due) for n in numbers])
+        if self.keys:
+            places = [(n, n % self.keys, key(n, self.keys)) for n in numbers]
+        else:
+            places = [(n, n, None) for n in numbers]
+        self.queue.send(
+            Message(content(n), slot_basis(basis), fixed_time=due, key=name)
+            for n, basis, name in places
+        )
         self.given += count
+
+    def forget(self, since: int) -> None:
+        """Notes that Redis has forgotten the messages from a number on."""
+        self._forgotten.update(range(since, self.given))
 
     def contents(self, since: int = 0) -> set[str]:
         """All contents, or those from a number on."""
         return {content(n) for n in range(since, self.given)}
+
+    def superseded(self) -> set[str]:
+        """The payloads behind which a newer one of their key was sent that Redis remembers."""
+        if not self.keys:
+            return set()
+        return {
+            content(older)
+            for n in set(range(self.given)) - self._forgotten
+            for older in range(n - self.keys, -1, -self.keys)
+        }
 
 
 def slot_basis(number: int) -> str:

@@ -320,7 +320,13 @@ FAULTS = (
     ),
     Fault("redis-kill", "Redis: kill -9 and restart", kill_redis, of_calls("request", "reply")),
     Fault("script-flush", "Redis: SCRIPT FLUSH", flush_scripts, of_calls("request")),
-    Fault("maxmemory", "Redis: maxmemory reached", fill_redis, of_consumer),
+    Fault(
+        "maxmemory",
+        "Redis: maxmemory reached",
+        fill_redis,
+        of_consumer,
+        least_keys=FILES_THAT_FILL * MESSAGES_THAT_FILL,
+    ),
     Fault(
         "client-kill",
         "Redis: CLIENT KILL of all connections",

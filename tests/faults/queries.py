@@ -1,5 +1,6 @@
 """The queries under test: files to rmq, and rmq to Parquet or into a foreachBatch."""
 
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -22,12 +23,15 @@ FAILS = f"deliveryCount = 1 AND content RLIKE '{FAILING}'"
 DELAY_MS = 400
 ROWS_AT_ONCE = 500
 # The claim tells the batch, and so the order of a key's payloads.
-COLUMNS = ("content", "deliveryCount", "claimId")
-KEPT = "content STRING, deliveryCount INT, claimId STRING"
+COLUMNS = ("content", "deliveryCount", "claimId", "claimedAt", "key")
+KEPT = "content STRING, deliveryCount INT, claimId STRING, claimedAt TIMESTAMP, key STRING"
 
 
 def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
-    """Starts the query that a job describes, or goes on from its checkpoint."""
+    """Starts the query that a job describes, or goes on from its checkpoint.
+
+    A job's "sends" are the columns of its source, in which a file is one batch of one task.
+    """
     kinds = {
         **{"producer": _produce, "parquet": _into_parquet},
         **{"keyed": _into_batches, "twice": _into_batches_read_twice},
@@ -36,7 +40,7 @@ def start(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
 
 
 def _produce(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
-    schema = "content STRING, slotBasis STRING, fixedTime BIGINT" + ", key STRING" * job["keyed"]
+    schema = job["sends"]
     rows = (
         spark.readStream.schema(schema)
         .option("maxFilesPerTrigger", "1")
@@ -69,6 +73,8 @@ def _into_batches(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
         # The rollback is what reads: without a note there, a twin of a reading task is not seen.
         kept = frame.mapInArrow(_noted(job["gates"]), frame.schema).persist()
         _roll_back_failing(kept, job)
+        if "attempts" in job:
+            _note_rest(kept, batch, job["attempts"])
         _write_rest(kept, batch, job)
         pass_gate(job["gates"], "written")
         kept.unpersist()
@@ -87,6 +93,13 @@ def _into_batches_read_twice(spark: SparkSession, job: dict[str, Any]) -> Stream
 
     writer = _read(spark, job).writeStream.foreachBatch(work)
     return writer.option("checkpointLocation", job["checkpoint"]).start()
+
+
+def _note_rest(frame: DataFrame, batch: int, attempts: str) -> None:
+    """Adds what an attempt of a batch delivers to a file, which keeps all attempts in order."""
+    rows = frame.where(f"NOT ({FAILS})").select("key", "content", "claimId").collect()
+    with open(attempts, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"batch": batch, "rows": [[*row] for row in rows]}) + "\n")
 
 
 def _write_rest(frame: DataFrame, batch: int, job: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "--keyed",
         action="store_true",
         help="a keyed topic: the newest payload of each key must arrive, and none behind a newer "
-        "one; only faults of exactly-once sinks whose Redis does not fall back",
+        "one",
     )
     parser.add_argument("--lanes", type=int, default=2, help="cells at the same time; 2")
     parser.add_argument("--markdown", type=Path, help="write the table into this file")
@@ -75,13 +75,8 @@ def cells_of(chosen: argparse.Namespace) -> list[tuple[Fault, str]]:
         for fault in FAULTS
         if fault.name in chosen.only
         for sink in fault.sinks
-        if sink in chosen.sink and not (chosen.keyed and has_no_order(fault))
+        if sink in chosen.sink
     ]
-
-
-def has_no_order(fault: Fault) -> bool:
-    """Whether messages may be sent again behind newer ones, or be forgotten."""
-    return fault.past is not None or fault.guarantee != "exactlyOnce"
 
 
 @dataclass(frozen=True)
@@ -139,8 +134,8 @@ class Round:
     def _cell(self, lane: Lane, fault: Fault, sink: str) -> Verdict:
         place = self.folder / f"{fault.name}-{sink}"
         kind = FallBackCell if fault.past else Cell
-        # As many keys as messages in a file: each file has a new payload of every key.
-        keys = self.messages // (2 * self.times) if self.keyed else 0
+        file = self.messages // (2 * self.times)
+        keys = max(kind.keys_for(file), fault.least_keys) if self.keyed else 0
         cell = kind(lane, fault, sink, place, f"{self.seed} {fault.name} {sink}", keys)
         verdict = cell.run(self.messages, self.times)
         if not verdict.faults_found() and not self.keep:

@@ -87,8 +87,9 @@ def collect(spark: SparkSession, out: str, into: str) -> None:
     """What a sink holds, as Spark reads it, in one file."""
     found = [each for each in Path(out).glob("*") if each.name != "_spark_metadata"]
     if found:
-        frame = spark.read.parquet(out).select(*COLUMNS)
-        pq.write_table(frame.toArrow(), into)
+        frame = spark.read.parquet(out)
+        folders = [name for name in ("batch",) if name in frame.columns]
+        pq.write_table(frame.select(*COLUMNS, *folders).toArrow(), into)
 
 
 def obey(spark: SparkSession, queries: dict[str, Kept], order: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 PHASES = ("read", "write", "commit")
 HEADINGS = (
@@ -90,14 +91,15 @@ class Verdict:
         ]
 
 
-def overtaken(rows: Sequence[tuple[int, int, int]]) -> int:
-    """Count the payloads that came in a later batch than a newer one of their key.
+def overtaken(rows: Sequence[tuple[str, int, Any]]) -> int:
+    """Count the payloads that were claimed later than a newer one of their key.
 
-    rows: of each payload its key, its number among all payloads, and its batch.
+    rows: of each payload its key, its number among all payloads, and when it was claimed. Batches
+    of two consumers can be compared by nothing else.
     """
-    newest: dict[int, int] = {}
+    newest: dict[str, int] = {}
     found = 0
-    for _, key, number in sorted((batch, key, number) for key, number, batch in rows):
+    for _, key, number in sorted((claimed, key, number) for key, number, claimed in rows):
         found += number < newest.get(key, number)
         newest[key] = max(number, newest.get(key, number))
     return found

@@ -125,6 +125,21 @@ def test_what_a_dead_consumer_holds_is_given_back_in_all_groups(trade):
     assert [consumer.queue.figures().prepare.count for consumer in consumers] == [0, 0]
 
 
+def test_the_long_dead_are_deleted_in_all_groups_and_reported(trade):
+    settings = {"max_retries": 0, "dead_retention": "1ms", "groups": ["billing", "audit"]}
+    trade.broker.create("Orders", "FixedTime", slot_amount=2, **settings)
+    trade.orders(["a", "b"])
+    for group in ("billing", "audit"):
+        with trade.broker.consumer("Orders", "clerk", group=group) as clerk:
+            clerk.poll().rollback()
+    time.sleep(0.01)
+    told = expire.expire(new_parser().parse_args(["expire", *trade.redis]))
+    assert told == "Orders: 0 messages given back, 4 dead messages deleted"
+    trade.job("report", "--to", "parquet", "--path", trade.folder / "report")
+    rows = trade.spark.read.parquet(str(trade.folder / "report")).collect()
+    assert [(row.dead, row.died, row.forgotten) for row in rows] == [(0, 2, 2)] * 2
+
+
 def test_a_topic_that_cannot_be_read_keeps_no_other_from_giving_back(trade):
     trade.broker.create("Mails", "FixedTime", slot_amount=1)
     keys = trade.broker.queue("Mails").keys

@@ -3,15 +3,17 @@
 import pytest
 
 from rmq_spark.protocol import claiming, sending, stages
-from rmq_spark.protocol.bodies import BODIES_A_PART, Body
+from rmq_spark.protocol.bodies import NO_BODIES, Body
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.pages import QueueKind
 
 from ..seeding import LONG_MS, numbered
 from .staged import NAME, Stages
 
+BODIES_A_PART, BYTES_A_PART = 1024, 64 * 1024  # lua/include/claim_bodies.lua
 LAST = Body(payload=b"last")
 FIRST = Body(payload=b"first")
+TERMS = claiming.Claiming("a", 1, 1, LONG_MS)
 
 
 @pytest.fixture(params=["FixedTime", "Priority", "RangeMerge"])
@@ -43,13 +45,20 @@ def bodies_of(claim):
 
 def stored_bodies(slot):
     found = slot.redis.hgetall(slot.keys.bodies(0))
-    return {key: Body.parse(text) for key, text in found.items()}
+    return {key: Body.parse(text.removeprefix(b"~")) for key, text in found.items()}
 
 
 def claim_due(slot, **options):
     """Claims when what was sent is due."""
     slot.wait_past(slot.now_ms() + 2)
     return slot.claim(**options)
+
+
+def let_die(slot, key):
+    """Uses up the retry of a message: its first two claims fail."""
+    for seq in (1, 2):
+        slot.claim(seq=seq)
+        slot.rollback([key], f"a:{seq}:0:1")
 
 
 def test_a_claim_hands_out_bodies_in_the_order_of_its_messages(typed_slot):
@@ -174,14 +183,92 @@ def test_a_dead_message_keeps_its_body_until_it_is_requeued(slot):
 
 def test_a_requeued_message_takes_the_body_of_a_copy_that_waits_for_its_retry(slot):
     send(slot, {b"k": FIRST})
-    for seq in (1, 2):
-        slot.claim(seq=seq)
-        slot.rollback([b"k"], f"a:{seq}:0:1")
+    let_die(slot, b"k")
     send(slot, {b"k": LAST})
     slot.claim(seq=3)
     slot.rollback([b"k"], "a:3:0:1", delay_ms=60_000)
     assert slot.queue.requeue({0: [b"k"]}) == 1
     assert bodies_of(slot.claim(seq=4)) == {b"k": LAST}
+
+
+@pytest.mark.parametrize("way_back", ["at once", "after a wait", "given back", "unread"])
+def test_what_was_requeued_gives_way_to_a_newer_body_that_comes_back(slot, way_back):
+    send(slot, {b"k": FIRST})
+    let_die(slot, b"k")
+    send(slot, {b"k": LAST})
+    slot.claim(seq=3)
+    assert slot.queue.requeue({0: [b"k"]}) == 1
+    [page] = slot.queue.pages(QueueKind.STORE, 0)
+    assert [Body.parse(body) for body in page.bodies] == [FIRST]
+    if way_back in ("at once", "after a wait"):
+        slot.rollback([b"k"], "a:3:0:1", delay_ms=60_000 * (way_back == "after a wait"))
+    else:
+        if way_back == "unread":
+            slot.queue.ask(claiming.unread, [0], "a", 1, 3)
+        slot.release()
+        slot.give_back_expired()
+    slot.check_conservation()
+    assert bodies_of(slot.claim(seq=4)) == {b"k": LAST}
+
+
+def test_what_was_requeued_and_sent_again_keeps_the_body_that_was_sent(slot):
+    send(slot, {b"k": FIRST})
+    let_die(slot, b"k")
+    send(slot, {b"k": FIRST})
+    slot.claim(seq=3)
+    assert slot.queue.requeue({0: [b"k"]}) == 1
+    send(slot, {b"k": LAST})
+    slot.rollback([b"k"], "a:3:0:1")
+    assert bodies_of(slot.claim(seq=4)) == {b"k": LAST}
+
+
+def test_a_message_that_was_requeued_is_claimed_as_any_other(slot):
+    """It is not taken for an older copy when it dies and is requeued again."""
+    sent = {b"k": Body(payload=b"0000000000000600")}  # which looks like an expiry
+    send(slot, sent)
+    for round_ in (0, 2):
+        for seq in (round_ + 1, round_ + 2):
+            assert bodies_of(slot.claim(seq=seq)) == sent
+            slot.rollback([b"k"], f"a:{seq}:0:1")
+        assert slot.queue.requeue({0: [b"k"]}) == 1
+    assert bodies_of(slot.claim(seq=5)) == sent
+
+
+def test_a_slot_counts_the_large_bodies_that_it_was_sent(typed_slot):
+    sizes = {b"a": 1, b"b": 8191, b"c": 8192, b"d": 16_384}  # and a character more
+    send(typed_slot, {key: Body(payload=b"x" * size) for key, size in sizes.items()})
+    assert int(typed_slot.redis.hget(typed_slot.keys.stats(0), "largeBodies")) == 2
+
+
+@pytest.mark.parametrize("size", [10, 3000])
+def test_rollbacks_take_their_bodies_out_of_every_part(typed_slot, size):
+    """A part has at most 1024 bodies, or 64 KiB of them."""
+    slot = typed_slot
+    keys = numbered(BODIES_A_PART + 300)
+    sent = {key: Body(payload=key * (size // 10)) for key in keys}
+    send(slot, sent)
+    claimed = claim_due(slot).contents
+    a_part = min(BODIES_A_PART, BYTES_A_PART // len(sent[keys[0]].pack()))
+    parts = [len(keys[at : at + a_part]) for at in range(0, len(keys), a_part)]
+    order = slot.redis.hget(slot.keys.claim_bodies(0, "a:1:0"), "order")
+    assert list(map(int, order.split()[1].split(b","))) == parts
+    gone = [claimed[at] for at in (0, 1, 350, 1023, 1024, 1320, 1323)]
+    slot.rollback(gone[3:] + gone[:1])
+    slot.rollback(gone[1:3])
+    slot.check_conservation()
+    assert stored_bodies(slot) == {key: sent[key] for key in gone}
+    [claim] = slot.queue.ask(claiming.claim, [ClaimRequest(0, 0)], TERMS)
+    assert list(claim.contents) == [key for key in claimed if key not in gone]
+    assert bodies_of(claim) == {key: sent[key] for key in claim.contents}
+    found = {
+        key: Body.parse(body)
+        for page in slot.queue.pages(QueueKind.PREPARE, 0)
+        for key, body in zip(page.contents, page.bodies, strict=True)
+    }
+    assert found == bodies_of(claim)
+    slot.release()
+    slot.give_back_expired()
+    assert stored_bodies(slot) == sent
 
 
 def test_pages_show_the_bodies_of_every_queue(slot):
@@ -238,7 +325,7 @@ def test_a_plain_message_sent_while_one_with_headers_waits_for_its_retry_has_non
     slot.claim()
     slot.rollback([b"m"], delay_ms=60_000)
     slot.queue.send([b"m"], fixed_time=500)
-    assert slot.claim(seq=2).bodies == ()
+    assert slot.claim(seq=2).bodies == NO_BODIES
 
 
 def test_each_group_has_its_own_bodies(broker, new_slot):
@@ -361,7 +448,7 @@ def test_what_expires_goes_to_the_dead_queue_where_the_topic_says_so(new_slot):
     assert slot.queue.figures().deaths == {"expired": 1}
     slot.check_conservation()
     slot.queue.requeue({0: [b"k"]})
-    assert slot.claim(seq=2).bodies == [Body(payload=b"p").pack()]
+    assert list(slot.claim(seq=2).bodies) == [Body(payload=b"p").pack()]
 
 
 def test_an_expired_retry_and_first_deliveries_take_turns_at_a_limit_of_one(new_slot):
@@ -462,13 +549,12 @@ def test_a_claim_can_be_read_in_parts(typed_slot, rows, rolled_back):
     sent = {key: Body(payload=key) for key in numbered(2 * BODIES_A_PART + 3)}
     send(slot, sent)
     slot.wait_past(slot.now_ms() + 2)
-    terms = claiming.Claiming("a", 1, 1, LONG_MS)
-    [part] = slot.queue.ask(claiming.claim, [ClaimRequest(0, 0, rows=2 * rows)], terms)
+    [part] = slot.queue.ask(claiming.claim, [ClaimRequest(0, 0, rows=2 * rows)], TERMS)
     gone = part.contents[:rolled_back]
     slot.rollback(gone)
     found = bodies_of(part)
     for _ in range(3):
-        part = slot.queue.ask(claiming.read_on, part, terms, rows)
+        part = slot.queue.ask(claiming.read_on, part, TERMS, rows)
         found |= bodies_of(part)
     assert found == {key: sent[key] for key in found}
     assert len(found) > 2 * rows
@@ -480,8 +566,7 @@ def test_a_rollback_between_a_claim_and_its_first_read_mixes_up_no_bodies(typed_
     sent = {key: Body(payload=key) for key in numbered(5)}
     send(slot, sent)
     first = claim_due(slot).contents[0]
-    terms = claiming.Claiming("a", 1, 1, LONG_MS)
-    conversation = claiming.claim(slot.queue.queues, [ClaimRequest(0, 0, rows=2)], terms)
+    conversation = claiming.claim(slot.queue.queues, [ClaimRequest(0, 0, rows=2)], TERMS)
     request = next(conversation)
     made = slot.queue.server.pipeline(request.calls[:1])
     slot.rollback([first])
@@ -506,7 +591,7 @@ def test_bodies_that_a_deleted_claim_has_left_are_nobodys(new_slot):
     slot.commit()
     slot.redis.restore(slot.keys.claim_bodies(0, "a:2:0"), 0, left)
     slot.queue.send([b"n"], fixed_time=500)
-    assert slot.claim(seq=2).bodies == ()
+    assert slot.claim(seq=2).bodies == NO_BODIES
 
 
 def test_a_claim_whose_bodies_are_deleted_is_lost(slot):
@@ -524,3 +609,14 @@ def test_a_first_delivery_goes_with_a_retry_that_is_larger_than_a_claim_may_be(s
     slot.rollback([b"large"])
     send(slot, {b"small": LAST})
     assert slot.claim(seq=2).contents == [b"large", b"small"]
+
+
+def test_a_rollback_beside_a_large_body_writes_little(slot):
+    """A rollback rewrites the part of its message; 50 MiB in it would keep Redis for 0.5 s."""
+    keys, large = numbered(6), [100, 2**20, 100, 2**16, 40_000, 40_000]
+    send(slot, {key: Body(payload=b"x" * size) for key, size in zip(keys, large, strict=True)})
+    claim = slot.claim()
+    of_claim = slot.redis.hgetall(slot.keys.claim_bodies(0, "a:1:0"))
+    assert of_claim[b"order"] == b"asc 1,1,1,1,1,1"
+    slot.rollback(keys[:1])
+    assert list(slot.claim().bodies) == list(claim.bodies)[1:]

@@ -44,6 +44,21 @@ def test_senders_are_refused_and_change_nothing(server_of_test, topic_type):
     assert slot.dump() == before
 
 
+@pytest.mark.parametrize("topic_type", ["RangeMerge", "Priority", "FixedTime"])
+def test_senders_of_some_bodies_are_refused_and_change_nothing(server_of_test, topic_type):
+    broker, fill = server_of_test
+    slot = Slot(broker, "T", topic_type)
+    slot.queue.send([b"waits"], time_range=1, priority=50, fixed_time=50, headers={"h": "1"})
+    fill()
+    before = slot.dump()
+    body = Body(headers=[("h", b"2")]).pack()
+    for bodies in ([b"waits", b""], [b"waits", b"", b"new", body]):
+        pairs = [value for content in bodies[::2] for value in (500, content)]
+        with pytest.raises(ServerFull, match="maxmemory"):
+            slot.queue.ask(sending.send, {0: pairs}, {0: bodies})
+    assert slot.dump() == before
+
+
 def bodies_by_key(keys):
     return [value for key in keys for value in (key, Body(payload=key).pack())]
 
@@ -90,7 +105,7 @@ def test_messages_with_bodies_are_claimed_rolled_back_buried_and_committed(
     assert slot.queue.cancel({0: keys[3:4]}) == 1
     slot.check_conservation()
     assert slot.commit(seq=2).committed == 1996
-    assert slot.claim(seq=3).bodies == [Body(payload=keys[0]).pack()]
+    assert list(slot.claim(seq=3).bodies) == [Body(payload=keys[0]).pack()]
     slot.release()
     assert slot.give_back_expired("b") == 1
     slot.check_conservation()
@@ -103,7 +118,7 @@ def test_what_is_staged_with_bodies_is_published(server_of_test):
     stages.stage_with_bodies(keys)
     fill()
     assert stages.publish({NAME: 3000}).new == 3000
-    assert slot.claim().bodies == [Body(payload=key).pack() for key in keys]
+    assert list(slot.claim().bodies) == [Body(payload=key).pack() for key in keys]
     slot.check_conservation()
 
 
@@ -234,6 +249,16 @@ def test_claims_expire_and_the_dead_are_buried_cancelled_and_requeued(server_of_
     assert slot.queue.cancel({0: numbered(1)}) == 1
     assert requeue(slot.queue, 0, [b"last"], 500) == 1
     assert slot.store == {b"last": 500, b"more": 8, numbered(2)[1]: 16}
+
+
+def test_dead_messages_are_forgotten(server_of_test, slot):
+    slot.broker.alter("T", dead_retention="1h")
+    queue = slot.broker.queue("T")
+    slot.bury(*numbered(3000))
+    server_of_test[1]()
+    assert queue.expire() == 0
+    assert slot.dead == {}
+    assert queue.expire() == 0  # nothing to free
 
 
 def test_a_topic_is_altered_looked_at_and_deleted(server_of_test, slot):

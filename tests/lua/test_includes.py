@@ -11,7 +11,7 @@ from rmq_spark.protocol import scripts
 FOLDER = scripts._lua_folder()
 INCLUDES = sorted(f.stem for f in (FOLDER / "include").glob("*.lua"))
 # What Redis gives every script, as far as these use it.
-GIVEN = {"redis", "cmsgpack", "math", "string", "table", "unpack"}
+GIVEN = {"redis", "cmsgpack", "math", "string", "struct", "table", "unpack"}
 GIVEN |= {"ipairs", "next", "pairs", "tonumber", "type"}
 ARGUMENTS = {"KEYS", "ARGV"}
 

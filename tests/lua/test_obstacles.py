@@ -60,6 +60,7 @@ def call_of(slot, name):
         "due": lambda: queue.ask(reading.due, [0], a),
         "expire": lambda: queue.expire(),
         "figures": lambda: queue.figures(),
+        "forget": lambda: forget_dead(queue),
         "drop": lambda: queue.ask(returning.drop),
         "give_back": lambda: queue.server.pipeline([give_back_of(queue, "b:1:0")]),
         "leave": lambda: queue.server.call("leave", queue.queues.keys_of(0, LEFT), [a, 1, 1]),
@@ -98,6 +99,10 @@ def give_back_of(queue, name):
     return returning.give_back_call(queue.queues, 0, name)
 
 
+def forget_dead(queue):
+    return queue.server.call("forget", queue.queues.keys_of(0, KEYS["forget"]), [1])
+
+
 def other_book(slot):
     return LastSealed(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
 
@@ -124,6 +129,7 @@ KEYS = {
     "due": "store retry claims consumers",
     "expire": "claims consumers",
     "figures": "store retry dead claims stats",
+    "forget": "dead deaths stats",
     "give_back": f"{ALL_KINDS} claim_b claim_b_bodies",
     "leave": "claims consumers",
     "open": "consumer",

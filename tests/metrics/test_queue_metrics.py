@@ -89,6 +89,14 @@ def test_what_expires_is_counted(broker, samples):
     assert found["rmq_deaths_total", of("Buried", reason="expired")] == 2
 
 
+def test_what_is_forgotten_is_counted(broker, samples):
+    broker.create("Orders", "FixedTime", 1, dead_retention="1h")
+    queue = broker.queue("Orders")
+    queue.server.command("ZADD", queue.keys.dead(0), 1, "a", 2, "b")
+    queue.expire()
+    assert samples()["rmq_events_total", of("Orders", event="forgotten")] == 2
+
+
 def test_a_topic_that_goes_is_told_no_more(broker, samples):
     broker.create("Orders", "FixedTime", 4)
     assert ("rmq_due_messages", of("Orders")) in samples()

@@ -17,7 +17,7 @@ from .. import ROOT
 from .notebook_rules import METADATA, faults
 
 FOLDER = ROOT / "notebooks"
-NAMES = ("quickstart", "operations", "behaviour")
+NAMES = ("quickstart", "operations", "behaviour", "updates")
 CELL_TIMEOUT_S = 300
 
 

@@ -1,4 +1,4 @@
-"""What `make test` leaves to `make test-all`: never the only test of a script, command or page."""
+"""What `make test` leaves to `make test-all`: never the only test of a script or a command."""
 
 import re
 import subprocess
@@ -44,9 +44,14 @@ def test_every_script_has_tests_that_are_not_long(long, name):
     assert beginning(long, f"tests/lua/test_{name}.py::") == []
 
 
-@pytest.mark.parametrize("folder", ["cli", "client", "docs", "metrics", "demo", "transport"])
-def test_nothing_about_commands_pages_and_the_client_is_long(long, folder):
+@pytest.mark.parametrize("folder", ["cli", "client", "metrics", "demo", "transport"])
+def test_nothing_about_commands_and_the_client_is_long(long, folder):
     assert beginning(long, f"tests/{folder}/") == []
+
+
+def test_the_pages_that_one_reads_first_are_not_long(long):
+    first = ("README.md", "docs/tutorial.md", "docs/keys.md", "docs/send-from-spark.md")
+    assert not any(f"[{page}]" in each for page in first for each in long)
 
 
 def test_the_pages_run_every_job():

@@ -3,6 +3,7 @@
 import json
 import pickle
 import zlib
+from datetime import timedelta
 
 import crcmod.predefined
 import pytest
@@ -15,7 +16,9 @@ from rmq_spark.topics.definition import (
     check_key_prefix,
     check_slot_amount,
     check_topic_name,
+    parse_dead_retention,
     parse_retry_backoff,
+    parse_settings,
     slot_of,
 )
 from rmq_spark.topics.keys import Keys, consumer_key, listener_key, topics_key
@@ -249,8 +252,10 @@ def test_a_definition_is_kept_as_json_and_read_back():
         keyed=True,
         payload="first",
         on_expiry="dead",
+        dead_retention_ms=5000,
     )
     assert json.loads(definition.to_json()) == {
+        "deadRetention": 5000,
         "exclusive": True,
         "groups": ["", "g"],
         "keyed": True,
@@ -272,6 +277,39 @@ def test_a_definition_is_kept_as_json_and_read_back():
 def test_a_definition_that_cannot_be_read_is_an_error_of_ours(text):
     with pytest.raises(ScriptFailed, match="definition of topic T in rmq_topics cannot be read"):
         TopicDefinition.from_json("T", text)
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"),
+    [
+        *(("30d", 30 * DAY_MS), ("12h", DAY_MS // 2), ("1ms", 1), (" 5000ms ", 5000)),
+        *((5000, 5000), (timedelta(days=2), 2 * DAY_MS), (2**52, 2**52)),
+        *((None, None), ("none", None), ("None ", None)),
+    ],
+)
+def test_a_retention_is_a_duration_or_none(given, ms):
+    assert parse_dead_retention(given) == ms
+    assert parse_settings("set", {"dead_retention": given}) == {"dead_retention_ms": ms}
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "0", "30", "0s", "0.5ms", "-1d", "30 days", "soon", 0, -1, True, 1.5, 2**53, b"1d"],
+)
+def test_a_retention_that_is_not_accepted_is_named(given):
+    with pytest.raises(InvalidOption) as raised:
+        parse_dead_retention(given)
+    said = "is not accepted. Accepted: none, or a duration with its unit: 12h, 30d."
+    assert str(raised.value) == f"dead_retention={given!r} {said}"
+
+
+def test_a_definition_of_before_keeps_the_dead_for_ever():
+    text = json.loads(TopicDefinition("T", TopicType.PRIORITY).to_json())
+    del text["deadRetention"]
+    assert TopicDefinition.from_json("T", json.dumps(text)).dead_retention_ms is None
 
 
 @pytest.mark.parametrize("name", ["exclusive", "paused"])

@@ -38,13 +38,19 @@ from rmq_spark.cli.message_values import (
     refuse_other_values,
     require_value,
 )
-from rmq_spark.cli.output import confirm, messages_text, print_remark, print_result
+from rmq_spark.cli.output import (
+    confirm,
+    count_text,
+    messages_text,
+    print_remark,
+    print_result,
+)
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.claim_keys import give_back_strays
 from rmq_spark.client.messages import contents_by_slot, requeue_score
 from rmq_spark.errors import ServerRefused
 from rmq_spark.options.option import Option
-from rmq_spark.protocol import reading, sending
+from rmq_spark.protocol import reading, returning, sending
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsers import choice
@@ -146,12 +152,13 @@ def expire(
     group: Group = DEFAULT_GROUP_TEXT,
     as_json: Json = False,
 ) -> None:
-    """Give back messages whose lease has ended.
+    """End leases that have run out, and the retention of the dead.
 
-    If you do not run it, the next consumer of the same slot gives them back. Also gives back the
-    messages of claims whose record was deleted by hand.
+    If you do not run it, the next consumer of the same slot gives messages back, but nobody else
+    deletes dead ones. Also gives back the messages of claims whose record was deleted by hand.
     """
     queue = broker_of(context).queue(topic, group=parse_group(group))
+    forgotten = queue.ask(returning.forget, queue.slots)
     given_back = queue.expire()
     try:
         given_back += give_back_strays(queue)
@@ -161,7 +168,9 @@ def expire(
             "run SCAN and EXISTS"
         )
     text = f"{topic}: {messages_text(given_back)} given back"
-    print_result(as_json, text, topic=topic, messages=given_back)
+    if queue.definition.dead_retention_ms is not None:
+        text += f", {count_text(forgotten, 'dead message')} deleted"
+    print_result(as_json, text, topic=topic, messages=given_back, forgotten=forgotten)
 
 
 def upgrade(

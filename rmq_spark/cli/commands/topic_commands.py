@@ -18,16 +18,20 @@ from rmq_spark.cli.output import (
     time_json,
 )
 from rmq_spark.cli.session import broker_of, flags
+from rmq_spark.cli.topic_settings import (
+    Backoff,
+    DeadRetention,
+    OnExpiry,
+    Retries,
+    settings_of,
+)
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import check_agrees, command_line, queue_command
 from rmq_spark.errors import InvalidOption
 from rmq_spark.exit_codes import NOTHING_FOUND
 from rmq_spark.options.topic_options import (
     GROUPS,
-    MAX_RETRIES,
-    ON_EXPIRY,
     PAYLOAD,
-    RETRY_BACKOFF,
     SLOT_AMOUNT,
     TOPIC_TYPE,
 )
@@ -45,20 +49,9 @@ from rmq_spark.topics.definition import (
 )
 from rmq_spark.topics.durations import duration_text
 
-Retries = Annotated[int | None, typer.Option(help=option_help(MAX_RETRIES))]
-Backoff = Annotated[str | None, typer.Option(help=option_help(RETRY_BACKOFF))]
-OnExpiry = Annotated[
-    str | None,
-    typer.Option(
-        help="What becomes of messages that expire: drop them, or move them to the dead queue. "
-        f"Accepted: {ON_EXPIRY.parser.accepted_plain}."
-    ),
-]
-
-
 _COLUMNS = (
     *("topic", "type", "slots", "retries", "backoff", "exclusive", "paused", "groups"),
-    *("keyed", "on expiry"),
+    *("keyed", "on expiry", "dead retention"),
 )
 
 
@@ -109,6 +102,7 @@ def create(
         ),
     ] = None,
     on_expiry: OnExpiry = None,
+    dead_retention: DeadRetention = None,
     exclusive: Annotated[
         bool,
         typer.Option(
@@ -127,7 +121,7 @@ def create(
         raise InvalidOption(f"--type is missing. Accepted: {TOPIC_TYPE.parser.accepted_plain}.")
     of_type = TOPIC_TYPE.called("--type").parse(topic_type)
     amount = None if slots is None else SLOT_AMOUNT.called("--slots").parse(str(slots))
-    settings = _settings(retries, backoff, on_expiry)
+    settings = settings_of(retries, backoff, on_expiry, dead_retention)
     if keyed:
         settings["keyed"] = True
     if payload is not None:
@@ -160,6 +154,7 @@ def alter(
     retries: Retries = None,
     backoff: Backoff = None,
     on_expiry: OnExpiry = None,
+    dead_retention: DeadRetention = None,
     exclusive: Annotated[
         bool | None,
         typer.Option(
@@ -173,17 +168,17 @@ def alter(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Change retries, backoff, expiry or groups of a topic.
+    """Change the settings of a topic, such as retries or groups.
 
     The type, the number of slots, and whether the topic is keyed are fixed forever.
     """
-    changes = _settings(retries, backoff, on_expiry)
+    changes = settings_of(retries, backoff, on_expiry, dead_retention)
     if exclusive is not None:
         changes["exclusive"] = exclusive
     if not changes and add_group is None and remove_group is None:
         raise InvalidOption(
             "No change is given. Accepted: at least one of --retries, --backoff, --on-expiry, "
-            "--exclusive, --no-exclusive, --add-group, --remove-group."
+            "--dead-retention, --exclusive, --no-exclusive, --add-group, --remove-group."
         )
     broker = broker_of(context)
     if changes:
@@ -289,6 +284,7 @@ def definition_json(topic: TopicDefinition) -> dict[str, Any]:
         "keyed": topic.keyed,
         "payload": topic.payload,
         "onExpiry": topic.on_expiry,
+        "deadRetentionMs": topic.dead_retention_ms,
     }
 
 
@@ -342,17 +338,6 @@ def _first(queue: dict[str, Any], expire: str) -> str:
     return f"lease has ended; the next consumer or {expire} gives it back" if ended else ""
 
 
-def _settings(retries: int | None, backoff: str | None, on_expiry: str | None) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    if retries is not None:
-        settings["max_retries"] = MAX_RETRIES.called("--retries").parse(str(retries))
-    if backoff is not None:
-        settings["retry_backoff"] = RETRY_BACKOFF.called("--backoff").parse(backoff)
-    if on_expiry is not None:
-        settings["on_expiry"] = ON_EXPIRY.called("--on-expiry").parse(on_expiry)
-    return settings
-
-
 def _row(topic: TopicDefinition) -> tuple[Any, ...]:
     return (
         topic.name,
@@ -365,6 +350,7 @@ def _row(topic: TopicDefinition) -> tuple[Any, ...]:
         ",".join(map(group_text, topic.groups)),
         topic.keyed,
         topic.on_expiry,
+        _retention(topic),
     )
 
 
@@ -376,10 +362,15 @@ def _summary(topic: TopicDefinition) -> str:
         f"groups {', '.join(map(group_text, topic.groups))}",
         *([f"keyed, keeps the {topic.payload} content"] if topic.keyed else []),
         *([] if topic.on_expiry == DROP else ["expired messages go to the dead queue"]),
+        *([f"keeps the dead for {_retention(topic)}"] if topic.dead_retention_ms else []),
         *(["exclusive"] if topic.exclusive else []),
         *(["paused"] if topic.paused else []),
     ]
     return "; ".join(parts)
+
+
+def _retention(topic: TopicDefinition) -> str:
+    return duration_text(topic.dead_retention_ms) if topic.dead_retention_ms else "none"
 
 
 def _backoff(topic: TopicDefinition) -> str:

@@ -77,6 +77,9 @@ def each_message(
     connection once and keep it in a global. If it kills its process, only its current message
     fails. Broadcast variables work, accumulators do not.
 
+    If the DataFrame has the column headers, and the function's process has a tracer provider of
+    OpenTelemetry, each call is a span, linked to the senders of its messages (docs/traces.md).
+
     Raises InvalidOption. The query fails with InvalidMessage if the DataFrame lacks topic, slot,
     claimId or content, or if a STRING that must be read is not valid UTF-8; with UnusableFunction
     if the function cannot be loaded on an executor; with a ServerError if Redis cannot be reached.

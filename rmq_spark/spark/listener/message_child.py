@@ -32,6 +32,8 @@ import pyarrow as pa
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
 
+from rmq_spark.client.tracing import OTHER_ERROR, is_on, mark_failed
+from rmq_spark.spark.listener.traced_calls import TracedCalls
 from rmq_spark.topics.reasons import reason_of
 
 LENGTH_BYTES = 8
@@ -136,6 +138,7 @@ class _Child:
         self._replies = replies
         self._progress = progress
         self._schema = StructType.fromJson(json.loads(job.schema))
+        self._traced = TracedCalls(self._schema)
 
     def serve(self) -> None:
         """Process batches until none comes within ``idle_s``, or the function is unusable.
@@ -153,13 +156,34 @@ class _Child:
             except Exception as error:
                 self._reply("unusable", f"a batch cannot be read for it: {reason_of(error)}")
                 return
+            call = self._in_spans(function, batch) if self._traced.is_on() else function
             if self._job.one_by_one:
-                self._call_each(function, calls)
+                self._call_each(call, calls)
             else:
-                self._call_once(function, calls[0], batch.num_rows)
+                self._call_once(call, calls[0], batch.num_rows)
             self._progress.started_s[0] = 0.0
             _flush()
             self._reply("done")
+            if is_on():
+                self._traced.flush_soon()
+
+    def _in_spans(
+        self, function: Callable[[Any], Any], batch: pa.RecordBatch
+    ) -> Callable[[Any], Any]:
+        """Wrap the function so that each call for this batch is in a consumer span."""
+
+        def call(message: Any) -> None:
+            with self._traced.of_message(message):
+                _refuse_unrun(function(message))
+
+        def call_with_all(whole: Any) -> list[int]:
+            with self._traced.of_batch(batch) as span:
+                failed = failed_rows(function(whole), batch.num_rows)
+                if failed:
+                    mark_failed(span, OTHER_ERROR)
+                return failed
+
+        return call if self._job.one_by_one else call_with_all
 
     def _messages(self, batch: pa.RecordBatch) -> list[Any]:
         """Convert a batch to one row for each message."""

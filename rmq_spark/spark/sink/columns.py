@@ -1,6 +1,7 @@
 """The columns of a DataFrame to write: where they are, and which values they accept."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Protocol
 
@@ -58,6 +59,9 @@ class _ColumnRules(Protocol):
     required: tuple[str, ...]
 
 
+_REMEDIES = {"headers": "Cast it; of a map h of texts to texts, cast map_entries(h)."}
+
+
 def locate_columns(schema: StructType, operation: str, takes: _ColumnRules) -> dict[str, int]:
     """Find the columns of a schema. Returns their positions by name, spelt as in ``COLUMNS``.
 
@@ -79,7 +83,7 @@ def locate_columns(schema: StructType, operation: str, takes: _ColumnRules) -> d
         if not isinstance(field.dataType, types) or not _fits_headers(name, field.dataType):
             raise InvalidMessage(
                 f"The column {name} is {field.dataType.simpleString().upper()}. "
-                f"Accepted: {accepted}. Cast it."
+                f"Accepted: {accepted}. {_REMEDIES.get(name, 'Cast it.')}"
             )
         if name in found:
             raise InvalidMessage(
@@ -151,7 +155,10 @@ class Rows:
                 accepted = f"1 to {LONGEST_KEY_BYTES} bytes; {of_topic}"
                 raise self.refusal(name, first_true(wrong), accepted)
         elif keys is not None and keys.null_count < self.length:
-            raise self.refusal("key", first_true(pc.is_valid(keys)), f"null; {of_topic}")
+            accepted = (
+                f"null; {of_topic}: leave the column out, or write to a topic with keyed=true"
+            )
+            raise self.refusal("key", first_true(pc.is_valid(keys)), accepted)
         return column
 
     def bases(self, names: Any, default: bytes | None) -> Any:
@@ -355,5 +362,5 @@ def first_true(flags: pa.Array) -> int:
 
 
 def _shortened(value: Any) -> str:
-    text = repr(value)
+    text = value.isoformat(" ") if isinstance(value, datetime) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

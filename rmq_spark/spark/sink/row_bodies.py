@@ -1,5 +1,6 @@
 """The columns that make up the body of a message: payload, headers and expiry."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -27,21 +28,37 @@ def may_have_bodies(rows: Rows, topic: TopicDefinition, options: SinkOptions) ->
 def bodies_of_rows(
     rows: Rows, topic: TopicDefinition, options: SinkOptions, due_ms: Any
 ) -> pa.Array | None:
-    """Return the packed body of each row; None for a write whose rows have none.
+    """Return the packed body of each row, empty for a row without one; None if no row has one.
 
+    All calls of a stage have bodies, or none has, so an exactly-once write gets empty ones instead
+    of None if its columns or options may give rows a body.
     due_ms: an int64 array of the times when the messages are due; None if expiresAt is not given.
     Raises InvalidMessage for the first row whose headers or expiry are not accepted.
     """
     if not may_have_bodies(rows, topic, options):
         return None
-    payloads = _payloads(rows) if topic.keyed else pa.nulls(rows.length, _BYTES)
     headers = rows.columns.get("headers")
     lives = _milliseconds(rows, "timeToLive", LONGEST_TIME_TO_LIVE_MS, options.time_to_live)
     ends = _milliseconds(rows, "expiresAt", HIGHEST_SCORE, options.expires_at, lives)
+    if headers is not None and headers.null_count == rows.length:
+        headers = None
     if headers is None and lives.null_count == rows.length == ends.null_count:
-        return _with_payload_only(payloads)
-    if due_ms is not None:
-        _refuse_ends_before_due(rows, ends, due_ms)
+        if topic.keyed:
+            return _with_payload_only(_payloads(rows))
+        packed = [b""] * rows.length
+    else:
+        if due_ms is not None:
+            _refuse_ends_before_due(rows, ends, due_ms)
+        packed = _packed(rows, topic, headers, lives, ends)
+    return pa.array(packed, _BYTES) if options.exactly_once or any(packed) else None
+
+
+def _packed(
+    rows: Rows, topic: TopicDefinition, headers: pa.Array | None, lives: pa.Array, ends: pa.Array
+) -> list[bytes]:
+    """Pack the body of each row; empty for a row without one. Raises InvalidMessage."""
+    payloads = _payloads(rows) if topic.keyed else pa.nulls(rows.length, _BYTES)
+    nothing = None if topic.keyed else Body().pack()
     fields = zip(
         payloads.to_pylist(),
         _headers(rows, headers),
@@ -54,7 +71,7 @@ def bodies_of_rows(
         if len(body) > LARGEST_BODY_BYTES:
             accepted = f"content and headers of at most {LARGEST_BODY_BYTES} bytes"
             raise rows.refusal("headers", row, accepted)
-    return pa.array(packed, _BYTES)
+    return [b"" if body == nothing else body for body in packed]
 
 
 def _payloads(rows: Rows) -> pa.Array:
@@ -111,5 +128,6 @@ def _refuse_ends_before_due(rows: Rows, ends: pa.Array, due_ms: Any) -> None:
     early = pc.less(ends, pa.array(due_ms)).fill_null(False)
     if pc.any(early).as_py():
         row = first_true(early)
-        accepted = f"a time not before the message is due ({int(due_ms[row])} ms since 1970)"
+        due = datetime.fromtimestamp(int(due_ms[row]) / 1000, UTC).isoformat(" ", "milliseconds")
+        accepted = f"a time not before the message is due, which is {due}"
         raise rows.refusal("expiresAt", row, accepted)

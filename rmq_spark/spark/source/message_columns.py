@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from rmq_spark.protocol.bodies import Body, payloads_of
+from rmq_spark.protocol.bodies import Body, PackedBodies, bytes_before_payload, payloads_of
 from rmq_spark.protocol.claims import Claim
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
@@ -49,14 +50,16 @@ class MessageColumns:
     def _content(self, of_type: pa.DataType) -> pa.Array:
         if not self._topic.keyed:
             return self._names().cast(of_type)
-        return pa.array(payloads_of(self._all("bodies")), pa.binary()).cast(of_type)
+        return (
+            pa.chunked_array([_payloads(claim.bodies) for claim in self._claims], pa.binary())
+            .combine_chunks()
+            .cast(of_type)
+        )
 
     def _names(self) -> pa.Array:
         """Return what each message merges by: its key in a keyed topic, else its content."""
-        return pa.array(self._all("contents"), pa.binary())
-
-    def _all(self, name: str) -> list[bytes]:
-        return [text for claim in self._claims for text in getattr(claim, name)]
+        names = [text for claim in self._claims for text in claim.contents]
+        return pa.array(names, pa.binary())
 
     @cached_property
     def _bodies(self) -> list[Body]:
@@ -132,3 +135,18 @@ class MessageColumns:
     def _claimed_at(self, of_type: pa.DataType) -> pa.Array:
         times_us = [claim.claimed_at_ms * 1000 for claim in self._claims]
         return self._repeated(times_us, np.int64).cast(of_type)
+
+
+def _payloads(bodies: PackedBodies) -> pa.Array:
+    """Return the payloads of packed bodies; without an object for each if all begin alike."""
+    ends = np.array(bodies.ends, np.int32)
+    lengths = np.diff(ends)
+    if not len(lengths) or not lengths.all():
+        return pa.array(payloads_of(bodies), pa.binary())
+    kinds = np.frombuffer(bodies.text, np.uint8)[ends[:-1]]
+    skipped = bytes_before_payload(int(kinds[0])) if (kinds == kinds[0]).all() else None
+    if skipped is None:
+        return pa.array(payloads_of(bodies), pa.binary())
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(bodies.text)]
+    whole = pa.Array.from_buffers(pa.binary(), len(bodies), buffers)
+    return pc.binary_slice(whole, skipped, int(lengths.max()))

@@ -4,13 +4,12 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rmq_spark.client.consumer import refuse_exclusive
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import queue_command
 from rmq_spark.errors import InvalidOption, OwnershipError
 from rmq_spark.ownership.ensemble import EnsembleOptions
 from rmq_spark.protocol import reading
-from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.definition import TopicDefinition, refuse_exclusive
 
 if TYPE_CHECKING:
     from rmq_spark.ownership.member import Member

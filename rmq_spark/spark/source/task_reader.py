@@ -243,7 +243,7 @@ def _part(claim: Claim, rows: slice) -> Claim:
 
 def _bytes_of(claims: list[Claim]) -> int:
     """Sum the sizes of all contents and bodies, in bytes."""
-    return sum(sum(map(len, claim.contents)) + sum(map(len, claim.bodies)) for claim in claims)
+    return sum(sum(map(len, claim.contents)) + claim.bodies.size for claim in claims)
 
 
 def _refuse_unreadable(

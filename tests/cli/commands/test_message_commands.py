@@ -1,6 +1,7 @@
 """Messages looked at, sent, cancelled, requeued and purged by the command."""
 
 import subprocess
+from time import sleep
 
 import pytest
 
@@ -306,6 +307,24 @@ def test_expired_claims_are_given_back(rmq):
     queue.send(["m"], fixed_time=99)
     rmq.broker.consumer("Orders", "clerk", visibility_timeout="1ms").poll()
     assert rmq("expire", "Orders").out == "Orders: 1 message given back\n"
+
+
+def test_what_is_dead_for_longer_than_the_topic_keeps_it_is_deleted(rmq):
+    queue = rmq.topic(slots=1, max_retries=0, dead_retention="1ms")
+    queue.send(["m0", "m1"], fixed_time=99)
+    with rmq.broker.consumer("Orders", "clerk") as clerk:
+        clerk.poll().rollback()
+    died_ms = queue.figures().dead.oldest_ms
+    while queue.now_ms() <= died_ms + 1:
+        sleep(0.001)
+    done = rmq("expire", "Orders")
+    assert done.out == "Orders: 0 messages given back, 2 dead messages deleted\n"
+    shown = rmq("show", "Orders", "--json").json["groups"][0]
+    assert (shown["counters"]["dead"], shown["counters"]["forgotten"]) == (2, 2)
+    assert shown["queues"][3]["messages"] == 0
+    assert "forgotten" in rmq("show", "Orders").out
+    told = rmq("expire", "Orders", "--json").json
+    assert told == {"topic": "Orders", "messages": 0, "forgotten": 0}
 
 
 def test_dead_messages_tell_when_why_and_whose_they_died(rmq):

@@ -29,6 +29,7 @@ def test_a_topic_is_made_and_listed(rmq):
             "keyed": False,
             "payload": "last",
             "onExpiry": "drop",
+            "deadRetentionMs": None,
         }
     ]
     table = rmq("topics").out.splitlines()
@@ -46,10 +47,24 @@ def test_a_keyed_topic_is_made_shown_and_altered(rmq):
     assert shown["groups"][0]["counters"]["expired"] == 0
     assert "expired" in rmq("show", "Orders").out
     head, row = rmq("topics").out.splitlines()
-    assert (head.split()[-3:], row.split()[-2:]) == (["keyed", "on", "expiry"], ["yes", "dead"])
+    assert head.split()[-5:] == ["keyed", "on", "expiry", "dead", "retention"]
+    assert row.split()[-3:] == ["yes", "dead", "none"]
     assert "expired messages" not in rmq("alter", "Orders", "--on-expiry", "drop").out
     assert rmq.broker.definition("Orders").on_expiry == "drop"
     assert rmq("create", "Orders", "--type", "FixedTime").code == 0  # --keyed is not given
+
+
+def test_a_topic_keeps_its_dead_for_as_long_as_it_says(rmq):
+    made = rmq("create", "Orders", "--type", "FixedTime", "--dead-retention", "30d")
+    assert made.out.endswith("groups default; keeps the dead for 30d\n")
+    assert rmq("topics").out.splitlines()[1].split()[-1] == "30d"
+    altered = rmq("alter", "Orders", "--dead-retention", "5s", "--json").json
+    assert altered["deadRetentionMs"] == 5000
+    assert "keeps the dead" not in rmq("alter", "Orders", "--dead-retention", "none").out
+    assert rmq.broker.definition("Orders").dead_retention_ms is None
+    refused = rmq("alter", "Orders", "--dead-retention", "soon")
+    said = "--dead-retention='soon' is not accepted. Accepted: none, or a duration with its unit"
+    assert (refused.code, said in refused.err) == (2, True)
 
 
 def test_whether_a_topic_is_keyed_never_changes(rmq):
@@ -244,7 +259,7 @@ def test_what_was_done_is_told_as_json(rmq):
     assert told("cancel", "Orders", "a") == {"topic": "Orders", "messages": 1}
     assert told("requeue", "Orders", "--all") == {"topic": "Orders", "messages": 0}
     assert told("purge", "Orders", "x", "--yes") == {"topic": "Orders", "messages": 0}
-    assert told("expire", "Orders") == {"topic": "Orders", "messages": 0}
+    assert told("expire", "Orders") == {"topic": "Orders", "messages": 0, "forgotten": 0}
     assert told("lower-epochs", "Orders") == {"topic": "Orders", "slots": 0}
     assert told("delete", "Orders", "--yes") == {"topic": "Orders", "messages": 1}
 

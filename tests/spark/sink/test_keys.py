@@ -253,3 +253,67 @@ def test_a_topic_that_is_keyed_differently_is_a_mismatch(spark, rmq):
 def test_payload_is_for_keyed_topics(rmq):
     with pytest.raises(InvalidOption, match="payload='first' is for keyed topics"):
         rmq.broker.create(rmq.name(), "FixedTime", payload="first")
+
+
+# -- rows without a body
+
+
+NO_HEADERS = "CAST(NULL AS ARRAY<STRUCT<key STRING, value BINARY>>)"
+NO_BODY = (f"{NO_HEADERS} AS headers", "CAST(NULL AS TIMESTAMP) AS expiresAt")
+
+
+def bodies_in(rmq, topic):
+    """What Redis keeps beside the messages that wait, by content."""
+    queue = rmq.broker.queue(topic)
+    hashes = [queue.server.client.hgetall(queue.keys.bodies(slot)) for slot in queue.slots]
+    return {content.decode(): body for of_slot in hashes for content, body in of_slot.items()}
+
+
+def stream_files(spark, rmq, topic, frames, guarantee):
+    """Sends frames as one streaming batch of one task, in this order."""
+    source = str(rmq.folder / "source")
+    for frame in frames:
+        frame.coalesce(1).write.mode("append").parquet(source)
+    query = (
+        spark.readStream.schema(frames[0].schema)
+        .parquet(source)
+        .coalesce(1)
+        .writeStream.format("rmq")
+        .options(**{"redis.url": rmq.url, "topic": topic, "topicType": "FixedTime"})
+        .options(slotAmount="4", fixedTime=str(DUE), deliveryGuarantee=guarantee)
+        .option("checkpointLocation", str(rmq.folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+
+
+@pytest.mark.parametrize("guarantee", ["atLeastOnce", "exactlyOnce"])
+def test_rows_whose_headers_and_expiry_are_null_have_no_body(spark, rmq, guarantee):
+    topic = rmq.name()
+    names = "CAST(id AS STRING) AS content"
+    rmq.write(
+        spark.range(3).selectExpr(names, f"{HEADERS} AS headers"),
+        topic,
+        **{"topicType": "FixedTime", "slotAmount": "4", "fixedTime": str(DUE)},
+    )
+    assert set(bodies_in(rmq, topic)) == {"0", "1", "2"}
+    stream_files(spark, rmq, topic, [spark.range(1, 50).selectExpr(names, *NO_BODY)], guarantee)
+    assert set(bodies_in(rmq, topic)) == {"0"}
+    assert rmq.broker.queue(topic).figures().store.count == 50
+
+
+@pytest.mark.parametrize("guarantee", ["atLeastOnce", "exactlyOnce"])
+def test_rows_with_and_without_headers_in_one_batch(spark, rmq, guarantee):
+    topic, names = rmq.name(), "CAST(id AS STRING) AS content"
+    some = f"CASE WHEN id % 3 = 0 THEN {HEADERS} END AS headers"
+    frames = [
+        spark.range(60).selectExpr(names, f"{NO_HEADERS} AS headers"),
+        spark.range(60, 120).selectExpr(names, some),
+    ]
+    stream_files(spark, rmq, topic, frames, guarantee)
+    assert set(bodies_in(rmq, topic)) == {str(n) for n in range(60, 120, 3)}
+    columns = "content STRING, headers ARRAY<STRUCT<key STRING, value BINARY>>"
+    found = stored(spark, rmq, topic, columns)
+    assert {content for content, headers in found.items() if headers} == set(bodies_in(rmq, topic))
+    assert len(found) == 120
