@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import redis
 
 from rmq_spark.protocol import scripts
 
@@ -1017,13 +1018,44 @@ def outcome_of(mutant, folder, handed):
     return run.exitcode, printed.read_text(errors="replace")[-3000:]
 
 
+class Server:
+    """One running server for all mutants; another one when a fault left it in an endless loop."""
+
+    def __init__(self):
+        found = servers.executables()
+        self._executable = next(iter(found.values())) if found else servers.do_without()
+        self._redis = servers.start(self._executable)
+
+    def handed(self):
+        """Return its executable and its address, as the tests of a mutant take them."""
+        if self.is_stuck():
+            self._redis.kill()  # in a loop it would not hear that it is to stop
+            self._redis.close()
+            self._redis = servers.start(self._executable)
+        return f"{self._executable} {self._redis.url}"
+
+    def is_stuck(self):
+        with redis.Redis.from_url(self._redis.url, socket_timeout=30) as client:
+            try:
+                client.dbsize()  # PING is answered in a loop too
+            except (redis.exceptions.ResponseError, redis.exceptions.TimeoutError):
+                return True
+        return False
+
+    def close(self):
+        self._redis.close()
+
+
 @pytest.fixture(scope="module")
-def handed():
-    """A running server for all mutants, as its executable and its address."""
-    found = servers.executables()
-    executable = next(iter(found.values())) if found else servers.do_without()
-    with servers.local(executable) as redis:
-        yield f"{executable} {redis.url}"
+def server():
+    running = Server()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def handed(server):
+    return server.handed()
 
 
 def in_turn(mutants):
@@ -1043,6 +1075,17 @@ def test_a_fault_makes_a_test_fail(mutant, handed, tmp_path):
 def test_without_a_fault_none_fails(handed, tmp_path):
     code, printed = outcome_of(Mutant("alter.lua", "", "", "alter"), tmp_path, handed)
     assert code == 0, printed
+
+
+@pytest.mark.long
+def test_a_fault_that_never_ends_leaves_the_others_a_server(server, tmp_path):
+    """Else their tests would fail by the server, not by their own fault."""
+    endless = Mutant("alter.lua", "redis.call('HDEL', topics, topic)", "while true do end", "alter")
+    code, printed = outcome_of(endless, tmp_path, server.handed())
+    assert code == 1, printed
+    assert server.is_stuck()
+    server.handed()
+    assert not server.is_stuck()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
