@@ -28,7 +28,7 @@ from rmq_spark.topics.definition import (
     parse_group,
     parse_settings,
 )
-from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.topics.durations import Duration, parse_wait_ms
 from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, topics_key
 from rmq_spark.topics.topic_types import TopicType, parse_topic_type
 from rmq_spark.transport.connection import parse_connection
@@ -333,14 +333,14 @@ class Broker:
         name: str,
         *,
         group: str = DEFAULT_GROUP,
-        visibility_timeout: str = DEFAULT_VISIBILITY_TIMEOUT,
+        visibility_timeout: Duration = DEFAULT_VISIBILITY_TIMEOUT,
     ) -> Consumer:
         """Return a consumer of a topic. Only one process at a time may use a name.
 
         visibility_timeout: the lease of a batch, such as "60s"; only batch.renew renews it. Raises
         UnknownTopic, InvalidOption, and ExclusiveSlot for an exclusive topic. See Consumer.
         """
-        lease_ms = parse_duration_ms("visibility_timeout", visibility_timeout)
+        lease_ms = parse_wait_ms("visibility_timeout", visibility_timeout)
         if lease_ms < 1:
             raise InvalidOption(
                 f"visibility_timeout={visibility_timeout!r} is not accepted. Accepted: 1ms or more."

@@ -24,7 +24,7 @@ from rmq_spark.protocol.claims import (
 )
 from rmq_spark.protocol.names import ScopedName, claim_name
 from rmq_spark.topics.definition import refuse_exclusive
-from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.topics.durations import Duration, parse_wait_ms
 from rmq_spark.topics.reasons import parse_reason
 
 _log = logging.getLogger(__name__)
@@ -72,17 +72,17 @@ class Batch:
         self,
         messages: Iterable[Delivered] | None = None,
         *,
-        delay: str | None = None,
+        delay: Duration | None = None,
         reason: str | BaseException | None = None,
     ) -> int:
         """Roll back ``messages``, or the whole batch. The other messages still wait for commit.
 
-        Messages are redelivered after ``delay`` (such as "30s"), or after the topic's backoff if
-        delay is None. A message without a retry left moves to the dead queue, which keeps the first
-        500 characters of ``reason``. Returns how many were rolled back; messages whose lease has
-        expired are not counted.
+        Messages are redelivered after ``delay`` (such as "30s"; a timedelta; ms), or after the
+        topic's backoff if delay is None. A message without a retry left moves to the dead queue,
+        which keeps the first 500 characters of ``reason``. Returns how many were rolled back;
+        messages whose lease has expired are not counted.
         """
-        wait = None if delay is None else parse_duration_ms("delay", delay)
+        wait = None if delay is None else parse_wait_ms("delay", delay)
         wanted = self._messages if messages is None else list(messages)
         text = parse_reason(reason)
         self._spans.mark_failed(wanted, reason)

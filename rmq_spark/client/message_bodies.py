@@ -1,12 +1,13 @@
 """The keys and bodies of messages that plain Python sends, and the rules for them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from rmq_spark.errors import InvalidMessage
 from rmq_spark.protocol.bodies import Body, Headers
 from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.durations import wait_ms
 from rmq_spark.topics.parsers import ms_since_1970
 from rmq_spark.topics.scores import HIGHEST_SCORE
 
@@ -98,11 +99,11 @@ def expiry_of(
             "Accepted: one of the two. Nothing was sent."
         )
     if time_to_live is not None:
-        lives_ms = _ms_of(time_to_live)
+        lives_ms = wait_ms(time_to_live)
         if lives_ms is None or not 1 <= lives_ms <= LONGEST_TIME_TO_LIVE_MS:
             raise InvalidMessage(
                 f"Message {index}: time_to_live is {time_to_live!r}. Accepted: whole milliseconds, "
-                f"1 to {LONGEST_TIME_TO_LIVE_MS}, or a timedelta. Nothing was sent."
+                f"1 to {LONGEST_TIME_TO_LIVE_MS}, or a duration. Nothing was sent."
             )
         return {"time_to_live_ms": lives_ms}
     if expires_at is None:
@@ -122,16 +123,10 @@ def expiry_of(
     return {"expires_at_ms": ends_ms}
 
 
-def _ms_of(value: Any) -> int | None:
-    if isinstance(value, timedelta):
-        return value // timedelta(milliseconds=1)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def _moment_of(value: Any) -> int | None:
     if isinstance(value, datetime):
         return ms_since_1970(value) if value.tzinfo is not None else None
-    return _ms_of(value) if isinstance(value, int) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def packed_body(body: Body, index: int) -> bytes:

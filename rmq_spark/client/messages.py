@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from rmq_spark.client.tracing import SendSpan
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol.bodies import Body
 from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.durations import Duration
 from rmq_spark.topics.message_value import MessageValue
 
 
@@ -29,24 +30,24 @@ class Message:
     slot_basis: messages with the same slot_basis are consumed one after another; None uses the
     content. Always derive it from the content in the same way: one content with two slot_basis
     values is two messages.
-    time_range: for RangeMerge, ms or a timedelta. priority: for Priority. fixed_time: for
-    FixedTime, ms since 1970 or a datetime with a time zone. delay: for FixedTime in place of
-    fixed_time, ms or a timedelta from when Redis stores the message.
+    time_range: for RangeMerge, a duration: ms, a timedelta, or text such as "30s". priority: for
+    Priority. fixed_time: for FixedTime, ms since 1970 or a datetime with a time zone. delay: for
+    FixedTime in place of fixed_time, a duration from when Redis stores the message.
     key: in a keyed topic, what messages merge by, 1 to 1024 bytes; content is then the payload,
     which may be None, and slot_basis None uses the key. headers: a mapping, or pairs of name and
-    value; a value is bytes, str or None. time_to_live: ms or a timedelta after the message is due,
-    at which it expires. expires_at: the same as ms since 1970 or a datetime with a time zone.
+    value; a value is bytes, str or None. time_to_live: a duration after the message is due, at
+    which it expires. expires_at: the same as ms since 1970 or a datetime with a time zone.
     """
 
     content: bytes | str | None = None
     slot_basis: bytes | str | None = None
-    time_range: int | timedelta | None = None
+    time_range: Duration | None = None
     priority: int | None = None
     fixed_time: int | datetime | None = None
-    delay: int | timedelta | None = None
+    delay: Duration | None = None
     key: bytes | str | None = None
     headers: HeadersGiven | None = None
-    time_to_live: int | timedelta | None = None
+    time_to_live: Duration | None = None
     expires_at: int | datetime | None = None
 
 
@@ -77,7 +78,7 @@ def outgoing(
     headers. Raises InvalidMessage with the index of the first message that is refused, its value
     and the accepted values.
     """
-    if isinstance(messages, str | bytes):
+    if isinstance(messages, str | bytes | Message):
         raise InvalidMessage(
             f"send takes a list of messages, not a single {type(messages).__name__}. Write "
             "send([...])."

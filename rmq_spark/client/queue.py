@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -23,6 +23,7 @@ from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind, pages_a
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.definition import TopicDefinition, group_text
+from rmq_spark.topics.durations import Duration
 from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, topics_key
 from rmq_spark.transport.server import Server
 
@@ -95,12 +96,12 @@ class Queue:
         messages: Iterable[Message | bytes | str],
         *,
         slot_basis: bytes | str | None = None,
-        time_range: int | timedelta | None = None,
+        time_range: Duration | None = None,
         priority: int | None = None,
         fixed_time: int | datetime | None = None,
-        delay: int | timedelta | None = None,
+        delay: Duration | None = None,
         headers: HeadersGiven | None = None,
-        time_to_live: int | timedelta | None = None,
+        time_to_live: Duration | None = None,
         expires_at: int | datetime | None = None,
         past_fixed_time: str = "send",
     ) -> SendResult:
@@ -167,10 +168,10 @@ class Queue:
         contents: Contents,
         *,
         slot_basis: bytes | str | None = None,
-        time_range: int | timedelta | None = None,
+        time_range: Duration | None = None,
         priority: int | None = None,
         fixed_time: int | datetime | None = None,
-        delay: int | timedelta | None = None,
+        delay: Duration | None = None,
     ) -> int:
         """Requeue contents from the dead queue as first deliveries. Return how many were there.
 

@@ -1,9 +1,13 @@
 """Durations as options write them: a number and its unit."""
 
 import re
+from datetime import timedelta
 from decimal import Decimal
 
 from rmq_spark.errors import InvalidOption
+
+Duration = int | timedelta | str
+"""A wait as plain Python gives it: ms, a timedelta, or a number with its unit such as "30s"."""
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
@@ -23,6 +27,33 @@ def parse_duration_ms(name: str, text: str) -> int:
     if match is None or unit is None:
         raise InvalidOption(f"{name}={text!r} is not a duration. Accepted: {ACCEPTED}.", name=name)
     return int(Decimal(match.group(1)) * unit)
+
+
+def wait_ms(given: object) -> int | None:
+    """Turn a Duration into whole milliseconds, rounded down; None for what is none."""
+    if isinstance(given, timedelta):
+        return given // timedelta(milliseconds=1)
+    if isinstance(given, str):
+        try:
+            return parse_duration_ms("", given)
+        except InvalidOption:
+            return None
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
+
+
+def parse_wait_ms(name: str, given: Duration) -> int:
+    """Turn a Duration into whole milliseconds, 0 or more. Raises InvalidOption.
+
+    name: of the parameter, for the error.
+    """
+    ms = wait_ms(given)
+    if ms is None or ms < 0:
+        raise InvalidOption(
+            f"{name}={given!r} is not a duration. Accepted: {ACCEPTED}; a timedelta; or whole "
+            "milliseconds.",
+            name=name,
+        )
+    return ms
 
 
 def duration_text(ms: int) -> str:

@@ -1,8 +1,8 @@
 """The values that messages carry: a time range, a priority, a fixed time or a delay."""
 
-from datetime import timedelta
 from typing import Any, ClassVar
 
+from rmq_spark.topics.durations import wait_ms
 from rmq_spark.topics.parsers import Parser, duration_or_whole
 from rmq_spark.topics.scores import HIGHEST_SCORE
 
@@ -53,10 +53,8 @@ class Wait(MessageValue):
     highest = LONGEST_WAIT_MS
 
     def number_of(self, value: Any) -> int | None:
-        """Turn ms or a timedelta into ms; None for any other value."""
-        if isinstance(value, timedelta):
-            return value // timedelta(milliseconds=1)
-        return super().number_of(value)
+        """Turn a Duration into ms; None for any other value."""
+        return wait_ms(value)
 
     def requeue_score(self, value: Any, now_ms: int) -> Any:
         """Turn waits into scores in the store: due times in ms since 1970."""
@@ -69,7 +67,7 @@ class Delay(Wait):
     value_name = "delay"
     keyword = "delay"
     lowest = 0
-    accepted = f"whole milliseconds, {lowest} to {LONGEST_WAIT_MS}"
+    accepted = f"whole milliseconds, {lowest} to {LONGEST_WAIT_MS}, or a duration"
     parser = duration_or_whole(lowest, LONGEST_WAIT_MS)
     meaning = "in place of `fixedTime`, the wait from when Redis stores the message"
 

@@ -12,7 +12,7 @@ class RangeMerge(Wait, TopicType):
     value_name = "timeRange"
     keyword = "time_range"
     lowest = 1
-    accepted = f"whole milliseconds, {lowest} to {LONGEST_WAIT_MS}"
+    accepted = f"whole milliseconds, {lowest} to {LONGEST_WAIT_MS}, or a duration"
     parser = duration_or_whole(lowest, LONGEST_WAIT_MS)
     meaning = "the wait before the delivery, in which equal messages merge"
     send_script = "send_first"

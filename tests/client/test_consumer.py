@@ -1,6 +1,7 @@
 """The loop of a plain Python program: take, work, commit."""
 
 from contextlib import ExitStack
+from datetime import timedelta
 
 import pytest
 
@@ -85,16 +86,31 @@ def test_a_rollback_without_messages_rolls_the_whole_batch_back(broker, topic):
         assert contents(consumer.poll()) == numbered(5)
 
 
-def test_a_rollback_with_a_delay_waits(broker, topic):
+@pytest.mark.parametrize("delay", ["1h", LONG_MS, timedelta(milliseconds=LONG_MS)])
+def test_a_rollback_with_a_delay_waits(broker, topic, delay):
     topic.send([b"m"], fixed_time=1000)
     with broker.consumer("T", "a") as consumer:
         batch = consumer.poll()
-        batch.rollback(delay="1h")
+        batch.rollback(delay=delay)
         batch.commit()
         assert len(consumer.poll()) == 0
     waiting = topic.figures().retry
     assert waiting.count == 1
     assert waiting.oldest_ms > topic.now_ms() + LONG_MS - 60_000
+
+
+@pytest.mark.parametrize("delay", ["1", "1 week", -1, 1.5, True, timedelta(seconds=-1)])
+def test_a_delay_that_is_no_duration_is_refused_and_the_batch_stays(broker, topic, delay):
+    topic.send([b"m"], fixed_time=1000)
+    with broker.consumer("T", "a") as consumer:
+        batch = consumer.poll()
+        with pytest.raises(InvalidOption) as refused:
+            batch.rollback(delay=delay)
+        assert str(refused.value) == (
+            f"delay={delay!r} is not a duration. Accepted: a number with its unit, one of ms, s, "
+            "m, h or d, such as 500ms, 60s or 5m; a timedelta; or whole milliseconds."
+        )
+        assert batch.commit() == 1
 
 
 def test_a_batch_that_was_not_committed_is_given_back(broker, topic):

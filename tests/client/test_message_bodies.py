@@ -62,7 +62,7 @@ def test_keywords_are_for_messages_without_the_value(keyed):
         ({"headers": "ab"}, "headers is 'ab'. Accepted: a mapping, or pairs of name and value"),
         ({"headers": 5}, "headers is 5. Accepted: a mapping"),
         ({"time_to_live": 0}, "time_to_live is 0. Accepted: whole milliseconds, 1 to"),
-        ({"time_to_live": "5m"}, "time_to_live is '5m'. Accepted"),
+        ({"time_to_live": "5 weeks"}, "time_to_live is '5 weeks'. Accepted"),
         ({"expires_at": datetime(2100, 1, 1)}, "Accepted: ms since 1970, 1 to"),
         ({"expires_at": 1}, "expires_at is 1, before the message is due"),
         ({"expires_at": YEAR_2100_MS, "time_to_live": 1}, "Accepted: one of the two"),

@@ -12,7 +12,7 @@ from ..seeding import LONG_MS, numbered
 
 RANGE, PRIORITY, FIXED = "RangeMerge", "Priority", "FixedTime"
 ACCEPTED = {
-    RANGE: "whole milliseconds, 1 to 4503599627370496",
+    RANGE: "whole milliseconds, 1 to 4503599627370496, or a duration",
     PRIORITY: "a whole number, 17 to 9007199254740992",
     FIXED: "ms since 1970, 0 (now) to 9007199254740992, or a time with a zone",
 }
@@ -22,7 +22,7 @@ NAMES = {RANGE: "time_range", PRIORITY: "priority", FIXED: "fixed_time"}
 @pytest.mark.parametrize(
     ("topic_type", "value"),
     [
-        *((RANGE, value) for value in (0, -1, None, 1.5, "5", True, 2**52 + 1)),
+        *((RANGE, value) for value in (0, -1, None, 1.5, "5", "0s", "3 weeks", True, 2**52 + 1)),
         *((RANGE, value) for value in (timedelta(microseconds=999), timedelta(seconds=-1))),
         *((PRIORITY, value) for value in (16, 0, -1, None, 16.5, 17.0, "17", True, 2**53 + 1)),
         *((PRIORITY, value) for value in (timedelta(hours=1), datetime(2030, 1, 1, tzinfo=UTC))),
@@ -51,6 +51,7 @@ def test_a_bad_value_is_refused_naming_index_value_and_what_is_accepted(
     ("topic_type", "value"),
     [
         *((RANGE, value) for value in (1, 2**52, timedelta(milliseconds=1), timedelta(days=400))),
+        *((RANGE, value) for value in ("1ms", "1.5h", " 30 S ")),
         *((PRIORITY, value) for value in (17, 2**53)),
         *((FIXED, value) for value in (0, 16, 17, 2**53, datetime(2030, 1, 1, tzinfo=UTC))),
     ],
@@ -147,15 +148,22 @@ def test_a_delay_is_counted_from_when_the_message_is_stored(slot):
     assert before + 2 * LONG_MS <= slot.store[b"own"] <= now + 2 * LONG_MS
 
 
-@pytest.mark.parametrize("delay", [-1, 1.5, "5", "5m", True, 2**52 + 1, timedelta(seconds=-1)])
+@pytest.mark.parametrize("delay", [-1, 1.5, "5", "5 weeks", True, 2**52 + 1, timedelta(seconds=-1)])
 @pytest.mark.parametrize("default", [{}, {"fixed_time": 5}])
 def test_a_bad_delay_is_refused_naming_index_value_and_what_is_accepted(slot, delay, default):
     with pytest.raises(InvalidMessage) as raised:
         slot.queue.send([Message(b"good", delay=0), Message(b"bad", delay=delay)], **default)
     assert str(raised.value) == (
         f"Message 1 of topic T0: delay is {delay!r}. Accepted for a FixedTime topic: whole "
-        "milliseconds, 0 to 4503599627370496. Nothing was sent."
+        "milliseconds, 0 to 4503599627370496, or a duration. Nothing was sent."
     )
+    assert slot.store == {}
+
+
+def test_one_message_in_place_of_a_list_is_refused(slot):
+    for one in (Message(b"m"), b"m", "m"):
+        with pytest.raises(InvalidMessage, match=rf"a list .* single {type(one).__name__}\."):
+            slot.queue.send(one, fixed_time=5)
     assert slot.store == {}
 
 

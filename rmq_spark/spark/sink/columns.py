@@ -39,7 +39,7 @@ COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "priority": (_WHOLE, "INT or BIGINT"),
     "fixedTime": ((*_WHOLE, TimestampType), "TIMESTAMP, or BIGINT (ms since 1970)"),
     "headers": ((ArrayType,), "ARRAY<STRUCT<key STRING, value BINARY>>"),
-    "timeToLive": ((*_WHOLE, DayTimeIntervalType), "BIGINT (ms), or INTERVAL DAY TO SECOND"),
+    "timeToLive": ((*_WHOLE, DayTimeIntervalType), "INT or BIGINT (ms), or INTERVAL DAY TO SECOND"),
     "expiresAt": ((*_WHOLE, TimestampType), "TIMESTAMP, or BIGINT (ms since 1970)"),
     "topic": ((StringType,), "STRING"),
     "slot": (_WHOLE, "INT"),
