@@ -3,7 +3,7 @@
 -- KEYS: 1 store, 2 retry, 3 claims, 4 consumers
 -- ARGV: 1 consumer, 2 dueBefore in ms or '', 3 epoch or '', 4 descending 0/1
 -- Returns {messages, messages held back by another consumer, a higher epoch or a pause, ms until the
---   wait of a retry or a lease ends, so that there may be more messages, or '', {names of the
+--   wait of a message or a lease ends, so that there may be more messages, or '', {names of the
 --   expired claims that hold messages}, {names of the others that do}}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
@@ -34,8 +34,13 @@ local until_ms = due_before and math.min(now, due_before) or now
 local count = redis.call('ZCOUNT', store, '-inf', descending and '+inf' or text_of(until_ms))
   + redis.call('ZCOUNT', retry, '-inf', waits_over(until_ms))
 local next_ms = nil
+local first = not descending and redis.call('ZRANGE', store, 0, 0, 'WITHSCORES') or {}
+if first[2] and tonumber(first[2]) > now then next_ms = tonumber(first[2]) end
 local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
-if waiting[2] then next_ms = math.floor(waiting[2] / 1000) * 1000 end
+if waiting[2] then
+  local second = math.floor(waiting[2] / 1000) * 1000
+  next_ms = math.min(next_ms or second, second)
+end
 local held = paused or epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
 local expired, live = {}, {}
 for _, record in ipairs(records) do

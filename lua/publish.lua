@@ -44,14 +44,15 @@ if held == 0 then return {0, 0, 0} end
 local pairs_, bodies = split(redis.call('LPOP', stage, VALUES_AT_MOST), values)
 local taken = #pairs_ / 2
 write_stage(stages, name, begun, moved + taken, values)
-local now, condition, lowest = now_ms(), nil, nil
+local now, condition, lowest, first = now_ms(), nil, nil, nil
 if send_script == 'send_first' then
-  pairs_, condition = due_after(pairs_, now), 'NX'
+  condition = 'NX'
+  pairs_, first = due_after(pairs_, now)
 elseif send_script == 'send_at' then
-  pairs_, lowest = dated(pairs_, now)
+  pairs_, lowest, first = dated(pairs_, now)
 end
 if bodies and send_script == 'send_last' then bodies = due_now(bodies, now) end
 local counts = store_in_groups(KEYS, GROUPS_FROM, {sent = taken, condition = condition,
   values = function() return unpack(pairs_) end, bodies = bodies,
-  keep_first = keep_first, lowest = lowest, now = now})
+  keep_first = keep_first, lowest = lowest, first = first, now = now})
 return {taken < held and 1 or 0, counts[1], counts[2]}

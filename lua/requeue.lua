@@ -16,6 +16,7 @@ local can_be_past, asked = ARGV[1] == '1', {cmsgpack.unpack(ARGV[2])}
 --- include due_since
 --- include time
 --- include types
+--- include wake
 
 local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', deaths, 'hash',
   stats, 'hash', bodies, 'hash')
@@ -62,4 +63,5 @@ local new = redis.call('ZADD', store, 'NX', unpack(scored)) - waiting
 count(stats, 'dueSince', change)
 count(stats, 'accepted', #found)
 count(stats, 'merged', #found - new)
+wake(store, 0) -- or later, which the reader sees
 return #found

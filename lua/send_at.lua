@@ -20,11 +20,12 @@ local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
 -- Unpacks straight into a call to Redis: a table in between would double the cost.
 local now, values = now_ms(), function() return cmsgpack.unpack(packed) end
+local first = lowest
 if lowest <= HIGHEST_DELAY then
   local pairs_
-  pairs_, lowest = dated({cmsgpack.unpack(packed)}, now)
+  pairs_, lowest, first = dated({cmsgpack.unpack(packed)}, now)
   values = function() return unpack(pairs_) end
 end
 return store_in_groups(KEYS, 1, {sent = sent, values = values,
   bodies = bodies and {cmsgpack.unpack(bodies)}, keep_first = keep_first,
-  lowest = lowest, now = now})
+  lowest = lowest, first = first, now = now})

@@ -16,7 +16,8 @@ local sent, keep_first, packed, bodies = tonumber(ARGV[1]), ARGV[2] == '1', ARGV
 
 local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
-local delayed = due_after({cmsgpack.unpack(packed)}, now_ms())
+local now = now_ms()
+local delayed, first = due_after({cmsgpack.unpack(packed)}, now)
 return store_in_groups(KEYS, 1, {sent = sent, values = function() return unpack(delayed) end,
   bodies = bodies and {cmsgpack.unpack(bodies)}, keep_first = keep_first,
-  condition = 'NX'})
+  condition = 'NX', first = first, now = now})

@@ -6,6 +6,7 @@
 --- include dead
 --- include records
 --- include retry_queue
+--- include wake
 --- include zadd
 
 -- Puts messages (score, content, ...) into the store or the retry queue, except those that are in the store:
@@ -41,11 +42,12 @@ end
 -- to the store, to the retry queue if they must wait, or to the dead queue if no retry is left.
 -- reason_of: returns why, by content; '' for no reason. delay_ms: the wait, or nil for the topic's backoff.
 local function return_messages(slot, terms, record, items, bodies, now, reason_of, delay_ms)
-  local again, waiting, buried = {}, {}, {}
+  local again, waiting, buried, soonest = {}, {}, {}, math.huge
   for i = 1, #items, 2 do
     local left = retries_left(record, tonumber(items[i + 1]))
     local wait = left > 0 and (delay_ms or backoff_ms(terms, left)) or 0
     local target = left == 0 and buried or wait > 0 and waiting or again
+    if left > 0 then soonest = math.min(soonest, wait) end
     target[#target + 1] = left == 0 and now or wait > 0 and retry_score(now + wait, left) or left
     target[#target + 1] = items[i]
   end
@@ -53,6 +55,7 @@ local function return_messages(slot, terms, record, items, bodies, now, reason_o
   bury(slot, record.consumer, reason_of, bodies, buried)
   count(slot.stats, 'rolledBack', #items / 2)
   count(slot.stats, 'merged', merged)
+  if soonest < math.huge then wake(slot.store, soonest) end
 end
 
 -- Returns messages (content, score, content, score, ...) of a claim that nobody got, so that they are
@@ -66,4 +69,5 @@ local function return_undelivered(slot, record, items, bodies)
   end
   count(slot.stats, 'merged', put_into(slot.store, slot, bodies, scored))
   count(slot.stats, 'rolledBack', #items / 2)
+  wake(slot.store, 0)
 end

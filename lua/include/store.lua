@@ -5,6 +5,7 @@
 --- include counters
 --- include due_since
 --- include types
+--- include wake
 local KEYS_A_GROUP = 4
 
 -- Returns the contents of pairs of score and content.
@@ -45,6 +46,16 @@ local function set_bare_apart(messages)
   messages.bare, messages.bodies = #bare > 0 and bare, #full > 0 and full
 end
 
+-- Wakes who waits for messages of a store, if those just stored are due before all others. added: how many
+-- are new to the store.
+local function wake_for(store, messages, added)
+  if messages.first then
+    if added > 0 or not messages.condition then wake_if_first(store, messages.first, messages.now) end
+  elseif redis.call('ZCOUNT', store, '-inf', '+inf') == added then
+    wake(store, 0)
+  end
+end
+
 -- Stores messages in one group. Returns the number of new messages there. Copies that wait in the retry
 -- queue are removed, and the bodies of copies that wait if their messages have none.
 local function store_in_group(store, retry, bodies, messages)
@@ -60,6 +71,7 @@ local function store_in_group(store, retry, bodies, messages)
   else
     new = redis.call('ZADD', store, messages.values())
   end
+  wake_for(store, messages, new)
   -- Not before ZADD: a full Redis 6.2 would store the messages once memory was freed.
   if redis.call('EXISTS', retry) == 1 then
     new = new - redis.call('ZREM', retry, unpack(contents_of(messages.values())))
@@ -83,7 +95,8 @@ end
 --   sent: their number. values: returns score, content, score, content, ... condition: NX or nil.
 --   bodies: nil, or content, body, content, body, ... of all of them; an empty body stands for none.
 --   keep_first: whether a message that waits keeps its body.
---   lowest: a lower bound of the scores, if they are times that may have passed; else nil. now: in ms.
+--   lowest: a lower bound of the scores, if they are times that may have passed; else nil.
+--   first: the first due time, if scores are due times; else nil. now: in ms.
 local function store_in_groups(keys, from, messages)
   if messages.bodies then set_bare_apart(messages) end
   local counts

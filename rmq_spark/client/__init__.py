@@ -6,8 +6,9 @@ batches of an exactly-once sink. overview shows all topics at one moment. remedi
 commands that errors recommend. tracing makes OpenTelemetry's spans.
 """
 
+from rmq_spark.client.batch import Batch
 from rmq_spark.client.broker import Broker, connect
-from rmq_spark.client.consumer import Batch, Consumer
+from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import RmqError

@@ -1,7 +1,7 @@
 """A Redis server and its topics: create, change, list and delete them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.consumer_runs import ConsumerRuns
@@ -36,7 +36,10 @@ from rmq_spark.transport.server import Server
 
 
 class Broker:
-    """The topics of one Redis database. ``key_prefix`` separates them from others there."""
+    """The topics of one Redis database. ``key_prefix`` separates them from others there.
+
+    A context manager, which closes the connections.
+    """
 
     def __init__(self, server: Server, *, key_prefix: str = "") -> None:
         self.server = server
@@ -48,6 +51,12 @@ class Broker:
     def close(self) -> None:
         """Close the connections to Redis."""
         self.server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     # -- topics
 

@@ -4,12 +4,15 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from datetime import timedelta
 from types import TracebackType
 
+from rmq_spark.client.batch import Batch
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.tracing import LoopSpans
+from rmq_spark.client.waiting import Waiter
 from rmq_spark.errors import ConsumerMisused, InvalidOption, Lost, RmqError
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
@@ -25,84 +28,16 @@ from rmq_spark.protocol.claims import (
 from rmq_spark.protocol.names import ScopedName, claim_name
 from rmq_spark.topics.definition import refuse_exclusive
 from rmq_spark.topics.durations import Duration, parse_wait_ms
-from rmq_spark.topics.reasons import parse_reason
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 1000
-POLL_INTERVAL_S = 0.1
+# How often a consumer that waits looks whether its topic is still there.
+REFRESH_S = 1.0
+# How long a consumer waits after it found due messages that others took before it, a second time.
+OTHERS_WERE_FASTER_S = 0.1
+_FOREVER = timedelta(days=36500)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-
-
-class Batch:
-    """Messages that a consumer has taken and not yet committed. Iterate over it.
-
-    Any thread can call its methods.
-    """
-
-    def __init__(self, consumer: "Consumer", claims: list[Claim]) -> None:
-        self._consumer = consumer
-        self._messages = [
-            message for claim in claims for message in claim.messages(consumer.queue.definition)
-        ]
-        self._spans = LoopSpans(self._messages, consumer.queue.keys.group)
-        # The consumer uses the attributes below, under its lock.
-        # The number of messages that were not rolled back, by slot and claim.
-        self._waiting = {(claim.slot, claim.claim_id): len(claim.contents) for claim in claims}
-        self._done = not self._messages
-        self._unread = False
-
-    def __iter__(self) -> Iterator[Delivered]:
-        return iter(self._spans)
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def commit(self) -> int:
-        """Commit the messages that were not rolled back. Return their number.
-
-        A second call changes nothing and returns 0. Raises Lost if the lease of some messages
-        expired and they were given back; all others are then committed. Also raises Lost if the
-        whole batch was given back because you took the next one or closed the consumer. Raises
-        ConsumerMisused if the batch is marked as unread.
-        """
-        return self._consumer.commit(self)
-
-    def rollback(
-        self,
-        messages: Iterable[Delivered] | None = None,
-        *,
-        delay: Duration | None = None,
-        reason: str | BaseException | None = None,
-    ) -> int:
-        """Roll back ``messages``, or the whole batch. The other messages still wait for commit.
-
-        Messages are redelivered after ``delay`` (such as "30s"; a timedelta; ms), or after the
-        topic's backoff if delay is None. A message without a retry left moves to the dead queue,
-        which keeps the first 500 characters of ``reason``. Returns how many were rolled back;
-        messages whose lease has expired are not counted.
-        """
-        wait = None if delay is None else parse_wait_ms("delay", delay)
-        wanted = self._messages if messages is None else list(messages)
-        text = parse_reason(reason)
-        self._spans.mark_failed(wanted, reason)
-        return self._consumer.rollback(self, wanted, wait, text)
-
-    def mark_unread(self) -> None:
-        """Mark the batch as unread, so that it costs no retry. For a consumer that only looks.
-
-        The messages return to their places when they are given back: when you take the next batch,
-        when you close the consumer, or when the lease expires. commit and rollback then raise
-        ConsumerMisused. Raises Lost if the batch was given back.
-        """
-        self._consumer.mark_unread(self)
-
-    def renew(self) -> None:
-        """Renew the lease, for a batch that takes a long time.
-
-        Raises Lost like commit; the messages that you still hold then have the new lease.
-        """
-        self._consumer.renew(self)
 
 
 class Consumer:
@@ -149,12 +84,14 @@ class Consumer:
         refuse_exclusive(queue.definition)
         self.name = name
         self._lease_ms = lease_ms
+        self._refreshed_s = time.monotonic()
         # Reentrant: a signal handler that closes the consumer may interrupt one of its calls.
         self._lock = threading.RLock()
         self._claimed_slots: list[int] = []
         self._taken: Batch | None = None
         self._thread = threading.current_thread()  # the one that took the batch
         self._closed = False
+        self._waiter: Waiter | None = None  # from the first wait on
         scoped = ScopedName(queue.keys.topic, queue.keys.group, name)
         known_run = max(header.run for header in queue.ask(reading.headers, name))
         self._runs = ConsumerRuns(queue.server, str(scoped), queue.key_prefix)
@@ -187,6 +124,8 @@ class Consumer:
         """
         with self._lock:
             self._closed = True
+            if self._waiter is not None:
+                self._waiter.close()
             self._give_back()
 
     def forget(self) -> None:
@@ -205,24 +144,50 @@ class Consumer:
         ConsumerMisused like poll.
         """
         while True:
-            batch = self.poll(limit)
-            if batch:
-                yield batch
-            elif wait:
-                time.sleep(POLL_INTERVAL_S)
-            else:
+            batch = self.poll(limit, wait=_FOREVER if wait else 0)
+            if not batch:
                 return
+            yield batch
 
-    def poll(self, limit: int = DEFAULT_LIMIT) -> Batch:
-        """Take up to ``limit`` due messages now. The batch is empty if nothing is due.
+    def poll(self, limit: int = DEFAULT_LIMIT, *, wait: Duration = 0) -> Batch:
+        """Take up to ``limit`` due messages. The batch is empty if nothing is due.
 
-        Gives back the last batch if it is not committed. Raises ConsumerMisused if another thread
-        works on a batch of this consumer, or if the consumer is closed.
+        wait: how long to wait for messages if nothing is due, such as "20s". Gives back the last
+        batch if it is not committed. Raises ConsumerMisused if another thread works on a batch of
+        this consumer, or if the consumer is closed, also while it waits.
         """
         if not isinstance(limit, int) or limit < 1:
             raise InvalidOption(
                 f"limit={limit!r} is not accepted. Accepted: a whole number, 1 or more."
             )
+        wait_s = parse_wait_ms("wait", wait) / 1000
+        return self._poll_and_wait(limit, wait_s) if wait_s else self._poll(limit, None)
+
+    def _poll_and_wait(self, limit: int, wait_s: float) -> Batch:
+        waiter, fruitless = self._open_waiter(), 0
+        ends_s = time.monotonic() + wait_s
+        while True:
+            ripe = waiter.ripe()
+            batch = self._poll(limit, ripe)
+            now = time.monotonic()
+            if batch or now >= ends_s:
+                return batch
+            fruitless = fruitless + 1 if ripe and waiter.ripe() else 0
+            if fruitless > 1:
+                time.sleep(OTHERS_WERE_FASTER_S)
+            # Without the lock: other threads may close the consumer.
+            waiter.wait(self.queue, min(ends_s, now + REFRESH_S))
+
+    def _open_waiter(self) -> Waiter:
+        with self._lock:
+            self._check_may_poll()
+            if self._waiter is None:
+                self._waiter = Waiter(self.queue)
+                weakref.finalize(self, self._waiter.close)
+            return self._waiter
+
+    def _poll(self, limit: int, ripe: list[int] | None) -> Batch:
+        """Take due messages of ripe slots, or of all. Without any, the batch is empty."""
         with self._lock:
             self._check_may_poll()
             if self._is_at_work() and not (self._taken and self._taken._unread):
@@ -232,14 +197,21 @@ class Consumer:
                     self.name,
                 )
             self._give_back()
-            self.queue = self._open_queue()
-            refuse_exclusive(self.queue.definition)
-            claims = self._claim(limit)
+            self._refresh(at_once=ripe is None)
+            claims = self._claim(limit, ripe)
             while any(claim.expired for claim in claims) and not any(c.contents for c in claims):
                 self._give_back()  # the claims are empty: they have only dropped what had expired
-                claims = self._claim(limit)
+                claims = self._claim(limit, ripe)
             self._taken, self._thread = Batch(self, claims), threading.current_thread()
             return self._taken
+
+    def _refresh(self, *, at_once: bool) -> None:
+        """Read the topic's definition again, at once or if it is a second old."""
+        now = time.monotonic()
+        if at_once or now >= self._refreshed_s + REFRESH_S:
+            self.queue = self._open_queue()
+            refuse_exclusive(self.queue.definition)
+            self._refreshed_s = now
 
     def _check_may_poll(self) -> None:
         if self._closed:
@@ -259,8 +231,8 @@ class Consumer:
         taken = self._taken
         return taken is not None and not taken._done and any(taken._waiting.values())
 
-    def _claim(self, wanted: int) -> list[Claim]:
-        due = self._due_slots()
+    def _claim(self, wanted: int, ripe: list[int] | None) -> list[Claim]:
+        due = self._due_slots(self.queue.slots if ripe is None else ripe)
         self._seq += 1
         # Starts at another slot each time, so that a small limit does not starve the last slots.
         start = self._seq % len(due) if due else 0
@@ -274,11 +246,13 @@ class Consumer:
         terms = claiming.Claiming(self.name, self._run, self._seq, self._lease_ms)
         return self.queue.ask(claiming.claim, requests, terms)
 
-    def _due_slots(self) -> list[SlotDue]:
-        """Return the slots with due messages, after expired claims were given back."""
-        due = self.queue.ask(reading.due, self.queue.slots, self.name)
+    def _due_slots(self, slots: Sequence[int]) -> list[SlotDue]:
+        """Return those of some slots with due messages, after expired claims were given back."""
+        due = self.queue.ask(reading.due, slots, self.name)
         if self.queue.ask(returning.give_back_expired, due, self.name):
-            due = self.queue.ask(reading.due, self.queue.slots, self.name)
+            due = self.queue.ask(reading.due, slots, self.name)
+        if self._waiter is not None:
+            self._waiter.looked(due)
         return [slot for slot in due if slot.due]
 
     def commit(self, batch: Batch) -> int:

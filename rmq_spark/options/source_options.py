@@ -107,7 +107,7 @@ RELEASE_ON_STOP = Option(
 POLL_INTERVAL = Option(
     "pollInterval",
     duration(1),
-    "How long to wait before asking Redis again when nothing is due",
+    "How long to wait before asking Redis again when nothing is due, if it cannot wake the query",
     default="100ms",
 )
 INCLUDE_HEADERS = Option(

@@ -36,7 +36,7 @@ _READS_AT_MOST = 3
 
 def pause(queues: TopicQueues, paused: bool) -> Request[None]:
     """Mark all slots as paused, or as not paused. A paused slot makes no new claim."""
-    calls = queues.calls("pause", "consumers", queues.slots, [int(paused)])
+    calls = queues.calls("pause", "consumers store", queues.slots, [int(paused)])
     return Request(calls, lambda replies: None)
 
 
@@ -344,7 +344,7 @@ def release(queues: TopicQueues, slots: Iterable[int], consumer: str, run: int) 
 
     Raises Superseded.
     """
-    return Request(queues.calls("release", "claims consumers", slots, [consumer, run]), sum)
+    return Request(queues.calls("release", "claims consumers store", slots, [consumer, run]), sum)
 
 
 def unread(

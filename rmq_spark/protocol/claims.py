@@ -184,8 +184,8 @@ class SlotDue:
     """The number of messages in a slot that a claim could take now, and that others hold.
 
     held: due messages that another consumer, a higher epoch or a pause holds back. next_ms: the
-    time until the wait of a retry or a lease ends, when more messages may become due; None if
-    neither is pending. expired: the names of claims whose lease has ended. Their messages count,
+    time until a message falls due, a retry's wait ends or a lease ends; None if nothing of it is
+    pending. expired: the names of claims whose lease has ended. Their messages count,
     but a claim can take them only after they were given back. live: the names of the other claims
     that hold messages.
     """

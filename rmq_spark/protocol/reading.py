@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import IntEnum
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from rmq_spark.errors import Lost
@@ -155,6 +157,35 @@ def any_due(queues: TopicQueues, slots: Sequence[int], *, one_node: bool) -> Req
     """
     parts = chunks(_stores(queues.keys, tuple(slots)), STORES_A_CALL if one_node else 1)
     return Request([Call("any_due", part, [queues.descending]) for part in parts], any)
+
+
+class Stir(IntEnum):
+    """What a slot holds, for a reader that waits."""
+
+    NOTHING = 0
+    LATER = 1
+    """Claims, or messages that wait for a retry."""
+    DUE = 2
+    """A message that is due, in the store."""
+
+
+def stirred(
+    queues: TopicQueues, slots: Sequence[int], *, one_node: bool
+) -> Request[dict[int, Stir]]:
+    """Look into slots, cheaply. one_node: as for any_due."""
+    calls = [
+        Call(
+            "stirred",
+            [key for slot in part for key in queues.keys_of(slot, "store retry claims")],
+            [queues.descending],
+        )
+        for part in chunks(slots, STORES_A_CALL if one_node else 1)
+    ]
+
+    def read(replies: list[Any]) -> dict[int, Stir]:
+        return dict(zip(slots, map(Stir, chain.from_iterable(replies)), strict=True))
+
+    return Request(calls, read)
 
 
 def any_of(requests: Iterable[Request[bool]]) -> Request[bool]:

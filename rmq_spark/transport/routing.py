@@ -95,6 +95,10 @@ class OneServer:
         words = [command.words for command in commands]
         return _run_and_wait(self._client, words, replication, self._address)
 
+    def clients_of(self, keys: Sequence[str]) -> list[tuple[Any, list[str]]]:
+        """Return the client of the server, and all keys."""
+        return [(self._client, list(keys))]
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
@@ -134,6 +138,15 @@ class Cluster:
             with contextlib.suppress(redis_errors.RedisError, redis_errors.RedisClusterException):
                 self._client.nodes_manager.initialize()
         return [replies[at] for at in range(len(commands))]
+
+    def clients_of(self, keys: Sequence[str]) -> list[tuple[Any, list[str]]]:
+        """Group keys by their cluster node. Returns the client of each node."""
+        by_node: dict[str, tuple[Any, list[str]]] = {}
+        for key in keys:
+            node = self._node_of(key)
+            client = self._client.get_redis_connection(node)
+            by_node.setdefault(node.name, (client, []))[1].append(key)
+        return list(by_node.values())
 
     def close(self) -> None:
         """Close the connections."""

@@ -27,6 +27,8 @@ _T = TypeVar("_T")
 OLDEST_VERSION = (6, 2)
 # The first version that reads flags in the first line of a script.
 FIRST_WITH_FLAGS = (7, 0)
+# The first version with sharded channels for publish and subscribe.
+FIRST_WITH_SHARDED_CHANNELS = (7, 0)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
 
 
@@ -44,6 +46,7 @@ class Server:
         self._options = options
         self._patience_s = options.patience_s if patience_s is None else patience_s
         self.client: Any = None
+        self.closed = False
         try:
             info = self._retry(self._first_info)
         except (TypeError, UnicodeError) as error:  # redis-py raises these when it connects
@@ -87,7 +90,12 @@ class Server:
 
     def close(self) -> None:
         """Close the connections."""
+        self.closed = True
         self._nodes.close()
+
+    def nodes_of(self, keys: Sequence[str]) -> list[tuple[Any, list[str]]]:
+        """Group keys by the node that has them. Returns redis-py's client of each node."""
+        return self._nodes.clients_of(keys)
 
     def warn_if_not_on_disk(self) -> None:
         """Log a warning, once a process, if the server does not store its data on disk."""

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rmq_spark.client import Broker
+from rmq_spark.client import consumer as consumer_module
 from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty
@@ -96,8 +97,9 @@ def test_a_consumer_that_waits_in_its_loop_gets_nothing_until_the_resume(
     broker, topic, monkeypatch
 ):
     taken, polls, seen = [], [], threading.Event()
-    poll = Consumer.poll
-    monkeypatch.setattr(Consumer, "poll", lambda *args: polls.append(args) or poll(*args))
+    poll = Consumer._poll
+    monkeypatch.setattr(Consumer, "_poll", lambda *args: polls.append(args) or poll(*args))
+    monkeypatch.setattr(consumer_module, "REFRESH_S", 0.05)
 
     def work():
         with broker.consumer("T", "a") as consumer:

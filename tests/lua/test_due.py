@@ -106,15 +106,29 @@ def next_ms(slot):
 
 
 def test_the_next_thing_that_time_brings_is_told(slot):
-    slot.put({b"far": FAR_MS})
     assert next_ms(slot) is None
-    slot.put_waiting({b"waiting": FAR_MS + 3})
-    assert LONG_MS < next_ms(slot) < FAR_MS
+    for content, due in ((b"far", FAR_MS), (b"sooner", FAR_MS - LONG_MS)):
+        slot.put({content: due})
+        before, wait = slot.now_ms(), next_ms(slot)
+        assert due - slot.now_ms() <= wait <= due - before
+    slot.put_waiting({b"last": FAR_MS + 3})
+    assert next_ms(slot) <= wait
+    slot.put_waiting({b"waiting": FAR_MS - 2 * LONG_MS + 3})
+    assert LONG_MS < next_ms(slot) < wait
     slot.put_due([b"m"])
     slot.claim("b", lease_ms=LONG_MS)
     assert 0 < next_ms(slot) <= LONG_MS
     slot.put_waiting({b"over": 5_003})
     assert next_ms(slot) == 0
+
+
+def test_there_is_nothing_to_wait_for_where_a_message_is_due(new_slot):
+    slot = new_slot("FixedTime")
+    slot.put_due([b"m"])
+    assert next_ms(slot) is None
+    slot = new_slot("Priority")
+    slot.put({b"m": FAR_MS})
+    assert next_ms(slot) is None
 
 
 def test_an_expired_claim_is_due_and_nothing_to_wait_for(slot):

@@ -28,7 +28,7 @@ def section(text, name):
 
 def numbers(described):
     """The numbers of a list such as '1 run, 2 seq, 3.. contents', and whether it is open."""
-    found = re.findall(r"(?:^|, |,? and |pairs of |each group )(\d+)(\.\.)? ", described)
+    found = re.findall(r"(?:^|, |,? and |pairs of |each (?:group|slot) )(\d+)(\.\.)? ", described)
     return [int(number) for number, _ in found], any(dots for _, dots in found)
 
 
@@ -125,7 +125,7 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
     first = flagged.text.split("\n", 1)[0]
     expected = dict.fromkeys(("send_first", "send_last", "send_at", "stage"), "#!lua")
     expected |= dict.fromkeys(
-        ("any_due", "counts", "due", "figures", "page"), "#!lua flags=no-writes"
+        ("any_due", "counts", "due", "figures", "page", "stirred"), "#!lua flags=no-writes"
     )
     assert first == expected.get(name, "#!lua flags=allow-oom")
     assert flagged.text.split("\n", 1)[1] == plain.text
@@ -134,7 +134,7 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
 
 
 def test_what_replicas_must_confirm_is_all_but_what_reads_or_comes_again_by_itself():
-    passing = {"any_due", "counts", "due", "figures", "page"}
+    passing = {"any_due", "counts", "due", "figures", "page", "stirred"}
     passing |= {"alter", "announce", "drop", "plan", "release", "renew"}
     loaded = scripts.scripts_for(True)
     assert {name for name, script in loaded.items() if not script.needs_replicas} == passing

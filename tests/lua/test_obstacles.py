@@ -80,6 +80,7 @@ def call_of(slot, name):
         "send_last": lambda: queue.server.pipeline([send_of("send_last", slot)]),
         "send_at": lambda: queue.server.pipeline([send_of("send_at", slot, 500)]),
         "settle": lambda: note_committed(queue, a, 9),
+        "stirred": lambda: queue.ask(reading.stirred, [0], one_node=True),
         "stage": lambda: stages.put([b"more"], held=1),
         "unread": lambda: queue.ask(claiming.unread, [0], a, 1, 1),
         "unseal": lambda: stages.book.unseal(1, MANIFEST),
@@ -149,12 +150,13 @@ KEYS = {
     "send_at": "store retry stats bodies",
     "settle": "consumer",
     "stage": "stage stages",
+    "stirred": "store",
     "unread": "claims consumers",
     "unseal": "sink",
     "upgrade": "store claims stats old_prepare old_first",
 }
 NAMES = scripts.script_names(scripts._lua_folder())
-READ_ONLY = {"any_due", "counts", "due", "figures", "page"}
+READ_ONLY = {"any_due", "counts", "due", "figures", "page", "stirred"}
 
 
 def key_named(slot, kind):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import redis
 
-from rmq_spark.client import connect
+from rmq_spark.client import connect, waiting
 from rmq_spark.errors import RmqError, ServerRefused
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
@@ -15,12 +15,15 @@ from rmq_spark.topics.keys import Keys
 from rmq_spark.transport.acl import commands_of
 
 from .. import seeding, servers
+from ..waiting import wait_until
 from .credentials import PREFIX, SECRET, knows_selectors, permit
 from .documented import documented_commands
 from .journey import DUE, LEASE_MS, Journey
 
-COMMANDS = documented_commands("rmq")
-SENDER = documented_commands("rmq-sender")
+# Without this one, who waits finds messages by looks: tests/client/test_waiting.py.
+OPTIONAL = "@pubsub"
+COMMANDS = [each for each in documented_commands("rmq") if each != OPTIONAL]
+SENDER = [each for each in documented_commands("rmq-sender") if each != OPTIONAL]
 SCRIPTS = scripts_for(knows_flags=True)
 _prefixes = (f"{PREFIX}{number}:" for number in itertools.count())
 
@@ -65,6 +68,17 @@ def test_the_lines_name_every_command_of_the_scripts():
     of_scripts = set().union(*(commands_of(script.text) for script in SCRIPTS.values()))
     assert {command.lower() for command in of_scripts} <= set(COMMANDS)
     assert set(SENDER) < set(COMMANDS)
+
+
+def test_the_users_wake_each_other(enter, monkeypatch):
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 3600.0)
+    Journey(enter()).make()
+    fixed = Journey(enter("rmq-sender")).queues()[0]
+    with Journey(enter("rmq")).broker.consumer("FixedTime", "clerk") as clerk:
+        assert len(clerk.poll(wait="10ms")) == 0
+        wait_until(lambda: clerk._waiter._wakeups.hears_all, "wake-ups")
+        fixed.send(["m"], delay=500)
+        assert [message.content for message in clerk.poll(wait="1h")] == [b"m"]
 
 
 def test_the_sender_can_send_to_topics_that_exist(enter):
@@ -142,7 +156,7 @@ def test_keys_outside_the_prefix_are_refused(url, enter, user):
         lambda: inside.server.command("CONFIG", "GET", "requirepass"),
         lambda: inside.server.command("ACL", "LIST"),
         lambda: inside.server.command("FLUSHALL"),
-        lambda: inside.server.command("PUBLISH", f"{PREFIX}x", "m"),
+        lambda: inside.server.command("PUBLISH", "other:x", "m"),
     ]
     for call in refused:
         with pytest.raises(ServerRefused, match="does not permit"):

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from threading import Event
 from typing import Annotated, Any
 
@@ -26,7 +27,8 @@ from rmq_spark.cli.output import (
     without_none,
 )
 from rmq_spark.cli.session import broker_of, ended_by_signals
-from rmq_spark.client.consumer import POLL_INTERVAL_S, Batch, Consumer
+from rmq_spark.client.batch import Batch
+from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.remedies import command_line, queue_command
 from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.exit_codes import INTERRUPTED, NOTHING_FOUND
@@ -37,6 +39,8 @@ from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsers import duration
 
 DEFAULT_SHOWN = 20
+# How soon the command ends after a signal.
+LONGEST_WAIT_S = 0.5
 MOST_SHOWN = 1_000_000  # the command holds all of them in memory
 Most = Annotated[
     int, typer.Option("--max", "-n", min=1, max=MOST_SHOWN, help="Show at most this many.")
@@ -208,15 +212,16 @@ def _batches(
     """
     left, until, found = limit, time.monotonic() + wait_s, False
     while not ended.is_set() and left != 0:
-        batch = consumer.poll(MESSAGES_A_CLAIM if left is None else min(left, MESSAGES_A_CLAIM))
+        most = MESSAGES_A_CLAIM if left is None else min(left, MESSAGES_A_CLAIM)
+        rest_s = LONGEST_WAIT_S if follow else until - time.monotonic()
+        wait_s = 0.0 if found and not follow else min(max(rest_s, 0.0), LONGEST_WAIT_S)
+        batch = consumer.poll(most, wait=timedelta(seconds=wait_s))
         if batch:
             found = True
             left = None if left is None else left - len(batch)
             yield batch
         elif not follow and (found or time.monotonic() >= until):
             return
-        else:
-            ended.wait(POLL_INTERVAL_S)
 
 
 def _show_and_give_back(batches: Iterator[Batch], as_json: bool) -> int:

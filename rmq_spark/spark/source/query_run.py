@@ -18,15 +18,17 @@ from collections.abc import Iterable, Mapping
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import CheckpointRefused, RmqError
+from rmq_spark.errors import RmqError
 from rmq_spark.options.source_options import MESSAGES_A_TASK, MOST_TASKS
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claiming import EVERY_RUN
-from rmq_spark.protocol.claims import CommitResult, Header
+from rmq_spark.protocol.claims import CommitResult
 from rmq_spark.spark.batch_limits import Limits
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import NOT_READ, Backlog
 from rmq_spark.spark.source.batch_sizing import BatchSizer
+from rmq_spark.spark.source.bell import TopicsBell
+from rmq_spark.spark.source.checkpoints import checked_run
 from rmq_spark.spark.source.lease_renewal import LeaseTimer
 from rmq_spark.spark.source.offsets import Offset
 from rmq_spark.spark.source.planning import PlannedClaim, group_into_tasks
@@ -70,7 +72,7 @@ class QueryRun:
         self.consumer = start.consumer
         definitions = options.subscription.find(self._broker)
         queues = [open_queue(server, options, definition) for definition in definitions]
-        known_run = _checked_run(self._runs, queues, start, replays)
+        known_run = checked_run(self._runs, queues, start, replays)
         # The checkpoint has decided that the query may read these topics. Redis can name others,
         # of a run that planned no batch, so the new run accepts whatever Redis names.
         earlier = self._runs.topics()
@@ -85,15 +87,23 @@ class QueryRun:
         self._replayed: dict[tuple[int, int], list[PlannedClaim]] = {}  # of the last replay
         self.last_planned: int | None = None  # the number of the last batch that this run planned
         self._unread = 0  # the number of batches in a row whose tasks made no claim
-        self._watch = Watch(options.poll_interval_ms / 1000)
+        self._bell = TopicsBell(server) if backlogs is None else None
+        self._watch = Watch(options.poll_interval_ms / 1000, self._bell)
+        self._is_unannounced = False  # whether only a look into the stores has found messages
         target_ms = options.target_batch_ms
         self._sizer = None if target_ms is None else BatchSizer(target_ms / 1000)
         self._lease = LeaseTimer(options, start.consumer, self._run, start.seq)
         self._topics: dict[str, TopicRun] = {}
         for queue in queues:
             self._join(queue)
+        self._listen()
 
     # -- topics
+
+    def _listen(self) -> None:
+        """Receive the wake-ups of the topics that the run reads."""
+        if self._bell is not None:
+            self._bell.listen([topic.queue for topic in self._topics.values()])
 
     def _join(self, queue: Queue) -> None:
         """Read a topic from now on. An AvailableNow query skips topics that are newer than it."""
@@ -127,6 +137,7 @@ class QueryRun:
                 topic.redefine(found[name])
         for name in found.keys() - self._topics.keys():
             self._join(open_queue(self._server, self._options, found[name]))
+        self._listen()
         self._update_slots()
 
     # -- committing
@@ -193,6 +204,8 @@ class QueryRun:
         if not claims:
             self._found_nothing()
             return start
+        if self._is_unannounced:
+            self._watch.note_missed()
         self._watch.found_something()
         self._planned = {planned.seq: claims}
         self._replayed = {}
@@ -227,19 +240,21 @@ class QueryRun:
         An AvailableNow query always does. Other queries spare Redis: they first rest for the
         pollInterval, and then usually only look whether the stores hold due messages.
         """
+        self._is_unannounced = False
         if self._backlogs is not None:
             return True
         if self._watch.sleep_if_early():
             return False
         if self._watch.knows_too_little():
             return True
-        self._watch.pause_asking()
+        self._watch.rest()
         one_node = not self._server.is_cluster
         asked = [
             reading.any_due(topic.queue.queues, topic.slots, one_node=one_node)
             for topic in self._topics.values()
         ]
-        return self._server.ask(reading.any_of(asked))
+        self._is_unannounced = self._server.ask(reading.any_of(asked))
+        return self._is_unannounced
 
     def _plan_claims(self, limits: Limits | None, seq: int) -> list[PlannedClaim]:
         """Plan the claims of batch ``seq`` in all topics. Returns none if nothing is due."""
@@ -327,6 +342,8 @@ class QueryRun:
         that ends can continue for a while, and nobody else may get the messages that they have in
         work. Raises an RmqError if a release fails.
         """
+        if self._bell is not None:
+            self._bell.close()
         held = self._lease.slots()
         self._lease.end()
         shared = [
@@ -376,25 +393,3 @@ def _release_all(server: Server, slots: Mapping[TopicRun, list[int]]) -> None:
             failed = error
     if failed is not None:
         raise failed
-
-
-def _checked_run(runs: ConsumerRuns, queues: Iterable[Queue], start: Offset, replays: bool) -> int:
-    """Check the checkpoint, and return the highest run of its consumer that any slot knows.
-
-    Raises CheckpointRefused if the consumer has committed a batch after start, or has claimed one
-    that this run does not replay.
-    """
-    headers = [
-        header for queue in queues for header in queue.ask(reading.headers, start.consumer)
-    ] or [Header()]
-    committed = max(runs.committed_up_to(), max(header.settled for header in headers))
-    claimed = max(header.last_seq for header in headers)
-    if start.seq < committed or (not replays and start.seq < claimed):
-        raise CheckpointRefused(
-            f"The checkpoint stands at batch {start.seq} of topic {start.topic}, but its consumer "
-            f"has claimed batch {claimed} and committed batch {committed} (counted from 1; Spark "
-            "counts from 0). The checkpoint was restored from a backup or copied. To continue "
-            "would commit messages that nobody has read. Use a new checkpointLocation and a new "
-            "output folder. Messages in work are delivered again when their lease ends."
-        )
-    return max(header.run for header in headers)

@@ -1,0 +1,104 @@
+"""Waiting for messages: Redis wakes readers, who also look now and then for what it missed."""
+
+import logging
+import time
+from itertools import cycle, islice
+
+from rmq_spark.client.queue import Queue
+from rmq_spark.client.slot_waits import SlotWaits
+from rmq_spark.protocol import reading
+from rmq_spark.protocol.claims import SlotDue
+from rmq_spark.transport.wakeups import Wakeups
+
+_log = logging.getLogger(__name__)
+
+# How often a reader looks into slots that it was not woken for.
+LOOK_EVERY_S = 1.0
+# How many slots such a look takes: an idle reader should cost Redis less than 50 commands a second.
+# It counts those within scripts: two a slot and two a call; a cluster needs a call for each slot.
+SLOTS_A_LOOK, SLOTS_A_LOOK_IN_A_CLUSTER = 20, 10
+
+
+class Waiter:
+    """The waiting of one reader for messages of a topic, in one consumer group.
+
+    ::
+
+        while not found:
+            waiter.wait(until)
+            found = take(waiter.ripe())  # which calls waiter.looked
+
+    Each second, it looks into some of the slots, so that a wake-up that was missed delays a message
+    by a second, or with many slots by some more. Once that has happened, or while Redis sends no
+    wake-ups, all slots are ripe each second. A waiter belongs to one thread; another may close it.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self._slot_of = {queue.keys.store(slot): slot for slot in queue.slots}
+        self._wakeups = Wakeups(queue.server, self._slot_of)
+        self._slots = SlotWaits(queue.slots)
+        self._turns = cycle(queue.slots)
+        self._look_again_s = time.monotonic() + LOOK_EVERY_S
+        # Slots with due messages of which no wake-up has told, unless it is still on its way.
+        self._suspects: set[int] = set()
+        self._misses = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Stop waiting, in whatever thread."""
+        self._closed = True
+        self._wakeups.close()
+
+    def ripe(self) -> list[int]:
+        """Return the slots that may have messages to take."""
+        self._hear()
+        return self._slots.ripe()
+
+    def looked(self, found: list[SlotDue]) -> None:
+        """Note what a look into ripe slots has found."""
+        self._slots.looked(found)
+
+    def wait(self, queue: Queue, until_s: float) -> None:
+        """Wait until a slot is ripe, the waiter is closed, or a time of time.monotonic."""
+        while not self._closed and not self.ripe():
+            now = time.monotonic()
+            if now >= until_s:
+                return
+            if now >= self._look_again_s:
+                self._look(queue)
+                self._look_again_s = time.monotonic() + LOOK_EVERY_S
+                continue
+            times = [until_s, self._look_again_s, self._slots.next_s() or until_s]
+            self._wakeups.wait(min(times) - now)
+
+    def _hear(self) -> None:
+        woken, fresh = self._wakeups.take()
+        self._slots.ripen(self._slot_of[store] for store in fresh)
+        for store, at_s in woken.items():
+            self._suspects.discard(self._slot_of[store])
+            self._slots.wake(self._slot_of[store], at_s)
+
+    def _look(self, queue: Queue) -> None:
+        """Look into the next slots; without wake-ups to rely on, let all of them be ripe."""
+        if self._suspects and not self._misses:
+            self._misses = True
+            _log.warning(
+                "rmq: a sender to topic %s does not wake readers, so messages may be found a "
+                "second late. It is an earlier version, or its Redis user may not publish "
+                "(docs/security.md).",
+                queue.definition.name,
+            )
+        if self._misses or not self._wakeups.hears_all:
+            self._slots.ripen(self._slot_of.values())
+            return
+        in_cluster = queue.server.is_cluster
+        most = SLOTS_A_LOOK_IN_A_CLUSTER if in_cluster else SLOTS_A_LOOK
+        slots = list(islice(self._turns, min(most, len(self._slot_of))))
+        found = queue.ask(reading.stirred, slots, one_node=not in_cluster)
+        for slot, stir in found.items():
+            if stir is reading.Stir.DUE and self._slots.expects_nothing(slot):
+                self._suspects.add(slot)
+            if stir is reading.Stir.DUE or (
+                stir is reading.Stir.LATER and not self._slots.knows_when(slot)
+            ):
+                self._slots.ripen([slot])
