@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from itertools import cycle, islice
 
 from rmq_spark.client.queue import Queue
@@ -42,6 +43,7 @@ class Waiter:
         # Slots with due messages of which no wake-up has told, unless it is still on its way.
         self._suspects: set[int] = set()
         self._misses = False
+        self._woken: set[int] = set()  # slots in which a message is due by a wake-up
         self._closed = False
 
     def close(self) -> None:
@@ -53,6 +55,15 @@ class Waiter:
         """Return the slots that may have messages to take."""
         self._hear()
         return self._slots.ripe()
+
+    def sure_of(self, ripe: Sequence[int]) -> int | None:
+        """Return the ripe slot, if it is one alone and a wake-up has just told of its message.
+
+        Tells so once: somebody else may take the message first.
+        """
+        is_sure = len(ripe) == 1 and ripe[0] in self._woken
+        self._woken.difference_update(ripe)
+        return ripe[0] if is_sure else None
 
     def looked(self, found: list[SlotDue]) -> None:
         """Note what a look into ripe slots has found."""
@@ -77,6 +88,8 @@ class Waiter:
         for store, at_s in woken.items():
             self._suspects.discard(self._slot_of[store])
             self._slots.wake(self._slot_of[store], at_s)
+            if at_s <= time.monotonic():
+                self._woken.add(self._slot_of[store])
 
     def _look(self, queue: Queue) -> None:
         """Look into the next slots; without wake-ups to rely on, let all of them be ripe."""
