@@ -10,7 +10,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 .PHONY: help demo cluster-demo bench test test-all mutants explore faults debounce outbox
 .PHONY: ownership-demo notebooks docs lint bench-peers audit
 
-# In several processes, each of which starts servers and a Spark of its own; ARGS="-n 4" takes four.
+# In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
 PYTEST = .venv/bin/python -m pytest --dist worksteal
 
 help: ## list the targets
@@ -34,15 +34,15 @@ bench: ## measure sending, receiving, latency and more into bench/results; ARGS=
 
 test: ## try everything once on real servers, in 12 minutes on two cores; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 3 -m "not long" $(ARGS)
+	@$(PYTEST) -n 4 -m "not long" $(ARGS)
 
-test-all: ## run every test but two thirds of the mutants, as CI does; ARGS="-k name" picks some
+test-all: ## run every test but four fifths of the mutants, as CI does; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 3 -m "not mutants" $(ARGS)
+	@$(PYTEST) -n 4 -m "not mutants" $(ARGS)
 
 mutants: ## break each line of the scripts in turn; a test must fail; ARGS="-k claim" picks some
 	@.ci/environment
-	@$(PYTEST) -n 3 tests/lua/test_mutants.py $(ARGS)
+	@$(PYTEST) -n 4 tests/lua/test_mutants.py $(ARGS)
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment

@@ -2,7 +2,7 @@
 -- to the dead queue if no retry is left. Leaves alone what the claim and run do not hold.
 -- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 bodies, 9 the claim,
 --       10 its bodies
--- ARGV: 1 the claim's name, 2 run, 3 delay in ms or '' for the topic's backoff, 4 maxRetries,
+-- ARGV: 1 the claim's name, 2 run, 3 delay in ms, '' for the topic's backoff, or 'unread' if nobody got the messages, 4 maxRetries,
 --       5 backoff: waits in ms, separated by commas, 6 the number of contents, 7.. contents, and behind
 --       them the reasons: one for all contents, or one for each
 -- Returns {messages rolled back, messages left alone}.
@@ -47,6 +47,10 @@ redis.call('ZREM', claim, unpack(taken))
 record.held = record.held - #taken
 write_record(slot.claims, record)
 if record.held == 0 then redis.call('UNLINK', of_claim) end
-return_messages(slot, terms, record, items, bodies, now_ms(),
-  function(content) return reasons[content] end, delay_ms)
+if ARGV[3] == 'unread' then
+  return_undelivered(slot, record, items, bodies)
+else
+  return_messages(slot, terms, record, items, bodies, now_ms(),
+    function(content) return reasons[content] end, delay_ms)
+end
 return {#taken, named - #taken}

@@ -1,14 +1,17 @@
 """The Python client, which needs Redis but not Spark.
 
-Read broker first (topics), then queue (sending) and consumer (receiving). messages checks the
-values of messages. consumer_runs keeps the runs of a consumer. staging and exactly_once publish the
+Read broker first (topics), then queue (sending), consumer and listener (receiving). messages checks
+the values of messages. waiting, slot_waits: how readers wait. consumer_runs keeps the runs of a
+consumer. staging and exactly_once publish the
 batches of an exactly-once sink. overview shows all topics at one moment. remedies writes the
 commands that errors recommend. tracing makes OpenTelemetry's spans.
 """
 
 from rmq_spark.client.batch import Batch
-from rmq_spark.client.broker import Broker, connect
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.connecting import connect
 from rmq_spark.client.consumer import Consumer
+from rmq_spark.client.listener import Listener
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import RmqError
@@ -23,6 +26,7 @@ __all__ = [
     "Consumer",
     "Delivered",
     "Figures",
+    "Listener",
     "Message",
     "Queue",
     "QueueFigures",

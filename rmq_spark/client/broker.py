@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.consumer_runs import ConsumerRuns
+from rmq_spark.client.listener import DEFAULT_WORKERS, Listener
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import (
     check_agrees,
@@ -16,6 +17,7 @@ from rmq_spark.client.remedies import (
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, UnknownTopic
 from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.protocol import claiming, reading, returning
+from rmq_spark.protocol.claims import Delivered
 from rmq_spark.protocol.names import ScopedName
 from rmq_spark.topics.definition import (
     DEFAULT_SLOT_AMOUNT,
@@ -31,7 +33,6 @@ from rmq_spark.topics.definition import (
 from rmq_spark.topics.durations import Duration, parse_wait_ms
 from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, topics_key
 from rmq_spark.topics.topic_types import TopicType, parse_topic_type
-from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
 
 
@@ -349,12 +350,46 @@ class Broker:
         visibility_timeout: the lease of a batch, such as "60s"; only batch.renew renews it. Raises
         UnknownTopic, InvalidOption, and ExclusiveSlot for an exclusive topic. See Consumer.
         """
-        lease_ms = parse_wait_ms("visibility_timeout", visibility_timeout)
-        if lease_ms < 1:
-            raise InvalidOption(
-                f"visibility_timeout={visibility_timeout!r} is not accepted. Accepted: 1ms or more."
-            )
+        lease_ms = _lease_ms(visibility_timeout)
         return Consumer(lambda: self.queue(topic, group=group), name, lease_ms=lease_ms)
+
+    def listen(
+        self,
+        topic: str,
+        name: str,
+        function: Callable[[Delivered], Any],
+        *,
+        workers: int = DEFAULT_WORKERS,
+        timeout: Duration | None = None,
+        delay: Duration | None = None,
+        group: str = DEFAULT_GROUP,
+        visibility_timeout: Duration = DEFAULT_VISIBILITY_TIMEOUT,
+    ) -> Listener:
+        """Return a listener that calls a function for every message. Call its ``run``.
+
+        Messages of one slot come one after another, those of several slots beside each other, in
+        ``workers`` threads. function: may be async. If it raises, its message alone is rolled back,
+        with the error as its reason, and comes again after ``delay``, or the topic's backoff.
+        timeout: the longest time for a message. After that its thread is given up, which Python
+        cannot end, and the message is rolled back. name, visibility_timeout: as for consumer;
+        leases are renewed while it runs. Raises UnknownTopic, InvalidOption, ExclusiveSlot.
+        """
+        return Listener(
+            lambda: self.queue(topic, group=group),
+            name,
+            function,
+            workers=workers,
+            lease_ms=_lease_ms(visibility_timeout),
+            timeout_ms=None if timeout is None else parse_wait_ms("timeout", timeout),
+            delay_ms=None if delay is None else parse_wait_ms("delay", delay),
+        )
+
+
+def _lease_ms(given: Duration) -> int:
+    lease_ms = parse_wait_ms("visibility_timeout", given)
+    if lease_ms < 1:
+        raise InvalidOption(f"visibility_timeout={given!r} is not accepted. Accepted: 1ms or more.")
+    return lease_ms
 
 
 def new_definition(
@@ -363,33 +398,3 @@ def new_definition(
     """Return the definition with which ``define`` creates a topic. Raises InvalidOption."""
     fields = parse_settings("set", settings)
     return TopicDefinition(name, topic_type, slot_amount or DEFAULT_SLOT_AMOUNT, **fields)
-
-
-def _text(name: str, value: Any) -> str:
-    """Convert an option to text, the form that its parser takes."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int):
-        return str(value)
-    raise InvalidOption(f"{name} is a {type(value).__name__}. Accepted: text, see connect.")
-
-
-def connect(
-    url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: str
-) -> Broker:
-    """Connect to Redis from a plain Python program.
-
-    url: ``redis://``, ``rediss://`` or ``unix://``; by default RMQ_REDIS_URL, or else the local
-    server. options: the options that begin with ``redis.``, without that prefix, such as
-    ``password``, ``socketTimeout="5s"``, ``cluster=True``, ``min_replicas=1``, or
-    ``sentinels="host:port,..."`` with ``sentinelMaster``. patience_s: how long to retry a broken
-    connection; None for 10 s, or for 25 s if a replica may take over. Raises InvalidOption,
-    ServerError.
-
-    Warns if Redis keeps nothing on disk.
-    """
-    given = {name: _text(name, value) for name, value in options.items()}
-    given |= {} if url is None else {"url": url}
-    server = Server(parse_connection(given), patience_s)
-    server.warn_if_not_on_disk()
-    return Broker(server, key_prefix=key_prefix)

@@ -1,7 +1,6 @@
 """The consumer for plain Python: take a batch, work, commit."""
 
 import logging
-import re
 import threading
 import time
 import weakref
@@ -10,8 +9,8 @@ from datetime import timedelta
 from types import TracebackType
 
 from rmq_spark.client.batch import Batch
-from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.sessions import open_session
 from rmq_spark.client.waiting import Waiter
 from rmq_spark.errors import ConsumerMisused, InvalidOption, Lost, RmqError
 from rmq_spark.protocol import claiming, reading, returning
@@ -25,7 +24,7 @@ from rmq_spark.protocol.claims import (
     Rollback,
     SlotDue,
 )
-from rmq_spark.protocol.names import ScopedName, claim_name
+from rmq_spark.protocol.names import claim_name
 from rmq_spark.topics.definition import refuse_exclusive
 from rmq_spark.topics.durations import Duration, parse_wait_ms
 
@@ -37,7 +36,6 @@ REFRESH_S = 1.0
 # How long a consumer waits after it found due messages that others took before it, a second time.
 OTHERS_WERE_FASTER_S = 0.1
 _FOREVER = timedelta(days=36500)
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 class Consumer:
@@ -74,14 +72,8 @@ class Consumer:
         lease_ms: how long a batch is kept from other consumers, above 0. Raises InvalidOption for a
         name that is not accepted, and ExclusiveSlot for an exclusive topic.
         """
-        if not _NAME.fullmatch(name):
-            raise InvalidOption(
-                f"The consumer name {name!r} is not accepted. "
-                "Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
-            )
         self._open_queue = open_queue
         self.queue = queue = open_queue()
-        refuse_exclusive(queue.definition)
         self.name = name
         self._lease_ms = lease_ms
         self._refreshed_s = time.monotonic()
@@ -93,14 +85,8 @@ class Consumer:
         self._closed = False
         self._waiter: Waiter | None = None  # from the first wait on
         self._may_be_quick = True
-        scoped = ScopedName(queue.keys.topic, queue.keys.group, name)
-        known_run = max(header.run for header in queue.ask(reading.headers, name))
-        self._runs = ConsumerRuns(queue.server, str(scoped), queue.key_prefix)
-        self._run = self._runs.open(queue.keys.topic, known_run)
-        queue.ask(returning.give_back, queue.slots, name, self._run)
-        # Read only now: older runs of this name could claim until give_back barred them.
-        headers = queue.ask(reading.headers, name)
-        self._seq = max(max(header.last_seq, header.settled) for header in headers)
+        session = open_session(queue, name)
+        self._run, self._seq, self._runs = session.run, session.last_seq, session.runs
 
     def __enter__(self) -> "Consumer":
         return self

@@ -25,6 +25,7 @@ class SlotWaits:
         self._times: dict[int, float] = {}  # of the slots that are not ripe, if known
         self._order: list[tuple[float, int]] = []  # these, and times that no longer hold
         self._held: set[int] = set()
+        self._begun: set[int] = set()
 
     def ripe(self) -> list[int]:
         """Return the slots to look into now, in order."""
@@ -46,12 +47,24 @@ class SlotWaits:
     def ripen(self, slots: Iterable[int]) -> None:
         """Note that messages may have come into slots."""
         for slot in slots:
-            self._ripe.add(slot)
-            self._times.pop(slot, None)
+            if slot not in self._begun:
+                self._ripe.add(slot)
+                self._times.pop(slot, None)
+
+    def begin(self, slot: int) -> None:
+        """Note that a slot is in work: it is not ripe until that ends."""
+        self._begun.add(slot)
+        self._ripe.discard(slot)
+        self._times.pop(slot, None)
+
+    def end(self, slot: int) -> None:
+        """Note that a slot is no longer in work. It is ripe."""
+        self._begun.discard(slot)
+        self.ripen([slot])
 
     def wake(self, slot: int, at_s: float) -> None:
         """Note that a message of a slot falls due at a time."""
-        if slot not in self._ripe and at_s < self._times.get(slot, at_s + 1):
+        if slot not in self._ripe | self._begun and at_s < self._times.get(slot, at_s + 1):
             self._set_time(slot, at_s)
 
     def looked(self, found: Iterable[SlotDue]) -> None:
@@ -71,12 +84,12 @@ class SlotWaits:
 
     def knows_when(self, slot: int) -> bool:
         """Return whether a slot is ripe or it is known when it will be."""
-        return slot in self._ripe or slot in self._times
+        return slot in self._ripe | self._begun or slot in self._times
 
     def expects_nothing(self, slot: int) -> bool:
         """Return whether nothing was to fall due in a slot about now."""
         is_near = self._times.get(slot, float("inf")) <= self._clock() + NEAR_S
-        return slot not in self._ripe and slot not in self._held and not is_near
+        return slot not in self._ripe | self._held | self._begun and not is_near
 
     def _set_time(self, slot: int, at_s: float) -> None:
         self._times[slot] = at_s

@@ -65,12 +65,24 @@ class Waiter:
         self._woken.difference_update(ripe)
         return ripe[0] if is_sure else None
 
+    def begin(self, slot: int) -> None:
+        """Note that a slot is in work, so that it is not ripe until that ends."""
+        self._slots.begin(slot)
+
+    def end(self, slot: int) -> None:
+        """Note that a slot is no longer in work."""
+        self._slots.end(slot)
+
+    def poke(self) -> None:
+        """End a wait. Any thread can call it."""
+        self._wakeups.poke()
+
     def looked(self, found: list[SlotDue]) -> None:
         """Note what a look into ripe slots has found."""
         self._slots.looked(found)
 
     def wait(self, queue: Queue, until_s: float) -> None:
-        """Wait until a slot is ripe, the waiter is closed, or a time of time.monotonic."""
+        """Wait until a slot is ripe, for a poke, a close, or until a time of time.monotonic."""
         while not self._closed and not self.ripe():
             now = time.monotonic()
             if now >= until_s:
@@ -80,7 +92,8 @@ class Waiter:
                 self._look_again_s = time.monotonic() + LOOK_EVERY_S
                 continue
             times = [until_s, self._look_again_s, self._slots.next_s() or until_s]
-            self._wakeups.wait(min(times) - now)
+            if self._wakeups.wait(min(times) - now):
+                return
 
     def _hear(self) -> None:
         woken, fresh = self._wakeups.take()

@@ -289,7 +289,8 @@ class Rollback:
     """Messages of one claim to roll back.
 
     delay_ms: the wait before they are redelivered; None for the topic's backoff. reasons: none, one
-    for all messages, or one for each.
+    for all messages, or one for each. unread: nobody got them, so they return as they were, at no
+    cost of a retry.
     """
 
     slot: int
@@ -297,6 +298,7 @@ class Rollback:
     contents: Sequence[bytes]
     delay_ms: int | None = None
     reasons: Sequence[str] = ()
+    unread: bool = False
 
 
 class RollbackResult(NamedTuple):

@@ -17,6 +17,8 @@ FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
 MESSAGES_A_ROLLBACK = 2048
 # Redis runs a pipeline of small requests without a break: 8 full calls block it for 40 ms.
 FORGETS_A_PIPELINE = 8
+# In place of a delay, for messages that nobody got.
+_UNREAD = "unread"
 
 
 def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[RollbackResult]:
@@ -52,7 +54,8 @@ def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
             f"{LONGEST_DURATION_MS} ms (366d); None for the topic's backoff."
         )
     most_retries = queues.definition.max_retries
-    fixed = [claim.name, claim.run, text_of(one.delay_ms), most_retries, queues.backoff]
+    delay = _UNREAD if one.unread else text_of(one.delay_ms)
+    fixed = [claim.name, claim.run, delay, most_retries, queues.backoff]
     group = ConsumerName.parse(claim.consumer).group or queues.keys.group
     of_group = queues.of_group(group)
     keys = [

@@ -40,6 +40,7 @@ class Wakeups:
         self._woken: dict[str, float] = {}
         self._fresh: set[str] = set()
         self._deaf = set(stores)
+        self._poked = False
         self._closed = False
         if self._deaf:
             self._start(sorted(self._deaf))
@@ -56,10 +57,24 @@ class Wakeups:
         with self._changed:
             return not self._deaf
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until there is something to take, or the wake-ups are closed, or a timeout."""
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until there is something to take, for a poke, a close, or a timeout.
+
+        Returns whether there was a poke.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._woken or self._fresh or self._closed, timeout_s)
+            self._changed.wait_for(self._has_something, timeout_s)
+            poked, self._poked = self._poked, False
+            return poked
+
+    def _has_something(self) -> bool:
+        return bool(self._woken or self._fresh or self._poked or self._closed)
+
+    def poke(self) -> None:
+        """End the wait of a thread, or its next one."""
+        with self._changed:
+            self._poked = True
+            self._changed.notify_all()
 
     def take(self) -> tuple[dict[str, float], set[str]]:
         """Take what came since the last call.

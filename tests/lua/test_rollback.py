@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol import returning
+from rmq_spark.protocol.claims import Rollback, RollbackResult
 
-from ..seeding import LONG_MS, numbered
+from ..seeding import FAR_MS, LONG_MS, numbered
 
 
 def test_a_message_goes_back_with_the_retries_it_has_left(slot):
@@ -251,3 +253,21 @@ def test_a_delay_out_of_bounds_is_refused_and_nothing_moves(slot, delay_ms):
     with pytest.raises(InvalidOption, match=f"delay {delay_ms} ms .* 0 to 31622400000 ms"):
         slot.rollback(numbered(1), delay_ms=delay_ms)
     assert slot.dump() == before
+
+
+def test_what_nobody_got_returns_as_it_was(slot):
+    slot.put({b"first": 1000, b"retried": 3})
+    slot.claim()
+    wanted = Rollback(0, "a:1:0:1", [b"first", b"retried"], unread=True)
+    assert slot.queue.ask(returning.rollbacks, [wanted]) == RollbackResult(2, 0)
+    assert slot.store == {b"first": 1000, b"retried": 3}
+    assert slot.counters["rolledBack"] == 2
+
+
+def test_what_was_sent_again_meanwhile_stays_as_it_was_sent(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    slot.queue.send([b"m"], fixed_time=FAR_MS)
+    wanted = Rollback(0, "a:1:0:1", [b"m"], unread=True)
+    assert slot.queue.ask(returning.rollbacks, [wanted]).rolled_back == 1
+    assert slot.store == {b"m": FAR_MS}

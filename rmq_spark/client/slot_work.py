@@ -1,0 +1,125 @@
+"""One claim of a listener: the messages of one slot, for which its function is called in turn."""
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rmq_spark.client.tracing import mark_failed, process_span
+from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.claims import Claim, Delivered
+from rmq_spark.topics.reasons import reason_of
+
+
+class Caller:
+    """Calls a function or a coroutine function for messages, in one thread."""
+
+    def __init__(self, function: Callable[[Delivered], Any], group: str) -> None:
+        self._function = function
+        self._group = group
+        self._loop = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
+
+    def call(self, message: Delivered) -> str | None:
+        """Call the function. Return None, or the reason if it has raised."""
+        headers = [message.headers]
+        with process_span(message.topic, message.slot, headers, group=self._group) as span:
+            try:
+                if self._loop is not None:
+                    self._loop.run(self._function(message))
+                else:
+                    _refuse_unrun(self._function(message))
+            except Exception as error:
+                mark_failed(span, error)
+                return reason_of(error)
+        return None
+
+    def close(self) -> None:
+        """End the event loop of a coroutine function."""
+        if self._loop is not None:
+            self._loop.close()
+
+
+def check_function(function: object) -> None:
+    """Raise InvalidOption for what is no function that a listener can call."""
+    accepted = "Accepted: a function of one argument, or an async function."
+    if not callable(function):
+        raise InvalidOption(f"listen got a {type(function).__name__}. {accepted}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidOption(f"The function of listen is a generator: it would not run. {accepted}")
+
+
+def _refuse_unrun(returned: Any) -> None:
+    """Raise TypeError for a coroutine or generator: it has not run, so the message is not done."""
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned):
+        raise TypeError(
+            f"The function returned a {type(returned).__name__}, which nobody runs. Accepted: a "
+            "function that does its work before it returns, or an async function."
+        )
+
+
+class SlotWork:
+    """The messages of one claim, and how far a thread has come with them.
+
+    A thread that hangs in a message can be given up: another goes on behind that message.
+    """
+
+    def __init__(self, claim: Claim, messages: Sequence[Delivered]) -> None:
+        self.slot = claim.slot
+        self.seq = claim.seq
+        self.claim_id = claim.claim_id
+        self.left_alone = 0
+        self._messages = messages
+        self._lock = threading.Lock()
+        self._owner: object = None
+        self._at = 0
+        self._began_s: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def own(self, owner: object) -> None:
+        """Let a thread work on the messages from now on."""
+        with self._lock:
+            self._owner = owner
+
+    def begin(self, owner: object) -> Delivered | None:
+        """Return the next message; None behind the last one, or for a thread that was given up."""
+        with self._lock:
+            if self._owner is not owner or self._at == len(self._messages):
+                return None
+            self._began_s = time.monotonic()
+            return self._messages[self._at]
+
+    def end(self, owner: object) -> bool:
+        """Note that a thread is done with its message. Returns False if it was given up."""
+        with self._lock:
+            if self._owner is not owner:
+                return False
+            self._began_s = None
+            self._at += 1
+            return True
+
+    def is_owned_by(self, owner: object) -> bool:
+        """Return whether a thread still has the messages."""
+        with self._lock:
+            return self._owner is owner
+
+    def give_up(self, timeout_s: float) -> Delivered | None:
+        """Take the messages from a thread that is at one of them for longer than a timeout.
+
+        Returns that message, or None. The next thread goes on behind it.
+        """
+        with self._lock:
+            began_s = self._began_s
+            if began_s is None or time.monotonic() - began_s <= timeout_s:
+                return None
+            self._owner = self._began_s = None
+            self._at += 1
+            return self._messages[self._at - 1]
+
+    def rest(self) -> Sequence[Delivered]:
+        """Return the messages for which the function was not called."""
+        with self._lock:
+            return self._messages[self._at :]

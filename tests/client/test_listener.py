@@ -1,0 +1,332 @@
+"""A listener: a function is called for every message, in threads."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from rmq_spark.client import listener as listener_module
+from rmq_spark.client.slot_work import SlotWork
+from rmq_spark.errors import ConsumerMisused, ExclusiveSlot, InvalidOption, Superseded, UnknownTopic
+from rmq_spark.protocol.claims import Claim
+
+from ..logs import logged
+from ..seeding import LONG_MS, numbered
+from ..waiting import wait_until
+
+SLOTS = 4
+
+
+@pytest.fixture
+def topic(broker):
+    broker.create("T", "FixedTime", SLOTS, max_retries=3)
+    return broker.queue("T")
+
+
+@pytest.fixture
+def seen():
+    return []
+
+
+def remember(seen):
+    def function(message):
+        seen.append(message.content)
+
+    return function
+
+
+def is_empty(topic):
+    figures = topic.figures()
+    return not (figures.store.count + figures.prepare.count + figures.retry.count)
+
+
+def send(topic, contents, **values):
+    topic.send(contents, fixed_time=1000, **values)
+
+
+def test_every_message_is_given_to_the_function_once(broker, topic, seen):
+    send(topic, numbered(1000))
+    with broker.listen("T", "a", remember(seen)) as listener:
+        send(topic, numbered(1000, start=1000))
+        wait_until(lambda: len(seen) >= 2000 and is_empty(topic), "all messages")
+    assert sorted(seen) == numbered(2000)
+    assert (listener.succeeded, listener.failed, listener.left_alone) == (2000, 0, 0)
+    assert topic.figures().counters["committed"] == 2000
+
+
+def test_messages_of_one_slot_come_one_after_another_in_order(broker, topic, monkeypatch):
+    monkeypatch.setattr(listener_module, "MESSAGES_A_CLAIM", 3)
+    at_work, overlaps, order = set(), [], {}
+
+    def function(message):
+        if message.slot in at_work:
+            overlaps.append(message.content)
+        at_work.add(message.slot)
+        time.sleep(0.002)
+        order.setdefault(message.slot, []).append(message.content)
+        at_work.discard(message.slot)
+
+    for number, content in enumerate(numbered(100)):
+        topic.send([content], fixed_time=1000 + number)
+    with broker.listen("T", "a", function, workers=8):
+        wait_until(lambda: is_empty(topic), "all messages")
+    assert overlaps == []
+    assert all(contents == sorted(contents) for contents in order.values())
+    assert sum(map(len, order.values())) == 100
+
+
+def test_slots_are_worked_on_beside_each_other(broker, topic):
+    """Each call waits until all slots are in work."""
+    together = threading.Barrier(SLOTS, timeout=60)
+    for slot in range(SLOTS):
+        content = next(c for c in numbered(999) if topic.definition.slot_of(c) == slot)
+        send(topic, [content])
+    with broker.listen("T", "a", lambda _: together.wait(), workers=SLOTS) as listener:
+        wait_until(lambda: listener.succeeded == SLOTS, "all slots")
+
+
+def test_a_function_that_raises_rolls_its_message_back_alone(broker, topic, seen, caplog):
+    def function(message):
+        seen.append(message.content)
+        if message.content == b"m00003":
+            raise ValueError("not this one")
+
+    send(topic, numbered(10))
+    with broker.listen("T", "a", function) as listener:
+        wait_until(lambda: is_empty(topic), "all messages")
+    assert sorted(seen) == sorted(numbered(10) + 3 * [b"m00003"])
+    assert (listener.succeeded, listener.failed) == (9, 4)
+    (page,) = (page for slot in topic.slots for page in topic.pages("dead", slot) if page.contents)
+    assert page.contents == [b"m00003"]
+    assert page.deaths[0].reason.startswith("ValueError: not this one (test_listener.py:")
+    assert "ValueError: not this one" in logged(caplog)
+
+
+def test_a_delay_holds_a_failed_message_back(broker, topic):
+    def function(message):
+        raise ValueError
+
+    send(topic, [b"m"])
+    with broker.listen("T", "a", function, delay="1h") as listener:
+        wait_until(lambda: listener.failed == 1 and not topic.figures().prepare.count, "a failure")
+    waiting = topic.figures().retry
+    assert waiting.count == 1
+    assert waiting.oldest_ms > topic.now_ms() + LONG_MS - 60_000
+
+
+def test_a_coroutine_function_runs_in_an_event_loop(broker, topic, seen):
+    async def function(message):
+        await asyncio.sleep(0)
+        seen.append(message.content)
+
+    send(topic, numbered(50))
+    with broker.listen("T", "a", function):
+        wait_until(lambda: is_empty(topic), "all messages")
+    assert sorted(seen) == numbered(50)
+
+
+def test_a_function_that_returns_a_coroutine_has_failed(broker, topic):
+    send(topic, [b"m"])
+    with broker.listen("T", "a", lambda message: asyncio.sleep(0), delay="1h") as listener:
+        wait_until(lambda: listener.failed == 1, "a failure")
+
+
+def test_a_call_that_hangs_is_given_up_and_others_go_on(broker, topic, seen, monkeypatch):
+    monkeypatch.setattr(listener_module, "_LOOK_EVERY_S", 0.05)
+    released = threading.Event()
+
+    def function(message):
+        if message.content == b"m00001" and message.delivery_count == 1:
+            released.wait(60)
+        seen.append((message.content, message.delivery_count))
+
+    for number, content in enumerate(numbered(4)):
+        topic.send([content], fixed_time=1000 + number, slot_basis=b"one")
+    with broker.listen("T", "a", function, workers=1, timeout="200ms") as listener:
+        wait_until(lambda: is_empty(topic), "all messages")
+        assert [content for content, _ in seen] == [b"m00000", b"m00002", b"m00003", b"m00001"]
+        released.set()
+        wait_until(lambda: (b"m00001", 1) in seen, "the end of the call that hung")
+        send(topic, [b"last"])
+        wait_until(lambda: (b"last", 1) in seen and is_empty(topic), "one more")
+    assert (listener.succeeded, listener.failed) == (5, 1)
+
+
+def test_leases_are_renewed_while_a_call_takes_long(broker, topic):
+    done = threading.Event()
+
+    def function(message):
+        wait_until(lambda: topic.now_ms() > ends_ms, "three leases")
+        done.set()
+
+    send(topic, [b"m"])
+    ends_ms = topic.now_ms() + 3000
+    with broker.listen("T", "a", function, visibility_timeout="1s") as listener:
+        while not done.is_set():
+            assert topic.expire() == 0
+            time.sleep(0.05)
+        wait_until(lambda: is_empty(topic), "the commit")
+    assert (listener.succeeded, topic.figures().counters["rolledBack"]) == (1, 0)
+
+
+# -- the end
+
+
+def test_a_stop_finishes_what_is_in_work_and_gives_back_the_rest_at_no_cost(broker, topic, seen):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def function(message):
+        begun.set()
+        may_end.wait(60)
+        seen.append(message.content)
+
+    for number, content in enumerate(numbered(5)):
+        topic.send([content], fixed_time=1000 + number, slot_basis=b"one")
+    listener = broker.listen("T", "a", function)
+    thread = threading.Thread(target=listener.run)
+    thread.start()
+    assert begun.wait(60)
+    listener.stop()
+    may_end.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert seen == [b"m00000"]
+    with broker.consumer("T", "b") as other:
+        rest = other.poll()
+        assert [message.content for message in rest] == numbered(4, start=1)
+        assert {message.delivery_count for message in rest} == {1}
+
+
+def test_a_stop_waits_no_longer_than_its_grace(broker, topic, caplog):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def function(message):
+        begun.set()
+        may_end.wait(60)
+
+    send(topic, [b"m"])
+    listener = broker.listen("T", "a", function)
+    thread = threading.Thread(target=listener.run)
+    thread.start()
+    assert begun.wait(60)
+    listener.stop(grace="10ms")
+    thread.join(60)
+    assert not thread.is_alive()
+    assert topic.figures().store.count == 1
+    assert "while 1 calls of its function are in work" in logged(caplog)
+    may_end.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_in_the_main_thread(broker, topic, seen, number):
+    before = signal.getsignal(number)
+    send(topic, [b"m"])
+
+    def function(message):
+        seen.append(message.content)
+        os.kill(os.getpid(), number)
+
+    broker.listen("T", "a", function).run()
+    assert seen == [b"m"]
+    assert is_empty(topic)
+    assert signal.getsignal(number) is before
+
+
+def test_another_process_that_takes_the_name_ends_it(broker, topic, seen):
+    listener = broker.listen("T", "a", remember(seen))
+    errors = []
+
+    def run():
+        try:
+            listener.run()
+        except Superseded as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: listener._has_run, "it runs")
+    broker.consumer("T", "a")
+    send(topic, [b"m"])
+    thread.join(60)
+    assert errors
+    assert seen == []
+
+
+def test_the_deletion_of_the_topic_ends_it(broker, topic, seen):
+    listener = broker.listen("T", "a", remember(seen))
+
+    def delete():
+        wait_until(lambda: listener._has_run, "it runs")
+        broker.delete("T")
+
+    deleting = threading.Thread(target=delete)
+    deleting.start()
+    with pytest.raises(UnknownTopic):
+        listener.run()
+    deleting.join()
+
+
+def test_it_runs_once(broker, topic, seen):
+    listener = broker.listen("T", "a", remember(seen))
+    listener.stop()
+    listener.run()
+    with pytest.raises(ConsumerMisused, match="has run"):
+        listener.run()
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"function": "no"}, "listen got a str"),
+        ({"function": lambda: (yield)}, "is a generator"),
+        ({"workers": 0}, "workers=0"),
+        ({"workers": "8"}, "workers='8'"),
+        ({"timeout": "soon"}, "timeout='soon'"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"delay": -1}, "delay=-1"),
+        ({"visibility_timeout": "0s"}, "visibility_timeout='0s'"),
+    ],
+)
+def test_what_is_refused(broker, topic, wrong, message):
+    given = {"function": print, **wrong}
+    with pytest.raises(InvalidOption, match=message):
+        broker.listen("T", "a", **given)
+
+
+def test_a_topic_that_is_missing_or_exclusive_is_refused(broker):
+    with pytest.raises(UnknownTopic):
+        broker.listen("T", "a", print)
+    broker.create("E", "FixedTime", 1, exclusive=True)
+    with pytest.raises(ExclusiveSlot):
+        broker.listen("E", "a", print)
+
+
+def test_a_name_that_is_not_accepted_is_refused(broker, topic):
+    with pytest.raises(InvalidOption, match="consumer name"):
+        broker.listen("T", "a b", print).run()
+
+
+# -- the messages of one claim
+
+
+def test_who_was_given_up_gets_no_further_message():
+    claim = Claim("T", 0, "a", 1, 0, 1, [b"1", b"2"], [b"1", b"1"], 0, 16)
+    work = SlotWork(claim, ["first", "2nd"])
+    work.own("worker")
+    assert work.begin("worker") == "first"
+    assert work.give_up(60) is None
+    assert work.give_up(-1) == "first"
+    assert not work.end("worker")
+    assert work.begin("worker") is None
+    work.own("other")
+    assert work.rest() == ["2nd"]
+    assert work.begin("other") == "2nd"
+    assert work.end("other")
+    assert work.begin("other") is None
+    assert work.rest() == []
