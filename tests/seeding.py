@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from rmq_spark.client.consumer_runs import ConsumerRuns
+from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest, Rollback, retries_of
 from rmq_spark.protocol.pages import Death

@@ -10,8 +10,8 @@ from collections import deque
 from contents import PART, PARTS, URL, own_contents, tell_done
 
 import rmq_spark
-from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import ClaimRequest
 

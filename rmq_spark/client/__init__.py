@@ -1,19 +1,18 @@
 """The Python client, which needs Redis but not Spark.
 
-Read broker first (topics), then queue (sending), consumer and listener (receiving). messages checks
-the values of messages. waiting, slot_waits: how readers wait. consumer_runs keeps the runs of a
-consumer. staging and exactly_once publish the
-batches of an exactly-once sink. overview shows all topics at one moment. remedies writes the
-commands that errors recommend. tracing makes OpenTelemetry's spans.
+Read broker first (topics), then queue (sending) and the package receiving (consumer, listener).
+messages checks the values of messages. staging and exactly_once publish the batches of an
+exactly-once sink. overview shows all topics at one moment. remedies writes the commands that errors
+recommend. tracing makes OpenTelemetry's spans.
 """
 
-from rmq_spark.client.batch import Batch
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.connecting import connect
-from rmq_spark.client.consumer import Consumer
-from rmq_spark.client.listener import Listener
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.batch import Batch
+from rmq_spark.client.receiving.consumer import Consumer
+from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.errors import RmqError
 from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures
 from rmq_spark.protocol.sending import SendResult

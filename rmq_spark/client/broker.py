@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from rmq_spark.client.consumer import Consumer
-from rmq_spark.client.consumer_runs import ConsumerRuns
-from rmq_spark.client.listener import DEFAULT_WORKERS, Listener
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.consumer import Consumer
+from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
+from rmq_spark.client.receiving.listener import DEFAULT_WORKERS, Listener
 from rmq_spark.client.remedies import (
     check_agrees,
     check_groups,

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from rmq_spark.client import Broker, TopicType, connect
-from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.exactly_once import StagedSink
+from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.client.staging import Staging
 from rmq_spark.errors import (
     GroupNotEmpty,

@@ -4,7 +4,7 @@ import pytest
 
 from rmq_spark.client import Broker
 from rmq_spark.client.claim_keys import claim_keys, give_back_strays, stray_claims
-from rmq_spark.client.consumer import Consumer
+from rmq_spark.client.receiving.consumer import Consumer
 from rmq_spark.errors import Lost, ScriptFailed
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import ClaimRequest

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from rmq_spark.client import listener as listener_module
-from rmq_spark.client.slot_work import SlotWork
+from rmq_spark.client.receiving import listener as listener_module
+from rmq_spark.client.receiving.slot_work import SlotWork
 from rmq_spark.errors import ConsumerMisused, ExclusiveSlot, InvalidOption, Superseded, UnknownTopic
 from rmq_spark.protocol.claims import Claim
 

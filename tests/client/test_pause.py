@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rmq_spark.client import Broker
-from rmq_spark.client import consumer as consumer_module
-from rmq_spark.client.consumer import Consumer
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving import consumer as consumer_module
+from rmq_spark.client.receiving.consumer import Consumer
 from rmq_spark.errors import GroupNotEmpty
 from rmq_spark.protocol import claiming
 from rmq_spark.topics.keys import Keys

@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from rmq_spark.client import connect, consumer, waiting
-from rmq_spark.client.waiting import Waiter
+from rmq_spark.client import connect
+from rmq_spark.client.receiving import consumer, waiting
+from rmq_spark.client.receiving.waiting import Waiter
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 
 from ..logs import logged

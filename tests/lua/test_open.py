@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.client.consumer_runs import ConsumerRuns
+from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.errors import CheckpointRefused
 from rmq_spark.topics.keys import consumer_key
 

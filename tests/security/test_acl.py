@@ -5,7 +5,8 @@ import itertools
 import pytest
 import redis
 
-from rmq_spark.client import connect, waiting
+from rmq_spark.client import connect
+from rmq_spark.client.receiving import waiting
 from rmq_spark.errors import RmqError, ServerRefused
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest

@@ -27,8 +27,8 @@ from rmq_spark.cli.output import (
     without_none,
 )
 from rmq_spark.cli.session import broker_of, ended_by_signals
-from rmq_spark.client.batch import Batch
-from rmq_spark.client.consumer import Consumer
+from rmq_spark.client.receiving.batch import Batch
+from rmq_spark.client.receiving.consumer import Consumer
 from rmq_spark.client.remedies import command_line, queue_command
 from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.exit_codes import INTERRUPTED, NOTHING_FOUND

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.errors import CheckpointRefused
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import Header

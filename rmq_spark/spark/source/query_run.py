@@ -16,8 +16,8 @@ import secrets
 from collections.abc import Iterable, Mapping
 
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.errors import RmqError
 from rmq_spark.options.source_options import MESSAGES_A_TASK, MOST_TASKS
 from rmq_spark.protocol import reading

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from rmq_spark.client.consumer_runs import ConsumerRuns
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol import reading, returning
 from rmq_spark.protocol.names import ScopedName

@@ -8,10 +8,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 
-from rmq_spark.client.batch import Batch
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.sessions import open_session
-from rmq_spark.client.waiting import Waiter
+from rmq_spark.client.receiving.batch import Batch
+from rmq_spark.client.receiving.sessions import open_session
+from rmq_spark.client.receiving.waiting import Waiter
 from rmq_spark.errors import ConsumerMisused, InvalidOption, Lost, RmqError
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE

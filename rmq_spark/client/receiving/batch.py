@@ -9,7 +9,7 @@ from rmq_spark.topics.durations import Duration, parse_wait_ms
 from rmq_spark.topics.reasons import parse_reason
 
 if TYPE_CHECKING:
-    from rmq_spark.client.consumer import Consumer
+    from rmq_spark.client.receiving.consumer import Consumer
 
 
 class Batch:

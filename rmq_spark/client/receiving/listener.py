@@ -12,9 +12,9 @@ from types import FrameType
 from typing import Any
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.sessions import Session, open_session
-from rmq_spark.client.slot_work import Caller, SlotWork, check_function
-from rmq_spark.client.waiting import Waiter
+from rmq_spark.client.receiving.sessions import Session, open_session
+from rmq_spark.client.receiving.slot_work import Caller, SlotWork, check_function
+from rmq_spark.client.receiving.waiting import Waiter
 from rmq_spark.errors import ConsumerMisused, InvalidOption, RmqError, ServerUnavailable
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.claims import ClaimRequest, Delivered, Rollback, SlotDue

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.slot_waits import SlotWaits
+from rmq_spark.client.receiving.slot_waits import SlotWaits
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import SlotDue
 from rmq_spark.transport.wakeups import Wakeups
