@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from rmq_spark.client import Message
 from rmq_spark.client.receiving import listener as listener_module
 from rmq_spark.client.receiving.slot_work import SlotWork
 from rmq_spark.errors import ConsumerMisused, ExclusiveSlot, InvalidOption, Superseded, UnknownTopic
@@ -103,6 +104,42 @@ def test_a_function_that_raises_rolls_its_message_back_alone(broker, topic, seen
     assert page.contents == [b"m00003"]
     assert page.deaths[0].reason.startswith("ValueError: not this one (test_listener.py:")
     assert "ValueError: not this one" in logged(caplog)
+
+
+def test_a_function_that_exits_has_failed_and_its_slot_goes_on(broker, topic, seen):
+    def function(message):
+        if message.content == b"m00000":
+            raise SystemExit(1)
+        seen.append(message.content)
+
+    topic.send(numbered(2), fixed_time=1000, slot_basis=b"one")
+    with broker.listen("T", "a", function, delay="1h") as listener:
+        wait_until(lambda: listener.failed == listener.succeeded == 1, "both messages")
+        topic.send([b"next"], fixed_time=1000, slot_basis=b"one")
+        wait_until(lambda: b"next" in seen, "the next message")
+
+
+def test_two_listeners_share_the_messages(broker, topic, seen, caplog):
+    with (
+        broker.listen("T", "a", remember(seen)) as one,
+        broker.listen("T", "b", remember(seen)) as other,
+    ):
+        for number in range(20):
+            send(topic, numbered(100, start=100 * number))
+        wait_until(lambda: one.succeeded + other.succeeded == 2000, "all messages")
+    assert sorted(seen) == numbered(2000)
+    assert "lost a claim" not in logged(caplog)
+
+
+def test_a_keyed_topic_and_its_groups(broker, seen):
+    broker.create("K", "FixedTime", 2, keyed=True, groups=["audit"])
+    with broker.listen("K", "a", seen.append, group="audit"):
+        broker.queue("K").send(
+            [Message(b"payload", key=b"k", headers={"h": b"1"}, fixed_time=1000)]
+        )
+        wait_until(lambda: seen, "the message")
+    (message,) = seen
+    assert (message.key, message.content, message.headers) == (b"k", b"payload", (("h", b"1"),))
 
 
 def test_a_delay_holds_a_failed_message_back(broker, topic):

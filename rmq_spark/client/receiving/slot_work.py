@@ -30,7 +30,7 @@ class Caller:
                     self._loop.run(self._function(message))
                 else:
                     _refuse_unrun(self._function(message))
-            except Exception as error:
+            except BaseException as error:  # a sys.exit() would leave the slot without a worker
                 mark_failed(span, error)
                 return reason_of(error)
         return None
@@ -53,6 +53,8 @@ def check_function(function: object) -> None:
 def _refuse_unrun(returned: Any) -> None:
     """Raise TypeError for a coroutine or generator: it has not run, so the message is not done."""
     if inspect.isawaitable(returned) or inspect.isgenerator(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
         raise TypeError(
             f"The function returned a {type(returned).__name__}, which nobody runs. Accepted: a "
             "function that does its work before it returns, or an async function."

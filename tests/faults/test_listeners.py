@@ -1,0 +1,124 @@
+"""Services with a listener that are killed, ended and stopped: no message is lost."""
+
+import signal
+import subprocess
+from collections import Counter
+
+import pytest
+
+from rmq_spark.client import connect
+
+from .. import programs
+from ..seeding import numbered
+from ..waiting import wait_until
+
+TOPIC = "Orders"
+SHORT_LEASE, LEASE = "2s", "60s"
+
+
+class Service:
+    """A process with a listener, and the file in which all of them note what they get."""
+
+    def __init__(self, url, folder):
+        self.noted = folder / "noted"
+        self._url, self._folder = url, folder
+        self._started = []
+        self.noted.touch()
+
+    def start(self, name="service", lease=LEASE):
+        line = programs.command(
+            "faults.listener_program", self._url, TOPIC, name, self.noted, lease
+        )
+        with (self._folder / "log").open("ab") as log:
+            process = subprocess.Popen(line, env=programs.environment(), stderr=log)
+        self._started.append(process)
+        return process
+
+    def counts(self):
+        return Counter(self.noted.read_bytes().split())
+
+    def wait_for_more(self, messages=50):
+        seen = self.counts().total()
+        wait_until(lambda: self.counts().total() >= seen + messages, f"{messages} more messages")
+
+    def close(self):
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def broker(own_redis):
+    with connect(own_redis.url) as connected:
+        connected.create(TOPIC, "FixedTime", 4)
+        yield connected
+
+
+@pytest.fixture
+def service(own_redis, broker, tmp_path):
+    made = Service(own_redis.url, tmp_path)
+    yield made
+    made.close()
+
+
+def is_empty(broker):
+    figures = broker.queue(TOPIC).figures()
+    return not (figures.store.count + figures.prepare.count + figures.retry.count)
+
+
+def send(broker, contents):
+    broker.queue(TOPIC).send(contents, fixed_time=1000)
+
+
+def test_a_service_that_is_killed_loses_nothing(broker, service):
+    for number in range(5):
+        send(broker, numbered(2000, start=2000 * number))
+        process = service.start()
+        service.wait_for_more()
+        process.kill()
+        process.wait()
+    service.start()
+    wait_until(lambda: is_empty(broker), "all messages")
+    assert set(service.counts()) == set(numbered(10_000))
+    assert broker.queue(TOPIC).figures().dead.count == 0
+
+
+def test_a_service_that_is_ended_by_a_signal_leaves_nothing_half_done(broker, service):
+    for number in range(5):
+        send(broker, numbered(2000, start=2000 * number))
+        process = service.start()
+        service.wait_for_more()
+        process.send_signal((signal.SIGTERM, signal.SIGINT)[number % 2])
+        assert process.wait(60) == 0
+        assert broker.queue(TOPIC).figures().prepare.count == 0
+    service.start()
+    wait_until(lambda: is_empty(broker), "all messages")
+    assert service.counts() == Counter(numbered(10_000))
+
+
+def test_a_service_that_stands_still_past_its_lease_gives_its_messages_to_another(broker, service):
+    slow = service.start("slow", SHORT_LEASE)
+    send(broker, numbered(3000))
+    service.wait_for_more()
+    slow.send_signal(signal.SIGSTOP)
+    service.start("other", SHORT_LEASE)
+    wait_until(lambda: is_empty(broker), "all messages")
+    slow.send_signal(signal.SIGCONT)
+    send(broker, numbered(2000, start=3000))
+    wait_until(lambda: is_empty(broker), "all messages once more")
+    assert set(service.counts()) == set(numbered(5000))
+    slow.send_signal(signal.SIGTERM)
+    assert slow.wait(60) == 0
+
+
+def test_a_service_goes_on_when_redis_comes_back(broker, service, own_redis):
+    send(broker, numbered(500))
+    process = service.start()
+    wait_until(lambda: is_empty(broker), "all messages")
+    broker.server.client.save()
+    own_redis.kill()
+    own_redis.start()
+    send(broker, numbered(500, start=500))
+    wait_until(lambda: is_empty(broker), "all messages once more")
+    assert process.poll() is None
+    assert set(service.counts()) == set(numbered(1000))
