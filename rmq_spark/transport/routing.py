@@ -99,6 +99,9 @@ class OneServer:
         """Return the client of the server, and all keys."""
         return [(self._client, list(keys))]
 
+    def refresh(self) -> None:
+        """Do nothing: there is one server."""
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
@@ -134,9 +137,7 @@ class Cluster:
             isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError)
             for reply in replies.values()
         ):
-            # A replica may have taken over. If no cluster node answers now, the next attempt asks.
-            with contextlib.suppress(redis_errors.RedisError, redis_errors.RedisClusterException):
-                self._client.nodes_manager.initialize()
+            self.refresh()  # a replica may have taken over
         return [replies[at] for at in range(len(commands))]
 
     def clients_of(self, keys: Sequence[str]) -> list[tuple[Any, list[str]]]:
@@ -147,6 +148,11 @@ class Cluster:
             client = self._client.get_redis_connection(node)
             by_node.setdefault(node.name, (client, []))[1].append(key)
         return list(by_node.values())
+
+    def refresh(self) -> None:
+        """Ask which node has which keys. If no node answers now, the next attempt asks."""
+        with contextlib.suppress(redis_errors.RedisError, redis_errors.RedisClusterException):
+            self._client.nodes_manager.initialize()
 
     def close(self) -> None:
         """Close the connections."""

@@ -97,6 +97,10 @@ class Server:
         """Group keys by the node that has them. Returns redis-py's client of each node."""
         return self._nodes.clients_of(keys)
 
+    def refresh_nodes(self) -> None:
+        """Ask a cluster again which node has which keys, if it can be reached now."""
+        self._nodes.refresh()
+
     def warn_if_not_on_disk(self) -> None:
         """Log a warning, once a process, if the server does not store its data on disk."""
         if self.address in _warned or self._options.cluster:

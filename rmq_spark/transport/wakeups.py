@@ -9,6 +9,7 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
+from rmq_spark.protocol.chunks import chunks
 from rmq_spark.transport.failures import PERMIT, root_of
 from rmq_spark.transport.server import FIRST_WITH_SHARDED_CHANNELS, Server
 
@@ -111,11 +112,15 @@ class Wakeups:
                     _log.info("rmq: waiting for wake-ups again: %s", type(root_of(error)).__name__)
             self._lose(stores)
             time.sleep(_RECONNECT_S)
+            self._server.refresh_nodes()
 
     def _listen(self, client: Any, stores: Sequence[str]) -> None:
         """Receive wake-ups until they are no longer needed. Raises the error of a connection."""
         with contextlib.closing(client.pubsub()) as pubsub:
-            (pubsub.ssubscribe if self._sharded else pubsub.subscribe)(*stores)
+            subscribe = pubsub.ssubscribe if self._sharded else pubsub.subscribe
+            # In a cluster, one command takes only sharded channels of one hash slot.
+            for part in chunks(stores, 1 if self._server.is_cluster else len(stores)):
+                subscribe(*part)
             confirmed: set[str] = set()
             heard = time.monotonic()
             while self._is_needed:

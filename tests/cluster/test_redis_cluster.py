@@ -11,6 +11,7 @@ import redis
 from redis.crc import key_slot
 
 import rmq_spark
+from rmq_spark.client.receiving import waiting
 from rmq_spark.errors import (
     InvalidOption,
     NotReplicated,
@@ -85,6 +86,52 @@ def test_every_type_is_sent_claimed_and_committed_on_all_nodes(
     assert [claim.contents for claim in claims] == [claim.contents for claim in again]
     assert queue.ask(claiming.commit, queue.slots, "c", run, 1).committed == 1000
     assert queue.figures().counters["committed"] == 1000
+
+
+def test_who_waits_is_woken_by_all_nodes(cluster_broker, monkeypatch):
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 3600.0)
+    cluster_broker.create("T", "FixedTime", SLOTS)
+    queue = cluster_broker.queue("T")
+    got = []
+    with cluster_broker.consumer("T", "a") as consumer:
+        assert len(consumer.poll(wait="10ms")) == 0
+        wait_until(lambda: consumer._waiter._wakeups.hears_all, "wake-ups of all nodes")
+        for content in numbered(100):
+            queue.send([content], fixed_time=1)
+            batch = consumer.poll(wait="1h")
+            got += [message.content for message in batch]
+            batch.commit()
+    assert got == numbered(100)
+
+
+def test_who_waits_is_woken_by_the_node_to_which_a_slot_has_moved(own_cluster, monkeypatch):
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 3600.0)
+    with rmq_spark.connect(own_cluster.url, cluster="true") as broker:
+        broker.create("T", "FixedTime", 1)
+        queue = broker.queue("T")
+        hash_slot = key_slot(queue.keys.store(0).encode())
+        source = moving.owner_of(own_cluster, hash_slot)
+        target = next(node for node in own_cluster.masters() if node is not source)
+        with broker.consumer("T", "a") as consumer:
+            assert len(consumer.poll(wait="10ms")) == 0
+            wakeups = consumer._waiter._wakeups
+            wait_until(lambda: wakeups.hears_all, "wake-ups")
+            moving.begin(own_cluster, hash_slot, source, target)
+            moving.move_keys(own_cluster, hash_slot, source, target)
+            moving.finish(own_cluster, hash_slot, source, target)
+            wait_until(lambda: not wakeups.hears_all, "the move is noticed")
+            wait_until(lambda: wakeups.hears_all, "wake-ups of the other node")
+            consumer.poll(wait="10ms")
+            queue.send([b"m"], fixed_time=1)
+            assert [message.content for message in consumer.poll(wait="1h")] == [b"m"]
+
+
+def test_who_waits_looks_into_some_slots_of_all_nodes(cluster_broker):
+    cluster_broker.create("T", "FixedTime", SLOTS)
+    queue = cluster_broker.queue("T")
+    queue.ask(sending.send, {5: [1000, b"m"]})
+    found = queue.ask(reading.stirred, range(3, 20), one_node=False)
+    assert {slot for slot, stir in found.items() if stir is reading.Stir.DUE} == {5}
 
 
 def test_what_people_call_works_on_all_nodes(cluster_broker):
