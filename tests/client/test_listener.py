@@ -131,6 +131,26 @@ def test_two_listeners_share_the_messages(broker, topic, seen, caplog):
     assert "lost a claim" not in logged(caplog)
 
 
+def test_a_message_that_another_works_on_is_asked_for_now_and_then(broker, topic, seen):
+    """It was sent again, and nobody can take the copy before the first one is done."""
+    send(topic, [b"m"])
+    with broker.consumer("T", "other", visibility_timeout="1h") as other:
+        batch = other.poll()
+        send(topic, [b"m"])
+        with broker.listen("T", "a", remember(seen)) as listener:
+            wait_until(lambda: listener._has_run, "it runs")
+            claims = lambda: next(listener._numbers)  # noqa: E731
+            first = claims()
+            wait_until(lambda: claims() > first + 5, "a few claims")
+            began, before = time.monotonic(), claims()
+            time.sleep(1)
+            tried, took = claims() - before - 2, time.monotonic() - began
+            assert tried <= took / listener_module._NOTHING_TAKEN_S + 2
+            assert seen == []
+            batch.commit()
+            wait_until(lambda: seen == [b"m"], "the copy")
+
+
 def test_a_keyed_topic_and_its_groups(broker, seen):
     broker.create("K", "FixedTime", 2, keyed=True, groups=["audit"])
     with broker.listen("K", "a", seen.append, group="audit"):

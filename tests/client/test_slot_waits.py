@@ -80,6 +80,21 @@ def test_a_slot_that_others_hold_is_looked_into_again(waits, clock):
     assert waits.expects_nothing(1)
 
 
+def test_a_slot_in_work_is_not_ripe_until_it_ends(waits, clock):
+    waits.ripen([0, 1])
+    waits.begin(0)
+    waits.begin(1)
+    waits.wake(0, clock.now)
+    waits.ripen([0])
+    assert waits.ripe() == []
+    assert not waits.expects_nothing(0)
+    waits.end(0)
+    waits.end(1, after_s=0.5)
+    assert waits.ripe() == [0]
+    clock.now += 0.5
+    assert waits.ripe() == [0, 1]
+
+
 def test_what_is_expected(waits, clock):
     assert waits.expects_nothing(0)
     assert not waits.knows_when(0)

@@ -32,6 +32,9 @@ MESSAGES_A_CLAIM = 256
 DEFAULT_GRACE = "30s"
 # How often the topic's definition is read again, and hanging functions are looked for.
 _LOOK_EVERY_S = 1.0
+# How long a slot rests if nothing could be taken of what is due: others were faster, or they work on
+# equal messages, which nobody else can take until they are done.
+_NOTHING_TAKEN_S = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -97,7 +100,7 @@ class Listener:
         self._refreshed_s = 0.0
         self._free = threading.Semaphore(workers)
         self._claims: queues.SimpleQueue[SlotDue | None] = queues.SimpleQueue()
-        self._finished: queues.SimpleQueue[int] = queues.SimpleQueue()
+        self._finished: queues.SimpleQueue[tuple[int, float]] = queues.SimpleQueue()
         self._works: dict[int, SlotWork] = {}
 
     def __repr__(self) -> str:
@@ -174,7 +177,7 @@ class Listener:
     def _hand_out(self) -> int:
         """Hand ripe slots with due messages to free workers, of which one is ours already."""
         while not self._finished.empty():
-            self._waiter.end(self._finished.get())
+            self._waiter.end(*self._finished.get())
         now = time.monotonic()
         if now >= self._refreshed_s + _LOOK_EVERY_S:
             self._queue, self._refreshed_s = self._open_queue(), now
@@ -278,7 +281,7 @@ class Listener:
             work = SlotWork(claim, list(claim.messages(self._queue.definition)))
         except RmqError as error:
             self._note(error)
-            self._release(slot.slot)
+            self._release(slot.slot, _LOOK_EVERY_S)
             return True
         self._works[slot.slot] = work
         return self._do(work, me, caller)
@@ -294,7 +297,7 @@ class Listener:
         except RmqError as error:
             self._note(error)
         del self._works[work.slot]
-        self._release(work.slot)
+        self._release(work.slot, 0.0 if len(work) else _NOTHING_TAKEN_S)
         return True
 
     def _call_each(self, work: SlotWork, me: object, caller: Caller) -> None:
@@ -346,9 +349,9 @@ class Listener:
         else:
             self._fail(error)
 
-    def _release(self, slot: int) -> None:
-        """Let a slot and its worker be handed out again."""
-        self._finished.put(slot)
+    def _release(self, slot: int, after_s: float) -> None:
+        """Let a worker be handed out again, and its slot, at once or after a time."""
+        self._finished.put((slot, after_s))
         self._free.release()
         self._waiter.poke()
 

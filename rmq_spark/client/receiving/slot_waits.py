@@ -57,10 +57,13 @@ class SlotWaits:
         self._ripe.discard(slot)
         self._times.pop(slot, None)
 
-    def end(self, slot: int) -> None:
-        """Note that a slot is no longer in work. It is ripe."""
+    def end(self, slot: int, after_s: float = 0.0) -> None:
+        """Note that a slot is no longer in work. It is ripe, now or after a time."""
         self._begun.discard(slot)
-        self.ripen([slot])
+        if after_s:
+            self._set_time(slot, self._clock() + after_s)
+        else:
+            self.ripen([slot])
 
     def wake(self, slot: int, at_s: float) -> None:
         """Note that a message of a slot falls due at a time."""

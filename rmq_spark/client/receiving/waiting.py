@@ -69,9 +69,9 @@ class Waiter:
         """Note that a slot is in work, so that it is not ripe until that ends."""
         self._slots.begin(slot)
 
-    def end(self, slot: int) -> None:
-        """Note that a slot is no longer in work."""
-        self._slots.end(slot)
+    def end(self, slot: int, after_s: float = 0.0) -> None:
+        """Note that a slot is no longer in work. It is ripe, now or after a time."""
+        self._slots.end(slot, after_s)
 
     def poke(self) -> None:
         """End a wait. Any thread can call it."""
