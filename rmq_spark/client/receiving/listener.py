@@ -32,8 +32,7 @@ MESSAGES_A_CLAIM = 256
 DEFAULT_GRACE = "30s"
 # How often the topic's definition is read again, and hanging functions are looked for.
 _LOOK_EVERY_S = 1.0
-# How long a slot rests if nothing could be taken of what is due: others were faster, or they work on
-# equal messages, which nobody else can take until they are done.
+# How long a slot rests if nothing of what is due could be taken: others work on equal messages.
 _NOTHING_TAKEN_S = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -194,8 +193,6 @@ class Listener:
     def _look(self) -> list[SlotDue]:
         """Return the ripe slots with due messages, after expired claims were given back."""
         ripe = self._waiter.ripe()
-        if not ripe:
-            return []
         due = self._queue.ask(reading.due, ripe, self.name)
         if self._queue.ask(returning.give_back_expired, due, self.name):
             due = self._queue.ask(reading.due, ripe, self.name)
