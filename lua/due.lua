@@ -37,10 +37,8 @@ local next_ms = nil
 local first = not descending and redis.call('ZRANGE', store, 0, 0, 'WITHSCORES') or {}
 if first[2] and tonumber(first[2]) > now then next_ms = tonumber(first[2]) end
 local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
-if waiting[2] then
-  local second = math.floor(waiting[2] / 1000) * 1000
-  next_ms = math.min(next_ms or second, second)
-end
+local second = waiting[2] and math.floor(waiting[2] / 1000) * 1000
+if second and second > now then next_ms = math.min(next_ms or second, second) end
 local held = paused or epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
 local expired, live = {}, {}
 for _, record in ipairs(records) do
@@ -53,5 +51,5 @@ for _, record in ipairs(records) do
     expired[#expired + 1] = record.name
   end
 end
-next_ms = next_ms and math.max(0, next_ms - now) or ''
+next_ms = next_ms and next_ms - now or ''
 return {held and 0 or count, held and count or 0, next_ms, expired, live}

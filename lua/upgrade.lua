@@ -12,6 +12,7 @@ local MESSAGES_AT_MOST, MOST_RETRIES, RANKS = 2048, 16, 2048
 
 --- include counters
 --- include types
+--- include wake
 --- include zadd
 
 local wrong = wrong_type(store, 'zset', claims, 'hash', stats, 'hash', prepare, 'zset', first, 'hash')
@@ -46,6 +47,7 @@ for i = 1, #items, 2 do
 end
 count(stats, 'merged', n - zadd(store, 'NX', scored))
 count(stats, 'rolledBack', n)
+wake(store, 0)
 if redis.call('EXISTS', prepare) == 1 then return {n, 1} end
 for _, name in ipairs(old) do redis.call('HDEL', claims, name) end
 redis.call('UNLINK', first)

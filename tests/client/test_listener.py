@@ -10,6 +10,7 @@ import pytest
 
 from rmq_spark.client import Message
 from rmq_spark.client.receiving import listener as listener_module
+from rmq_spark.client.receiving import slot_claims
 from rmq_spark.client.receiving.slot_work import SlotWork
 from rmq_spark.errors import ConsumerMisused, ExclusiveSlot, InvalidOption, Superseded, UnknownTopic
 from rmq_spark.protocol.claims import Claim
@@ -59,7 +60,7 @@ def test_every_message_is_given_to_the_function_once(broker, topic, seen):
 
 
 def test_messages_of_one_slot_come_one_after_another_in_order(broker, topic, monkeypatch):
-    monkeypatch.setattr(listener_module, "MESSAGES_A_CLAIM", 3)
+    monkeypatch.setattr(slot_claims, "MESSAGES_A_CLAIM", 3)
     at_work, overlaps, order = set(), [], {}
 
     def function(message):
@@ -139,7 +140,7 @@ def test_a_message_that_another_works_on_is_asked_for_now_and_then(broker, topic
         send(topic, [b"m"])
         with broker.listen("T", "a", remember(seen)) as listener:
             wait_until(lambda: listener._has_run, "it runs")
-            claims = lambda: next(listener._numbers)  # noqa: E731
+            claims = lambda: next(listener._slot_claims._numbers)  # noqa: E731
             first = claims()
             wait_until(lambda: claims() > first + 5, "a few claims")
             began, before = time.monotonic(), claims()

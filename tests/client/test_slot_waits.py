@@ -97,12 +97,13 @@ def test_a_slot_in_work_is_not_ripe_until_it_ends(waits, clock):
 
 def test_what_is_expected(waits, clock):
     assert waits.expects_nothing(0)
-    assert not waits.knows_when(0)
+    assert not waits.is_ripe_soon(0)
     waits.wake(0, clock.now + NEAR_S + 1)
     assert waits.expects_nothing(0)
-    assert waits.knows_when(0)
+    assert not waits.is_ripe_soon(0)
     clock.now += 1
     assert not waits.expects_nothing(0)
+    assert waits.is_ripe_soon(0)
     waits.ripen([1])
     assert not waits.expects_nothing(1)
-    assert waits.knows_when(1)
+    assert waits.is_ripe_soon(1)

@@ -151,9 +151,11 @@ class Consumer:
         return self._poll_and_wait(limit, wait_s) if wait_s else self._poll(limit, None)
 
     def _poll_and_wait(self, limit: int, wait_s: float) -> Batch:
-        waiter, fruitless = self._open_waiter(), 0
+        fruitless = 0
         ends_s = time.monotonic() + wait_s
         while True:
+            waiter = self._open_waiter()
+            waiter.look_if_time(self.queue)
             ripe = waiter.ripe()
             batch = self._poll(limit, ripe)
             now = time.monotonic()
@@ -168,6 +170,9 @@ class Consumer:
     def _open_waiter(self) -> Waiter:
         with self._lock:
             self._check_may_poll()
+            if self._waiter is not None and self._waiter.slots != self.queue.slots:
+                self._waiter.close()  # the topic was created again
+                self._waiter = None
             if self._waiter is None:
                 self._waiter = Waiter(self.queue)
                 weakref.finalize(self, self._waiter.close)

@@ -1,40 +1,42 @@
 """The listener for plain Python: calls a function for every message, in threads."""
 
-import itertools
 import logging
 import queue as queues
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from bisect import bisect_right
+from collections.abc import Callable
 from typing import Any
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.sessions import Session, open_session
+from rmq_spark.client.receiving.sessions import open_session
+from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.slot_work import Caller, SlotWork, check_function
+from rmq_spark.client.receiving.stop_signals import stopped_by_signals
 from rmq_spark.client.receiving.waiting import Waiter
-from rmq_spark.errors import ConsumerMisused, InvalidOption, RmqError, ServerUnavailable
-from rmq_spark.protocol import claiming, reading, returning
-from rmq_spark.protocol.claims import ClaimRequest, Delivered, Rollback, SlotDue
-from rmq_spark.protocol.names import claim_name
+from rmq_spark.errors import (
+    ConsumerMisused,
+    InvalidOption,
+    RmqError,
+    ServerUnavailable,
+    UnknownTopic,
+)
+from rmq_spark.protocol import reading, returning
+from rmq_spark.protocol.claims import Delivered, SlotDue
 from rmq_spark.topics.definition import refuse_exclusive
 from rmq_spark.topics.durations import Duration, duration_text, parse_wait_ms
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_WORKERS = 8
-# The messages of a claim are worked on one after another. If the process is killed, each of them
-# loses a retry, also those that were not begun; so a claim is small.
-MESSAGES_A_CLAIM = 256
 # How long a stop waits for messages in work.
 DEFAULT_GRACE = "30s"
 # How often the topic's definition is read again, and hanging functions are looked for.
 _LOOK_EVERY_S = 1.0
 # How long a slot rests if nothing of what is due could be taken: others work on equal messages.
 _NOTHING_TAKEN_S = 0.1
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# The fewest slots to ask at once what is due, if so many may have messages.
+_SLOTS_A_LOOK = 64
 
 
 class Listener:
@@ -93,10 +95,10 @@ class Listener:
         self._error: RmqError | None = None
         self._has_run = False
         # Set by run:
-        self._session: Session
+        self._slot_claims: SlotClaims
         self._waiter: Waiter
-        self._numbers: Iterator[int]
         self._refreshed_s = 0.0
+        self._last_slot = -1  # the one that was handed out last
         self._free = threading.Semaphore(workers)
         self._claims: queues.SimpleQueue[SlotDue | None] = queues.SimpleQueue()
         self._finished: queues.SimpleQueue[tuple[int, float]] = queues.SimpleQueue()
@@ -138,14 +140,14 @@ class Listener:
         """
         if self._has_run:
             raise ConsumerMisused("This listener has run. Make another one with broker.listen.")
-        self._session = open_session(self._queue, self.name)
-        self._numbers = itertools.count(self._session.last_seq + 1)
+        session = open_session(self._queue, self.name)
+        self._slot_claims = SlotClaims(self._queue, session, self._lease_ms, self._delay_ms)
         self._waiter = Waiter(self._queue)
         self._has_run = True
         for _ in range(self._workers):
             self._start(self._work)
         self._start(self._keep)
-        with self._signals():
+        with stopped_by_signals(self.stop):
             try:
                 self._dispatch()
             finally:
@@ -179,23 +181,38 @@ class Listener:
             self._waiter.end(*self._finished.get())
         now = time.monotonic()
         if now >= self._refreshed_s + _LOOK_EVERY_S:
-            self._queue, self._refreshed_s = self._open_queue(), now
-            refuse_exclusive(self._queue.definition)
+            self._refresh(now)
+        self._waiter.look_if_time(self._queue)
         handed = 0
         for slot in self._look():
             if handed and not self._free.acquire(blocking=False):
                 break
             self._waiter.begin(slot.slot)
+            self._last_slot = slot.slot
             self._claims.put(slot)
             handed += 1
         return handed
 
+    def _refresh(self, now: float) -> None:
+        """Read the topic's definition again. Raises UnknownTopic for a topic with other slots."""
+        slots = self._queue.slots
+        self._queue, self._refreshed_s = self._open_queue(), now
+        refuse_exclusive(self._queue.definition)
+        self._slot_claims.queue = self._queue
+        if self._queue.slots != slots:
+            raise UnknownTopic(
+                f"The topic {self._queue.definition.name} was deleted and created again with "
+                "another number of slots. Start the listener again."
+            )
+
     def _look(self) -> list[SlotDue]:
         """Return the ripe slots with due messages, after expired claims were given back."""
         ripe = self._waiter.ripe()
-        due = self._queue.ask(reading.due, ripe, self.name)
+        behind = bisect_right(ripe, self._last_slot)  # so that no slot starves the others
+        asked = [*ripe[behind:], *ripe[:behind]][: max(self._workers, _SLOTS_A_LOOK)]
+        due = self._queue.ask(reading.due, asked, self.name)
         if self._queue.ask(returning.give_back_expired, due, self.name):
-            due = self._queue.ask(reading.due, ripe, self.name)
+            due = self._queue.ask(reading.due, asked, self.name)
         self._waiter.looked(due)
         return [slot for slot in due if slot.due]
 
@@ -217,28 +234,10 @@ class Listener:
                 "come again",
                 *(self.name, self._workers - ended),
             )
-        name, run = self._session.name, self._session.run
         try:
-            self._queue.ask(returning.give_back, self._queue.slots, name, run, next(self._numbers))
+            self._slot_claims.give_back()
         except RmqError as error:
-            _log.warning("rmq: what %s had taken stays taken for its lease: %s", name, error)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT stop the listener, if this is the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.stop()
-
-        before = {number: signal.signal(number, stop) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            _log.warning("rmq: what %s had taken stays taken for its lease: %s", self.name, error)
 
     def _run_quietly(self) -> None:
         try:
@@ -270,12 +269,7 @@ class Listener:
     def _take(self, slot: SlotDue, me: object, caller: Caller) -> bool:
         """Claim messages of a slot and work on them. Returns False for a thread given up."""
         try:
-            terms = claiming.Claiming(
-                self.name, self._session.run, next(self._numbers), self._lease_ms
-            )
-            request = ClaimRequest(slot.slot, 0, MESSAGES_A_CLAIM, others=slot.live)
-            (claim,) = self._queue.ask(claiming.claim, [request], terms)
-            work = SlotWork(claim, list(claim.messages(self._queue.definition)))
+            work = self._slot_claims.take(slot)
         except RmqError as error:
             self._note(error)
             self._release(slot.slot, _LOOK_EVERY_S)
@@ -290,11 +284,13 @@ class Listener:
             self._call_each(work, me, caller)
             if not work.is_owned_by(me):
                 return False
-            self._commit(work)
+            self._slot_claims.commit(work)
         except RmqError as error:
             self._note(error)
+            self._drop(work)
+            return True
         del self._works[work.slot]
-        self._release(work.slot, 0.0 if len(work) else _NOTHING_TAKEN_S)
+        self._release(work.slot, 0.0 if work.took_any else _NOTHING_TAKEN_S)
         return True
 
     def _call_each(self, work: SlotWork, me: object, caller: Caller) -> None:
@@ -308,36 +304,12 @@ class Listener:
                 self._roll_back(work, message, reason)
 
     def _roll_back(self, work: SlotWork, message: Delivered, reason: str) -> None:
-        wanted = Rollback(work.slot, work.claim_id, [message.name], self._delay_ms, [reason])
-        result = self._queue.ask(returning.rollbacks, [wanted])
+        result = self._slot_claims.roll_back(work, message, reason)
         self._count(failed=1, left_alone=result.left_alone)
         _log.warning(
             "rmq: a message of topic %s, slot %d was rolled back: %s",
             *(message.topic, message.slot, reason),
         )
-
-    def _commit(self, work: SlotWork) -> None:
-        """Give back the messages that were not begun, and commit the others."""
-        rest = [message.name for message in work.rest()]
-        if rest:
-            wanted = Rollback(work.slot, work.claim_id, rest, unread=True)
-            self._queue.ask(returning.rollbacks, [wanted])
-        name = claim_name(self.name, work.seq, 0)
-        result = self._queue.ask(
-            claiming.commit,
-            [work.slot],
-            self.name,
-            self._session.run,
-            work.seq,
-            since=work.seq - 1,
-            expected={work.slot: [name]},
-        )
-        if work.slot not in result.held | result.again:
-            _log.warning(
-                "rmq: listener %s lost a claim of slot %d before its commit: its messages come "
-                "again. Redis was away for longer than visibility_timeout (%s)",
-                *(self.name, work.slot, duration_text(self._lease_ms)),
-            )
 
     def _note(self, error: RmqError) -> None:
         """Note an error of a worker: one that passes, or one that ends the listener."""
@@ -370,14 +342,7 @@ class Listener:
                 self._give_up_hanging()
                 if time.monotonic() - renewed_s >= renew_every_s and self._works:
                     renewed_s = time.monotonic()
-                    self._queue.ask(
-                        claiming.renew,
-                        list(self._works),
-                        self.name,
-                        self._session.run,
-                        self._lease_ms,
-                        since=self._session.last_seq,
-                    )
+                    self._slot_claims.renew(list(self._works.values()))
             except RmqError as error:
                 self._note(error)
 
@@ -394,6 +359,14 @@ class Listener:
         """Take the place of a worker that hangs in a message."""
         try:
             self._roll_back(work, message, reason)
-        except RmqError as error:
+        except RmqError as error:  # a commit would lose the message
             self._note(error)
-        self._work(work)
+            self._drop(work)
+            self._work()
+        else:
+            self._work(work)
+
+    def _drop(self, work: SlotWork) -> None:
+        """Leave a claim alone: its messages come again when its lease ends."""
+        del self._works[work.slot]
+        self._release(work.slot, _LOOK_EVERY_S)

@@ -85,14 +85,14 @@ class SlotWaits:
                 self._held.add(slot.slot)
                 self.wake(slot.slot, now + HELD_AGAIN_S)
 
-    def knows_when(self, slot: int) -> bool:
-        """Return whether a slot is ripe or it is known when it will be."""
-        return slot in self._ripe | self._begun or slot in self._times
+    def is_ripe_soon(self, slot: int) -> bool:
+        """Return whether a slot is in work, or is ripe now or about now."""
+        is_near = self._times.get(slot, float("inf")) <= self._clock() + NEAR_S
+        return slot in self._ripe | self._begun or is_near
 
     def expects_nothing(self, slot: int) -> bool:
         """Return whether nothing was to fall due in a slot about now."""
-        is_near = self._times.get(slot, float("inf")) <= self._clock() + NEAR_S
-        return slot not in self._ripe | self._held | self._begun and not is_near
+        return slot not in self._held and not self.is_ripe_soon(slot)
 
     def _set_time(self, slot: int, at_s: float) -> None:
         self._times[slot] = at_s

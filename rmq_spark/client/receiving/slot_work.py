@@ -71,7 +71,8 @@ class SlotWork:
         self.slot = claim.slot
         self.seq = claim.seq
         self.claim_id = claim.claim_id
-        self.left_alone = 0
+        # Whether the claim has taken anything out of the store, be it expired.
+        self.took_any = bool(messages or claim.expired)
         self._messages = messages
         self._lock = threading.Lock()
         self._owner: object = None

@@ -35,6 +35,7 @@ class Waiter:
     """
 
     def __init__(self, queue: Queue) -> None:
+        self.slots = queue.slots
         self._slot_of = {queue.keys.store(slot): slot for slot in queue.slots}
         self._wakeups = Wakeups(queue.server, self._slot_of)
         self._slots = SlotWaits(queue.slots)
@@ -42,7 +43,7 @@ class Waiter:
         self._look_again_s = time.monotonic() + LOOK_EVERY_S
         # Slots with due messages of which no wake-up has told, unless it is still on its way.
         self._suspects: set[int] = set()
-        self._misses = False
+        self._misses = self._has_warned = False
         self._woken: set[int] = set()  # slots in which a message is due by a wake-up
         self._closed = False
 
@@ -87,16 +88,28 @@ class Waiter:
             now = time.monotonic()
             if now >= until_s:
                 return
-            if now >= self._look_again_s:
-                self._look(queue)
-                self._look_again_s = time.monotonic() + LOOK_EVERY_S
+            if self.look_if_time(queue):
                 continue
             times = [until_s, self._look_again_s, self._slots.next_s() or until_s]
             if self._wakeups.wait(min(times) - now):
                 return
 
+    def look_if_time(self, queue: Queue) -> bool:
+        """Look into some slots, once a second, for what wake-ups have missed.
+
+        Call it also while there is work: it might never end. Returns whether it was time.
+        """
+        if time.monotonic() < self._look_again_s:
+            return False
+        self._hear()
+        self._look(queue)
+        self._look_again_s = time.monotonic() + LOOK_EVERY_S
+        return True
+
     def _hear(self) -> None:
         woken, fresh = self._wakeups.take()
+        if woken:
+            self._misses = False
         self._slots.ripen(self._slot_of[store] for store in fresh)
         for store, at_s in woken.items():
             self._suspects.discard(self._slot_of[store])
@@ -106,8 +119,11 @@ class Waiter:
 
     def _look(self, queue: Queue) -> None:
         """Look into the next slots; without wake-ups to rely on, let all of them be ripe."""
-        if self._suspects and not self._misses:
+        if self._suspects:
             self._misses = True
+        self._suspects.clear()
+        if self._misses and not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "rmq: a sender to topic %s does not wake readers, so messages may be found a "
                 "second late. It is an earlier version, or its Redis user may not publish "
@@ -125,6 +141,6 @@ class Waiter:
             if stir is reading.Stir.DUE and self._slots.expects_nothing(slot):
                 self._suspects.add(slot)
             if stir is reading.Stir.DUE or (
-                stir is reading.Stir.LATER and not self._slots.knows_when(slot)
+                stir is reading.Stir.LATER and not self._slots.is_ripe_soon(slot)
             ):
                 self._slots.ripen([slot])

@@ -1,0 +1,83 @@
+"""The claims of a listener in Redis: one at a time in each slot, each committed by itself."""
+
+import itertools
+import logging
+from collections.abc import Iterable
+
+from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.sessions import Session
+from rmq_spark.client.receiving.slot_work import SlotWork
+from rmq_spark.protocol import claiming, returning
+from rmq_spark.protocol.claims import ClaimRequest, Delivered, Rollback, RollbackResult, SlotDue
+from rmq_spark.protocol.names import claim_name
+from rmq_spark.topics.durations import duration_text
+
+_log = logging.getLogger(__name__)
+
+# The messages of a claim are worked on one after another. If the process is killed, each of them
+# loses a retry, also those that were not begun; so a claim is small.
+MESSAGES_A_CLAIM = 256
+
+
+class SlotClaims:
+    """Makes claims, returns single messages of them, and commits them. All raise an RmqError.
+
+    queue: as last read. delay_ms: the wait before the retry of a message; None for the topic's
+    backoff.
+    """
+
+    def __init__(self, queue: Queue, session: Session, lease_ms: int, delay_ms: int | None) -> None:
+        self.queue = queue
+        self._session = session
+        self._lease_ms, self._delay_ms = lease_ms, delay_ms
+        self._numbers = itertools.count(session.last_seq + 1)
+
+    def take(self, slot: SlotDue) -> SlotWork:
+        """Claim due messages of a slot."""
+        queue, session = self.queue, self._session
+        number = next(self._numbers)
+        terms = claiming.Claiming(session.name, session.run, number, self._lease_ms)
+        request = ClaimRequest(slot.slot, 0, MESSAGES_A_CLAIM, others=slot.live)
+        (claim,) = queue.ask(claiming.claim, [request], terms)
+        return SlotWork(claim, list(claim.messages(queue.definition)))
+
+    def roll_back(self, work: SlotWork, message: Delivered, reason: str) -> RollbackResult:
+        """Roll back one message."""
+        wanted = Rollback(work.slot, work.claim_id, [message.name], self._delay_ms, [reason])
+        return self.queue.ask(returning.rollbacks, [wanted])
+
+    def commit(self, work: SlotWork) -> None:
+        """Give back the messages that were not begun, at no cost, and commit the others."""
+        rest = [message.name for message in work.rest()]
+        if rest:
+            wanted = Rollback(work.slot, work.claim_id, rest, unread=True)
+            self.queue.ask(returning.rollbacks, [wanted])
+        session = self._session
+        result = self.queue.ask(
+            claiming.commit,
+            [work.slot],
+            session.name,
+            session.run,
+            work.seq,
+            since=work.seq - 1,
+            expected={work.slot: [claim_name(session.name, work.seq, 0)]},
+        )
+        if len(work) and work.slot not in result.held | result.again:
+            _log.warning(
+                "rmq: listener %s lost a claim of slot %d before its commit: its messages come "
+                "again. Redis was away for longer than visibility_timeout (%s)",
+                *(session.name, work.slot, duration_text(self._lease_ms)),
+            )
+
+    def renew(self, works: Iterable[SlotWork]) -> None:
+        """Renew the leases of these claims, and of no other."""
+        name, run = self._session.name, self._session.run
+        for work in works:
+            since = work.seq - 1
+            self.queue.ask(claiming.renew, [work.slot], name, run, self._lease_ms, since=since)
+
+    def give_back(self) -> None:
+        """Give back all claims that are left, and bar claims that arrive late."""
+        session, last = self._session, next(self._numbers)
+        queue = self.queue
+        queue.ask(returning.give_back, queue.slots, session.name, session.run, last)
