@@ -10,9 +10,17 @@ import pytest
 
 from rmq_spark.client import Message
 from rmq_spark.client.receiving import listener as listener_module
-from rmq_spark.client.receiving import slot_claims
+from rmq_spark.client.receiving import slot_claims, waiting
 from rmq_spark.client.receiving.slot_work import SlotWork
-from rmq_spark.errors import ConsumerMisused, ExclusiveSlot, InvalidOption, Superseded, UnknownTopic
+from rmq_spark.errors import (
+    ConsumerMisused,
+    ExclusiveSlot,
+    InvalidOption,
+    ServerUnavailable,
+    Superseded,
+    UnknownTopic,
+)
+from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import Claim
 
 from ..logs import logged
@@ -388,3 +396,128 @@ def test_who_was_given_up_gets_no_further_message():
     assert work.end("other")
     assert work.begin("other") is None
     assert work.rest() == []
+
+
+# -- what an adversary found
+
+
+def put(topic, slot, *contents, score=1000):
+    """Store messages without a wake-up."""
+    topic.server.client.zadd(topic.keys.store(slot), dict.fromkeys(contents, score))
+
+
+def failing_once(monkeypatch, owner, method):
+    """Let the first call of a method fail, as it does when Redis is away for long."""
+    original, calls = getattr(owner, method), []
+
+    def fail_once(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise ServerUnavailable("away")
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, method, fail_once)
+
+
+def test_a_call_that_is_given_up_while_redis_is_away_loses_no_message(
+    broker, topic, seen, monkeypatch
+):
+    monkeypatch.setattr(listener_module, "_LOOK_EVERY_S", 0.05)
+    failing_once(monkeypatch, slot_claims.SlotClaims, "roll_back")
+    released = threading.Event()
+
+    def function(message):
+        seen.append(message.content)
+        if seen.count(b"hangs") == 1 and message.content == b"hangs":
+            released.wait(60)
+
+    topic.send([b"hangs"], fixed_time=1000, slot_basis=b"one")
+    listener = broker.listen("T", "a", function, timeout="200ms", visibility_timeout="1s")
+    with listener:
+        wait_until(lambda: seen.count(b"hangs") == 2, "it comes again")
+        released.set()
+        wait_until(lambda: is_empty(topic), "the end")
+
+
+def test_a_claim_whose_commit_failed_comes_again_while_its_slot_is_busy(
+    broker, topic, seen, monkeypatch
+):
+    failing_once(monkeypatch, slot_claims.SlotClaims, "commit")
+
+    def function(message):
+        seen.append(message.content)
+        time.sleep(0.02)
+
+    topic.send([b"orphan"], fixed_time=1000, slot_basis=b"one")
+    with broker.listen("T", "a", function, workers=1, visibility_timeout="1s"):
+        wait_until(lambda: b"orphan" in seen, "its first delivery")
+
+        def busy():
+            topic.send([b"m%d" % len(seen)], fixed_time=1000, slot_basis=b"one")
+            return seen.count(b"orphan") == 2
+
+        wait_until(busy, "its second delivery")
+
+
+def test_a_slot_with_many_messages_does_not_starve_the_others(broker, topic, seen, monkeypatch):
+    monkeypatch.setattr(slot_claims, "MESSAGES_A_CLAIM", 10)
+    put(topic, 0, *numbered(500))
+    put(topic, 3, b"rare")
+    with broker.listen("T", "a", remember(seen), workers=1):
+        wait_until(lambda: len(seen) == 501, "all messages")
+    assert seen.index(b"rare") <= 20
+
+
+def test_a_message_without_a_wake_up_is_found_while_another_slot_is_busy(
+    broker, topic, seen, monkeypatch
+):
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.2)
+    with broker.listen("T", "a", remember(seen), workers=1) as listener:
+        put(topic, 0, b"first")
+        wait_until(lambda: b"first" in seen, "it listens")
+        wait_until(lambda: listener._waiter._wakeups.hears_all, "wake-ups")
+        put(topic, 2, b"silent")
+
+        def busy():
+            topic.send([b"m%d" % len(seen)], fixed_time=1000, slot_basis=b"m00000")
+            return b"silent" in seen
+
+        wait_until(busy, "the silent message")
+
+
+def test_a_paused_topic_with_a_retry_whose_wait_is_over_is_not_asked_without_a_pause(broker, topic):
+    topic.server.client.zadd(topic.keys.retry(0), {b"m": 5_003})
+    broker.alter("T", paused=True)
+    (due, *_) = topic.ask(reading.due, [0], "a")
+    assert (due.due, due.held, due.next_ms) == (0, 1, None)
+
+
+def test_a_topic_that_is_created_again_with_other_slots_ends_it(broker, topic, seen):
+    listener = broker.listen("T", "a", remember(seen))
+
+    def create_again():
+        wait_until(lambda: listener._has_run, "it runs")
+        broker.delete("T")
+        broker.create("T", "FixedTime", 2 * SLOTS)
+
+    creating = threading.Thread(target=create_again)
+    creating.start()
+    with pytest.raises(UnknownTopic):
+        listener.run()
+    creating.join()
+
+
+def test_a_pause_between_look_and_claim_is_no_lost_claim(broker, topic, seen, monkeypatch, caplog):
+    take = slot_claims.SlotClaims.take
+
+    def paused_first(self, slot):
+        broker.alter("T", paused=True)
+        return take(self, slot)
+
+    monkeypatch.setattr(slot_claims.SlotClaims, "take", paused_first)
+    send(topic, [b"m"])
+    with broker.listen("T", "a", remember(seen)) as listener:
+        wait_until(lambda: broker.definition("T").paused, "the pause")
+        wait_until(lambda: listener._has_run and not listener._works, "the end of the claim")
+    assert "lost a claim" not in logged(caplog)
+    assert topic.figures().store.count == 1

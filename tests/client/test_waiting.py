@@ -238,3 +238,53 @@ def test_a_look_costs_few_commands(own_redis, slots):
         waiter._look(queue)
         assert count() - before <= 45
         waiter.close()
+
+
+def test_a_message_without_a_wake_up_is_found_while_another_slot_is_busy(
+    broker, topic, monkeypatch
+):
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.2)
+    client, seen = topic.server.client, []
+    with broker.consumer("T", "a") as reader:
+        assert len(reader.poll(wait="100ms")) == 0
+        client.zadd(topic.keys.store(1), {b"silent": 1000})
+
+        def busy():
+            client.zadd(topic.keys.store(0), {b"m%d" % len(seen): 1000})
+            reader._waiter._slots.ripen([0])
+            batch = reader.poll(wait="1h")
+            seen.extend(message.content for message in batch)
+            batch.commit()
+            return b"silent" in seen
+
+        wait_until(busy, "the silent message")
+
+
+def test_a_topic_that_is_created_again_with_more_slots_is_read_whole(broker, topic, monkeypatch):
+    monkeypatch.setattr(consumer, "REFRESH_S", 0.05)
+    seen = set()
+    with broker.consumer("T", "a") as reader:
+        assert len(reader.poll(wait="100ms")) == 0
+        broker.delete("T")
+        broker.create("T", "FixedTime", 8)
+        broker.queue("T").send(numbered(100), fixed_time=1000)
+        while len(seen) < 100:
+            batch = reader.poll(wait="60s")
+            assert batch
+            seen.update(message.content for message in batch)
+            batch.commit()
+    assert seen == set(numbered(100))
+
+
+def test_a_lease_that_began_unseen_ends_the_wait_before_a_message_that_is_far_away(
+    broker, topic, monkeypatch
+):
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.2)
+    client = topic.server.client
+    client.zadd(topic.keys.store(0), {b"far": 10**13})
+    reader = Reader(broker)
+    with monkeypatch.context() as blind:
+        blind.setattr(Waiter, "look_if_time", lambda self, queue: False)
+        client.zadd(topic.keys.store(0), {b"m": 1000})
+        assert broker.consumer("T", "other", visibility_timeout="1s").poll()
+    assert reader.result() == [b"m"]
