@@ -114,7 +114,7 @@ def test_the_next_thing_that_time_brings_is_told(slot):
     slot.put_waiting({b"last": FAR_MS + 3})
     assert next_ms(slot) <= wait
     slot.put_waiting({b"waiting": FAR_MS - 2 * LONG_MS + 3})
-    assert LONG_MS < next_ms(slot) < wait
+    assert LONG_MS < next_ms(slot) < wait - LONG_MS // 2
     slot.put_due([b"m"])
     slot.claim("b", lease_ms=LONG_MS)
     assert 0 < next_ms(slot) <= LONG_MS
