@@ -34,15 +34,15 @@ bench: ## measure sending, receiving, latency and more into bench/results; ARGS=
 
 test: ## try everything once on real servers, in 12 minutes on two cores; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 4 -m "not long" $(ARGS)
+	@$(PYTEST) -n 3 -m "not long" $(ARGS)
 
 test-all: ## run every test but four fifths of the mutants, as CI does; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 4 -m "not mutants" $(ARGS)
+	@$(PYTEST) -n 3 -m "not mutants" $(ARGS)
 
 mutants: ## break each line of the scripts in turn; a test must fail; ARGS="-k claim" picks some
 	@.ci/environment
-	@$(PYTEST) -n 4 tests/lua/test_mutants.py $(ARGS)
+	@$(PYTEST) -n 3 tests/lua/test_mutants.py $(ARGS)
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment
