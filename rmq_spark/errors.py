@@ -62,7 +62,7 @@ class InvalidMessage(RmqError, ValueError):
 
 
 class UnusableFunction(RmqError):
-    """An error for a function of each_message that cannot run at all, whatever the message."""
+    """An error for a function of a listener that cannot run at all, whatever the message."""
 
 
 class TopicError(RmqError):

@@ -17,6 +17,7 @@ from rmq_spark.cli.commands import (
 from rmq_spark.cli.commands.doctor import doctor
 from rmq_spark.cli.commands.due_command import due
 from rmq_spark.cli.commands.job_command import job
+from rmq_spark.cli.commands.listen_command import listen
 from rmq_spark.cli.commands.send_commands import cancel, send
 from rmq_spark.cli.commands.top_command import top
 from rmq_spark.cli.session import Session, parse_options
@@ -36,6 +37,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Messages": {
         "send": send,
         "consume": read_commands.consume,
+        "listen": listen,
         "peek": read_commands.peek,
         "dead": read_commands.dead,
         "due": due,
@@ -112,7 +114,11 @@ def _connection(
     key_prefix: Annotated[str, typer.Option(help=option_help(KEY_PREFIX))] = "",
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", "-o", help="Another connection option: redis.name=value."),
+        typer.Option(
+            "--option",
+            "-o",
+            help="Another option of the connection: redis.name=value or zookeeper.name=value.",
+        ),
     ] = None,
     version: Annotated[
         bool,

@@ -12,6 +12,7 @@ import typer
 from rmq_spark.client.broker import Broker
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options.connection_options import CONNECTION, KEY_PREFIX, REDIS
+from rmq_spark.options.ensemble_options import ZOOKEEPER
 from rmq_spark.options.option import Values
 from rmq_spark.transport.connection import connection_of
 from rmq_spark.transport.server import Server
@@ -31,13 +32,16 @@ class Session:
     options: Mapping[str, str] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
 
-    def server(self) -> Server:
-        """Connect to Redis, with retries for PATIENCE_S. Raises ServerError, InvalidOption."""
-        return Server(connection_of(self._values), PATIENCE_S)
+    def server(self, patience_s: float | None = PATIENCE_S) -> Server:
+        """Connect to Redis. Raises ServerError, InvalidOption.
 
-    def broker(self) -> Broker:
-        """Connect to Redis and return a broker. Raises ServerError, InvalidOption."""
-        return Broker(self.server(), key_prefix=self._values[KEY_PREFIX])
+        patience_s: how long to retry a broken connection; None for as long as a program does.
+        """
+        return Server(connection_of(self._values), patience_s)
+
+    def broker(self, patience_s: float | None = PATIENCE_S) -> Broker:
+        """Connect to Redis and return a broker. Arguments and errors as for server."""
+        return Broker(self.server(patience_s), key_prefix=self._values[KEY_PREFIX])
 
     @property
     def address(self) -> str:
@@ -45,16 +49,25 @@ class Session:
         return connection_of(self._values).address
 
     @property
+    def zookeeper(self) -> dict[str, str]:
+        """The options of ZooKeeper, without their prefix."""
+        items = self.options.items()
+        return {
+            name.removeprefix(ZOOKEEPER): text for name, text in items if name.startswith(ZOOKEEPER)
+        }
+
+    @property
     def _values(self) -> Values:
-        return CONNECTION.parse(self.options, lambda name: self.flags.get(name, name))
+        options = {n: text for n, text in self.options.items() if not n.startswith(ZOOKEEPER)}
+        return CONNECTION.parse(options, lambda name: self.flags.get(name, name))
 
 
 def parse_options(given: list[str]) -> dict[str, str]:
-    """Parse options of the form ``redis.name=value``. Raises InvalidOption for other texts."""
+    """Parse options of the form ``name=value``, of Redis or ZooKeeper. Raises InvalidOption."""
     options = {}
     for text in given:
         name, equals, value = text.partition("=")
-        if not equals or not name.startswith(REDIS):
+        if not equals or not name.startswith((REDIS, ZOOKEEPER)):
             raise InvalidOption(
                 "--option is not accepted (its value is not shown: it may be a password). "
                 "Accepted: the name and the value of a connection option, such as --option "

@@ -1,53 +1,29 @@
-"""A Redis server and its topics: create, change, list and delete them."""
+"""A Redis server and its topics, and who reads them: the first object of a plain Python program."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 
-from rmq_spark.client.queue import Queue
+from rmq_spark.client.administration import Administration
 from rmq_spark.client.receiving.consumer import Consumer
-from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
-from rmq_spark.client.receiving.listener import DEFAULT_WORKERS, Listener
-from rmq_spark.client.remedies import (
-    check_agrees,
-    check_groups,
-    command_line,
-    creation,
-    describe_missing,
-)
-from rmq_spark.errors import GroupNotEmpty, InvalidOption, UnknownTopic
+from rmq_spark.client.receiving.listener import Listener
+from rmq_spark.client.receiving.listener_settings import DEFAULT_WORKERS, ListenerSettings
+from rmq_spark.errors import InvalidOption
 from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
-from rmq_spark.protocol import claiming, reading, returning
+from rmq_spark.ownership.ensemble import EnsembleOptions, parse_ensemble
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.protocol.names import ScopedName
-from rmq_spark.topics.definition import (
-    DEFAULT_SLOT_AMOUNT,
-    LASTING,
-    TopicDefinition,
-    check_key_prefix,
-    check_slot_amount,
-    check_topic_name,
-    group_text,
-    parse_group,
-    parse_settings,
-)
 from rmq_spark.topics.durations import Duration, parse_wait_ms
-from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, topics_key
-from rmq_spark.topics.topic_types import TopicType, parse_topic_type
-from rmq_spark.transport.server import Server
+from rmq_spark.topics.keys import DEFAULT_GROUP
+
+# The options of ZooKeeper without their prefix, or only its hosts.
+ZooKeeper = str | Mapping[str, str]
 
 
-class Broker:
+class Broker(Administration):
     """The topics of one Redis database. ``key_prefix`` separates them from others there.
 
     A context manager, which closes the connections.
     """
-
-    def __init__(self, server: Server, *, key_prefix: str = "") -> None:
-        self.server = server
-        self.key_prefix = check_key_prefix(key_prefix)
-
-    def __repr__(self) -> str:
-        return f"Broker({self.server!r})"
 
     def close(self) -> None:
         """Close the connections to Redis."""
@@ -59,284 +35,6 @@ class Broker:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # -- topics
-
-    def find(self, name: str) -> TopicDefinition | None:
-        """Return a topic's definition, or None. Raises InvalidOption for an impossible name."""
-        try:
-            return self.definition(name)
-        except UnknownTopic:
-            return None
-
-    def definition(self, name: str) -> TopicDefinition:
-        """Return the definition of a topic. Raises UnknownTopic if it does not exist."""
-        return self._read(name)[1]
-
-    def _read(self, name: str, *, use: bool = False) -> tuple[bytes, TopicDefinition]:
-        """Return the definition of a topic as Redis keeps it, and parsed. Raises UnknownTopic.
-
-        use: whether the caller sends or reads, so that the error says how to create the topic.
-        """
-        check_topic_name(name)
-        text = self.server.command("HGET", topics_key(self.key_prefix), name)
-        return text, self._parsed(name, text, use)
-
-    def _parsed(self, name: str, text: bytes | None, use: bool) -> TopicDefinition:
-        if text:
-            return TopicDefinition.from_json(name, text)
-        remedy = (
-            f" Create it with {creation(self, name)}, with broker.create, or with a first write "
-            "that sets topicType. A reader never creates a topic."
-        )
-        raise UnknownTopic(f"{describe_missing(self, name)}{remedy if use else ''}")
-
-    def definitions(self, names: Sequence[str]) -> list[TopicDefinition]:
-        """Return the definitions of several topics in one round trip. Raises UnknownTopic."""
-        if not names:
-            return []
-        texts = self.server.command("HMGET", topics_key(self.key_prefix), *names)
-        return [self._parsed(name, text, True) for name, text in zip(names, texts, strict=True)]
-
-    def topics(
-        self, is_wanted: Callable[[str], object] = lambda name: True
-    ) -> list[TopicDefinition]:
-        """Return the definitions of all topics whose name ``is_wanted`` accepts, sorted by name."""
-        pairs = self.server.command("HGETALL", topics_key(self.key_prefix))
-        items = (
-            pairs.items() if isinstance(pairs, dict) else zip(pairs[::2], pairs[1::2], strict=True)
-        )
-        wanted = sorted((name.decode(), text) for name, text in items if is_wanted(name.decode()))
-        return [TopicDefinition.from_json(name, text) for name, text in wanted]
-
-    def define(
-        self,
-        name: str,
-        topic_type: TopicType | str | None = None,
-        slot_amount: int | str | None = None,
-        **settings: Any,
-    ) -> TopicDefinition:
-        """Return the definition of a topic. The first call creates the topic.
-
-        Once the topic exists, you can leave out its type and number of slots; if you give them,
-        they must agree. ``settings`` apply when the topic is created: max_retries (0 to 16),
-        retry_backoff (text such as "10s, 30s, 1m", "none" or "rocketmq"), exclusive (bool), paused
-        (bool), and groups (a list of consumer groups, all of which an existing topic must have).
-
-        Raises TopicMismatch, which shows both definitions, if they do not agree. Raises
-        UnknownTopic if the topic does not exist and no type is given.
-        """
-        if isinstance(topic_type, str):
-            topic_type = parse_topic_type(topic_type)
-        amount = None if slot_amount is None else check_slot_amount(slot_amount)
-        fields = parse_settings("set", settings)
-        found = self.find(name)
-        if found is None and topic_type is not None:
-            new = new_definition(name, topic_type, amount, **settings)
-            self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
-            if new.paused:
-                self._mark_slots(name)
-        found = self._read(name, use=True)[1]
-        check_agrees(
-            found,
-            topic_type,
-            amount,
-            {name: fields[name] for name in LASTING if name in fields},
-            "To use the topic as it is, leave out what differs, or call broker.queue("
-            f"{name!r}). For another one, choose another name, or delete this one with all its "
-            f"messages: {command_line(self, 'delete', name)}, or broker.delete({name!r}).",
-        )
-        check_groups(found, fields.get("groups", ()), command_line(self, "alter", name))
-        return found
-
-    def create(
-        self,
-        name: str,
-        topic_type: TopicType | str,
-        slot_amount: int | None = None,
-        **settings: Any,
-    ) -> TopicDefinition:
-        """Create a topic, or return an existing one of this type and slot amount. See define.
-
-        Without a slot amount, a new topic gets 64, and an existing one may have any.
-        """
-        return self.define(name, topic_type, slot_amount, **settings)
-
-    def alter(self, name: str, **changes: Any) -> TopicDefinition:
-        """Change max_retries, retry_backoff (text), exclusive, paused or groups of a topic.
-
-        Senders and consumers see the change from their next batch or start. A pause begins
-        earlier: once the call has returned, nobody makes a claim. Raises UnknownTopic, and
-        InvalidOption for a change that is not accepted, such as leaving out a group that exists.
-        """
-        fields = parse_settings("changed", changes)
-        while True:
-            text, old = self._read(name)
-            new = old.changed(**fields)
-            gone = [group_text(group) for group in old.groups if group not in new.groups]
-            if gone:
-                raise InvalidOption(
-                    f"groups={','.join(map(group_text, new.groups))} leaves out {', '.join(gone)}, "
-                    f"which topic {name} has. To remove a group, call Broker.remove_group."
-                )
-            if old.paused and not new.paused:
-                self._mark(new, False)  # first: a topic that is defined as running must deliver
-            if self._replace(name, text, new.to_json()):
-                break
-        if new.paused or fields.keys() & {"paused", "groups"}:
-            self._mark_slots(name)
-        if old.exclusive and not new.exclusive:
-            self._forget_epochs(new)
-        return new
-
-    def lower_epochs(self, name: str, *, group: str = DEFAULT_GROUP) -> int:
-        """Let the slots of an exclusive topic take any epoch again. Return how many had one.
-
-        Use it after you replace a ZooKeeper ensemble, because the epochs of the new one start
-        again. First stop the queries that use the old one; otherwise they can claim, too. Raises
-        UnknownTopic.
-        """
-        queue = self.queue(name, group=group)
-        had = [
-            slot
-            for slot, epoch in zip(queue.slots, queue.ask(reading.epochs, queue.slots), strict=True)
-            if epoch
-        ]
-        for slot in had:
-            self.server.command("HSET", queue.keys.consumers(slot), "@epoch", 0)
-        return len(had)
-
-    def delete(self, name: str) -> None:
-        """Delete a topic with everything that it holds. Raises UnknownTopic.
-
-        A program that still sends to the topic leaves keys behind.
-        """
-        text, old = self._read(name)
-        while not self._replace(name, text, ""):
-            text, old = self._read(name)
-        for group in old.groups:
-            self._delete_group(old, group)
-        keys = Keys(name, self.key_prefix)
-        for slot in range(old.slot_amount):
-            for stage in self.server.command("HKEYS", keys.stages(slot)):
-                self.server.command("UNLINK", keys.stage(slot, stage.decode()))
-            self.server.command("UNLINK", keys.stages(slot))
-
-    def _delete_group(self, topic: TopicDefinition, group: str) -> None:
-        keys = Keys(topic.name, self.key_prefix, group)
-        for slot in range(topic.slot_amount):
-            for known in self.server.command("HKEYS", keys.consumers(slot)):
-                name = known.decode()
-                for consumer in (name, str(ScopedName(topic.name, group, name))):
-                    self._delete_runs(topic.name, consumer)
-        queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
-        queue.ask(returning.drop)
-
-    def _delete_runs(self, topic: str, consumer: str) -> None:
-        """Delete the runs of a consumer, unless it reads other topics as well."""
-        if ConsumerRuns(self.server, consumer, self.key_prefix).topics() == topic:
-            self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
-
-    # -- consumer groups
-
-    def add_group(self, name: str, group: str) -> TopicDefinition:
-        """Add a consumer group to a topic. It gets the messages of sends that start from now on.
-
-        Does nothing if the group exists. Deletes nothing, so any number of services can add the
-        group they need. A group that was removed before keeps copies that senders at work then
-        sent to it. Raises UnknownTopic, InvalidOption.
-        """
-        return self._with_group(name, parse_group(group))
-
-    def _with_group(self, name: str, group: str) -> TopicDefinition:
-        while True:
-            text, old = self._read(name)
-            is_there = group in old.groups
-            new = old if is_there else old.changed(groups=(*old.groups, group))
-            if is_there or self._replace(name, text, new.to_json()):
-                break
-        if old.paused or not is_there:  # a pause or resume in between did not find a new group
-            self._mark_slots(name)
-        return new
-
-    def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
-        """Remove a consumer group from a topic. Return how many messages were deleted with it.
-
-        Dead messages count. If the group holds messages, you must set drop to delete them;
-        otherwise the call raises GroupNotEmpty and the group stays. (If messages arrive during the
-        removal, the group is put back with them; it may lack messages sent in between.) Senders
-        stop sending to the group from their next batch. Copies from a batch in progress stay under
-        its keys. Raises UnknownTopic, InvalidOption.
-        """
-        wanted = parse_group(group)
-        text, old = self._read(name)
-        left = self.queue(name, group=wanted).figures()  # raises InvalidOption for an unknown group
-        if len(old.groups) == 1:
-            raise InvalidOption(
-                f"group={group_text(wanted)!r} is the only consumer group of topic {name}. "
-                "Accepted: one of several; Broker.delete deletes a topic.",
-                name="group",
-            )
-        if left.messages and not drop:
-            raise GroupNotEmpty(
-                f"The consumer group {group_text(wanted)} of topic {name} holds {left.messages} "
-                f"message{'' if left.messages == 1 else 's'}: {left.store.count} stored, "
-                f"{left.prepare.count} in work, {left.retry.count} waiting for a retry, "
-                f"{left.dead.count} dead. Let a query read them first, or delete them "
-                "with drop=True (--drop)."
-            )
-        new = old.changed(groups=tuple(known for known in old.groups if known != wanted))
-        if not self._replace(name, text, new.to_json()):
-            return self.remove_group(name, group, drop=drop)
-        gone = Queue(self.server, old, key_prefix=self.key_prefix, group=wanted).figures().messages
-        if gone and not drop:  # sent in the meantime
-            self._with_group(name, wanted)
-            return self.remove_group(name, group, drop=drop)
-        self._delete_group(old, wanted)
-        return gone
-
-    def _mark_slots(self, name: str) -> None:
-        """Mark all slots as paused or not, and repeat that until the definition stays the same.
-
-        So of several concurrent calls, the last to end marks them by the last definition.
-        """
-        marked: TopicDefinition | None = None
-        while (found := self.find(name)) != marked:
-            if topic := found or marked:  # marked, if the topic was deleted since
-                self._mark(topic, found is not None and found.paused)
-            marked = found
-
-    def _mark(self, topic: TopicDefinition, paused: bool) -> None:
-        for group in topic.groups:
-            queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
-            queue.ask(claiming.pause, paused)
-
-    def _replace(self, name: str, read: bytes, new: str) -> bool:
-        # Compares texts: another version may write the same definition in another way.
-        key = topics_key(self.key_prefix)
-        return bool(self.server.call("alter", [key], [name, read, new]))
-
-    def _forget_epochs(self, topic: TopicDefinition) -> None:
-        for group in topic.groups:
-            keys = Keys(topic.name, self.key_prefix, group)
-            for slot in range(topic.slot_amount):
-                self.server.command("HDEL", keys.consumers(slot), "@epoch")
-
-    # -- queues and consumers
-
-    def queue(self, name: str, *, group: str | None = None) -> Queue:
-        """Return the queue of an existing topic in one consumer group. Raises UnknownTopic.
-
-        Messages that you send go to all groups. group: None for the default group, or for the first
-        group if the topic has no default group. Raises InvalidOption for a group that the topic
-        does not have.
-        """
-        topic = self._read(name, use=True)[1]
-        if group is None:
-            of = topic.usual_group
-        else:
-            of = group if group == DEFAULT_GROUP else parse_group(group)
-        return Queue(self.server, topic, key_prefix=self.key_prefix, group=of)
-
     def consumer(
         self,
         topic: str,
@@ -344,14 +42,20 @@ class Broker:
         *,
         group: str = DEFAULT_GROUP,
         visibility_timeout: Duration = DEFAULT_VISIBILITY_TIMEOUT,
+        zookeeper: ZooKeeper | None = None,
     ) -> Consumer:
         """Return a consumer of a topic. Only one process at a time may use a name.
 
-        visibility_timeout: the lease of a batch, such as "60s"; only batch.renew renews it. Raises
-        UnknownTopic, InvalidOption, and ExclusiveSlot for an exclusive topic. See Consumer.
+        visibility_timeout: the lease of a batch, such as "60s"; only batch.renew renews it.
+        zookeeper: shares the slots out among all readers of the topic, each with a name of its own,
+        so that one key is in work at one reader: ``"host:port"``, or a mapping of the options that
+        begin with ``zookeeper.``, without that prefix. Makes the topic exclusive. Raises
+        UnknownTopic, InvalidOption, OwnershipError, and ExclusiveSlot for an exclusive topic
+        without a zookeeper. See Consumer.
         """
-        lease_ms = _lease_ms(visibility_timeout)
-        return Consumer(lambda: self.queue(topic, group=group), name, lease_ms=lease_ms)
+        ensemble = self._ensemble(topic, zookeeper)
+        open_queue = partial(self.queue, topic, group=group)
+        return Consumer(open_queue, name, lease_ms=_lease_ms(visibility_timeout), ensemble=ensemble)
 
     def listen(
         self,
@@ -360,29 +64,44 @@ class Broker:
         function: Callable[[Delivered], Any],
         *,
         workers: int = DEFAULT_WORKERS,
+        processes: bool = False,
         timeout: Duration | None = None,
         delay: Duration | None = None,
         group: str = DEFAULT_GROUP,
         visibility_timeout: Duration = DEFAULT_VISIBILITY_TIMEOUT,
+        zookeeper: ZooKeeper | None = None,
     ) -> Listener:
         """Return a listener that calls a function for every message. Call its ``run``.
 
         Messages of one slot come one after another, those of several slots beside each other, in
         ``workers`` threads. function: may be async. If it raises, its message alone is rolled back,
         with the error as its reason, and comes again after ``delay``, or the topic's backoff.
-        timeout: the longest time for a message. After that its thread is given up, which Python
-        cannot end, and the message is rolled back. name, visibility_timeout: as for consumer;
-        leases are renewed while it runs. Raises UnknownTopic, InvalidOption, ExclusiveSlot.
+        processes: whether each worker calls the function in a process of its own, which imports it
+        from its module. timeout: the longest time for a message, which is then rolled back. Its
+        process is killed; a thread cannot be ended, and is replaced. name, visibility_timeout,
+        zookeeper: as for consumer; leases are renewed while it runs. Raises UnknownTopic,
+        InvalidOption, OwnershipError, ExclusiveSlot.
         """
-        return Listener(
-            lambda: self.queue(topic, group=group),
-            name,
+        settings = ListenerSettings(
             function,
-            workers=workers,
-            lease_ms=_lease_ms(visibility_timeout),
+            workers,
+            _lease_ms(visibility_timeout),
+            processes,
             timeout_ms=None if timeout is None else parse_wait_ms("timeout", timeout),
             delay_ms=None if delay is None else parse_wait_ms("delay", delay),
+            ensemble=self._ensemble(topic, zookeeper),
         )
+        return Listener(partial(self.queue, topic, group=group), name, settings)
+
+    def _ensemble(self, topic: str, zookeeper: ZooKeeper | None) -> EnsembleOptions | None:
+        """Parse the options of ZooKeeper, and make the topic exclusive if there are any."""
+        if zookeeper is None:
+            return None
+        given = {"hosts": zookeeper} if isinstance(zookeeper, str) else zookeeper
+        ensemble = parse_ensemble(given)
+        if ensemble is not None and not self.queue(topic).definition.exclusive:
+            self.alter(topic, exclusive=True)
+        return ensemble
 
 
 def _lease_ms(given: Duration) -> int:
@@ -390,11 +109,3 @@ def _lease_ms(given: Duration) -> int:
     if lease_ms < 1:
         raise InvalidOption(f"visibility_timeout={given!r} is not accepted. Accepted: 1ms or more.")
     return lease_ms
-
-
-def new_definition(
-    name: str, topic_type: TopicType, slot_amount: int | None, **settings: Any
-) -> TopicDefinition:
-    """Return the definition with which ``define`` creates a topic. Raises InvalidOption."""
-    fields = parse_settings("set", settings)
-    return TopicDefinition(name, topic_type, slot_amount or DEFAULT_SLOT_AMOUNT, **fields)

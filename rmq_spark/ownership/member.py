@@ -29,7 +29,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from enum import Enum
 from typing import Any
 
@@ -125,11 +125,12 @@ class Member:
         self._thread.start()
         return self
 
-    def between_batches(self) -> dict[int, int]:
+    def between_batches(self, at_work: Container[int] = ()) -> dict[int, int]:
         """Return the slots to claim from, with their epochs; none unless JOINED.
 
-        Call this only when no claim is in flight: it releases the slots that are assigned to other
-        members. Raises OwnershipRefused if ZooKeeper has refused access since start.
+        Releases the slots that are assigned to other members. at_work: the slots with a claim in
+        flight, which are released by a later call. Raises OwnershipRefused if ZooKeeper has refused
+        access since start.
         """
         with self._lock:
             if self._failure is not None:
@@ -137,10 +138,11 @@ class Member:
             if self._state is not State.JOINED or self._wanted is None:
                 return {}
             for slot in self._owned.keys() - self._wanted:
-                del self._owned[slot]
-                self._leaving.add(slot)
-                self._wake.set()
-            return dict(sorted(self._owned.items()))
+                if slot not in at_work:
+                    del self._owned[slot]
+                    self._leaving.add(slot)
+                    self._wake.set()
+            return {slot: self._owned[slot] for slot in sorted(self._owned.keys() & self._wanted)}
 
     def wait_for_slots(self, timeout_s: float) -> bool:
         """Wait until the member owns all slots assigned to it. False: not within timeout_s."""

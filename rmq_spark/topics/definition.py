@@ -352,9 +352,9 @@ def refuse_exclusive(topic: TopicDefinition) -> None:
     """Raise ExclusiveSlot for an exclusive topic: only the owner of a slot may consume it."""
     if topic.exclusive:
         raise ExclusiveSlot(
-            f"The topic {topic.name} is exclusive: only queries that own its slots may read it. "
-            "Use a Spark query with zookeeper.hosts, or end that with "
-            f"broker.alter({topic.name!r}, exclusive=False)."
+            f"The topic {topic.name} is exclusive: only readers that own its slots may read it. "
+            "Give the reader a ZooKeeper (zookeeper.hosts in Spark, zookeeper= in plain Python), "
+            f"or end that with broker.alter({topic.name!r}, exclusive=False)."
         )
 
 

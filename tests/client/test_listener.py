@@ -9,8 +9,8 @@ import time
 import pytest
 
 from rmq_spark.client import Message
-from rmq_spark.client.receiving import listener as listener_module
 from rmq_spark.client.receiving import slot_claims, waiting
+from rmq_spark.client.receiving import workers as workers_module
 from rmq_spark.client.receiving.slot_work import SlotWork
 from rmq_spark.errors import (
     ConsumerMisused,
@@ -147,14 +147,14 @@ def test_a_message_that_another_works_on_is_asked_for_now_and_then(broker, topic
         batch = other.poll()
         send(topic, [b"m"])
         with broker.listen("T", "a", remember(seen)) as listener:
-            wait_until(lambda: listener._has_run, "it runs")
-            claims = lambda: next(listener._slot_claims._numbers)  # noqa: E731
+            wait_until(lambda: listener._workers, "it runs")
+            claims = lambda: next(listener._workers._slot_claims._numbers)  # noqa: E731
             first = claims()
             wait_until(lambda: claims() > first + 5, "a few claims")
             began, before = time.monotonic(), claims()
             time.sleep(1)
             tried, took = claims() - before - 2, time.monotonic() - began
-            assert tried <= took / listener_module._NOTHING_TAKEN_S + 2
+            assert tried <= took / workers_module._NOTHING_TAKEN_S + 2
             assert seen == []
             batch.commit()
             wait_until(lambda: seen == [b"m"], "the copy")
@@ -201,7 +201,7 @@ def test_a_function_that_returns_a_coroutine_has_failed(broker, topic):
 
 
 def test_a_call_that_hangs_is_given_up_and_others_go_on(broker, topic, seen, monkeypatch):
-    monkeypatch.setattr(listener_module, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(workers_module, "_LOOK_EVERY_S", 0.05)
     released = threading.Event()
 
     def function(message):
@@ -313,7 +313,7 @@ def test_another_process_that_takes_the_name_ends_it(broker, topic, seen):
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(lambda: listener._has_run, "it runs")
+    wait_until(lambda: listener._workers, "it runs")
     broker.consumer("T", "a")
     send(topic, [b"m"])
     thread.join(60)
@@ -325,7 +325,7 @@ def test_the_deletion_of_the_topic_ends_it(broker, topic, seen):
     listener = broker.listen("T", "a", remember(seen))
 
     def delete():
-        wait_until(lambda: listener._has_run, "it runs")
+        wait_until(lambda: listener._workers, "it runs")
         broker.delete("T")
 
     deleting = threading.Thread(target=delete)
@@ -422,7 +422,7 @@ def failing_once(monkeypatch, owner, method):
 def test_a_call_that_is_given_up_while_redis_is_away_loses_no_message(
     broker, topic, seen, monkeypatch
 ):
-    monkeypatch.setattr(listener_module, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(workers_module, "_LOOK_EVERY_S", 0.05)
     failing_once(monkeypatch, slot_claims.SlotClaims, "roll_back")
     released = threading.Event()
 
@@ -496,7 +496,7 @@ def test_a_topic_that_is_created_again_with_other_slots_ends_it(broker, topic, s
     listener = broker.listen("T", "a", remember(seen))
 
     def create_again():
-        wait_until(lambda: listener._has_run, "it runs")
+        wait_until(lambda: listener._workers, "it runs")
         broker.delete("T")
         broker.create("T", "FixedTime", 2 * SLOTS)
 
@@ -518,6 +518,6 @@ def test_a_pause_between_look_and_claim_is_no_lost_claim(broker, topic, seen, mo
     send(topic, [b"m"])
     with broker.listen("T", "a", remember(seen)) as listener:
         wait_until(lambda: broker.definition("T").paused, "the pause")
-        wait_until(lambda: listener._has_run and not listener._works, "the end of the claim")
+        wait_until(lambda: listener._workers and not listener.at_work, "the end of the claim")
     assert "lost a claim" not in logged(caplog)
     assert topic.figures().store.count == 1

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 
@@ -13,6 +13,7 @@ from rmq_spark.client.receiving.batch import Batch
 from rmq_spark.client.receiving.sessions import open_session
 from rmq_spark.client.receiving.waiting import Waiter
 from rmq_spark.errors import ConsumerMisused, InvalidOption, Lost, RmqError
+from rmq_spark.ownership.ensemble import EnsembleOptions
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
 from rmq_spark.protocol.chunks import chunks
@@ -25,7 +26,6 @@ from rmq_spark.protocol.claims import (
     SlotDue,
 )
 from rmq_spark.protocol.names import claim_name
-from rmq_spark.topics.definition import refuse_exclusive
 from rmq_spark.topics.durations import Duration, parse_wait_ms
 
 _log = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ class Consumer:
     Nothing renews a lease by itself: if a batch takes long, call batch.renew() in time.
 
     A name belongs to one process at a time: a second start takes over from the first, which then
-    fails with Superseded. Consumers with different names share the messages of a topic. Only Spark
-    queries can read an exclusive topic.
+    fails with Superseded. Consumers with different names share the messages of a topic. With
+    ZooKeeper, they share its slots, and each reads its own.
 
     A consumer belongs to one thread at a time. While a thread's batch is neither committed nor
     given back, no other thread can take the next one: poll raises ConsumerMisused. Open a consumer
@@ -65,12 +65,20 @@ class Consumer:
     and close the consumer.
     """
 
-    def __init__(self, open_queue: Callable[[], Queue], name: str, *, lease_ms: int) -> None:
+    def __init__(
+        self,
+        open_queue: Callable[[], Queue],
+        name: str,
+        *,
+        lease_ms: int,
+        ensemble: EnsembleOptions | None = None,
+    ) -> None:
         """Take over the name from an earlier process.
 
         open_queue: opens the queue with the topic's current definition; called before each batch.
-        lease_ms: how long a batch is kept from other consumers, above 0. Raises InvalidOption for a
-        name that is not accepted, and ExclusiveSlot for an exclusive topic.
+        lease_ms: how long a batch is kept from other consumers, above 0. ensemble: the ZooKeeper
+        through which to own slots. Raises InvalidOption for a name that is not accepted,
+        ExclusiveSlot for an exclusive topic without an ensemble, and OwnershipError.
         """
         self._open_queue = open_queue
         self.queue = queue = open_queue()
@@ -85,8 +93,11 @@ class Consumer:
         self._closed = False
         self._waiter: Waiter | None = None  # from the first wait on
         self._may_be_quick = True
-        session = open_session(queue, name)
+        session = open_session(queue, name, ensemble)
         self._run, self._seq, self._runs = session.run, session.last_seq, session.runs
+        self._ownership = session.ownership
+        self._epochs: Mapping[int, int | None] = {}
+        self._ownership.wait_for_slots()
 
     def __enter__(self) -> "Consumer":
         return self
@@ -113,7 +124,10 @@ class Consumer:
             self._closed = True
             if self._waiter is not None:
                 self._waiter.close()
-            self._give_back()
+            try:
+                self._give_back()
+            finally:
+                self._ownership.stop()
 
     def forget(self) -> None:
         """Close the consumer and delete its state in Redis. For a name that is used only once."""
@@ -190,6 +204,9 @@ class Consumer:
                 )
             self._give_back()
             self._refresh(at_once=ripe is None)
+            self._epochs = self._ownership.between_batches()
+            if self._waiter is not None:
+                self._waiter.read_only(self._epochs)
             claims = self._claim(limit, ripe)
             while any(claim.expired for claim in claims) and not any(c.contents for c in claims):
                 self._give_back()  # the claims are empty: they have only dropped what had expired
@@ -202,7 +219,7 @@ class Consumer:
         now = time.monotonic()
         if at_once or now >= self._refreshed_s + REFRESH_S:
             self.queue = self._open_queue()
-            refuse_exclusive(self.queue.definition)
+            self._ownership.check(self.queue.definition)
             self._refreshed_s = now
 
     def _check_may_poll(self) -> None:
@@ -224,12 +241,14 @@ class Consumer:
         return taken is not None and not taken._done and any(taken._waiting.values())
 
     def _claim(self, wanted: int, ripe: list[int] | None) -> list[Claim]:
-        requests = self._quick_request(wanted, ripe or ())
+        looked = self._epochs if ripe is None else self._epochs.keys() & set(ripe)
+        requests = self._quick_request(wanted, list(looked))
         if not requests:
-            requests = self._requests(wanted, self.queue.slots if ripe is None else ripe)
+            requests = self._requests(wanted, sorted(looked))
         self._seq += 1
         self._claimed_slots = [request.slot for request in requests]
-        terms = claiming.Claiming(self.name, self._run, self._seq, self._lease_ms)
+        owned = self._epochs
+        terms = claiming.Claiming(self.name, self._run, self._seq, self._lease_ms, epochs=owned)
         claims = self.queue.ask(claiming.claim, requests, terms)
         # If others were faster, the next request looks first, which costs Redis less.
         if requests:
@@ -261,9 +280,9 @@ class Consumer:
 
     def _due_slots(self, slots: Sequence[int]) -> list[SlotDue]:
         """Return those of some slots with due messages, after expired claims were given back."""
-        due = self.queue.ask(reading.due, slots, self.name)
+        due = self.queue.ask(reading.due, slots, self.name, epochs=self._epochs)
         if self.queue.ask(returning.give_back_expired, due, self.name):
-            due = self.queue.ask(reading.due, slots, self.name)
+            due = self.queue.ask(reading.due, slots, self.name, epochs=self._epochs)
         if self._waiter is not None:
             self._waiter.looked(due)
         return [slot for slot in due if slot.due]

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
+from rmq_spark.client.receiving.owned_slots import Ownership, ownership_of
 from rmq_spark.errors import InvalidOption
+from rmq_spark.ownership.ensemble import EnsembleOptions
 from rmq_spark.protocol import reading, returning
 from rmq_spark.protocol.names import ScopedName
 from rmq_spark.topics.definition import refuse_exclusive
@@ -17,25 +19,29 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 class Session:
     """A start of a consumer: its number among all starts of that name, its run.
 
-    last_seq: the highest number of a batch that earlier runs of the name have claimed.
+    last_seq: the highest number of a batch that earlier runs of the name have claimed. ownership:
+    says which slots the consumer may claim.
     """
 
     name: str
     run: int
     last_seq: int
     runs: ConsumerRuns
+    ownership: Ownership
 
 
-def open_session(queue: Queue, name: str) -> Session:
+def open_session(queue: Queue, name: str, ensemble: EnsembleOptions | None) -> Session:
     """Take over a name: older runs are barred, and what they hold is given back.
 
-    Raises InvalidOption for a name that is not accepted, and ExclusiveSlot for an exclusive topic.
+    ensemble: the ZooKeeper through which to own slots. Raises InvalidOption for a name that is not
+    accepted, ExclusiveSlot for an exclusive topic without an ensemble, and OwnershipError.
     """
     if not _NAME.fullmatch(name):
         raise InvalidOption(
             f"The consumer name {name!r} is not accepted. Accepted: 1 to 200 of A-Z a-z 0-9 . _ -"
         )
-    refuse_exclusive(queue.definition)
+    if ensemble is None:
+        refuse_exclusive(queue.definition)
     scoped = ScopedName(queue.keys.topic, queue.keys.group, name)
     known_run = max(header.run for header in queue.ask(reading.headers, name))
     runs = ConsumerRuns(queue.server, str(scoped), queue.key_prefix)
@@ -44,4 +50,4 @@ def open_session(queue: Queue, name: str) -> Session:
     # Read only now: older runs of this name could claim until give_back barred them.
     headers = queue.ask(reading.headers, name)
     last_seq = max(max(header.last_seq, header.settled) for header in headers)
-    return Session(name, run, last_seq, runs)
+    return Session(name, run, last_seq, runs, ownership_of(queue, name, ensemble))

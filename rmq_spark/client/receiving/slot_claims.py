@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.sessions import Session
@@ -22,12 +22,13 @@ MESSAGES_A_CLAIM = 256
 class SlotClaims:
     """Makes claims, returns single messages of them, and commits them. All raise an RmqError.
 
-    queue: as last read. delay_ms: the wait before the retry of a message; None for the topic's
-    backoff.
+    queue: as last read. epochs: the slots to claim from, with their epochs. delay_ms: the wait
+    before the retry of a message; None for the topic's backoff.
     """
 
     def __init__(self, queue: Queue, session: Session, lease_ms: int, delay_ms: int | None) -> None:
         self.queue = queue
+        self.epochs: Mapping[int, int | None] = {}
         self._session = session
         self._lease_ms, self._delay_ms = lease_ms, delay_ms
         self._numbers = itertools.count(session.last_seq + 1)
@@ -36,7 +37,9 @@ class SlotClaims:
         """Claim due messages of a slot."""
         queue, session = self.queue, self._session
         number = next(self._numbers)
-        terms = claiming.Claiming(session.name, session.run, number, self._lease_ms)
+        terms = claiming.Claiming(
+            session.name, session.run, number, self._lease_ms, epochs=self.epochs
+        )
         request = ClaimRequest(slot.slot, 0, MESSAGES_A_CLAIM, others=slot.live)
         (claim,) = queue.ask(claiming.claim, [request], terms)
         return SlotWork(claim, list(claim.messages(queue.definition)))

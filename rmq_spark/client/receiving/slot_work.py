@@ -1,64 +1,10 @@
 """One claim of a listener: the messages of one slot, for which its function is called in turn."""
 
-import asyncio
-import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from rmq_spark.client.tracing import mark_failed, process_span
-from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol.claims import Claim, Delivered
-from rmq_spark.topics.reasons import reason_of
-
-
-class Caller:
-    """Calls a function or a coroutine function for messages, in one thread."""
-
-    def __init__(self, function: Callable[[Delivered], Any], group: str) -> None:
-        self._function = function
-        self._group = group
-        self._loop = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
-
-    def call(self, message: Delivered) -> str | None:
-        """Call the function. Return None, or the reason if it has raised."""
-        headers = [message.headers]
-        with process_span(message.topic, message.slot, headers, group=self._group) as span:
-            try:
-                if self._loop is not None:
-                    self._loop.run(self._function(message))
-                else:
-                    _refuse_unrun(self._function(message))
-            except BaseException as error:  # a sys.exit() would leave the slot without a worker
-                mark_failed(span, error)
-                return reason_of(error)
-        return None
-
-    def close(self) -> None:
-        """End the event loop of a coroutine function."""
-        if self._loop is not None:
-            self._loop.close()
-
-
-def check_function(function: object) -> None:
-    """Raise InvalidOption for what is no function that a listener can call."""
-    accepted = "Accepted: a function of one argument, or an async function."
-    if not callable(function):
-        raise InvalidOption(f"listen got a {type(function).__name__}. {accepted}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidOption(f"The function of listen is a generator: it would not run. {accepted}")
-
-
-def _refuse_unrun(returned: Any) -> None:
-    """Raise TypeError for a coroutine or generator: it has not run, so the message is not done."""
-    if inspect.isawaitable(returned) or inspect.isgenerator(returned):
-        if inspect.iscoroutine(returned):
-            returned.close()
-        raise TypeError(
-            f"The function returned a {type(returned).__name__}, which nobody runs. Accepted: a "
-            "function that does its work before it returns, or an async function."
-        )
 
 
 class SlotWork:

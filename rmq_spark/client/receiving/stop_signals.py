@@ -11,18 +11,25 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT call a function, if this is the main thread."""
+    """Let the first SIGTERM or SIGINT call a function, if this is the main thread.
+
+    A second one does what it did before.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
+        restore()
         # In a thread: the signal may have come while this one has a lock that stop takes.
         threading.Thread(target=stop, daemon=True).start()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()

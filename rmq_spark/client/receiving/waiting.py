@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import cycle, islice
 
 from rmq_spark.client.queue import Queue
@@ -32,6 +32,8 @@ class Waiter:
     Each second, it looks into some of the slots, so that a wake-up that was missed delays a message
     by a second, or with many slots by some more. Once that has happened, or while Redis sends no
     wake-ups, all slots are ripe each second. A waiter belongs to one thread; another may close it.
+
+    at_work: the slots that have begun and not ended.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -39,6 +41,8 @@ class Waiter:
         self._slot_of = {queue.keys.store(slot): slot for slot in queue.slots}
         self._wakeups = Wakeups(queue.server, self._slot_of)
         self._slots = SlotWaits(queue.slots)
+        self._read: Collection[int] = queue.slots
+        self.at_work: set[int] = set()
         self._turns = cycle(queue.slots)
         self._look_again_s = time.monotonic() + LOOK_EVERY_S
         # Slots with due messages of which no wake-up has told, unless it is still on its way.
@@ -68,11 +72,26 @@ class Waiter:
 
     def begin(self, slot: int) -> None:
         """Note that a slot is in work, so that it is not ripe until that ends."""
+        self.at_work.add(slot)
         self._slots.begin(slot)
 
     def end(self, slot: int, after_s: float = 0.0) -> None:
         """Note that a slot is no longer in work. It is ripe, now or after a time."""
-        self._slots.end(slot, after_s)
+        self.at_work.discard(slot)
+        if slot in self._read:
+            self._slots.end(slot, after_s)
+
+    def read_only(self, slots: Collection[int]) -> None:
+        """Let only these slots become ripe from now on. At first, all of them may."""
+        before, self._read = self._read, slots
+        if before is slots:
+            return
+        for slot in before:
+            if slot not in slots:
+                self._slots.begin(slot)
+        for slot in slots:
+            if slot not in before and slot not in self.at_work:
+                self._slots.end(slot)
 
     def poke(self) -> None:
         """End a wait. Any thread can call it."""

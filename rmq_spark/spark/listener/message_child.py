@@ -8,7 +8,6 @@ message, and it outlives the child.
 """
 
 import contextlib
-import ctypes
 import inspect
 import json
 import mmap
@@ -17,7 +16,6 @@ import pickle
 import select
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -32,6 +30,7 @@ import pyarrow as pa
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
 
+from rmq_spark.client.receiving.orphans import end_with_parent
 from rmq_spark.client.tracing import OTHER_ERROR, is_on, mark_failed
 from rmq_spark.spark.listener.traced_calls import TracedCalls
 from rmq_spark.topics.reasons import reason_of
@@ -39,8 +38,6 @@ from rmq_spark.topics.reasons import reason_of
 LENGTH_BYTES = 8
 # The time after which an idle child ends: the same as for Spark's idle Python workers.
 IDLE_S = 60.0
-_PR_SET_PDEATHSIG = 1  # from Linux' sys/prctl.h
-_PARENT_CHECK_S = 1.0
 # The states of a unit in Progress.
 _WAITING, _IN_WORK, _DONE, _FAILED = range(4)
 
@@ -302,7 +299,7 @@ def _refuse_unrun(returned: Any) -> None:
 def _detach(parent: int, kept: tuple[int, int]) -> None:
     """Separate this process from what a fork inherits: session, signals, descriptors."""
     os.setsid()  # a process group, so that killing it ends processes that the function started, too
-    _end_with_parent(parent)
+    end_with_parent(parent)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE}:
         if signal.getsignal(number) not in (signal.SIG_DFL, None):
             signal.signal(number, signal.SIG_DFL)
@@ -311,23 +308,6 @@ def _detach(parent: int, kept: tuple[int, int]) -> None:
     # Processes that the function forks must not hold the pipes open, or answer in them.
     for file in kept:
         os.register_at_fork(after_in_child=partial(os.close, file))
-
-
-def _end_with_parent(parent: int) -> None:
-    """End this process when its worker ends, even if it hangs: another task gets its messages."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # the worker ended before the lines above
-        os._exit(0)
-
-
-def _watch(parent: int) -> None:
-    """Kill this process, and those that it has started, when the parent has ended."""
-    while os.getppid() == parent:
-        time.sleep(_PARENT_CHECK_S)
-    os.killpg(0, signal.SIGKILL)
 
 
 def _redirect_inherited_files(kept: tuple[int, int]) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow.compute as pc
 
-from rmq_spark.client.broker import Broker, new_definition
+from rmq_spark.client.administration import new_definition
+from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import describe_missing
 from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.owned_slots import ownership_of
 from rmq_spark.client.remedies import check_agrees
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.claims import CommitResult, ListedClaim, SlotDue
 from rmq_spark.protocol.names import claim_name
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog
-from rmq_spark.spark.source.owned_slots import AllSlots, OwnedSlots
 from rmq_spark.spark.source.planning import PlannedClaim, allocate, claims_of, earliest
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.transport.server import Server
@@ -62,11 +62,7 @@ class TopicRun:
         self._epochs: Mapping[int, int | None] = {}
         self._due: list[SlotDue] = []
         self._planned: list[PlannedClaim] = []  # the claims of the last plan
-        self.ownership: AllSlots | OwnedSlots = (
-            AllSlots(queue.definition)
-            if options.ensemble is None
-            else OwnedSlots(options.ensemble, queue, consumer)
-        )
+        self.ownership = ownership_of(queue, consumer, options.ensemble)
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ from ..running import COMMAND, started
 
 HOUR_MS = 3_600_000
 ALL = (
-    "topics create alter delete pause resume show lower-epochs send consume peek dead due "
+    "topics create alter delete pause resume show lower-epochs send consume listen peek dead due "
     "cancel requeue purge expire upgrade top doctor local metrics job"
 )
 

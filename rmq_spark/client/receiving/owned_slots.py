@@ -1,7 +1,7 @@
-"""The slots that a query may claim: all of its topic, or those that it owns through ZooKeeper."""
+"""The slots that a reader may claim: all of its topic, or those that it owns through ZooKeeper."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
 from rmq_spark.client.queue import Queue
@@ -22,36 +22,38 @@ NOTICED_WITHIN_S = 4.0
 
 
 class AllSlots:
-    """All slots of a topic that other queries can read, too."""
+    """All slots of a topic that other readers can read, too."""
 
     exclusive = False
 
     def __init__(self, definition: TopicDefinition) -> None:
         """Take all slots. Raises ExclusiveSlot if the topic is exclusive."""
+        self._epochs: dict[int, int | None] = {}
         self.check(definition)
-        self._epochs: dict[int, int | None] = dict.fromkeys(range(definition.slot_amount))
 
-    def between_batches(self) -> Mapping[int, int | None]:
+    def between_batches(self, at_work: Container[int] = ()) -> Mapping[int, int | None]:
         """Return all slots. Their epoch is None."""
         return self._epochs
 
     def wait_for_slots(self) -> None:
-        """Return at once, because the query may claim all slots from the start."""
+        """Return at once, because the reader may claim all slots from the start."""
 
     def check(self, definition: TopicDefinition) -> None:
-        """Raise ExclusiveSlot if the topic has become exclusive."""
+        """Take the slots of the current definition. Raises ExclusiveSlot if it is exclusive."""
         refuse_exclusive(definition)
+        if len(self._epochs) != definition.slot_amount:
+            self._epochs = dict.fromkeys(range(definition.slot_amount))
 
     def figures(self) -> dict[str, int]:
         """Return an empty dict: without ownership, there are no figures."""
         return {}
 
     def stop(self) -> None:
-        """Do nothing, because the query has not joined other members."""
+        """Do nothing, because the reader has not joined other members."""
 
 
 class OwnedSlots:
-    """The slots of an exclusive topic that this query owns, with their epochs."""
+    """The slots of an exclusive topic that this reader owns, with their epochs."""
 
     exclusive = True
 
@@ -63,17 +65,19 @@ class OwnedSlots:
         """
         self._ensemble = ensemble
         self._queue = queue
+        self._consumer = consumer
         self._checked: Mapping[int, int] = {}
         self._member = new_member(ensemble, queue, consumer).start()
 
-    def between_batches(self) -> Mapping[int, int | None]:
+    def between_batches(self, at_work: Container[int] = ()) -> Mapping[int, int | None]:
         """Return the slots to claim from now, with their epochs.
 
-        Releases the slots that are assigned to other members. Raises OwnershipRefused if ZooKeeper
-        has refused access since the query joined, and OwnershipError if Redis knows a later epoch
-        of a slot than ZooKeeper.
+        Releases the slots that are assigned to other members. at_work: the slots with a claim in
+        flight, which are released by a later call. Raises OwnershipRefused if ZooKeeper has refused
+        access since the reader joined, and OwnershipError if Redis knows a later epoch of a slot
+        than ZooKeeper.
         """
-        epochs = self._member.between_batches()
+        epochs = self._member.between_batches(at_work)
         self._check_epochs({s: e for s, e in epochs.items() if self._checked.get(s) != e})
         self._checked = epochs
         return dict(epochs)
@@ -86,13 +90,13 @@ class OwnedSlots:
                 raise OwnershipError(
                     f"Slot {slot} of topic {self._queue.definition.name} was consumed under the "
                     f"epoch {known}, but ZooKeeper at {self._ensemble.hosts} gives {epoch}. The "
-                    "ensemble was replaced, or has lost its data. Make sure that no query reads "
+                    "ensemble was replaced, or has lost its data. Make sure that nobody reads "
                     f"the topic through another ensemble. Then run: "
                     f"{queue_command(self._queue, 'lower-epochs')}"
                 )
 
     def wait_for_slots(self) -> None:
-        """Wait until other members have released the slots that are assigned to this query.
+        """Wait until other members have released the slots that are assigned to this reader.
 
         Waits no longer than ZooKeeper needs to notice that one of them has died: 1.5 session
         timeouts and NOTICED_WITHIN_S. After that, logs a warning.
@@ -100,9 +104,10 @@ class OwnedSlots:
         session_s = self._ensemble.session_timeout_ms / 1000
         if not self._member.wait_for_slots(1.5 * session_s + NOTICED_WITHIN_S):
             _log.warning(
-                "rmq: topic %s: this query does not own all of its assigned slots yet. It owns "
+                "rmq: topic %s: %s does not own all of its assigned slots yet. It owns "
                 "%d; %d members read the topic",
                 self._queue.definition.name,
+                self._consumer,
                 self._member.slots_owned,
                 len(self._member.members),
             )
@@ -111,18 +116,31 @@ class OwnedSlots:
         """Raise OwnershipError if somebody has switched exclusive off."""
         if not definition.exclusive:
             raise OwnershipError(
-                f"exclusive was switched off for the topic {definition.name}, so other "
-                "queries can read it. Start the query again, with zookeeper.hosts to switch it on, "
-                "or without zookeeper.hosts to share the topic."
+                f"exclusive was switched off for the topic {definition.name}, so others can read "
+                "it. Start this reader again, with ZooKeeper to switch it on, or without to share "
+                "the topic."
             )
 
     def figures(self) -> dict[str, int]:
-        """Return slotsOwned (slots of this query) and members (queries that share the topic)."""
+        """Return slotsOwned (slots of this reader) and members (readers of the topic)."""
         return {"slotsOwned": self._member.slots_owned, "members": len(self._member.members)}
 
     def stop(self) -> None:
         """Leave the members of the topic, which frees the slots at once."""
         self._member.stop()
+
+
+Ownership = AllSlots | OwnedSlots
+
+
+def ownership_of(queue: Queue, consumer: str, ensemble: EnsembleOptions | None) -> Ownership:
+    """Own slots through ZooKeeper, or share all of them without an ensemble.
+
+    Raises the errors of AllSlots and OwnedSlots.
+    """
+    if ensemble is None:
+        return AllSlots(queue.definition)
+    return OwnedSlots(ensemble, queue, consumer)
 
 
 def new_member(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Member":

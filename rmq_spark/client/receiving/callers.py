@@ -1,0 +1,138 @@
+"""How a listener calls its function for a message: in a thread, or in the caller's event loop."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import Any, Protocol
+
+from rmq_spark.client.tracing import mark_failed, process_span
+from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.claims import Delivered
+from rmq_spark.topics.durations import duration_text
+from rmq_spark.topics.reasons import reason_of
+
+
+class Caller(Protocol):
+    """Calls a function for messages, one after another."""
+
+    def call(self, message: Delivered) -> str | None:
+        """Call the function. Return None, or the reason if it has failed."""
+        ...
+
+    def give_up(self) -> None:
+        """End the call in work, if that is possible. Any thread may call it."""
+        ...
+
+    def close(self) -> None:
+        """Free what the caller holds."""
+        ...
+
+
+class ThreadCaller:
+    """Calls a function or a coroutine function in the current thread, without a limit of time."""
+
+    def __init__(self, function: Callable[[Delivered], Any], group: str) -> None:
+        self._function = function
+        self._group = group
+        self._loop = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
+
+    def call(self, message: Delivered) -> str | None:
+        """Call the function. Return None, or the reason if it has raised."""
+        headers = [message.headers]
+        with process_span(message.topic, message.slot, headers, group=self._group) as span:
+            try:
+                if self._loop is not None:
+                    self._loop.run(self._function(message))
+                else:
+                    refuse_unrun(self._function(message))
+            except BaseException as error:  # a sys.exit() would leave the slot without a worker
+                mark_failed(span, error)
+                return reason_of(error)
+        return None
+
+    def give_up(self) -> None:
+        """Do nothing: Python cannot end a thread."""
+
+    def close(self) -> None:
+        """End the event loop of a coroutine function."""
+        if self._loop is not None:
+            self._loop.close()
+
+
+class LoopCaller:
+    """Calls a coroutine function in an event loop that runs in another thread."""
+
+    def __init__(
+        self,
+        function: Callable[[Delivered], Any],
+        group: str,
+        loop: asyncio.AbstractEventLoop,
+        timeout_s: float | None,
+    ) -> None:
+        self._function = function
+        self._group = group
+        self._loop = loop
+        self._timeout_s = timeout_s
+        self._in_work: Future[str | None] | None = None
+
+    def call(self, message: Delivered) -> str | None:
+        """Call the function. Return None, or the reason if it has raised or took too long."""
+        self._in_work = asyncio.run_coroutine_threadsafe(self._run(message), self._loop)
+        try:
+            return self._in_work.result()
+        except CancelledError:
+            return "the listener has stopped"
+
+    def give_up(self) -> None:
+        """Cancel the call in work."""
+        if self._in_work is not None:
+            self._in_work.cancel()
+
+    def close(self) -> None:
+        """Do nothing: the loop belongs to others."""
+
+    async def _run(self, message: Delivered) -> str | None:
+        headers = [message.headers]
+        with process_span(message.topic, message.slot, headers, group=self._group) as span:
+            try:
+                await self._call(message)
+            except (Exception, SystemExit) as error:
+                mark_failed(span, error)
+                return reason_of(error)
+        return None
+
+    async def _call(self, message: Delivered) -> None:
+        timeout = asyncio.timeout(self._timeout_s)
+        try:
+            async with timeout:
+                await self._function(message)
+        except TimeoutError:
+            if timeout.expired():
+                raise TimeoutError(too_long(self._timeout_s)) from None
+            raise
+
+
+def too_long(timeout_s: float | None) -> str:
+    """Say that a call took longer than its time."""
+    return f"took longer than {duration_text(round(1000 * (timeout_s or 0)))}"
+
+
+def check_function(function: object) -> None:
+    """Raise InvalidOption for what is no function that a listener can call."""
+    accepted = "Accepted: a function of one argument, or an async function."
+    if not callable(function):
+        raise InvalidOption(f"listen got a {type(function).__name__}. {accepted}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidOption(f"The function of listen is a generator: it would not run. {accepted}")
+
+
+def refuse_unrun(returned: Any) -> None:
+    """Raise TypeError for a coroutine or generator: it has not run, so the message is not done."""
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise TypeError(
+            f"The function returned a {type(returned).__name__}, which nobody runs. Accepted: a "
+            "function that does its work before it returns, or an async function."
+        )

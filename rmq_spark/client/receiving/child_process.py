@@ -1,0 +1,120 @@
+"""A process of its own for the function of a listener, which can be killed when it hangs."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from rmq_spark.client.receiving.callers import ThreadCaller, too_long
+from rmq_spark.client.receiving.orphans import end_with_parent
+from rmq_spark.errors import InvalidOption, UnusableFunction
+from rmq_spark.protocol.claims import Delivered
+from rmq_spark.topics.reasons import reason_of
+
+# A fork would copy locks that other threads hold.
+_CONTEXT = multiprocessing.get_context("spawn")
+
+_GUARD = 'Call listen and run only under if __name__ == "__main__":'
+
+
+def pickled_for_processes(function: Callable[[Delivered], Any]) -> bytes:
+    """Pickle a function. Raises InvalidOption for one that other processes cannot import."""
+    try:
+        return pickle.dumps(function)
+    except Exception as error:
+        raise InvalidOption(
+            f"The function of listen cannot run in processes: {type(error).__name__}: {error}. "
+            "Accepted: a function that is defined at the top of a module."
+        ) from None
+
+
+class ProcessCaller:
+    """Calls a function in a child process, which serves one thread of the listener.
+
+    The child is in a process group of its own. It is killed when a call takes too long, together
+    with the processes that it has started, and replaced before the next call.
+    """
+
+    def __init__(self, function: bytes, group: str, timeout_s: float | None) -> None:
+        """Start the child. function: pickled. Raises UnusableFunction."""
+        self._function = function
+        self._group = group
+        self._timeout_s = timeout_s
+        self._process: SpawnProcess
+        self._pipe: Connection
+        self._start()
+
+    def call(self, message: Delivered) -> str | None:
+        """Call the function. Return None, or the reason if it has failed. Raises UnusableFunction.
+
+        It has failed also if its process has ended, or was killed because it took too long.
+        """
+        if not self._process.is_alive():
+            self._start()
+        try:
+            self._pipe.send(message)
+            if self._pipe.poll(self._timeout_s):
+                reason: str | None = self._pipe.recv()
+                return reason
+        except (EOFError, OSError):
+            return f"the process of the function ended: {self._how_it_ended()}"
+        self.give_up()
+        self._process.join()
+        return f"TimeoutError: {too_long(self._timeout_s)}"
+
+    def give_up(self) -> None:
+        """Kill the child, and the processes that it has started."""
+        number = self._process.pid
+        if number is None or not self._process.is_alive():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(number, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the child. Call it between calls."""
+        self._pipe.close()
+        self._process.join()
+
+    def _start(self) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(
+            target=_serve, args=(theirs, self._function, self._group, os.getpid()), name="rmq-child"
+        )
+        try:
+            self._process.start()
+            theirs.close()
+            refused = self._pipe.recv()
+        except EOFError:
+            refused = f"its process ended while it started: {self._how_it_ended()}. {_GUARD}"
+        except RuntimeError:  # this is a child, which runs the parent's program again
+            refused = f"it would be started by a process that is being started. {_GUARD}"
+        if refused:
+            raise UnusableFunction(f"The function of listen cannot run in a process: {refused}")
+
+    def _how_it_ended(self) -> str:
+        self._process.join()
+        code = self._process.exitcode or 0
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _serve(pipe: Connection, function: bytes, group: str, parent: int) -> None:
+    """Call the function for each message from a pipe, until it ends; answer with the reason."""
+    os.setsid()
+    end_with_parent(parent)
+    # The parent decides when to stop; a supervisor may signal all processes of a service.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    try:
+        caller = ThreadCaller(pickle.loads(function), group)  # noqa: S301 - our parent's
+    except BaseException as error:
+        pipe.send(reason_of(error))
+        return
+    pipe.send(None)
+    with contextlib.closing(caller), contextlib.suppress(EOFError, OSError):  # the parent's close
+        while True:
+            pipe.send(caller.call(pipe.recv()))

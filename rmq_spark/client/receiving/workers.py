@@ -1,0 +1,227 @@
+"""The workers of a listener: threads that claim messages, have them worked on, and commit."""
+
+import logging
+import queue as queues
+import threading
+import time
+from collections.abc import Callable
+
+from rmq_spark.client.receiving.callers import Caller, too_long
+from rmq_spark.client.receiving.slot_claims import SlotClaims
+from rmq_spark.client.receiving.slot_work import SlotWork
+from rmq_spark.errors import RmqError
+from rmq_spark.protocol.claims import Delivered, SlotDue
+
+_log = logging.getLogger(__name__)
+
+# How often leases are renewed and hanging functions looked for, at the least.
+_LOOK_EVERY_S = 1.0
+# How long a slot rests after an error.
+_AFTER_ERROR_S = 1.0
+# How long a slot rests if nothing of what is due could be taken: others work on equal messages.
+_NOTHING_TAKEN_S = 0.1
+
+
+class Workers:
+    """Threads that work on slots with due messages, one slot at a time each.
+
+    succeeded, failed, left_alone: as of Listener. on_end: called in a worker with a slot that it no
+    longer works on, and for how long the slot should rest, in s. on_error: called in a worker with
+    an error; the worker goes on.
+    """
+
+    def __init__(
+        self,
+        slot_claims: SlotClaims,
+        open_caller: Callable[[], Caller],
+        amount: int,
+        lease_ms: int,
+        hanging_after_s: float | None,
+        on_end: Callable[[int, float], None],
+        on_error: Callable[[RmqError], None],
+        stopping: threading.Event,
+    ) -> None:
+        """Start the threads.
+
+        hanging_after_s: give up a thread after this time in a message. stopping: once it is set,
+        no message is begun.
+        """
+        self.succeeded = self.failed = self.left_alone = 0
+        self._counting = threading.Lock()
+        self._slot_claims = slot_claims
+        self._open_caller = open_caller
+        self._amount = amount
+        self._lease_ms = lease_ms
+        self._hanging_after_s = hanging_after_s
+        self._on_end, self._on_error = on_end, on_error
+        self._stopping, self._ended = stopping, threading.Event()
+        self._free = threading.Semaphore(amount)
+        self._slots: queues.SimpleQueue[SlotDue | None] = queues.SimpleQueue()
+        self._works: dict[int, SlotWork] = {}
+        self._callers: set[Caller] = set()
+        for _ in range(amount):
+            self._start(self._run)
+        self._start(self._keep)
+
+    # -- called by the thread that hands out slots
+
+    def reserve(self, timeout_s: float = 0.0) -> bool:
+        """Reserve a free worker. Return False if there is none within a time."""
+        return self._free.acquire(timeout=timeout_s)
+
+    def cancel(self) -> None:
+        """Free a worker that was reserved."""
+        self._free.release()
+
+    def hand(self, slot: SlotDue) -> None:
+        """Give a slot to the worker that was reserved."""
+        self._slots.put(slot)
+
+    @property
+    def at_work(self) -> int:
+        """The number of slots in work."""
+        return len(self._works)
+
+    def finish(self, grace_s: float) -> int:
+        """End the threads after their current messages. Return how many calls were given up.
+
+        grace_s: how long to wait for messages in work. What was not begun is given back.
+        """
+        self._stopping.set()
+        ends_s = time.monotonic() + grace_s
+        ended = sum(self.reserve(max(0.0, ends_s - time.monotonic())) for _ in range(self._amount))
+        self._ended.set()
+        if ended < self._amount:
+            for work in list(self._works.values()):
+                work.give_up(0)
+            for caller in list(self._callers):
+                caller.give_up()
+        for _ in range(self._amount):
+            self._slots.put(None)
+        return self._amount - ended
+
+    # -- the threads of the workers
+
+    def _start(self, run: Callable[..., None], *args: object) -> None:
+        threading.Thread(target=run, args=args, name="rmq-worker", daemon=True).start()
+
+    def _run(self, work: SlotWork | None = None) -> None:
+        """Work on slots, one after another; first on the rest of a claim that was given up."""
+        try:
+            caller = self._open_caller()
+        except RmqError as error:
+            self._on_error(error)
+            while (slot := self._slots.get()) is not None:
+                self._release(slot.slot, _AFTER_ERROR_S)
+            return
+        self._callers.add(caller)
+        me = object()
+        try:
+            if work is None or self._do(work, me, caller):
+                while (slot := self._slots.get()) is not None and self._take(slot, me, caller):
+                    pass
+        finally:
+            self._callers.discard(caller)
+            caller.close()
+
+    def _take(self, slot: SlotDue, me: object, caller: Caller) -> bool:
+        """Claim messages of a slot and work on them. Returns False for a thread given up."""
+        try:
+            work = self._slot_claims.take(slot)
+        except RmqError as error:
+            self._on_error(error)
+            self._release(slot.slot, _AFTER_ERROR_S)
+            return True
+        self._works[slot.slot] = work
+        return self._do(work, me, caller)
+
+    def _do(self, work: SlotWork, me: object, caller: Caller) -> bool:
+        """Call the function for messages, and commit them. Returns False for a thread given up."""
+        work.own(me)
+        try:
+            self._call_each(work, me, caller)
+            if not work.is_owned_by(me):
+                return False
+            self._slot_claims.commit(work)
+        except RmqError as error:
+            self._on_error(error)
+            self._drop(work)
+            return True
+        del self._works[work.slot]
+        self._release(work.slot, 0.0 if work.took_any else _NOTHING_TAKEN_S)
+        return True
+
+    def _call_each(self, work: SlotWork, me: object, caller: Caller) -> None:
+        while self._may_go_on(work.slot) and (message := work.begin(me)) is not None:
+            reason = caller.call(message)
+            if not work.end(me):
+                return
+            if reason is None:
+                self._count(succeeded=1)
+            else:
+                self._roll_back(work, message, reason)
+
+    def _may_go_on(self, slot: int) -> bool:
+        """Return whether to begin a message: not if others wait for its slot."""
+        return slot in self._slot_claims.epochs and not self._stopping.is_set()
+
+    def _roll_back(self, work: SlotWork, message: Delivered, reason: str) -> None:
+        result = self._slot_claims.roll_back(work, message, reason)
+        self._count(failed=1, left_alone=result.left_alone)
+        _log.warning(
+            "rmq: a message of topic %s, slot %d was rolled back: %s",
+            *(message.topic, message.slot, reason),
+        )
+
+    def _drop(self, work: SlotWork) -> None:
+        """Leave a claim alone: its messages come again when its lease ends."""
+        del self._works[work.slot]
+        self._release(work.slot, _AFTER_ERROR_S)
+
+    def _release(self, slot: int, rest_s: float) -> None:
+        """Free this worker, and its slot after a rest."""
+        self._on_end(slot, rest_s)
+        self._free.release()
+
+    def _count(self, succeeded: int = 0, failed: int = 0, left_alone: int = 0) -> None:
+        with self._counting:
+            self.succeeded += succeeded
+            self.failed += failed
+            self.left_alone += left_alone
+
+    # -- the thread that keeps what the workers have
+
+    def _keep(self) -> None:
+        """Renew leases, and give up functions that hang, until the workers have ended."""
+        renew_every_s = self._lease_ms / 3000
+        renewed_s = time.monotonic()
+        hanging_s = self._hanging_after_s or 2 * _LOOK_EVERY_S
+        pause_s = min(_LOOK_EVERY_S, renew_every_s, hanging_s / 2)
+        while not self._ended.wait(max(0.01, pause_s)):
+            try:
+                self._give_up_hanging()
+                if time.monotonic() - renewed_s >= renew_every_s and self._works:
+                    renewed_s = time.monotonic()
+                    self._slot_claims.renew(list(self._works.values()))
+            except RmqError as error:
+                self._on_error(error)
+
+    def _give_up_hanging(self) -> None:
+        if self._hanging_after_s is None:
+            return
+        for work in list(self._works.values()):
+            message = work.give_up(self._hanging_after_s)
+            if message is not None:
+                reason = f"TimeoutError: {too_long(self._hanging_after_s)}"
+                self._start(self._go_on, work, message, reason)
+
+    def _go_on(self, work: SlotWork, message: Delivered, reason: str) -> None:
+        """Take the place of a worker that hangs in a message."""
+        try:
+            self._roll_back(work, message, reason)
+        except RmqError as error:  # a commit would lose the message
+            self._on_error(error)
+            self._drop(work)
+            self._run()
+        else:
+            self._run(work)

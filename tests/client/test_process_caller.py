@@ -1,0 +1,269 @@
+"""A listener whose function runs in processes of its own."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rmq_spark.client.receiving.child_process import ProcessCaller
+from rmq_spark.errors import InvalidOption, UnusableFunction
+from rmq_spark.protocol.claims import Delivered
+
+from ..logs import logged
+from ..seeding import numbered
+from ..waiting import wait_until
+
+SLOTS = 4
+
+
+@pytest.fixture
+def topic(broker):
+    broker.create("T", "FixedTime", SLOTS, max_retries=1)
+    return broker.queue("T")
+
+
+@pytest.fixture
+def open_caller():
+    """Open callers, and kill their processes in the end."""
+    opened = []
+
+    def new(function, timeout_s=None):
+        opened.append(ProcessCaller(pickle.dumps(function), "", timeout_s))
+        return opened[-1]
+
+    yield new
+    for caller in opened:
+        caller.give_up()
+
+
+def message(content):
+    return Delivered(content, "T", 0, 1000, None, 1, 16, "a:1:0:1", 1000)
+
+
+def is_alive(process):
+    """Whether a process runs. Nobody may have waited for one that has ended."""
+    try:
+        with open(f"/proc/{process}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# -- functions of the children, which import them from here
+
+
+def write(message):
+    """Note the message and the process in the file that it names."""
+    content = message.content.decode()
+    name, _, text = content.partition(" ")
+    with open(name, "a") as file:
+        file.write(f"{text} {os.getpid()}\n")
+
+
+async def write_later(message):
+    write(message)
+
+
+def do(message):
+    """Run a line of Python."""
+    exec(message.content)
+
+
+class Unloadable:
+    """What can be pickled, but not unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+    def __call__(self, message):
+        pass
+
+
+# -- the caller
+
+
+def test_each_call_runs_in_the_same_process(open_caller, tmp_path):
+    caller, noted = open_caller(write), tmp_path / "noted"
+    for number in range(3):
+        assert caller.call(message(f"{noted} {number}".encode())) is None
+    numbers, processes = zip(
+        *(line.split() for line in noted.read_text().splitlines()), strict=True
+    )
+    assert numbers == ("0", "1", "2")
+    assert len(set(processes)) == 1
+    assert processes[0] != str(os.getpid())
+
+
+def test_a_coroutine_function_runs(open_caller, tmp_path):
+    caller, noted = open_caller(write_later), tmp_path / "noted"
+    assert caller.call(message(f"{noted} 0".encode())) is None
+    assert noted.read_text()
+
+
+def test_an_error_is_the_reason(open_caller):
+    reason = open_caller(do).call(message(b"raise ValueError('no')"))
+    assert reason.startswith("ValueError: no")
+
+
+@pytest.mark.parametrize(
+    ("line", "how"),
+    [
+        (b"os.kill(os.getpid(), 9)", "SIGKILL"),
+        (b"os._exit(3)", "exit code 3"),
+    ],
+)
+def test_a_function_that_ends_its_process_has_failed_and_the_next_call_runs(open_caller, line, how):
+    caller = open_caller(do)
+    assert caller.call(message(line)) == f"the process of the function ended: {how}"
+    assert caller.call(message(b"pass")) is None
+
+
+def test_a_function_that_exits_has_failed_in_the_same_process(open_caller, tmp_path):
+    caller = open_caller(do)
+    before = caller._process.pid
+    assert caller.call(message(b"raise SystemExit(1)")).startswith("SystemExit")
+    assert caller._process.pid == before
+
+
+def test_a_call_that_takes_too_long_is_killed_with_all_that_it_started(open_caller, tmp_path):
+    noted = tmp_path / "noted"
+    line = f"""
+import subprocess
+child = subprocess.Popen(["sleep", "1000"])
+open({str(noted)!r}, "w").write(str(child.pid))
+while True: pass
+"""
+    caller = open_caller(do, timeout_s=2.0)
+    assert caller.call(message(line.encode())) == "TimeoutError: took longer than 2s"
+    assert not caller._process.is_alive()
+    wait_until(lambda: not is_alive(int(noted.read_text())), "the end of the grandchild")
+    assert caller.call(message(b"pass")) is None
+
+
+def test_a_process_that_was_killed_between_calls_is_replaced(open_caller):
+    caller = open_caller(do)
+    os.kill(caller._process.pid, signal.SIGKILL)
+    wait_until(lambda: not caller._process.is_alive(), "its end")
+    assert caller.call(message(b"pass")) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_service_does_not_end_a_call(open_caller, number):
+    caller = open_caller(do)
+    line = f"os.kill(os.getpid(), {int(number)})"
+    assert caller.call(message(line.encode())) is None
+
+
+def test_a_closed_caller_has_no_process(open_caller):
+    caller = open_caller(do)
+    caller.close()
+    assert not caller._process.is_alive()
+
+
+def test_a_function_that_cannot_be_loaded_is_refused(open_caller):
+    with pytest.raises(UnusableFunction, match="cannot run in a process: ValueError: invalid lit"):
+        open_caller(Unloadable())
+
+
+def test_a_program_that_listens_without_a_guard_is_told(own_redis, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+from rmq_spark.client import connect
+
+def work(message):
+    pass
+
+broker = connect({own_redis.url!r})
+broker.create("T", "FixedTime", 4)
+broker.listen("T", "a", work, processes=True, workers=1).run()
+"""
+    )
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 1
+    assert 'Call listen and run only under if __name__ == "__main__":' in ended.stderr
+
+
+def test_children_end_when_their_parent_is_killed(tmp_path):
+    noted = tmp_path / "noted"
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import pickle, os, time, signal
+from rmq_spark.client.receiving.child_process import ProcessCaller
+from rmq_spark.protocol.claims import Delivered
+
+def work(message):
+    open({str(noted)!r}, "w").write(f"{{os.getpid()}} ")
+    while True: pass
+
+if __name__ == "__main__":
+    caller = ProcessCaller(pickle.dumps(work), "", None)
+    caller.call(Delivered(b"m", "T", 0, 1000, None, 1, 16, "a:1:0:1", 1000))
+"""
+    )
+    parent = subprocess.Popen([sys.executable, program])
+    wait_until(lambda: noted.exists() and noted.read_text().endswith(" "), "the call")
+    child = int(noted.read_text())
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not is_alive(child), "the end of the child")
+
+
+# -- the listener
+
+
+def test_a_function_that_no_process_can_import_is_refused(broker, topic):
+    with pytest.raises(InvalidOption, match=r"cannot run in processes: .* top of a module"):
+        broker.listen("T", "a", lambda message: None, processes=True)
+
+
+def test_every_message_is_given_to_a_process(broker, topic, tmp_path):
+    noted = tmp_path / "noted"
+    sent = [f"{noted} {number}" for number in range(200)]
+    topic.send(sent, fixed_time=1000)
+    with broker.listen("T", "a", write, processes=True, workers=2) as listener:
+        wait_until(lambda: listener.succeeded == 200, "all messages")
+    lines = [line.split() for line in noted.read_text().splitlines()]
+    assert sorted(int(number) for number, _ in lines) == list(range(200))
+    assert str(os.getpid()) not in {process for _, process in lines}
+
+
+def test_a_message_that_hangs_dies_alone_and_says_why(broker, topic, caplog):
+    topic.send([b"while True: pass", b"pass"], fixed_time=1000, slot_basis=b"one")
+    with broker.listen(
+        "T", "a", do, processes=True, workers=1, timeout="500ms", delay=0
+    ) as listener:
+        wait_until(lambda: topic.figures().dead.count == 1, "its death")
+        wait_until(lambda: listener.succeeded == 1, "the other")
+    (page,) = (page for slot in topic.slots for page in topic.pages("dead", slot) if page.contents)
+    assert page.deaths[0].reason == "TimeoutError: took longer than 500ms"
+
+
+def test_a_stop_kills_what_outlasts_its_grace_and_gives_it_back(broker, topic, tmp_path):
+    noted = tmp_path / "noted"
+    line = f"open({str(noted)!r}, 'w').write('x'); time.sleep(1000)"
+    topic.send([line, *numbered(10)], fixed_time=1000, slot_basis=b"one")
+    with broker.listen("T", "a", do, processes=True, workers=2) as listener:
+        wait_until(noted.exists, "the call")
+        began_s = time.monotonic()
+        listener.stop(grace="100ms")
+    assert time.monotonic() - began_s < 60
+    figures = topic.figures()
+    assert figures.prepare.count == 0
+    assert figures.store.count + figures.retry.count == 11
+
+
+def test_a_function_that_cannot_be_loaded_ends_the_listener(broker, topic, caplog):
+    topic.send(numbered(10), fixed_time=1000)
+    listener = broker.listen("T", "a", Unloadable(), processes=True)
+    with pytest.raises(UnusableFunction):
+        listener.run()
+    assert topic.figures().store.count == 10
+    assert "waits for Redis" not in logged(caplog)
