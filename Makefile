@@ -36,7 +36,7 @@ test: ## try everything once on real servers, in 12 minutes on two cores; ARGS="
 	@.ci/environment java
 	@$(PYTEST) -n 3 -m "not long" $(ARGS)
 
-test-all: ## run every test but four fifths of the mutants, as CI does; ARGS="-k name" picks some
+test-all: ## run every test but nine tenths of the mutants, as CI does; ARGS="-k name" picks some
 	@.ci/environment java
 	@$(PYTEST) -n 3 -m "not mutants" $(ARGS)
 

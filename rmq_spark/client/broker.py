@@ -1,5 +1,6 @@
 """A Redis server and its topics, and who reads them: the first object of a plain Python program."""
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self
@@ -70,6 +71,7 @@ class Broker(Administration):
         group: str = DEFAULT_GROUP,
         visibility_timeout: Duration = DEFAULT_VISIBILITY_TIMEOUT,
         zookeeper: ZooKeeper | None = None,
+        loop: AbstractEventLoop | None = None,
     ) -> Listener:
         """Return a listener that calls a function for every message. Call its ``run``.
 
@@ -79,7 +81,8 @@ class Broker(Administration):
         processes: whether each worker calls the function in a process of its own, which imports it
         from its module. timeout: the longest time for a message, which is then rolled back. Its
         process is killed; a thread cannot be ended, and is replaced. name, visibility_timeout,
-        zookeeper: as for consumer; leases are renewed while it runs. Raises UnknownTopic,
+        zookeeper: as for consumer; leases are renewed while it runs. loop: an event loop of another
+        thread, in which to call an async function (rmq_spark.aio). Raises UnknownTopic,
         InvalidOption, OwnershipError, ExclusiveSlot.
         """
         settings = ListenerSettings(
@@ -90,6 +93,7 @@ class Broker(Administration):
             timeout_ms=None if timeout is None else parse_wait_ms("timeout", timeout),
             delay_ms=None if delay is None else parse_wait_ms("delay", delay),
             ensemble=self._ensemble(topic, zookeeper),
+            loop=loop,
         )
         return Listener(partial(self.queue, topic, group=group), name, settings)
 

@@ -1,10 +1,11 @@
 """How a plain Python program connects to Redis."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.errors import InvalidOption
-from rmq_spark.transport.connection import parse_connection
+from rmq_spark.transport.connection import ConnectionOptions, parse_connection
 from rmq_spark.transport.server import Server
 
 
@@ -31,8 +32,13 @@ def connect(
 
     Warns if Redis keeps nothing on disk.
     """
-    given = {name: _text(name, value) for name, value in options.items()}
-    given |= {} if url is None else {"url": url}
-    server = Server(parse_connection(given), patience_s)
+    server = Server(connection_from(url, options), patience_s)
     server.warn_if_not_on_disk()
     return Broker(server, key_prefix=key_prefix)
+
+
+def connection_from(url: str | None, options: Mapping[str, Any]) -> ConnectionOptions:
+    """Parse the arguments of connect. Raises InvalidOption."""
+    given = {name: _text(name, value) for name, value in options.items()}
+    given |= {} if url is None else {"url": url}
+    return parse_connection(given)

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from rmq_spark.client.message_bodies import HeadersGiven
 from rmq_spark.client.messages import (
     Message,
+    Outgoing,
     contents_by_slot,
     outgoing,
     requeue_score,
@@ -17,7 +18,7 @@ from rmq_spark.client.staging import Staging
 from rmq_spark.client.tracing import send_span
 from rmq_spark.errors import InvalidOption, UnknownTopic
 from rmq_spark.protocol import reading, returning, sending
-from rmq_spark.protocol.calls import Conversation, Request
+from rmq_spark.protocol.calls import Conversation, Read, Request
 from rmq_spark.protocol.claims import ClaimRecord, Figures
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind, pages_after_each_other
 from rmq_spark.protocol.sending import SendResult
@@ -119,9 +120,7 @@ class Queue:
             raise InvalidOption(
                 f"past_fixed_time={past_fixed_time!r} is not accepted. Accepted: send, fail."
             )
-        if not self._refresh():
-            name = self.definition.name
-            raise UnknownTopic(f"The topic {name} was deleted. None of these messages was sent.")
+        self._refresh_or_refuse()
         refuse = past_fixed_time == "fail" and self.definition.type.can_be_past
         defaults = Message(
             slot_basis=slot_basis,
@@ -140,16 +139,57 @@ class Queue:
             )
             if span is not None:
                 span.count(sum(map(len, checked.pairs.values())) // 2)
-            return self.ask(sending.send, checked.pairs, checked.bodies)
+            return self._send(checked)
+
+    def send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
+        """Send messages that were checked for a definition of the topic. Raises UnknownTopic.
+
+        In one round trip, as long as there is a call at least every half second.
+        """
+        self._refresh_or_refuse()
+        if not self.definition.takes_messages_of(topic):
+            raise UnknownTopic(
+                f"The topic {topic.name} was deleted, and created in another way. None of these "
+                "messages was sent. Send them again."
+            )
+        return self._send(checked)
+
+    def _send(self, checked: Outgoing) -> SendResult:
+        request = sending.send(self.queues, checked.pairs, checked.bodies)
+        if time.monotonic() - self._read_s >= DEFINITION_AGE_S / 2:
+            request = self._with_refresh(request)
+        return self.server.ask(request)
+
+    def _refresh_or_refuse(self) -> None:
+        """Refresh an old definition of the topic. Raises UnknownTopic if it was deleted."""
+        if not self._refresh():
+            name = self.definition.name
+            raise UnknownTopic(f"The topic {name} was deleted. None of these messages was sent.")
 
     def _refresh(self) -> bool:
         """Refresh an old definition of the topic. Return False if the topic was deleted."""
         if time.monotonic() - self._read_s < DEFINITION_AGE_S:
             return True
-        name = self.definition.name
-        text = self.server.command("HGET", topics_key(self.key_prefix), name)
+        return self._learn(self.server.command(*self._reading_definition()))
+
+    def _with_refresh(self, request: Request[_T]) -> Request[_T]:
+        """Read the definition in the same round trip, for the next send."""
+
+        def parse(replies: list[Any]) -> _T:
+            self._learn(replies[-1])
+            return request.parse(replies[:-1])
+
+        calls = [*request.calls, self._reading_definition()]
+        return Request(calls, parse, request.calls_a_pipeline)
+
+    def _reading_definition(self) -> Read:
+        return ("HGET", topics_key(self.key_prefix), self.definition.name)
+
+    def _learn(self, text: bytes | None) -> bool:
+        """Use a definition that was just read. Return False if the topic was deleted."""
         if text:
-            self._use(TopicQueues(TopicDefinition.from_json(name, text), self.keys))
+            definition = TopicDefinition.from_json(self.definition.name, text)
+            self._use(TopicQueues(definition, self.keys))
         return bool(text)
 
     # -- operators

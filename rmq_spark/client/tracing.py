@@ -71,12 +71,15 @@ class SendSpan:
 
 def send_span(topic: str) -> AbstractContextManager[SendSpan | None]:
     """Open the producer span of a batch if the current span is recording. Else it is None."""
+    return _open_send_span(topic) if is_recording() else _NO_SPAN
+
+
+def is_recording() -> bool:
+    """Return whether OpenTelemetry's current span is recording."""
     api = sys.modules.get(_API)  # an import statement takes longer, and each call of send is here
     # Another thread may be in the middle of importing it.
     get_current_span = getattr(api, "get_current_span", None)
-    if get_current_span is not None and get_current_span().is_recording():
-        return _open_send_span(topic)
-    return _NO_SPAN
+    return get_current_span is not None and get_current_span().is_recording()
 
 
 @contextmanager

@@ -259,6 +259,11 @@ class TopicDefinition:
         """The group of those who name none: the default group, else the first one."""
         return DEFAULT_GROUP if DEFAULT_GROUP in self.groups else self.groups[0]
 
+    def takes_messages_of(self, other: "TopicDefinition") -> bool:
+        """Return whether messages that were checked for another definition fit this one."""
+        settings = ("type", "slot_amount", "keyed")
+        return all(getattr(self, name) == getattr(other, name) for name in settings)
+
     def changed(self, **changes: Any) -> "TopicDefinition":
         """Return the definition with these fields changed. Raises InvalidOption."""
         return replace(self, **changes)

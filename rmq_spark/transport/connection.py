@@ -203,20 +203,7 @@ def new_client(options: ConnectionOptions) -> Any:
     A cluster's client connects at once, so this may raise any error that a command may. Raises
     InvalidOption.
     """
-    arguments: dict[str, Any] = {
-        "retry": Retry(NoBackoff(), 0),
-        # With RESP3, each message comes in a list of its own, which triples the cost of reading.
-        "protocol": 2,
-        **dict(options.client),
-    }
-    if "ssl_certfile" in arguments:
-        _check_certificate(arguments, options.prefix)
-    if options.url.startswith("unix"):
-        del arguments["socket_keepalive"], arguments["socket_connect_timeout"]
-    if options.username is not None:
-        arguments["username"] = options.username
-    if options.password is not None:
-        arguments["password"] = options.password
+    arguments = {"retry": Retry(NoBackoff(), 0), **client_arguments(options)}
     try:
         if options.sentinels is not None:
             return _client_of_sentinels(options.sentinels, arguments)
@@ -230,20 +217,42 @@ def new_client(options: ConnectionOptions) -> Any:
         raise not_accepted(error, options) from None
 
 
-def _client_of_sentinels(sentinels: Sentinels, arguments: dict[str, Any]) -> Any:
-    """Make a client that asks the Sentinels for the master whenever it connects.
+def client_arguments(options: ConnectionOptions) -> dict[str, Any]:
+    """Return the keyword arguments of any of redis-py's clients. Raises InvalidOption."""
+    # With RESP3, each message comes in a list of its own, which triples the cost of reading.
+    arguments: dict[str, Any] = {"protocol": 2, **dict(options.client)}
+    if "ssl_certfile" in arguments:
+        _check_certificate(arguments, options.prefix)
+    if options.url.startswith("unix"):
+        del arguments["socket_keepalive"], arguments["socket_connect_timeout"]
+    if options.username is not None:
+        arguments["username"] = options.username
+    if options.password is not None:
+        arguments["password"] = options.password
+    return arguments
 
-    With a TLS option, it uses TLS for the master and the Sentinels alike.
+
+def _client_of_sentinels(sentinels: Sentinels, arguments: dict[str, Any]) -> Any:
+    """Make a client that asks the Sentinels for the master whenever it connects."""
+    of_master, to_sentinels = sentinel_arguments(sentinels, arguments)
+    known = Sentinel(sentinels.nodes, sentinel_kwargs=to_sentinels, **of_master)  # type: ignore[no-untyped-call]
+    return known.master_for(sentinels.master)  # type: ignore[no-untyped-call]
+
+
+def sentinel_arguments(
+    sentinels: Sentinels, arguments: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of the clients of the master and of the Sentinels.
+
+    arguments: those of any client. With a TLS option, TLS is used for all of them alike.
     """
     tls = {name: value for name, value in arguments.items() if name.startswith("ssl_")}
     if tls:
-        arguments["ssl"] = tls["ssl"] = True
+        tls["ssl"] = True
     login = {"username": sentinels.username, "password": sentinels.password}
     asked = {name: arguments[name] for name in ("socket_timeout", "socket_connect_timeout")}
     # No retries: the client asks the next Sentinel at once, and the caller retries as a whole.
-    to_sentinels = {**asked, **tls, **login, "retry": Retry(NoBackoff(), 0)}
-    known = Sentinel(sentinels.nodes, sentinel_kwargs=to_sentinels, **arguments)  # type: ignore[no-untyped-call]
-    return known.master_for(sentinels.master)  # type: ignore[no-untyped-call]
+    return {**arguments, **tls}, {**asked, **tls, **login, "retry": arguments["retry"]}
 
 
 def _check_certificate(arguments: dict[str, Any], prefix: str) -> None:

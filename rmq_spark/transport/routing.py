@@ -44,8 +44,15 @@ class Replication:
         """The command that waits for replicas to confirm the earlier writes of its connection."""
         return ("WAIT", self.replicas, self.timeout_ms)
 
-    def shortfall(self, address: str, acknowledged: Any) -> Exception | None:
-        """Return the error if too few replicas confirmed a write, or WAIT failed; else None."""
+    def checked(self, replies: Sequence[Any], address: str) -> list[Any]:
+        """Return the replies before the one to WAIT; errors, if too few replicas confirmed."""
+        *others, acknowledged = replies
+        error = self._shortfall(address, acknowledged)
+        if error is None:
+            return others
+        return [reply if isinstance(reply, Exception) else error for reply in others]
+
+    def _shortfall(self, address: str, acknowledged: Any) -> Exception | None:
         if isinstance(acknowledged, Exception):
             return acknowledged
         if acknowledged >= self.replicas:
@@ -76,11 +83,7 @@ def _run_and_wait(
     """Run one pipeline, and wait for replicas at its end if there is a replication."""
     if replication is None:
         return _run(client, words)
-    *replies, acknowledged = _run(client, [*words, replication.words])
-    error = replication.shortfall(address, acknowledged)
-    if error is None:
-        return replies
-    return [reply if isinstance(reply, Exception) else error for reply in replies]
+    return replication.checked(_run(client, [*words, replication.words]), address)
 
 
 class OneServer:
@@ -177,11 +180,10 @@ class Cluster:
 
         def run(name: str, asks: bool) -> list[Any]:
             words = [commands[at].words for at in by_node[name, asks]]
-            client = self._client.get_redis_connection(nodes[name])
             if not asks:
-                return _run_and_wait(client, words, replication, name)
+                return self._run_on(nodes[name], words, replication)
             both = [each for one in words for each in (("ASKING",), one)]
-            return _run_and_wait(client, both, replication, name)[1::2]
+            return self._run_on(nodes[name], both, replication)[1::2]
 
         answers = self._beside_each_other(run, list(by_node))
         return {
@@ -189,6 +191,12 @@ class Cluster:
             for numbers, answer in zip(by_node.values(), answers, strict=True)
             for at, reply in zip(numbers, answer, strict=True)
         }
+
+    def _run_on(
+        self, node: Any, words: Sequence[Sequence[Any]], replication: Replication | None
+    ) -> list[Any]:
+        client = self._client.get_redis_connection(node)
+        return _run_and_wait(client, words, replication, node.name)
 
     def _beside_each_other(
         self, run: Callable[[str, bool], list[Any]], groups: Sequence[tuple[str, bool]]

@@ -2,8 +2,11 @@
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -51,9 +54,7 @@ class Server:
             info = self._retry(self._first_info)
         except (TypeError, UnicodeError) as error:  # redis-py raises these when it connects
             raise not_accepted(error, options) from None
-        self._nodes: OneServer | Cluster = (
-            Cluster(self.client) if options.cluster else OneServer(self.client, self.address)
-        )
+        self._nodes = self._route()
         self._replication = (
             Replication(options.min_replicas, options.replica_timeout_ms, options.prefix)
             if options.min_replicas
@@ -67,6 +68,26 @@ class Server:
 
     def __repr__(self) -> str:
         return f"Server({self.address})"
+
+    # AsyncServer does the next four in another way.
+
+    def _route(self) -> OneServer | Cluster:
+        """Return the route of commands to the server."""
+        if self.is_cluster:
+            return Cluster(self.client)
+        return OneServer(self.client, self.address)
+
+    def aside(self, run: Callable[[], _T]) -> _T:
+        """Run what waits for others than Redis, or uses redis-py's blocking client."""
+        return run()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a time."""
+        time.sleep(seconds)
+
+    def new_lock(self) -> AbstractContextManager[Any]:
+        """Return a lock that its holder may take again."""
+        return threading.RLock()
 
     @property
     def address(self) -> str:
@@ -107,11 +128,11 @@ class Server:
             return
         _warned.add(self.address)
         try:
-            append_only = self.client.info("persistence").get("aof_enabled")
-            saves = self.client.config_get("save").get("save")
+            info = self.aside(lambda: self.client.info("persistence"))
+            saves = self.aside(lambda: self.client.config_get("save")).get("save")
         except redis.RedisError:
             return  # a user without permission to look can still work
-        if not append_only and not saves:
+        if not info.get("aof_enabled") and not saves:
             _log.warning(
                 "rmq: Redis at %s stores nothing on disk: its messages are lost when it stops. "
                 "Set appendonly yes.",
@@ -124,14 +145,14 @@ class Server:
 
     def command(self, *words: Any) -> Any:
         """Run a plain command that may run twice. Raises an RmqError."""
-        return self._retry(lambda: self.client.execute_command(*words), _named(words))
+        return self.commands([words])[0]
 
     def commands(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run plain commands that may run twice, in one round trip. Raises an RmqError.
 
-        commands: the words of each; the second word is its key.
+        commands: the words of each; the second word is its key, if there is one.
         """
-        asked = [Command(str(words[1]), words) for words in commands]
+        asked = [Command(str((*words, "")[1]), words) for words in commands]
         replies = self._run_until_answered(asked, lambda left: self._nodes.run(left, None))
         for words, reply in zip(commands, replies, strict=True):
             if isinstance(reply, Exception):
@@ -144,7 +165,8 @@ class Server:
         Looks through all keys of the database. Raises an RmqError.
         """
         client = self.client
-        found = self._retry(lambda: list(client.scan_iter(match=pattern, count=1000)), "SCAN")
+        scan = partial(client.scan_iter, match=pattern, count=1000)
+        found = self._retry(lambda: self.aside(lambda: list(scan())), "SCAN")
         return [key.decode(errors="surrogateescape") for key in found]
 
     def now_ms(self) -> int:
@@ -275,7 +297,7 @@ class Server:
         return self._nodes.run(commands, None)
 
     def _load_one(self, script: Script) -> None:
-        self.client.script_load(script.text)
+        self.aside(lambda: self.client.script_load(script.text))
 
     def _retry(self, run: Callable[[], Any], what: str = "a command") -> Any:
         """Run a function until it succeeds; retry errors that may pass, within the patience.
@@ -298,13 +320,13 @@ class Server:
                     "rmq: retrying Redis at %s for up to %g s: %s",
                     *(self.address, self._patience_s, type(error).__name__),
                 )
-            time.sleep(wait)
+            self.pause(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def _first_info(self) -> dict[str, Any]:
         if self.client is None:
-            self.client = new_client(self._options)
-        return self._info()
+            self.client = self.aside(lambda: new_client(self._options))
+        return self.aside(self._info)
 
     def _info(self) -> dict[str, Any]:
         if self._options.cluster:

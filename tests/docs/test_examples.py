@@ -7,7 +7,11 @@ from .readers import AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS, VARYI
 
 # The pages that take longest, and whose subjects have quicker tests.
 LONG = {
-    f"docs/{name}.md" for name in ("jobs", "consume", "order", "ownership", "retries", "upgrade")
+    f"docs/{name}.md"
+    for name in (
+        *("consume", "jobs", "operations", "order", "ownership", "retries", "send-from-spark"),
+        *("traces", "tutorial", "upgrade"),
+    )
 }
 
 

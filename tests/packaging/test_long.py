@@ -50,7 +50,7 @@ def test_nothing_about_commands_and_the_client_is_long(long, folder):
 
 
 def test_the_pages_that_one_reads_first_are_not_long(long):
-    first = ("README.md", "docs/tutorial.md", "docs/keys.md", "docs/send-from-spark.md")
+    first = ("README.md", "docs/keys.md")
     assert not any(f"[{page}]" in each for page in first for each in long)
 
 

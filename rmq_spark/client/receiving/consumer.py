@@ -86,7 +86,7 @@ class Consumer:
         self._lease_ms = lease_ms
         self._refreshed_s = time.monotonic()
         # Reentrant: a signal handler that closes the consumer may interrupt one of its calls.
-        self._lock = threading.RLock()
+        self._lock = queue.server.new_lock()
         self._claimed_slots: list[int] = []
         self._taken: Batch | None = None
         self._thread = threading.current_thread()  # the one that took the batch
@@ -177,7 +177,7 @@ class Consumer:
                 return batch
             fruitless = fruitless + 1 if ripe and waiter.ripe() else 0
             if fruitless > 1:
-                time.sleep(OTHERS_WERE_FASTER_S)
+                self.queue.server.pause(OTHERS_WERE_FASTER_S)
             # Without the lock: other threads may close the consumer.
             waiter.wait(self.queue, min(ends_s, now + REFRESH_S))
 

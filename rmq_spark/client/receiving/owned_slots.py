@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Container, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rmq_spark.client.queue import Queue
@@ -67,7 +68,7 @@ class OwnedSlots:
         self._queue = queue
         self._consumer = consumer
         self._checked: Mapping[int, int] = {}
-        self._member = new_member(ensemble, queue, consumer).start()
+        self._member = queue.server.aside(new_member(ensemble, queue, consumer).start)
 
     def between_batches(self, at_work: Container[int] = ()) -> Mapping[int, int | None]:
         """Return the slots to claim from now, with their epochs.
@@ -102,7 +103,8 @@ class OwnedSlots:
         timeouts and NOTICED_WITHIN_S. After that, logs a warning.
         """
         session_s = self._ensemble.session_timeout_ms / 1000
-        if not self._member.wait_for_slots(1.5 * session_s + NOTICED_WITHIN_S):
+        longest_s = 1.5 * session_s + NOTICED_WITHIN_S
+        if not self._queue.server.aside(partial(self._member.wait_for_slots, longest_s)):
             _log.warning(
                 "rmq: topic %s: %s does not own all of its assigned slots yet. It owns "
                 "%d; %d members read the topic",
@@ -127,7 +129,7 @@ class OwnedSlots:
 
     def stop(self) -> None:
         """Leave the members of the topic, which frees the slots at once."""
-        self._member.stop()
+        self._queue.server.aside(self._member.stop)
 
 
 Ownership = AllSlots | OwnedSlots

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import cycle, islice
 
 from rmq_spark.client.queue import Queue
@@ -110,7 +111,7 @@ class Waiter:
             if self.look_if_time(queue):
                 continue
             times = [until_s, self._look_again_s, self._slots.next_s() or until_s]
-            if self._wakeups.wait(min(times) - now):
+            if queue.server.aside(partial(self._wakeups.wait, min(times) - now)):
                 return
 
     def look_if_time(self, queue: Queue) -> bool:
