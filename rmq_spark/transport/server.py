@@ -63,7 +63,7 @@ class Server:
         self.version = _version_of(info)
         self._check(info)
         self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
-        self._loaded = False
+        self._loaded, self._loading = False, self.new_lock()
         self._known_denied: frozenset[str] | None = None  # None: not asked yet
 
     def __repr__(self) -> str:
@@ -230,9 +230,10 @@ class Server:
         return [replies[at] for at in range(len(asked))]
 
     def _run(self, calls: Sequence[Call | Read]) -> list[Any]:
-        if not self._loaded:
-            self._load()
-        self._check_permitted(calls)
+        with self._loading:  # one at a time, where many begin together
+            if not self._loaded:
+                self._load()
+            self._check_permitted(calls)
         replies = self._send(calls)
         missing = [
             at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)

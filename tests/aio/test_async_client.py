@@ -1,0 +1,482 @@
+"""The client for asyncio: topics, sends, consumers."""
+
+import asyncio
+import contextvars
+import time
+
+import pytest
+
+from rmq_spark import aio
+from rmq_spark.aio import gathered_sends
+from rmq_spark.client import Message
+from rmq_spark.errors import (
+    ConsumerMisused,
+    InvalidMessage,
+    InvalidOption,
+    Lost,
+    ServerUnavailable,
+    UnknownTopic,
+)
+from rmq_spark.transport.awaiting import TaskLock, awaited, run_awaiting
+
+from ..seeding import numbered
+
+
+async def ticks_during(work):
+    """How often the event loop came round while a coroutine ran."""
+    ticks, task = 0, asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.sleep(0.005)
+        ticks += 1
+    await task
+    return ticks
+
+
+# -- blocking code within asyncio
+
+
+def test_blocking_code_waits_and_the_event_loop_goes_on():
+    async def later(value):
+        await asyncio.sleep(0.01)
+        return value
+
+    def blocking(first, *, second):
+        return awaited(later(first)) + awaited(later(second))
+
+    async def main():
+        return await asyncio.gather(*(run_awaiting(blocking, n, second=1) for n in range(100)))
+
+    assert asyncio.run(main()) == [number + 1 for number in range(100)]
+
+
+def test_errors_and_cancellations_come_where_the_code_waits():
+    seen = []
+
+    async def fail():
+        raise ValueError("no")
+
+    def blocking():
+        try:
+            awaited(fail())
+        except ValueError as error:
+            seen.append(str(error))
+        try:
+            awaited(asyncio.sleep(1000))
+        finally:
+            seen.append("end")
+
+    async def main():
+        task = asyncio.create_task(run_awaiting(blocking))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert seen == ["no", "end"]
+
+
+def test_blocking_code_sees_and_sets_the_context_of_its_task():
+    variable = contextvars.ContextVar("variable", default="none")
+
+    def blocking():
+        before = variable.get()
+        awaited(asyncio.sleep(0))
+        variable.set("set inside")
+        return before
+
+    async def main():
+        variable.set("of the task")
+        return await run_awaiting(blocking), variable.get()
+
+    assert asyncio.run(main()) == ("of the task", "set inside")
+
+
+def test_outside_of_a_coroutine_it_is_refused():
+    with pytest.raises(RuntimeError, match=r"belongs to rmq_spark\.aio"):
+        awaited(asyncio.sleep(0))
+
+
+def test_a_lock_of_tasks_is_held_by_one_and_may_be_taken_again():
+    order = []
+
+    def work(lock, name):
+        with lock, lock:
+            order.append(f"{name} in")
+            awaited(asyncio.sleep(0.01))
+            order.append(f"{name} out")
+
+    async def main():
+        lock = TaskLock()
+        first, second, third = (
+            asyncio.create_task(run_awaiting(work, lock, name)) for name in "abc"
+        )
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(first, third)
+
+    asyncio.run(main())
+    assert order == ["a in", "a out", "c in", "c out"]
+
+
+# -- topics and sends
+
+
+def test_topics_are_made_changed_and_deleted(connected):
+    async def main():
+        async with await connected() as broker:
+            await broker.create("New", "Priority", 2)
+            assert (await broker.alter("New", max_retries=3)).max_retries == 3
+            assert (await broker.add_group("New", "more")).groups == ("", "more")
+            assert await broker.remove_group("New", "more") == 0
+            assert [topic.name for topic in await broker.topics()] == ["New"]
+            assert (await broker.definition("New")).slot_amount == 2
+            await broker.delete("New")
+            assert await broker.find("New") is None
+            with pytest.raises(UnknownTopic):
+                await broker.queue("New")
+
+    asyncio.run(main())
+
+
+def test_a_queue_does_what_the_blocking_one_does(connected, topic):
+    async def main():
+        async with await connected() as broker:
+            queue = await broker.queue("T")
+            sent = await queue.send(numbered(10), fixed_time=1000)
+            assert (sent.new, sent.merged) == (10, 0)
+            assert await queue.cancel([b"m00000"]) == 1
+            pages = [page for slot in range(4) async for page in queue.pages("store", slot)]
+            assert sorted(c for page in pages for c in page.contents) == numbered(9, start=1)
+            assert await queue.purge([b"m00001"], "store") == 1
+            assert await queue.requeue([b"m00001"]) == 0
+            assert await queue.expire() == 0
+            assert (await queue.figures()).store.count == 8
+            assert abs(await queue.now_ms() - time.time() * 1000) < 60_000
+            assert queue.definition == topic.definition
+            assert repr(queue).startswith("AsyncQueue(T, Server(redis://")
+
+    asyncio.run(main())
+    assert topic.figures().store.count == 8
+
+
+@pytest.mark.parametrize("method", ["send", "send_one"])
+def test_a_thousand_tasks_send_at_the_same_time(connected, topic, method):
+    async def main():
+        async with await connected() as broker:
+            queue = await broker.queue("T")
+
+            async def send(content):
+                if method == "send":
+                    await queue.send([content], fixed_time=1000)
+                else:
+                    await queue.send_one(content, fixed_time=1000)
+
+            await asyncio.gather(*(send(content) for content in numbered(1000)))
+
+    asyncio.run(main())
+    assert topic.figures().store.count == 1000
+    assert topic.figures().counters["accepted"] == 1000
+
+
+def test_single_messages_go_together(connected, topic):
+    calls = []
+
+    async def main():
+        async with await connected() as broker:
+            queue = await broker.queue("T")
+            send_checked = queue._queue.send_checked
+            queue._queue.send_checked = lambda *args: calls.append(args) or send_checked(*args)
+            await asyncio.gather(
+                *(queue.send_one(content, fixed_time=1000) for content in numbered(100))
+            )
+
+    asyncio.run(main())
+    assert len(calls) == 1
+    assert topic.figures().store.count == 100
+
+
+def test_what_is_asked_while_sends_are_under_way_follows(connected, topic, monkeypatch):
+    monkeypatch.setattr(gathered_sends, "_MESSAGES_A_SEND", 3)
+
+    async def main():
+        async with await connected() as broker:
+            queue = await broker.queue("T")
+
+            async def sender(first):
+                for content in numbered(10, start=first):
+                    await queue.send_one(content, fixed_time=1000)
+
+            await asyncio.gather(*(sender(10 * number) for number in range(20)))
+
+    asyncio.run(main())
+    assert topic.figures().store.count == 200
+
+
+def test_a_bad_single_message_fails_alone(connected, topic):
+    async def main():
+        async with await connected() as broker:
+            queue = await broker.queue("T")
+            results = await asyncio.gather(
+                queue.send_one("good", fixed_time=1000),
+                queue.send_one("bad", fixed_time=-1),
+                queue.send_one(7, fixed_time=1000),
+                queue.send_one("also good", fixed_time=1000),
+                return_exceptions=True,
+            )
+            assert [type(result) for result in results] == [
+                *(type(None), InvalidMessage, InvalidMessage, type(None))
+            ]
+
+    asyncio.run(main())
+    assert topic.figures().store.count == 2
+
+
+def test_single_messages_with_and_without_bodies_go_together(connected, broker):
+    broker.create("T", "FixedTime", 1)
+    with broker.consumer("T", "c") as consumer:
+
+        async def main():
+            async with await connected() as there:
+                queue = await there.queue("T")
+                await asyncio.gather(
+                    queue.send_one("plain", fixed_time=1000),
+                    queue.send_one("headed", fixed_time=1001, headers={"a": b"1"}),
+                    queue.send_one(Message("last", fixed_time=1002)),
+                )
+
+        asyncio.run(main())
+        found = [(message.content, message.headers) for message in consumer.poll()]
+    assert found == [(b"plain", ()), (b"headed", (("a", b"1"),)), (b"last", ())]
+
+
+def test_a_single_message_whose_time_depends_on_redis_clock(connected, topic):
+    async def main():
+        async with await connected() as broker:
+            queue = await broker.queue("T")
+            await queue.send_one("a", delay="1h", time_to_live="1h")
+            with pytest.raises(InvalidMessage, match="is not after now"):
+                await queue.send_one("b", fixed_time=1000, past_fixed_time="fail")
+
+    asyncio.run(main())
+    assert topic.figures().store.count == 1
+
+
+def test_a_topic_that_was_made_in_another_way_takes_none_of_the_old_messages(
+    connected, broker, topic
+):
+    async def main():
+        async with await connected() as there:
+            queue = await there.queue("T")
+            queue._queue._read_s -= 10
+            broker.delete("T")
+            with pytest.raises(UnknownTopic, match="was deleted"):
+                await queue.send_one("a", fixed_time=1000)
+            broker.create("T", "FixedTime", 8)
+            queue._queue._read_s -= 10
+            with pytest.raises(UnknownTopic, match="created in another way"):
+                await queue.send_one("a", fixed_time=1000)
+            await queue.send_one("a", fixed_time=1000)
+
+    asyncio.run(main())
+    assert broker.queue("T").figures().store.count == 1
+
+
+def test_a_cancelled_send_leaves_the_others_alone(connected, topic):
+    async def main():
+        async with await connected() as broker:
+            queue = await broker.queue("T")
+            for method in (queue.send_one, lambda content, **at: queue.send([content], **at)):
+                tasks = [
+                    asyncio.create_task(method(content, fixed_time=1000))
+                    for content in numbered(10)
+                ]
+                await asyncio.sleep(0)
+                tasks[3].cancel()
+                done = await asyncio.gather(*tasks, return_exceptions=True)
+                failed = [at for at, result in enumerate(done) if isinstance(result, BaseException)]
+                assert failed == [3]
+
+    asyncio.run(main())
+    assert topic.figures().store.count >= 9
+
+
+def test_a_redis_that_goes_and_comes_back_is_waited_for(own_redis):
+    async def main():
+        async with await aio.connect(own_redis.url, patience_s=20.0) as broker:
+            await broker.create("T", "FixedTime", 4)
+            queue = await broker.queue("T")
+            own_redis.kill()
+            sending = asyncio.create_task(queue.send([b"m"], fixed_time=1000))
+            single = asyncio.create_task(queue.send_one(b"n", fixed_time=1000))
+            assert await ticks_during(asyncio.sleep(0.3)) > 5
+            own_redis.start()
+            await broker.create("T", "FixedTime", 4)
+            await asyncio.gather(sending, single)
+            assert (await queue.figures()).store.count == 2
+
+    asyncio.run(main())
+
+
+def test_a_redis_that_is_gone_is_an_error_without_a_secret(own_redis):
+    async def main():
+        async with await aio.connect(own_redis.url, patience_s=0.0) as broker:
+            await broker.create("T", "FixedTime", 4)
+            queue = await broker.queue("T")
+            own_redis.kill()
+            with pytest.raises(ServerUnavailable):
+                await queue.send([b"m"], fixed_time=1000)
+            with pytest.raises(ServerUnavailable):
+                await queue.send_one(b"m", fixed_time=1000)
+
+    asyncio.run(main())
+
+
+def test_an_option_that_is_not_accepted_is_refused():
+    async def main():
+        with pytest.raises(InvalidOption, match="socketTimeout"):
+            await aio.connect("redis://127.0.0.1", socketTimeout="soon")
+
+    asyncio.run(main())
+
+
+# -- consumers
+
+
+def test_a_consumer_takes_and_commits(connected, topic):
+    topic.send(numbered(10), fixed_time=1000)
+
+    async def main():
+        async with await connected() as broker, broker.consumer("T", "c") as consumer:
+            got = []
+            async for batch in consumer.batches(limit=3, wait=False):
+                got += [message.content for message in batch]
+                assert await batch.commit() == len(batch)
+            return got
+
+    assert sorted(asyncio.run(main())) == numbered(10)
+    assert topic.figures().counters["committed"] == 10
+
+
+def test_messages_are_rolled_back_renewed_and_marked(connected, topic):
+    topic.send([b"m"], fixed_time=1000)
+
+    async def main():
+        async with await connected() as broker, broker.consumer("T", "c") as consumer:
+            batch = await consumer.poll()
+            await batch.mark_unread()
+            batch = await consumer.poll()
+            assert [message.delivery_count for message in batch] == [1]
+            await batch.renew()
+            assert await batch.rollback(reason="no", delay="1h") == 1
+            assert await batch.commit() == 0
+            await consumer.forget()
+
+    asyncio.run(main())
+    assert topic.figures().retry.count == 1
+
+
+def test_a_consumer_that_waits_lets_others_work_and_is_woken(connected, topic):
+    async def main():
+        async with await connected() as broker, broker.consumer("T", "c") as consumer:
+            waiting = asyncio.create_task(consumer.poll(wait="60s"))
+            assert await ticks_during(asyncio.sleep(0.2)) > 5
+            await (await broker.queue("T")).send([b"m"], fixed_time=1000)
+            batch = await waiting
+            assert [message.content for message in batch] == [b"m"]
+            await batch.commit()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_consumer_gives_back_what_it_took(connected, topic):
+    topic.send(numbered(10), fixed_time=1000)
+    took = asyncio.Event()
+
+    async def consume(broker):
+        async with broker.consumer("T", "c") as consumer:
+            async for _ in consumer.batches():
+                took.set()
+                await asyncio.sleep(1000)
+
+    async def main():
+        async with await connected() as broker:
+            task = asyncio.create_task(consume(broker))
+            await took.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    figures = topic.figures()
+    assert (figures.prepare.count, figures.store.count + figures.retry.count) == (0, 10)
+
+
+def test_a_poll_that_is_cancelled_at_any_moment_leaves_nothing_taken(connected, topic):
+    topic.send(numbered(40), fixed_time=1000)
+
+    async def main():
+        async with await connected() as broker:
+            for turns in range(40):
+                async with broker.consumer("T", "c") as consumer:
+                    task = asyncio.create_task(consumer.poll(5))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+                assert topic.figures().prepare.count == 0, turns
+
+    asyncio.run(main())
+
+
+def test_a_consumer_may_be_closed_while_another_task_waits(connected, topic):
+    async def main():
+        async with await connected() as broker, broker.consumer("T", "c") as consumer:
+            waiting = asyncio.create_task(consumer.poll(wait="60s"))
+            await asyncio.sleep(0.05)
+            await consumer.close()
+            with pytest.raises(ConsumerMisused, match="is closed"):
+                await waiting
+
+    asyncio.run(main())
+
+
+def test_tasks_that_share_a_consumer_wait_for_each_other(connected, topic):
+    topic.send(numbered(100), fixed_time=1000)
+
+    async def main():
+        async with await connected() as broker, broker.consumer("T", "c") as consumer:
+            batch = await consumer.poll(50)
+            committing = asyncio.create_task(batch.commit())
+            await asyncio.sleep(0)
+            following = await consumer.poll(50)
+            assert await committing == 50
+            assert await following.commit() == 50
+            await (await broker.queue("T")).send([b"x"], fixed_time=1000)
+            stale = await consumer.poll(1)
+            await consumer.poll(1)
+            with pytest.raises(Lost):
+                await stale.commit()
+
+    asyncio.run(main())
+
+
+def test_several_consumers_share_the_messages(connected, topic):
+    topic.send(numbered(500), fixed_time=1000)
+
+    async def consume(broker, name):
+        got = []
+        async with broker.consumer("T", name) as consumer:
+            async for batch in consumer.batches(limit=20, wait=False):
+                got += [message.content for message in batch]
+                await batch.commit()
+        return got
+
+    async def main():
+        async with await connected() as broker:
+            return await asyncio.gather(*(consume(broker, f"c{n}") for n in range(5)))
+
+    found = [content for each in asyncio.run(main()) for content in each]
+    assert len(found) == len(set(found))
+    assert set(found) <= set(numbered(500))
+    assert topic.figures().counters["committed"] == len(found)

@@ -1,0 +1,184 @@
+"""A listener for asyncio: a coroutine function is called for every message."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from rmq_spark.errors import InvalidOption, UnknownTopic
+
+from ..seeding import numbered
+
+
+async def until(holds):
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def is_empty(topic):
+    figures = topic.figures()
+    return not (figures.store.count + figures.prepare.count + figures.retry.count)
+
+
+def test_a_coroutine_function_runs_in_the_loop_of_the_program(connected, topic):
+    topic.send(numbered(200), fixed_time=1000)
+    loops, got = set(), []
+
+    async def work(message):
+        loops.add(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        got.append(message.content)
+
+    async def main():
+        async with await connected() as broker, broker.listen("T", "a", work) as listener:
+            await until(lambda: listener.succeeded == 200)
+            assert loops == {asyncio.get_running_loop()}
+
+    asyncio.run(main())
+    assert sorted(got) == numbered(200)
+    assert is_empty(topic)
+
+
+def test_a_call_that_takes_too_long_is_cancelled_and_its_message_comes_again(connected, topic):
+    cancelled = []
+
+    async def work(message):
+        try:
+            if message.delivery_count == 1:
+                await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            cancelled.append(message.content)
+            raise
+
+    async def main():
+        topic.send([b"m"], fixed_time=1000)
+        async with (
+            await connected() as broker,
+            broker.listen("T", "a", work, timeout="100ms") as listener,
+        ):
+            await until(lambda: listener.succeeded == 1)
+            assert listener.failed == 1
+
+    asyncio.run(main())
+    assert cancelled == [b"m"]
+
+
+def test_an_error_is_the_reason(connected, topic):
+    topic.send([b"m"], fixed_time=1000)
+
+    async def work(message):
+        raise TimeoutError("of the function itself")
+
+    async def main():
+        async with await connected() as broker, broker.listen("T", "a", work) as listener:
+            await until(lambda: topic.figures().dead.count == 1)
+            assert listener.failed == 2
+
+    asyncio.run(main())
+    (page,) = (page for slot in topic.slots for page in topic.pages("dead", slot) if page.contents)
+    assert page.deaths[0].reason.startswith("TimeoutError: of the function itself")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_what_is_in_work_and_gives_back_the_rest(connected, topic, number):
+    topic.send(numbered(50), fixed_time=1000, slot_basis=b"one")
+    got = []
+
+    async def work(message):
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(0.1)
+        got.append(message.content)
+
+    async def main():
+        async with await connected() as broker:
+            await broker.listen("T", "a", work).run()
+
+    asyncio.run(main())
+    assert len(got) == 1
+    figures = topic.figures()
+    assert (figures.prepare.count, figures.store.count) == (0, 49)
+
+
+def test_a_cancelled_run_finishes_what_is_in_work(connected, topic):
+    topic.send(numbered(50), fixed_time=1000, slot_basis=b"one")
+    got = []
+
+    async def work(message):
+        await asyncio.sleep(0.1)
+        got.append(message.content)
+
+    async def main():
+        async with await connected() as broker:
+            running = asyncio.create_task(broker.listen("T", "a", work).run())
+            await until(lambda: got)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+    asyncio.run(main())
+    figures = topic.figures()
+    assert (figures.prepare.count, figures.store.count) == (0, 50 - len(got))
+
+
+def test_what_outlasts_the_grace_of_a_stop_is_cancelled_and_comes_again(connected, topic):
+    topic.send([b"m"], fixed_time=1000)
+    begun, cancelled = asyncio.Event(), []
+
+    async def work(message):
+        begun.set()
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            cancelled.append(message.content)
+            raise
+
+    async def main():
+        async with await connected() as broker:
+            listener = broker.listen("T", "a", work)
+            running = asyncio.create_task(listener.run())
+            await begun.wait()
+            listener.stop(grace="10ms")
+            await running
+
+    asyncio.run(main())
+    assert cancelled == [b"m"]
+    figures = topic.figures()
+    assert figures.store.count + figures.retry.count == 1
+    assert figures.prepare.count == 0
+
+
+def test_what_is_no_coroutine_function_is_refused(connected, topic):
+    async def main():
+        async with await connected() as broker:
+            with pytest.raises(InvalidOption, match="Accepted: an async function"):
+                broker.listen("T", "a", print)
+            with pytest.raises(InvalidOption, match="processes=True"):
+                broker.listen("T", "a", main, processes=True)
+            with pytest.raises(InvalidOption, match="workers=0"):
+                await broker.listen("T", "a", main, workers=0).run()
+            with pytest.raises(UnknownTopic):
+                await broker.listen("Nope", "a", main).run()
+
+    asyncio.run(main())
+
+
+def test_a_listener_that_ends_by_an_error_raises_it_at_the_end_of_its_block(
+    connected, broker, topic
+):
+    async def work(message):
+        pass
+
+    async def listen_to_a_topic_that_goes(there):
+        async with there.listen("T", "a", work) as listener:
+            await until(lambda: listener._listener and listener._listener._workers)
+            broker.delete("T")
+            await until(lambda: listener._running.done())
+
+    async def main():
+        async with await connected() as there:
+            with pytest.raises(UnknownTopic):
+                await listen_to_a_topic_that_goes(there)
+
+    asyncio.run(main())
