@@ -60,7 +60,7 @@ outbox: ## kill the outbox job while orders come into PostgreSQL, and count; ARG
 	@.ci/environment java
 	@.venv/bin/python -m tests.jobs.outbox_round $(ARGS)
 
-ownership-demo: ## queries share a topic through ZooKeeper, come, go and die; ARGS="--help" lists options
+ownership-demo: ## queries and services share a topic through ZooKeeper, come, go and die; ARGS="--help" lists options
 	@.ci/environment java
 	@.venv/bin/python -m tests.ownership.ownership_demo $(ARGS)
 

@@ -17,17 +17,17 @@ SHORT_LEASE, LEASE = "2s", "60s"
 
 
 class Service:
-    """A process with a listener, and the file in which all of them note what they get."""
+    """A process with a kind of listener, and the file in which all of them note what they get."""
 
-    def __init__(self, url, folder):
+    def __init__(self, kind, url, folder):
         self.noted = folder / "noted"
-        self._url, self._folder = url, folder
+        self._kind, self._url, self._folder = kind, url, folder
         self._started = []
         self.noted.touch()
 
     def start(self, name="service", lease=LEASE):
         line = programs.command(
-            "faults.listener_program", self._url, TOPIC, name, self.noted, lease
+            "faults.listener_program", self._kind, self._url, TOPIC, name, self.noted, lease
         )
         with (self._folder / "log").open("ab") as log:
             process = subprocess.Popen(line, env=programs.environment(), stderr=log)
@@ -54,9 +54,15 @@ def broker(own_redis):
         yield connected
 
 
-@pytest.fixture
-def service(own_redis, broker, tmp_path):
-    made = Service(own_redis.url, tmp_path)
+@pytest.fixture(
+    params=[
+        "threads",
+        pytest.param("processes", marks=pytest.mark.long),
+        pytest.param("asyncio", marks=pytest.mark.long),
+    ]
+)
+def service(request, own_redis, broker, tmp_path):
+    made = Service(request.param, own_redis.url, tmp_path)
     yield made
     made.close()
 

@@ -1,4 +1,4 @@
-"""Queries that share a topic's slots by ZooKeeper come, go, die, stop and are cut off.
+"""Queries and services that share a topic's slots by ZooKeeper come, go, die and are cut off.
 
 A live table says who owns what; in the end it is counted whether any two of them worked on one
 serial stream at the same time, or out of order, and whether anything was lost.
@@ -42,7 +42,7 @@ class Screen:
         return Group(self._table(), *lines)
 
     def _table(self) -> Table:
-        table = Table("query", "state", "slots", "which", "processed", title="who owns what")
+        table = Table("reader", "state", "slots", "which", "processed", title="who owns what")
         if self.round is None:
             return table
         owners, done = self.round.owners(), self.round.processed()
@@ -59,7 +59,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--per-second", type=float, default=60, help="default: %(default)s")
     parser.add_argument("--seed", type=int, default=1, help="of the streams; default: %(default)s")
-    parser.add_argument("--short", action="store_true", help="the round of the tests")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--short", action="store_true", help="the round of the tests")
+    which.add_argument("--services", action="store_true", help="services only, without Spark")
     given = parser.parse_args()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it loses servers, on purpose
     console = Console()
@@ -68,7 +70,8 @@ def main() -> int:
         round_ = rounds.Round(path, given.per_second, given.seed, tell=screen.tell)
         with round_.running(), shown(console, screen):
             screen.round = round_
-            (rounds.short if given.short else rounds.full)(round_)
+            play = rounds.services if given.services else rounds.full
+            (rounds.short if given.short else play)(round_)
             verdict = round_.finish()
     console.print(steps_table(round_), verdict_table(verdict))
     return 0 if verdict.holds else 1

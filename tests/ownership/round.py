@@ -1,4 +1,4 @@
-"""Queries that share a topic's slots by ZooKeeper while they come, go, die and are cut off.
+"""Queries and services that share a topic's slots by ZooKeeper while they come, go, and die.
 
 A producer sends serial streams; what the queries note is judged at the end. Every step waits until
 the slots are shared out as they should be, and tells how long that took and how many messages were
@@ -37,13 +37,16 @@ SLOTS = 16
 SESSION_S, LEASE_S, PAUSE_S = 4, 15, 7
 # Starting a Spark takes a busy machine a minute.
 PATIENCE_S = 300.0
+# The kinds of listeners; the name of a service begins with its kind.
+SERVICES = ("threads", "processes", "asyncio")
 
 
 @dataclass
 class Query:
-    """One query's program, its checkpoint, and the proxies that it reaches its servers through."""
+    """The program of a query or a service, and the proxies to its servers."""
 
     name: str
+    module: str
     job: dict[str, Any]
     log: Path
     proxies: dict[str, list[TcpProxy]]
@@ -52,7 +55,7 @@ class Query:
 
     def start(self) -> None:
         self.program = subprocess.Popen(
-            programs.command("ownership.stream_program", json.dumps(self.job)),
+            programs.command(f"ownership.{self.module}", json.dumps(self.job)),
             stdout=subprocess.DEVNULL,
             stderr=self.log.open("ab"),
             env=programs.environment(),
@@ -158,29 +161,36 @@ class Round:
     # -- queries
 
     def add(self, name: str) -> Query:
-        """Starts a query of a new checkpoint."""
+        """Starts a service if its name begins with a kind of listener, else a query."""
         redis = TcpProxy(self.redis.port)
         keepers = [TcpProxy(server.port) for server in self.ensemble.servers]
+        url = f"redis://127.0.0.1:{redis.port}/0"
+        owning = {}
+        if self.owned:
+            hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in keepers)
+            owning = {"hosts": hosts, "sessionTimeout": f"{SESSION_S}s"}
+        kind = next((kind for kind in SERVICES if name.startswith(kind)), None)
+        if kind is None:
+            module, job = "stream_program", self._job_of_query(name, url, owning)
+        else:
+            module, job = "listener_program", _job_of_service(kind, url, owning)
+        job |= {"name": name, "out": str(self.out)}
+        proxies = {"Redis": [redis], "ZooKeeper": keepers}
+        query = Query(name, module, job, self.folder / f"{name}.log", proxies)
+        self.queries[name] = query
+        query.start()
+        return query
+
+    def _job_of_query(self, name: str, url: str, owning: dict[str, str]) -> dict[str, Any]:
         options = {
-            "redis.url": f"redis://127.0.0.1:{redis.port}/0",
+            "redis.url": url,
             "topic": TOPIC,
             "maxRecordsPerTrigger": "200",
             "numPartitions": "4",
             "visibilityTimeout": f"{LEASE_S}s",
+            **{f"zookeeper.{option}": value for option, value in owning.items()},
         }
-        if self.owned:
-            options["zookeeper.hosts"] = ",".join(f"127.0.0.1:{proxy.port}" for proxy in keepers)
-            options["zookeeper.sessionTimeout"] = f"{SESSION_S}s"
-        job = {
-            "name": name,
-            "options": options,
-            "checkpoint": str(self.folder / f"checkpoint-{name}"),
-            "out": str(self.out),
-        }
-        proxies = {"Redis": [redis], "ZooKeeper": keepers}
-        query = self.queries[name] = Query(name, job, self.folder / f"{name}.log", proxies)
-        query.start()
-        return query
+        return {"options": options, "checkpoint": str(self.folder / f"checkpoint-{name}")}
 
     # -- what is seen
 
@@ -258,7 +268,7 @@ class Round:
             self.queries[name].start()
         else:
             self.add(name)
-        self.until(f"{name} starts Spark", lambda: name in self._members().values())
+        self.until(f"{name} starts", lambda: name in self._members().values())
         self.until_shared(f"{name} has joined", name, *others)
 
     def work(self, what: str, messages: int) -> None:
@@ -280,37 +290,96 @@ class Round:
         return streams.verdict(self.sent, streams.read_works(self.out))
 
 
+def _job_of_service(kind: str, url: str, owning: dict[str, str]) -> dict[str, Any]:
+    settings = {"workers": 4, "visibility_timeout": f"{LEASE_S}s", "zookeeper": owning or None}
+    return {"kind": kind, "url": url, "topic": TOPIC, "settings": settings}
+
+
 def full(round_: Round) -> None:
-    """Every way to come and to go."""
+    """Every way to come and to go, for queries and services."""
     round_.join("q1")
     round_.join("q2", "q1")
-    round_.join("q3", "q1", "q2")
+    round_.join("threads", "q1", "q2")
     round_.work("all three work", 300)
     round_.queries["q2"].leave()
-    round_.until_shared("q2 has left", "q1", "q3")
-    round_.join("q4", "q1", "q3")
-    round_.queries["q3"].kill()
-    round_.until_shared("q3 was killed (-9)", "q1", "q4")
-    round_.join("q3", "q1", "q4")
-    pause(round_, round_.queries["q1"], "q3", "q4")
+    round_.until_shared("q2 has left", "q1", "threads")
+    round_.join("q4", "q1", "threads")
+    round_.queries["threads"].kill()
+    round_.until_shared("threads was killed (-9)", "q1", "q4")
+    round_.join("processes", "q1", "q4")
+    pause(round_, round_.queries["q1"], "processes", "q4")
     cut(round_, round_.queries["q4"], "ZooKeeper", SESSION_S + 3)
-    cut(round_, round_.queries["q3"], "Redis", 5)
+    cut(round_, round_.queries["processes"], "Redis", 5)
     kill_leader(round_)
-    round_.until_shared("the ensemble's leader was killed", "q1", "q3", "q4")
+    round_.until_shared("the ensemble's leader was killed", "q1", "processes", "q4")
     round_.work("all three work", 300)
 
 
 def short(round_: Round) -> None:
-    """The ways that need no more than three starts of Spark."""
-    first = round_.add("q1")
-    second = round_.add("q2")
-    round_.until_shared("q1 and q2 join", "q1", "q2")
+    """A query and a service; the ways that need no more than two starts of Spark."""
+    query, service = round_.add("q1"), round_.add("threads")
+    round_.until_shared("q1 and threads join", "q1", "threads")
     round_.work("both work", 60)
-    pause(round_, first, "q2")
-    second.kill()
-    round_.until_shared("q2 was killed (-9)", "q1")
+    pause(round_, query, "threads")
+    service.kill()
+    round_.until_shared("threads was killed (-9)", "q1")
     kill_leader(round_)
     round_.until_shared("the ensemble's leader was killed", "q1")
+
+
+def services(round_: Round) -> None:
+    """Every way to come and to go, for services alone: one of each kind."""
+    _all_join(round_)
+    for name in SERVICES:
+        for way in (leave, kill, pause_beside, cut_off):
+            way(round_, name)
+    kill_leader(round_)
+    round_.until_shared("the ensemble's leader was killed", *SERVICES)
+    round_.work("all three work", 100)
+
+
+def few_services(round_: Round) -> None:
+    """A way for each kind of service."""
+    _all_join(round_)
+    for name, way in zip(SERVICES, (kill, pause_beside, cut_off), strict=True):
+        way(round_, name)
+    round_.work("all three work", 50)
+
+
+def _all_join(round_: Round) -> None:
+    for name in SERVICES:
+        round_.add(name)
+    round_.until_shared("all three join", *SERVICES)
+    round_.work("all three work", 50)
+
+
+def _others(name: str) -> list[str]:
+    return [each for each in SERVICES if each != name]
+
+
+def leave(round_: Round, name: str) -> None:
+    """SIGTERM to a service, and a new start."""
+    round_.queries[name].leave()
+    round_.until_shared(f"{name} has left (SIGTERM)", *_others(name))
+    round_.join(name, *_others(name))
+
+
+def kill(round_: Round, name: str) -> None:
+    """kill -9 of a service, and a new start."""
+    round_.queries[name].kill()
+    round_.until_shared(f"{name} was killed (-9)", *_others(name))
+    round_.join(name, *_others(name))
+
+
+def pause_beside(round_: Round, name: str) -> None:
+    """SIGSTOP of a service for longer than its session, then SIGCONT."""
+    pause(round_, round_.queries[name], *_others(name))
+
+
+def cut_off(round_: Round, name: str) -> None:
+    """Cuts a service off from ZooKeeper until its session has ended, and from Redis."""
+    cut(round_, round_.queries[name], "ZooKeeper", SESSION_S + 3)
+    cut(round_, round_.queries[name], "Redis", 5)
 
 
 def pause(round_: Round, query: Query, *others: str) -> None:

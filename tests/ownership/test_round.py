@@ -4,7 +4,7 @@ import pytest
 
 from .. import quick_spark, servers
 from ..processes import PROC
-from .round import Round, short
+from .round import Round, few_services, short
 
 pytestmark = [
     pytest.mark.long,
@@ -25,12 +25,20 @@ def _starts_fast(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def test_no_two_queries_work_on_one_stream_whatever_happens_to_them(tmp_path):
+def test_a_query_and_a_service_never_work_on_one_stream_at_once(tmp_path):
     with Round(tmp_path, per_second=20, seed=7).running() as round_:
         short(round_)
         verdict = round_.finish()
     assert verdict.holds, verdict
     assert verdict.processed == verdict.sent >= 60
+
+
+def test_no_two_services_work_on_one_stream_whatever_happens_to_them(tmp_path):
+    with Round(tmp_path, per_second=40, seed=7).running() as round_:
+        few_services(round_)
+        verdict = round_.finish()
+    assert verdict.holds, verdict
+    assert verdict.processed == verdict.sent >= 100
 
 
 def test_without_ownership_two_queries_work_on_one_stream_at_once(tmp_path):
