@@ -1,5 +1,6 @@
-// BullMQ as a peer: `node bullmq.mjs send plain|deduplicated`, `node bullmq.mjs work CONCURRENCY`.
-// watching.py starts it and says by PEER_* what it works on.
+// BullMQ as a peer: `node bullmq.mjs send plain|deduplicated`, `node bullmq.mjs work CONCURRENCY`,
+// `node bullmq.mjs trickle A_SECOND MESSAGES`, `node bullmq.mjs pickup`.
+// watching.py or services.py starts it and says by PEER_* what it works on.
 import { readFileSync } from 'node:fs';
 import { Queue, Worker } from 'bullmq';
 
@@ -38,5 +39,32 @@ async function work(concurrency) {
   });
 }
 
-const [side, how] = process.argv.slice(2);
-await (side === 'send' ? send(how) : work(Number(how)));
+const now = () => performance.timeOrigin + performance.now();
+
+async function trickle(aSecond, messages) {
+  const begun = now();
+  for (let sent = 0; sent < messages; sent += 1) {
+    await new Promise((done) => setTimeout(done, Math.max(0, begun + (1000 * sent) / aSecond - now())));
+    await queue.add('m', String(now()), { removeOnComplete: true });
+  }
+  await queue.close();
+}
+
+async function pickup() {
+  const late = [];
+  const worker = new Worker('Bench', async (job) => { late.push(now() - Number(job.data)); }, { connection });
+  process.once('SIGTERM', async () => {
+    await worker.close();
+    await (await queue.client).rpush('peer_late', ...late);
+    await queue.close();
+  });
+}
+
+const [side, how, more] = process.argv.slice(2);
+const sides = {
+  send: () => send(how),
+  work: () => work(Number(how)),
+  trickle: () => trickle(Number(how), Number(more)),
+  pickup,
+};
+await sides[side]();

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from rmq_spark.client.message_bodies import (
@@ -84,7 +84,7 @@ def outgoing(
             "send([...])."
         )
     default = _value_in(defaults, topic, "The default values")
-    now_ms = cache(now_ms)
+    now_ms = _Once(now_ms)
     refuse_before_ms = now_ms() if refuse_past else None
     by_slot: dict[int, list[Any]] = {}
     bodies: dict[int, list[bytes]] = {}
@@ -105,11 +105,27 @@ def outgoing(
             )
         due_ms = partial(_due_ms, of, number, now_ms)
         body = _body_of(message, defaults, topic, due_ms, index, span)
-        has_bodies = has_bodies or bool(body)
+        has_body = topic.keyed or bool(body)
+        has_bodies = has_bodies or has_body
         by_slot.setdefault(slot, []).extend((of.score_of(number), name))
-        packed = packed_body(body, index) if topic.keyed or body else b""
+        packed = packed_body(body, index) if has_body else b""
         bodies.setdefault(slot, []).extend((name, packed))
     return Outgoing(by_slot, bodies if has_bodies else {})
+
+
+class _Once:
+    """A clock that is read once, and only if it is needed."""
+
+    __slots__ = ("_read_ms", "_time_ms")
+
+    def __init__(self, read_ms: Callable[[], int]) -> None:
+        self._read_ms = read_ms
+        self._time_ms: int | None = None
+
+    def __call__(self) -> int:
+        if self._time_ms is None:
+            self._time_ms = self._read_ms()
+        return self._time_ms
 
 
 def _due_ms(of: MessageValue, number: int, now_ms: Callable[[], int]) -> int:

@@ -5,6 +5,7 @@ import queue as queues
 import threading
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 DEFAULT_GRACE = "30s"
 # How often the topic's definition is read again.
 _LOOK_EVERY_S = 1.0
+# How long what a look has found is handed out without another one.
+_LOOK_LASTS_S = 0.1
 # The fewest slots to ask at once what is due, if so many may have messages.
 _SLOTS_A_LOOK = 64
 
@@ -66,6 +69,8 @@ class Listener:
         self._error: RmqError | None = None
         self._refreshed_s = 0.0
         self._last_slot = -1  # the one that was handed out last
+        self._due: deque[SlotDue] = deque()  # those that the last look has found, not handed out
+        self._looked_s = 0.0
         self._finished: queues.SimpleQueue[tuple[int, float]] = queues.SimpleQueue()
         # Set by run:
         self._waiter: Waiter | None = None
@@ -187,10 +192,10 @@ class Listener:
     def _hand_out(self, claims: SlotClaims, waiter: Waiter, workers: Workers) -> int:
         """Hand ripe slots with due messages to free workers, of which one is reserved already."""
         waiter.look_if_time(self._queue)
+        self._look_if_needed(claims, waiter)
         handed = 0
-        for slot in self._look(claims, waiter):
-            if handed and not workers.reserve():
-                break
+        while self._due and (not handed or workers.reserve()):
+            slot = self._due.popleft()
             waiter.begin(slot.slot)
             self._last_slot = slot.slot
             workers.hand(slot)
@@ -218,9 +223,20 @@ class Listener:
         claims.queue, claims.epochs = self._queue, ownership.between_batches(waiter.at_work)
         waiter.read_only(claims.epochs)
 
-    def _look(self, claims: SlotClaims, waiter: Waiter) -> list[SlotDue]:
-        """Return the ripe slots with due messages, after expired claims were given back."""
+    def _look_if_needed(self, claims: SlotClaims, waiter: Waiter) -> None:
+        """Find ripe slots with due messages, unless the last look has found more of them."""
         ripe = waiter.ripe()
+        if time.monotonic() < self._looked_s + _LOOK_LASTS_S:
+            still_ripe = set(ripe)
+            self._due = deque(slot for slot in self._due if slot.slot in still_ripe)
+        else:
+            self._due.clear()
+        if not self._due:
+            self._due.extend(self._look(ripe, claims, waiter))
+            self._looked_s = time.monotonic()
+
+    def _look(self, ripe: list[int], claims: SlotClaims, waiter: Waiter) -> list[SlotDue]:
+        """Return the ripe slots with due messages, after expired claims were given back."""
         behind = bisect_right(ripe, self._last_slot)  # so that no slot starves the others
         most = max(self._settings.workers, _SLOTS_A_LOOK)
         asked = [*ripe[behind:], *ripe[:behind]][:most]
