@@ -141,7 +141,7 @@ class Queue:
                 span.count(sum(map(len, checked.pairs.values())) // 2)
             return self._send(checked)
 
-    def send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
+    def _send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
         """Send messages that were checked for a definition of the topic. Raises UnknownTopic.
 
         In one round trip, as long as there is a call at least every half second.

@@ -1,7 +1,6 @@
 """Calls of scripts on a Redis server, which loads them on demand, retries, and types errors."""
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -388,16 +387,3 @@ def _version_of(info: dict[str, Any]) -> tuple[int, int]:
 
 
 _warned: set[str] = set()
-_servers: dict[tuple[int, ConnectionOptions, float | None], Server] = {}
-
-
-def shared_server(options: ConnectionOptions, patience_s: float | None = None) -> Server:
-    """Return this process's server for these options, connecting on the first call.
-
-    Spark reuses a worker process for many tasks. The process id is part of the key because
-    connections do not survive a fork.
-    """
-    key = (os.getpid(), options, patience_s)
-    if key not in _servers:
-        _servers[key] = Server(options, patience_s)
-    return _servers[key]

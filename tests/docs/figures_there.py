@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry
 
+from rmq_spark.metrics.listeners import ListenerCollector
 from rmq_spark.metrics.queries import QueryMetrics
 from rmq_spark.metrics.queues import QueueCollector
 from rmq_spark.spark.source.backlog import backlog_figures
@@ -21,6 +22,8 @@ def figures_there(broker):
     reported = backlog_figures(broker.queue("Orders").figures()) | {"slotsOwned": 1}
     source = SimpleNamespace(latestOffset=json.dumps({"topic": "Orders", **reported}))
     progress = SimpleNamespace(id="one", sources=[source], numInputRows=1, batchDuration=1)
+    listener = broker.listen("Orders", "billing", print)
+    registry.register(ListenerCollector(listener))
     metrics = QueryMetrics(registry)
     metrics.onQueryStarted(SimpleNamespace(id="one", name="one"))
     metrics.onQueryProgress(SimpleNamespace(progress=progress))

@@ -24,6 +24,7 @@ for number in range(8):
 """,
     # The reader's Python imports from the folder that it stands in.
     "docs/traces.md": "import sys\nsys.path.insert(0, '')",
+    "docs/services.md": "import os\nimport sys\nsys.path.insert(0, '')",
     # Work to share, and a function that does it.
     "docs/ownership.md": f"""{SESSION}
 import os
@@ -56,6 +57,14 @@ for query in started:
     query.stop()
 print("exclusive", broker.definition("Orders").exclusive)
 """,
+    "docs/services.md": """
+from fastapi.testclient import TestClient
+broker.alter("Orders", exclusive=False)
+before = orders.figures().store.count
+with TestClient(app) as client:
+    answer = client.post("/orders", json={"id": "e1"})
+    print(answer.status_code, answer.json(), orders.figures().store.count - before)
+""",
 }
 # By page, lines that it must have printed, whole.
 PRINTED = {
@@ -67,6 +76,7 @@ PRINTED = {
         str([f"{n} EUR".encode() for n in range(4)] + [f"{n} eur".encode() for n in range(4, 8)]),
     ],
     "docs/ownership.md": ["exclusive True"],
+    "docs/services.md": ["202 {'accepted': 'e1'} 1"],
 }
 # By page, beginnings of lines that it shows and that come out otherwise each time.
 VARYING = {
@@ -76,6 +86,7 @@ VARYING = {
 # By page, what stands on it and cannot be so here: addresses, ports, folders.
 INSTEAD = {
     "docs/operations.md": {"start_http_server(9310)": "start_http_server(0)"},
+    "docs/services.md": {'"zk1:2181,zk2:2181"': 'os.environ["ZOOKEEPER"]'},
     "docs/ownership.md": {
         '"zk1:2181,zk2:2181,zk3:2181"': 'os.environ["ZOOKEEPER"]',
         'f"/checkpoints/{name}"': 'f"checkpoints/{name}"',
@@ -124,4 +135,8 @@ def database():
 
 
 # By page, a context manager that starts servers beside Redis and gives variables that name them.
-SERVERS = {"docs/jobs.md": database, "docs/ownership.md": zookeeper}
+SERVERS = {
+    "docs/jobs.md": database,
+    "docs/ownership.md": zookeeper,
+    "docs/services.md": zookeeper,
+}

@@ -10,7 +10,7 @@ LONG = {
     f"docs/{name}.md"
     for name in (
         *("consume", "jobs", "operations", "order", "ownership", "retries", "send-from-spark"),
-        *("traces", "tutorial", "upgrade"),
+        *("services", "traces", "tutorial", "upgrade"),
     )
 }
 

@@ -102,7 +102,6 @@ def listen(
             zookeeper={**session.zookeeper, **({"hosts": hosts} if hosts else {})} or None,
         )
         with _metrics(listener, metrics_host, metrics_port), _reports(listener, workers):
-            _log.info("listening to %s as %s", topic, name)
             listener.run(grace=grace_ms)
     _log.info("stopped")
 

@@ -161,6 +161,7 @@ class Listener:
             self._stopping,
         )
         with stopped_by_signals(partial(self.stop, grace)):
+            _log.info("rmq: listening to %s as %s", queue.definition.name, self.name)
             try:
                 self._dispatch(claims, session.ownership, self._waiter, self._workers)
             finally:

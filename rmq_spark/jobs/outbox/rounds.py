@@ -35,7 +35,7 @@ from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.row_bodies import BODY_COLUMNS
 from rmq_spark.spark.sink.target_topics import SinkTopics
 from rmq_spark.spark.sink.validation import REASON, with_refusals
-from rmq_spark.transport.server import shared_server
+from rmq_spark.transport.shared_servers import shared_server
 
 _DUE_MS, _HEADERS_REASON = "rmq_due_ms", "rmq_headers_reason"
 _IDS_A_STATEMENT = 1000

@@ -15,7 +15,8 @@ from dataclasses import astuple, dataclass
 from rmq_spark.errors import RmqError
 from rmq_spark.topics.keys import listener_key
 from rmq_spark.transport.connection import ConnectionOptions
-from rmq_spark.transport.server import Server, shared_server
+from rmq_spark.transport.server import Server
+from rmq_spark.transport.shared_servers import shared_server
 
 # The interval at which a task writes its counts and checks whether its batch has ended early.
 REPORT_AFTER_S = 0.25

@@ -34,7 +34,7 @@ from rmq_spark.spark.listener.message_runner import (
 )
 from rmq_spark.spark.options import ListenerOptions
 from rmq_spark.spark.sink.columns import first_not_utf8, shown_value
-from rmq_spark.transport.server import shared_server
+from rmq_spark.transport.shared_servers import shared_server
 
 # Only messages of keyed topics need it.
 KEY = "key"

@@ -18,7 +18,7 @@ from rmq_spark.protocol.sealing import Manifest, Sealed
 from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.writers import SinkWork
-from rmq_spark.transport.server import shared_server
+from rmq_spark.transport.shared_servers import shared_server
 
 _log = logging.getLogger(__name__)
 

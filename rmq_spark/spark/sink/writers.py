@@ -26,7 +26,8 @@ from rmq_spark.spark.sink.columns import Rows, locate_columns
 from rmq_spark.spark.sink.operations import OPERATIONS, check_names
 from rmq_spark.spark.sink.target_topics import SinkTopics
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.transport.server import Server, shared_server
+from rmq_spark.transport.server import Server
+from rmq_spark.transport.shared_servers import shared_server
 
 _log = logging.getLogger(__name__)
 

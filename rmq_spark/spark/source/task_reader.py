@@ -20,7 +20,7 @@ from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.message_columns import MessageColumns
 from rmq_spark.spark.source.planning import PlannedClaim
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.transport.server import shared_server
+from rmq_spark.transport.shared_servers import shared_server
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import Page
 from rmq_spark.spark.table.selection import Scope, TableOptions
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.transport.server import shared_server
+from rmq_spark.transport.shared_servers import shared_server
 
 # Spark needs about 20 ms to start a task; reading this many rows takes 0.16 s (bench/table.py).
 ROWS_A_TASK = 50_000

@@ -81,7 +81,7 @@ def test_a_function_is_called_until_a_signal_comes(listening, orders, function, 
         wait_until(lambda: "billed a" in log() and "billed b" in log(), "both messages")
         process.send_signal(number)
         assert process.wait(60) == 0
-    assert "INFO rmq_spark.listen: listening to Orders as billing" in log()
+    assert "rmq: listening to Orders as billing" in log()
     assert log().rstrip().endswith("stopped")
     assert orders.figures().prepare.count == 0
 
