@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from hiredis import pack_command
 from redis import exceptions as redis_errors
 
-from rmq_spark.transport.awaiting import awaited, run_awaiting
+from rmq_spark.transport.awaiting import awaited, may_await, run_awaiting
 from rmq_spark.transport.routing import Cluster, Command, OneServer, Replication
 
 _T = TypeVar("_T")
@@ -181,7 +181,10 @@ class AsyncCluster(Cluster):
 
     def refresh(self) -> None:
         """Ask which node has which keys. If no node answers now, the next attempt asks."""
-        awaited(asyncio.to_thread(super().refresh))
+        if may_await():
+            awaited(asyncio.to_thread(super().refresh))
+        else:  # a thread that receives wake-ups
+            super().refresh()
 
     def close(self) -> None:
         """Close the connections."""

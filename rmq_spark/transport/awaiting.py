@@ -20,14 +20,18 @@ class _Blocking(greenlet.greenlet):  # type: ignore[misc] # greenlet has no type
     """A greenlet that runs blocking code, and hands what it must wait for to its parent."""
 
 
+def may_await() -> bool:
+    """Return whether this is code within run_awaiting, and not another thread."""
+    return isinstance(greenlet.getcurrent(), _Blocking)
+
+
 def awaited(awaitable: Awaitable[_T]) -> _T:
     """Wait for an awaitable, from blocking code within run_awaiting. Raises what it raises."""
-    current = greenlet.getcurrent()
-    if not isinstance(current, _Blocking):
+    if not may_await():
         if asyncio.iscoroutine(awaitable):
             awaitable.close()
         raise RuntimeError("This object belongs to rmq_spark.aio. Call it from a coroutine there.")
-    return cast(_T, current.parent.switch(awaitable))
+    return cast(_T, greenlet.getcurrent().parent.switch(awaitable))
 
 
 async def run_awaiting(function: Callable[_P, _T], *args: _P.args, **keywords: _P.kwargs) -> _T:
