@@ -118,8 +118,7 @@ class Gathering:
         try:
             packed = [pack_command(tuple(each)) for each in words]
             await connection.send_packed_command(packed, check_health=False)
-            async with asyncio.timeout(connection.socket_timeout):
-                return [await _reply(connection) for _ in words]
+            return await _replies(connection, len(words))
         except TimeoutError:
             await connection.disconnect()
             return [redis_errors.TimeoutError("Timeout reading from socket")] * len(words)
@@ -131,6 +130,19 @@ class Gathering:
             raise
         finally:
             await pool.release(connection)
+
+
+async def _replies(connection: Any, number: int) -> list[Any]:
+    """Read replies. Raises TimeoutError if none comes for the socket timeout, or half of it."""
+    now, limit_s = asyncio.get_running_loop().time, connection.socket_timeout
+    replies = []
+    async with asyncio.timeout(limit_s) as limit:
+        for _ in range(number):
+            replies.append(await _reply(connection))
+            at, ends = now(), limit.when()
+            if ends is not None and ends - at < limit_s / 2:  # each is a call of the event loop
+                limit.reschedule(at + limit_s)
+    return replies
 
 
 async def _reply(connection: Any) -> Any:

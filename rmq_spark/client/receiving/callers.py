@@ -82,7 +82,7 @@ class LoopCaller:
         try:
             return self._in_work.result()
         except CancelledError:
-            return "the listener has stopped"
+            return "CancelledError: the call was cancelled"
 
     def give_up(self) -> None:
         """Cancel the call in work."""

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -18,7 +19,10 @@ from rmq_spark.topics.reasons import reason_of
 
 # A fork would copy locks that other threads hold.
 _CONTEXT = multiprocessing.get_context("spawn")
-
+# How long a child may take to import the function, unless a message may take longer.
+LOADING_S = 60.0
+# How long a child may take to end, such as to close what the function has opened.
+_CLOSING_S = 5.0
 _GUARD = 'Call listen and run only under if __name__ == "__main__":'
 
 
@@ -46,6 +50,7 @@ class ProcessCaller:
         self._group = group
         self._timeout_s = timeout_s
         self._process: SpawnProcess
+        self._kill_at_exit: Callable[[], object]
         self._pipe: Connection
         self._start()
 
@@ -69,16 +74,13 @@ class ProcessCaller:
 
     def give_up(self) -> None:
         """Kill the child, and the processes that it has started."""
-        number = self._process.pid
-        if number is None or not self._process.is_alive():
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(number, signal.SIGKILL)
+        _kill(self._process)
 
     def close(self) -> None:
         """End the child. Call it between calls."""
         self._pipe.close()
-        self._process.join()
+        self._process.join(_CLOSING_S)
+        self._kill_at_exit()
 
     def _start(self) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
@@ -87,8 +89,14 @@ class ProcessCaller:
         )
         try:
             self._process.start()
+            # At the end of the program, before multiprocessing waits for it.
+            self._kill_at_exit = weakref.finalize(self, _kill, self._process)
             theirs.close()
-            refused = self._pipe.recv()
+            if self._pipe.poll(max(LOADING_S, self._timeout_s or 0)):
+                refused = self._pipe.recv()
+            else:
+                self.give_up()
+                refused = f"it was not loaded within {LOADING_S:g} s"
         except EOFError:
             refused = f"its process ended while it started: {self._how_it_ended()}. {_GUARD}"
         except RuntimeError:  # this is a child, which runs the parent's program again
@@ -100,6 +108,16 @@ class ProcessCaller:
         self._process.join()
         code = self._process.exitcode or 0
         return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def _kill(process: SpawnProcess) -> None:
+    """Kill a child and its process group, if it runs."""
+    number = process.pid
+    if number is None or not process.is_alive():
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()  # it may not have a group yet
+        os.killpg(number, signal.SIGKILL)
 
 
 def _serve(pipe: Connection, function: bytes, group: str, parent: int) -> None:
