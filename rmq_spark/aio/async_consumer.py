@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from rmq_spark.client.receiving.batch import Batch
 from rmq_spark.client.receiving.consumer import DEFAULT_LIMIT, Consumer
+from rmq_spark.errors import ConsumerMisused
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.topics.durations import Duration
 from rmq_spark.transport.awaiting import run_awaiting
@@ -66,10 +67,19 @@ class AsyncConsumer:
     def __init__(self, open_consumer: Callable[[], Consumer]) -> None:
         """Connect nothing yet. open_consumer: called at the start of the block."""
         self._open_consumer = open_consumer
-        self._consumer: Consumer
+        self._opened: Consumer | None = None
+
+    @property
+    def _consumer(self) -> Consumer:
+        if self._opened is None:
+            raise ConsumerMisused(
+                "This consumer is not open. Use it in an async with statement: "
+                "async with broker.consumer(...) as consumer:"
+            )
+        return self._opened
 
     async def __aenter__(self) -> Self:
-        self._consumer = await run_awaiting(self._open_consumer)
+        self._opened = await run_awaiting(self._open_consumer)
         return self
 
     async def __aexit__(self, *error: Any) -> None:

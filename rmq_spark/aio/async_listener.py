@@ -11,6 +11,8 @@ from typing import Self
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE, Listener
 from rmq_spark.topics.durations import Duration
 
+# How often the start of a block looks whether the listener has begun.
+_BEGINNING_S = 0.005
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -38,16 +40,20 @@ class AsyncListener:
         """
         loop = asyncio.get_running_loop()
         with _stopped_by_signals(loop, partial(self.stop, grace)):
-            await self._run(grace)
+            await self._run(await self._open(), grace)
 
-    async def _run(self, grace: Duration) -> None:
+    async def _open(self) -> Listener:
         loop = asyncio.get_running_loop()
         self._listener = await asyncio.to_thread(self._open_listener, loop)
-        ended = loop.run_in_executor(None, partial(self._listener.run, grace=grace))
+        return self._listener
+
+    async def _run(self, listener: Listener, grace: Duration) -> None:
+        loop = asyncio.get_running_loop()
+        ended = loop.run_in_executor(None, partial(listener.run, grace=grace))
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            self.stop(grace)
+            listener.stop(grace)
             await ended
             raise
 
@@ -57,7 +63,12 @@ class AsyncListener:
             self._listener.stop(grace)
 
     async def __aenter__(self) -> Self:
-        self._running = asyncio.create_task(self._run(DEFAULT_GRACE))
+        listener = await self._open()
+        self._running = asyncio.create_task(self._run(listener, DEFAULT_GRACE))
+        while not (listener.is_running or self._running.done()):
+            await asyncio.sleep(_BEGINNING_S)
+        if self._running.done():
+            await self._running
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
@@ -71,6 +82,11 @@ class AsyncListener:
         except Exception:
             if error is None:
                 raise
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it takes messages: it has begun, and neither a stop nor an error has ended it."""
+        return self._listener is not None and self._listener.is_running
 
     @property
     def succeeded(self) -> int:

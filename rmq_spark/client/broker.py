@@ -54,7 +54,7 @@ class Broker(Administration):
         UnknownTopic, InvalidOption, OwnershipError, and ExclusiveSlot for an exclusive topic
         without a zookeeper. See Consumer.
         """
-        ensemble = self._ensemble(topic, zookeeper)
+        ensemble = _ensemble(zookeeper)
         open_queue = partial(self.queue, topic, group=group)
         return Consumer(open_queue, name, lease_ms=_lease_ms(visibility_timeout), ensemble=ensemble)
 
@@ -92,20 +92,16 @@ class Broker(Administration):
             processes,
             timeout_ms=None if timeout is None else parse_wait_ms("timeout", timeout),
             delay_ms=None if delay is None else parse_wait_ms("delay", delay),
-            ensemble=self._ensemble(topic, zookeeper),
+            ensemble=_ensemble(zookeeper),
             loop=loop,
         )
         return Listener(partial(self.queue, topic, group=group), name, settings)
 
-    def _ensemble(self, topic: str, zookeeper: ZooKeeper | None) -> EnsembleOptions | None:
-        """Parse the options of ZooKeeper, and make the topic exclusive if there are any."""
-        if zookeeper is None:
-            return None
-        given = {"hosts": zookeeper} if isinstance(zookeeper, str) else zookeeper
-        ensemble = parse_ensemble(given)
-        if ensemble is not None and not self.queue(topic).definition.exclusive:
-            self.alter(topic, exclusive=True)
-        return ensemble
+
+def _ensemble(zookeeper: ZooKeeper | None) -> EnsembleOptions | None:
+    if zookeeper is None:
+        return None
+    return parse_ensemble({"hosts": zookeeper} if isinstance(zookeeper, str) else zookeeper)
 
 
 def _lease_ms(given: Duration) -> int:

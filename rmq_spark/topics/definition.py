@@ -358,8 +358,9 @@ def refuse_exclusive(topic: TopicDefinition) -> None:
     if topic.exclusive:
         raise ExclusiveSlot(
             f"The topic {topic.name} is exclusive: only readers that own its slots may read it. "
-            "Give the reader a ZooKeeper (zookeeper.hosts in Spark, zookeeper= in plain Python), "
-            f"or end that with broker.alter({topic.name!r}, exclusive=False)."
+            "Give the reader a ZooKeeper (zookeeper.hosts in Spark, zookeeper= in plain Python, "
+            "--zookeeper at the command line), or end that with "
+            f"broker.alter({topic.name!r}, exclusive=False)."
         )
 
 

@@ -23,8 +23,8 @@ _NEW_CHECKPOINT = "Give the query a new checkpointLocation."
 _OF_SCRIPTS: dict[str, tuple[type[errors.RmqError], str]] = {
     "RMQ_SUPERSEDED": (
         errors.Superseded,
-        "A newer run of the same query or consumer has taken over. If two queries share a "
-        "checkpoint, give one of them its own.",
+        "A newer run of the same query, consumer or listener has taken over. If two queries share "
+        "a checkpoint, or two services a name, give one of them its own.",
     ),
     "RMQ_SETTLED": (errors.Settled, ""),
     "RMQ_LOST": (

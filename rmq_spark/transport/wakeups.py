@@ -109,7 +109,7 @@ class Wakeups:
                 return
             except Exception as error:  # redis-py fails in any way if its pool is closed meanwhile
                 if self._is_needed:
-                    _log.info("rmq: waiting for wake-ups again: %s", type(root_of(error)).__name__)
+                    _log.debug("rmq: waiting for wake-ups again: %s", type(root_of(error)).__name__)
             self._lose(stores)
             time.sleep(_RECONNECT_S)
             self._server.refresh_nodes()

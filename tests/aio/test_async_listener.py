@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from rmq_spark.errors import InvalidOption, UnknownTopic
+from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 
 from ..seeding import numbered
 
@@ -150,6 +150,9 @@ def test_what_outlasts_the_grace_of_a_stop_is_cancelled_and_comes_again(connecte
 
 
 def test_what_is_no_coroutine_function_is_refused(connected, topic):
+    async def work(message):
+        pass
+
     async def main():
         async with await connected() as broker:
             with pytest.raises(InvalidOption, match="Accepted: an async function"):
@@ -157,9 +160,16 @@ def test_what_is_no_coroutine_function_is_refused(connected, topic):
             with pytest.raises(InvalidOption, match="processes=True"):
                 broker.listen("T", "a", main, processes=True)
             with pytest.raises(InvalidOption, match="workers=0"):
-                await broker.listen("T", "a", main, workers=0).run()
+                await broker.listen("T", "a", work, workers=0).run()
             with pytest.raises(UnknownTopic):
-                await broker.listen("Nope", "a", main).run()
+                await broker.listen("Nope", "a", work).run()
+            with pytest.raises(InvalidOption, match="cannot be called with a message"):
+                await broker.listen("T", "a", main).run()
+            with pytest.raises(UnknownTopic):
+                async with broker.listen("Nope", "a", work):
+                    pytest.fail("the block began")
+            with pytest.raises(ConsumerMisused, match="Use it in an async with statement"):
+                await broker.consumer("T", "a").poll()
 
     asyncio.run(main())
 

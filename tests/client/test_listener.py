@@ -521,3 +521,33 @@ def test_a_pause_between_look_and_claim_is_no_lost_claim(broker, topic, seen, mo
         wait_until(lambda: listener._workers and not listener.at_work, "the end of the claim")
     assert "lost a claim" not in logged(caplog)
     assert topic.figures().store.count == 1
+
+
+def test_a_listener_that_cannot_begin_says_so_before_its_block(broker, topic):
+    broker.delete("T")
+    with pytest.raises(UnknownTopic):
+        broker.listen("T", "a", print)
+    broker.create("T", "FixedTime", SLOTS)
+    listener = broker.listen("T", "a/b", print)
+    with pytest.raises(InvalidOption, match="a/b"), listener:
+        pytest.fail("the block began")
+    assert not listener.is_running
+
+
+def test_it_tells_whether_it_runs(broker, topic):
+    with broker.listen("T", "a", print) as listener:
+        assert listener.is_running
+        broker.delete("T")
+        wait_until(lambda: not listener.is_running, "its end")
+        with pytest.raises(UnknownTopic):
+            raise listener._error
+        listener._error = None
+
+
+@pytest.mark.parametrize("function", [lambda: None, lambda one, two: None, print, int])
+def test_a_function_that_cannot_take_a_message_is_refused(broker, topic, function):
+    if function in (print, int):
+        broker.listen("T", "a", function)
+        return
+    with pytest.raises(InvalidOption, match="cannot be called with a message"):
+        broker.listen("T", "a", function)

@@ -617,7 +617,7 @@ def bodies_go_with_their_messages(step: Step) -> bool:
 
 def dead_body(step: Step, content: str) -> Copy | None:
     before = step.before
-    if content in step.expired:
+    if content in step.expired and step.topic.on_expiry == BURY:
         return before.bodies[content]
     held = before.prepare.get(content)
     if held and not still_holds(step, content, held) and not step.settles(held.claim):

@@ -7,8 +7,10 @@ import shlex
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -24,8 +26,10 @@ from rmq_spark.options.option import Option
 from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsers import duration
+from rmq_spark.topics.reasons import reason_of
 
 REPORT_EVERY_S = 60.0
+_IMPORTLIB = os.path.dirname(importlib.__file__)
 GRACE = Option("--grace", duration(0), "How long a stop waits for messages in work", DEFAULT_GRACE)
 LEASE = Option(
     "--visibility-timeout",
@@ -113,7 +117,7 @@ def _parsed(option: Option[_T], text: str | None) -> _T | None:
 def imported(text: str) -> Callable[[Any], Any]:
     """Import a function from the text ``module:function``. Raises InvalidOption.
 
-    An error in the module itself is not caught.
+    Prints where an error in the module itself was raised.
     """
     module, colon, names = text.partition(":")
     if not (module and colon and names):
@@ -122,12 +126,16 @@ def imported(text: str) -> Callable[[Any], Any]:
         sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module}.".startswith(f"{missing}."):
+            raise InvalidOption(
+                f"FUNCTION={text!r}: there is no module {missing} in {os.getcwd()} or among the "
+                f"installed packages. Accepted: {ACCEPTED_FUNCTION}."
+            ) from None
+        traceback.print_exception(type(error), error, _own_frames(error))
         raise InvalidOption(
-            f"FUNCTION={text!r}: there is no module {error.name} in {os.getcwd()} or among the "
-            f"installed packages. Accepted: {ACCEPTED_FUNCTION}."
+            f"FUNCTION={text!r}: the module {module} cannot be imported: {reason_of(error)}"
         ) from None
     for part in names.split("."):
         found = getattr(found, part, None)
@@ -136,6 +144,16 @@ def imported(text: str) -> Callable[[Any], Any]:
             f"FUNCTION={text!r}: the module {module} has no {names}. Accepted: {ACCEPTED_FUNCTION}."
         )
     return found  # type: ignore[no-any-return]
+
+
+def _own_frames(error: Exception) -> TracebackType | None:
+    """Return the frames of an import from the user's module on."""
+    frames = error.__traceback__
+    while frames and frames.tb_frame.f_code.co_filename.startswith(
+        (__file__, "<frozen", _IMPORTLIB)
+    ):
+        frames = frames.tb_next
+    return frames
 
 
 def _log_to_stderr() -> None:

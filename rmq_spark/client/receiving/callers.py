@@ -125,6 +125,14 @@ def check_function(function: object) -> None:
         raise InvalidOption(f"listen got a {type(function).__name__}. {accepted}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidOption(f"The function of listen is a generator: it would not run. {accepted}")
+    try:
+        inspect.signature(function).bind("a message")
+    except TypeError as error:
+        raise InvalidOption(
+            f"The function of listen cannot be called with a message ({error}). {accepted}"
+        ) from None
+    except ValueError:
+        pass  # some built-in functions do not tell
 
 
 def refuse_unrun(returned: Any) -> None:

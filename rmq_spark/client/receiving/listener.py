@@ -63,7 +63,7 @@ class Listener:
         if settings.ensemble is None:
             refuse_exclusive(self._queue.definition)
         self._open_caller = settings.callers(self._queue.keys.group)
-        self._stopping = threading.Event()
+        self._stopping, self._begun = threading.Event(), threading.Event()
         self._grace_s = _seconds(DEFAULT_GRACE)
         self._thread: threading.Thread | None = None
         self._error: RmqError | None = None
@@ -92,6 +92,10 @@ class Listener:
     def __enter__(self) -> "Listener":
         self._thread = threading.Thread(target=self._run_quietly, name="rmq-listener")
         self._thread.start()
+        self._begun.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -100,6 +104,11 @@ class Listener:
             self._thread.join()
         if self._error is not None and error[0] is None:
             raise self._error
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it takes messages: it has begun, and neither a stop nor an error has ended it."""
+        return self._begun.is_set() and not self._stopping.is_set()
 
     @property
     def succeeded(self) -> int:
@@ -162,6 +171,7 @@ class Listener:
         )
         with stopped_by_signals(partial(self.stop, grace)):
             _log.info("rmq: listening to %s as %s", queue.definition.name, self.name)
+            self._begun.set()
             try:
                 self._dispatch(claims, session.ownership, self._waiter, self._workers)
             finally:
@@ -269,6 +279,9 @@ class Listener:
         except RmqError as error:
             self._error = error
             _log.error("rmq: listener %s has ended: %s", self.name, error)
+            self._stopping.set()
+        finally:
+            self._begun.set()
 
     # -- called in the threads of the workers, too
 

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from rmq_spark.client.administration import Administration
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.client.receiving.owned_slots import Ownership, ownership_of
@@ -33,8 +34,9 @@ class Session:
 def open_session(queue: Queue, name: str, ensemble: EnsembleOptions | None) -> Session:
     """Take over a name: older runs are barred, and what they hold is given back.
 
-    ensemble: the ZooKeeper through which to own slots. Raises InvalidOption for a name that is not
-    accepted, ExclusiveSlot for an exclusive topic without an ensemble, and OwnershipError.
+    ensemble: the ZooKeeper through which to own slots, which makes the topic exclusive. Raises
+    InvalidOption for a name that is not accepted, ExclusiveSlot for an exclusive topic without an
+    ensemble, and OwnershipError.
     """
     if not _NAME.fullmatch(name):
         raise InvalidOption(
@@ -50,4 +52,9 @@ def open_session(queue: Queue, name: str, ensemble: EnsembleOptions | None) -> S
     # Read only now: older runs of this name could claim until give_back barred them.
     headers = queue.ask(reading.headers, name)
     last_seq = max(max(header.last_seq, header.settled) for header in headers)
-    return Session(name, run, last_seq, runs, ownership_of(queue, name, ensemble))
+    ownership = ownership_of(queue, name, ensemble)
+    if ownership.exclusive and not queue.definition.exclusive:
+        # Only now that ZooKeeper has answered: others without it are refused from here on.
+        administration = Administration(queue.server, key_prefix=queue.key_prefix)
+        administration.alter(queue.definition.name, exclusive=True)
+    return Session(name, run, last_seq, runs, ownership)

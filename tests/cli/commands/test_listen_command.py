@@ -207,8 +207,9 @@ def test_a_bad_option_is_misuse_and_named(rmq, shop, orders, option):
 def test_an_error_of_the_module_itself_is_shown_with_its_place(rmq, shop, orders):
     (shop / "broken.py").write_text("import no_such_package\n")
     done = run(rmq, shop, "broken:bill", "--topic", "Orders", "--name", "a")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "broken.py" in done.stderr
+    assert "importlib" not in done.stderr
     assert "No module named 'no_such_package'" in done.stderr
 
 
