@@ -1,19 +1,18 @@
 """The listener for asyncio: a coroutine function is called for every message."""
 
 import asyncio
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Self
 
+from rmq_spark.aio.loop_signals import stopped_by_signals
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE, Listener
+from rmq_spark.errors import ConsumerMisused
 from rmq_spark.topics.durations import Duration
 
 # How often the start of a block looks whether the listener has begun.
 _BEGINNING_S = 0.005
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class AsyncListener:
@@ -31,6 +30,8 @@ class AsyncListener:
         self._open_listener = open_listener
         self._listener: Listener | None = None
         self._running: asyncio.Task[None] | None = None
+        self._stop_asked: Duration | None = None  # the grace of a stop before it was open
+        self._thread = ThreadPoolExecutor(1, "rmq-listener")
 
     async def run(self, *, grace: Duration = DEFAULT_GRACE) -> None:
         """Call the function for messages until ``stop``, SIGTERM or SIGINT, or a cancellation.
@@ -38,18 +39,23 @@ class AsyncListener:
         grace: how long a stop waits for messages in work. After that their calls are cancelled, and
         they come again. Raises what Listener.run raises.
         """
-        loop = asyncio.get_running_loop()
-        with _stopped_by_signals(loop, partial(self.stop, grace)):
+        with stopped_by_signals(asyncio.get_running_loop(), partial(self.stop, grace)):
             await self._run(await self._open(), grace)
 
     async def _open(self) -> Listener:
+        if self._listener is not None:
+            raise ConsumerMisused("This listener has run. Make another one with broker.listen.")
         loop = asyncio.get_running_loop()
-        self._listener = await asyncio.to_thread(self._open_listener, loop)
-        return self._listener
+        listener = await loop.run_in_executor(self._thread, self._open_listener, loop)
+        self._listener = listener
+        if self._stop_asked is not None:
+            listener.stop(self._stop_asked)
+        return listener
 
     async def _run(self, listener: Listener, grace: Duration) -> None:
         loop = asyncio.get_running_loop()
-        ended = loop.run_in_executor(None, partial(listener.run, grace=grace))
+        ended = loop.run_in_executor(self._thread, partial(listener.run, grace=grace))
+        self._thread.shutdown(wait=False)  # when that is done
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
@@ -59,6 +65,7 @@ class AsyncListener:
 
     def stop(self, grace: Duration = DEFAULT_GRACE) -> None:
         """Let ``run`` take nothing more, finish what is in work, and return."""
+        self._stop_asked = grace
         if self._listener is not None:
             self._listener.stop(grace)
 
@@ -75,13 +82,9 @@ class AsyncListener:
         if self._running is None:
             return
         self._running.cancel()
-        try:
+        await asyncio.wait([self._running])
+        if error is None and not self._running.cancelled():
             await self._running
-        except asyncio.CancelledError:
-            pass
-        except Exception:
-            if error is None:
-                raise
 
     @property
     def is_running(self) -> bool:
@@ -102,30 +105,3 @@ class AsyncListener:
     def left_alone(self) -> int:
         """The number of failed messages whose lease had ended, so that they come again anyway."""
         return 0 if self._listener is None else self._listener.left_alone
-
-
-@contextmanager
-def _stopped_by_signals(
-    loop: asyncio.AbstractEventLoop, stop: Callable[[], None]
-) -> Iterator[None]:
-    """Let the first SIGTERM or SIGINT call a function, if this is the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
-
-    def handle() -> None:
-        restore()
-        stop()
-
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, handle)
-    try:
-        yield
-    finally:
-        restore()

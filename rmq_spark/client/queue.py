@@ -139,7 +139,7 @@ class Queue:
             )
             if span is not None:
                 span.count(sum(map(len, checked.pairs.values())) // 2)
-            return self._send(checked)
+            return self._send(checked, topic)
 
     def _send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
         """Send messages that were checked for a definition of the topic. Raises UnknownTopic.
@@ -147,15 +147,16 @@ class Queue:
         In one round trip, as long as there is a call at least every half second.
         """
         self._refresh_or_refuse()
-        if not self.definition.takes_messages_of(topic):
+        return self._send(checked, topic)
+
+    def _send(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
+        queues = self.queues  # another thread may learn of another definition at any time
+        if not queues.definition.takes_messages_of(topic):
             raise UnknownTopic(
                 f"The topic {topic.name} was deleted, and created in another way. None of these "
                 "messages was sent. Send them again."
             )
-        return self._send(checked)
-
-    def _send(self, checked: Outgoing) -> SendResult:
-        request = sending.send(self.queues, checked.pairs, checked.bodies)
+        request = sending.send(queues, checked.pairs, checked.bodies)
         if time.monotonic() - self._read_s >= DEFINITION_AGE_S / 2:
             request = self._with_refresh(request)
         return self.server.ask(request)

@@ -123,6 +123,8 @@ class Member:
             raise
         self._client.add_listener(self._connection_changed)
         self._thread.start()
+        if self.state is State.STOPPED:  # by another thread
+            self._close()
         return self
 
     def between_batches(self, at_work: Container[int] = ()) -> dict[int, int]:

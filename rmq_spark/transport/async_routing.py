@@ -185,16 +185,25 @@ class AsyncOneServer(OneServer):
 class AsyncCluster(Cluster):
     """The route of each command to the cluster node of its key."""
 
-    def __init__(self, client: Any, open_node: Callable[[str, int], Gathering]) -> None:
-        """client: the blocking one, which knows the nodes. open_node: takes a host and a port."""
+    def __init__(
+        self,
+        client: Any,
+        open_node: Callable[[str, int], Gathering],
+        aside: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """client: the blocking one, which knows the nodes. open_node: takes a host and a port.
+
+        aside: runs a function in a thread, and waits for it.
+        """
         super().__init__(client)
+        self._aside = aside
         self._open_node = open_node
         self._gatherings: dict[str, Gathering] = {}
 
     def refresh(self) -> None:
         """Ask which node has which keys. If no node answers now, the next attempt asks."""
         if may_await():
-            awaited(asyncio.to_thread(super().refresh))
+            self._aside(super().refresh)
         else:  # a thread that receives wake-ups
             super().refresh()
 

@@ -14,6 +14,7 @@ from redis.backoff import NoBackoff
 
 from rmq_spark.transport.async_routing import AsyncCluster, AsyncOneServer, Gathering
 from rmq_spark.transport.awaiting import TaskLock, awaited
+from rmq_spark.transport.caller import Caller
 from rmq_spark.transport.connection import (
     ConnectionOptions,
     client_arguments,
@@ -48,6 +49,13 @@ class AsyncServer(Server):
         """Wait for a time."""
         awaited(asyncio.sleep(seconds))
 
+    def caller(self) -> Caller:
+        """Return the task that calls."""
+        task = asyncio.current_task()
+        if task is None:
+            return super().caller()
+        return Caller("task", task.get_name(), id(task), lambda: not task.done())
+
     def new_lock(self) -> AbstractContextManager[Any]:
         """Return a lock between tasks, which its holder may take again."""
         return TaskLock()
@@ -59,7 +67,7 @@ class AsyncServer(Server):
 
     def _route(self) -> OneServer | Cluster:
         if self.is_cluster:
-            return AsyncCluster(self.client, self._open_node)
+            return AsyncCluster(self.client, self._open_node, self.aside)
         gathering = Gathering(self._new_client(), self.address)
         return AsyncOneServer(self.client, gathering, self.address)
 

@@ -18,6 +18,7 @@ from rmq_spark.protocol.chunks import in_parts
 from rmq_spark.protocol.messagepack import packed
 from rmq_spark.protocol.scripts import Script, scripts_for
 from rmq_spark.transport.acl import commands_of, denied_commands
+from rmq_spark.transport.caller import Caller
 from rmq_spark.transport.connection import ConnectionOptions, new_client, not_accepted
 from rmq_spark.transport.failures import PERMIT, is_temporary, root_of, typed_error
 from rmq_spark.transport.routing import Cluster, Command, OneServer, Replication
@@ -68,7 +69,7 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({self.address})"
 
-    # AsyncServer does the next four in another way.
+    # AsyncServer does the next five in another way.
 
     def _route(self) -> OneServer | Cluster:
         """Return the route of commands to the server."""
@@ -83,6 +84,11 @@ class Server:
     def pause(self, seconds: float) -> None:
         """Wait for a time."""
         time.sleep(seconds)
+
+    def caller(self) -> Caller:
+        """Return who calls."""
+        thread = threading.current_thread()
+        return Caller("thread", thread.name, thread.ident or 0, thread.is_alive)
 
     def new_lock(self) -> AbstractContextManager[Any]:
         """Return a lock that its holder may take again."""

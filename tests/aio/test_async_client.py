@@ -480,3 +480,26 @@ def test_several_consumers_share_the_messages(connected, topic):
     assert len(found) == len(set(found))
     assert set(found) <= set(numbered(500))
     assert topic.figures().counters["committed"] == len(found)
+
+
+def test_a_second_task_is_refused_while_one_works_on_a_batch(connected, broker):
+    broker.create("T", "FixedTime", 1)
+    broker.queue("T").send([b"m"], fixed_time=1000)
+    took, may_end = asyncio.Event(), asyncio.Event()
+
+    async def work(consumer):
+        batch = await consumer.poll()
+        took.set()
+        await may_end.wait()
+        return await batch.commit()
+
+    async def main():
+        async with await connected() as there, there.consumer("T", "c") as consumer:
+            working = asyncio.create_task(work(consumer), name="worker")
+            await took.wait()
+            with pytest.raises(ConsumerMisused, match=r"one task at a time: .* task worker took"):
+                await consumer.poll()
+            may_end.set()
+            assert await working == 1
+
+    asyncio.run(main())

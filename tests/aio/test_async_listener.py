@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -190,5 +192,103 @@ def test_a_listener_that_ends_by_an_error_raises_it_at_the_end_of_its_block(
         async with await connected() as there:
             with pytest.raises(UnknownTopic):
                 await listen_to_a_topic_that_goes(there)
+
+    asyncio.run(main())
+
+
+# -- what an adversary found
+
+
+@pytest.mark.parametrize("how", ["stop", "signal"])
+def test_a_stop_before_it_is_open_is_not_lost(connected, topic, how):
+    async def work(message):
+        pass
+
+    async def main():
+        async with await connected() as broker:
+            listener = broker.listen("T", "a", work)
+            running = asyncio.create_task(listener.run())
+            await asyncio.sleep(0)
+            if how == "stop":
+                listener.stop()
+            else:
+                os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(running, 60)
+
+    asyncio.run(main())
+
+
+def test_a_signal_stops_all_listeners_of_the_loop(connected, topic):
+    async def work(message):
+        pass
+
+    async def main():
+        async with await connected() as broker:
+            listeners = [broker.listen("T", name, work) for name in "abc"]
+            running = [asyncio.create_task(each.run()) for each in listeners]
+            await until(lambda: all(each.is_running for each in listeners))
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(asyncio.gather(*running), 60)
+
+    asyncio.run(main())
+
+
+def test_listeners_leave_the_threads_of_the_loop_alone(connected, topic):
+    topic.send(numbered(50), fixed_time=1000)
+
+    async def work(message):
+        await asyncio.to_thread(lambda: None)
+
+    async def main():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with await connected() as broker, AsyncExitStack() as stack:
+            listeners = [
+                await stack.enter_async_context(broker.listen("T", f"a{number}", work))
+                for number in range(5)
+            ]
+            await until(lambda: sum(each.succeeded for each in listeners) == 50)
+
+    asyncio.run(main())
+
+
+def test_a_cancellation_during_the_end_of_its_block_is_not_swallowed(connected, topic):
+    topic.send([b"m"], fixed_time=1000)
+    begun = asyncio.Event()
+    went_on = []
+
+    async def work(message):
+        begun.set()
+        await asyncio.sleep(1.0)
+
+    async def block(broker):
+        async with broker.listen("T", "a", work):
+            await begun.wait()
+        went_on.append(True)
+
+    async def main():
+        async with await connected() as broker:
+            task = asyncio.create_task(block(broker))
+            await begun.wait()
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until(lambda: not topic.figures().prepare.count)
+
+    asyncio.run(main())
+    assert went_on == []
+
+
+def test_it_runs_once(connected, topic):
+    async def work(message):
+        pass
+
+    async def main():
+        async with await connected() as broker:
+            listener = broker.listen("T", "a", work)
+            async with listener:
+                pass
+            with pytest.raises(ConsumerMisused, match="has run"):
+                await listener.run()
 
     asyncio.run(main())

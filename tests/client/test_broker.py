@@ -437,3 +437,22 @@ def test_an_unknown_topic_is_told_with_the_nearest_names(broker):
     with pytest.raises(UnknownTopic) as raised:
         broker.delete("xyz")
     assert "Create" not in str(raised.value)
+
+
+def test_a_topic_that_is_made_in_another_way_during_a_send_gets_none_of_it(broker):
+    """Another thread's send has learned of the new definition meanwhile."""
+    broker.create("Again", "FixedTime", 16)
+    queue = broker.queue("Again")
+
+    def contents():
+        yield "first"
+        broker.delete("Again")
+        broker.create("Again", "FixedTime", 2)
+        queue._read_s -= 2
+        queue._refresh()
+        yield from (f"m{number}" for number in range(50))
+
+    with pytest.raises(UnknownTopic, match="created in another way"):
+        queue.send(contents(), fixed_time=1000)
+    assert queue.send(["later"], fixed_time=1000).new == 1
+    assert queue.figures().store.count == 1

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from rmq_spark.client.receiving.child_process import ProcessCaller
-from rmq_spark.errors import InvalidOption, UnusableFunction
+from rmq_spark.errors import InvalidOption, RmqError, UnusableFunction
 from rmq_spark.protocol.claims import Delivered
 
 from ..logs import logged
@@ -267,3 +267,67 @@ def test_a_function_that_cannot_be_loaded_ends_the_listener(broker, topic, caplo
         listener.run()
     assert topic.figures().store.count == 10
     assert "waits for Redis" not in logged(caplog)
+
+
+# -- what an adversary found
+
+
+def fork_and_exit(message):
+    """Fork, and let the copy leave by an exception, as a library may."""
+    if message.content == b"forks" and os.fork() == 0:
+        sys.exit(0)
+    time.sleep(0.2)
+
+
+def fork_and_die(message):
+    """Die, and leave behind a process that has inherited everything."""
+    if message.content == b"dies":
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(3)
+
+
+def close_all(message):
+    os.closerange(3, 256)
+    time.sleep(1000)
+
+
+def test_a_copy_that_the_function_forks_does_not_answer(open_caller):
+    caller = open_caller(fork_and_exit)
+    for content in (b"forks", b"plain", b"forks", b"plain"):
+        began_s = time.monotonic()
+        assert caller.call(message(content)) is None
+        assert time.monotonic() - began_s >= 0.2
+
+
+def test_a_process_that_dies_is_noticed_though_another_holds_its_pipe(open_caller):
+    caller = open_caller(fork_and_die)
+    group = caller._process.pid
+    reason = caller.call(message(b"dies"))
+    assert reason == "the process of the function ended: exit code 3"
+    with pytest.raises(ProcessLookupError):
+        wait_until(lambda: os.killpg(group, 0), "the end of what it left behind")
+    assert caller.call(message(b"plain")) is None
+
+
+def test_a_function_that_closes_its_pipe_is_killed(open_caller):
+    caller = open_caller(close_all)
+    assert caller.call(message(b"m")) == "the process of the function ended: SIGKILL"
+
+
+def test_a_process_that_cannot_be_started_ends_the_listener(broker, topic, monkeypatch):
+    topic.send([b"os._exit(3)", b"pass"], fixed_time=1000, slot_basis=b"one")
+    start = ProcessCaller._start
+    starts = []
+
+    def fail_the_second(self):
+        starts.append(self)
+        if len(starts) == 2:
+            raise BlockingIOError("no more processes")
+        start(self)
+
+    monkeypatch.setattr(ProcessCaller, "_start", fail_the_second)
+    listener = broker.listen("T", "a", do, processes=True, workers=1, delay=0)
+    with pytest.raises(RmqError, match="A worker of the listener has failed: BlockingIOError"):
+        listener.run(grace="1s")
+    assert topic.figures().prepare.count == 0

@@ -1,10 +1,12 @@
 """A process of its own for the function of a listener, which can be killed when it hangs."""
 
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
 import signal
+import time
 import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -23,6 +25,8 @@ _CONTEXT = multiprocessing.get_context("spawn")
 LOADING_S = 60.0
 # How long a child may take to end, such as to close what the function has opened.
 _CLOSING_S = 5.0
+# How often to look whether a child that does not answer is there.
+_ALIVE_CHECK_S = 1.0
 _GUARD = 'Call listen and run only under if __name__ == "__main__":'
 
 
@@ -49,8 +53,9 @@ class ProcessCaller:
         self._function = function
         self._group = group
         self._timeout_s = timeout_s
+        self._is_given_up = False
         self._process: SpawnProcess
-        self._kill_at_exit: Callable[[], object]
+        self._kill_at_exit: weakref.finalize[Any, Any] | None = None
         self._pipe: Connection
         self._start()
 
@@ -61,26 +66,44 @@ class ProcessCaller:
         """
         if not self._process.is_alive():
             self._start()
+        if self._is_given_up:  # while the child was started
+            return "the listener has stopped"
         try:
             self._pipe.send(message)
-            if self._pipe.poll(self._timeout_s):
+            if self._answers():
                 reason: str | None = self._pipe.recv()
                 return reason
+            has_ended = not self._process.is_alive()
         except (EOFError, OSError):
+            has_ended = True
+        if has_ended:
             return f"the process of the function ended: {self._how_it_ended()}"
-        self.give_up()
+        _kill(self._process)
         self._process.join()
         return f"TimeoutError: {too_long(self._timeout_s)}"
 
+    def _answers(self) -> bool:
+        """Wait for the child. Return False if it takes too long or has ended."""
+        ends_s = math.inf if self._timeout_s is None else time.monotonic() + self._timeout_s
+        while (left_s := ends_s - time.monotonic()) > 0:
+            if self._pipe.poll(min(left_s, _ALIVE_CHECK_S)):
+                return True
+            if not self._process.is_alive():  # one that it has forked may hold the pipe open
+                return self._pipe.poll(0)
+        return False
+
     def give_up(self) -> None:
-        """Kill the child, and the processes that it has started."""
+        """Kill the child, and the processes that it has started. No call is made any more."""
+        self._is_given_up = True
         _kill(self._process)
 
     def close(self) -> None:
         """End the child. Call it between calls."""
         self._pipe.close()
         self._process.join(_CLOSING_S)
-        self._kill_at_exit()
+        _kill(self._process)
+        if self._kill_at_exit is not None:
+            self._kill_at_exit.detach()
 
     def _start(self) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
@@ -89,35 +112,39 @@ class ProcessCaller:
         )
         try:
             self._process.start()
+            if self._kill_at_exit is not None:  # of the child before
+                self._kill_at_exit.detach()
             # At the end of the program, before multiprocessing waits for it.
             self._kill_at_exit = weakref.finalize(self, _kill, self._process)
             theirs.close()
             if self._pipe.poll(max(LOADING_S, self._timeout_s or 0)):
                 refused = self._pipe.recv()
             else:
-                self.give_up()
+                _kill(self._process)
                 refused = f"it was not loaded within {LOADING_S:g} s"
         except EOFError:
             refused = f"its process ended while it started: {self._how_it_ended()}. {_GUARD}"
+        except OSError as error:
+            refused = f"its process cannot be started: {error}"
         except RuntimeError:  # this is a child, which runs the parent's program again
             refused = f"it would be started by a process that is being started. {_GUARD}"
         if refused:
             raise UnusableFunction(f"The function of listen cannot run in a process: {refused}")
 
     def _how_it_ended(self) -> str:
+        _kill(self._process)  # it may have closed the pipe only, or left others behind
         self._process.join()
         code = self._process.exitcode or 0
         return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def _kill(process: SpawnProcess) -> None:
-    """Kill a child and its process group, if it runs."""
-    number = process.pid
-    if number is None or not process.is_alive():
+    """Kill a child and its process group, as far as they are there."""
+    if process.pid is None:
         return
     with contextlib.suppress(ProcessLookupError):
-        process.kill()  # it may not have a group yet
-        os.killpg(number, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()  # it may not have a group yet
 
 
 def _serve(pipe: Connection, function: bytes, group: str, parent: int) -> None:
@@ -134,5 +161,9 @@ def _serve(pipe: Connection, function: bytes, group: str, parent: int) -> None:
         return
     pipe.send(None)
     with contextlib.closing(caller), contextlib.suppress(EOFError, OSError):  # the parent's close
+        me = os.getpid()
         while True:
-            pipe.send(caller.call(pipe.recv()))
+            reason = caller.call(pipe.recv())
+            if os.getpid() != me:  # the function has forked, and this is the copy
+                os._exit(0)
+            pipe.send(reason)

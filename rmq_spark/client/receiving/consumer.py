@@ -1,7 +1,6 @@
 """The consumer for plain Python: take a batch, work, commit."""
 
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -89,7 +88,7 @@ class Consumer:
         self._lock = queue.server.new_lock()
         self._claimed_slots: list[int] = []
         self._taken: Batch | None = None
-        self._thread = threading.current_thread()  # the one that took the batch
+        self._caller = queue.server.caller()  # who took the batch
         self._closed = False
         self._waiter: Waiter | None = None  # from the first wait on
         self._may_be_quick = True
@@ -97,7 +96,6 @@ class Consumer:
         self._run, self._seq, self._runs = session.run, session.last_seq, session.runs
         self._ownership = session.ownership
         self._epochs: Mapping[int, int | None] = {}
-        self._ownership.wait_for_slots()
 
     def __enter__(self) -> "Consumer":
         return self
@@ -211,7 +209,7 @@ class Consumer:
             while any(claim.expired for claim in claims) and not any(c.contents for c in claims):
                 self._give_back()  # the claims are empty: they have only dropped what had expired
                 claims = self._claim(limit, ripe)
-            self._taken, self._thread = Batch(self, claims), threading.current_thread()
+            self._taken, self._caller = Batch(self, claims), self.queue.server.caller()
             return self._taken
 
     def _refresh(self, *, at_once: bool) -> None:
@@ -227,12 +225,13 @@ class Consumer:
             raise ConsumerMisused(
                 f"The consumer {self.name} is closed and takes nothing more. Open a new one."
             )
-        caller = threading.current_thread()
-        if self._is_at_work() and self._thread is not caller and self._thread.is_alive():
+        caller = self.queue.server.caller()
+        if self._is_at_work() and caller != self._caller and self._caller.is_alive():
+            kind = caller.kind
             raise ConsumerMisused(
-                f"The consumer {self.name} belongs to one thread at a time: thread {caller.name} "
-                f"asks for a batch while the one that thread {self._thread.name} took is neither "
-                "committed nor given back. Open a consumer with a name of its own for each thread."
+                f"The consumer {self.name} belongs to one {kind} at a time: {kind} {caller.name} "
+                f"asks for a batch while the one that {kind} {self._caller.name} took is neither "
+                f"committed nor given back. Open a consumer with a name of its own for each {kind}."
             )
 
     def _is_at_work(self) -> bool:

@@ -99,7 +99,8 @@ class Listener:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.stop()
+        if not self._stopping.is_set():  # else with a grace of its own
+            self.stop()
         if self._thread is not None:
             self._thread.join()
         if self._error is not None and error[0] is None:

@@ -68,7 +68,12 @@ class OwnedSlots:
         self._queue = queue
         self._consumer = consumer
         self._checked: Mapping[int, int] = {}
-        self._member = queue.server.aside(new_member(ensemble, queue, consumer).start)
+        self._member = new_member(ensemble, queue, consumer)
+        try:
+            queue.server.aside(self._member.start)
+        except BaseException:  # such as the cancellation of a task: the start goes on in its thread
+            self._member.stop()
+            raise
 
     def between_batches(self, at_work: Container[int] = ()) -> Mapping[int, int | None]:
         """Return the slots to claim from now, with their epochs.

@@ -53,8 +53,13 @@ def open_session(queue: Queue, name: str, ensemble: EnsembleOptions | None) -> S
     headers = queue.ask(reading.headers, name)
     last_seq = max(max(header.last_seq, header.settled) for header in headers)
     ownership = ownership_of(queue, name, ensemble)
-    if ownership.exclusive and not queue.definition.exclusive:
-        # Only now that ZooKeeper has answered: others without it are refused from here on.
-        administration = Administration(queue.server, key_prefix=queue.key_prefix)
-        administration.alter(queue.definition.name, exclusive=True)
+    try:
+        if ownership.exclusive and not queue.definition.exclusive:
+            # Only now that ZooKeeper has answered: others without it are refused from here on.
+            administration = Administration(queue.server, key_prefix=queue.key_prefix)
+            administration.alter(queue.definition.name, exclusive=True)
+        ownership.wait_for_slots()
+    except BaseException:
+        ownership.stop()
+        raise
     return Session(name, run, last_seq, runs, ownership)

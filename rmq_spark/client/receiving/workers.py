@@ -11,6 +11,7 @@ from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.slot_work import SlotWork
 from rmq_spark.errors import RmqError
 from rmq_spark.protocol.claims import Delivered, SlotDue
+from rmq_spark.topics.reasons import reason_of
 
 _log = logging.getLogger(__name__)
 
@@ -109,8 +110,8 @@ class Workers:
         """Work on slots, one after another; first on the rest of a claim that was given up."""
         try:
             caller = self._open_caller()
-        except RmqError as error:
-            self._on_error(error)
+        except BaseException as error:
+            self._report(error)
             while (slot := self._slots.get()) is not None:
                 self._release(slot.slot, _AFTER_ERROR_S)
             return
@@ -128,8 +129,8 @@ class Workers:
         """Claim messages of a slot and work on them. Returns False for a thread given up."""
         try:
             work = self._slot_claims.take(slot)
-        except RmqError as error:
-            self._on_error(error)
+        except BaseException as error:
+            self._report(error)
             self._release(slot.slot, _AFTER_ERROR_S)
             return True
         self._works[slot.slot] = work
@@ -143,8 +144,8 @@ class Workers:
             if not work.is_owned_by(me):
                 return False
             self._slot_claims.commit(work)
-        except RmqError as error:
-            self._on_error(error)
+        except BaseException as error:
+            self._report(error)
             self._drop(work)
             return True
         del self._works[work.slot]
@@ -177,6 +178,13 @@ class Workers:
         """Leave a claim alone: its messages come again when its lease ends."""
         del self._works[work.slot]
         self._release(work.slot, _AFTER_ERROR_S)
+
+    def _report(self, error: BaseException) -> None:
+        """Report an error, also one that nobody expects: a slot must not stay with this worker."""
+        if not isinstance(error, RmqError):
+            _log.error("rmq: a worker has failed", exc_info=error)
+            error = RmqError(f"A worker of the listener has failed: {reason_of(error)}")
+        self._on_error(error)
 
     def _release(self, slot: int, rest_s: float) -> None:
         """Free this worker, and its slot after a rest."""
