@@ -1,4 +1,4 @@
-"""Ownership of slots: queries divide the slots of an exclusive topic through ZooKeeper.
+"""Ownership of slots: readers divide the slots of an exclusive topic through ZooKeeper.
 
-Read member first: it takes part in the division for one query.
+Read member first: it takes part in the division for one reader.
 """
