@@ -578,7 +578,7 @@ FAULTS = (
         "if not expired_die then",
         "if false then",
         FIRST_STAYS,
-        promises.what_has_expired_is_not_given,
+        promises.bodies_go_with_their_messages,
     ),
 )
 

@@ -78,11 +78,11 @@ def listen(
         bool, typer.Option("--reload", help="Start again when a Python file here changes.")
     ] = False,
 ) -> None:
-    """Call a function for every message of a topic until Ctrl-C or SIGTERM.
+    """Call a function for every message of a topic, until Ctrl-C.
 
     The function gets one message, and is imported from the current directory or the installed
     packages. It may be async. A message for which it raises comes again. Messages of one slot come
-    one after another. Logs go to stderr, and every minute a line with the rates.
+    one after another. SIGTERM ends it as well. Logs go to stderr, and every minute the rates.
     """
     _log_to_stderr()
     if reload:
