@@ -19,6 +19,7 @@ from rmq_spark.jobs.program import JobFailed
 # Spark wraps a task's exception in others. Look at no more causes than this.
 _MOST_CAUSES = 30
 _SQL_EXCEPTION = "java.sql.SQLException"
+_RAISED_IN_SPARK = "P0001"  # the function raise_error
 _STATE_METHODS = (
     (_SQL_EXCEPTION, "getSQLState"),
     ("org.apache.spark.SparkThrowable", "getSqlState"),
@@ -140,13 +141,21 @@ def refusal(
     """
     gateway = spark.sparkContext._gateway
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    deepest, code = None, 0
+    deepest, is_fault = None, False
     for _ in range(_MOST_CAUSES):
         if java is None:
             break
         for kind, state in _STATE_METHODS:
             if is_instance_of(gateway, java, kind) and getattr(java, state)():
                 deepest = Refusal(str(getattr(java, state)()), str(java.getMessage()))
-                code = java.getErrorCode() if kind == _SQL_EXCEPTION else 0
+                if kind == _SQL_EXCEPTION:
+                    is_fault = dialect.is_fault_of_row(deepest.state, java.getErrorCode())
+                else:
+                    is_fault = _is_fault_of_row_in_spark(deepest.state)
         java = java.getCause()
-    return deepest if deepest and dialect.is_fault_of_row(deepest.state, code) else None
+    return deepest if is_fault else None
+
+
+def _is_fault_of_row_in_spark(state: str) -> bool:
+    """Check whether a transformation by Spark always fails for a row."""
+    return state == _RAISED_IN_SPARK or Dialect.is_fault_of_row(state)
