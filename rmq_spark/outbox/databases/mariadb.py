@@ -1,0 +1,80 @@
+"""MariaDB and MySQL, by the driver PyMySQL."""
+
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from rmq_spark.outbox.databases.database import Connection, Database
+
+_COLUMNS = """
+SELECT column_name, data_type FROM information_schema.columns
+WHERE table_schema = COALESCE(NULLIF(%s, ''), DATABASE()) AND table_name = %s
+"""
+
+
+class MariaDb(Database):
+    """An outbox in MariaDB or MySQL, in a table of InnoDB."""
+
+    schemes = ("mariadb", "mysql")
+    package = "pymysql"
+    extra = "mariadb"
+    look_s = 0.01  # nothing announces new messages; one look is one search in an index
+    text_type = "LONGTEXT"
+    time_type = "TIMESTAMP(6) NULL"
+    id_type = "BIGINT AUTO_INCREMENT PRIMARY KEY"
+    binary_types = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
+
+    @staticmethod
+    def import_driver() -> ModuleType:
+        """Import PyMySQL."""
+        return import_module("pymysql")
+
+    def open(self, driver: Any) -> Any:
+        """Open a connection in strict mode, which sees what others have committed."""
+        return driver.connect(
+            host=self.parts.hostname,
+            port=self.parts.port or 3306,
+            database=self.name,
+            user=self.user,
+            password=self.password or "",
+            charset="utf8mb4",
+            # A plain SELECT would otherwise see the database as it was when the transaction began.
+            init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            sql_mode="STRICT_ALL_TABLES",
+            # Count the rows that a condition finds, also those that are as they should be.
+            client_flag=driver.constants.CLIENT.FOUND_ROWS,
+            **self.settings,
+        )
+
+    def columns(self, connection: Connection, table: str) -> dict[str, str]:
+        """Return the columns of a table with their types; empty without a table."""
+        schema, _, name = table.rpartition(".")
+        found = connection.query(_COLUMNS, [schema, name])
+        return {column.lower(): kind.lower() for column, kind in found}
+
+    def ms_of(self, column: str) -> str:
+        """Return SQL for a column of times as ms since 1970."""
+        return f"CAST(UNIX_TIMESTAMP({column}) * 1000 AS SIGNED)"
+
+    def time_of(self, ms: str) -> str:
+        """Return SQL for the time of an expression in ms since 1970."""
+        return f"FROM_UNIXTIME({ms} / 1000.0)"
+
+    def ago(self, ms: int) -> str:
+        """Return SQL for the time so many ms ago."""
+        return f"NOW(6) - INTERVAL {ms} * 1000 MICROSECOND"
+
+    def begins(self, condition: str, order: str, amount: int, table: str) -> str:
+        """Return an UPDATE, which waits for rows that are locked."""
+        return (
+            f"UPDATE {table} SET state = 'sending' WHERE {condition} ORDER BY {order} "
+            f"LIMIT {amount}"
+        )
+
+    def lock(self, connection: Connection, name: str) -> bool:
+        """Take a named lock of the session."""
+        ((taken,),) = connection.query("SELECT GET_LOCK(%s, 0)", [f"rmq:{name}"[:64]])
+        return bool(taken)
+
+    def announce(self, connection: Connection, channel: str) -> None:
+        """Do nothing: relays look often."""
