@@ -55,6 +55,10 @@ class Postgres:
     It refuses to run as root: then it runs as the user postgres, which its package makes.
     """
 
+    table_options = ""
+    # How many sessions wait for a lock of another one.
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
     def __init__(self) -> None:
         self.port = free_port()
         self._as = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
@@ -84,6 +88,10 @@ class Postgres:
     def __exit__(self, *_: object) -> None:
         self._run(_program("pg_ctl"), "-D", self._folder / "data", "-m", "immediate", "stop")
         shutil.rmtree(self._folder)
+
+    def sql(self, sql: str) -> list[list[str]]:
+        """Runs statements, as every database of the tests does."""
+        return self.psql(sql)
 
     def psql(self, sql: str) -> list[list[str]]:
         """Runs statements, and returns the rows of the queries among them as texts."""

@@ -5,6 +5,6 @@ start the jobs. program defines what a job is. send, export, requeue_dead, expir
 job each, and outbox is another.
 
 job_arguments, formats and chosen_topics add the arguments that jobs share. spool keeps the rows of
-a named run of send. targets, jdbc_target and refusals write the batches of an export. database and
-sql_dialects reach databases through JDBC.
+a named run of send. targets, jdbc_target and refusals write the batches of an export. databases
+reaches them through JDBC.
 """

@@ -4,7 +4,7 @@ import argparse
 import os
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.jobs.database import jdbc_options
+from rmq_spark.jobs.databases.database import jdbc_options
 from rmq_spark.jobs.job_arguments import add_options
 
 # Formats whose path is a folder of files.

@@ -23,11 +23,11 @@ from contextlib import suppress
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
-from rmq_spark.jobs.database import Connection, Database, Refusal, check_name, refusal
+from rmq_spark.jobs.databases.database import Database, Refusal, refusal
+from rmq_spark.jobs.databases.jdbc_connection import Connection, check_name
 from rmq_spark.jobs.outbox.exceptions_table import create_exceptions, insert_exceptions
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.refusals import refused_among
-from rmq_spark.jobs.sql_dialects import create_empty_copy
 from rmq_spark.jobs.targets import NUMBER, ExportBatch
 
 LEDGER = "rmq_export"
@@ -35,6 +35,8 @@ LEDGER = "rmq_export"
 # ignored, because a late task may still write them.
 ATTEMPT, ROW = "rmq_attempt", "rmq_row"
 _TRIES = 3
+# Options of Spark for the tables that it creates, in lower case.
+_SHAPE_OF_TABLE = {"createtableoptions", "createtablecolumntypes"}
 _LAST = 2**63 - 1  # no message has a higher number
 
 
@@ -87,14 +89,20 @@ class JdbcTarget:
         """Create the tables that are missing, and replace the stage of the last run."""
         rows = batch.shape(batch.messages)
         if not connection.columns(self._table):
-            self._append(rows.drop(NUMBER).limit(0), self._table)
+            self._create(connection, rows.drop(NUMBER))
         columns = self._columns_of(connection, rows)
         create_exceptions(connection, self._exceptions)
         connection.create(
             self._ledger,
             f"CREATE TABLE {self._ledger} "
-            "(query VARCHAR(36) PRIMARY KEY, batch BIGINT, stage VARCHAR(300))",
+            "(query VARCHAR(36) PRIMARY KEY, batch BIGINT, stage VARCHAR(300))"
+            f"{connection.dialect.table_options}",
         )
+        why = connection.dialect.why_unsafe(
+            connection, (self._table, self._exceptions, self._ledger)
+        )
+        if why:
+            raise JobFailed(why)
         found = connection.query(
             f"SELECT stage FROM {self._ledger} WHERE query = ?",
             batch.query,
@@ -106,15 +114,28 @@ class JdbcTarget:
         else:
             change = f"INSERT INTO {self._ledger} VALUES (?, -1, ?)"
             connection.update(change, batch.query, self._stage)
-        own = (
-            f"CAST(0 AS BIGINT) AS {NUMBER}",
-            f"CAST(0 AS BIGINT) AS {ATTEMPT}",
-            f"CAST('' AS VARCHAR(50)) AS {ROW}",
+        own = {NUMBER: "BIGINT", ATTEMPT: "BIGINT", ROW: "VARCHAR(50)"}
+        connection.update(
+            connection.dialect.create_empty_copy(self._stage, self._table, columns, own)
         )
-        connection.update(create_empty_copy(self._stage, self._table, [*columns, *own]))
         index = f"{self._stage.rpartition('.')[2]}_number"
         connection.update(f"CREATE INDEX {index} ON {self._stage} ({NUMBER})")
         self._columns = columns
+
+    def _create(self, connection: Connection, rows: DataFrame) -> None:
+        """Create the target. Spark chooses the types, unless the dialect has better ones."""
+        given = {name.lower() for name in self._database.options}
+        dialect = connection.dialect
+        if not dialect.own_types or given & _SHAPE_OF_TABLE:
+            self._append(rows.limit(0), self._table)
+            return
+        columns = ", ".join(
+            f"{connection.quoted(field.name)} {dialect.type_of(field.dataType.simpleString())}"
+            for field in rows.schema.fields
+        )
+        connection.create(
+            self._table, f"CREATE TABLE {self._table} ({columns}){dialect.table_options}"
+        )
 
     def _columns_of(self, connection: Connection, rows: DataFrame) -> list[str]:
         """Return the columns of the target to write, in quotes.
@@ -172,7 +193,7 @@ class JdbcTarget:
         try:
             self._append(rows, self._stage)
         except Exception as error:
-            return _refusal_or_raise(self._database.spark, error)
+            return self._refusal_or_raise(error)
         return None
 
     def _append(self, rows: DataFrame, table: str) -> None:
@@ -212,20 +233,19 @@ class JdbcTarget:
                 with connection.savepoint():
                     connection.update(move, self._attempt, first, last)
             except Exception as error:
-                return _refusal_or_raise(self._database.spark, error)
+                return self._refusal_or_raise(error)
             return None
 
         if attempt(0, _LAST) is None:
             return {}
         return refused_among(batch.numbers(), attempt, batch.most_refused)
 
-
-def _refusal_or_raise(spark: SparkSession, error: Exception) -> Refusal:
-    """Return the reason if an error is the fault of a row, or else raise the error."""
-    why = refusal(spark, error)
-    if why is None:
-        raise error
-    return why
+    def _refusal_or_raise(self, error: Exception) -> Refusal:
+        """Return the reason if an error is the fault of a row, or else raise the error."""
+        why = refusal(self._database.spark, error, self._database.dialect)
+        if why is None:
+            raise error
+        return why
 
 
 def _drop(connection: Connection, table: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from rmq_spark.jobs.database import Refusal
+from rmq_spark.jobs.databases.database import Refusal
 from rmq_spark.jobs.program import JobFailed
 
 # Writes the messages between two numbers, inclusive. Returns None if it wrote all of them, or

@@ -1,18 +1,31 @@
-"""One PostgreSQL and one Redis for all tests of the jobs."""
+"""One PostgreSQL, one MariaDB and one Redis for all tests of the jobs."""
 
 import pytest
 
 from rmq_spark.dev_servers.redis_server import LocalRedis
 
-from .. import postgres
-from .trade import Trade
+from .. import mariadb, postgres
+from .trade import SELECT, Trade
 
 
 @pytest.fixture(scope="session")
-def database():
+def postgresql_server():
     postgres.driver()
     with postgres.Postgres() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server():
+    mariadb.driver()
+    with mariadb.MariaDB() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgresql_server):
+    """The database of a test. A module may choose others."""
+    return postgresql_server
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +41,20 @@ def trade(spark, database, redis_of_jobs, request, tmp_path, monkeypatch):
     trade = Trade(spark, database, redis_of_jobs.url, request.node.originalname, tmp_path)
     yield trade
     trade.close()
+
+
+@pytest.fixture
+def to_table(trade):
+    """Exports into a table with constraints."""
+    trade.sql(
+        "CREATE TABLE {t} (id INT PRIMARY KEY, sku VARCHAR(3) CHECK (sku <> 'BAD'))"
+        + trade.database.table_options
+    )
+
+    def export(*arguments, checkpoint="checkpoint"):
+        return trade.export(
+            *("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / checkpoint),
+            *("--select", SELECT, *arguments),
+        )
+
+    return export

@@ -12,31 +12,9 @@ import pytest
 from rmq_spark.client import Message
 from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.program import Ending
-from rmq_spark.spark.failure_cause import cause
 
 from ..logs import logged
-
-SELECT = (
-    "CAST(get_json_object(content, '$.id') AS INT) AS id, get_json_object(content, '$.sku') AS sku"
-)
-
-
-def order(number, sku="A"):
-    return json.dumps({"id": number, "sku": sku})
-
-
-@pytest.fixture
-def to_table(trade):
-    """Exports into a table of PostgreSQL with constraints."""
-    trade.psql("CREATE TABLE {t} (id INT PRIMARY KEY, sku VARCHAR(3) CHECK (sku <> 'BAD'))")
-
-    def export(*arguments, checkpoint="checkpoint"):
-        return trade.export(
-            *("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / checkpoint),
-            *("--select", SELECT, *arguments),
-        )
-
-    return export
+from .trade import SELECT, Killed, order
 
 
 def test_a_topic_goes_into_a_table_of_postgresql(trade, to_table):
@@ -70,106 +48,6 @@ def test_what_the_table_or_the_transformation_refuses_goes_to_the_exceptions(tra
     assert rows.keys() == bad.keys()
     assert all(rows[content].startswith(state) for content, state in bad.items())
     assert trade.psql("SELECT DISTINCT topic FROM {t}_exceptions") == [["Orders"]]
-
-
-def test_of_two_messages_with_one_key_the_first_stays(trade, to_table):
-    trade.orders([order(1, "A")])
-    trade.orders([order(1, "B")], slot_basis="x")
-    to_table()
-    assert trade.count("SELECT count(*) FROM {t}") == 1
-    assert trade.psql("SELECT left(reason, 14) FROM {t}_exceptions") == [["SQLSTATE 23505"]]
-
-
-class Killed(Exception):
-    """Stands for a kill of the driver at that moment."""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("moment", ["_fill", "_note", "_insert"])
-def test_a_batch_that_is_cut_off_before_its_commit_is_written_once(
-    trade, to_table, monkeypatch, moment
-):
-    def killed(*_):
-        raise Killed
-
-    trade.orders([order(1), order(2), order(3, "BAD")])
-    with monkeypatch.context() as patched:
-        patched.setattr(JdbcTarget, moment, killed)
-        with pytest.raises(Exception, match="Killed"):
-            to_table()
-    assert trade.count("SELECT count(*) FROM {t}") == 0
-    to_table()
-    assert trade.count("SELECT count(*) FROM {t}") == 2
-    assert trade.count("SELECT count(*) FROM {t}_exceptions") == 1
-
-
-@pytest.mark.long
-def test_a_batch_that_is_cut_off_after_its_commit_is_written_once(trade, to_table, monkeypatch):
-    write = JdbcTarget.write
-
-    def killed_after(*arguments):
-        write(*arguments)
-        raise Killed
-
-    trade.orders([order(1), order(2), order(3, "BAD")])
-    with monkeypatch.context() as patched:
-        patched.setattr(JdbcTarget, "write", killed_after)
-        with pytest.raises(Exception, match="Killed"):
-            to_table()
-    to_table()
-    assert trade.count("SELECT count(*) FROM {t}") == 2
-    assert trade.count("SELECT count(*) FROM {t}_exceptions") == 1
-
-
-def test_a_task_that_is_run_twice_writes_once(trade, to_table, monkeypatch):
-    append = JdbcTarget._append
-    times = []
-
-    def lost_and_run_again(self, rows, table):
-        append(self, rows, table)
-        if not times:
-            times.append(table)
-            append(self, rows.limit(2), table)
-
-    trade.orders([order(1), order(2), order(3)])
-    monkeypatch.setattr(JdbcTarget, "_append", lost_and_run_again)
-    assert to_table() == "3 messages done, 0 of them refused"
-    assert trade.count("SELECT count(*) FROM {t}") == 3
-
-
-@pytest.mark.long
-def test_rows_that_an_earlier_attempt_still_brings_count_for_nothing(trade, to_table, monkeypatch):
-    insert = JdbcTarget._insert
-
-    def after_late_rows(self, connection, batch):
-        connection.update(
-            f"INSERT INTO {self._stage} SELECT id + 10, sku, rmq_number, rmq_attempt - 1, rmq_row "
-            f"FROM {self._stage}"
-        )
-        return insert(self, connection, batch)
-
-    trade.orders([order(1), order(2), order("x")])
-    monkeypatch.setattr(JdbcTarget, "_insert", after_late_rows)
-    assert to_table() == "3 messages done, 1 of them refused"
-    assert trade.psql("SELECT id FROM {t} ORDER BY 1") == [["1"], ["2"]]
-
-
-@pytest.mark.long
-def test_rows_that_come_between_check_and_commit_are_seen(trade, to_table, monkeypatch):
-    insert = JdbcTarget._insert
-    late = []
-
-    def before_late_rows(self, connection, batch):
-        refused = insert(self, connection, batch)
-        if not late:
-            late.append(connection.update(f"INSERT INTO {self._stage} SELECT * FROM {self._stage}"))
-        return refused
-
-    trade.orders([order(1), order(2)])
-    monkeypatch.setattr(JdbcTarget, "_insert", before_late_rows)
-    assert to_table() == "2 messages done, 0 of them refused"
-    assert late == [2]
-    assert trade.psql("SELECT id FROM {t} ORDER BY 1") == [["1"], ["2"]]
 
 
 @pytest.mark.long
@@ -262,22 +140,6 @@ def test_a_fault_of_the_job_refuses_nothing(trade, to_table):
     assert to_table() == "1 messages done, 0 of them refused"
 
 
-@pytest.mark.long
-def test_more_refused_than_expected_fail_the_batch_and_come_again(trade, to_table):
-    trade.orders([order(1), *(order(n, "BAD") for n in range(2, 12))])
-    with pytest.raises(Exception, match="More than 5 messages of one batch were") as failure:
-        to_table("--max-refused", 5)
-    assert "raise --max-refused" in cause(failure.value)
-    assert trade.count("SELECT count(*) FROM {t}") == 0
-    assert to_table("--max-refused", 10) == "11 messages done, 10 of them refused"
-
-
-def test_a_column_that_the_table_lacks_is_told(trade, to_table):
-    trade.orders([order(1)])
-    with pytest.raises(Exception, match="has no column amount"):
-        to_table("--select", "1 AS amount")
-
-
 def test_a_table_that_is_not_there_is_made(trade):
     trade.orders(["a", "b"])
     arguments = ("--to", "jdbc", "--table", trade.table, "--checkpoint", trade.folder / "c")
@@ -353,6 +215,17 @@ def test_another_format_is_said_to_be_untested(trade, caplog):
         (
             ("--to", "jdbc", "--table", "t", "--url", "jdbc:nothing:x"),
             "no JDBC driver for jdbc:nothing",
+        ),
+        (
+            ("--to", "jdbc", "--table", "t", "--url", "jdbc:mysql://h/x"),
+            "--conf spark.jars.packages=com.mysql:mysql-connector-j:",
+        ),
+        (
+            (
+                *("--to", "jdbc", "--table", "t", "--url", "jdbc:mariadb://h/x?a=b"),
+                *("--target-option", "driver=org.mariadb.jdbc.Nothing"),
+            ),
+            "for jdbc:mariadb://h/x .* --conf spark.jars.packages=org.mariadb.jdbc:mariadb-java-",
         ),
     ],
 )

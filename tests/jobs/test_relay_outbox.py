@@ -7,7 +7,8 @@ import time
 import pytest
 
 from rmq_spark.errors import InvalidOption, UnknownTopic
-from rmq_spark.jobs.database import Connection, Database
+from rmq_spark.jobs.databases.database import Database
+from rmq_spark.jobs.databases.jdbc_connection import Connection
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.protocol.pages import QueueKind
 

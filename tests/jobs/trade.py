@@ -1,5 +1,6 @@
 """A shop's database and queue, with names that no other test uses, and its jobs in this process."""
 
+import json
 import time
 import uuid
 
@@ -17,6 +18,19 @@ JOBS = {
     "requeue_dead": requeue_dead.requeue_dead,
     "send": send.send,
 }
+
+# Makes columns of the content that ``order`` returns.
+SELECT = (
+    "CAST(get_json_object(content, '$.id') AS INT) AS id, get_json_object(content, '$.sku') AS sku"
+)
+
+
+def order(number, sku="A"):
+    return json.dumps({"id": number, "sku": sku})
+
+
+class Killed(Exception):
+    """Stands for a kill of the driver at that moment."""
 
 
 class Trade:
@@ -41,12 +55,16 @@ class Trade:
         given = new_parser().parse_args([name, *self.redis, *map(str, arguments)])
         return JOBS[name](self.spark, given)
 
-    def psql(self, sql):
+    def sql(self, sql):
         """Rows of the database, in which {t} stands for this test's own table name."""
-        return self.database.psql(sql.replace("{t}", self.table))
+        return self.database.sql(sql.replace("{t}", self.table))
+
+    def psql(self, sql):
+        """The same, in tests that only PostgreSQL passes."""
+        return self.sql(sql)
 
     def count(self, sql):
-        ((number,),) = self.psql(sql)
+        ((number,),) = self.sql(sql)
         return int(number)
 
     def relay(self, *arguments):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rmq_spark.jobs.database import Connection, check_name
-from rmq_spark.jobs.sql_dialects import cut_text, storable_text
+from rmq_spark.jobs.databases.dialect import cut_text
+from rmq_spark.jobs.databases.jdbc_connection import Connection, check_name
 
 SUFFIX = "_exceptions"
 # Lengths of columns, in characters. A longer text is cut.
@@ -26,15 +26,18 @@ class Refused:
 
 def create_exceptions(connection: Connection, table: str) -> None:
     """Create the exceptions table if it does not exist."""
+    dialect = connection.dialect
     connection.create(
         table,
-        f"CREATE TABLE {check_name(table)} (refused_at TIMESTAMP, origin VARCHAR({_NAME}), topic "
-        f"VARCHAR({_NAME}), content {connection.dialect.text_type}, reason VARCHAR({_REASON}))",
+        f"CREATE TABLE {check_name(table)} (refused_at {dialect.clock_type}, origin "
+        f"VARCHAR({_NAME}), topic VARCHAR({_NAME}), content {dialect.text_type}, reason "
+        f"VARCHAR({_REASON})){dialect.table_options}",
     )
 
 
 def insert_exceptions(connection: Connection, table: str, refused: Sequence[Refused]) -> None:
     """Append rows to the exceptions table, within the open transaction."""
+    storable_text = connection.dialect.storable_text
     connection.update_each(
         f"INSERT INTO {check_name(table)} (refused_at, origin, topic, content, reason) "
         "VALUES (CURRENT_TIMESTAMP, ?, ?, ?, ?)",

@@ -7,7 +7,7 @@ import os
 from pyspark.sql import SparkSession
 
 from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.database import Database, jdbc_options
+from rmq_spark.jobs.databases.database import Database, jdbc_options
 from rmq_spark.jobs.job_arguments import add_duration, add_number, add_options, add_spark_settings
 from rmq_spark.jobs.outbox.exceptions_table import SUFFIX
 from rmq_spark.jobs.outbox.rounds import OutboxRelay, Round

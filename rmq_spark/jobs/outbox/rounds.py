@@ -23,12 +23,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BinaryType
 
-from rmq_spark.jobs.database import Connection, Database
+from rmq_spark.jobs.databases.database import Database
+from rmq_spark.jobs.databases.jdbc_connection import Connection
 from rmq_spark.jobs.outbox.exceptions_table import Refused, insert_exceptions
 from rmq_spark.jobs.outbox.header_texts import parsed_headers
 from rmq_spark.jobs.outbox.tables import SENT, OutboxTables, layout_of
 from rmq_spark.jobs.program import JobFailed
-from rmq_spark.jobs.sql_dialects import first_rows, seconds_from_now
 from rmq_spark.options.sink_options import SINK
 from rmq_spark.options.topic_options import OF_A_NEW_TOPIC
 from rmq_spark.spark.options import parse_sink_options
@@ -125,10 +125,10 @@ class OutboxRelay:
         due, order = "", "id"
         if self._layout.timed:
             due = f" AND (fixed_time IS NULL OR fixed_time < {self._until_sql(until_ms)})"
-            order = "fixed_time NULLS FIRST, id"
+            order = f"{self._database.dialect.nulls_first('fixed_time')}, id"
         return (
             f"SELECT {columns} FROM {self._tables.messages} WHERE state = 'new'{due} "
-            f"{first_rows(order, amount)}"
+            f"{self._database.dialect.first_rows(order, amount)}"
         )
 
     def _until_sql(self, until_ms: int) -> str:
@@ -136,7 +136,7 @@ class OutboxRelay:
         if self._layout.time_is_whole:
             return str(until_ms)
         # Only the database knows the time zone of fixed_time.
-        return seconds_from_now(self._horizon_ms // 1000)
+        return self._database.dialect.seconds_from_now(self._horizon_ms // 1000)
 
     def _lock(self) -> int:
         """Lock the checkpoint, and return its time in ms since 1970.
