@@ -25,7 +25,7 @@ from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.databases.database import Database, Refusal, refusal
 from rmq_spark.jobs.databases.jdbc_connection import Connection, check_name
-from rmq_spark.jobs.outbox.exceptions_table import create_exceptions, insert_exceptions
+from rmq_spark.jobs.exceptions_table import create_exceptions, insert_exceptions
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.refusals import refused_among
 from rmq_spark.jobs.targets import NUMBER, ExportBatch

@@ -8,8 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.databases.database import Refusal, refusal
+from rmq_spark.jobs.exceptions_table import Refused
 from rmq_spark.jobs.formats import FILES
-from rmq_spark.jobs.outbox.exceptions_table import Refused
 from rmq_spark.jobs.refusals import refused_among
 
 NUMBER = "rmq_number"

@@ -74,10 +74,12 @@ def _unexpected(
 ) -> list[Refused]:
     """Return the exceptions of messages whose state is not one of those accepted."""
     expected = ", ".join(EXPECTED[state])
+    missing = "it has no row here"
     return [
         Refused(
             *(f"{tables.messages} id {number}", None, None),
-            f"The message is {state}, but its state here is {found.get(number, 'that of no row')}. "
+            f"The message is {state}, but "
+            f"{f'its state here is {found[number]}' if number in found else missing}. "
             f"Expected: {expected}.",
         )
         for number in ids

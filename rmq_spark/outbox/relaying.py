@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Self
@@ -16,6 +17,8 @@ _log = logging.getLogger(__name__)
 _SHORTEST_S, _LONGEST_S = 0.1, 10.0
 # How often to ask for the lock of an outbox at which another relay works.
 _LOCK_S = 1.0
+# How long a wait may go on after stop.
+_SLICE_S = 0.1
 
 OpenRounds = Callable[[Connection], Rounds]
 
@@ -23,8 +26,8 @@ OpenRounds = Callable[[Connection], Rounds]
 class Relay:
     """A relay of one outbox. Of several relays one works; the others wait for it to end or die.
 
-    As a context manager, it relays in a thread of its own during the block. It goes on after errors
-    that may pass, and logs them.
+    ``run`` relays in this thread. As a context manager, the relay works in a thread of its own
+    during the block.
     """
 
     def __init__(
@@ -39,8 +42,11 @@ class Relay:
         self._channel = channel
         self._open_rounds = open_rounds
         self._look_s = look_s
-        self._is_over = threading.Event()
+        # No Event: stop may be called by a signal handler, which could wait for itself.
+        self._is_over = False
+        self._begun = threading.Event()
         self._thread: threading.Thread | None = None
+        self._error: RmqError | None = None
         self._total = Round()
 
     @property
@@ -48,39 +54,62 @@ class Relay:
         """The sum of all rounds."""
         return self._total
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread of the relay is alive. It ends by ``stop``, and by a lasting error."""
+        return self._thread is not None and self._thread.is_alive()
+
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self.run, name="rmq-outbox", daemon=True)
+        """Start the thread, and wait until it is connected. Raises RmqError."""
+        self._thread = threading.Thread(target=self._run_logged, name="rmq-outbox", daemon=True)
         self._thread.start()
+        self._begun.wait()
+        if self._error is not None:
+            raise self._error
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Let the relay end after its round, and wait for it."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
 
     def stop(self) -> None:
         """Let the relay end after its round."""
-        self._is_over.set()
+        self._is_over = True
 
     def run(self) -> None:
-        """Relay until ``stop``. Raises OutboxMisused, InvalidOption."""
+        """Relay until ``stop``.
+
+        Goes on after errors that may pass, and logs them, unless the first connection fails. Raises
+        RmqError.
+        """
         wait_s = _SHORTEST_S
-        while not self._is_over.is_set():
+        while not self._is_over:
             before = self._total
             try:
                 self._work(to_the_end=False)
             except (OutboxUnavailable, ServerError) as error:
+                if not self._begun.is_set():
+                    raise
                 wait_s = _SHORTEST_S if self._total != before else min(2 * wait_s, _LONGEST_S)
                 _log.warning("rmq: the outbox waits %.1f s: %s", wait_s, error)
-                self._is_over.wait(wait_s)
-            except RmqError as error:
-                _log.error("rmq: the relay of the outbox has ended: %s", error)
-                raise
+                self._rest(wait_s)
 
     def run_once(self) -> Round:
         """Relay until no message is due, and return the sum. Raises RmqError."""
         self._work(to_the_end=True)
         return self._total
+
+    def _run_logged(self) -> None:
+        try:
+            self.run()
+        except RmqError as error:
+            self._error = error
+            if self._begun.is_set():
+                _log.error("rmq: the relay of the outbox has ended: %s", error)
+        finally:
+            self._begun.set()
 
     def _work(self, *, to_the_end: bool) -> None:
         """Open connections, wait for the lock, and run rounds."""
@@ -91,9 +120,10 @@ class Relay:
             # Listen before the first round, so that no message is announced in between.
             waiter = Waiter() if to_the_end else self._waiter()
             stack.callback(waiter.close)
-            while not self._is_over.is_set() and not self._locks(connection, rounds.name):
-                self._is_over.wait(_LOCK_S)
-            while not self._is_over.is_set():
+            self._begun.set()
+            while not self._is_over and not self._locks(connection, rounds.name):
+                self._rest(_LOCK_S)
+            while not self._is_over:
                 done = rounds.round()
                 self._add(done)
                 if done.full:
@@ -101,7 +131,7 @@ class Relay:
                 if to_the_end:
                     return
                 with self._database.errors():
-                    waiter.wait(self._look_s, self._is_over)
+                    self._rest(self._look_s, waiter)
 
     def _waiter(self) -> Waiter:
         with self._database.errors():
@@ -110,6 +140,14 @@ class Relay:
     def _locks(self, connection: Connection, name: str) -> bool:
         with self._database.errors(), connection.transaction():
             return self._database.lock(connection, name)
+
+    def _rest(self, seconds: float, waiter: Waiter | None = None) -> None:
+        """Wait for so long, until stop, or until the waiter is told of new messages."""
+        end = time.monotonic() + seconds
+        wait = (waiter or Waiter()).wait
+        while not self._is_over and (left := end - time.monotonic()) > 0:
+            if wait(min(left, _SLICE_S)):
+                return
 
     def _add(self, done: Round) -> None:
         self._total += done

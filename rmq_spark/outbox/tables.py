@@ -89,7 +89,8 @@ def create_messages(database: Database, connection: Connection, tables: Tables) 
         f"CREATE TABLE {tables.messages} (id {database.id_type}, topic VARCHAR(200), message_key "
         f"VARCHAR(1024), content {text}, slot_basis VARCHAR(1000), time_range BIGINT, priority "
         f"BIGINT, fixed_time {time}, delay BIGINT, headers {text}, time_to_live BIGINT, "
-        f"expires_at {time}, state VARCHAR(10) DEFAULT 'new' NOT NULL, sent_at {time})",
+        f"expires_at {time}, state VARCHAR(10) DEFAULT 'new' NOT NULL, sent_at {time})"
+        f"{database.table_options}",
         f"CREATE INDEX {index} ON {tables.messages} (state, fixed_time, id)",
     )
 
@@ -100,12 +101,12 @@ def create_others(database: Database, connection: Connection, tables: Tables) ->
         *(database, connection, tables.exceptions),
         f"CREATE TABLE {tables.exceptions} (refused_at {database.time_type}, origin "
         f"VARCHAR({NAME_LENGTH}), topic VARCHAR({NAME_LENGTH}), content {database.text_type}, "
-        f"reason VARCHAR({REASON_LENGTH}))",
+        f"reason VARCHAR({REASON_LENGTH})){database.table_options}",
     )
     _create(
         *(database, connection, tables.relay),
         f"CREATE TABLE {tables.relay} (name VARCHAR(40), rounds BIGINT, done BIGINT, "
-        "sent_until_ms BIGINT, sent BIGINT, refused BIGINT)",
+        f"sent_until_ms BIGINT, sent BIGINT, refused BIGINT){database.table_options}",
         f"INSERT INTO {tables.relay} VALUES ('outbox-{uuid.uuid4().hex}', 0, 0, 0, 0, 0)",
     )
 
@@ -150,6 +151,10 @@ def layout_of(database: Database, connection: Connection, tables: Tables) -> Lay
         raise OutboxMisused(
             f"The column id of {tables.messages} is not a whole number. Accepted: BIGINT."
         )
+    for table in (tables.messages, tables.relay, tables.exceptions):
+        unsafe = database.why_unsafe(connection, table)
+        if unsafe:
+            raise OutboxMisused(unsafe)
     return Layout(
         fields=tuple(name for name in FIELDS if name in found),
         whole_times=frozenset(name for name in TIMES if found.get(name) in _WHOLE_TYPES),

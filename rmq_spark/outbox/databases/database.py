@@ -1,6 +1,6 @@
 """A database that holds an outbox, and connections to it."""
 
-import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -81,6 +81,8 @@ class Database(ABC):
     time_type: ClassVar[str]
     id_type: ClassVar[str]
     binary_types: ClassVar[tuple[str, ...]]
+    # What follows a CREATE TABLE.
+    table_options: ClassVar[str] = ""
 
     def __init__(self, url: str, user: str | None, password: str | None) -> None:
         self.parts: SplitResult = urlsplit(url)
@@ -148,6 +150,10 @@ class Database(ABC):
     def columns(self, connection: Connection, table: str) -> dict[str, str]:
         """Return the columns of a table with their types, in lower case; empty without a table."""
 
+    def why_unsafe(self, connection: Connection, table: str) -> str | None:
+        """Return why a table cannot hold an outbox, and the remedy; None if it can."""
+        return None
+
     @abstractmethod
     def ms_of(self, column: str) -> str:
         """Return SQL for a column of times as ms since 1970, within the range of BIGINT."""
@@ -188,9 +194,10 @@ class Database(ABC):
 class Waiter:
     """Waits between two looks at an outbox that announces nothing."""
 
-    def wait(self, seconds: float, is_over: threading.Event) -> None:
-        """Wait for so long, until new messages are announced, or until is_over is set."""
-        is_over.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        """Wait for so long. Return True at once when new messages are announced."""
+        time.sleep(seconds)
+        return False
 
     def close(self) -> None:
         """Close what it holds."""

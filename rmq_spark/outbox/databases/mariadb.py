@@ -11,6 +11,11 @@ SELECT column_name, data_type FROM information_schema.columns
 WHERE table_schema = COALESCE(NULLIF(%s, ''), DATABASE()) AND table_name = %s
 """
 
+_ENGINE = """
+SELECT engine FROM information_schema.tables
+WHERE table_schema = COALESCE(NULLIF(%s, ''), DATABASE()) AND table_name = %s
+"""
+
 
 class MariaDb(Database):
     """An outbox in MariaDB or MySQL, in a table of InnoDB."""
@@ -22,6 +27,7 @@ class MariaDb(Database):
     text_type = "LONGTEXT"
     time_type = "TIMESTAMP(6) NULL"
     id_type = "BIGINT AUTO_INCREMENT PRIMARY KEY"
+    table_options = " ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4"
     binary_types = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 
     @staticmethod
@@ -51,6 +57,18 @@ class MariaDb(Database):
         schema, _, name = table.rpartition(".")
         found = connection.query(_COLUMNS, [schema, name])
         return {column.lower(): kind.lower() for column, kind in found}
+
+    def why_unsafe(self, connection: Connection, table: str) -> str | None:
+        """Return why a table without transactions cannot hold an outbox."""
+        schema, _, name = table.rpartition(".")
+        found = connection.query(_ENGINE, [schema, name])
+        engine = found[0][0] if found else None
+        if engine in (None, "InnoDB"):  # a view has none
+            return None
+        return (
+            f"The table {table} has the engine {engine}, which has no transactions. Accepted: "
+            f"InnoDB. Run: ALTER TABLE {table} ENGINE=InnoDB."
+        )
 
     def ms_of(self, column: str) -> str:
         """Return SQL for a column of times as ms since 1970."""

@@ -1,16 +1,12 @@
 """PostgreSQL, by the driver psycopg."""
 
 import hashlib
-import threading
-import time
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from rmq_spark.outbox.databases.database import Connection, Database, Waiter
 
-# How long a wait may go on after it was told to end.
-_SLICE_S = 0.1
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
@@ -98,12 +94,9 @@ class _Listening(Waiter):
         connection.driver.autocommit = True
         connection.run(f'LISTEN "{channel}"')
 
-    def wait(self, seconds: float, is_over: threading.Event) -> None:
-        """Wait for so long, until new messages are announced, or until is_over is set."""
-        end = time.monotonic() + seconds
-        while not is_over.is_set() and (left := end - time.monotonic()) > 0:
-            if list(self._connection.driver.notifies(timeout=min(left, _SLICE_S), stop_after=1)):
-                return
+    def wait(self, seconds: float) -> bool:
+        """Wait for so long. Return True at once when new messages are announced."""
+        return bool(list(self._connection.driver.notifies(timeout=seconds, stop_after=1)))
 
     def close(self) -> None:
         """Close the connection."""
