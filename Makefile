@@ -56,7 +56,7 @@ debounce: ## kill a query while the keys that it consumes change, and count; ARG
 	@.ci/environment java
 	@.venv/bin/python -m tests.faults.debounce $(ARGS)
 
-outbox: ## kill the outbox job while orders come into PostgreSQL, and count; ARGS="--help" lists options
+outbox: ## kill the outbox job while orders come into PostgreSQL and MariaDB, and count; ARGS="--help" lists options
 	@.ci/environment java
 	@.venv/bin/python -m tests.jobs.outbox_round $(ARGS)
 

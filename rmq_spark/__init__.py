@@ -26,6 +26,9 @@ from rmq_spark.errors import (
     InvalidOption,
     Lost,
     NotReplicated,
+    OutboxError,
+    OutboxMisused,
+    OutboxUnavailable,
     OwnershipError,
     OwnershipRefused,
     OwnershipUnavailable,
@@ -47,6 +50,7 @@ from rmq_spark.errors import (
     UnusableFunction,
     WrongKeyType,
 )
+from rmq_spark.outbox import Outbox, Relay, Relayed
 from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures
 from rmq_spark.protocol.pages import Bounds, Entry, Page, QueueKind
 from rmq_spark.protocol.sending import SendResult
@@ -70,10 +74,13 @@ __all__ = [
     "Figures",
     "Listener",
     "Message",
+    "Outbox",
     "Page",
     "Queue",
     "QueueFigures",
     "QueueKind",
+    "Relay",
+    "Relayed",
     "RmqDataSource",
     "SendResult",
     "TopicDefinition",
@@ -92,6 +99,9 @@ __all__ = [
     "InvalidOption",
     "Lost",
     "NotReplicated",
+    "OutboxError",
+    "OutboxMisused",
+    "OutboxUnavailable",
     "OwnershipError",
     "OwnershipRefused",
     "OwnershipUnavailable",

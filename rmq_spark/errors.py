@@ -21,6 +21,9 @@
     +-- OwnershipError         a request to ZooKeeper failed
     |   +-- OwnershipUnavailable  ZooKeeper cannot be reached
     |   +-- OwnershipRefused   ZooKeeper refuses the user, the password or access to the path
+    +-- OutboxError            an outbox in a database cannot be used
+    |   +-- OutboxUnavailable  the database cannot be reached, or a statement failed
+    |   +-- OutboxMisused      a table is missing or has other columns, or was restored
     +-- ServerError
         +-- ServerUnavailable  Redis cannot be reached
         +-- ServerRefused      Redis refuses the user, password, database or command
@@ -123,6 +126,18 @@ class OwnershipUnavailable(OwnershipError):
 
 class OwnershipRefused(OwnershipError):
     """An error for a user that ZooKeeper does not accept, or that may not use the path."""
+
+
+class OutboxError(RmqError):
+    """An error of an outbox in a database."""
+
+
+class OutboxUnavailable(OutboxError):
+    """An error for a database that cannot be reached or that refuses a statement."""
+
+
+class OutboxMisused(OutboxError):
+    """An error for tables that are no outbox, or no longer fit what Redis has published."""
 
 
 class ServerError(RmqError):

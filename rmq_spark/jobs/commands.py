@@ -23,7 +23,7 @@ PROGRAM = "python -m rmq_spark.jobs"
 # that is run with python -m imports this module, so importing it here would be circular.
 MODULES = {
     "send": "rmq_spark.jobs.send",
-    "relay_outbox": "rmq_spark.jobs.outbox.relay_outbox",
+    "relay_outbox": "rmq_spark.jobs.relay_outbox",
     "export": "rmq_spark.jobs.export",
     "requeue_dead": "rmq_spark.jobs.requeue_dead",
     "expire": "rmq_spark.jobs.expire",

@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rmq_spark.jobs.commands import run_job
 from rmq_spark.jobs.formats import FILES, add_place, is_jdbc, place_options
+from rmq_spark.jobs.header_column import headers_text
 from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.job_arguments import (
     add_number,
@@ -24,11 +25,10 @@ from rmq_spark.jobs.job_arguments import (
     shaped,
     trigger,
 )
-from rmq_spark.jobs.outbox.exceptions_table import SUFFIX
-from rmq_spark.jobs.outbox.header_texts import headers_text
 from rmq_spark.jobs.program import Ending, Job, JobFailed, has_ended, in_session
 from rmq_spark.jobs.targets import NUMBER, ExportBatch, SparkTarget, Target
 from rmq_spark.options.job_options import MAX_REFUSED
+from rmq_spark.outbox.tables import SUFFIX
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, WHOLE_SOURCE_SCHEMA
 from rmq_spark.spark.sink.exactly_once_writer import QUERY_ID
 

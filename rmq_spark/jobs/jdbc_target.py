@@ -24,11 +24,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.databases.database import Database, Refusal, refusal
-from rmq_spark.jobs.databases.jdbc_connection import Connection, check_name
-from rmq_spark.jobs.outbox.exceptions_table import create_exceptions, insert_exceptions
+from rmq_spark.jobs.databases.exceptions_table import create_exceptions, insert_exceptions
+from rmq_spark.jobs.databases.jdbc_connection import Connection
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.refusals import refused_among
 from rmq_spark.jobs.targets import NUMBER, ExportBatch
+from rmq_spark.outbox.tables import check_name
 
 LEDGER = "rmq_export"
 # Columns of the stage. ROW identifies a row, whichever task writes it. Rows of earlier attempts are

@@ -57,9 +57,11 @@ class Ending:
     once, as a crash does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, when_asked: Callable[[], None] = lambda: None) -> None:
+        """Prepare. when_asked: called in the signal's handler, so it must not wait or lock."""
         self._asked: int | None = None
         self._before: dict[int, Any] = {}
+        self._when_asked = when_asked
 
     def __enter__(self) -> "Ending":
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,6 +77,7 @@ class Ending:
     def _note(self, number: int, _: object) -> None:
         self._asked = number
         signal.signal(number, signal.SIG_DFL)
+        self._when_asked()
 
     @property
     def is_asked(self) -> bool:

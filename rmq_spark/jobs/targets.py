@@ -9,8 +9,8 @@ from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.databases.database import Refusal, refusal
 from rmq_spark.jobs.formats import FILES
-from rmq_spark.jobs.outbox.exceptions_table import Refused
 from rmq_spark.jobs.refusals import refused_among
+from rmq_spark.outbox.exceptions import Refused
 
 NUMBER = "rmq_number"
 # The partition of the table that holds a batch is a folder with this name.

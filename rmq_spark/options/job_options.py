@@ -11,7 +11,17 @@ HORIZON = Option(
     default="10m",
 )
 LIMIT = Option("--limit", whole(1), "most messages in one transaction", default="10000")
-INTERVAL = Option("--interval", duration(1), "how often to look for new messages", default="1s")
+INTERVAL = Option(
+    "--interval",
+    duration(1),
+    "how often to look for messages that nobody announced (default: 1s in PostgreSQL, which "
+    "announces those of services; 10ms in MariaDB)",
+)
+KEEP = Option(
+    "--keep",
+    duration(0),
+    "delete rows so long after their messages were sent, such as 30d (default: keep them)",
+)
 MAX_REFUSED = Option(
     "--max-refused",
     whole(1),

@@ -7,10 +7,14 @@ import rmq_spark
 
 # Methods that other parts of the package call.
 INSIDE = {"Queue": ("ask",), "Consumer": ("commit", "mark_unread", "renew", "rollback")}
-CLASSES = (rmq_spark.Broker, rmq_spark.Queue, rmq_spark.Consumer, rmq_spark.Batch)
+CLASSES = (
+    *(rmq_spark.Broker, rmq_spark.Queue, rmq_spark.Consumer, rmq_spark.Batch),
+    *(rmq_spark.Outbox, rmq_spark.Relay),
+)
 VALUES = (
     *(rmq_spark.Message, rmq_spark.SendResult, rmq_spark.Delivered, rmq_spark.TopicDefinition),
     *(rmq_spark.Figures, rmq_spark.QueueFigures, rmq_spark.Bounds, rmq_spark.Entry),
+    rmq_spark.Relayed,
 )
 FUNCTIONS = (rmq_spark.connect, rmq_spark.each_message, rmq_spark.register)
 

@@ -137,6 +137,7 @@ def database():
 # By page, a context manager that starts servers beside Redis and gives variables that name them.
 SERVERS = {
     "docs/jobs.md": database,
+    "docs/outbox.md": database,
     "docs/ownership.md": zookeeper,
     "docs/services.md": zookeeper,
 }

@@ -1,48 +1,52 @@
-"""Orders come into PostgreSQL while the outbox job is killed (-9) again and again; then a count.
+"""Orders come into a database while the outbox job is killed (-9) again and again; then a count.
 
 A business inserts orders, each with its message in the same transaction: several sessions at once,
-so that lower ids are committed after higher ones, some transactions rolled back. The relay brings
-the messages into a topic and is killed at random moments; an export brings them into a table whose
-constraint refuses some, and is killed as well. In the end every order that was committed must be in
-the table or, if it was to be refused, in the exceptions. ``make outbox`` runs it.
+so that lower ids are committed after higher ones, some transactions rolled back; some write rows
+themselves, some call ``Outbox.send``. The relay brings the messages into a topic and is killed at
+random moments, half of them within a round; an export brings them into a table whose constraint
+refuses some, and is killed as well. In the end every order that was committed must be once in the
+table or, if it was to be refused, in the exceptions. ``make outbox`` runs it.
 """
 
 import argparse
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq_spark.client import connect
+from rmq_spark.client import Message, connect
 from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.outbox import Outbox
 
-from .. import ROOT, postgres, quick_spark
+from .. import ROOT, mariadb, postgres, quick_spark
 
 JOBS = ROOT / "jobs"
 SESSIONS = 4
-# What the topic refuses has no time, what the table refuses a negative amount.
-TABLES = """
-CREATE TABLE orders (number INT PRIMARY KEY, amount INT NOT NULL, untimed BOOLEAN NOT NULL);
-CREATE TABLE delivered (number INT NOT NULL, amount INT CHECK (amount >= 0));
-"""
+KINDS = {"postgresql": (postgres.Postgres, postgres), "mariadb": (mariadb.MariaDB, mariadb)}
 SELECT = (
     "CAST(get_json_object(content, '$.number') AS INT) AS number, "
     "CAST(get_json_object(content, '$.amount') AS INT) AS amount"
 )
-REFUSED_NUMBERS = "SELECT (content::json->>'number')::int AS number FROM %s_exceptions"
+# Within a round, it is killed at most so much later than it is seen to have begun.
+WITHIN_S = 0.03
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was counted in the end. in_a_round: kills that hit while a round's transaction was open.
+    """What was counted in the end. in_a_round: kills that left a round to be finished.
 
     missing: committed orders that are nowhere. wrongly: exceptions that should be none, and refused
-    orders that are not among them. twice: rows of orders that are there already.
+    orders that are not among them. twice: orders that are anywhere once more. unmarked: messages
+    that are neither sent nor refused.
     """
 
     orders: int
@@ -56,19 +60,23 @@ class Outcome:
     missing: int
     unexpected: int
     wrongly: int
+    unmarked: int
 
     @property
     def is_right(self) -> bool:
-        """Whether every order is where it must be."""
-        return self.missing == self.unexpected == self.wrongly == 0 < self.delivered
+        """Whether every order is where it must be, once."""
+        wrong = (self.missing, self.unexpected, self.wrongly, self.twice, self.unmarked)
+        return not any(wrong) and self.delivered > 0
 
 
 class OutboxRound:
     """One round, in a folder of its own."""
 
-    def __init__(self, database, redis_url, folder, seed, orders, seconds):
+    def __init__(self, database, driver, redis_url, folder, seed, orders, seconds):
         self.database = database
+        self.driver = driver
         self.folder = folder
+        self.seed = seed
         self.chance = random.Random(seed)
         self.orders = orders
         self.seconds = seconds
@@ -81,13 +89,17 @@ class OutboxRound:
         }
         self.queue_of = lambda: connect(redis_url).queue("Orders")
         self.running = []
+        self.committed = {}
+        login = database.variables
+        self.outbox = Outbox(
+            database.url, user=login["RMQ_JDBC_USER"], password=login["RMQ_JDBC_PASSWORD"]
+        )
 
     def job(self, name, *arguments):
         """Starts a job, as the leader of a group that can be killed as one."""
         log = (self.folder / f"{name}.log").open("ab")
-        driver = f"spark.jars={postgres.driver()}"
         process = subprocess.Popen(
-            [sys.executable, JOBS / f"{name}.py", "--conf", driver, *arguments],
+            [sys.executable, JOBS / f"{name}.py", *arguments],
             cwd=self.folder,
             env=self.environment,
             stdout=log,
@@ -104,7 +116,8 @@ class OutboxRound:
     def export(self, *arguments):
         into = ("--to", "jdbc", "--table", "delivered", "--select", SELECT)
         kept = ("--checkpoint", str(self.folder / "export"), "--max-refused", "100000")
-        return self.job("export", "--topic", "Orders", *into, *kept, *arguments)
+        jar = ("--conf", f"spark.jars={self.driver}")
+        return self.job("export", *jar, "--topic", "Orders", *into, *kept, *arguments)
 
     def end(self):
         """Leaves nothing running."""
@@ -115,67 +128,75 @@ class OutboxRound:
     def begin_business(self):
         """Sessions that insert orders for about so many seconds."""
         numbers = list(range(1, self.orders + 1))
-        for at in range(SESSIONS):
-            script = self.folder / f"session-{at}.sql"
-            script.write_text("".join(self._transactions(numbers[at::SESSIONS])))
-            self.running.append(
-                subprocess.Popen(
-                    [*self.database.psql_command, "-f", script],
-                    env=self.environment,
-                    stdout=subprocess.DEVNULL,
-                )
+        sessions = [
+            threading.Thread(target=self._session, args=(at, numbers[at::SESSIONS]), daemon=True)
+            for at in range(SESSIONS)
+        ]
+        for session in sessions:
+            session.start()
+        return sessions
+
+    def _session(self, at, numbers):
+        """Inserts some orders with messages, waits, and commits or not; again and again."""
+        chance = random.Random(f"{self.seed} {at}")
+        pause_s = self.seconds / max(1, len(numbers) / 5) / 2
+        connection = self.outbox._database.connect()
+        done = 0
+        while done < len(numbers):
+            some = numbers[done : done + chance.randint(1, 9)]
+            orders = {number: _order(chance) for number in some}
+            with suppress(_RolledBack), connection.transaction():
+                self._insert(connection, orders, by_hand=bool(at % 2))
+                time.sleep(chance.uniform(0, 2 * pause_s))
+                if chance.random() < 0.03:
+                    raise _RolledBack
+            if not connection.query("SELECT 1 FROM orders WHERE number = %s", [some[0]]):
+                orders = {}
+            connection.driver.commit()
+            self.committed |= orders
+            time.sleep(chance.uniform(0, 2 * pause_s))
+            done += len(some)
+        connection.close()
+
+    def _insert(self, connection, orders, by_hand):
+        connection.run_each("INSERT INTO orders VALUES (%s)", [[number] for number in orders])
+        given = [
+            (_content(number, order), str(number % 50), order[1])
+            for number, order in orders.items()
+        ]
+        if by_hand:
+            connection.run_each(
+                "INSERT INTO rmq_outbox (content, slot_basis, delay) VALUES (%s, %s, %s)", given
             )
-        return self.running[-SESSIONS:]
+        else:
+            self.outbox.send(
+                connection.driver,
+                [Message(content, slot_basis=basis, delay=ms) for content, basis, ms in given],
+            )
 
-    def _transactions(self, numbers):
-        """Of one session: each inserts some orders with messages, waits, and commits or not."""
-        pause = self.seconds / max(1, len(numbers) / 5) / 2
-        at = 0
-        while at < len(numbers):
-            amount = self.chance.randint(1, 9)
-            yield "BEGIN;\n"
-            for number in numbers[at : at + amount]:
-                yield self._order(number)
-            yield f"SELECT pg_sleep({self.chance.uniform(0, 2 * pause):.3f});\n"
-            yield "ROLLBACK;\n" if self.chance.random() < 0.03 else "COMMIT;\n"
-            yield f"SELECT pg_sleep({self.chance.uniform(0, 2 * pause):.3f});\n"
-            at += amount
+    def round(self):
+        """How many rounds of the relay have begun, and whether one is open."""
+        ((rounds, done),) = self.database.sql("SELECT rounds, done FROM rmq_outbox_relay")
+        return int(rounds), rounds != done
 
-    def _order(self, number):
-        amount = self.chance.randint(1, 999) * (-1 if self.chance.random() < 0.01 else 1)
-        untimed = amount > 0 and self.chance.random() < 0.01
-        due = "NULL" if untimed else f"now() + {self.chance.randint(-5, 3)} * interval '1 s'"
-        content = f'{{"number": {number}, "amount": {amount}}}'
-        return (
-            f"INSERT INTO orders VALUES ({number}, {amount}, {untimed}); INSERT INTO rmq_outbox "
-            f"(content, slot_basis, fixed_time) VALUES ('{content}', '{number % 50}', {due});\n"
-        )
-
-    def rounds(self):
-        """How many rounds of the relay were committed."""
-        return int(self.database.psql("SELECT rounds FROM rmq_outbox_checkpoint")[0][0])
-
-    def in_transaction(self):
-        """Whether the relay has one open."""
-        sql = (
-            "SELECT count(*) FROM pg_stat_activity WHERE xact_start IS NOT NULL "
-            "AND application_name = 'PostgreSQL JDBC Driver' AND query LIKE '%rmq_outbox%'"
-        )
-        return self.database.psql(sql) != [["0"]]
-
-    def kill_relay(self, is_last):
+    def kill_relay(self, within, is_last):
         """Starts a relay, lets it work for a random while, kills it. Returns if within a round."""
-        before, relay = self.rounds(), self.relay("--interval", "100ms")
-        while self.rounds() == before:
-            if relay.poll() is not None:
-                raise RuntimeError(f"relay_outbox ended: see {self.folder}/relay_outbox.log")
-            if is_last():
-                break  # nothing is left to relay
-            time.sleep(0.05)
-        time.sleep(self.chance.uniform(0, 4))
-        within = self.in_transaction()
+        (before, _), relay = self.round(), self.relay()
+        connection = self.outbox._database.connect()
+        connection.driver.autocommit = True
+        try:
+            while self.round()[0] == before and not is_last():
+                if relay.poll() is not None:
+                    raise RuntimeError(f"relay_outbox ended: see {self.folder}/relay_outbox.log")
+            time.sleep(self.chance.uniform(0, 4))
+            open_round = "SELECT 1 FROM rmq_outbox_relay WHERE rounds <> done"
+            while within and not is_last() and not connection.query(open_round):
+                pass
+            time.sleep(self.chance.uniform(0, WITHIN_S))
+        finally:
+            connection.close()
         _kill(relay)
-        return within
+        return self.round()[1]
 
     def drain(self):
         """Relays and exports until nothing is new, stored or in work."""
@@ -188,49 +209,65 @@ class OutboxRound:
     def count(self, kills, in_a_round, export_kills):
         """The outcome, from what is in the tables."""
 
-        def number(sql):
-            return int(self.database.psql(sql)[0][0])
+        def refused(table):
+            rows = self.database.sql(f"SELECT content FROM {table}_exceptions")
+            return Counter(json.loads(content)["number"] for (content,) in rows)
 
-        topic, table = REFUSED_NUMBERS % "rmq_outbox", REFUSED_NUMBERS % "delivered"
-        wrong = [
-            f"({topic}) EXCEPT SELECT number FROM orders WHERE untimed",
-            f"SELECT number FROM orders WHERE untimed EXCEPT ({topic})",
-            f"({table}) EXCEPT SELECT number FROM orders WHERE amount < 0",
-            f"SELECT number FROM orders WHERE amount < 0 EXCEPT ({table})",
-        ]
-        everywhere = f"SELECT number FROM delivered UNION ({topic}) UNION ({table})"
+        delivered = Counter(int(n) for (n,) in self.database.sql("SELECT number FROM delivered"))
+        by_topic, by_table = refused("rmq_outbox"), refused("delivered")
+        everywhere = delivered + by_topic + by_table
+        untimed = {number for number, (_, delay) in self.committed.items() if delay is None}
+        negative = {number for number, (amount, _) in self.committed.items() if amount < 0}
+        ((unmarked,),) = self.database.sql(
+            "SELECT count(*) FROM rmq_outbox WHERE state NOT IN ('sent', 'refused')"
+        )
         return Outcome(
-            orders=number("SELECT count(*) FROM orders"),
+            orders=len(self.committed),
             kills=kills,
             in_a_round=in_a_round,
             export_kills=export_kills,
-            delivered=number("SELECT count(DISTINCT number) FROM delivered"),
-            twice=number("SELECT count(*) - count(DISTINCT number) FROM delivered"),
-            refused_by_topic=number("SELECT count(*) FROM rmq_outbox_exceptions"),
-            refused_by_table=number("SELECT count(*) FROM delivered_exceptions"),
-            missing=number(
-                f"SELECT count(*) FROM (SELECT number FROM orders EXCEPT ({everywhere})) x"
-            ),
-            unexpected=number(
-                f"SELECT count(*) FROM (({everywhere}) EXCEPT SELECT number FROM orders) x"
-            ),
-            wrongly=sum(number(f"SELECT count(*) FROM ({sql}) x") for sql in wrong),
+            delivered=len(delivered),
+            twice=everywhere.total() - len(everywhere),
+            refused_by_topic=len(by_topic),
+            refused_by_table=len(by_table),
+            missing=len(self.committed.keys() - everywhere.keys()),
+            unexpected=len(everywhere.keys() - self.committed.keys()),
+            wrongly=len(untimed ^ by_topic.keys()) + len(negative ^ by_table.keys()),
+            unmarked=int(unmarked),
         )
 
 
+class _RolledBack(Exception):
+    """Ends a transaction that the business gives up."""
+
+
+def _order(chance):
+    """An amount and a delay. The table refuses negative amounts, the topic what has no delay."""
+    amount = chance.randint(1, 999) * (-1 if chance.random() < 0.01 else 1)
+    return amount, None if amount > 0 and chance.random() < 0.01 else chance.randint(0, 3000)
+
+
+def _content(number, order):
+    return json.dumps({"number": number, "amount": order[0]})
+
+
 def _kill(process):
-    os.killpg(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def run_round(seed, orders, kills, export_kills, seconds):
+def run_round(kind, seed, orders, kills, export_kills, seconds):
     """Runs one, and returns its outcome."""
+    server, module = KINDS[kind]
     with (
-        postgres.Postgres() as database,
+        server() as database,
         LocalRedis(settings={"appendfsync": "always"}) as redis,
         tempfile.TemporaryDirectory(prefix="rmq-outbox-") as folder,
     ):
-        this = OutboxRound(database, redis.url, Path(folder), seed, orders, seconds)
+        this = OutboxRound(
+            database, module.driver(), redis.url, Path(folder), seed, orders, seconds
+        )
         try:
             return _run(this, kills, export_kills)
         except BaseException:
@@ -242,19 +279,26 @@ def run_round(seed, orders, kills, export_kills, seconds):
 
 
 def _run(this, kills, export_kills):
-    this.database.psql(TABLES)
+    options = this.database.table_options
+    this.database.sql(
+        f"CREATE TABLE orders (number INT PRIMARY KEY){options};"
+        "CREATE TABLE delivered (number INT NOT NULL, amount INT CHECK (amount >= 0))"
+        f"{options};"
+    )
     assert this.relay("--create-tables", "--once").wait(300) == 0
     business = this.begin_business()
     export = this.export()
     export_at = set(this.chance.sample(range(kills), export_kills))
     in_a_round = 0
     for at in range(kills):
-        in_a_round += this.kill_relay(lambda: all(one.poll() is not None for one in business))
+        in_a_round += this.kill_relay(
+            within=bool(at % 2), is_last=lambda: not any(one.is_alive() for one in business)
+        )
         if at in export_at:
             _kill(export)
             export = this.export()
     for session in business:
-        assert session.wait(600) == 0, "the business"
+        session.join(600)
     _kill(export)
     this.drain()
     return this.count(kills, in_a_round, export_kills + 1)
@@ -262,17 +306,24 @@ def _run(this, kills, export_kills):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--database", choices=KINDS, help="default: one after the other")
     parser.add_argument("--orders", type=int, default=20_000)
-    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--export-kills", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=240, help="in which the orders come")
+    parser.add_argument("--seconds", type=float, default=120, help="in which the orders come")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    outcome = run_round(given.seed, given.orders, given.kills, given.export_kills, given.seconds)
-    for name, value in vars(outcome).items():
-        sys.stdout.write(f"{name:17} {value:,}\n")
-    sys.stdout.write("All orders are where they must be.\n" if outcome.is_right else "WRONG.\n")
-    return 0 if outcome.is_right else 1
+    right = True
+    for kind in [given.database] if given.database else KINDS:
+        outcome = run_round(
+            kind, given.seed, given.orders, given.kills, given.export_kills, given.seconds
+        )
+        sys.stdout.write(f"{kind}\n")
+        for name, value in vars(outcome).items():
+            sys.stdout.write(f"  {name:17} {value:,}\n")
+        right = right and outcome.is_right
+    sys.stdout.write("All orders are where they must be, once.\n" if right else "WRONG.\n")
+    return 0 if right else 1
 
 
 if __name__ == "__main__":

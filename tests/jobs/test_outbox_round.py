@@ -2,20 +2,19 @@
 
 import pytest
 
-from .. import postgres
-from .outbox_round import Outcome, run_round
+from .outbox_round import KINDS, Outcome, run_round
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_no_order_is_lost_and_none_is_refused_wrongly_while_the_job_is_killed():
-    postgres.driver()
-    outcome = run_round(seed=3, orders=600, kills=2, export_kills=1, seconds=30)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_order_arrives_once_while_the_job_is_killed(kind):
+    outcome = run_round(kind, seed=3, orders=600, kills=4, export_kills=1, seconds=20)
     assert outcome.is_right, outcome
     assert outcome.delivered + outcome.refused_by_topic <= outcome.orders
 
 
-@pytest.mark.parametrize("field", ["missing", "unexpected", "wrongly"])
+@pytest.mark.parametrize("field", ["missing", "unexpected", "wrongly", "twice", "unmarked"])
 def test_one_that_is_elsewhere_is_not_right(field):
     counted = dict.fromkeys(Outcome.__dataclass_fields__, 0) | {"orders": 1, "delivered": 1}
     assert Outcome(**counted).is_right

@@ -5,14 +5,13 @@ import time
 import uuid
 
 from rmq_spark.client import Broker
-from rmq_spark.jobs import export, report, requeue_dead, send
+from rmq_spark.jobs import export, relay_outbox, report, requeue_dead, send
 from rmq_spark.jobs.commands import new_parser
-from rmq_spark.jobs.outbox import relay_outbox
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
 
 JOBS = {
-    "relay_outbox": relay_outbox.relay,
+    "relay_outbox": lambda _, given: relay_outbox.relay(given),
     "export": export.export,
     "report": report.report,
     "requeue_dead": requeue_dead.requeue_dead,

@@ -20,6 +20,7 @@ ROOMS = (
     "ownership",
     "client",
     "aio",
+    "outbox",
     "dev_servers",
     "metrics",
     "spark.source",

@@ -1,18 +1,15 @@
 """A connection to a database: statements, transactions and savepoints."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no types
 
-from rmq_spark.errors import InvalidOption
 from rmq_spark.jobs.databases.dialect import Dialect
 from rmq_spark.jobs.program import JobFailed
+from rmq_spark.outbox.tables import check_name
 
-# The name of a table becomes part of SQL statements, without quotes.
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 # java.sql.Connection.TRANSACTION_READ_COMMITTED: every statement sees what is committed when it
 # begins. MariaDB would show the state at the first query of the transaction.
 _READ_COMMITTED = 2
@@ -168,14 +165,3 @@ class Connection:
                 statement.setLong(at, value)
             else:
                 statement.setString(at, value)
-
-
-def check_name(table: str) -> str:
-    """Check and return the name of a table. Raises InvalidOption for a name that needs quotes."""
-    if not _NAME.fullmatch(table):
-        raise InvalidOption(
-            f"The table {table!r} is not accepted. Accepted: letters, digits and underscores, "
-            "after a schema and a dot if you need one. For another table, create a view with such "
-            "a name."
-        )
-    return table

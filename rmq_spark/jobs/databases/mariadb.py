@@ -33,7 +33,6 @@ class MariaDB(Dialect):
     table_options = " ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4"
     # NULL, because a TIMESTAMP without it has a default in older versions.
     clock_type = "TIMESTAMP(6) NULL"
-    identity = "BIGINT AUTO_INCREMENT PRIMARY KEY"
     # Those of Spark have no fractions of a second, and take at most 64 KB.
     own_types: Mapping[str, str] = {
         "string": "LONGTEXT",
@@ -64,18 +63,6 @@ class MariaDB(Dialect):
         if code in _OF_THE_JOB:
             return False
         return code in _OF_THE_ROW or state == _SIGNALLED or super().is_fault_of_row(state, code)
-
-    def first_rows(self, order: str, amount: int) -> str:
-        """Return the clauses that limit a query to the first ``amount`` rows in an order."""
-        return f"ORDER BY {order} LIMIT {amount}"
-
-    def nulls_first(self, column: str) -> str:
-        """Return an ascending order by a column. Null comes first without being asked."""
-        return column
-
-    def seconds_from_now(self, seconds: int) -> str:
-        """Return an SQL expression for a time from now. See Dialect."""
-        return f"(CURRENT_TIMESTAMP(6) + INTERVAL {seconds} SECOND)"
 
     def create_empty_copy(
         self, table: str, source: str, columns: Sequence[str], added: Mapping[str, str]

@@ -1,27 +1,11 @@
-"""The exceptions table, with the messages that were refused and the reasons."""
+"""The exceptions table of an export, written through JDBC."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rmq_spark.jobs.databases.dialect import cut_text
-from rmq_spark.jobs.databases.jdbc_connection import Connection, check_name
-
-SUFFIX = "_exceptions"
-# Lengths of columns, in characters. A longer text is cut.
-_NAME, _REASON = 300, 2000
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A row of the exceptions table.
-
-    origin: the job that refused the message, and the place that the message came from.
-    """
-
-    origin: str
-    topic: str | None
-    content: str | None
-    reason: str
+from rmq_spark.jobs.databases.jdbc_connection import Connection
+from rmq_spark.outbox.exceptions import Refused
+from rmq_spark.outbox.tables import NAME_LENGTH, REASON_LENGTH, check_name
 
 
 def create_exceptions(connection: Connection, table: str) -> None:
@@ -30,8 +14,8 @@ def create_exceptions(connection: Connection, table: str) -> None:
     connection.create(
         table,
         f"CREATE TABLE {check_name(table)} (refused_at {dialect.clock_type}, origin "
-        f"VARCHAR({_NAME}), topic VARCHAR({_NAME}), content {dialect.text_type}, reason "
-        f"VARCHAR({_REASON})){dialect.table_options}",
+        f"VARCHAR({NAME_LENGTH}), topic VARCHAR({NAME_LENGTH}), content {dialect.text_type}, "
+        f"reason VARCHAR({REASON_LENGTH})){dialect.table_options}",
     )
 
 
@@ -43,10 +27,10 @@ def insert_exceptions(connection: Connection, table: str, refused: Sequence[Refu
         "VALUES (CURRENT_TIMESTAMP, ?, ?, ?, ?)",
         [
             (
-                cut_text(row.origin, _NAME),
-                cut_text(storable_text(row.topic), _NAME),
+                cut_text(row.origin, NAME_LENGTH),
+                cut_text(storable_text(row.topic), NAME_LENGTH),
                 storable_text(row.content),
-                cut_text(storable_text(row.reason), _REASON),
+                cut_text(storable_text(row.reason), REASON_LENGTH),
             )
             for row in refused
         ],

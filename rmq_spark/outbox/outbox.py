@@ -1,0 +1,212 @@
+"""The outbox of a service: insert messages, relay them, and note what became of them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.messages import Message
+from rmq_spark.errors import InvalidMessage, InvalidOption
+from rmq_spark.outbox.cleaning import DONE, ENDED, Cleaning
+from rmq_spark.outbox.databases import database_of
+from rmq_spark.outbox.databases.sql_database import Connection
+from rmq_spark.outbox.marks import ids_of, mark
+from rmq_spark.outbox.relaying import Relay
+from rmq_spark.outbox.rounds import Rounds
+from rmq_spark.outbox.rows import Rows
+from rmq_spark.outbox.tables import Tables, check_table, create_messages, create_others, layout_of
+from rmq_spark.protocol.claims import Delivered
+from rmq_spark.topics.durations import Duration, parse_wait_ms
+
+
+class Outbox:
+    """An outbox in a database, from which messages get into topics exactly once.
+
+    ::
+
+        outbox = Outbox("postgresql://host/shop")
+        with outbox.relay(broker, topic="Orders"):
+            with psycopg.connect(...) as connection:
+                connection.execute("INSERT INTO orders ...")
+                outbox.send(connection, [Message("...", fixed_time=0)])
+
+    A message is sent if, and only if, the transaction that inserted it is committed. ``send`` needs
+    no Redis. The relay may run in the same process, in another one, or as the job relay_outbox.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        table: str = "rmq_outbox",
+        exceptions: str | None = None,
+    ) -> None:
+        """Name an outbox, without connecting.
+
+        url: such as ``postgresql://host:5432/shop`` or ``mariadb://host/shop``. table: the message
+        table. exceptions: the exceptions table; by default named after the message table. Raises
+        InvalidOption.
+        """
+        self._database = database_of(url, user, password)
+        self._tables = Tables.named(table, exceptions)
+        self._rows: Rows | None = None
+
+    def __repr__(self) -> str:
+        return f"Outbox({self._database.address}, {self._tables.messages})"
+
+    def create_tables(self) -> None:
+        """Create the tables that do not exist. Raises OutboxUnavailable."""
+        connection = self._database.connect()
+        try:
+            with self._database.errors():
+                create_messages(self._database, connection, self._tables)
+                create_others(self._database, connection, self._tables)
+        finally:
+            connection.close()
+
+    # -- services
+
+    def send(
+        self,
+        connection: Any,
+        messages: Iterable[Message | bytes | str],
+        *,
+        topic: str | None = None,
+    ) -> None:
+        """Insert messages within the open transaction of a connection of the database's driver.
+
+        A relay sends them soon after the transaction is committed. topic: None for the topic that
+        the relay names. Whether a topic takes a message is checked by the relay: one that is
+        refused gets a row in the exceptions table. Raises InvalidMessage for what no row can hold;
+        then nothing is inserted.
+        """
+        if isinstance(messages, str | bytes | Message | Mapping):
+            raise InvalidMessage(
+                f"send takes a list of messages, not a single {type(messages).__name__}. Write "
+                "send(connection, [...])."
+            )
+        ours = self._database.connection_of(connection)
+        if self._rows is None:
+            layout = layout_of(self._database, ours, self._tables)
+            self._rows = Rows(self._database, self._tables, layout)
+        values = [
+            self._rows.values_of(_message_of(each, index), topic, index)
+            for index, each in enumerate(messages)
+        ]
+        if values:
+            with self._database.inserting(ours):
+                ours.run_each(self._rows.insert, values)
+                self._database.announce(ours, self._channel)
+
+    def relay(
+        self,
+        broker: Broker,
+        *,
+        topic: str | None = None,
+        defaults: Message | None = None,
+        horizon: Duration = "10m",
+        limit: int = 10_000,
+        interval: Duration | None = None,
+        tracked: bool = False,
+        keep: Duration | None = None,
+    ) -> Relay:
+        """Return a relay, which sends messages to topics of a broker. Call its ``run``.
+
+        topic: of messages without one. defaults: the values that messages lack. horizon: how long
+        before its due time a message is sent. limit: the most messages in a round. interval: how
+        often to look for messages that nobody announced; None for what suits the database. tracked:
+        add the header ``rmq-outbox-id``, by which ``mark`` finds the row of a message. keep: delete
+        messages so long after they were sent, such as "30d"; None to keep them. Raises
+        InvalidOption.
+        """
+        if not isinstance(limit, int) or limit < 1:
+            raise InvalidOption(
+                f"limit={limit!r} is not accepted. Accepted: a whole number, 1 or more."
+            )
+        if topic is not None:
+            broker.definition(topic)  # a mistyped one would have all messages refused
+        horizon_ms = parse_wait_ms("horizon", horizon)
+        look_s = self._database.look_s
+        if interval is not None:
+            look_s = max(1, parse_wait_ms("interval", interval)) / 1000
+
+        def rounds(connection: Connection) -> Rounds:
+            with self._database.errors():
+                create_others(self._database, connection, self._tables)
+            return Rounds(
+                *(broker, self._database, connection, self._tables, topic),
+                *(defaults or Message(), horizon_ms, limit),
+                tracked=tracked,
+            )
+
+        cleaning = None if keep is None else self._cleaning(keep)
+        return Relay(self._database, self._channel, rounds, look_s, cleaning)
+
+    @property
+    def _channel(self) -> str:
+        """Where new messages are announced."""
+        return f"rmq_{self._tables.messages.lower().rpartition('.')[2]}"
+
+    # -- consumers
+
+    def mark(self, state: str, messages: Iterable[Delivered | int]) -> int:
+        """Note that messages are ``delivered``, ``dead`` or ``refused``. Return for how many.
+
+        messages: as they were consumed, with the header of a tracked relay; or ids of rows. A
+        message that is not in a state that is expected gets a row in the exceptions table, with
+        both states. You can repeat the call. Raises InvalidOption, OutboxUnavailable.
+        """
+        ids = ids_of(messages)
+        connection = self._database.connect()
+        try:
+            with self._database.errors(), connection.transaction():
+                check_table(self._database, connection, self._tables)
+                return mark(connection, self._tables, state, ids)
+        finally:
+            connection.close()
+
+    # -- operators
+
+    def clean(self, older_than: Duration, states: Iterable[str] = DONE) -> int:
+        """Delete messages that were sent some time ago. Return how many.
+
+        older_than: such as "30d". states: delete only messages in these states. Raises
+        InvalidOption, OutboxError.
+        """
+        cleaning = self._cleaning(older_than, states)
+        connection = self._database.connect()
+        try:
+            while cleaning.step(connection):
+                pass
+        finally:
+            connection.close()
+        return cleaning.deleted
+
+    def _cleaning(self, older_than: Duration, states: Iterable[str] = DONE) -> Cleaning:
+        if isinstance(older_than, int):
+            raise InvalidOption(
+                f"older_than={older_than!r} has no unit. Accepted: a text such as '30d', or a "
+                "timedelta.",
+                name="older_than",
+            )
+        older_ms = parse_wait_ms("older_than", older_than)
+        wanted = tuple([states] if isinstance(states, str) else states)
+        unknown = [state for state in wanted if state not in ENDED]
+        if unknown:
+            raise InvalidOption(
+                f"states: {unknown[0]!r} is not accepted. Accepted: {', '.join(ENDED)}.",
+                name="states",
+            )
+        return Cleaning(self._database, self._tables, older_ms, wanted)
+
+
+def _message_of(given: Message | bytes | str, index: int) -> Message:
+    """Return a message that was given as one, or as its content. Raises InvalidMessage."""
+    message = given if isinstance(given, Message) else Message(given)
+    if not isinstance(message.content, str | bytes | None) or given is None:
+        raise InvalidMessage(
+            f"Message {index} is {given!r:.100}. Accepted: a Message, text or bytes. Nothing was "
+            "inserted."
+        )
+    return message
