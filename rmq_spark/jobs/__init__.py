@@ -5,6 +5,6 @@ start the jobs. program defines what a job is. send, relay_outbox, export, reque
 report are one job each.
 
 job_arguments, formats and chosen_topics add the arguments that jobs share. spool keeps the rows of
-a named run of send. targets, jdbc_target and refusals write the batches of an export; databases
-reaches a database through JDBC.
+a named run of send. targets write the batches of an export; databases reaches a database through
+JDBC.
 """

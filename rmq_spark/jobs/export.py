@@ -13,9 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.formats import FILES, add_place, is_jdbc, place_options
+from rmq_spark.jobs.formats import add_place
 from rmq_spark.jobs.header_column import headers_text
-from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.job_arguments import (
     add_number,
     add_options,
@@ -26,7 +25,8 @@ from rmq_spark.jobs.job_arguments import (
     trigger,
 )
 from rmq_spark.jobs.program import Ending, Job, JobFailed, has_ended, in_session
-from rmq_spark.jobs.targets import NUMBER, ExportBatch, SparkTarget, Target
+from rmq_spark.jobs.targets.known_targets import chosen_target
+from rmq_spark.jobs.targets.target import NUMBER, ExportBatch, Target
 from rmq_spark.options.job_options import MAX_REFUSED
 from rmq_spark.outbox.tables import SUFFIX
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, WHOLE_SOURCE_SCHEMA
@@ -40,7 +40,6 @@ exactly once, also when the job is killed and started again. Other formats get i
 A message that the target can never take (a constraint of the table refuses it, or --select fails
 for it) goes to the exceptions table, and the rest of its batch is written. Examples: docs/jobs.md.
 """
-TESTED = ("parquet", "orc", "json", "csv", "jdbc", "console")
 _TEXTS = ("key", "content")
 _log = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def export(spark: SparkSession, given: argparse.Namespace) -> str:
     """Run the query until nothing is due (--once) or a signal ends it. Return its totals."""
-    target = _target(spark, given)
+    target = chosen_target(spark, given)
     topics = "topics" if "," in given.topic else "topic"
     messages = (
         spark.readStream.format("rmq")
@@ -110,20 +109,6 @@ def _read_schema(given: argparse.Namespace) -> StructType:
             for field in whole.fields
         ]
     )
-
-
-def _target(spark: SparkSession, given: argparse.Namespace) -> Target:
-    if given.format not in TESTED:
-        _log.warning(
-            "The format %s is not one of those that are tested (%s). Each message is written at "
-            "least once.",
-            *(given.format, ", ".join(TESTED)),
-        )
-    options = place_options(given)
-    if is_jdbc(given):
-        return JdbcTarget(spark, options, given.exceptions or options["dbtable"] + SUFFIX)
-    folder = options["path"] if given.format in FILES else given.checkpoint
-    return SparkTarget(given.format, options, given.exceptions or folder.rstrip("/") + SUFFIX)
 
 
 class _Ended(Exception):

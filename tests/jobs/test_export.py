@@ -10,8 +10,8 @@ import time
 import pytest
 
 from rmq_spark.client import Message
-from rmq_spark.jobs.jdbc_target import JdbcTarget
 from rmq_spark.jobs.program import Ending
+from rmq_spark.jobs.targets.jdbc_target import JdbcTarget
 
 from ..logs import logged
 from .trade import SELECT, Killed, order
@@ -169,7 +169,7 @@ def test_a_topic_goes_into_derby(trade):
     ["parquet", *(pytest.param(form, marks=pytest.mark.long) for form in ("orc", "json", "csv"))],
 )
 def test_files_get_each_message_once_and_the_exceptions_beside_them(trade, form, monkeypatch):
-    from rmq_spark.jobs.targets import SparkTarget
+    from rmq_spark.jobs.targets.spark_target import SparkTarget
 
     path = trade.folder / "out"
     arguments = ("--to", form, "--path", path, "--checkpoint", trade.folder / "checkpoint")

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rmq_spark.jobs.databases.database import jdbc_options
-from rmq_spark.jobs.jdbc_target import JdbcTarget
-from rmq_spark.jobs.targets import ExportBatch
+from rmq_spark.jobs.targets.jdbc_target import JdbcTarget
+from rmq_spark.jobs.targets.target import ExportBatch
 from rmq_spark.spark.failure_cause import cause
 
 from ..waiting import wait_until

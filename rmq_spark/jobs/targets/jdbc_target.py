@@ -27,8 +27,8 @@ from rmq_spark.jobs.databases.database import Database, Refusal, refusal
 from rmq_spark.jobs.databases.exceptions_table import create_exceptions, insert_exceptions
 from rmq_spark.jobs.databases.jdbc_connection import Connection
 from rmq_spark.jobs.program import JobFailed
-from rmq_spark.jobs.refusals import refused_among
-from rmq_spark.jobs.targets import NUMBER, ExportBatch
+from rmq_spark.jobs.targets.refusals import refused_among
+from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
 from rmq_spark.outbox.tables import check_name
 
 LEDGER = "rmq_export"
