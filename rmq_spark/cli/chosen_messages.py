@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_spark.cli.output import messages_text, print_remark, print_result
+from rmq_spark.cli.output import print_remark, print_result
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
 from rmq_spark.exit_codes import NOTHING_FOUND
@@ -17,6 +17,7 @@ from rmq_spark.protocol.pages import Bounds, Page
 from rmq_spark.spark.table.selection import Scope
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsers import moment_or_relative
+from rmq_spark.views.shown_texts import messages_text
 
 Every = Annotated[
     bool, typer.Option("--all", help="All messages that --slots, --from and --until select.")

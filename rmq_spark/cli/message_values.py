@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rmq_spark.cli.output import without_none
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption
@@ -12,6 +11,7 @@ from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.message_value import MessageValue
 from rmq_spark.topics.parsers import ACCEPTED_RELATIVE, moment_or_relative
 from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
+from rmq_spark.views.shown_texts import without_none
 
 
 def given_values(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from rmq_spark.cli.output import content_text
 from rmq_spark.client.message_bodies import LONGEST_KEY_BYTES
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
@@ -13,6 +12,7 @@ from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.options.topic_options import EXPIRES_AT, TIME_TO_LIVE
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsers import moment_or_relative
+from rmq_spark.views.shown_texts import content_text
 
 _HEADER = "Accepted: a name, which is UTF-8, and a value, such as --header source=web."
 

@@ -2,7 +2,8 @@
 
 Read broker first (topics), then queue (sending) and the package receiving (consumer, listener).
 messages checks the values of messages. staging and exactly_once publish the batches of an
-exactly-once sink. overview shows all topics at one moment. remedies writes the commands that errors
+exactly-once sink. overview shows all topics at one moment. dead_pages
+requeues and purges. remedies writes the commands that errors
 recommend. tracing makes OpenTelemetry's spans.
 """
 

@@ -8,7 +8,7 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import ScriptFailed, ServerError, WrongKeyType
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ConsumerSeen, Figures
-from rmq_spark.topics.definition import group_text
+from rmq_spark.topics.definition import TopicDefinition, group_text
 
 # A consumer not seen for this long counts as gone: a lease lasts a minute by default.
 CONSUMER_SEEN_MS = 60_000
@@ -21,9 +21,14 @@ class Row:
     topic: str
     group: str
     figures: Figures
-    exclusive: bool
+    definition: TopicDefinition
     consumers: list[ConsumerSeen]
     now_ms: int
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether only the owner of a slot may read it."""
+        return self.definition.exclusive
 
     @property
     def due(self) -> int:
@@ -71,4 +76,4 @@ def _row(queue: Queue) -> Row:
     known = queue.ask(reading.consumers, now_ms)
     consumers = [seen for seen in known if seen.ms_ago < CONSUMER_SEEN_MS]
     name, figures = group_text(queue.keys.group), queue.figures()
-    return Row(topic.name, name, figures, topic.exclusive, consumers, now_ms)
+    return Row(topic.name, name, figures, topic, consumers, now_ms)

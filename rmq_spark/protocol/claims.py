@@ -274,6 +274,13 @@ class ConsumerSeen(NamedTuple):
     ms_ago: int
 
 
+class SlotHolders(NamedTuple):
+    """Who reads a slot: the headers of all consumers that it knows, and its claims."""
+
+    headers: dict[str, Header]
+    claims: list[ClaimRecord]
+
+
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
     """A claim that a replay listed. count: the number of messages that the claim took."""

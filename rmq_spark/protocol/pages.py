@@ -142,12 +142,16 @@ class Page:
             return self
         pairs = zip(self.scores, self.contents, strict=True)
         skipped = sum(1 for pair in pairs if pair <= seen)
+        return self.only(range(skipped, len(self.contents)))
+
+    def only(self, wanted: Sequence[int]) -> "Page":
+        """Return the page with some of its entries. wanted: their indices."""
         return replace(
             self,
-            contents=self.contents[skipped:],
-            scores=self.scores[skipped:],
-            deaths=self.deaths[skipped:],
-            bodies=self.bodies[skipped:],
+            contents=[self.contents[at] for at in wanted],
+            scores=[self.scores[at] for at in wanted],
+            deaths=[self.deaths[at] for at in wanted] if self.deaths else [],
+            bodies=[self.bodies[at] for at in wanted] if self.bodies else [],
         )
 
     def due_times_ms(self) -> Sequence[int | None]:

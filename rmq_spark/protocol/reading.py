@@ -20,6 +20,7 @@ from rmq_spark.protocol.claims import (
     Header,
     QueueFigures,
     SlotDue,
+    SlotHolders,
 )
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Death, Page, QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
@@ -55,18 +56,40 @@ def headers(queues: TopicQueues, consumer: str) -> Request[list[Header]]:
 
 def consumers(queues: TopicQueues, now_ms: int) -> Request[list[ConsumerSeen]]:
     """List the consumers that Redis remembers, the last seen first. now_ms: Redis' time."""
+    return Request(_holder_reads(queues), lambda replies: _consumers_of(*_halves(replies), now_ms))
+
+
+def holders(queues: TopicQueues) -> Request[list[SlotHolders]]:
+    """List the consumers that each slot knows, and the claims in it, slot by slot."""
+
+    def read(replies: list[Any]) -> list[SlotHolders]:
+        pairs = zip(*_halves(replies), strict=True)
+        return [SlotHolders(_headers_of(headers), _records_of(claims)) for headers, claims in pairs]
+
+    return Request(_holder_reads(queues), read)
+
+
+def _holder_reads(queues: TopicQueues) -> list[Read]:
     headers = [("HGETALL", queues.keys.consumers(slot)) for slot in queues.slots]
     claims = [("HGETALL", queues.keys.claims(slot)) for slot in queues.slots]
-    return Request(headers + claims, lambda replies: _consumers_of(*_halves(replies), now_ms))
+    return headers + claims
+
+
+def _headers_of(fields: Any) -> dict[str, Header]:
+    """Return the headers of a slot by consumer. A field that begins with an @ is the slot's own."""
+    return {
+        name.decode(): Header.parse(text)
+        for name, text in fields_of(fields)
+        if not name.startswith(b"@")
+    }
 
 
 def _consumers_of(headers: list[Any], claims: list[Any], now_ms: int) -> list[ConsumerSeen]:
     held = Counter(name for of_slot in claims for name in _holders_of(of_slot))
     found: dict[str, list[Header]] = {}
     for of_slot in headers:
-        for name, text in fields_of(of_slot):
-            if not name.startswith(b"@"):  # else it is the slot's own
-                found.setdefault(name.decode(), []).append(Header.parse(text))
+        for name, header in _headers_of(of_slot).items():
+            found.setdefault(name, []).append(header)
     seen = [
         ConsumerSeen(
             name,
@@ -201,13 +224,27 @@ def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
 
 def figures(queues: TopicQueues) -> Request[Figures]:
     """Count the messages in all queues, and sum up the counters, over all slots."""
+    return Request(_figure_calls(queues), lambda replies: _figures_of(*_halves(replies)))
+
+
+def figures_by_slot(queues: TopicQueues) -> Request[tuple[Figures, list[Figures]]]:
+    """Count the messages in all queues, and sum up the counters: over all slots, and by slot."""
+
+    def read(replies: list[Any]) -> tuple[Figures, list[Figures]]:
+        counted, stats = _halves(replies)
+        pairs = zip(counted, stats, strict=True)
+        return _figures_of(counted, stats), [_figures_of([one], [of]) for one, of in pairs]
+
+    return Request(_figure_calls(queues), read)
+
+
+def _figure_calls(queues: TopicQueues) -> list[Call | Read]:
     kinds = "store retry dead claims stats"
     calls = [
         Call("figures", queues.keys_of(slot, kinds), [queues.descending, queues.has_due_times])
         for slot in queues.slots
     ]
-    reads = [("HGETALL", queues.keys.stats(slot)) for slot in queues.slots]
-    return Request([*calls, *reads], lambda replies: _figures_of(*_halves(replies)))
+    return [*calls, *(("HGETALL", queues.keys.stats(slot)) for slot in queues.slots)]
 
 
 def _halves(replies: list[Any]) -> tuple[list[Any], list[Any]]:

@@ -1,12 +1,18 @@
 """The reasons for which messages are rolled back, as dead messages keep them."""
 
 import os
+import re
 import traceback
 
 from rmq_spark.errors import InvalidOption
 
 # The most characters of a reason. Redis keeps one for each dead message.
 LONGEST_REASON = 500
+# The reasons that scripts give, and the class of an exception in front of its text: as class_of in
+# lua/include/dead.lua counts them.
+_OF_SCRIPTS = ("given back", "lease ran out", "expired")
+_CLASS = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?::|$)")
+_LONGEST_CLASS = 64
 
 
 def reason_of(error: BaseException) -> str:
@@ -41,3 +47,13 @@ def parse_reason(given: str | BaseException | None) -> str:
     if not isinstance(given, str):
         raise InvalidOption(f"reason={given!r} is not accepted. Accepted: a text or an exception.")
     return one_line("", given)
+
+
+def class_of(reason: str) -> str:
+    """Return what a reason is counted under, as the counters of the dead queue do."""
+    if not reason:
+        return "none"
+    found = _CLASS.match(reason)
+    if reason in _OF_SCRIPTS or found is None:
+        return reason if reason in _OF_SCRIPTS else "other"
+    return found[1][:_LONGEST_CLASS]

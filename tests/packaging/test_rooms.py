@@ -23,12 +23,14 @@ ROOMS = (
     "outbox",
     "dev_servers",
     "metrics",
+    "views",
     "spark.source",
     "spark.sink",
     "spark.table",
     "spark.listener",
     "spark",
     "jobs",
+    "console",
     "cli",
 )
 # What the rooms of Spark share lies beside them: it imports none of them.

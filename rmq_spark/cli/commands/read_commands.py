@@ -13,19 +13,7 @@ import typer
 
 from rmq_spark.cli.arguments import From, Group, Json, Queues, Slots, Topic, Until, option_help
 from rmq_spark.cli.chosen_messages import pages_of, times_of
-from rmq_spark.cli.output import (
-    content_json,
-    content_text,
-    headers_json,
-    messages_text,
-    print_json,
-    print_line,
-    print_remark,
-    print_table,
-    time_json,
-    time_text,
-    without_none,
-)
+from rmq_spark.cli.output import print_json, print_line, print_remark, print_table
 from rmq_spark.cli.session import broker_of, ended_by_signals
 from rmq_spark.client.receiving.batch import Batch
 from rmq_spark.client.receiving.consumer import Consumer
@@ -37,6 +25,14 @@ from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Delivered
 from rmq_spark.protocol.pages import Entry, QueueKind, first_entries
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsers import duration
+from rmq_spark.views.json_fields import entry_json, own_json
+from rmq_spark.views.shown_texts import (
+    content_text,
+    messages_text,
+    time_json,
+    time_text,
+    without_none,
+)
 
 DEFAULT_SHOWN = 20
 # How soon the command ends after a signal.
@@ -112,7 +108,7 @@ def _show_entries(
     """Print messages of queues, as JSON or in a table with these columns."""
     if as_json:
         for entry in found:
-            print_json(_entry_json(topic, entry))
+            print_json(entry_json(topic, entry))
     elif found:
         print_table(columns, map(row_of, found))
     else:
@@ -282,7 +278,7 @@ def _delivered_json(message: Delivered) -> dict[str, Any]:
     return {
         "topic": message.topic,
         "slot": message.slot,
-        **_own_json(message),
+        **own_json(message),
         **without_none({"dueTime": time_json(message.due_time_ms), "priority": message.priority}),
         "deliveryCount": message.delivery_count,
         "retriesLeft": message.retries_left,
@@ -302,42 +298,11 @@ def _delivered_line(message: Delivered) -> str:
     )
 
 
-def _own_json(message: Delivered | Entry) -> dict[str, Any]:
-    """Convert what a message carries to JSON fields; key, headers and expiresAt if it has them."""
-    return {
-        **({} if message.key is None else content_json(message.key, "key")),
-        **content_json(message.content),
-        **({"headers": headers_json(message.headers)} if message.headers else {}),
-        **without_none({"expiresAt": time_json(message.expires_at_ms)}),
-    }
-
-
 def _named(message: Delivered | Entry) -> str:
     """Format a message for people: its content, in a keyed topic behind its key."""
     if message.key is None:
         return content_text(message.content)
     return f"{content_text(message.key)} {content_text(message.content)}".rstrip()
-
-
-def _entry_json(topic: str, entry: Entry) -> dict[str, Any]:
-    """Convert a message to JSON fields, which are named like the columns of a table."""
-    return {
-        "topic": topic,
-        "queue": entry.queue,
-        "slot": entry.slot,
-        **_own_json(entry),
-        **without_none(
-            {
-                "dueTime": time_json(entry.due_time_ms),
-                "priority": entry.priority,
-                "retriesLeft": entry.retries_left,
-                "preparedAt": time_json(entry.prepared_at_ms),
-                "consumer": entry.consumer,
-                "diedAt": time_json(entry.died_at_ms),
-                "reason": entry.reason,
-            }
-        ),
-    }
 
 
 def _entry_row(entry: Entry) -> tuple[Any, ...]:

@@ -1,6 +1,5 @@
 """Commands that repair queues: they requeue, purge and expire messages."""
 
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -38,15 +37,10 @@ from rmq_spark.cli.message_values import (
     refuse_other_values,
     require_value,
 )
-from rmq_spark.cli.output import (
-    confirm,
-    count_text,
-    messages_text,
-    print_remark,
-    print_result,
-)
+from rmq_spark.cli.output import confirm, print_remark, print_result
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.claim_keys import give_back_strays
+from rmq_spark.client.dead_pages import purge_page, requeue_page
 from rmq_spark.client.messages import contents_by_slot, requeue_score
 from rmq_spark.errors import ServerRefused
 from rmq_spark.options.option import Option
@@ -54,6 +48,7 @@ from rmq_spark.protocol import reading, returning, sending
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsers import choice
+from rmq_spark.views.shown_texts import count_text, messages_text
 
 PURGED = Option(
     "--queue",
@@ -90,16 +85,14 @@ def requeue(
     if queue.definition.type.requeue_value is None:
         require_value(queue.definition, values, "requeued")
     score = requeue_score(values, queue.definition, queue.now_ms())
-    found: Iterable[dict[int, list[bytes]]]
     if are_named(contents, every):
-        found = [contents_by_slot(encoded(contents), encoded_basis(slot_basis), queue.definition)]
+        by_slot = contents_by_slot(encoded(contents), encoded_basis(slot_basis), queue.definition)
+        pairs = {s: [v for c in of_slot for v in (score, c)] for s, of_slot in by_slot.items()}
+        requeued = queue.ask(sending.requeue, pairs)
     else:  # only earlier deaths: a message that dies again meanwhile must not be requeued again
         times = times_of(queue, since, until).within(None, queue.now_ms())
-        found = ({p.slot: p.contents} for p in pages_of(queue, QueueKind.DEAD, slots, times))
-    requeued = 0
-    for by_slot in found:
-        pairs = {s: [v for c in of_slot for v in (score, c)] for s, of_slot in by_slot.items()}
-        requeued += queue.ask(sending.requeue, pairs)
+        pages = pages_of(queue, QueueKind.DEAD, slots, times)
+        requeued = sum(requeue_page(queue, page, score) for page in pages)
     if contents and not requeued:
         print_remark(
             "The dead queue does not hold them. If they were sent with a slot basis, add "
@@ -139,8 +132,7 @@ def purge(
         confirm(f"Delete {chosen} of the {kind} queue of {topic}, which holds {held:,}?", yes)
         deleted = 0
         for page in pages:
-            pairs = [v for pair in zip(page.scores, page.contents, strict=True) for v in pair]
-            deleted += queue.ask(sending.purge, {page.slot: pairs}, kind)
+            deleted += purge_page(queue, page)
     if contents and not deleted:
         remark_on_keys(queue.definition)
     print_count(as_json, topic, deleted, "deleted")

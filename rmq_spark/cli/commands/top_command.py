@@ -2,20 +2,21 @@
 
 import sys
 import time
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 
 from rmq_spark.cli.arguments import Json, option_help
-from rmq_spark.cli.output import age_text, count_text, print_json, print_table, table_of
+from rmq_spark.cli.output import print_json, print_table, table_of
 from rmq_spark.cli.session import broker_of
-from rmq_spark.client.broker import Broker
-from rmq_spark.client.overview import Row, look
+from rmq_spark.client.overview import Row
 from rmq_spark.options.option import Option
 from rmq_spark.protocol.claims import ConsumerSeen
 from rmq_spark.topics.parsers import duration
+from rmq_spark.views.json_fields import row_json
+from rmq_spark.views.rates import Rate, Snapshots
+from rmq_spark.views.shown_texts import age_text, count_text
 
 INTERVAL = Option("--interval", duration(100), "The time between two looks", default="2s")
 COLUMNS = (
@@ -43,12 +44,12 @@ def top(
     """
     seconds = INTERVAL.parse(interval) / 1000
     broker = broker_of(context)
-    looks = _Snapshots(broker, names)
+    looks = Snapshots(broker, names)
     if as_json or not sys.stdout.isatty():
         for _ in _ticks(seconds, times):
             rows, rates = looks.next()
             if as_json:
-                print_json([_json(row, rates) for row in rows])
+                print_json([row_json(row, rates[row.topic, row.group]) for row in rows])
             else:
                 print_table(COLUMNS, _lines(rows, rates))
             sys.stdout.flush()
@@ -56,34 +57,6 @@ def top(
     with Live(auto_refresh=False, screen=times is None) as live:
         for _ in _ticks(seconds, times):
             live.update(table_of(COLUMNS, _lines(*looks.next())), refresh=True)
-
-
-class _Snapshots:
-    """Successive snapshots of topics. Rates are differences of counters between two of them."""
-
-    def __init__(self, broker: Broker, names: Sequence[str] | None) -> None:
-        self._broker = broker
-        self._names = names
-        for name in names or ():
-            broker.definition(name)  # fails at once for a topic that does not exist
-        self._before: dict[tuple[str, str], tuple[float, dict[str, int]]] = {}
-
-    def next(self) -> tuple[list[Row], dict[tuple[str, str], tuple[float, float]]]:
-        """Take a snapshot. Returns its rows, and its rates by topic and group.
-
-        A rate is a pair: messages accepted and messages committed per second.
-        """
-        rows = look(self._broker, self._names)
-        at = time.monotonic()
-        rates = {}
-        for row in rows:
-            key, counters = (row.topic, row.group), row.figures.counters
-            then, before = self._before.get(key, (at, counters))
-            spent = max(at - then, 1e-9)
-            came, went = (counters[name] - before[name] for name in ("accepted", "committed"))
-            rates[key] = (max(0, came) / spent, max(0, went) / spent)
-            self._before[key] = (at, counters)
-        return rows, rates
 
 
 def _ticks(seconds: float, times: int | None) -> Any:
@@ -96,19 +69,17 @@ def _ticks(seconds: float, times: int | None) -> Any:
         yield number
 
 
-def _lines(
-    rows: list[Row], rates: dict[tuple[str, str], tuple[float, float]]
-) -> list[tuple[Any, ...]]:
-    return [_cells(row, *rates[row.topic, row.group]) for row in rows]
+def _lines(rows: list[Row], rates: dict[tuple[str, str], Rate]) -> list[tuple[Any, ...]]:
+    return [_cells(row, rates[row.topic, row.group]) for row in rows]
 
 
-def _cells(row: Row, came: float, went: float) -> tuple[Any, ...]:
+def _cells(row: Row, rate: Rate) -> tuple[Any, ...]:
     figures = row.figures
     return (
         row.topic,
         row.group,
-        round(came),
-        round(went),
+        round(rate.came),
+        round(rate.went),
         row.due,
         row.delayed,
         figures.prepare.count,
@@ -123,28 +94,3 @@ def _consumer_text(seen: ConsumerSeen, exclusive: bool) -> str:
     """Write a consumer's name, and the number of its slots if the topic shares them out."""
     slots = f" ({count_text(seen.slots, 'slot')})" if exclusive else ""
     return f"{seen.consumer[:12]}{slots}"
-
-
-def _json(row: Row, rates: dict[tuple[str, str], tuple[float, float]]) -> dict[str, Any]:
-    came, went = rates[row.topic, row.group]
-    figures = row.figures
-    return {
-        "topic": row.topic,
-        "group": row.group,
-        "inPerSecond": round(came, 1),
-        "outPerSecond": round(went, 1),
-        "due": row.due,
-        "delayed": row.delayed,
-        "prepared": figures.prepare.count,
-        "retry": figures.retry.count,
-        "dead": figures.dead.count,
-        "oldestDueForMs": row.oldest_age_ms,
-        "consumers": [
-            {
-                "consumer": seen.consumer,
-                **({"slots": seen.slots} if row.exclusive else {}),
-                "seenMsAgo": seen.ms_ago,
-            }
-            for seen in row.consumers
-        ],
-    }

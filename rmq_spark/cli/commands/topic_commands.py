@@ -6,17 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from rmq_spark.cli.arguments import Group, Json, Topic, Yes, option_help
-from rmq_spark.cli.output import (
-    age_text,
-    confirm,
-    count_text,
-    messages_text,
-    print_json,
-    print_line,
-    print_result,
-    print_table,
-    time_json,
-)
+from rmq_spark.cli.output import confirm, print_json, print_line, print_result, print_table
 from rmq_spark.cli.session import broker_of, flags
 from rmq_spark.cli.topic_settings import (
     Backoff,
@@ -25,7 +15,6 @@ from rmq_spark.cli.topic_settings import (
     Retries,
     settings_of,
 )
-from rmq_spark.client.queue import Queue
 from rmq_spark.client.remedies import check_agrees, command_line, queue_command
 from rmq_spark.errors import InvalidOption
 from rmq_spark.exit_codes import NOTHING_FOUND
@@ -35,8 +24,6 @@ from rmq_spark.options.topic_options import (
     SLOT_AMOUNT,
     TOPIC_TYPE,
 )
-from rmq_spark.protocol import reading
-from rmq_spark.protocol.claims import QueueFigures
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.topics.definition import (
     DEFAULT_GROUP_TEXT,
@@ -48,6 +35,8 @@ from rmq_spark.topics.definition import (
     group_text,
 )
 from rmq_spark.topics.durations import duration_text
+from rmq_spark.views.json_fields import definition_json, group_json
+from rmq_spark.views.shown_texts import age_text, count_text, messages_text
 
 _COLUMNS = (
     *("topic", "type", "slots", "retries", "backoff", "exclusive", "paused", "groups"),
@@ -227,7 +216,7 @@ def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
     broker = broker_of(context)
     definition = broker.definition(topic)
     queues = [broker.queue(topic, group=group) for group in definition.groups]
-    groups = [_group_json(queue) for queue in queues]
+    groups = [group_json(queue) for queue in queues]
     if as_json:
         print_json({**definition_json(definition), "groups": groups})
         return
@@ -268,62 +257,6 @@ def lower_epochs(
     nothing = "" if lowered else "; check the name of the topic and the address of Redis"
     text = f"{topic}: epoch reset in {count_text(lowered, 'slot')}{nothing}"
     print_result(as_json, text, topic=topic, slots=lowered)
-
-
-def definition_json(topic: TopicDefinition) -> dict[str, Any]:
-    """Convert the definition of a topic to the JSON fields that --json prints."""
-    return {
-        "topic": topic.name,
-        "topicType": topic.type.name,
-        "slotAmount": topic.slot_amount,
-        "maxRetries": topic.max_retries,
-        "retryBackoffMs": list(topic.retry_backoff_ms),
-        "exclusive": topic.exclusive,
-        "paused": topic.paused,
-        "groups": [group_text(group) for group in topic.groups],
-        "keyed": topic.keyed,
-        "payload": topic.payload,
-        "onExpiry": topic.on_expiry,
-        "deadRetentionMs": topic.dead_retention_ms,
-    }
-
-
-def _group_json(queue: Queue) -> dict[str, Any]:
-    figures, now_ms = queue.figures(), queue.now_ms()
-    return {
-        "group": group_text(queue.keys.group),
-        "queues": [
-            {"queue": name, "messages": of.count, "due": of.due, **_first_json(name, of, now_ms)}
-            for name, of in figures.queues.items()
-        ],
-        "counters": figures.counters,
-        "consumers": _consumers_json(queue, now_ms),
-    }
-
-
-def _first_json(name: str, queue: QueueFigures, now_ms: int) -> dict[str, Any]:
-    """Return the earliest time in a queue as a JSON field, named after its meaning.
-
-    Returns no field for a queue without such a time.
-    """
-    if queue.oldest_ms is None:
-        return {}
-    if name == QueueKind.PREPARE and queue.oldest_ms <= now_ms:
-        return {}  # this lease has ended: the field due counts its messages
-    names = {"store": "dueTime", "prepare": "leaseEnds", "retry": "dueTime", "dead": "diedAt"}
-    return {names[name]: time_json(queue.oldest_ms)}
-
-
-def _consumers_json(queue: Queue, now_ms: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "consumer": seen.consumer,
-            "slots": seen.slots,
-            "heldSlots": seen.held_slots,
-            "seenMsAgo": seen.ms_ago,
-        }
-        for seen in queue.ask(reading.consumers, now_ms)
-    ]
 
 
 def _first(queue: dict[str, Any], expire: str) -> str:

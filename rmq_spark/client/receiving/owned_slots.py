@@ -153,8 +153,7 @@ def ownership_of(queue: Queue, consumer: str, ensemble: EnsembleOptions | None) 
 def new_member(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Member":
     """Create a member for a queue, without starting it.
 
-    In ZooKeeper, the topic has its key prefix, and its consumer group behind an @. Raises
-    InvalidOption if the package kazoo is missing.
+    Raises InvalidOption if the package kazoo is missing.
     """
     try:
         from rmq_spark.ownership.member import Member
@@ -164,7 +163,10 @@ def new_member(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Membe
         raise InvalidOption(
             "zookeeper.hosts needs the package kazoo. Remedy: pip install kazoo."
         ) from None
+    return Member(ensemble, queue.definition, topic_in_zookeeper(queue), consumer)
+
+
+def topic_in_zookeeper(queue: Queue) -> str:
+    """Name a topic as ZooKeeper does: with its key prefix, and its consumer group behind an @."""
     group = f"@{queue.keys.group}" if queue.keys.group else ""
-    return Member(
-        ensemble, queue.definition, f"{queue.key_prefix}{queue.definition.name}{group}", consumer
-    )
+    return f"{queue.key_prefix}{queue.definition.name}{group}"

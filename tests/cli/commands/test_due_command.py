@@ -3,8 +3,9 @@
 import pytest
 
 from rmq_spark import Message
-from rmq_spark.cli.commands.due_command import HIGHEST_SCORE, TIME_WIDTHS, Bar, fitted, time_bars
 from rmq_spark.protocol.pages import Bounds
+from rmq_spark.topics.scores import HIGHEST_SCORE
+from rmq_spark.views.due_bars import TIME_WIDTHS, Bar, fitted, time_bars
 
 from ..running import bury
 

@@ -14,9 +14,9 @@ import redis
 
 import rmq_spark
 import rmq_spark.cli.commands.doctor as doctor_module
-from rmq_spark.cli.output import time_text
 from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.metrics.queues import dashboard_json
+from rmq_spark.views.shown_texts import time_text
 
 from ..running import COMMAND, started
 
