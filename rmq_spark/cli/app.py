@@ -14,6 +14,7 @@ from rmq_spark.cli.commands import (
     repair_commands,
     topic_commands,
 )
+from rmq_spark.cli.commands.console_command import console
 from rmq_spark.cli.commands.doctor import doctor
 from rmq_spark.cli.commands.due_command import due
 from rmq_spark.cli.commands.job_command import job
@@ -48,6 +49,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "upgrade": repair_commands.upgrade,
     },
     "Operation": {
+        "console": console,
         "top": top,
         "doctor": doctor,
         "metrics": program_commands.metrics,

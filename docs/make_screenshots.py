@@ -1,0 +1,54 @@
+"""Make the pictures of console.md: a console on a Redis of its own, in a real browser."""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from rmq_spark.dev_servers.redis_server import LocalRedis  # noqa: E402
+from tests.console.browsers import launch  # noqa: E402
+from tests.console.site import Site, running  # noqa: E402
+from tests.console.stocked import stock  # noqa: E402
+
+# The name of each picture, its page, its width, and whether it is dark.
+PICTURES = (
+    ("topics", "/topics", 1280, False),
+    ("topic", "/topics/Orders", 1280, False),
+    ("messages", "/topics/Orders/messages?slot=3", 1280, True),
+    ("dead", "/topics/Alerts/dead", 1280, False),
+    ("consumers", "/consumers", 1280, True),
+    ("server", "/server", 1280, False),
+    ("phone", "/topics/Orders", 390, True),
+)
+
+
+def main() -> None:
+    """Make the pictures."""
+    parser = argparse.ArgumentParser(prog="make_screenshots.py", description=__doc__)
+    folder = ROOT / "docs" / "console"
+    parser.add_argument("folder", nargs="?", type=Path, default=folder, help="default: console")
+    into = parser.parse_args().folder
+    into.mkdir(parents=True, exist_ok=True)
+    with LocalRedis() as redis, running(redis.url, allow_changes=True) as site:
+        stock(site.broker)
+        with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
+            for name, path, width, dark in PICTURES:
+                with launch(playwright, Path(profile), width=width, dark=dark) as page:
+                    picture(page, site, path, into / f"{name}.png")
+
+
+def picture(page: Page, site: Site, path: str, file: Path) -> None:
+    """Open a page, wait for its second look, and make a picture of it."""
+    page.goto(site.address.rstrip("/") + path)
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=file, full_page=True)
+    sys.stdout.write(f"{file.name}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""What users change through the console, and who may."""
+
+import logging
+import time
+
+import pytest
+
+from rmq_spark.client import Message
+from rmq_spark.console.bulk_jobs import Action, JobState
+
+ORDERS = "/topics/Orders"
+
+
+@pytest.fixture
+def orders(site):
+    site.broker.create("Orders", "FixedTime", 4, max_retries=0)
+    return site.broker.queue("Orders")
+
+
+def refs(site, queue="store", topic="Orders"):
+    return [one["ref"] for one in site.json(f"/topics/{topic}/messages?queue={queue}")["messages"]]
+
+
+def bury(site, queue, contents, reason):
+    queue.send(contents, fixed_time=1)
+    with site.broker.consumer(queue.definition.name, "billing") as consumer:
+        batch = consumer.poll(len(contents))
+        batch.rollback(list(batch), reason=reason)
+        batch.commit()
+
+
+def test_a_topic_is_paused_and_resumed(site, orders):
+    assert "is paused" in site.note(f"{ORDERS}/pause")
+    assert site.broker.definition("Orders").paused
+    assert "delivers again" in site.note(f"{ORDERS}/resume")
+    assert not site.broker.definition("Orders").paused
+
+
+def test_settings_are_changed(site, orders):
+    form = {"max_retries": "3", "retry_backoff": "10s, 1m", "on_expiry": "dead"}
+    site.note(f"{ORDERS}/settings", {**form, "dead_retention": "30d"})
+    found = site.broker.definition("Orders")
+    assert (found.max_retries, found.retry_backoff_ms) == (3, (10_000, 60_000))
+    assert (found.on_expiry, found.dead_retention_ms) == ("dead", 30 * 86_400_000)
+
+
+def test_the_form_of_a_topic_shows_values_that_it_accepts(site, orders):
+    """Saving what the form shows must change nothing."""
+    site.broker.alter("Orders", retry_backoff="10s, 1m", dead_retention="36h")
+    before, shown = site.broker.definition("Orders"), site.json(ORDERS)
+    names = {"max_retries": "maxRetries", "retry_backoff": "retryBackoff"}
+    names |= {"on_expiry": "onExpiry", "dead_retention": "deadRetention"}
+    site.note(f"{ORDERS}/settings", {name: str(shown[of]) for name, of in names.items()})
+    assert site.broker.definition("Orders") == before
+
+
+@pytest.mark.parametrize(
+    ("form", "accepted"),
+    [
+        ({"max_retries": "17"}, "0 to 16"),
+        ({"retry_backoff": "soon"}, "a duration"),
+        ({}, "max_"),
+    ],
+)
+def test_bad_settings_are_told_and_change_nothing(site, orders, form, accepted):
+    before = site.broker.definition("Orders")
+    assert accepted in site.note(f"{ORDERS}/settings", form)
+    assert site.broker.definition("Orders") == before
+
+
+def test_a_test_message_is_sent(site, orders):
+    form = {"content": "two\r\nlines & <b>", "delay": "1h", "slot_basis": "c"}
+    assert "new" in site.note(f"{ORDERS}/send", form)
+    shown = site.json(f"{ORDERS}/messages")["messages"]
+    assert [one["slot"] for one in shown] == [orders.definition.slot_of("c")]
+    assert orders.cancel(["two\nlines & <b>"], slot_basis="c") == 1
+    assert "merged" in (site.note(f"{ORDERS}/send", form) and site.note(f"{ORDERS}/send", form))
+
+
+def test_a_keyed_message_is_sent(site):
+    site.broker.create("Prices", "RangeMerge", 1, keyed=True)
+    site.note("/topics/Prices/send", {"key": "sku", "content": "12", "time_range": "1h"})
+    assert site.json("/topics/Prices/messages")["messages"][0]["keyPreview"] == "sku"
+
+
+@pytest.mark.parametrize("form", [{"content": "x", "delay": "soon"}, {"content": "x"}])
+def test_a_bad_test_message_is_told(site, orders, form):
+    assert "ccepted" in site.note(f"{ORDERS}/send", form)
+    assert orders.figures().store.count == 0
+
+
+def test_chosen_messages_are_cancelled(site, orders):
+    orders.send([f"{number}" for number in range(10)], fixed_time=1)
+    assert "3 messages cancelled" in site.note(f"{ORDERS}/cancel", {"ref": refs(site)[:3]})
+    assert orders.figures().store.count == 7
+    assert orders.figures().counters["cancelled"] == 3
+
+
+def test_cancelling_twice_says_that_nothing_was_there(site, orders):
+    orders.send(["x"], fixed_time=1)
+    ref = refs(site)
+    site.note(f"{ORDERS}/cancel", {"ref": ref})
+    assert "0 messages cancelled" in site.note(f"{ORDERS}/cancel", {"ref": ref})
+    assert "No message is chosen" in site.note(f"{ORDERS}/cancel")
+    assert "could not be found" in site.note(f"{ORDERS}/cancel", {"ref": ["unknown"]})
+
+
+def test_chosen_dead_messages_are_requeued_and_purged(site, orders):
+    bury(site, orders, [f"{number}" for number in range(6)], "Broken: by hand")
+    chosen = refs(site, "dead")
+    assert "2 messages requeued" in site.note(f"{ORDERS}/requeue", {"ref": chosen[:2]})
+    form = {"ref": chosen[2:5], "queue": "dead"}
+    assert "3 messages deleted" in site.note(f"{ORDERS}/purge", form)
+    figures = orders.figures()
+    assert (figures.dead.count, figures.store.count) == (1, 2)
+
+
+def test_a_requeue_of_priorities_needs_one(site):
+    site.broker.create("Alerts", "Priority", 1, max_retries=0)
+    queue = site.broker.queue("Alerts")
+    queue.send([Message("x", priority=20)])
+    with site.broker.consumer("Alerts", "a") as consumer:
+        batch = consumer.poll(1)
+        batch.rollback(list(batch))
+        batch.commit()
+    chosen = refs(site, "dead", "Alerts")
+    assert "need a priority" in site.note("/topics/Alerts/requeue", {"ref": chosen})
+    assert "1 message" in site.note("/topics/Alerts/requeue", {"ref": chosen, "priority": "30"})
+
+
+def test_held_messages_cannot_be_deleted(site, orders):
+    orders.send(["x"], fixed_time=1)
+    with site.broker.consumer("Orders", "a") as consumer:
+        consumer.poll(1)
+        form = {"ref": refs(site, "prepare"), "queue": "prepare"}
+        assert "cannot be deleted" in site.note(f"{ORDERS}/purge", form)
+
+
+def ended(site, number):
+    """Waits until a job has ended."""
+    until = time.monotonic() + 60
+    while (job := site.json("/jobs")["jobs"][-number])["state"] == "running":
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return job
+
+
+@pytest.mark.parametrize(("reason", "changed"), [("ValueError", 30), ("", 50)])
+@pytest.mark.parametrize("action", ["requeue", "purge"])
+def test_a_job_changes_all_dead_or_those_of_a_reason(site, orders, action, reason, changed):
+    bury(site, orders, [f"a{number}" for number in range(30)], ValueError("broken 7"))
+    bury(site, orders, [f"b{number}" for number in range(20)], "lease ran out")
+    site.note(f"{ORDERS}/job", {"action": action, "reason": reason})
+    job = ended(site, 1)
+    assert (job["state"], job["total"], job["looked"], job["changed"]) == ("done", 50, 50, changed)
+    figures = orders.figures()
+    assert figures.dead.count == 50 - changed
+    assert figures.store.count == (changed if action == "requeue" else 0)
+    assert "done" in site.page("/jobs")
+
+
+def test_a_job_leaves_alone_what_dies_after_it_began(site, orders):
+    bury(site, orders, ["a", "b"], "Broken: x")
+    slot = orders.definition.slot_of("a")
+    later = orders.now_ms() + 3_600_000
+    site.broker.server.client.zadd(orders.keys.dead(slot), {"a": later})
+    site.note(f"{ORDERS}/job", {"action": "requeue"})
+    assert ended(site, 1)["changed"] == 1
+    assert orders.figures().dead.count == 1
+
+
+def test_a_job_is_stopped_and_resumed_and_loses_and_doubles_nothing(site, orders, monkeypatch):
+    """Each message is in exactly one queue, whenever the job stops."""
+    monkeypatch.setattr("rmq_spark.views.browsing.ENTRIES_A_READ", 16)
+    contents = [f"{number:04}" for number in range(2000)]
+    bury(site, orders, contents, "Broken: x")
+    for round_ in range(200):
+        path = "/jobs/1/resume" if round_ else f"{ORDERS}/job"
+        site.note(path, {"action": "requeue"})
+        site.note("/jobs/1/stop")
+        figures, job = orders.figures(), site.json("/jobs")["jobs"][0]
+        assert figures.dead.count + figures.store.count == 2000
+        assert figures.store.count == job["changed"]
+        if job["state"] == JobState.DONE:
+            break
+    assert (job["state"], job["changed"], figures.dead.count) == ("done", 2000, 0)
+    assert round_ > 0
+    found = [c for slot in orders.slots for p in orders.pages("store", slot) for c in p.contents]
+    assert sorted(found) == [content.encode() for content in contents]
+
+
+def test_a_second_job_on_the_same_queue_is_refused(site, orders):
+    bury(site, orders, ["a"], "Broken: x")
+    job = site.console.jobs.start(Action.PURGE, orders, "local", "NoSuchReason", 0)
+    ended(site, 1)
+    job.state = JobState.RUNNING
+    assert "changes the dead messages of this queue already" in site.note(
+        f"{ORDERS}/job", {"action": "purge"}
+    )
+
+
+def test_a_job_that_fails_says_why_and_is_resumed(new_site, own_redis):
+    site = new_site(url=own_redis.url, allow_changes=True)
+    site.broker.create("Orders", "FixedTime", 1, max_retries=0)
+    queue = site.broker.queue("Orders")
+    bury(site, queue, ["a", "b"], "Broken: x")
+    deaths = queue.keys.deaths(0)
+    client = site.broker.server.client
+    kept = client.hgetall(deaths)
+    client.delete(deaths)
+    client.set(deaths, "of another type")
+    site.note(f"{ORDERS}/job", {"action": "requeue"})
+    job = ended(site, 1)
+    assert (job["state"], job["changed"]) == ("failed", 0)
+    assert deaths in job["error"]
+    client.delete(deaths)
+    client.hset(deaths, mapping=kept)
+    site.note("/jobs/1/resume")
+    assert ended(site, 1)["changed"] == 2
+
+
+@pytest.mark.parametrize("path", ["/jobs/1/stop", "/jobs/x/resume", "/jobs/99999999999/stop"])
+def test_an_unknown_job_is_told(site, path):
+    assert "There is no job" in site.note(path)
+
+
+def test_a_bad_action_is_told(site, orders):
+    assert "requeue, purge" in site.note(f"{ORDERS}/job", {"action": "eat"})
+
+
+def test_a_change_of_a_topic_that_is_gone_is_told(site):
+    assert "does not exist" in site.note("/topics/Gone/pause")
+
+
+def test_every_change_is_logged_with_its_user_and_without_contents(site, orders, caplog):
+    caplog.set_level(logging.INFO, "rmq_spark.console")
+    site.note(f"{ORDERS}/send", {"content": "secret content", "delay": "0s"})
+    site.note(f"{ORDERS}/pause")
+    site.note(f"{ORDERS}/settings", {"max_retries": "2"})
+    site.note(f"{ORDERS}/cancel", {"ref": refs(site)})
+    site.note(f"{ORDERS}/job", {"action": "purge"})
+    ended(site, 1)
+    text = caplog.text
+    for done in ("sent a message", "paused", "set max_retries=2", "cancelled 1 message", "job 1"):
+        assert f"local {done}" in text or f"began {done}" in text, text
+    assert "secret content" not in text
+
+
+def test_a_note_leads_nowhere_else(site, orders):
+    for back in ("//evil.example/x", "https://evil.example/x", "javascript:x"):
+        answer = site.client.post(
+            f"{ORDERS}/pause",
+            data={"mark": site.mark(), "back": back},
+            headers={"Sec-Fetch-Site": "same-origin"},
+            follow_redirects=False,
+        )
+        place = answer.headers["location"]
+        assert (answer.status_code, place[0], place[1] == "/") == (303, "/", False), place

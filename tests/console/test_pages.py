@@ -1,0 +1,328 @@
+"""What each page shows of a real Redis, as HTML and as JSON."""
+
+import time
+
+import pytest
+
+from rmq_spark.client import Message
+from rmq_spark.console.console_app import PAGES
+from rmq_spark.ownership.ensemble import parse_ensemble
+from rmq_spark.topics.reasons import class_of
+
+from ..cli.running import bury
+from .stocked import CONTROLS, HTML, LARGE, NOT_UTF8
+
+READABLE = [path for path, _, _ in PAGES if "{" not in path]
+OF_A_TOPIC = ["", "/messages", "/messages?queue=prepare", "/messages?queue=retry", "/dead"]
+
+
+@pytest.mark.parametrize("path", READABLE)
+def test_every_page_answers_on_an_empty_database(site, path):
+    assert "<h1>" in site.page(path)
+    assert site.json(path)
+
+
+@pytest.mark.parametrize("topic", ["Orders", "Replan", "Alerts", "Prices", "Idle"])
+@pytest.mark.parametrize("path", OF_A_TOPIC)
+def test_every_page_of_a_topic_answers(stocked, topic, path):
+    assert f"<h1>{topic}</h1>" in stocked.page(f"/topics/{topic}{path}")
+    assert stocked.json(f"/topics/{topic}{path}")["topic"] == topic
+
+
+def test_the_topics_have_the_figures_of_rmq_top(stocked):
+    found = {(one["topic"], one["group"]): one for one in stocked.json("/topics")["topics"]}
+    assert set(found) >= {("Orders", "audit"), ("Orders", "default"), ("Alerts", "default")}
+    alerts, replan = found["Alerts", "default"], found["Replan", "default"]
+    assert (alerts["dead"], alerts["due"], alerts["topicType"]) == (20, 10, "Priority")
+    assert (replan["prepared"], replan["retry"]) == (15, 4)
+    assert found["Orders", "default"]["warnings"] == ["nobody reads"]
+    assert [seen["consumer"] for seen in alerts["consumers"]] in (["pager"], [])
+
+
+def test_topics_are_searched_and_sorted(stocked):
+    assert {one["topic"] for one in stocked.json("/topics?q=ORD")["topics"]} == {"Orders"}
+    by_dead = [one["dead"] for one in stocked.json("/topics?sort=dead")["topics"]]
+    assert by_dead == sorted(by_dead, reverse=True)
+    names = [one["topic"] for one in stocked.json("/topics?sort=topic&order=desc")["topics"]]
+    assert names == sorted(names, reverse=True)
+    assert stocked.json("/topics?sort=nonsense")["sort"] == "topic"
+
+
+def test_the_topics_page_has_the_warnings_of_doctor(stocked):
+    assert {one["what"] for one in stocked.json("/topics")["findings"]} >= {"Redis memory"}
+
+
+def test_rates_come_from_two_looks(site):
+    site.broker.create("Orders", "FixedTime", 1)
+    site.json("/topics")
+    site.broker.queue("Orders").send([f"{number}" for number in range(50)], fixed_time=1)
+    until = time.monotonic() + 30
+    while site.json("/topics")["topics"][0]["inPerSecond"] == 0:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    assert [one for one in site.json("/topics")["topics"][0]["line"] if one["inPerSecond"] > 0]
+
+
+def test_a_topic_shows_what_falls_due_when(stocked):
+    shown = stocked.json("/topics/Orders?span=1h")
+    assert sum(bar["messages"] for bar in shown["bars"]) == 400
+    assert shown["bars"][0]["dueTimeFrom"] is None
+    assert shown["bars"][-1]["dueTimeUntil"] is None
+    assert len(shown["bars"]) > 3
+    assert shown["mergedShare"] == pytest.approx(80 / 480, abs=0.001)
+    assert sum(bar["messages"] for bar in stocked.json("/topics/Alerts")["bars"]) == 10
+
+
+def test_a_topic_shows_its_slots_and_who_holds_them(stocked):
+    shown = stocked.json("/topics/Replan")
+    assert sum(slot["prepared"] for slot in shown["slots"]) == 15
+    assert {name for slot in shown["slots"] for name in slot["holders"]} == {"planner-2"}
+    holder = next(one for one in shown["consumers"] if one["consumer"] == "planner-2")
+    assert (holder["messages"], holder["lastBatch"], holder["committedBatch"]) == (15, 1, 0)
+    assert holder["holdsSince"] < holder["leaseEnds"]
+    assert 'class="strip"' in stocked.page("/topics/Replan")
+
+
+def test_a_strip_of_many_slots_sums_them_up(site):
+    site.broker.create("Wide", "FixedTime", 1024)
+    site.broker.queue("Wide").send([f"{number}" for number in range(3000)], fixed_time=1)
+    assert len(site.json("/topics/Wide")["slots"]) == 1024
+    assert 64 <= site.page("/topics/Wide").count("<li ") <= 128
+
+
+def test_messages_come_page_by_page(stocked):
+    path, found = "/topics/Orders/messages?limit=150", []
+    after = ""
+    while after is not None:
+        shown = stocked.json(f"{path}&after={after}")
+        found += [one["preview"] for one in shown["messages"]]
+        after = shown["next"]
+    assert len(found) == len(set(found)) == 400
+
+
+@pytest.mark.parametrize(("queue", "how_many"), [("prepare", 15), ("retry", 4)])
+def test_other_queues_come_page_by_page(stocked, queue, how_many):
+    found, after = [], ""
+    while after is not None:
+        shown = stocked.json(f"/topics/Replan/messages?queue={queue}&limit=4&after={after}")
+        found += [one["preview"] for one in shown["messages"]]
+        after = shown["next"]
+    assert len(found) == len(set(found)) == how_many
+
+
+def test_messages_are_searched_by_prefix_and_by_name(stocked):
+    prefix = stocked.json('/topics/Orders/messages?find={"order": 39')
+    assert len(prefix["messages"]) == 11
+    assert prefix["looked"] == 400
+    content = '{"order": 7, "customer": "customer-7"}'
+    named = stocked.json(f"/topics/Orders/messages?by=name&find={content}")
+    assert [one["preview"] for one in named["messages"]] == [content]
+    keyed = stocked.json("/topics/Prices/messages?by=name&find=sku-1")
+    assert [one["keyPreview"] for one in keyed["messages"]] == ["sku-1"]
+
+
+def test_a_search_says_how_far_it_looked_and_goes_on(site, monkeypatch):
+    monkeypatch.setattr("rmq_spark.views.browsing.ENTRIES_A_SEARCH", 100)
+    site.broker.create("Orders", "FixedTime", 1)
+    site.broker.queue("Orders").send([f"{n:03}" for n in range(250)], fixed_time=1)
+    found, looks, after = [], [], ""
+    while after is not None:
+        shown = site.json(f"/topics/Orders/messages?find=24&after={after}")
+        found += [one["preview"] for one in shown["messages"]]
+        looks.append(shown["looked"])
+        after = shown["next"]
+    assert (looks, found) == ([100, 100, 50], [f"24{n}" for n in range(10)])
+
+
+def test_one_message_shows_all_that_it_carries(stocked):
+    listed = stocked.json("/topics/Prices/messages")["messages"]
+    ref = next(one["ref"] for one in listed if one["keyPreview"] == "sku-1")
+    shown = stocked.json(f"/topics/Prices/messages/{ref}")
+    assert shown["message"]["content"] == '{"price": 12}'
+    assert shown["headersShown"][0] == {"name": "trace", "value": "4bf9"}
+    assert shown["shown"] == {"form": "JSON", "text": '{\n  "price": 12\n}', "cut": False}
+    assert "sku-1" in stocked.page(f"/topics/Prices/messages/{ref}")
+
+
+def test_a_held_message_shows_its_consumer(stocked):
+    held = stocked.json("/topics/Replan/messages?queue=prepare")["messages"][3]
+    shown = stocked.json(f"/topics/Replan/messages/{held['ref']}?queue=prepare")
+    assert shown["message"]["consumer"] == "planner-2"
+    assert shown["shown"]["form"] == "JSON"
+
+
+def test_a_message_that_is_gone_is_said_to_be_gone(site):
+    queue = _one_message(site, "x")
+    ref = site.json("/topics/Orders/messages")["messages"][0]["ref"]
+    queue.cancel(["x"])
+    assert "not in this queue any more" in site.page(f"/topics/Orders/messages/{ref}", 404)
+    assert "not in this queue" in site.page("/topics/Orders/messages/unknown", 404)
+    assert "Begin at the first page" in site.page("/topics/Orders/messages?after=unknown", 404)
+
+
+def _one_message(site, content):
+    site.broker.create("Orders", "FixedTime", 1)
+    queue = site.broker.queue("Orders")
+    queue.send([Message(content, fixed_time=1)])
+    return queue
+
+
+@pytest.mark.parametrize("content", [HTML, CONTROLS, LARGE, NOT_UTF8, b""])
+def test_any_content_is_shown_safely(site, content):
+    _one_message(site, content)
+    listed = site.page("/topics/Orders/messages")
+    ref = site.json("/topics/Orders/messages")["messages"][0]["ref"]
+    shown = site.page(f"/topics/Orders/messages/{ref}")
+    for text in (listed, shown):
+        assert "<script>document" not in text
+        assert "<b>bold" not in text
+        assert not {"\x00", "\x07", "\u202e"} & set(text)
+        assert len(text) < 150_000
+    if content == LARGE:
+        assert "10.0 MiB" in listed
+        assert "only the beginning" in shown
+    if content == NOT_UTF8:
+        assert "ff fe 00 20" in shown
+        assert site.json(f"/topics/Orders/messages/{ref}")["message"]["contentBase64"]
+
+
+def test_a_long_text_that_is_cut_within_a_character_is_a_text(site):
+    _one_message(site, "x" + "ä" * 40_000)
+    ref = site.json("/topics/Orders/messages")["messages"][0]["ref"]
+    shown = site.json(f"/topics/Orders/messages/{ref}")["shown"]
+    assert (shown["form"], shown["cut"], shown["text"][:3]) == ("text", True, "xää")
+
+
+def test_the_dead_are_grouped_by_reason(stocked):
+    shown = stocked.json("/topics/Alerts/dead")
+    assert [(one["reason"], one["messages"]) for one in shown["reasons"]] == [
+        ("ConnectionError", 12),
+        ("ValueError", 6),
+        ("none", 2),
+    ]
+    assert shown["diedEver"] == {"ConnectionError": 12, "ValueError": 6, "none": 2}
+    of_one = stocked.json("/topics/Alerts/messages?queue=dead&reason=ValueError")["messages"]
+    assert {one["reason"] for one in of_one} == {"ValueError: unknown <b>receiver</b> 17"}
+    assert "&lt;b&gt;receiver" in stocked.page("/topics/Alerts/dead")
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["", "ValueError: x", "a.b.C", "no class: here", "given back", "lease ran out", "7: x"],
+)
+def test_reasons_are_classed_as_the_counters_of_redis_class_them(slot, reason):
+    slot.put_due([b"x"])
+    slot.broker.alter(slot.queue.definition.name, max_retries=0)
+    queue = slot.broker.queue(slot.queue.definition.name)
+    with slot.broker.consumer(queue.definition.name, "a") as consumer:
+        batch = consumer.poll(1)
+        batch.rollback(list(batch), reason=reason)
+        batch.commit()
+    assert list(queue.figures().deaths) == [class_of(reason)]
+
+
+def test_consumers_show_their_backlog(stocked):
+    found = {one["consumer"]: one for one in stocked.json("/consumers")["consumers"]}
+    assert set(found) == {"pager", "planner", "planner-2"}
+    assert found["pager"]["due"] == 10
+    assert {one["topic"] for one in stocked.json("/consumers")["unread"]} >= {"Orders"}
+
+
+def test_zookeeper_shows_who_owns_the_slots(new_site, zookeeper, root):
+    ensemble = {"hosts": zookeeper.hosts, "root": root}
+    site = new_site(ensemble=parse_ensemble(ensemble))
+    site.broker.create("Orders", "FixedTime", 8, exclusive=True)
+    with site.broker.consumer("Orders", "billing", zookeeper=ensemble) as consumer:
+        until = time.monotonic() + 60
+        while sum(len(m["owned"]) for m in _members(site)) < 8:
+            consumer.poll(1, wait=0)
+            assert time.monotonic() < until
+        member = _members(site)[0]
+    assert (member["consumer"], member["assigned"]) == ("billing", list(range(8)))
+    assert "billing" in site.page("/consumers")
+
+
+def _members(site):
+    return site.json("/consumers")["zookeeper"]["members"]
+
+
+def test_a_zookeeper_that_is_gone_is_an_error_on_its_page(new_site):
+    ensemble = parse_ensemble({"hosts": "127.0.0.1:1", "sessionTimeout": "2s"})
+    site = new_site(ensemble=ensemble)
+    site.broker.create("Orders", "FixedTime", 1, exclusive=True)
+    assert "did not answer" in site.page("/consumers")
+
+
+def test_the_server_page_shows_memory_and_slow_scripts(new_site, own_redis):
+    site = new_site(url=own_redis.url)
+    _one_message(site, "x" * 1000)
+    site.broker.server.client.config_set("slowlog-log-slower-than", 0)
+    site.broker.queue("Orders").figures()
+    shown = site.json("/server")
+    assert shown["memory"][0]["bytes"] > 1000
+    assert "script figures" in {one["call"] for one in shown["nodes"][0]["slow"]}
+    assert "x" * 1000 not in site.page("/server")
+
+
+def test_a_group_that_cannot_be_read_is_named_and_the_others_are_shown(site):
+    site.broker.create("Broken", "FixedTime", 1)
+    _one_message(site, "x")
+    queue = site.broker.queue("Broken")
+    site.broker.server.client.hset(queue.keys.claims(0), "a:1:0", "1 of an old version")
+    shown = site.json("/topics")
+    assert [one["topic"] for one in shown["unreadable"]] == ["Broken"]
+    assert [one["topic"] for one in shown["topics"]] == ["Orders"]
+    assert "rmq upgrade" in site.page("/topics")
+
+
+def test_a_topic_that_is_deleted_under_its_page_is_not_there(site):
+    _one_message(site, "x")
+    assert "Orders" in site.page("/topics/Orders")
+    site.broker.delete("Orders")
+    for path in OF_A_TOPIC:
+        assert "does not exist" in site.page(f"/topics/Orders{path}", 404)
+        assert "does not exist" in site.json(f"/topics/Orders{path}", 404)["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "accepted"),
+    [
+        ("/topics/Orders?group=none", "default"),
+        ("/topics/Orders?span=long", "duration"),
+        ("/topics/Orders/messages?queue=left", "store, prepare, retry, dead"),
+        ("/topics/Orders/messages?slot=9", "0 to 0"),
+        ("/topics/Orders/messages?slot=-1", "0 to 0"),
+        ("/topics/Orders/messages?limit=0", "1 to 500"),
+        ("/topics/%22onload=x", "1 to 200"),
+    ],
+)
+def test_bad_parameters_are_told(site, path, accepted):
+    _one_message(site, "x")
+    assert accepted in site.page(path, 400)
+
+
+def test_an_unknown_page_is_not_there(site):
+    assert "Not there" in site.page("/nonsense", 404)
+
+
+def test_contents_can_be_hidden(new_site, stocked_prefix):
+    site = new_site(stocked_prefix, hide_contents=True)
+    listed = [
+        *(("Orders", one) for one in site.json("/topics/Orders/messages")["messages"]),
+        *(("Prices", one) for one in site.json("/topics/Prices/messages")["messages"]),
+    ]
+    paths = [f"/topics/{topic}/messages/{one['ref']}" for topic, one in listed[:3] + listed[-2:]]
+    paths += ["/topics/Orders/messages", "/topics/Prices/messages", "/topics/Alerts/dead"]
+    paths += ["/topics/Alerts/messages?queue=dead", "/topics/Replan/messages?queue=prepare"]
+    for path in paths:
+        for text in (site.page(path), site.client.get(f"/api{path}").text):
+            for secret in ("customer-", "sku-", "price&#34;", "4bf9", "N1AA", "pager does", "17</"):
+                assert secret not in text, path
+    assert "not accepted with --hide-contents" in site.page("/topics/Orders/messages?find=x", 400)
+
+
+def test_dead_messages_of_an_earlier_version_have_no_reason(site):
+    site.broker.create("Orders", "FixedTime", 1)
+    bury(site.broker.queue("Orders"), b"old")
+    assert site.json("/topics/Orders/dead")["reasons"][0]["reason"] == "none"
+    assert "old" in site.page("/topics/Orders/messages?queue=dead")
