@@ -2,16 +2,15 @@
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from rmq_spark.dev_servers.redis_server import LocalRedis  # noqa: E402
-from tests.console.browsers import launch  # noqa: E402
+from tests.console.browsers import launched, opened  # noqa: E402
 from tests.console.site import Site, running  # noqa: E402
 from tests.console.stocked import stock  # noqa: E402
 
@@ -36,9 +35,9 @@ def main() -> None:
     into.mkdir(parents=True, exist_ok=True)
     with LocalRedis() as redis, running(redis.url, allow_changes=True) as site:
         stock(site.broker)
-        with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
+        with launched() as browser:
             for name, path, width, dark in PICTURES:
-                with launch(playwright, Path(profile), width=width, dark=dark) as page:
+                with opened(browser, width=width, dark=dark) as page:
                     picture(page, site, path, into / f"{name}.png")
 
 

@@ -3,10 +3,10 @@
 import os
 import shutil
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 # It must not call home, and as root it cannot have a sandbox.
 FLAGS = (
@@ -34,13 +34,22 @@ def executable() -> str:
 
 
 @contextmanager
-def launch(playwright, profile: Path, width=1280, height=900, dark=False):
-    """A page of a browser with an empty profile, in a time zone that is not UTC."""
-    context = playwright.chromium.launch_persistent_context(
-        str(profile),
-        executable_path=executable(),
-        headless=True,
-        args=list(FLAGS),
+def launched():
+    """A browser with an empty profile."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=executable(), headless=True, args=list(FLAGS)
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def opened(browser, width=1280, height=900, dark=False):
+    """A page of a session of its own, in a time zone that is not UTC."""
+    context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if dark else "light",
         timezone_id="Asia/Kolkata",
