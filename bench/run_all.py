@@ -13,7 +13,7 @@ from measuring import RESULTS
 HERE = Path(__file__).parent
 BENCHES = (
     *("send", "receive", "latency", "backlog", "idle"),
-    *("claims", "keyed", "growth", "each_message", "hops", "table", "services"),
+    *("claims", "keyed", "growth", "each_message", "hops", "table", "services", "console"),
 )
 
 

@@ -15,7 +15,9 @@ from rmq_spark.views.browsing import (
     ENTRIES_A_SEARCH,
     Found,
     Position,
+    Wanted,
     browse,
+    deaths_from,
     find_named,
     read_entry,
 )
@@ -110,15 +112,14 @@ def _position_of(console: Console, reference: str) -> Position | None:
     return found
 
 
-def _wanted(text: bytes, by: str, reason: str) -> Any:
+def _wanted(text: bytes, by: str, reason: str) -> Wanted | None:
     """Return what chooses entries; None for all."""
     if not text and not reason:
         return None
 
-    def is_wanted(entry: Entry) -> bool:
-        named = entry.name or b""
-        fits = not text or (named == text if by == "name" else named.startswith(text))
-        return fits and (not reason or class_of(entry.reason or "") == reason)
+    def is_wanted(name: bytes, death: str | None) -> bool:
+        fits = not text or (name == text if by == "name" else name.startswith(text))
+        return fits and (not reason or class_of(death or "") == reason)
 
     return is_wanted
 
@@ -236,20 +237,18 @@ def dead(console: Console, query: Query, name: str) -> dict[str, Any]:
     """
     queue = console.queue(name, query.get("group"))
     after = _position_of(console, query.get("after", ""))
-    found = browse(
-        queue, QueueKind.DEAD, after=after, most=ENTRIES_A_SEARCH, wanted=lambda entry: True
-    )
+    found = deaths_from(queue, after)
     figures = queue.figures()
     reasons: dict[str, dict[str, Any]] = {}
-    for entry, _ in found.entries:
-        _count_death(reasons, entry, console.settings.hide_contents)
+    for reason, died_ms in found.reasons:
+        _count_death(reasons, reason, died_ms, console.settings.hide_contents)
     listed = sorted(reasons.values(), key=lambda one: (-one["messages"], one["reason"]))
     return {
         **definition_json(queue.definition),
         "group": group_text(queue.keys.group),
         "dead": figures.dead.count,
         "firstDied": time_json(figures.dead.oldest_ms),
-        "looked": found.looked,
+        "looked": len(found.reasons),
         "after": query.get("after", ""),
         "next": None
         if found.after is None
@@ -263,12 +262,13 @@ def dead(console: Console, query: Query, name: str) -> dict[str, Any]:
     }
 
 
-def _count_death(reasons: dict[str, dict[str, Any]], entry: Entry, hidden: bool) -> None:
-    reason, died = class_of(entry.reason or ""), entry.died_at_ms or 0
-    new = {"reason": reason, "messages": 0, "first": died, "last": died, "example": None}
-    of = reasons.setdefault(reason, new)
+def _count_death(
+    reasons: dict[str, dict[str, Any]], reason: str, died_ms: int, hidden: bool
+) -> None:
+    new = {"messages": 0, "first": died_ms, "last": died_ms, "example": None}
+    of = reasons.setdefault(class_of(reason), {"reason": class_of(reason), **new})
     of["messages"] += 1
-    of["first"] = min(of["first"], died)
-    if died >= of["last"]:
-        of["last"] = died
-        of["example"] = None if hidden else entry.reason
+    of["first"] = min(of["first"], died_ms)
+    if died_ms >= of["last"]:
+        of["last"] = died_ms
+        of["example"] = None if hidden else reason

@@ -1,0 +1,286 @@
+"""How soon does the console show very large queues, and how long does a look block Redis?
+
+A console, as a process of its own, has three pages open as a browser has them. How long a page
+takes includes HTTP. How long each call took is what Redis' own slow log says, in which it notes all
+of them. Then a job requeues all dead messages, is stopped half-way and resumed, and all is counted.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+from measuring import Figure, Report, arguments_of
+from table import at
+
+import rmq_spark
+from rmq_spark.client import Broker, Queue
+from rmq_spark.dev_servers.redis_server import LocalRedis
+
+SLOTS, MESSAGES_A_CALL = 64, 1000
+P95_MS, LONGEST_CALL_MS, MOST_CPU_PERCENT = 300.0, 5.0, 5.0
+SETTINGS = {"appendonly": "no", "slowlog-max-len": "1000000", "save": ""}
+# Each open page, and how often it asks for itself again (data-every in the templates).
+OPEN_PAGES = {"/topics": 4.0, "/topics/T0": 3.0, "/consumers": 5.0}
+OTHER_PAGES = (
+    *("/topics/T0/messages", "/topics/T0/messages?find=nothing", "/topics/T0/dead"),
+    *("/topics/T0/messages?queue=dead", "/server", "/jobs"),
+)
+HOUR_MS = 3_600_000
+SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
+
+
+def main() -> None:
+    """Measures, and writes console.json and console.md."""
+    arguments = arguments_of(
+        __doc__, messages=20_000_000, dead=1_000_000, topics=50, seconds=60, looks=20
+    ).parse_args()
+    report = Report.of("console", __doc__)
+    with LocalRedis(arguments.redis, SETTINGS) as server:
+        broker = rmq_spark.connect(server.url)
+        fill(broker, arguments.messages, arguments.dead, arguments.topics)
+        with console(server.url) as address, httpx.Client(base_url=address, timeout=120) as client:
+            for page in (*OPEN_PAGES, *OTHER_PAGES):
+                client.get(page).raise_for_status()  # the first one also makes connections
+            measure_open_pages(report, broker, address, arguments.seconds)
+            measure_other_pages(report, broker, client, arguments.looks)
+            measure_job(report, broker, client, arguments.dead)
+        report.notes.append(
+            f"{arguments.messages:,} messages and {arguments.dead:,} dead ones in "
+            f"{arguments.topics} topics of {SLOTS} slots."
+        )
+        report.write(arguments.results, server)
+        broker.close()
+
+
+def fill(broker: Broker, messages: int, dead: int, topics: int) -> None:
+    """Stores messages as if they had been sent: a tenth is due. The dead are of the first topic."""
+    begun, now_ms = time.monotonic(), broker.server.now_ms()
+    for number in range(topics):
+        broker.create(f"T{number}", "FixedTime", SLOTS)
+        queue = broker.queue(f"T{number}")
+        for slot in range(SLOTS):
+            store(broker, queue, slot, messages // topics // SLOTS, now_ms)
+    queue = broker.queue("T0")
+    for slot in range(SLOTS):
+        bury(broker, queue, slot, dead // SLOTS, now_ms)
+    print(f"filled in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def store(broker: Broker, queue: Queue, slot: int, messages: int, now_ms: int) -> None:
+    """Fills the store of a slot."""
+    step = 10 * HOUR_MS // max(1, messages)
+    pipeline, key = broker.server.client.pipeline(transaction=False), queue.keys.store(slot)
+    for start in range(0, messages, MESSAGES_A_CALL):
+        words: list[object] = []
+        for number in range(start, min(messages, start + MESSAGES_A_CALL)):
+            words += (now_ms - HOUR_MS + step * number, b"message %026d" % (slot + SLOTS * number))
+        pipeline.execute_command("ZADD", key, *words)
+    pipeline.hincrby(queue.keys.stats(slot), "accepted", messages)
+    pipeline.execute()
+
+
+def bury(broker: Broker, queue: Queue, slot: int, messages: int, now_ms: int) -> None:
+    """Fills the dead queue of a slot; every tenth message died of another reason."""
+    pipeline = broker.server.client.pipeline(transaction=False)
+    for start in range(0, messages, MESSAGES_A_CALL):
+        scores: list[object] = []
+        deaths: list[object] = []
+        for number in range(start, min(messages, start + MESSAGES_A_CALL)):
+            content = b"dead message %021d" % (slot + SLOTS * number)
+            reason = b"ValueError: unknown customer" if number % 10 else b"TimeoutError: too slow"
+            scores += (now_ms - messages + number, content)
+            deaths += (content, b"billing %d %s" % (len(reason), reason))
+        pipeline.execute_command("ZADD", queue.keys.dead(slot), *scores)
+        pipeline.execute_command("HSET", queue.keys.deaths(slot), *deaths)
+    pipeline.hincrby(queue.keys.stats(slot), "accepted", messages)
+    pipeline.hincrby(queue.keys.stats(slot), "dead", messages)
+    pipeline.execute()
+
+
+@contextmanager
+def console(url: str) -> Iterator[str]:
+    """A console that may change what is there; yields its address."""
+    command = [sys.executable, "-m", "rmq_spark.cli", "--redis-url", url, "console"]
+    process = subprocess.Popen(
+        [*command, "--port", "0", "--allow-changes"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield str(process.stdout.readline()).strip() if process.stdout else ""
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+
+
+def measure_open_pages(report: Report, broker: Broker, address: str, seconds: int) -> None:
+    """How soon open pages are answered, and what they cost; and that closed ones cost nothing."""
+    with open_pages(address) as spent_ms:
+        spent = cpu_percent(broker, seconds)
+    for page, of_page in spent_ms.items():
+        add_p95(report, page, of_page)
+    report.add(
+        Figure("CPU of Redis, three pages open", "% of a core", [spent], at_most=MOST_CPU_PERCENT)
+    )
+    before = commands(broker)
+    time.sleep(10)
+    asked = commands(broker) - before - 1  # this bench's own
+    report.add(Figure("commands within 10 s, no page open", "commands", [asked], at_most=0))
+    with noting(broker) as calls, open_pages(address):
+        time.sleep(seconds / 4)
+    add_longest(report, "three pages open", calls)
+
+
+def add_p95(report: Report, page: str, spent_ms: list[float]) -> None:
+    """Adds how soon a page is answered."""
+    report.add(Figure(f"{page}, p95", "ms", [at(sorted(spent_ms), 0.95)], at_most=P95_MS))
+
+
+@contextmanager
+def open_pages(address: str) -> Iterator[dict[str, list[float]]]:
+    """Three pages, each of which is asked for again and again; yields how long each look took."""
+    ended, spent_ms = threading.Event(), {page: list[float]() for page in OPEN_PAGES}
+
+    def look(page: str) -> None:
+        with httpx.Client(base_url=address, timeout=120) as client:
+            while not ended.wait(OPEN_PAGES[page]):
+                spent_ms[page].append(look_ms(client, page))
+
+    threads = [threading.Thread(target=look, args=[page]) for page in OPEN_PAGES]
+    for thread in threads:
+        thread.start()
+    try:
+        yield spent_ms
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def look_ms(client: httpx.Client, page: str) -> float:
+    """How long a page takes."""
+    begun = time.perf_counter()
+    client.get(page).raise_for_status()
+    return 1000 * (time.perf_counter() - begun)
+
+
+def cpu_percent(broker: Broker, seconds: int) -> float:
+    """How much of a core Redis uses meanwhile."""
+    begun_s, before = time.monotonic(), cpu_s(broker)
+    time.sleep(seconds)
+    return 100 * (cpu_s(broker) - before) / (time.monotonic() - begun_s)
+
+
+def cpu_s(broker: Broker) -> float:
+    """The CPU time that Redis has used."""
+    info = broker.server.client.info("cpu")
+    return float(info["used_cpu_user"] + info["used_cpu_sys"])
+
+
+def commands(broker: Broker) -> int:
+    """How many commands Redis has run."""
+    return int(broker.server.client.info("stats")["total_commands_processed"])
+
+
+def measure_other_pages(report: Report, broker: Broker, client: httpx.Client, looks: int) -> None:
+    """How soon pages are answered that do not ask again, while three others are open."""
+    with open_pages(str(client.base_url)), noting(broker) as calls:
+        for page in OTHER_PAGES:
+            spent_ms = []
+            for _ in range(looks):
+                spent_ms.append(look_ms(client, page))
+                time.sleep(0.2)
+            add_p95(report, page, spent_ms)
+    add_longest(report, "all these pages", calls)
+
+
+Calls = list[tuple[float, str]]
+
+
+def add_longest(report: Report, name: str, calls: Calls) -> None:
+    """Adds the longest call to Redis, and how many there were."""
+    longest_ms, command = max(calls, default=(0.0, "none"))
+    print(f"longest: {command}", flush=True)
+    name = f"longest of {len(calls):,} calls, {name}"
+    report.add(Figure(name, "ms", [longest_ms], at_most=LONGEST_CALL_MS))
+    over = sum(1 for spent_ms, _ in calls if spent_ms > LONGEST_CALL_MS)
+    report.add(Figure(f"of these over {LONGEST_CALL_MS:g} ms", "calls", [over]))
+
+
+@contextmanager
+def noting(broker: Broker) -> Iterator[Calls]:
+    """Lets Redis note every call; the list then holds how long each took, in ms, and what it was."""
+    client, calls = broker.server.client, Calls()
+    client.config_set("slowlog-log-slower-than", 0)
+    client.slowlog_reset()
+    yield calls
+    client.config_set("slowlog-log-slower-than", -1)
+    names = broker.server.script_names()
+    for one in client.slowlog_get(1_000_000):
+        words = one["command"].decode("utf-8", "replace").split(" ", 2)
+        if words[0] not in ("SLOWLOG", "CONFIG"):
+            calls.append(
+                (
+                    one["duration"] / 1000,
+                    names.get(words[-1] if len(words) < 2 else words[1], words[0]),
+                )
+            )
+
+
+def measure_job(report: Report, broker: Broker, client: httpx.Client, dead: int) -> None:
+    """Requeues all dead messages, with a stop half-way, and counts."""
+    queue = broker.queue("T0")
+    before = queue.figures()
+    whole = before.store.count + before.dead.count
+    begun = time.monotonic()
+    with noting(broker) as calls:
+        post(client, "/topics/T0/job", action="requeue")
+        while job(client)["changed"] < dead // 2 and job(client)["state"] == "running":
+            time.sleep(0.1)
+        post(client, "/jobs/1/stop")
+        stopped, half = queue.figures(), job(client)
+        check(half["state"] == "stopped", f"the job is {half['state']}, not stopped")
+        check(stopped.dead.count == before.dead.count - half["changed"], "lost or doubled")
+        post(client, "/jobs/1/resume")
+        while job(client)["state"] == "running":
+            time.sleep(0.1)
+    spent_s = time.monotonic() - begun
+    after, done = queue.figures(), job(client)
+    check(done["state"] == "done", f"the job is {done['state']}, not done")
+    check(done["changed"] == before.dead.count, f"{done['changed']:,} changed")
+    check(after.dead.count == 0, f"{after.dead.count:,} are still dead")
+    check(after.store.count == whole, f"{after.store.count:,} of {whole:,} are stored")
+    accepted = after.counters["accepted"] - before.counters["accepted"]
+    check(accepted == before.dead.count, f"{accepted:,} accepted")
+    check(after.counters["merged"] == before.counters["merged"], "some merged")
+    print(f"stopped after {half['changed']:,}, then all {done['changed']:,} requeued", flush=True)
+    report.add(Figure("requeue of the dead", "messages/s", [before.dead.count / spent_s]))
+    add_longest(report, "requeue", calls)
+
+
+def check(holds: bool, text: str) -> None:
+    """Ends the bench where a count is wrong."""
+    if not holds:
+        raise SystemExit(f"console: {text}")
+
+
+def post(client: httpx.Client, path: str, **fields: str) -> None:
+    """Sends a form as its page does."""
+    found = re.findall(r'name="mark" value="(\w+)"', client.get("/topics/T0").text)
+    form = {"mark": found[0], "back": "/jobs", **fields}
+    answer = client.post(path, data=form, headers=SAME_SITE)
+    check(answer.status_code == 303, f"{path}: {answer.status_code}")
+
+
+def job(client: httpx.Client) -> dict[str, Any]:
+    """The state of the job."""
+    return dict(client.get("/api/jobs").json()["jobs"][0])
+
+
+if __name__ == "__main__":
+    main()
