@@ -214,7 +214,7 @@ def add_longest(report: Report, name: str, calls: Calls) -> None:
 
 @contextmanager
 def noting(broker: Broker) -> Iterator[Calls]:
-    """Lets Redis note every call; the list then holds how long each took, in ms, and what it was."""
+    """Lets Redis note every call; the list then holds how long each took, in ms, and its name."""
     client, calls = broker.server.client, Calls()
     client.config_set("slowlog-log-slower-than", 0)
     client.slowlog_reset()
@@ -224,12 +224,8 @@ def noting(broker: Broker) -> Iterator[Calls]:
     for one in client.slowlog_get(1_000_000):
         words = one["command"].decode("utf-8", "replace").split(" ", 2)
         if words[0] not in ("SLOWLOG", "CONFIG"):
-            calls.append(
-                (
-                    one["duration"] / 1000,
-                    names.get(words[-1] if len(words) < 2 else words[1], words[0]),
-                )
-            )
+            name = names.get(words[1], words[0]) if len(words) > 1 else words[0]
+            calls.append((one["duration"] / 1000, name))
 
 
 def measure_job(report: Report, broker: Broker, client: httpx.Client, dead: int) -> None:
