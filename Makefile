@@ -8,7 +8,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster-demo bench test test-all mutants explore faults debounce outbox
-.PHONY: ownership-demo notebooks docs lint bench-peers audit
+.PHONY: ownership-demo notebooks docs screenshots lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
 PYTEST = .venv/bin/python -m pytest --dist worksteal
@@ -71,6 +71,10 @@ notebooks: ## run the notebooks and keep their outputs; ARGS="quickstart" picks 
 docs: ## write the tables of options and commands in docs/reference.md from the code
 	@.ci/environment
 	@.venv/bin/python docs/write_tables.py $(ARGS)
+
+screenshots: ## make the pictures of docs/console.md in a real browser (chromium on PATH)
+	@.ci/environment
+	@.venv/bin/python docs/make_screenshots.py $(ARGS)
 
 lint: ## check style, format and types
 	@.ci/environment

@@ -166,7 +166,8 @@ class BulkJobs:
 
     def _forget_oldest(self) -> None:
         ended = (n for n, job in self._jobs.items() if job.state is not JobState.RUNNING)
-        self._jobs.pop(next(ended))
+        number = next(ended)
+        del self._jobs[number], self._threads[number]
 
     def _run(self, job: BulkJob) -> None:
         job.state, job.error = JobState.RUNNING, ""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import redis
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -87,6 +88,7 @@ def create_app(console: Console) -> Starlette:
         exception_handlers={
             RmqError: partial(_failed, console),
             HTTPException: partial(_failed, console),
+            redis.RedisError: partial(_failed, console),
         },
     )
 
@@ -175,12 +177,16 @@ async def _failed(console: Console, request: Request, error: Exception) -> Respo
         return JSONResponse({"error": text}, status)
     if request.scope.get("user") is None:
         return PlainTextResponse(f"{text}\n", status)
-    shown = {"status": status, "text": text, "again": isinstance(error, ServerError)}
+    shown = {"status": status, "text": text, "again": status == 503}
     return page_of(console, request, "failed.html", shown, status)
 
 
 def _text_of(error: Exception) -> str:
-    return str(error.detail) if isinstance(error, HTTPException) else str(error)
+    if isinstance(error, HTTPException):
+        return str(error.detail)
+    if isinstance(error, redis.RedisError):  # its text may quote what was sent
+        return f"Redis did not answer ({type(error).__name__})."
+    return str(error)
 
 
 def _status_of(error: Exception) -> int:

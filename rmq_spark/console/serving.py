@@ -31,7 +31,6 @@ def serve(console: Console) -> Iterator[str]:
         ws="none",
     )
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.run, args=([listening],), name="rmq-console")
     thread.start()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host

@@ -1,6 +1,10 @@
 """Redis goes away, and comes back."""
 
+from urllib.parse import quote
+
+from ..security.credentials import PREFIX, SECRET, permit
 from .site import running
+from .stocked import stock
 
 
 def test_while_redis_is_gone_pages_say_so_and_they_recover(own_redis):
@@ -33,3 +37,23 @@ def test_a_password_is_on_no_page(own_redis):
     with running(url) as site:
         text = site.page("/topics", 503)
     assert "sesame" not in text
+
+
+def test_the_documented_user_of_redis_may_use_the_console(own_redis):
+    """What it may not ask for is said to be missing."""
+    permit(own_redis.url, "rmq")
+    url = own_redis.url.replace("redis://", f"redis://rmq:{quote(SECRET, safe='')}@")
+    with running(url, PREFIX, allow_changes=True) as site:
+        stock(site.broker)
+        for path in ("/topics", "/topics/Orders", "/topics/Alerts/dead", "/consumers"):
+            site.page(path)
+        listed = site.json("/topics/Alerts/messages?queue=dead")["messages"]
+        named = site.json("/topics/Prices/messages?find=sku-1&by=name")["messages"]
+        assert (len(listed), len(named)) == (20, 1)
+        site.page(f"/topics/Prices/messages/{named[0]['ref']}")
+        form = {"ref": [listed[0]["ref"]], "priority": "20"}
+        assert "1 message requeued" in site.note("/topics/Alerts/requeue", form)
+        shown = site.page("/server")
+    assert "this Redis user may not ask for it" in shown
+    assert "not permitted" in shown
+    assert SECRET not in shown

@@ -9,7 +9,16 @@ from .readers import AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS, VARYI
 LONG = {
     f"docs/{name}.md"
     for name in (
-        *("consume", "jobs", "operations", "order", "ownership", "retries", "send-from-spark"),
+        *(
+            "console",
+            "consume",
+            "jobs",
+            "operations",
+            "order",
+            "ownership",
+            "retries",
+            "send-from-spark",
+        ),
         *("services", "traces", "tutorial", "upgrade"),
     )
 }
