@@ -12,6 +12,7 @@ from rmq_spark.console.bulk_jobs import BulkJobs
 from rmq_spark.console.console_settings import ConsoleSettings
 from rmq_spark.console.guard import Sessions
 from rmq_spark.console.lasting_broker import LastingBroker
+from rmq_spark.console.lasting_ensemble import LastingEnsemble
 from rmq_spark.console.notes import Notes
 from rmq_spark.console.references import References
 from rmq_spark.errors import ServerError
@@ -45,7 +46,7 @@ class Console:
         ensemble: EnsembleOptions | None = None,
     ) -> None:
         self.settings = settings
-        self.ensemble = ensemble
+        self.ensemble = None if ensemble is None else LastingEnsemble(ensemble)
         self.connection = LastingBroker(connect)
         self.sessions = Sessions()
         self.references = References()
@@ -107,3 +108,5 @@ class Console:
         """Stop what runs, and close the connection."""
         self.jobs.stop_all()
         self.connection.close()
+        if self.ensemble is not None:
+            self.ensemble.close()

@@ -125,7 +125,9 @@ async def _change(console: Console, change: changes.Change, request: Request) ->
 def _behind(back: str, note: str) -> str:
     """Return the address of a page of the console, with a note. back: what its form says."""
     parts = urlsplit(back)
-    path = parts.path if parts.path.startswith("/") and not back.startswith("//") else "/"
+    # Browsers read a backslash as a slash, and two slashes as the beginning of a host.
+    own = back.startswith("/") and not back.replace("\\", "/").startswith("//")
+    path = parts.path if own else "/"
     query = parse_qs(parts.query)
     return f"{path}?{urlencode({**query, 'note': note}, doseq=True)}"
 

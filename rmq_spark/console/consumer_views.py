@@ -6,11 +6,10 @@ from typing import Any
 
 from rmq_spark.client.overview import Row
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.owned_slots import topic_in_zookeeper
 from rmq_spark.console.console import Console
+from rmq_spark.console.lasting_ensemble import LastingEnsemble
 from rmq_spark.console.topic_views import consumers_json
 from rmq_spark.errors import InvalidOption, OwnershipError
-from rmq_spark.ownership.ensemble import EnsembleOptions
 from rmq_spark.protocol import reading
 from rmq_spark.topics.definition import parse_group
 
@@ -49,36 +48,20 @@ def _queue_of(console: Console, row: Row) -> Queue:
 
 
 def _zookeeper(
-    ensemble: EnsembleOptions | None, known: list[tuple[Row, Queue]]
+    ensemble: LastingEnsemble | None, known: list[tuple[Row, Queue]]
 ) -> dict[str, Any] | None:
     """Return the members of all exclusive topics; None without a ZooKeeper to ask."""
     if ensemble is None:
         return None
-    found: dict[str, Any] = {"hosts": ensemble.hosts, "root": ensemble.path, "error": None}
+    options = ensemble.options
+    found: dict[str, Any] = {"hosts": options.hosts, "root": options.path, "error": None}
     try:
-        return {**found, "members": _members(ensemble, known)}
+        members = [
+            {"topic": row.topic, "group": row.group, **asdict(member)}
+            for row, queue in known
+            if row.exclusive
+            for member in ensemble.members(queue)
+        ]
     except (OwnershipError, InvalidOption) as error:
         return {**found, "members": [], "error": str(error)}
-
-
-def _members(ensemble: EnsembleOptions, known: list[tuple[Row, Queue]]) -> list[dict[str, Any]]:
-    exclusive = [(row, queue) for row, queue in known if row.exclusive]
-    if not exclusive:
-        return []
-    try:
-        from rmq_spark.ownership.owners_seen import members_seen
-        from rmq_spark.ownership.zookeeper import new_client
-    except ModuleNotFoundError as error:
-        raise InvalidOption(
-            f"zookeeper.hosts needs the package {error.name}: pip install 'rmq-spark[zookeeper]'"
-        ) from None
-    client = new_client(ensemble)
-    try:
-        return [
-            {"topic": row.topic, "group": row.group, **asdict(member)}
-            for row, queue in exclusive
-            for member in members_seen(client, ensemble, topic_in_zookeeper(queue))
-        ]
-    finally:
-        client.stop()
-        client.close()
+    return {**found, "members": members}

@@ -6,7 +6,7 @@ from typing import Any
 from rmq_spark.client.overview import CONSUMER_SEEN_MS, Row
 from rmq_spark.client.queue import Queue
 from rmq_spark.console.console import Console
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidOption, OwnershipError
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ClaimRecord, Figures, SlotHolders
 from rmq_spark.protocol.pages import Bounds
@@ -111,6 +111,7 @@ def topic(console: Console, query: Query, name: str) -> dict[str, Any]:
     group = group_text(queue.keys.group)
     rate = console.rates.note(name, group, figures.counters)
     consumers = consumers_json(holders, now_ms)
+    owners = _owners(console, queue)
     oldest_ms = figures.store.oldest_ms
     seen = sum(1 for one in consumers if one["seenMsAgo"] < CONSUMER_SEEN_MS)
     return {
@@ -133,7 +134,7 @@ def topic(console: Console, query: Query, name: str) -> dict[str, Any]:
         "warnings": warnings_of(definition, figures, seen),
         **_bars(queue, now_ms, query.get("span", "")),
         "slots": [
-            _slot_json(slot, of, held)
+            {**_slot_json(slot, of, held), "owner": owners.get(slot)}
             for slot, (of, held) in enumerate(zip(by_slot, holders, strict=True))
         ],
         "consumers": consumers,
@@ -178,6 +179,17 @@ def _slot_json(slot: int, figures: Figures, holders: SlotHolders) -> dict[str, A
     }
 
 
+def _owners(console: Console, queue: Queue) -> dict[int, str]:
+    """Return who owns each slot of an exclusive topic; empty if ZooKeeper cannot be asked."""
+    if console.ensemble is None or not queue.definition.exclusive:
+        return {}
+    try:
+        members = console.ensemble.members(queue)
+    except (OwnershipError, InvalidOption):  # the page about consumers says why
+        return {}
+    return {slot: member.name for member in members for slot in member.owned}
+
+
 def cells_of(slots: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the cells of the strip of slots. In a large topic, a cell sums up several slots."""
     width = -(-len(slots) // MOST_CELLS)
@@ -191,6 +203,7 @@ def _cell(slots: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "last": slots[-1]["slot"],
         **{name: sum(slot[name] for slot in slots) for name in counts},
         "holders": sorted({holder for slot in slots for holder in slot["holders"]}),
+        "owners": sorted({slot["owner"] for slot in slots if slot["owner"]}),
     }
 
 

@@ -247,7 +247,13 @@ def test_every_change_is_logged_with_its_user_and_without_contents(site, orders,
 
 
 def test_a_note_leads_nowhere_else(site, orders):
-    for back in ("//evil.example/x", "https://evil.example/x", "javascript:x"):
+    for back in (
+        "//evil.example/x",
+        "/\\evil.example/x",
+        "\\\\evil.example",
+        "https://evil.example/x",
+        "javascript:x",
+    ):
         answer = site.client.post(
             f"{ORDERS}/pause",
             data={"mark": site.mark(), "back": back},
@@ -255,4 +261,4 @@ def test_a_note_leads_nowhere_else(site, orders):
             follow_redirects=False,
         )
         place = answer.headers["location"]
-        assert (answer.status_code, place[0], place[1] == "/") == (303, "/", False), place
+        assert (answer.status_code, place.partition("?")[0]) == (303, "/"), place

@@ -238,6 +238,9 @@ def test_zookeeper_shows_who_owns_the_slots(new_site, zookeeper, root):
             consumer.poll(1, wait=0)
             assert time.monotonic() < until
         member = _members(site)[0]
+        slots = site.json("/topics/Orders")["slots"]
+        assert {slot["owner"] for slot in slots} == {member["name"]}
+        assert f"owned by {member['name']}" in site.page("/topics/Orders")
     assert (member["consumer"], member["assigned"]) == ("billing", list(range(8)))
     assert "billing" in site.page("/consumers")
 
@@ -262,6 +265,15 @@ def test_the_server_page_shows_memory_and_slow_scripts(new_site, own_redis):
     assert shown["memory"][0]["bytes"] > 1000
     assert "script figures" in {one["call"] for one in shown["nodes"][0]["slow"]}
     assert "x" * 1000 not in site.page("/server")
+
+
+def test_while_no_page_is_open_redis_is_asked_nothing(new_site, own_redis):
+    site = new_site(url=own_redis.url)
+    site.page("/topics")
+    client = site.broker.server.client
+    before = client.info("stats")["total_commands_processed"]
+    time.sleep(5)
+    assert client.info("stats")["total_commands_processed"] == before + 1  # the question itself
 
 
 def test_a_group_that_cannot_be_read_is_named_and_the_others_are_shown(site):
