@@ -95,6 +95,14 @@ def test_every_page_fits_a_telephone(stocked, new_visitor, path):
     assert visitor.complaints == []
 
 
+@pytest.mark.parametrize("width", [PHONE, 1100])
+def test_a_message_fits_the_width(stocked, new_visitor, width):
+    page = new_visitor(width=width, height=700).open(stocked, "/topics/Prices/messages")
+    page.locator("#messages a").first.click()
+    expect(page.get_by_role("heading", name="Content")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_there_is_a_dark_and_a_light_look(stocked, new_visitor):
     grounds = []
     for dark in (False, True):
