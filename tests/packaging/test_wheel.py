@@ -30,6 +30,14 @@ def test_the_scripts_travel_inside(wheel, checkout):
     assert {f"rmq_spark/{script}" for script in scripts} <= inside
 
 
+def test_the_pages_of_the_console_travel_along(wheel, checkout):
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    folder = checkout / "rmq_spark" / "console"
+    files = [*folder.glob("templates/*"), *folder.glob("static/*")]
+    assert len(files) > 10
+    assert {str(file.relative_to(checkout)) for file in files} <= inside
+
+
 def test_the_module_by_which_spark_finds_the_format_travels_along(wheel):
     assert "pyspark_rmq/__init__.py" in zipfile.ZipFile(wheel).namelist()
 
