@@ -20,13 +20,13 @@ from starlette.staticfiles import StaticFiles
 
 from rmq_spark.console import changes
 from rmq_spark.console.console import Console
-from rmq_spark.console.consumer_views import consumers
 from rmq_spark.console.guard import COOKIE, SESSION_S, Guard
-from rmq_spark.console.message_views import MessageGone, dead, message, messages
 from rmq_spark.console.notes import Note
+from rmq_spark.console.pages.consumer_views import consumers
+from rmq_spark.console.pages.message_views import MessageGone, dead, message, messages
+from rmq_spark.console.pages.server_views import server
+from rmq_spark.console.pages.topic_views import topic, topics
 from rmq_spark.console.rendering import page_of
-from rmq_spark.console.server_views import server
-from rmq_spark.console.topic_views import topic, topics
 from rmq_spark.errors import InvalidMessage, InvalidOption, RmqError, ServerError, UnknownTopic
 
 _log = logging.getLogger(__name__)

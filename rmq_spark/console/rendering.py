@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 import rmq_spark
 from rmq_spark.console.console import Console
 from rmq_spark.console.drawing import bar, rate_line
-from rmq_spark.console.topic_views import SPANS, cells_of
+from rmq_spark.console.pages.topic_views import SPANS, cells_of
 from rmq_spark.topics.topic_types import TOPIC_TYPES
 from rmq_spark.views.rates import Rate
 from rmq_spark.views.shown_texts import age_text

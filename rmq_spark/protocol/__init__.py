@@ -4,7 +4,7 @@ Read calls first: a request is a value, which rmq_spark.transport.server runs. T
 function that returns a request describes what happens when the request runs: its effect, its
 answer, and its errors.
 
-sending, claiming, reading, finding, runs, stages and sealing build the requests. claims, names and
+sending, claiming, reading, runs, stages and sealing build the requests. claims, names and
 pages define the values in them. topic_queues names the keys of a topic. scripts loads the Lua
 scripts. messagepack packs scores and contents for them, and chunks splits long lists.
 """

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq_spark.errors import Lost
+from rmq_spark.protocol.bodies import NO_BODIES, PackedBodies
 from rmq_spark.protocol.calls import (
     Call,
     Conversation,
     Read,
     Request,
+    fields_of,
     repeated,
     text_of,
 )
@@ -21,7 +23,6 @@ from rmq_spark.protocol.claims import (
     OtherClaims,
 )
 from rmq_spark.protocol.names import claim_name
-from rmq_spark.protocol.reading import with_bodies
 from rmq_spark.protocol.topic_queues import ALL_KINDS, TopicQueues
 from rmq_spark.topics.definition import BURY
 
@@ -355,3 +356,20 @@ def unread(
     Their next delivery, or giving them back, costs no retry. Raises Superseded.
     """
     return Request(queues.calls("unread", "claims consumers", slots, [consumer, run, seq]), sum)
+
+
+def with_bodies(queues: TopicQueues, part: Claim, fields: Any) -> Claim:
+    """Add the bodies to a claim or a part of it. Raises Lost if somebody has deleted them.
+
+    fields: the hash of the claim's bodies, read while no message left the claim.
+    """
+    bodies = PackedBodies.of_claim(dict(fields_of(fields)))
+    if not part.contents or not (bodies or queues.definition.keyed):
+        return replace(part, bodies=NO_BODIES)
+    if len(bodies) != part.held:
+        raise Lost(
+            f"Claim {part.claim_id} of topic {part.topic}, slot {part.slot}, should have "
+            f"{part.held} bodies, but Redis has {len(bodies)} of them. Somebody has deleted their "
+            "key."
+        )
+    return replace(part, bodies=bodies[part.first : part.first + len(part.contents)])

@@ -2,18 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import IntEnum
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from rmq_spark.errors import Lost
-from rmq_spark.protocol.bodies import NO_BODIES, PackedBodies
 from rmq_spark.protocol.calls import Call, Read, Request, fields_of, text_of
 from rmq_spark.protocol.chunks import chunks
 from rmq_spark.protocol.claims import (
-    Claim,
     ClaimRecord,
     ConsumerSeen,
     Figures,
@@ -44,6 +40,8 @@ COUNTERS = (
 )
 # The beginning of the counters of dead messages by the class of their reason.
 _DEATHS = "dead:"
+# Stands in front of the body of a message that was requeued (lua/include/bodies.lua).
+_REQUEUED = b"~"
 # The field, beside the consumers' headers, with the highest epoch that has claimed in the slot.
 EPOCH_FIELD = "@epoch"
 
@@ -344,18 +342,45 @@ def _size_of(reply: Any) -> int:
     return sum(record.held for record in _records_of(reply))
 
 
-def with_bodies(queues: TopicQueues, part: Claim, fields: Any) -> Claim:
-    """Add the bodies to a claim or a part of it. Raises Lost if somebody has deleted them.
+def slots_with(
+    queues: TopicQueues, kind: QueueKind, content: bytes, slots: Sequence[int]
+) -> Request[list[int]]:
+    """Find the slots whose queue holds a content, or in a keyed topic a key.
 
-    fields: the hash of the claim's bodies, read while no message left the claim.
+    kind: any queue except prepare.
     """
-    bodies = PackedBodies.of_claim(dict(fields_of(fields)))
-    if not part.contents or not (bodies or queues.definition.keyed):
-        return replace(part, bodies=NO_BODIES)
-    if len(bodies) != part.held:
-        raise Lost(
-            f"Claim {part.claim_id} of topic {part.topic}, slot {part.slot}, should have "
-            f"{part.held} bodies, but Redis has {len(bodies)} of them. Somebody has deleted their "
-            "key."
+    reads = [("ZMSCORE", getattr(queues.keys, kind)(slot), content) for slot in slots]
+
+    def read(replies: list[Any]) -> list[int]:
+        return [slot for slot, score in zip(slots, replies, strict=True) if score[0] is not None]
+
+    return Request(reads, read)
+
+
+def entry(queues: TopicQueues, kind: QueueKind, slot: int, content: bytes) -> Request[Page]:
+    """Read one message of a queue. The answer is a page with it, or an empty page.
+
+    kind: any queue except prepare. content: in a keyed topic, the key.
+    """
+    is_dead = kind is QueueKind.DEAD
+    belongings = queues.keys.deaths(slot) if is_dead else queues.keys.bodies(slot)
+    reads = [
+        ("ZMSCORE", getattr(queues.keys, kind)(slot), content),
+        ("HGET", belongings, content),
+    ]
+
+    def read(replies: list[Any]) -> Page:
+        (score,), belonging = replies
+        there = [] if score is None else [(belonging or b"").removeprefix(_REQUEUED)]
+        deaths = [Death.parse(text) for text in there] if is_dead else []
+        return Page(
+            topic=queues.definition,
+            kind=kind,
+            slot=slot,
+            contents=[content] * len(there),
+            scores=[float(score) for _ in there],
+            deaths=deaths,
+            bodies=[death.body for death in deaths] if is_dead else there,
         )
-    return replace(part, bodies=bodies[part.first : part.first + len(part.contents)])
+
+    return Request(reads, read)

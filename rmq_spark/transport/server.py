@@ -174,8 +174,9 @@ class Server:
         found = self._retry(lambda: self.aside(lambda: list(scan())), "SCAN")
         return [key.decode(errors="surrogateescape") for key in found]
 
+    @property
     def script_names(self) -> dict[str, str]:
-        """Return the names of the scripts by the digest with which Redis calls them."""
+        """The names of the scripts, by the digest with which Redis calls them."""
         return {script.sha: name for name, script in self._scripts.items()}
 
     def now_ms(self) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.protocol import finding, reading
+from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ClaimRecord
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Entry, Page, QueueKind
 
@@ -156,7 +156,7 @@ def find_named(queue: Queue, kind: QueueKind, name: bytes) -> list[tuple[Entry, 
 
     kind: any queue except prepare.
     """
-    slots = queue.ask(finding.slots_with, kind, name, queue.slots)
+    slots = queue.ask(reading.slots_with, kind, name, queue.slots)
     found = (read_entry(queue, kind, Position(slot, 0, name)) for slot in slots)
     return [one for one in found if one is not None]
 
@@ -164,7 +164,7 @@ def find_named(queue: Queue, kind: QueueKind, name: bytes) -> list[tuple[Entry, 
 def read_entry(queue: Queue, kind: QueueKind, position: Position) -> tuple[Entry, Position] | None:
     """Read one message again; None if the queue does not hold it any more."""
     if kind is not QueueKind.PREPARE:
-        page = queue.ask(finding.entry, kind, position.slot, position.name)
+        page = queue.ask(reading.entry, kind, position.slot, position.name)
         for entry, score in zip(page.entries(), page.scores, strict=True):
             return entry, Position(position.slot, score, position.name)
         return None

@@ -246,7 +246,7 @@ def claim(
 def with_bodies(queues: TopicQueues, made: Claim, bodies: Any) -> Claim:
     """The claim as its reader gets it."""
     try:
-        return reading.with_bodies(queues, made, bodies)
+        return claiming.with_bodies(queues, made, bodies)
     except Lost:
         return made
 

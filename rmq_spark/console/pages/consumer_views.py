@@ -8,7 +8,7 @@ from rmq_spark.client.overview import Row
 from rmq_spark.client.queue import Queue
 from rmq_spark.console.console import Console
 from rmq_spark.console.lasting_ensemble import LastingEnsemble
-from rmq_spark.console.topic_views import consumers_json
+from rmq_spark.console.pages.topic_views import consumers_json
 from rmq_spark.errors import InvalidOption, OwnershipError
 from rmq_spark.protocol import reading
 from rmq_spark.topics.definition import parse_group

@@ -78,7 +78,7 @@ def _slow(of: Server, target: dict[str, Any]) -> dict[str, Any]:
         calls = of.client.slowlog_get(SLOW_CALLS, **target)
     except redis.ResponseError:
         return {"slow": [], "slowError": _NOT_PERMITTED}
-    names = of.script_names()
+    names = of.script_names
     found: dict[str, dict[str, Any]] = {}
     for call in calls:
         name = _called(call["command"], names)
