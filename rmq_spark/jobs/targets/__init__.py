@@ -2,5 +2,6 @@
 
 Read target first: it says what a batch is, and what every target does with it. spark_target writes
 files and any other format of Spark, jdbc_target tables of databases. known_targets chooses one by
-the arguments of the job. refusals finds the messages of a batch that a target can never take.
+the arguments of the job. refusals finds the messages of a batch that a target can never take, and
+outbox_marks writes back to an outbox what became of them.
 """

@@ -38,7 +38,7 @@ class SparkTarget:
             refused = refused_among(batch.numbers(), _tried(batch), batch.most_refused)
             good = batch.messages.where(~sql.col(NUMBER).isin(list(refused)))
             self._write(batch, batch.shape(good))
-        self._note(batch, batch.exceptions(refused))
+        self._note(batch, batch.refuse(refused))
         return len(refused)
 
     def close(self) -> None:
