@@ -4,6 +4,7 @@ import argparse
 import os
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.jobs.connectors import KAFKA
 from rmq_spark.jobs.databases.database import jdbc_options
 from rmq_spark.jobs.job_arguments import add_options
 
@@ -55,3 +56,8 @@ def place_options(given: argparse.Namespace) -> dict[str, str]:
 def is_jdbc(given: argparse.Namespace) -> bool:
     """Check whether the chosen format is jdbc, a table of a database."""
     return bool(given.format == "jdbc")
+
+
+def has_headers(given: argparse.Namespace) -> bool:
+    """Check whether rows of the chosen format have headers, as messages do."""
+    return bool(given.format == KAFKA)

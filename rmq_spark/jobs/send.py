@@ -8,6 +8,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.jobs.commands import run_job
+from rmq_spark.jobs.connectors import check_connector
 from rmq_spark.jobs.formats import add_place, place_options
 from rmq_spark.jobs.job_arguments import (
     add_options,
@@ -102,6 +103,7 @@ def _check_way(given: argparse.Namespace) -> None:
 
 
 def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
+    check_connector(spark, given.format)
     reader = spark.readStream if given.stream else spark.read
     if given.schema is not None:
         reader = reader.schema(given.schema)

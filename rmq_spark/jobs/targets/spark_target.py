@@ -9,7 +9,6 @@ from rmq_spark.jobs.databases.database import Refusal, refusal
 from rmq_spark.jobs.formats import FILES
 from rmq_spark.jobs.targets.refusals import refused_among
 from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
-from rmq_spark.outbox.exceptions import Refused
 
 # The partition of the table that holds a batch is a folder with this name.
 BATCH = "rmq_batch"
@@ -35,10 +34,10 @@ class SparkTarget:
         except Exception as error:
             if refusal(batch.messages.sparkSession, error) is None:
                 raise
-            refused = refused_among(batch.numbers(), _tried(batch), batch.most_refused)
+            refused = refused_by_shape(batch)
             good = batch.messages.where(~sql.col(NUMBER).isin(list(refused)))
             self._write(batch, batch.shape(good))
-        self._note(batch, batch.exceptions(refused))
+        self._note(batch, refused)
         return len(refused)
 
     def close(self) -> None:
@@ -52,14 +51,28 @@ class SparkTarget:
             mode = "overwrite"
         rows.write.format(self._form).options(**options).mode(mode).save()
 
-    def _note(self, batch: ExportBatch, refused: list[Refused]) -> None:
-        if not refused:
-            return
-        rows = [(row.origin, row.topic, row.content, row.reason) for row in refused]
-        schema = "origin STRING, topic STRING, content STRING, reason STRING"
-        table = batch.messages.sparkSession.createDataFrame(rows, schema).coalesce(1)
-        table = table.select(sql.current_timestamp().alias("refused_at"), "*")
-        table.write.mode("overwrite").parquet(f"{self._exceptions}/{BATCH}={batch.name}")
+    def _note(self, batch: ExportBatch, refused: dict[int, Refusal]) -> None:
+        note_in_folder(batch, refused, self._exceptions)
+
+
+def refused_by_shape(batch: ExportBatch) -> dict[int, Refusal]:
+    """Run the transformation of a batch without writing. Return the messages that it refuses."""
+    attempt = _tried(batch)
+    numbers = batch.numbers()
+    if not numbers or attempt(numbers[0], numbers[-1]) is None:
+        return {}
+    return refused_among(numbers, attempt, batch.most_refused)
+
+
+def note_in_folder(batch: ExportBatch, refused: dict[int, Refusal], folder: str) -> None:
+    """Write refused messages into the exceptions folder. A replayed batch replaces its own."""
+    if not refused:
+        return
+    rows = [(row.origin, row.topic, row.content, row.reason) for row in batch.exceptions(refused)]
+    schema = "origin STRING, topic STRING, content STRING, reason STRING"
+    table = batch.messages.sparkSession.createDataFrame(rows, schema).coalesce(1)
+    table = table.select(sql.current_timestamp().alias("refused_at"), "*")
+    table.write.mode("overwrite").parquet(f"{folder}/{BATCH}={batch.name}")
 
 
 def _tried(batch: ExportBatch) -> Callable[[int, int], Refusal | None]:
