@@ -4,12 +4,13 @@ import argparse
 import os
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.jobs.connectors import DELTA, KAFKA
 from rmq_spark.jobs.databases.database import jdbc_options
 from rmq_spark.jobs.job_arguments import add_options
 
 # Formats whose path is a folder of files.
 FILES = ("parquet", "orc", "json", "csv", "text", "avro")
-DELTA, ICEBERG = "delta", "iceberg"
+ICEBERG = "iceberg"
 
 
 def add_place(parser: argparse.ArgumentParser, flag: str, option_flag: str, what: str) -> None:
@@ -65,3 +66,8 @@ def place_options(given: argparse.Namespace) -> dict[str, str]:
 def is_jdbc(given: argparse.Namespace) -> bool:
     """Check whether the chosen format is jdbc, a table of a database."""
     return bool(given.format == "jdbc")
+
+
+def has_headers(given: argparse.Namespace) -> bool:
+    """Check whether rows of the chosen format have headers, as messages do."""
+    return bool(given.format == KAFKA)

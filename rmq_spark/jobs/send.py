@@ -8,8 +8,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.delta_connector import check_delta
-from rmq_spark.jobs.formats import DELTA, ICEBERG, add_place, place_options
+from rmq_spark.jobs.connectors import DELTA, check_connector
+from rmq_spark.jobs.formats import ICEBERG, add_place, place_options
 from rmq_spark.jobs.iceberg_tables import read_table
 from rmq_spark.jobs.job_arguments import (
     add_options,
@@ -111,8 +111,7 @@ def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
     options = place_options(given)
     if given.format == ICEBERG:
         return shaped(read_table(spark, options), "rows", given.select, given.where)
-    if given.format == DELTA:
-        check_delta(spark)
+    check_connector(spark, given.format)
     reader = spark.readStream if given.stream else spark.read
     if given.schema is not None:
         reader = reader.schema(given.schema)

@@ -8,17 +8,11 @@ from pyspark.sql import functions as sql
 from rmq_spark.jobs.databases.database import Refusal, refusal
 from rmq_spark.jobs.targets.refusals import Attempt, refused_among
 from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
-from rmq_spark.outbox.exceptions import Refused
 
 # The partition of the table that holds a batch is a folder with this name.
 BATCH = "rmq_batch"
 
 Write = Callable[[DataFrame], None]
-
-
-def discard(rows: DataFrame) -> None:
-    """Run the transformation of rows, and write them nowhere."""
-    rows.write.format("noop").mode("overwrite").save()
 
 
 def write_accepted(
@@ -41,14 +35,39 @@ def write_accepted(
     else:
         return 0
     refused = refused_among(batch.numbers(), _attempt(batch, new_trial()), batch.most_refused)
-    _write_exceptions(batch, batch.exceptions(refused), exceptions)
+    note_in_folder(batch, refused, exceptions)
     accepted = batch.messages.where(~sql.col(NUMBER).isin(list(refused)))
     write(batch.shape(accepted).drop(NUMBER))
     return len(refused)
 
 
+def refused_by_shape(batch: ExportBatch) -> dict[int, Refusal]:
+    """Run the transformation of a batch without writing. Return the messages that it refuses."""
+    attempt = _attempt(batch, discard)
+    numbers = batch.numbers()
+    if not numbers or attempt(numbers[0], numbers[-1]) is None:
+        return {}
+    return refused_among(numbers, attempt, batch.most_refused)
+
+
+def note_in_folder(batch: ExportBatch, refused: dict[int, Refusal], folder: str) -> None:
+    """Write refused messages into the exceptions folder. A replayed batch replaces its own."""
+    if not refused:
+        return
+    rows = [(row.origin, row.topic, row.content, row.reason) for row in batch.exceptions(refused)]
+    schema = "origin STRING, topic STRING, content STRING, reason STRING"
+    table = batch.messages.sparkSession.createDataFrame(rows, schema).coalesce(1)
+    table = table.select(sql.current_timestamp().alias("refused_at"), "*")
+    table.write.mode("overwrite").parquet(f"{folder}/{BATCH}={batch.name}")
+
+
+def discard(rows: DataFrame) -> None:
+    """Run the transformation of rows, and write them nowhere."""
+    rows.write.format("noop").mode("overwrite").save()
+
+
 def _attempt(batch: ExportBatch, trial: Write) -> Attempt:
-    """Return an attempt that tries to write, and names the reason of a refusal."""
+    """Return an attempt that tries to write, and returns the reason of a refusal."""
 
     def attempt(first: int, last: int) -> Refusal | None:
         try:
@@ -61,14 +80,3 @@ def _attempt(batch: ExportBatch, trial: Write) -> Attempt:
         return None
 
     return attempt
-
-
-def _write_exceptions(batch: ExportBatch, refused: list[Refused], folder: str) -> None:
-    """Write the exceptions of a batch. Those of an earlier run are replaced."""
-    if not refused:
-        return
-    rows = [(row.origin, row.topic, row.content, row.reason) for row in refused]
-    schema = "origin STRING, topic STRING, content STRING, reason STRING"
-    table = batch.messages.sparkSession.createDataFrame(rows, schema).coalesce(1)
-    table = table.select(sql.current_timestamp().alias("refused_at"), "*")
-    table.write.mode("overwrite").parquet(f"{folder}/{BATCH}={batch.name}")

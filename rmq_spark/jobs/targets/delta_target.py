@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq_spark.jobs.delta_connector import REMEDY, check_delta
+from rmq_spark.jobs.connectors import DELTA, DELTA_SETTINGS, check_connector
 from rmq_spark.jobs.folders import Folder
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.targets.accepted_rows import Write, discard, write_accepted
@@ -38,7 +38,7 @@ class DeltaTarget:
         exceptions: str,
         checkpoint: str,
     ) -> None:
-        check_delta(spark)
+        check_connector(spark, DELTA)
         self._spark = spark
         self._table = table
         self._options = options
@@ -80,13 +80,15 @@ class DeltaTarget:
 
     def _append(self, rows: DataFrame, options: Mapping[str, str], table: str | None) -> None:
         """Append rows, and create the table if it does not exist."""
-        writer = rows.write.format("delta").options(**options).mode("append")
+        writer = rows.write.format(DELTA).options(**options).mode("append")
         try:
             writer.saveAsTable(table) if table else writer.save()
         except AnalysisException as error:
             # Its SQLSTATE may be one of a value that does not fit, but no row is at fault.
             if error.getCondition() == _NO_EXTENSION:
-                raise JobFailed(f"Spark lacks settings for Delta Lake. {REMEDY}") from error
+                raise JobFailed(
+                    f"Spark lacks settings for Delta Lake. Start the job with {DELTA_SETTINGS}"
+                ) from error
             if error.getCondition() not in _OTHER_SCHEMA:
                 raise
             raise JobFailed(
