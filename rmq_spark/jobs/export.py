@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.formats import add_place
+from rmq_spark.jobs.formats import add_place, has_headers
 from rmq_spark.jobs.header_column import headers_text
 from rmq_spark.jobs.job_arguments import (
     add_number,
@@ -39,7 +39,8 @@ DESCRIPTION = """\
 Export the messages of topics to files, tables of databases or another format of Spark.
 
 Files (--to parquet --path ...) and tables (--to jdbc --url ... --table ...) get each message
-exactly once, also when the job is killed and started again. Other formats get it at least once.
+exactly once, also when the job is killed and started again. So does Kafka with --exactly-once.
+Other formats get it at least once.
 A message that the target can never take (a constraint of the table refuses it, or --select fails
 for it) goes to the exceptions table, and the rest of its batch is written. Examples: docs/jobs.md.
 """
@@ -85,6 +86,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="rmq_outbox",
         metavar="NAME",
         help="the message table of the outbox (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--exactly-once",
+        action="store_true",
+        help="for kafka: write each batch in one transaction, through one producer on the driver",
     )
     add_number(parser, MAX_REFUSED)
     add_spark_settings(parser)
@@ -173,9 +179,9 @@ def _into(
             # Fails for what is not UTF-8, as --select may. The message is then refused.
             texts = {name: sql.validate_utf8(sql.col(name).cast("string")) for name in _TEXTS}
             messages = messages.withColumns(texts)
-        if given.headers:
+        if given.headers and not has_headers(given):
             messages = messages.withColumn("headers", headers_text(sql.col("headers")))
-        else:
+        if not given.headers:
             messages = messages.drop("headers", "expiresAt")  # read for the marks alone
         return shaped(messages, "messages", given.select, given.where, NUMBER)
 

@@ -1,0 +1,81 @@
+"""Kafka for the kill rounds: as a target, at least once and exactly once, and as a source."""
+
+from confluent_kafka import Producer
+
+from ..kafka_broker import QUIET, KafkaBroker, connector
+
+TOPIC = "delivered"
+# What names a message for ever.
+ID = ("rmq-topic", "rmq-slot", "rmq-claim", "rmq-position", "rmq-row")
+
+
+class KafkaPort:
+    """A broker, and what is the same in both directions."""
+
+    def __enter__(self):
+        self.jars = connector()
+        self.broker = KafkaBroker().__enter__()
+        self.broker.create(TOPIC)
+        return self
+
+    def __exit__(self, *raised):
+        self.broker.__exit__(*raised)
+
+    def figures(self):
+        return {}
+
+
+class KafkaTarget(KafkaPort):
+    """The target of an export, at least once."""
+
+    job, is_once = "export", False
+    ways = ()
+
+    @property
+    def arguments(self):
+        return [
+            *("--conf", f"spark.jars={self.jars}", "--to", "kafka"),
+            *("--target-option", f"kafka.bootstrap.servers={self.broker.address}"),
+            *("--target-option", f"topic={TOPIC}", *self.ways),
+        ]
+
+    def delivered(self):
+        for record in self.broker.records(TOPIC):
+            headers = dict(record.headers())
+            yield int(record.value()), tuple(headers[name] for name in ID)
+
+
+class KafkaTargetOnce(KafkaTarget):
+    """The target of an export, exactly once."""
+
+    is_once = True
+    ways = ("--exactly-once",)
+
+    def figures(self):
+        """Count the records of transactions that kills have cut off."""
+        every = self.broker.records(TOPIC, isolation="read_uncommitted")
+        return {"aborted records": len(every) - len(self.broker.records(TOPIC))}
+
+
+class KafkaSource(KafkaPort):
+    """The source of a stream."""
+
+    job, is_once = "send", True
+
+    @property
+    def arguments(self):
+        return [
+            *("--conf", f"spark.jars={self.jars}", "--stream", "--from", "kafka"),
+            *("--source-option", f"kafka.bootstrap.servers={self.broker.address}"),
+            *("--source-option", f"subscribe={TOPIC}"),
+            *("--source-option", "startingOffsets=earliest"),
+            *("--source-option", "maxOffsetsPerTrigger=400"),
+            *("--select", "CAST(value AS STRING) AS content, 0 AS fixedTime"),
+        ]
+
+    def feed(self, numbers):
+        producer = Producer({"bootstrap.servers": self.broker.address, **QUIET})
+        for number in numbers:
+            producer.produce(TOPIC, str(number), key=str(number % 50))
+            producer.poll(0)
+        assert producer.flush(60) == 0
