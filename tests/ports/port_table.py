@@ -1,9 +1,13 @@
 """The table of ports for the kill rounds, by the name that ``make ports`` knows."""
 
 from .kafka_ports import KafkaSource, KafkaTarget, KafkaTargetOnce
+from .lake_ports import DeltaSource, DeltaTarget, IcebergTarget
 
 PORTS = {
     "kafka": KafkaTarget,
     "kafka-once": KafkaTargetOnce,
     "kafka-source": KafkaSource,
+    "delta": DeltaTarget,
+    "delta-source": DeltaSource,
+    "iceberg": IcebergTarget,
 }
