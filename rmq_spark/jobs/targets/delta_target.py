@@ -7,6 +7,7 @@ before it reads a row. If two exports write the same batch at once, the log acce
 
 import uuid
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -66,12 +67,18 @@ class DeltaTarget:
         # A new name each time, because Delta remembers the table that was in a folder.
         trial = Folder(self._spark, self._folder.path(f"{_TRIALS}/{uuid.uuid4().hex}")).uri()
         self._spark.sql(f"CREATE TABLE {_in_sql(trial)} LIKE {self._name}")
+        # By name or by path, as the target: by name alone, Spark casts to the types of the table.
+        if self._table:
+            return lambda rows: self._append(rows, self._options, _in_sql(trial))
         return lambda rows: self._append(rows, {**self._options, "path": trial}, None)
 
     def _exists(self) -> bool:
         if self._table:
             return self._spark.catalog.tableExists(self._table)
-        return Folder(self._spark, self._options["path"]).has("_delta_log")
+        # A write that fails leaves the folder of the log, so a look at the folder does not suffice.
+        jvm: Any = self._spark._jvm
+        tables = jvm.io.delta.tables.DeltaTable
+        return bool(tables.isDeltaTable(self._spark._jsparkSession, self._options["path"]))
 
     @property
     def _name(self) -> str:
@@ -93,8 +100,9 @@ class DeltaTarget:
                 raise
             raise JobFailed(
                 f"The rows do not fit the columns of {self._name}. Nothing of the batch was "
-                "written. Choose and name the columns with --select, or let Delta add those that "
-                f"the table lacks with --target-option mergeSchema=true. The rows have "
+                "written. Choose the columns with --select, with casts to the types of the table, "
+                "or let Delta add those that the table lacks with --target-option "
+                "mergeSchema=true. The rows have "
                 f"{', '.join(f'{name} {kind}' for name, kind in rows.dtypes)}."
             ) from error
 
