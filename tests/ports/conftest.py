@@ -13,3 +13,16 @@ def kafka():
     kafka_broker.connector()
     with kafka_broker.KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def redis_of_ports():
+    with LocalRedis(settings={"appendonly": "no"}) as server:
+        yield server
+
+
+@pytest.fixture
+def trade(spark, redis_of_ports, request, tmp_path):
+    trade = Trade(spark, None, redis_of_ports.url, request.node.originalname, tmp_path)
+    yield trade
+    trade.close()

@@ -1,5 +1,7 @@
 """Kafka for the kill rounds: as a target, at least once and exactly once, and as a source."""
 
+from contextlib import ExitStack
+
 from confluent_kafka import Producer
 
 from ..kafka_broker import QUIET, KafkaBroker, connector
@@ -14,12 +16,14 @@ class KafkaPort:
 
     def __enter__(self):
         self.jars = connector()
-        self.broker = KafkaBroker().__enter__()
-        self.broker.create(TOPIC)
+        with ExitStack() as stack:
+            self.broker = stack.enter_context(KafkaBroker())
+            self.broker.create(TOPIC)
+            self._servers = stack.pop_all()
         return self
 
-    def __exit__(self, *raised):
-        self.broker.__exit__(*raised)
+    def __exit__(self, *_):
+        self._servers.close()
 
     def figures(self):
         return {}
@@ -49,7 +53,12 @@ class KafkaTargetOnce(KafkaTarget):
     """The target of an export, exactly once."""
 
     is_once = True
-    ways = ("--exactly-once",)
+    # Several tasks: the records of the first are in Kafka while the next one is computed.
+    ways = ("--exactly-once", "-o", "numPartitions=4")
+
+    def is_within(self):
+        """Whether a transaction with records is open."""
+        return self.broker.has_open_transaction(TOPIC)
 
     def figures(self):
         """Count the records of transactions that kills have cut off."""

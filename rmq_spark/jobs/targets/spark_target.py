@@ -8,7 +8,7 @@ from pyspark.sql import functions as sql
 from rmq_spark.jobs.databases.database import Refusal, refusal
 from rmq_spark.jobs.formats import FILES
 from rmq_spark.jobs.targets.refusals import refused_among
-from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
+from rmq_spark.jobs.targets.target import LAST, NUMBER, ExportBatch
 
 # The partition of the table that holds a batch is a folder with this name.
 BATCH = "rmq_batch"
@@ -58,10 +58,9 @@ class SparkTarget:
 def refused_by_shape(batch: ExportBatch) -> dict[int, Refusal]:
     """Run the transformation of a batch without writing. Return the messages that it refuses."""
     attempt = _tried(batch)
-    numbers = batch.numbers()
-    if not numbers or attempt(numbers[0], numbers[-1]) is None:
+    if attempt(0, LAST) is None:
         return {}
-    return refused_among(numbers, attempt, batch.most_refused)
+    return refused_among(batch.numbers(), attempt, batch.most_refused)
 
 
 def note_in_folder(batch: ExportBatch, refused: dict[int, Refusal], folder: str) -> None:
