@@ -41,6 +41,7 @@ SETTINGS = {
     "num.partitions": 3,
 }
 QUIET = {"log_level": 2}  # of the client; it logs each attempt to connect
+ISOLATIONS = ("read_committed", "read_uncommitted")
 BEGIN_S = 120
 READ_S = 60
 
@@ -163,15 +164,13 @@ class KafkaBroker:
             consumer.close()
         return sorted(found, key=lambda record: (record.partition(), record.offset()))
 
-    def has_open_transaction(self, topic: str) -> bool:
-        """Check whether a topic holds records of a transaction that is not ended."""
-        ends = []
-        for isolation in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-            partitions = self._watcher.list_topics(topic, timeout=READ_S).topics[topic].partitions
-            asked = {TopicPartition(topic, at): OffsetSpec.latest() for at in partitions}
-            found = self._watcher.list_offsets(asked, isolation_level=isolation)
-            ends.append([one.result(READ_S).offset for one in found.values()])
-        return ends[0] < ends[1]
+    def ends(self, topic: str, isolation: str = "read_uncommitted") -> list[int]:
+        """Return the offsets behind the last records of the partitions of a topic."""
+        partitions = self._watcher.list_topics(topic, timeout=READ_S).topics[topic].partitions
+        asked = {TopicPartition(topic, at): OffsetSpec.latest() for at in partitions}
+        level = IsolationLevel[isolation.upper()]
+        found = self._watcher.list_offsets(asked, isolation_level=level)
+        return [one.result(READ_S).offset for one in found.values()]
 
     @functools.cached_property
     def _watcher(self) -> AdminClient:

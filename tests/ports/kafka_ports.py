@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from confluent_kafka import Producer
 
-from ..kafka_broker import QUIET, KafkaBroker, connector
+from ..kafka_broker import ISOLATIONS, QUIET, KafkaBroker, connector
 
 TOPIC = "delivered"
 # What names a message for ever.
@@ -34,6 +34,12 @@ class KafkaTarget(KafkaPort):
 
     job, is_once = "export", False
     ways = ()
+    _records = 0
+
+    def is_within(self):
+        """Whether records have come since it was last asked."""
+        before, self._records = self._records, sum(self.broker.ends(TOPIC))
+        return before < self._records
 
     @property
     def arguments(self):
@@ -58,7 +64,8 @@ class KafkaTargetOnce(KafkaTarget):
 
     def is_within(self):
         """Whether a transaction with records is open."""
-        return self.broker.has_open_transaction(TOPIC)
+        committed, every = (self.broker.ends(TOPIC, wanted) for wanted in ISOLATIONS)
+        return committed < every
 
     def figures(self):
         """Count the records of transactions that kills have cut off."""

@@ -173,6 +173,7 @@ class _Round:
         if not (amid_a_write and is_within):
             time.sleep(self.chance.uniform(0, WITHIN_S))
             return
+        is_within()
         with suppress(AssertionError):  # it may have done all before
             wait_until(is_within, "a write", 5)
 
