@@ -12,6 +12,7 @@ from rmq_spark.jobs.targets.outbox_marks import OutboxMarks
 from rmq_spark.outbox.exceptions import Refused
 
 NUMBER = "rmq_number"
+LAST = 2**63 - 1  # no message has a higher number
 
 
 @dataclass(frozen=True)
