@@ -23,7 +23,7 @@ from rmq_spark.views.server_checks import Finding, check_server
 
 # Pages that ask within this time share one look at all topics.
 LOOK_S = 3.0
-# The checks of the server look through the names of all keys.
+# What the checks look at changes seldom.
 CHECK_S = 60.0
 RATES_KEPT = 300
 

@@ -276,6 +276,19 @@ def test_while_no_page_is_open_redis_is_asked_nothing(new_site, own_redis):
     assert client.info("stats")["total_commands_processed"] == before + 1  # the question itself
 
 
+def test_no_page_looks_through_all_keys(new_site, own_redis):
+    """Others may have very many keys in the same database."""
+    site = new_site(url=own_redis.url)
+    _one_message(site, "x")
+    for path in READABLE:
+        site.page(path)
+    for path in OF_A_TOPIC:
+        site.page(f"/topics/Orders{path}")
+    used = site.broker.server.client.info("commandstats")
+    assert "cmdstat_evalsha" in used
+    assert {"cmdstat_scan", "cmdstat_keys", "cmdstat_hscan", "cmdstat_zscan"} & set(used) == set()
+
+
 def test_a_group_that_cannot_be_read_is_named_and_the_others_are_shown(site):
     site.broker.create("Broken", "FixedTime", 1)
     _one_message(site, "x")

@@ -26,6 +26,7 @@ from rmq_spark.views.server_checks import (
     OK,
     SKIP,
     Finding,
+    check_claims,
     check_server,
     redis_cli,
     remedy_of,
@@ -85,6 +86,7 @@ def check_redis(session: Session) -> Iterator[Finding]:
         return
     with broker:
         yield from check_server(broker)
+        yield check_claims(broker)
 
 
 def _unreached_remedy(error: RmqError, session: Session) -> str:
