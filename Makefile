@@ -7,7 +7,7 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test test-all mutants explore faults debounce outbox
+.PHONY: help demo cluster-demo bench test test-all mutants explore faults debounce outbox ports
 .PHONY: ownership-demo notebooks docs lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
@@ -59,6 +59,10 @@ debounce: ## kill a query while the keys that it consumes change, and count; ARG
 outbox: ## kill the outbox job while orders come into PostgreSQL and MariaDB, and count; ARGS="--help" lists options
 	@.ci/environment java
 	@.venv/bin/python -m tests.jobs.outbox_round $(ARGS)
+
+ports: ## kill exports and streams between topics and other systems, and count; ARGS="--help" lists options
+	@.ci/environment java
+	@.venv/bin/python -m tests.ports.port_round $(ARGS)
 
 ownership-demo: ## queries and services share a topic through ZooKeeper, come, go and die; ARGS="--help" lists options
 	@.ci/environment java

@@ -1,0 +1,58 @@
+"""Jars that tests need, copied by Maven into a folder that is kept."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from . import ROOT
+
+KEPT = ROOT / ".jars"
+COPIED_S = 600
+
+
+def do_without(what: str) -> NoReturn:
+    """Skips the test on a laptop, fails it in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+def jars(pom: Path, profile: str) -> list[str]:
+    """Return the paths of the runtime jars that a profile of a pom names; the first call copies.
+
+    The folder is named after the pom's text: another version gets another folder.
+    """
+    text = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    folder = KEPT / f"{pom.stem}-{profile}-{text}"
+    KEPT.mkdir(exist_ok=True)
+    with (KEPT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of pytest may want them
+        if not folder.exists():
+            _copy(pom, profile, folder)
+    return sorted(map(str, folder.glob("*.jar")))
+
+
+def _copy(pom: Path, profile: str, folder: Path) -> None:
+    """Copy all jars, or none."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        do_without(f"Maven, which gets the jars of {pom.name}, was not found: 'apt install maven'.")
+    with tempfile.TemporaryDirectory(dir=KEPT) as unfinished:
+        into = f"-DoutputDirectory={unfinished}/jars"
+        copy = ("dependency:copy-dependencies", "-DincludeScope=runtime", into)
+        done = subprocess.run(
+            [maven, "-q", "-B", "-f", pom, "-P", profile, *copy],
+            capture_output=True,
+            text=True,
+            timeout=COPIED_S,
+        )
+        if done.returncode:
+            do_without(f"Maven did not get the jars of {pom.name}: {done.stdout[-500:]}")
+        Path(unfinished, "jars").rename(folder)
