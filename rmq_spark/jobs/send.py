@@ -8,7 +8,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.connectors import check_connector
+from rmq_spark.jobs.connectors import KAFKA
 from rmq_spark.jobs.formats import add_place, place_options
 from rmq_spark.jobs.job_arguments import (
     add_options,
@@ -18,6 +18,7 @@ from rmq_spark.jobs.job_arguments import (
     shaped,
     trigger,
 )
+from rmq_spark.jobs.kafka.kafka_cluster import KafkaCluster
 from rmq_spark.jobs.program import Job, in_session, run_query
 from rmq_spark.jobs.spool import check_run, spooled
 from rmq_spark.spark.options import parse_sink_options
@@ -103,11 +104,12 @@ def _check_way(given: argparse.Namespace) -> None:
 
 
 def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
-    check_connector(spark, given.format)
     reader = spark.readStream if given.stream else spark.read
     if given.schema is not None:
         reader = reader.schema(given.schema)
     options = place_options(given)
+    if given.format == KAFKA:
+        KafkaCluster(spark, options).check_source()
     if given.format == "table":
         rows = reader.options(**options).table(given.path or "")
     else:

@@ -5,6 +5,10 @@ import uuid
 import pytest
 from confluent_kafka import Producer
 
+from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.jobs import connectors
+from rmq_spark.jobs.program import JobFailed
+
 from ..kafka_broker import QUIET
 
 SELECT = "CAST(value AS STRING) AS content, headers, CAST(key AS STRING) AS slotBasis"
@@ -40,12 +44,12 @@ def produce(kafka, topic, values):
 
 def taken(trade):
     """Take all messages that are due, as contents with headers."""
+    found = []
     with trade.broker.consumer("Orders", "clerk") as clerk:
-        return [
-            (message.content, message.headers)
-            for batch in clerk.batches(wait=False)
-            for message in [*batch, *([] if batch.commit() else [])]
-        ]
+        for batch in clerk.batches(wait=False):
+            found += [(message.content, message.headers) for message in batch]
+            batch.commit()
+    return found
 
 
 def test_a_replayed_batch_adds_nothing_even_if_its_messages_are_gone(
@@ -62,3 +66,24 @@ def test_a_replayed_batch_adds_nothing_even_if_its_messages_are_gone(
     produce(kafka, topic, ["the next"])
     from_kafka()
     assert [content for content, _ in taken(trade)] == [b"the next"]
+
+
+def test_a_topic_that_is_not_there_is_told(from_kafka):
+    with pytest.raises(JobFailed, match="has no topic Nowhere, and does not create it"):
+        from_kafka("--source-option", "subscribe=Nowhere")
+
+
+def test_brokers_that_are_down_are_told(from_kafka):
+    down = f"127.0.0.1:{free_port()}"
+    soon = ("default.api.timeout.ms=2000", "request.timeout.ms=2000", f"bootstrap.servers={down}")
+    given = [word for one in soon for word in ("--source-option", f"kafka.{one}")]
+    with pytest.raises(JobFailed, match=f"Kafka at {down} failed: .* Check that the brokers run"):
+        from_kafka(*given)
+
+
+def test_without_the_connector_its_coordinates_are_named(trade, from_kafka, monkeypatch):
+    _, package = connectors._CONNECTORS["kafka"]
+    monkeypatch.setitem(connectors._CONNECTORS, "kafka", ("no.such.Class", package))
+    named = r"--conf spark\.jars\.packages=org\.apache\.spark:spark-sql-kafka-0-10_2\.13:4\.2\.0"
+    with pytest.raises(JobFailed, match=named):
+        from_kafka()

@@ -24,8 +24,15 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.jobs.kafka.kafka_errors import (
+    PREFIX,
+    address_of,
+    failure,
+    hidden,
+    no_such_topic,
+    settings_of,
+)
 from rmq_spark.jobs.program import JobFailed
-from rmq_spark.jobs.targets.kafka_errors import PREFIX, failure, hidden, no_such_topic, settings_of
 from rmq_spark.jobs.targets.target import ExportBatch
 
 GROUP = "rmq-export-"
@@ -66,8 +73,11 @@ class KafkaTransactions:
             ) from error
         self._kafka: Any = confluent_kafka
         self._options = dict(options)
-        if "topic" not in options:
-            raise InvalidOption("--exactly-once needs --target-option topic=NAME.")
+        if not address_of(options) or "topic" not in options:
+            raise InvalidOption(
+                "--exactly-once needs --target-option kafka.bootstrap.servers=HOST:PORT and "
+                "--target-option topic=NAME."
+            )
         for name in ("transactional.id", "enable.idempotence"):
             if name in settings_of(options):
                 raise InvalidOption(f"{PREFIX}{name} is not accepted: --exactly-once sets it.")
@@ -109,9 +119,6 @@ class KafkaTransactions:
                 self._abort()
                 raise
         self._last = batch.batch
-
-    def close(self) -> None:
-        """Do nothing: a transaction that is open was aborted, and the broker forgets the rest."""
 
     def _check(self) -> None:
         """Check that the cluster answers, and has the topic or creates it. Raises JobFailed."""

@@ -41,7 +41,7 @@ def failure(name: str, text: str, options: Mapping[str, str]) -> JobFailed:
     told = (
         f"Kafka at {address_of(options)} failed: {hidden(said, options)} ({name}).",
         remedy,
-        "No message is lost: start the export again with its checkpoint.",
+        "No message is lost: start the job again.",
     )
     return JobFailed(" ".join(filter(None, told)))
 
@@ -50,8 +50,8 @@ def no_such_topic(topic: str, options: Mapping[str, str]) -> JobFailed:
     """Return the error for a topic that neither exists nor is created by the brokers."""
     return JobFailed(
         f"Kafka at {address_of(options)} has no topic {topic}, and does not create it. Create it, "
-        f"such as with kafka-topics.sh --create --topic {topic}, or correct the option topic. No "
-        "message is lost: start the export again with its checkpoint."
+        f"such as with kafka-topics.sh --create --topic {topic}, or correct its name. No message "
+        "is lost: start the job again."
     )
 
 
