@@ -88,6 +88,7 @@ def outgoing(
     refuse_before_ms = now_ms() if refuse_past else None
     by_slot: dict[int, list[Any]] = {}
     bodies: dict[int, list[bytes]] = {}
+    all_have_bodies = topic.keyed or span is not None or _has_body(defaults)
     has_bodies = topic.keyed
     for index, given in enumerate(messages):
         message = given if isinstance(given, Message) else Message(given)
@@ -103,12 +104,13 @@ def outgoing(
                 f"Message {index} of topic {topic.name}: fixed_time {number} is not after now "
                 f"({refuse_before_ms}), and past_fixed_time is fail. Nothing was sent."
             )
-        due_ms = partial(_due_ms, of, number, now_ms)
-        body = _body_of(message, defaults, topic, due_ms, index, span)
-        has_body = topic.keyed or bool(body)
-        has_bodies = has_bodies or has_body
+        packed = b""
+        if all_have_bodies or _has_body(message):
+            due_ms = partial(_due_ms, of, number, now_ms)
+            body = _body_of(message, defaults, topic, due_ms, index, span)
+            if topic.keyed or body:
+                packed, has_bodies = packed_body(body, index), True
         by_slot.setdefault(slot, []).extend((of.score_of(number), name))
-        packed = packed_body(body, index) if has_body else b""
         bodies.setdefault(slot, []).extend((name, packed))
     return Outgoing(by_slot, bodies if has_bodies else {})
 
@@ -139,6 +141,15 @@ def _name_of(message: Message, topic: TopicDefinition, index: int) -> bytes:
         return key_of(topic, message.key, index)
     refuse_key(topic, message.key, index)
     return _bytes_of("content", message.content, index)
+
+
+def _has_body(message: Message) -> bool:
+    """Check whether a message carries anything beside its content; a keyed one always does."""
+    return (
+        message.headers is not None
+        or message.time_to_live is not None
+        or message.expires_at is not None
+    )
 
 
 def _body_of(

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -26,8 +27,10 @@ from rmq_spark.jobs.job_arguments import (
 )
 from rmq_spark.jobs.program import Ending, Job, JobFailed, has_ended, in_session
 from rmq_spark.jobs.targets.known_targets import chosen_target
+from rmq_spark.jobs.targets.outbox_marks import OutboxMarks
 from rmq_spark.jobs.targets.target import NUMBER, ExportBatch, Target
 from rmq_spark.options.job_options import MAX_REFUSED
+from rmq_spark.outbox.outbox import Outbox
 from rmq_spark.outbox.tables import SUFFIX
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, WHOLE_SOURCE_SCHEMA
 from rmq_spark.spark.sink.exactly_once_writer import QUERY_ID
@@ -71,6 +74,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also read the columns headers (JSON text) and expiresAt (TIMESTAMP)",
     )
     parser.add_argument(
+        "--outbox",
+        metavar="URL",
+        help="the database of the outbox from which the messages come, such as "
+        "postgresql://host/shop: mark them there as delivered or refused. Their relay must be "
+        "tracked. The user and the password are RMQ_JDBC_USER and RMQ_JDBC_PASSWORD, unless the "
+        "URL has them",
+    )
+    parser.add_argument(
+        "--outbox-table",
+        default="rmq_outbox",
+        metavar="NAME",
+        help="the message table of the outbox (default: %(default)s)",
+    )
+    parser.add_argument(
         "--exactly-once",
         action="store_true",
         help="for kafka: write each batch in one transaction, through one producer on the driver",
@@ -81,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def export(spark: SparkSession, given: argparse.Namespace) -> str:
     """Run the query until nothing is due (--once) or a signal ends it. Return its totals."""
+    marks = _marks(given)
     target = chosen_target(spark, given)
     topics = "topics" if "," in given.topic else "topic"
     messages = (
@@ -92,7 +110,7 @@ def export(spark: SparkSession, given: argparse.Namespace) -> str:
     totals = {"done": 0, "refused": 0}
     with Ending() as ending:
         query = (
-            messages.writeStream.foreachBatch(_into(target, given, totals, ending))
+            messages.writeStream.foreachBatch(_into(target, marks, given, totals, ending))
             .option("checkpointLocation", given.checkpoint)
             .trigger(**trigger(given))
             .start()
@@ -106,9 +124,18 @@ def export(spark: SparkSession, given: argparse.Namespace) -> str:
     return f"{totals['done']:,} messages done, {totals['refused']:,} of them refused"
 
 
+def _marks(given: argparse.Namespace) -> OutboxMarks | None:
+    if given.outbox is None:
+        return None
+    login = {name: os.environ.get(f"RMQ_JDBC_{name.upper()}") for name in ("user", "password")}
+    outbox = Outbox(given.outbox, table=given.outbox_table, **login)
+    outbox.mark("delivered", [])  # an outbox that does not answer is reported before any batch
+    return OutboxMarks(outbox)
+
+
 def _read_schema(given: argparse.Namespace) -> StructType:
     """Return the columns to read, with keys and contents as bytes."""
-    whole = WHOLE_SOURCE_SCHEMA if given.headers else SOURCE_SCHEMA
+    whole = WHOLE_SOURCE_SCHEMA if given.headers or given.outbox else SOURCE_SCHEMA
     return StructType(
         [
             StructField(field.name, BinaryType()) if field.name in _TEXTS else field
@@ -139,7 +166,11 @@ def _run_to_the_end_of_a_batch(query: StreamingQuery, ending: Ending) -> None:
 
 
 def _into(
-    target: Target, given: argparse.Namespace, totals: dict[str, int], ending: Ending
+    target: Target,
+    marks: OutboxMarks | None,
+    given: argparse.Namespace,
+    totals: dict[str, int],
+    ending: Ending,
 ) -> Callable[[DataFrame, int], None]:
     """Return the function that writes a batch and adds to the totals."""
 
@@ -150,6 +181,8 @@ def _into(
             messages = messages.withColumns(texts)
         if given.headers and not has_headers(given):
             messages = messages.withColumn("headers", headers_text(sql.col("headers")))
+        if not given.headers:
+            messages = messages.drop("headers", "expiresAt")  # read for the marks alone
         return shaped(messages, "messages", given.select, given.where, NUMBER)
 
     begun = False
@@ -169,7 +202,11 @@ def _into(
             )
         numbered = messages.select(sql.monotonically_increasing_id().alias(NUMBER), "*").persist()
         try:
-            refused = target.write(ExportBatch(numbered, shape, query, number, given.max_refused))
+            refused = target.write(
+                ExportBatch(numbered, shape, query, number, given.max_refused, marks)
+            )
+            if marks is not None:
+                marks.delivered(numbered)
             amount = numbered.count()
         finally:
             numbered.unpersist()

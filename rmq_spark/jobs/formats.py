@@ -4,12 +4,13 @@ import argparse
 import os
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.jobs.connectors import KAFKA
+from rmq_spark.jobs.connectors import DELTA, KAFKA
 from rmq_spark.jobs.databases.database import jdbc_options
 from rmq_spark.jobs.job_arguments import add_options
 
 # Formats whose path is a folder of files.
 FILES = ("parquet", "orc", "json", "csv", "text", "avro")
+ICEBERG = "iceberg"
 
 
 def add_place(parser: argparse.ArgumentParser, flag: str, option_flag: str, what: str) -> None:
@@ -20,13 +21,13 @@ def add_place(parser: argparse.ArgumentParser, flag: str, option_flag: str, what
     parser.add_argument(
         flag, dest="format", required=True, metavar="FORMAT", help=f"{what} (required)"
     )
-    parser.add_argument("--path", help="the folder, for formats of files")
+    parser.add_argument("--path", help="the folder, for formats of files and delta")
     parser.add_argument(
         "--url",
         default=os.environ.get("RMQ_JDBC_URL"),
         help="the database, for jdbc (default: RMQ_JDBC_URL)",
     )
-    parser.add_argument("--table", help="the table, for jdbc")
+    parser.add_argument("--table", help="the table, for jdbc, delta and iceberg")
     add_options(
         parser,
         option_flag,
@@ -43,10 +44,19 @@ def place_options(given: argparse.Namespace) -> dict[str, str]:
     """
     options = dict(getattr(given, given.option_dest))
     names = {"url": given.url, "dbtable": given.table} if is_jdbc(given) else {"path": given.path}
+    if given.format == ICEBERG:
+        names = {"table": given.table}
     options |= {name: value for name, value in names.items() if value is not None}
     needed = {"url": "--url", "dbtable": "--table"} if is_jdbc(given) else {}
     if given.format in FILES:
         needed = {"path": "--path"}
+    if given.format == ICEBERG:
+        needed = {"table": "--table"}
+    if given.format == DELTA and ("path" in options) == bool(given.table):
+        raise InvalidOption(
+            "The format delta needs either --path, the folder of a table, or --table, the name of "
+            "a table in Spark's catalog."
+        )
     for name, argument in needed.items():
         if name not in options:
             raise InvalidOption(f"The format {given.format} needs {argument}.")

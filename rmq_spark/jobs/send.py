@@ -8,8 +8,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.connectors import KAFKA
-from rmq_spark.jobs.formats import add_place, place_options
+from rmq_spark.jobs.connectors import DELTA, KAFKA, check_connector
+from rmq_spark.jobs.formats import ICEBERG, add_place, place_options
+from rmq_spark.jobs.iceberg_tables import read_table
 from rmq_spark.jobs.job_arguments import (
     add_options,
     add_shape,
@@ -101,19 +102,25 @@ def _check_way(given: argparse.Namespace) -> None:
         raise InvalidOption("--checkpoint, --once and --trigger need --stream or --run.")
     if given.run:
         check_run(given.run)
+    if given.stream and given.format == ICEBERG:
+        raise InvalidOption(
+            "The format iceberg cannot be read with --stream. Read the table as it is, with --run."
+        )
 
 
 def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
+    options = place_options(given)
+    if given.format == ICEBERG:
+        return shaped(read_table(spark, options), "rows", given.select, given.where)
+    check_connector(spark, given.format)
+    if given.format == KAFKA:
+        KafkaCluster(spark, options).check_source()
     reader = spark.readStream if given.stream else spark.read
     if given.schema is not None:
         reader = reader.schema(given.schema)
-    options = place_options(given)
-    if given.format == KAFKA:
-        KafkaCluster(spark, options).check_source()
-    if given.format == "table":
-        rows = reader.options(**options).table(given.path or "")
-    else:
-        rows = reader.format(given.format).options(**options).load()
+    reader = reader.options(**options)
+    table = {"table": given.path or "", DELTA: given.table}.get(given.format)
+    rows = reader.format(given.format).load() if table is None else reader.table(table)
     return shaped(rows, "rows", given.select, given.where)
 
 

@@ -42,12 +42,19 @@ def ids_of(messages: Iterable[Delivered | int]) -> list[int]:
     return ids
 
 
-def mark(connection: Connection, tables: Tables, state: str, ids: Sequence[int]) -> int:
+def mark(
+    connection: Connection,
+    tables: Tables,
+    state: str,
+    ids: Sequence[int],
+    unless: str | None = None,
+) -> int:
     """Set the state of messages, within the open transaction. Return how many it was set for.
 
     Compares and sets: a message in another state than those that are expected stays as it is, and
     gets a row in the exceptions table with both states. One that has the state already counts as
-    set. Raises InvalidOption for a state that is none.
+    set. unless: a state of messages to leave as they are, without a row in the exceptions table.
+    Raises InvalidOption for a state that is none.
     """
     if state not in EXPECTED:
         raise InvalidOption(
@@ -69,8 +76,9 @@ def mark(connection: Connection, tables: Tables, state: str, ids: Sequence[int])
         )
         accepted = {*EXPECTED[state], state}
         marked += sum(each in accepted for each in found.values())
+        left = [number for number in some if unless is None or found.get(number) != unless]
         insert_exceptions(
-            connection, tables.exceptions, _unexpected(tables, state, some, found, accepted)
+            connection, tables.exceptions, _unexpected(tables, state, left, found, accepted)
         )
     return marked
 

@@ -150,19 +150,22 @@ class Outbox:
 
     # -- consumers
 
-    def mark(self, state: str, messages: Iterable[Delivered | int]) -> int:
+    def mark(
+        self, state: str, messages: Iterable[Delivered | int], *, unless: str | None = None
+    ) -> int:
         """Note that messages are ``delivered``, ``dead`` or ``refused``. Return for how many.
 
         messages: as they were consumed, with the header of a tracked relay; or ids of rows. A
         message that is not in a state that is expected gets a row in the exceptions table, with
-        both states. You can repeat the call. Raises InvalidOption, OutboxUnavailable.
+        both states. unless: leave messages in this state as they are, without such a row. You can
+        repeat the call. Raises InvalidOption, OutboxUnavailable.
         """
         ids = ids_of(messages)
         connection = self._database.connect()
         try:
             with self._database.errors(), connection.transaction():
                 check_table(self._database, connection, self._tables)
-                return mark(connection, self._tables, state, ids)
+                return mark(connection, self._tables, state, ids, unless)
         finally:
             connection.close()
 

@@ -66,11 +66,7 @@ class Rows:
     def of(self, found: Sequence[Any]) -> Row:
         """Return the message of a row of ``columns``."""
         number, topic, headers, *values = found
-        given = {
-            name: value
-            for name, value in zip(self._values, values, strict=True)
-            if value is not None
-        }
+        given: dict[str, Any] = dict(zip(self._values, values, strict=True))
         reason = None
         if headers is not None:
             try:

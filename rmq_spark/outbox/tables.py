@@ -88,9 +88,12 @@ class Layout:
 
 
 def create_messages(database: Database, connection: Connection, tables: Tables) -> None:
-    """Create the message table with an index for the relay, if it does not exist."""
+    """Create the message table with the indexes for the relay, if it does not exist."""
     text, time = database.text_type, database.time_type
-    index = f"{tables.messages.rpartition('.')[2]}_due"
+    prefix = f"CREATE INDEX {tables.messages.rpartition('.')[2]}"
+    indexes = [
+        f"{prefix}_{name} ON {tables.messages} {rows}" for name, rows in database.indexes.items()
+    ]
     _create(
         *(database, connection, tables.messages),
         f"CREATE TABLE {tables.messages} (id {database.id_type}, topic VARCHAR(200), message_key "
@@ -98,7 +101,7 @@ def create_messages(database: Database, connection: Connection, tables: Tables) 
         f"BIGINT, fixed_time {time}, delay BIGINT, headers {text}, time_to_live BIGINT, "
         f"expires_at {time}, state VARCHAR(10) DEFAULT 'new' NOT NULL, sent_at {time})"
         f"{database.table_options}",
-        f"CREATE INDEX {index} ON {tables.messages} (state, fixed_time, id)",
+        *indexes,
     )
 
 

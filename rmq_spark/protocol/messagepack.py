@@ -15,6 +15,7 @@ BYTES_A_CALL = 32 * 1024 * 1024
 # Headers of MessagePack strings. Up to _FIXED bytes, the first byte contains the length. For longer
 # strings: the most bytes, the first byte, and the number of bytes of the length that follows it.
 _FIXED, _FIXED_MARK = 31, 0xA0
+_FIXED_HEADS = [bytes([_FIXED_MARK | length]) for length in range(_FIXED + 1)]
 _SIZED = ((0xFF, b"\xd9", 1), (0xFFFF, b"\xda", 2), (0xFFFFFFFF, b"\xdb", 4))
 
 
@@ -89,13 +90,16 @@ def packed(pairs: Pairs) -> bytes:
     """Pack pairs into the bytes that a script unpacks."""
     if isinstance(pairs, PackedPairs):
         return bytes(pairs)
-    values = [value if isinstance(value, bytes) else str(value).encode() for value in pairs]
-    return b"".join(part for value in values for part in (head_of(len(value)), value))
+    parts: list[bytes] = []
+    for value in pairs:
+        text = value if isinstance(value, bytes) else str(value).encode()
+        parts += (head_of(len(text)), text)
+    return b"".join(parts)
 
 
 def head_of(length: int) -> bytes:
     """Return the MessagePack header of a string of ``length`` bytes."""
     if length <= _FIXED:
-        return bytes([_FIXED_MARK | length])
+        return _FIXED_HEADS[length]
     mark, size = next((mark, size) for most, mark, size in _SIZED if length <= most)
     return mark + length.to_bytes(size)

@@ -4,8 +4,9 @@ A business inserts orders, each with its message in the same transaction: severa
 so that lower ids are committed after higher ones, some transactions rolled back; some write rows
 themselves, some call ``Outbox.send``. The relay brings the messages into a topic and is killed at
 random moments, half of them within a round; an export brings them into a table whose constraint
-refuses some, and is killed as well. In the end every order that was committed must be once in the
-table or, if it was to be refused, in the exceptions. ``make outbox`` runs it.
+refuses some, and is killed as well. It writes back what became of each message. In the end every
+order that was committed must be once in the table or, if it was to be refused, in the exceptions,
+and be marked so. ``make outbox`` runs it.
 """
 
 import argparse
@@ -46,7 +47,7 @@ class Outcome:
 
     missing: committed orders that are nowhere. wrongly: exceptions that should be none, and refused
     orders that are not among them. twice: orders that are anywhere once more. unmarked: messages
-    that are neither sent nor refused.
+    that are marked as neither delivered nor refused, and marks that found another state.
     """
 
     orders: int
@@ -111,13 +112,14 @@ class OutboxRound:
 
     def relay(self, *arguments):
         topic = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4")
-        return self.job("relay_outbox", *topic, "--limit", "300", *arguments)
+        return self.job("relay_outbox", *topic, "--tracked", "--limit", "300", *arguments)
 
     def export(self, *arguments):
         into = ("--to", "jdbc", "--table", "delivered", "--select", SELECT)
         kept = ("--checkpoint", str(self.folder / "export"), "--max-refused", "100000")
         jar = ("--conf", f"spark.jars={self.driver}")
-        return self.job("export", *jar, "--topic", "Orders", *into, *kept, *arguments)
+        back = ("--outbox", self.database.url)
+        return self.job("export", *jar, "--topic", "Orders", *into, *kept, *back, *arguments)
 
     def end(self):
         """Leaves nothing running."""
@@ -210,7 +212,9 @@ class OutboxRound:
         """The outcome, from what is in the tables."""
 
         def refused(table):
-            rows = self.database.sql(f"SELECT content FROM {table}_exceptions")
+            rows = self.database.sql(
+                f"SELECT content FROM {table}_exceptions WHERE content IS NOT NULL"
+            )
             return Counter(json.loads(content)["number"] for (content,) in rows)
 
         delivered = Counter(int(n) for (n,) in self.database.sql("SELECT number FROM delivered"))
@@ -218,8 +222,13 @@ class OutboxRound:
         everywhere = delivered + by_topic + by_table
         untimed = {number for number, (_, delay) in self.committed.items() if delay is None}
         negative = {number for number, (amount, _) in self.committed.items() if amount < 0}
-        ((unmarked,),) = self.database.sql(
-            "SELECT count(*) FROM rmq_outbox WHERE state NOT IN ('sent', 'refused')"
+        states = dict(self.database.sql("SELECT state, count(*) FROM rmq_outbox GROUP BY state"))
+        marked = {"delivered": len(delivered), "refused": len(by_topic) + len(by_table)}
+        unmarked = sum(
+            abs(int(states.get(state, 0)) - marked.get(state, 0)) for state in states | marked
+        )
+        ((surprised,),) = self.database.sql(
+            "SELECT count(*) FROM rmq_outbox_exceptions WHERE content IS NULL"
         )
         return Outcome(
             orders=len(self.committed),
@@ -233,7 +242,7 @@ class OutboxRound:
             missing=len(self.committed.keys() - everywhere.keys()),
             unexpected=len(everywhere.keys() - self.committed.keys()),
             wrongly=len(untimed ^ by_topic.keys()) + len(negative ^ by_table.keys()),
-            unmarked=int(unmarked),
+            unmarked=unmarked + int(surprised),
         )
 
 

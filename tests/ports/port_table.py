@@ -1,9 +1,17 @@
 """The table of ports for the kill rounds, by the name that ``make ports`` knows."""
 
 from .kafka_ports import KafkaSource, KafkaTarget, KafkaTargetOnce
+from .lake_ports import DeltaSource, DeltaTarget, IcebergTarget
+from .sql_ports import MariaDBTarget, ParquetTarget, PostgresTarget
 
 PORTS = {
+    "postgresql": PostgresTarget,
+    "mariadb": MariaDBTarget,
+    "parquet": ParquetTarget,
     "kafka": KafkaTarget,
     "kafka-once": KafkaTargetOnce,
     "kafka-source": KafkaSource,
+    "delta": DeltaTarget,
+    "delta-source": DeltaSource,
+    "iceberg": IcebergTarget,
 }

@@ -217,7 +217,7 @@ class JdbcTarget:
             )
             if too_many:
                 raise _DuplicateRows
-            insert_exceptions(connection, self._exceptions, batch.exceptions(refused))
+            insert_exceptions(connection, self._exceptions, batch.refuse(refused))
         return len(refused)
 
     def _insert(self, connection: Connection, batch: ExportBatch) -> dict[int, Refusal]:

@@ -6,8 +6,8 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
+from rmq_spark.jobs.targets.accepted_rows import note_in_folder, refused_by_shape
 from rmq_spark.jobs.targets.kafka_records import records
-from rmq_spark.jobs.targets.spark_target import note_in_folder, refused_by_shape
 from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
 
 

@@ -6,9 +6,11 @@ import logging
 from pyspark.sql import SparkSession
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.jobs.connectors import KAFKA
-from rmq_spark.jobs.formats import FILES, is_jdbc, place_options
+from rmq_spark.jobs.connectors import DELTA, KAFKA
+from rmq_spark.jobs.formats import FILES, ICEBERG, is_jdbc, place_options
+from rmq_spark.jobs.iceberg_tables import TABLE, open_catalog
 from rmq_spark.jobs.targets.checkpoint_log import unfinished_batch
+from rmq_spark.jobs.targets.delta_target import DeltaTarget
 from rmq_spark.jobs.targets.jdbc_target import JdbcTarget
 from rmq_spark.jobs.targets.kafka_connector import KafkaConnector
 from rmq_spark.jobs.targets.kafka_target import KafkaTarget, RecordWriter
@@ -17,7 +19,7 @@ from rmq_spark.jobs.targets.spark_target import SparkTarget
 from rmq_spark.jobs.targets.target import Target
 from rmq_spark.outbox.tables import SUFFIX
 
-TESTED = ("parquet", "orc", "json", "csv", "jdbc", "console", KAFKA)
+TESTED = ("parquet", "orc", "json", "csv", "jdbc", DELTA, ICEBERG, "console", KAFKA)
 _log = logging.getLogger(__name__)
 
 
@@ -32,12 +34,19 @@ def chosen_target(spark: SparkSession, given: argparse.Namespace) -> Target:
     options = place_options(given)
     if given.exactly_once and given.format != KAFKA:
         raise InvalidOption(
-            "--exactly-once is for --to kafka. Files and jdbc get each message once without it."
+            "--exactly-once is for --to kafka. Files and tables get each message once without it."
         )
     if is_jdbc(given):
         return JdbcTarget(spark, options, given.exceptions or options["dbtable"] + SUFFIX)
     folder = options["path"] if given.format in FILES else given.checkpoint
     exceptions = given.exceptions or folder.rstrip("/") + SUFFIX
+    if given.format == DELTA:
+        return DeltaTarget(spark, given.table, options, exceptions, given.checkpoint)
+    if given.format == ICEBERG:
+        catalog = open_catalog(options)
+        from rmq_spark.jobs.targets.iceberg_target import IcebergTarget  # needs PyIceberg
+
+        return IcebergTarget(catalog, options[TABLE], exceptions)
     if given.format == KAFKA:
         needed = ["value", *([] if "topic" in options else ["topic"])]
         writer = _record_writer(spark, options, given)

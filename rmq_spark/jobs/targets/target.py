@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.databases.database import Refusal
+from rmq_spark.jobs.targets.outbox_marks import OutboxMarks
 from rmq_spark.outbox.exceptions import Refused
 
 NUMBER = "rmq_number"
@@ -20,7 +21,7 @@ class ExportBatch:
 
     shape: transforms messages into the rows to write, and keeps NUMBER. query, batch: the permanent
     name of the batch; a replay holds the same messages. most_refused: the number of refused
-    messages that is allowed.
+    messages that is allowed. marks: where to note what became of the messages.
     """
 
     messages: DataFrame
@@ -28,6 +29,7 @@ class ExportBatch:
     query: str
     batch: int
     most_refused: int
+    marks: OutboxMarks | None = None
 
     @property
     def name(self) -> str:
@@ -42,11 +44,16 @@ class ExportBatch:
         """Return the numbers of all messages, ascending."""
         return sorted(row[0] for row in self.messages.select(NUMBER).collect())
 
-    def exceptions(self, refused: dict[int, Refusal]) -> list[Refused]:
-        """Return the rows of the exceptions table for refused messages."""
+    def refuse(self, refused: dict[int, Refusal]) -> list[Refused]:
+        """Mark refused messages in their outbox. Return their rows for the exceptions table.
+
+        A target calls this before it commits the batch. Raises OutboxUnavailable.
+        """
         if not refused:
             return []
         rows = self.messages.where(sql.col(NUMBER).isin(list(refused)))
+        if self.marks is not None:
+            self.marks.refused(rows)
         found = rows.select(NUMBER, "topic", *(_shown(name) for name in ("key", "content")))
         origin = f"export {self.query} batch {self.batch}"
         return [

@@ -131,6 +131,8 @@ class Database(ABC):
     time_type: ClassVar[str]
     id_type: ClassVar[str]
     binary_types: ClassVar[tuple[str, ...]]
+    # The indexes by which the relay finds messages: the end of the name, and what it holds.
+    indexes: ClassVar[dict[str, str]] = {"due": "(state, fixed_time, id)"}
     # The first and last times that a column of time_type holds, in ms since 1970.
     times_ms: ClassVar[tuple[int, int]]
     # What follows a CREATE TABLE.

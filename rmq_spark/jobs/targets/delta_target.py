@@ -1,0 +1,112 @@
+"""The target delta of an export: a table of Delta Lake, to which each batch is written once.
+
+Delta's log keeps the number of the last batch of each query (txnAppId, txnVersion). The commit that
+adds the rows of a batch also adds its number, and Delta skips a batch whose number is not higher,
+before it reads a row. If two exports write the same batch at once, the log accepts one.
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from rmq_spark.jobs.connectors import DELTA, DELTA_SETTINGS, check_connector
+from rmq_spark.jobs.folders import Folder
+from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.targets.accepted_rows import Write, discard, write_accepted
+from rmq_spark.jobs.targets.target import ExportBatch
+
+_OTHER_SCHEMA = ("DELTA_METADATA_MISMATCH", "DELTA_FAILED_TO_MERGE_FIELDS")
+_NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
+_TRIALS = "trials"
+
+
+class DeltaTarget:
+    """A table of Delta Lake as the target of an export.
+
+    table: its name in Spark's catalog; None for the table in the folder that the option path names.
+    options: those of Delta's writer. exceptions: a folder of Parquet files. checkpoint: the folder
+    of the query; tables for trials are made in it.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        table: str | None,
+        options: Mapping[str, str],
+        exceptions: str,
+        checkpoint: str,
+    ) -> None:
+        check_connector(spark, DELTA)
+        self._spark = spark
+        self._table = table
+        self._options = options
+        self._exceptions = exceptions
+        self._folder = Folder(spark, checkpoint)
+
+    def write(self, batch: ExportBatch) -> int:
+        """Write a batch once, however often it is replayed. See Target.write."""
+        named = {"txnAppId": batch.query, "txnVersion": str(batch.batch)}
+
+        def write(rows: DataFrame) -> None:
+            self._append(rows, {**self._options, **named}, self._table)
+
+        return write_accepted(batch, write, self._new_trial, self._exceptions)
+
+    def close(self) -> None:
+        """Remove the tables for trials."""
+        self._folder.remove(_TRIALS)
+
+    def _new_trial(self) -> Write:
+        """Return a function that writes into an empty table with the target's constraints."""
+        if not self._exists():
+            return discard
+        self._folder.remove(_TRIALS)
+        # A new name each time, because Delta remembers the table that was in a folder.
+        trial = Folder(self._spark, self._folder.path(f"{_TRIALS}/{uuid.uuid4().hex}")).uri()
+        self._spark.sql(f"CREATE TABLE {_in_sql(trial)} LIKE {self._name}")
+        # By name or by path, as the target: by name alone, Spark casts to the types of the table.
+        if self._table:
+            return lambda rows: self._append(rows, self._options, _in_sql(trial))
+        return lambda rows: self._append(rows, {**self._options, "path": trial}, None)
+
+    def _exists(self) -> bool:
+        if self._table:
+            return self._spark.catalog.tableExists(self._table)
+        # A write that fails leaves the folder of the log, so a look at the folder does not suffice.
+        jvm: Any = self._spark._jvm
+        tables = jvm.io.delta.tables.DeltaTable
+        return bool(tables.isDeltaTable(self._spark._jsparkSession, self._options["path"]))
+
+    @property
+    def _name(self) -> str:
+        """The name of the table in SQL."""
+        return self._table or _in_sql(Folder(self._spark, self._options["path"]).uri())
+
+    def _append(self, rows: DataFrame, options: Mapping[str, str], table: str | None) -> None:
+        """Append rows, and create the table if it does not exist."""
+        writer = rows.write.format(DELTA).options(**options).mode("append")
+        try:
+            writer.saveAsTable(table) if table else writer.save()
+        except AnalysisException as error:
+            # Its SQLSTATE may be one of a value that does not fit, but no row is at fault.
+            if error.getCondition() == _NO_EXTENSION:
+                raise JobFailed(
+                    f"Spark lacks settings for Delta Lake. Start the job with {DELTA_SETTINGS}"
+                ) from error
+            if error.getCondition() not in _OTHER_SCHEMA:
+                raise
+            raise JobFailed(
+                f"The rows do not fit the columns of {self._name}. Nothing of the batch was "
+                "written. Choose the columns with --select, with casts to the types of the table, "
+                "or let Delta add those that the table lacks with --target-option "
+                "mergeSchema=true. The rows have "
+                f"{', '.join(f'{name} {kind}' for name, kind in rows.dtypes)}."
+            ) from error
+
+
+def _in_sql(uri: str) -> str:
+    """Return the table in a folder as SQL names it."""
+    return f"delta.`{uri.replace('`', '``')}`"

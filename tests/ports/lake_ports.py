@@ -1,0 +1,104 @@
+"""Delta Lake and Iceberg for the kill rounds: as targets, and Delta as a source."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from . import delta_spark
+from .iceberg_catalog import TABLE, Warehouse
+
+SELECT = ("--select", "CAST(content AS INT) AS number")
+# Rows in each commit that the source is fed with; a batch reads one commit.
+ROWS_A_COMMIT = 400
+
+
+class Lake:
+    """A folder for a table."""
+
+    is_once = True
+
+    def __enter__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="rmq-lake-"))
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.folder)
+
+    def figures(self):
+        return {}
+
+
+class IcebergTarget(Lake):
+    """The target of an export."""
+
+    job = "export"
+
+    def __enter__(self):
+        super().__enter__()
+        self.warehouse = Warehouse(self.folder / "lake")
+        return self
+
+    @property
+    def arguments(self):
+        options = self.warehouse.options("--target-option")
+        return ["--to", "iceberg", "--table", TABLE, *options, *SELECT]
+
+    def delivered(self):
+        return [(row["number"], row["number"]) for row in self.warehouse.rows()]
+
+    def figures(self):
+        return {"commits": len(self.warehouse.table().snapshots())}
+
+
+class Delta(Lake):
+    """A table of Delta Lake, which the test reads and writes without Spark."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.variables = delta_spark.variables()
+        self.path = str(self.folder / "orders")
+        return self
+
+    def figures(self):
+        return {"commits": DeltaTable(self.path).version() + 1}
+
+
+class DeltaTarget(Delta):
+    """The target of an export."""
+
+    job = "export"
+
+    @property
+    def arguments(self):
+        return [*delta_spark.options(), "--to", "delta", "--path", self.path, *SELECT]
+
+    def delivered(self):
+        numbers = DeltaTable(self.path).to_pyarrow_table()["number"].to_pylist()
+        return [(number, number) for number in numbers]
+
+
+class DeltaSource(Delta):
+    """The source of a stream."""
+
+    job = "send"
+
+    def __enter__(self):
+        super().__enter__()
+        write_deltalake(self.path, pa.table({"number": pa.array([], pa.int64())}))
+        return self
+
+    @property
+    def arguments(self):
+        return [
+            *(*delta_spark.options(), "--stream", "--from", "delta", "--path", self.path),
+            *("--source-option", "maxFilesPerTrigger=1"),
+            *("--select", "CAST(number AS STRING) AS content, 0 AS fixedTime"),
+        ]
+
+    def feed(self, numbers):
+        for first in range(0, len(numbers), ROWS_A_COMMIT):
+            rows = pa.table({"number": list(numbers[first : first + ROWS_A_COMMIT])})
+            write_deltalake(self.path, rows, mode="append")
