@@ -15,7 +15,10 @@ _TOO_LARGE = (
     "raise_error('too large'), content) AS value\", which puts them into the exceptions."
 )
 _SILENT = "Check that the brokers run and that kafka.bootstrap.servers names them."
-_FENCED = "Another export runs with the same checkpoint. Give each its own."
+_FENCED = (
+    "Another export runs with the same checkpoint: give each its own. Or the batch took longer "
+    "than kafka.transaction.timeout.ms: raise it, or lower maxRecordsPerTrigger."
+)
 _REMEDIES = {
     "RecordTooLargeException": _TOO_LARGE,
     "MSG_SIZE_TOO_LARGE": _TOO_LARGE,

@@ -47,12 +47,13 @@ _COORDINATOR_MOVES = (
     "NOT_COORDINATOR",
     "UNSTABLE_OFFSET_COMMIT",
 )
+_QUIET = {"log_level": "2"}  # it logs each attempt to connect
 _DEFAULTS: dict[str, Any] = {
     # Equal keys go to the partition to which Spark's connector and Java bring them.
     "partitioner": "murmur2_random",
     "transaction.timeout.ms": "300000",
     "delivery.report.only.error": True,
-    "log_level": "2",  # it logs each attempt to connect
+    **_QUIET,
 }
 
 
@@ -123,7 +124,7 @@ class KafkaTransactions:
     def _check(self) -> None:
         """Check that the cluster answers, and has the topic or creates it. Raises JobFailed."""
         with self._explained():
-            producer = self._client(self._kafka.Producer, _DEFAULTS)
+            producer = self._client(self._kafka.Producer, _DEFAULTS, {})
             for _ in range(_TRIES):
                 there = producer.list_topics(self._topic, timeout=_ANSWERS_S)
                 if there.topics[self._topic].error is None:
@@ -134,11 +135,11 @@ class KafkaTransactions:
     def _begin(self, name: str) -> None:
         """End what earlier runs have begun, and read the number of the last batch."""
         transactional = {"transactional.id": name, "on_delivery": self._note_undelivered}
-        self._producer = self._client(self._kafka.Producer, {**_DEFAULTS, **transactional})
+        self._producer = self._client(self._kafka.Producer, _DEFAULTS, transactional)
         self._repeated(lambda: self._producer.init_transactions(_ANSWERS_S))
         # Isolated so, it gets an answer only when no transaction of the group is open.
-        settings = {"group.id": name, "isolation.level": "read_committed", "log_level": "2"}
-        reader = self._client(self._kafka.Consumer, settings)
+        isolated = {"group.id": name, "isolation.level": "read_committed"}
+        reader = self._client(self._kafka.Consumer, _QUIET, isolated)
         try:
             offset = self._repeated(lambda: self._committed(reader))
             self._last = offset if offset >= 0 else None
@@ -166,10 +167,18 @@ class KafkaTransactions:
                 "again."
             )
 
-    def _client(self, kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-        """Make a producer or consumer. Raises InvalidOption for an option that it refuses."""
+    def _client(
+        self,
+        kind: Callable[[dict[str, Any]], Any],
+        defaults: Mapping[str, Any],
+        fixed: Mapping[str, Any],
+    ) -> Any:
+        """Make a producer or consumer. Raises InvalidOption for an option that it refuses.
+
+        defaults: settings that the options may change. fixed: settings that they may not.
+        """
         try:
-            return kind({**settings, **settings_of(self._options)})
+            return kind({**defaults, **settings_of(self._options), **fixed})
         except (self._kafka.KafkaException, TypeError, ValueError) as error:
             why = error.args[0]
             text = hidden(why if isinstance(why, str) else why.str(), self._options)
