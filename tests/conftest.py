@@ -15,7 +15,7 @@ from rmq_spark.protocol import scripts as queue_scripts
 from rmq_spark.transport.connection import parse_connection
 from rmq_spark.transport.server import Server
 
-from . import mariadb, postgres, servers
+from . import kafka_broker, mariadb, postgres, servers
 from .certificates import Authority, speaks_tls
 from .seeding import Slot
 
@@ -44,7 +44,7 @@ def spark():
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    drivers = (postgres.found_driver(), mariadb.found_driver())
+    drivers = (postgres.found_driver(), mariadb.found_driver(), kafka_broker.found_connector())
     session = (
         SparkSession.builder.master("local[2]")
         .appName("rmq-spark tests")

@@ -1,5 +1,6 @@
 """A Kafka broker of one's own, in KRaft mode from its jars, and the jars of Spark's connector."""
 
+import functools
 import shutil
 import socket
 import subprocess
@@ -9,8 +10,16 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+import pytest
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from rmq_spark.dev_servers.redis_server import free_port
 
@@ -32,6 +41,7 @@ SETTINGS = {
     "num.partitions": 3,
 }
 QUIET = {"log_level": 2}  # of the client; it logs each attempt to connect
+ISOLATIONS = ("read_committed", "read_uncommitted")
 BEGIN_S = 120
 READ_S = 60
 
@@ -39,6 +49,14 @@ READ_S = 60
 def connector() -> str:
     """The jars of Spark's Kafka connector, for spark.jars; without them the test is skipped."""
     return ",".join(jars(POM, "connector"))
+
+
+def found_connector() -> str:
+    """The same; empty where Maven does not get them."""
+    try:
+        return connector()
+    except (pytest.fail.Exception, pytest.skip.Exception):
+        return ""
 
 
 class KafkaBroker:
@@ -145,6 +163,18 @@ class KafkaBroker:
         finally:
             consumer.close()
         return sorted(found, key=lambda record: (record.partition(), record.offset()))
+
+    def ends(self, topic: str, isolation: str = "read_uncommitted") -> list[int]:
+        """Return the offsets behind the last records of the partitions of a topic."""
+        partitions = self._watcher.list_topics(topic, timeout=READ_S).topics[topic].partitions
+        asked = {TopicPartition(topic, at): OffsetSpec.latest() for at in partitions}
+        level = IsolationLevel[isolation.upper()]
+        found = self._watcher.list_offsets(asked, isolation_level=level)
+        return [one.result(READ_S).offset for one in found.values()]
+
+    @functools.cached_property
+    def _watcher(self) -> AdminClient:
+        return self._admin()
 
     def _run(self, *arguments: object) -> "subprocess.Popen[bytes]":
         log = (self._folder / "log").open("ab")

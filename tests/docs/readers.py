@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 
-from .. import postgres
+from .. import kafka_broker, postgres
 
 SESSION = """
 from pyspark.sql import SparkSession
@@ -86,6 +86,12 @@ VARYING = {
 # By page, what stands on it and cannot be so here: addresses, ports, folders.
 INSTEAD = {
     "docs/operations.md": {"start_http_server(9310)": "start_http_server(0)"},
+    "docs/jobs.md": {
+        "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0": (
+            "spark.jars=$KAFKA_JARS"
+        ),
+        "127.0.0.1:9092": "$KAFKA",
+    },
     "docs/services.md": {'"zk1:2181,zk2:2181"': 'os.environ["ZOOKEEPER"]'},
     "docs/ownership.md": {
         '"zk1:2181,zk2:2181,zk3:2181"': 'os.environ["ZOOKEEPER"]',
@@ -134,9 +140,16 @@ def database():
         yield server.variables
 
 
+@contextmanager
+def database_and_kafka():
+    jars = kafka_broker.connector()
+    with database() as variables, kafka_broker.KafkaBroker() as broker:
+        yield {**variables, "KAFKA": broker.address, "KAFKA_JARS": jars}
+
+
 # By page, a context manager that starts servers beside Redis and gives variables that name them.
 SERVERS = {
-    "docs/jobs.md": database,
+    "docs/jobs.md": database_and_kafka,
     "docs/outbox.md": database,
     "docs/ownership.md": zookeeper,
     "docs/services.md": zookeeper,

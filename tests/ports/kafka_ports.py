@@ -1,8 +1,10 @@
 """Kafka for the kill rounds: as a target, at least once and exactly once, and as a source."""
 
+from contextlib import ExitStack
+
 from confluent_kafka import Producer
 
-from ..kafka_broker import QUIET, KafkaBroker, connector
+from ..kafka_broker import ISOLATIONS, QUIET, KafkaBroker, connector
 
 TOPIC = "delivered"
 # What names a message for ever.
@@ -14,12 +16,14 @@ class KafkaPort:
 
     def __enter__(self):
         self.jars = connector()
-        self.broker = KafkaBroker().__enter__()
-        self.broker.create(TOPIC)
+        with ExitStack() as stack:
+            self.broker = stack.enter_context(KafkaBroker())
+            self.broker.create(TOPIC)
+            self._servers = stack.pop_all()
         return self
 
-    def __exit__(self, *raised):
-        self.broker.__exit__(*raised)
+    def __exit__(self, *_):
+        self._servers.close()
 
     def figures(self):
         return {}
@@ -30,6 +34,12 @@ class KafkaTarget(KafkaPort):
 
     job, is_once = "export", False
     ways = ()
+    _records = 0
+
+    def is_within(self):
+        """Whether records have come since it was last asked."""
+        before, self._records = self._records, sum(self.broker.ends(TOPIC))
+        return before < self._records
 
     @property
     def arguments(self):
@@ -49,7 +59,13 @@ class KafkaTargetOnce(KafkaTarget):
     """The target of an export, exactly once."""
 
     is_once = True
-    ways = ("--exactly-once",)
+    # Several tasks: the records of the first are in Kafka while the next one is computed.
+    ways = ("--exactly-once", "-o", "numPartitions=4")
+
+    def is_within(self):
+        """Whether a transaction with records is open."""
+        committed, every = (self.broker.ends(TOPIC, wanted) for wanted in ISOLATIONS)
+        return committed < every
 
     def figures(self):
         """Count the records of transactions that kills have cut off."""

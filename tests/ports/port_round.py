@@ -2,7 +2,8 @@
 
 ``make ports`` runs a round for each port. An export brings numbered messages into the system, or
 ``send --stream`` brings numbered rows from it into a topic. The job is killed at random moments:
-half of them soon after it is seen at work, the others anywhere between its start and its work.
+one third of them soon after it is seen at work, one third anywhere between its start and its work,
+one third amid a write, where the port can tell.
 After the kills it runs to its end, and what is in the target is counted.
 
 To add a port, write a class in a module of its own, as ``kafka_ports.py`` does, and put it into
@@ -16,6 +17,7 @@ To add a port, write a class in a module of its own, as ``kafka_ports.py`` does,
   no such id, return the number again;
 - the source of a stream (``job = "send"``) has ``feed(numbers)``: writes rows whose content, as
   ``arguments`` selects it, is the number;
+- ``is_within()``, if the port can tell: whether the target is amid a write just now;
 - ``figures()``: more figures to print, by name; may be empty.
 """
 
@@ -152,18 +154,28 @@ class _Round:
                 assert job.poll() is None, f"the job ended: {self.log_end()}"
                 return self.work_done() != before
 
-            if at % 2:
+            if at % 3 == 1:
                 with suppress(AssertionError):
                     wait_until(is_at_work, "work", self.chance.uniform(0.3, 1.3) * takes_s)
             else:
                 wait_until(is_at_work, f"{self.port.job} works", WORKS_S)
                 takes_s = time.monotonic() - begun
-                time.sleep(self.chance.uniform(0, WITHIN_S))
+                self.wait_at_work(amid_a_write=at % 3 == 2)
             in_work += is_at_work()
             self.kill()
             feeder.join(300)
         self.drain()
         return counted(set(range(self.messages)), self.found(), kills, in_work)
+
+    def wait_at_work(self, amid_a_write):
+        """Wait for the moment of the kill, in a job that works."""
+        is_within = getattr(self.port, "is_within", None)
+        if not (amid_a_write and is_within):
+            time.sleep(self.chance.uniform(0, WITHIN_S))
+            return
+        is_within()
+        with suppress(AssertionError):  # it may have done all before
+            wait_until(is_within, "a write", 5)
 
     def log_end(self):
         return self.log.read_text(errors="replace")[-3000:]

@@ -7,7 +7,7 @@ from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.databases.database import Refusal, refusal
 from rmq_spark.jobs.targets.refusals import Attempt, refused_among
-from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
+from rmq_spark.jobs.targets.target import LAST, NUMBER, ExportBatch
 
 # The partition of the table that holds a batch is a folder with this name.
 BATCH = "rmq_batch"
@@ -44,10 +44,9 @@ def write_accepted(
 def refused_by_shape(batch: ExportBatch) -> dict[int, Refusal]:
     """Run the transformation of a batch without writing. Return the messages that it refuses."""
     attempt = _attempt(batch, discard)
-    numbers = batch.numbers()
-    if not numbers or attempt(numbers[0], numbers[-1]) is None:
+    if attempt(0, LAST) is None:
         return {}
-    return refused_among(numbers, attempt, batch.most_refused)
+    return refused_among(batch.numbers(), attempt, batch.most_refused)
 
 
 def note_in_folder(batch: ExportBatch, refused: dict[int, Refusal], folder: str) -> None:

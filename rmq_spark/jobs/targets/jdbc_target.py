@@ -28,7 +28,7 @@ from rmq_spark.jobs.databases.exceptions_table import create_exceptions, insert_
 from rmq_spark.jobs.databases.jdbc_connection import Connection
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.targets.refusals import refused_among
-from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
+from rmq_spark.jobs.targets.target import LAST, NUMBER, ExportBatch
 from rmq_spark.outbox.tables import check_name
 
 LEDGER = "rmq_export"
@@ -38,7 +38,6 @@ ATTEMPT, ROW = "rmq_attempt", "rmq_row"
 _TRIES = 3
 # Options of Spark for the tables that it creates, in lower case.
 _SHAPE_OF_TABLE = {"createtableoptions", "createtablecolumntypes"}
-_LAST = 2**63 - 1  # no message has a higher number
 
 
 class _DuplicateRows(Exception):
@@ -237,7 +236,7 @@ class JdbcTarget:
                 return self._refusal_or_raise(error)
             return None
 
-        if attempt(0, _LAST) is None:
+        if attempt(0, LAST) is None:
             return {}
         return refused_among(batch.numbers(), attempt, batch.most_refused)
 

@@ -14,6 +14,7 @@ from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
 # How long brokers may take to answer when an export begins, in ms, unless the options differ.
 _ANSWERS_MS = "15000"
 _MOST_CAUSES = 30
+_UNKNOWN = "UnknownTopicOrPartitionException"
 
 
 class KafkaConnector:
@@ -57,7 +58,7 @@ class KafkaConnector:
         try:
             admin.describeTopics([topic]).allTopicNames().get()
         except Py4JJavaError as error:
-            if _name(_causes(error)[-1]) == "UnknownTopicOrPartitionException":
+            if _name(_causes(error)[-1]) == _UNKNOWN:
                 return False
             raise
         return True
@@ -73,7 +74,7 @@ class KafkaConnector:
         try:
             producer.partitionsFor(topic)
         except Py4JJavaError as error:
-            if _name(_causes(error)[-1]) == "TimeoutException":
+            if _name(_causes(error)[-1]) in ("TimeoutException", _UNKNOWN):
                 raise no_such_topic(topic, self._options) from error
             raise
         finally:

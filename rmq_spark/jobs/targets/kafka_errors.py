@@ -37,11 +37,13 @@ def failure(name: str, text: str, options: Mapping[str, str]) -> JobFailed:
     name, text: those of Kafka's error. options: those of the format, of which secrets are hidden.
     """
     said = text.rstrip(".")
-    remedy = _REMEDIES.get(name, "Correct it.")
-    return JobFailed(
-        f"Kafka at {address_of(options)} failed: {hidden(said, options)} ({name}). {remedy} No "
-        "message is lost: start the export again with its checkpoint."
+    remedy = _REMEDIES.get(name, "")
+    told = (
+        f"Kafka at {address_of(options)} failed: {hidden(said, options)} ({name}).",
+        remedy,
+        "No message is lost: start the export again with its checkpoint.",
     )
+    return JobFailed(" ".join(filter(None, told)))
 
 
 def no_such_topic(topic: str, options: Mapping[str, str]) -> JobFailed:
@@ -63,8 +65,8 @@ def settings_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def address_of(options: Mapping[str, str]) -> str:
-    """Return the brokers that the options name."""
-    return settings_of(options).get("bootstrap.servers", "no address")
+    """Return the brokers that the options name; empty if they name none."""
+    return settings_of(options).get("bootstrap.servers", "")
 
 
 def hidden(text: str, options: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ The ids of the group and of the transactions contain the id of the query. So of 
 checkpoint the older can commit nothing as soon as the newer has begun.
 """
 
-import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -25,22 +25,28 @@ from pyspark.sql import DataFrame
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.jobs.program import JobFailed
-from rmq_spark.jobs.targets.kafka_errors import PREFIX, failure, no_such_topic, settings_of
+from rmq_spark.jobs.targets.kafka_errors import PREFIX, failure, hidden, no_such_topic, settings_of
 from rmq_spark.jobs.targets.target import ExportBatch
 
 GROUP = "rmq-export-"
 # Seconds that brokers may take to answer.
 _ANSWERS_S = 15.0
-# How often a call is repeated that Kafka says may be repeated.
-_TRIES = 10
-_DEFAULTS = {
+# How often a call is made that may be repeated, and the seconds between two of them.
+_TRIES, _PAUSE_S = 20, 0.5
+# Errors that pass, although librdkafka does not call them retriable.
+_COORDINATOR_MOVES = (
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "UNSTABLE_OFFSET_COMMIT",
+)
+_DEFAULTS: dict[str, Any] = {
     # Equal keys go to the partition to which Spark's connector and Java bring them.
     "partitioner": "murmur2_random",
     "transaction.timeout.ms": "300000",
-    "delivery.report.only.error": "true",
+    "delivery.report.only.error": True,
     "log_level": "2",  # it logs each attempt to connect
 }
-_log = logging.getLogger(__name__)
 
 
 class KafkaTransactions:
@@ -110,39 +116,36 @@ class KafkaTransactions:
     def _check(self) -> None:
         """Check that the cluster answers, and has the topic or creates it. Raises JobFailed."""
         with self._explained():
-            producer = self._kafka.Producer({**_DEFAULTS, **settings_of(self._options)})
+            producer = self._client(self._kafka.Producer, _DEFAULTS)
             for _ in range(_TRIES):
                 there = producer.list_topics(self._topic, timeout=_ANSWERS_S)
                 if there.topics[self._topic].error is None:
                     return
-                producer.poll(0.5)  # it may be in creation
+                producer.poll(_PAUSE_S)  # it may be in creation
         raise no_such_topic(self._topic, self._options)
 
     def _begin(self, name: str) -> None:
         """End what earlier runs have begun, and read the number of the last batch."""
-        settings = {**_DEFAULTS, **settings_of(self._options)}
-        self._producer = self._kafka.Producer(
-            {**settings, "transactional.id": name, "on_delivery": self._note_undelivered}
-        )
+        transactional = {"transactional.id": name, "on_delivery": self._note_undelivered}
+        self._producer = self._client(self._kafka.Producer, {**_DEFAULTS, **transactional})
         self._repeated(lambda: self._producer.init_transactions(_ANSWERS_S))
-        of_producer = ("partitioner", "transaction.timeout.ms", "delivery.report.only.error")
-        reader = self._kafka.Consumer(
-            {
-                **{key: value for key, value in settings.items() if key not in of_producer},
-                "group.id": name,
-                # Kafka then answers only when no transaction of the group is open.
-                "isolation.level": "read_committed",
-            }
-        )
+        # Isolated so, it gets an answer only when no transaction of the group is open.
+        settings = {"group.id": name, "isolation.level": "read_committed", "log_level": "2"}
+        reader = self._client(self._kafka.Consumer, settings)
         try:
-            asked = [self._kafka.TopicPartition(self._topic, 0)]
-            (found,) = self._repeated(lambda: reader.committed(asked, timeout=_ANSWERS_S))
-            if found.error is not None:
-                raise self._kafka.KafkaException(found.error)
-            self._last = found.offset if found.offset >= 0 else None
+            offset = self._repeated(lambda: self._committed(reader))
+            self._last = offset if offset >= 0 else None
             self._group = reader.consumer_group_metadata()
         finally:
             reader.close()
+
+    def _committed(self, reader: Any) -> int:
+        """Return the offset that the group holds; below 0 if it holds none."""
+        asked = [self._kafka.TopicPartition(self._topic, 0)]
+        (found,) = reader.committed(asked, timeout=_ANSWERS_S)
+        if found.error is not None:
+            raise self._kafka.KafkaException(found.error)
+        return int(found.offset)
 
     def _check_gap(self, batch: ExportBatch) -> None:
         """Raise JobFailed if a batch is replayed, and it is not known whether it was written."""
@@ -155,6 +158,19 @@ class KafkaTransactions:
                 "--exactly-once; consumers can drop repeats by the headers rmq-*. Then start it "
                 "again."
             )
+
+    def _client(self, kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
+        """Make a producer or consumer. Raises InvalidOption for an option that it refuses."""
+        try:
+            return kind({**settings, **settings_of(self._options)})
+        except (self._kafka.KafkaException, TypeError, ValueError) as error:
+            why = error.args[0]
+            text = hidden(why if isinstance(why, str) else why.str(), self._options)
+            raise InvalidOption(
+                f"An option {PREFIX}* is not accepted: {text}. With --exactly-once, they are those "
+                "of librdkafka, such as kafka.sasl.username and kafka.sasl.password instead of "
+                "kafka.sasl.jaas.config."
+            ) from None
 
     def _produce(self, row: Any) -> None:
         """Hand over a record, as soon as there is room for it."""
@@ -171,7 +187,9 @@ class KafkaTransactions:
                 return
 
     def _note_undelivered(self, error: Any, _: Any) -> None:
-        self._undelivered = self._undelivered or error
+        # The others are those that an abort removes.
+        if error.name() not in ("_PURGE_QUEUE", "_PURGE_INFLIGHT"):
+            self._undelivered = self._undelivered or error
 
     def _repeated(self, call: Callable[[], Any]) -> Any:
         """Make a call, again while Kafka says that it may be repeated."""
@@ -179,8 +197,10 @@ class KafkaTransactions:
             try:
                 return call()
             except self._kafka.KafkaException as error:
-                if not error.args[0].retriable():
+                why = error.args[0]
+                if not why.retriable() and why.name() not in _COORDINATOR_MOVES:
                     raise
+            time.sleep(_PAUSE_S)
         return call()
 
     def _abort(self) -> None:

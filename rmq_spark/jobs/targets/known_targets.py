@@ -13,6 +13,7 @@ from rmq_spark.jobs.targets.checkpoint_log import unfinished_batch
 from rmq_spark.jobs.targets.delta_target import DeltaTarget
 from rmq_spark.jobs.targets.jdbc_target import JdbcTarget
 from rmq_spark.jobs.targets.kafka_connector import KafkaConnector
+from rmq_spark.jobs.targets.kafka_errors import address_of
 from rmq_spark.jobs.targets.kafka_target import KafkaTarget, RecordWriter
 from rmq_spark.jobs.targets.kafka_transactions import KafkaTransactions
 from rmq_spark.jobs.targets.spark_target import SparkTarget
@@ -55,6 +56,8 @@ def chosen_target(spark: SparkSession, given: argparse.Namespace) -> Target:
 def _record_writer(
     spark: SparkSession, options: dict[str, str], given: argparse.Namespace
 ) -> RecordWriter:
+    if not address_of(options):
+        raise InvalidOption("--to kafka needs --target-option kafka.bootstrap.servers=HOST:PORT.")
     if given.exactly_once:
         return KafkaTransactions(options, unfinished_batch(spark, given.checkpoint))
     return KafkaConnector(spark, options)

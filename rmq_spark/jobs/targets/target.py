@@ -11,6 +11,7 @@ from rmq_spark.jobs.databases.database import Refusal
 from rmq_spark.outbox.exceptions import Refused
 
 NUMBER = "rmq_number"
+LAST = 2**63 - 1  # no message has a higher number
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,318 @@
+"""A topic goes into Kafka: what the records are, what names them, and what is refused."""
+
+import itertools
+import uuid
+
+import pytest
+
+from rmq_spark.client import Message
+from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.jobs.targets.kafka_connector import KafkaConnector
+from rmq_spark.jobs.targets.kafka_records import records as records_of
+from rmq_spark.jobs.targets.kafka_transactions import KafkaTransactions
+from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
+
+from ..jobs.trade import Killed
+from ..kafka_broker import KafkaBroker
+from .kafka_ports import ID
+
+WAYS = pytest.mark.parametrize("way", [(), ("--exactly-once",)], ids=["connector", "transactions"])
+WRITERS = {(): KafkaConnector, ("--exactly-once",): KafkaTransactions}
+
+
+@pytest.fixture
+def topic(kafka):
+    return kafka.create(f"t{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def to_kafka(trade, kafka, topic):
+    def export(*arguments, broker=kafka, checkpoint="checkpoint", to=topic):
+        return trade.export(
+            *("--to", "kafka", "--checkpoint", trade.folder / checkpoint),
+            *("--target-option", f"kafka.bootstrap.servers={broker.address}"),
+            *("--target-option", f"topic={to}", *arguments),
+        )
+
+    return export
+
+
+def id_of(record):
+    headers = dict(record.headers())
+    return tuple(headers[name].decode() for name in ID)
+
+
+def values(records):
+    return sorted(record.value() for record in records)
+
+
+@WAYS
+def test_a_message_becomes_a_record_with_a_name_for_ever(way, trade, kafka, topic, to_kafka):
+    sent = [b"order %d" % number for number in range(200)]
+    trade.orders(sent)
+    assert to_kafka(*way) == "200 messages done, 0 of them refused"
+    found = kafka.records(topic)
+    assert values(found) == sorted(sent)
+    names = [id_of(record) for record in found]
+    assert len(set(names)) == 200
+    by_claim = {}
+    for record, (source, slot, claim, position, row) in zip(found, names, strict=True):
+        assert (source, row) == ("Orders", "0")
+        assert record.key() == slot.encode()
+        by_claim.setdefault((slot, claim), []).append(int(position))
+    # In each slot in order, from the first to the last.
+    assert all(at == list(range(len(at))) for at in by_claim.values())
+    assert trade.broker.queue("Orders").figures().messages == 0
+
+
+@WAYS
+def test_a_replayed_batch_has_the_same_names(way, trade, kafka, topic, to_kafka, monkeypatch):
+    writer = WRITERS[way]
+    write = writer.write
+
+    def killed_after(*arguments):
+        write(*arguments)
+        raise Killed
+
+    trade.orders(f"order {number}" for number in range(100))
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "write", killed_after)
+        with pytest.raises(Exception, match="Killed"):
+            to_kafka(*way)
+    once = {(record.value(), id_of(record)) for record in kafka.records(topic)}
+    assert len(once) == 100
+    assert to_kafka(*way) == "100 messages done, 0 of them refused"
+    again = [(record.value(), id_of(record)) for record in kafka.records(topic)]
+    assert set(again) == once
+    assert len(again) == (100 if way else 200)
+
+
+@WAYS
+def test_keys_payloads_and_headers_of_messages_are_those_of_records(
+    way, trade, kafka, topic, to_kafka
+):
+    trade.broker.create("Orders", "FixedTime", 2, keyed=True)
+    trade.orders(
+        [
+            Message("paid", key="a", headers=[("source", "web"), ("none", None)]),
+            Message("", key="b"),
+            Message(key="c"),
+        ]
+    )
+    to_kafka("--headers", *way)
+    found = {record.key(): record for record in kafka.records(topic)}
+    assert {key: record.value() for key, record in found.items()} == {
+        b"a": b"paid",
+        b"b": b"",
+        b"c": None,
+    }
+    assert found[b"a"].headers()[:2] == [("source", b"web"), ("none", None)]
+    assert [name for name, _ in found[b"c"].headers()] == list(ID)
+
+
+@WAYS
+def test_select_makes_the_columns_of_records(way, trade, kafka, topic, to_kafka):
+    trade.orders(["a b", "c", "skipped"])
+    select = (
+        "explode(split(content, ' ')) AS value, CAST(NULL AS STRING) AS key, 1 AS partition, "
+        "array(named_struct('key', 'kind', 'value', CAST('word' AS BINARY))) AS headers"
+    )
+    assert to_kafka("--select", select, "--where", "content <> 'skipped'", *way).startswith("3 ")
+    found = kafka.records(topic)
+    assert values(found) == [b"a", b"b", b"c"]
+    assert all(record.key() is None and record.partition() == 1 for record in found)
+    assert all(record.headers()[0] == ("kind", b"word") for record in found)
+    rows = {record.value(): id_of(record)[-1] for record in found}
+    assert rows == {b"a": "0", b"b": "1", b"c": "0"}
+    assert len({id_of(record) for record in found}) == 3
+
+
+def test_the_columns_of_one_topic_go_to_the_topic_of_that_name(trade, kafka):
+    trade.orders(["a"])
+    address = f"kafka.bootstrap.servers={kafka.address}"
+    trade.export("--to", "kafka", "--checkpoint", trade.folder / "c", "--target-option", address)
+    assert values(kafka.records("Orders")) == [b"a"]  # the broker creates topics
+
+
+@WAYS
+def test_what_the_transformation_refuses_goes_to_the_exceptions(way, trade, kafka, topic, to_kafka):
+    trade.orders(["1", "x", "2"])
+    said = to_kafka("--select", "CAST(CAST(content AS INT) AS STRING) AS value", *way)
+    assert said == "3 messages done, 1 of them refused"
+    assert values(kafka.records(topic)) == [b"1", b"2"]
+    (refused,) = trade.spark.read.parquet(f"{trade.folder}/checkpoint_exceptions").collect()
+    assert (refused.content, refused.topic) == ("x", "Orders")
+
+
+@WAYS
+def test_bytes_that_are_no_text_pass(way, trade, kafka, topic, to_kafka):
+    trade.orders([b"\xff", b"a"])
+    to_kafka("--binary", *way)
+    assert values(kafka.records(topic)) == [b"a", b"\xff"]
+
+
+@WAYS
+def test_a_record_that_is_too_large_loses_nothing_and_can_be_refused(
+    way, trade, kafka, topic, to_kafka
+):
+    trade.orders(["small", "x" * 1_500_000])
+    with pytest.raises(Exception, match=r"failed: .*larger than|too large.*raise_error"):
+        to_kafka(*way)
+    assert trade.broker.queue("Orders").figures().messages == 2
+    too_large = "IF(octet_length(content) > 900000, raise_error('too large'), content) AS value"
+    assert to_kafka("--select", too_large, *way) == "2 messages done, 1 of them refused"
+    assert set(values(kafka.records(topic))) == {b"small"}
+
+
+@pytest.mark.parametrize(
+    ("select", "told"),
+    [
+        ("content", "the column content string, which no Kafka record has"),
+        ("key", "makes no column value"),
+        ("1 AS value", "the column value int, which no Kafka record has"),
+        ("content AS value, 'x' AS headers", "the column headers string"),
+    ],
+)
+def test_a_select_that_makes_no_record_is_refused(trade, to_kafka, select, told):
+    trade.orders(["a"])
+    with pytest.raises(Exception, match=told):
+        to_kafka("--select", select)
+    assert trade.broker.queue("Orders").figures().messages == 1
+
+
+@WAYS
+def test_a_broker_that_is_down_is_told_in_one_line(way, trade, to_kafka):
+    class Down:
+        address = f"127.0.0.1:{free_port()}"
+
+    trade.orders(["a"])
+    names = () if way else ("default.api.timeout.ms", "request.timeout.ms")
+    soon = itertools.chain(*(("--target-option", f"kafka.{name}=2000") for name in names))
+    with pytest.raises(Exception, match=f"Kafka at {Down.address} failed: ") as told:
+        to_kafka(*way, *soon, broker=Down)
+    assert "Check that the brokers run" in str(told.value)
+    assert "\n" not in str(told.value)
+    assert trade.broker.queue("Orders").figures().messages == 1
+
+
+SECRET = "sesame-open"
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required username='shop' "
+    f"password='{SECRET}'"
+)
+
+
+@pytest.mark.parametrize(
+    ("way", "given"),
+    [
+        ((), {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}),
+        (("--exactly-once",), {"sasl.password": SECRET, "sasl.mechanism": SECRET}),
+        (("--exactly-once",), {}),
+    ],
+)
+def test_no_secret_is_shown(way, given, trade, to_kafka, capfd, caplog):
+    trade.orders(["a"])
+    soon = dict.fromkeys(("default.api.timeout.ms", "request.timeout.ms"), "2000")
+    settings = {**given, "sasl.jaas.config": JAAS, **({} if way else soon)}
+    options = [("--target-option", f"kafka.{name}={value}") for name, value in settings.items()]
+    with pytest.raises(Exception, match=r"Kafka at |kafka\.\* is not accepted: ") as told:
+        to_kafka(*way, *itertools.chain(*options))
+    shown = f"{told.value} {caplog.text} {''.join(capfd.readouterr())}"
+    assert SECRET not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--to", "parquet", "--path", "x"), "--exactly-once is for --to kafka"),
+        (("--to", "kafka"), "needs --target-option kafka.bootstrap.servers="),
+        (
+            ("--to", "kafka", "--target-option", "kafka.bootstrap.servers=a:1"),
+            "needs --target-option topic=NAME",
+        ),
+    ],
+)
+def test_what_exactly_once_needs_is_told(trade, arguments, told):
+    with pytest.raises(Exception, match=told):
+        trade.export(*arguments, "--exactly-once", "--checkpoint", trade.folder / "c")
+
+
+def test_the_id_of_transactions_cannot_be_given(to_kafka):
+    with pytest.raises(Exception, match=r"kafka.transactional.id is not accepted"):
+        to_kafka("--exactly-once", "--target-option", "kafka.transactional.id=a")
+
+
+def batch_of(spark, number, query):
+    """A batch of one message, and its records."""
+    schema = "content STRING, key STRING, topic STRING, slot INT, claimId STRING"
+    messages = spark.createDataFrame(
+        [(0, f"batch {number}", None, "Orders", 0, f"c:{number}:0:1")], f"{NUMBER} LONG, {schema}"
+    )
+    batch = ExportBatch(messages, lambda rows: rows, query, number, 10)
+    return batch, records_of(batch, messages, selected=False)
+
+
+def test_of_two_exports_with_one_checkpoint_the_older_commits_nothing_more(spark, kafka, topic):
+    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
+    older, newer = (KafkaTransactions(options, None) for _ in range(2))
+    query = uuid.uuid4().hex
+    first, second = batch_of(spark, 0, query), batch_of(spark, 1, query)
+    assert not older.has(first[0])
+    older.write(*first)
+    assert not older.has(second[0])
+    assert newer.has(first[0])
+    with pytest.raises(Exception, match="Another export runs with the same checkpoint"):
+        older.write(*second)
+    assert not newer.has(second[0])
+    newer.write(*second)
+    assert values(kafka.records(topic)) == [b"batch 0", b"batch 1"]
+
+
+def test_a_transaction_that_an_earlier_run_left_open_is_aborted(spark, kafka, topic):
+    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
+    killed, next_run = (KafkaTransactions(options, None) for _ in range(2))
+    batch, rows = batch_of(spark, 0, uuid.uuid4().hex)
+    assert not killed.has(batch)
+    killed._producer.begin_transaction()
+    for row in rows.collect():
+        killed._produce(row)
+    assert killed._producer.flush(30) == 0
+    noted = [killed._kafka.TopicPartition(topic, 0, 0)]
+    killed._producer.send_offsets_to_transaction(noted, killed._group, 30)
+    assert not next_run.has(batch)
+    next_run.write(batch, rows)
+    assert len(kafka.records(topic)) == 1
+    assert len(kafka.records(topic, isolation="read_uncommitted")) == 2
+
+
+def test_after_a_kill_without_exactly_once_it_is_not_guessed(
+    trade, kafka, topic, to_kafka, monkeypatch
+):
+    trade.orders(["a"])
+    to_kafka()
+    trade.orders(["b"])
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaConnector, "write", lambda *_: 1 / 0)
+        with pytest.raises(Exception, match="ZeroDivision"):
+            to_kafka()
+    with pytest.raises(Exception, match="It is not known whether batch 1 is in the Kafka topic"):
+        to_kafka("--exactly-once")
+    to_kafka()
+    trade.orders(["c"])
+    assert to_kafka("--exactly-once") == "1 messages done, 0 of them refused"
+    assert values(kafka.records(topic)) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.long
+@WAYS
+def test_a_topic_that_is_not_there_is_told_where_the_broker_does_not_create_it(
+    way, trade, to_kafka
+):
+    trade.orders(["a"])
+    with KafkaBroker(auto_create_topics_enable="false") as broker:
+        with pytest.raises(Exception, match="has no topic Nowhere, and does not create it"):
+            to_kafka(*way, broker=broker, to="Nowhere")
+        assert trade.broker.queue("Orders").figures().messages == 1
+        broker.create("Nowhere")
+        to_kafka(*way, broker=broker, to="Nowhere")
+        assert values(broker.records("Nowhere")) == [b"a"]
