@@ -6,7 +6,6 @@ from .kafka_ports import KafkaSource, KafkaTarget, KafkaTargetOnce
 from .lake_ports import DeltaSource, DeltaTarget, IcebergTarget
 from .port_round import Outcome, counted, run_round
 
-
 PORTS = [KafkaTarget, KafkaTargetOnce, KafkaSource, DeltaTarget, DeltaSource, IcebergTarget]
 
 
