@@ -1,6 +1,8 @@
 """The targets of an export: files, databases and other formats of Spark.
 
 Read target first: it says what a batch is, and what every target does with it. spark_target writes
-files and any other format of Spark, jdbc_target tables of databases. known_targets chooses one by
-the arguments of the job. refusals finds the messages of a batch that a target can never take.
+files and any other format of Spark, jdbc_target tables of databases, delta_target and
+iceberg_target tables of Delta Lake and Iceberg. known_targets chooses one by the arguments of the
+job. refusals finds the messages of a batch that a target can never take; accepted_rows writes the
+others.
 """
