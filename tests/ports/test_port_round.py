@@ -1,14 +1,17 @@
-"""A short round under kills for each way to and from Kafka; ``make ports`` runs the long ones."""
+"""A short round under kills for each port; ``make ports`` runs the long ones."""
 
 import pytest
 
 from .kafka_ports import KafkaSource, KafkaTarget, KafkaTargetOnce
+from .lake_ports import DeltaSource, DeltaTarget, IcebergTarget
 from .port_round import Outcome, counted, run_round
+
+PORTS = [KafkaTarget, KafkaTargetOnce, KafkaSource, DeltaTarget, DeltaSource, IcebergTarget]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("port", [KafkaTarget, KafkaTargetOnce, KafkaSource])
+@pytest.mark.parametrize("port", PORTS)
 def test_every_message_arrives_while_the_job_is_killed(port):
     outcome, _ = run_round(port, seed=3, messages=3000, kills=3)
     assert outcome.is_right(port.is_once), outcome
