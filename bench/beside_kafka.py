@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -198,26 +198,35 @@ def latency_ms(side: ThroughOurs | ThroughKafka, length: argparse.Namespace) -> 
 def idle(side: ThroughOurs | ThroughKafka, seconds: int) -> dict[str, float]:
     """CPU of the server and of the query's JVM and Python, in % of a core."""
     side.new_topic()
-
-    def spent() -> np.ndarray:
-        return np.array([cpu_s(side.server_pid), sum(map(cpu_s, children(spark_jvm())))])
-
+    jvm = spark_jvm()
     with folder() as checkpoint:
         writer = side.contents().writeStream.format("noop")
         query = writer.option("checkpointLocation", str(checkpoint)).start()
         query.awaitTermination(int(WARM_UP_S))
-        before, start = spent(), time.monotonic()
+        before, start = spent_by(side.server_pid, *children(jvm)), time.monotonic()
         query.awaitTermination(seconds)
-        used = 100 * (spent() - before) / (time.monotonic() - start)
+        after, took = spent_by(side.server_pid, *children(jvm)), time.monotonic() - start
         query.stop()
-    return {"server": float(used[0]), "query": float(used[1])}
+    used = {pid: 100 * (spent - before.get(pid, 0)) / took for pid, spent in after.items()}
+    server = used.pop(side.server_pid)
+    return {"server": server, "query": sum(used.values())}
+
+
+def spent_by(*pids: int) -> dict[int, float]:
+    """Seconds of CPU of those processes that have not ended."""
+    found = {}
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found[pid] = cpu_s(pid)
+    return found
 
 
 def spark_jvm() -> int:
     """The process of Spark, which is not the only JVM that this one has started."""
     for pid in children(os.getpid()):
-        if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if b"SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
     raise SystemExit("Spark has no process")
 
 
@@ -241,14 +250,14 @@ def main() -> None:
 
 
 def many_at_once(report: Report, ours: ThroughOurs, theirs: ThroughKafka, rounds: int) -> None:
-    """Both in turns, after a round to warm up."""
+    """Both in turns, after a round to warm up, unless there is only one."""
     own, beside = [], []
-    for _ in range(rounds + 1):
+    warm_up = int(rounds > 1)
+    for _ in range(rounds + warm_up):
         own.append(ours.speeds())
         beside.append(theirs.speeds())
     for way, told in WAYS.items():
-        figures = ([each[way] for each in side[1:]] for side in (own, beside))
-        mine, kafkas = figures
+        mine, kafkas = ([each[way] for each in side[warm_up:]] for side in (own, beside))
         report.add(Figure(told, "messages/s", mine, "Kafka", kafkas))
 
 

@@ -52,12 +52,16 @@ def main() -> None:
 
 
 def measure(report: Report, ours: Side, others: list[Side], arguments: argparse.Namespace) -> None:
-    """Sending, receiving and single messages, of all sides in turns, after a round to warm up."""
+    """Sending, receiving and single messages, of all in turns, after a round to warm up.
+
+    A round that is alone does without.
+    """
     found: dict[tuple[str, str], list[float]] = {}
-    for turn in range(arguments.rounds + 1):
+    warm_up = int(arguments.rounds > 1)
+    for turn in range(arguments.rounds + warm_up):
         for side in (ours, *others):
             for name, value in one_round(side, arguments).items():
-                found.setdefault((side.name, name), []).extend([value] if turn else [])
+                found.setdefault((side.name, name), []).extend([value] if turn >= warm_up else [])
     for (side_name, name), rounds in found.items():
         if side_name == ours.name:
             continue
