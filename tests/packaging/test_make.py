@@ -10,7 +10,8 @@ import pytest
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
     *("demo", "cluster-demo", "bench", "test", "test-all", "mutants", "explore", "faults"),
-    *("debounce", "outbox", "ownership-demo", "notebooks", "docs", "lint", "bench-peers", "audit"),
+    *("debounce", "outbox", "ports", "ownership-demo", "notebooks", "docs", "lint", "bench-peers"),
+    "audit",
 )
 
 

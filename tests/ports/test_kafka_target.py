@@ -242,7 +242,7 @@ def test_no_secret_is_shown(way, given, trade, to_kafka, capfd, caplog):
         (("--to", "kafka"), "needs --target-option kafka.bootstrap.servers="),
         (
             ("--to", "kafka", "--target-option", "kafka.bootstrap.servers=a:1"),
-            "needs --target-option topic=NAME",
+            "and --target-option topic=NAME",
         ),
     ],
 )

@@ -3,15 +3,15 @@
 The number of the last batch is an offset of a consumer group that no consumer uses. Kafka commits
 it with the records of the batch::
 
-    init_transactions     ends what an earlier run has begun, and fences it off
-    read the group        the batch is there already: skip it
+    init_transactions              ends what an earlier run has begun, and fences it off
+    read the group                 the batch is there already: skip it
     begin_transaction
-    produce               the records, in their order
-    send_offsets          the number of the batch
+    produce                        the records, in their order
+    send_offsets_to_transaction    the number of the batch
     commit_transaction
 
-An export that is killed before the commit has written nothing that a consumer with the isolation
-level read_committed sees. After the commit all of the batch is there, and its replay is skipped.
+An export that is killed before the commit has written nothing that a consumer of committed records
+sees. After the commit all of the batch is there, and its replay is skipped.
 The ids of the group and of the transactions contain the id of the query. So of two exports with one
 checkpoint the older can commit nothing as soon as the newer has begun.
 """
