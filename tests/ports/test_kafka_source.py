@@ -68,11 +68,13 @@ def test_a_replayed_batch_adds_nothing_even_if_its_messages_are_gone(
     assert [content for content, _ in taken(trade)] == [b"the next"]
 
 
+@pytest.mark.long
 def test_a_topic_that_is_not_there_is_told(from_kafka):
     with pytest.raises(JobFailed, match="has no topic Nowhere, and does not create it"):
         from_kafka("--source-option", "subscribe=Nowhere")
 
 
+@pytest.mark.long
 def test_brokers_that_are_down_are_told(from_kafka):
     down = f"127.0.0.1:{free_port()}"
     soon = ("default.api.timeout.ms=2000", "request.timeout.ms=2000", f"bootstrap.servers={down}")
@@ -81,6 +83,7 @@ def test_brokers_that_are_down_are_told(from_kafka):
         from_kafka(*given)
 
 
+@pytest.mark.long
 def test_without_the_connector_its_coordinates_are_named(trade, from_kafka, monkeypatch):
     _, package = connectors._CONNECTORS["kafka"]
     monkeypatch.setitem(connectors._CONNECTORS, "kafka", ("no.such.Class", package))

@@ -69,6 +69,7 @@ def test_a_message_becomes_a_record_with_a_name_for_ever(way, trade, kafka, topi
     assert trade.broker.queue("Orders").figures().messages == 0
 
 
+@pytest.mark.long
 @WAYS
 def test_a_replayed_batch_has_the_same_names(way, trade, kafka, topic, to_kafka, monkeypatch):
     writer = WRITERS[way]
@@ -91,6 +92,7 @@ def test_a_replayed_batch_has_the_same_names(way, trade, kafka, topic, to_kafka,
     assert len(again) == (100 if way else 200)
 
 
+@pytest.mark.long
 @WAYS
 def test_keys_payloads_and_headers_of_messages_are_those_of_records(
     way, trade, kafka, topic, to_kafka
@@ -114,6 +116,7 @@ def test_keys_payloads_and_headers_of_messages_are_those_of_records(
     assert [name for name, _ in found[b"c"].headers()] == list(ID)
 
 
+@pytest.mark.long
 @WAYS
 def test_select_makes_the_columns_of_records(way, trade, kafka, topic, to_kafka):
     trade.orders(["a b", "c", "skipped"])
@@ -131,6 +134,7 @@ def test_select_makes_the_columns_of_records(way, trade, kafka, topic, to_kafka)
     assert len({id_of(record) for record in found}) == 3
 
 
+@pytest.mark.long
 def test_a_select_without_a_topic_needs_the_option(trade, kafka):
     trade.orders(["a"])
     address = f"kafka.bootstrap.servers={kafka.address}"
@@ -141,6 +145,7 @@ def test_a_select_without_a_topic_needs_the_option(trade, kafka):
     assert values(kafka.records("Chosen")) == [b"a"]
 
 
+@pytest.mark.long
 def test_the_columns_of_one_topic_go_to_the_topic_of_that_name(trade, kafka):
     trade.orders(["a"])
     address = f"kafka.bootstrap.servers={kafka.address}"
@@ -148,6 +153,7 @@ def test_the_columns_of_one_topic_go_to_the_topic_of_that_name(trade, kafka):
     assert values(kafka.records("Orders")) == [b"a"]  # the broker creates topics
 
 
+@pytest.mark.long
 @WAYS
 def test_what_the_transformation_refuses_goes_to_the_exceptions(way, trade, kafka, topic, to_kafka):
     trade.orders(["1", "x", "2"])
@@ -158,6 +164,7 @@ def test_what_the_transformation_refuses_goes_to_the_exceptions(way, trade, kafk
     assert (refused.content, refused.topic) == ("x", "Orders")
 
 
+@pytest.mark.long
 @WAYS
 def test_bytes_that_are_no_text_pass(way, trade, kafka, topic, to_kafka):
     trade.orders([b"\xff", b"a"])
@@ -165,6 +172,7 @@ def test_bytes_that_are_no_text_pass(way, trade, kafka, topic, to_kafka):
     assert values(kafka.records(topic)) == [b"a", b"\xff"]
 
 
+@pytest.mark.long
 @WAYS
 def test_a_record_that_is_too_large_loses_nothing_and_can_be_refused(
     way, trade, kafka, topic, to_kafka
@@ -194,6 +202,7 @@ def test_a_select_that_makes_no_record_is_refused(trade, to_kafka, select, told)
     assert trade.broker.queue("Orders").figures().messages == 1
 
 
+@pytest.mark.long
 @WAYS
 def test_a_broker_that_is_down_is_told_in_one_line(way, trade, to_kafka):
     class Down:
@@ -216,6 +225,7 @@ JAAS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "given"),
     [
@@ -299,6 +309,7 @@ def test_a_transaction_that_an_earlier_run_left_open_is_aborted(spark, kafka, to
     assert len(kafka.records(topic, isolation="read_uncommitted")) == 2
 
 
+@pytest.mark.long
 def test_after_a_kill_without_exactly_once_it_is_not_guessed(
     trade, kafka, topic, to_kafka, monkeypatch
 ):

@@ -2,18 +2,19 @@
 
 import pytest
 
-from .kafka_ports import KafkaSource, KafkaTarget, KafkaTargetOnce
-from .lake_ports import DeltaSource, DeltaTarget, IcebergTarget
+from .kafka_ports import KafkaSource, KafkaTargetOnce
+from .lake_ports import DeltaTarget, IcebergTarget
 from .port_round import Outcome, counted, run_round
 
-PORTS = [KafkaTarget, KafkaTargetOnce, KafkaSource, DeltaTarget, DeltaSource, IcebergTarget]
+# One of each way to write once. tests/jobs/outbox_round.py kills exports into databases.
+PORTS = [KafkaTargetOnce, KafkaSource, DeltaTarget, IcebergTarget]
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("port", PORTS)
 def test_every_message_arrives_while_the_job_is_killed(port):
-    outcome, _ = run_round(port, seed=3, messages=3000, kills=3)
+    outcome, _ = run_round(port, seed=3, messages=1200, kills=2)
     assert outcome.is_right(port.is_once), outcome
     assert outcome.in_work > 0
 
