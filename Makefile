@@ -86,11 +86,11 @@ lint: ## check style, format and types
 	@.venv/bin/python -m ruff format --check .
 	@.venv/bin/python -m mypy
 
-bench-peers: ## measure beside BullMQ, dramatiq, Celery, which it installs; ARGS="--help" lists options
-	@.ci/environment java npm
+bench-peers: ## measure beside Kafka, RocketMQ, BullMQ and others, which it installs; ARGS="brokers" picks some
+	@.ci/environment java npm mvn
 	@.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt 'rmq-spark[peers]'
 	@npm install --prefix bench/peers --no-package-lock --no-audit --no-fund --loglevel error
-	@.venv/bin/python bench/peers.py $(ARGS)
+	@.venv/bin/python bench/run_all.py $(or $(ARGS),peers beside_kafka brokers)
 
 audit: ## compare the pinned packages with known vulnerabilities, where osv.dev can be reached
 	@.ci/environment

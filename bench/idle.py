@@ -8,6 +8,7 @@ and of the reader's Python process as a part of one core; Spark's own JVM is sho
 import os
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,12 +45,11 @@ def cpu_s(pid: int) -> float:
 
 
 def children(pid: int) -> list[int]:
-    """The processes below one, itself included."""
-    below = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
+    """The processes below one, itself included. One that has ended meanwhile has none below it."""
+    below: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            below += map(int, (task / "children").read_text().split())
     return [pid, *(found for child in below for found in children(child))]
 
 

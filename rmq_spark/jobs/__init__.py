@@ -6,5 +6,6 @@ report are one job each.
 
 job_arguments, formats and chosen_topics add the arguments that jobs share. spool keeps the rows of
 a named run of send. targets write the batches of an export; databases reaches a database through
-JDBC.
+JDBC, iceberg_tables a table of Iceberg, folders any file system. connectors checks what Spark has
+loaded.
 """

@@ -60,6 +60,11 @@ def place_options(given: argparse.Namespace) -> dict[str, str]:
     for name, argument in needed.items():
         if name not in options:
             raise InvalidOption(f"The format {given.format} needs {argument}.")
+    if given.format == ICEBERG and "." not in options["table"]:
+        raise InvalidOption(
+            f"--table {options['table']} names no namespace. Accepted: NAMESPACE.TABLE, such as "
+            "shop.orders."
+        )
     return jdbc_options(options) if is_jdbc(given) else options
 
 

@@ -8,7 +8,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.connectors import DELTA, check_connector
+from rmq_spark.jobs.connectors import DELTA, KAFKA, check_connector
 from rmq_spark.jobs.formats import ICEBERG, add_place, place_options
 from rmq_spark.jobs.iceberg_tables import read_table
 from rmq_spark.jobs.job_arguments import (
@@ -19,6 +19,7 @@ from rmq_spark.jobs.job_arguments import (
     shaped,
     trigger,
 )
+from rmq_spark.jobs.kafka.kafka_cluster import KafkaCluster
 from rmq_spark.jobs.program import Job, in_session, run_query
 from rmq_spark.jobs.spool import check_run, spooled
 from rmq_spark.spark.options import parse_sink_options
@@ -112,6 +113,8 @@ def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
     if given.format == ICEBERG:
         return shaped(read_table(spark, options), "rows", given.select, given.where)
     check_connector(spark, given.format)
+    if given.format == KAFKA:
+        KafkaCluster(spark, options).check_source()
     reader = spark.readStream if given.stream else spark.read
     if given.schema is not None:
         reader = reader.schema(given.schema)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import run_all
 from measuring import Figure, Report
 
 from .. import ROOT, quick_spark
+from ..jars import do_without
 
 BENCH = ROOT / "bench"
 
@@ -23,7 +25,7 @@ def run(name, *arguments, **more):
     )
 
 
-@pytest.mark.parametrize("name", [*run_all.BENCHES, "peers"])
+@pytest.mark.parametrize("name", [*run_all.BENCHES, *run_all.PEERS])
 def test_every_bench_begins_with_its_question_and_has_help(name):
     told = run(name, "--help")
     assert told.returncode == 0, told.stderr
@@ -63,6 +65,42 @@ def test_a_bench_with_spark_runs_from_anywhere(tmp_path, name, size):
     done = run(name, *size, "--rounds=1", f"--results={tmp_path}", **more)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / f"{name}.json").read_text())["figures"]
+
+
+def need_maven():
+    if not shutil.which("mvn"):
+        do_without("Maven, which gets Kafka, was not found: 'apt-get install maven'.")
+
+
+@pytest.mark.long
+def test_a_bench_has_a_kafka_of_its_own(tmp_path):
+    """Beside Spark's connector; all messages come through both, or the bench ends."""
+    need_maven()
+    size = ["--messages=2000", "--seconds=1", "--warmup=1", "--rounds=1"]
+    more = quick_spark.java_variables()
+    done = run("beside_kafka", *size, f"--results={tmp_path}", **more)
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "beside_kafka.json").read_text())
+    beside = [figure["name"] for figure in told["figures"] if figure["against"] == "Kafka"]
+    assert beside[:4] == [
+        *("df.write", "df.writeStream", "source to noop", "source, a function for each row")
+    ]
+    assert all(figure["median"] > 0 for figure in told["figures"] if figure["against"])
+    assert "kafka_2.13 4." in (tmp_path / "beside_kafka.md").read_text()
+
+
+@pytest.mark.long
+def test_a_bench_compares_with_a_share_group(tmp_path):
+    """And with RocketMQ, where its client is installed. Each message must come."""
+    need_maven()
+    size = ["--messages=1000", "--seconds=1", "--rounds=1"]
+    done = run("brokers", *size, f"--results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "brokers.json").read_text())
+    found = [figure for figure in told["figures"] if figure["against"] == "Kafka, share group"]
+    names = [figure["name"] for figure in found]
+    assert names == ["send", "receive", "pickup p50", "pickup p99"]
+    assert all(figure["beside"][0] > 0 for figure in found)
 
 
 def test_a_ratio_is_that_of_each_round_and_its_median_is_judged():

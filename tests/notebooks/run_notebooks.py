@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 import time
+from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 
 import matplotlib.font_manager  # noqa: F401 - tells that it looks for fonts here, in no cell
@@ -13,11 +14,12 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-from .. import ROOT
+from .. import ROOT, kafka_broker
+from ..ports import delta_spark
 from .notebook_rules import METADATA, faults
 
 FOLDER = ROOT / "notebooks"
-NAMES = ("quickstart", "operations", "behaviour", "updates")
+NAMES = ("quickstart", "operations", "behaviour", "updates", "kafka_to_delta")
 CELL_TIMEOUT_S = 300
 
 
@@ -61,11 +63,26 @@ def execute(notebook, folder, home, variables):
     notebook.metadata = nbformat.from_dict(METADATA)
 
 
+@contextmanager
+def needs(name):
+    """Start what a notebook expects beside an installed rmq-spark. Yields its variables."""
+    if name != "kafka_to_delta":
+        yield {}
+        return
+    connectors = f"{kafka_broker.connector()},{delta_spark.connector()}"
+    with kafka_broker.KafkaBroker() as broker:
+        yield {
+            "KAFKA": broker.address,
+            "PYSPARK_SUBMIT_ARGS": f"--jars {connectors} pyspark-shell",
+            **delta_spark.variables(),
+        }
+
+
 def executed(name, **variables):
     """A committed notebook, executed anew in an empty folder. variables: of its environment."""
     notebook = read(name)
-    with TemporaryDirectory() as folder, TemporaryDirectory() as home:
-        execute(notebook, folder, home, variables)
+    with TemporaryDirectory() as folder, TemporaryDirectory() as home, needs(name) as more:
+        execute(notebook, folder, home, variables | more)
     return notebook
 
 

@@ -116,6 +116,16 @@ def test_without_npm_it_says_what_to_install(clone, path):
     assert "apt-get install npm" in text
 
 
+def test_without_maven_it_says_what_to_install(clone, path):
+    (path / "python3").symlink_to(sys.executable)
+    program(path, "java", "echo 'openjdk version \"17.0.1\" 2021-10-19' >&2")
+    program(path, "npm", "")
+    program(path, "node", "")
+    text = refusal(make(clone, path, "bench-peers"))
+    assert text.startswith("Maven is needed; mvn is missing.")
+    assert "apt-get install maven" in text
+
+
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "16"])
 def test_an_old_java_is_refused(clone, path, version):
     (path / "python3").symlink_to(sys.executable)

@@ -16,13 +16,21 @@ ROWS_A_COMMIT = 400
 
 
 class Lake:
-    """A folder for a table."""
+    """A folder for a table. files, commits: patterns of their names in it."""
 
     is_once = True
+    files = commits = ""
 
     def __enter__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="rmq-lake-"))
+        self.seen = (0, 0)
         return self
+
+    def is_within(self):
+        """Whether there are files of rows, newer than the last look, and no newer commit."""
+        found = [len(list(self.folder.glob(each))) for each in (self.files, self.commits)]
+        before, self.seen = self.seen, found
+        return found[0] > before[0] and found[1] == before[1]
 
     def __exit__(self, *_):
         shutil.rmtree(self.folder)
@@ -35,6 +43,7 @@ class IcebergTarget(Lake):
     """The target of an export."""
 
     job = "export"
+    files, commits = "lake/**/data/**/*.parquet", "lake/**/*.metadata.json"
 
     def __enter__(self):
         super().__enter__()
@@ -55,6 +64,8 @@ class IcebergTarget(Lake):
 
 class Delta(Lake):
     """A table of Delta Lake, which the test reads and writes without Spark."""
+
+    files, commits = "orders/*.parquet", "orders/_delta_log/*.json"
 
     def __enter__(self):
         super().__enter__()
@@ -84,6 +95,7 @@ class DeltaSource(Delta):
     """The source of a stream."""
 
     job = "send"
+    is_within = None  # its files are the feeder's
 
     def __enter__(self):
         super().__enter__()

@@ -1,5 +1,6 @@
 """Delta Lake as a target and a source; and what is told where Spark cannot reach it."""
 
+import re
 import subprocess
 import sys
 
@@ -8,6 +9,16 @@ import pytest
 from .. import ROOT, programs, quick_spark
 from ..jobs.trade import order
 from . import delta_spark
+
+
+def test_the_page_names_the_release_and_the_settings_of_the_tests():
+    page = (ROOT / "docs/jobs.md").read_text(encoding="utf-8")
+    pom = delta_spark.POM.read_text(encoding="utf-8")
+    group, artifact, version = re.search(r"packages=(io\.delta:\S+)", page)[1].split(":")
+    for tag, value in {"groupId": group, "artifactId": artifact, "version": version}.items():
+        assert f"<{tag}>{value}</{tag}>" in pom
+    for name in ("spark.sql.extensions", "spark.sql.catalog.spark_catalog"):
+        assert f"--conf {name}={delta_spark.SETTINGS[name]}" in page
 
 
 @pytest.mark.long

@@ -193,23 +193,33 @@ def test_another_writer_between_hinders_nothing(spark, warehouse, tmp_path, monk
     ],
 )
 def test_a_table_of_another_schema_is_told_and_nothing_is_lost(
-    trade, warehouse, to_table, columns, told
+    trade, warehouse, to_table, columns, told, capfd
 ):
     warehouse.create(pa.schema(list(columns.items())))
     trade.orders([order(1)])
     with pytest.raises(Exception, match=told):
         to_table()
     assert warehouse.rows() == []
+    assert "Mismatch" not in capfd.readouterr().out
     assert to_table(
         select="CAST(7 AS BIGINT) AS id" if "other" in columns else "DATE'1970-01-02' AS id"
     )
     assert len(warehouse.rows()) == 1
 
 
+def test_a_table_that_cannot_be_made_is_told(trade, warehouse, to_table):
+    trade.orders([order(1)])
+    with pytest.raises(Exception, match=r"shop\.orders cannot be created: Column 'since' has an"):
+        to_table(select="now() - now() AS since")
+    assert trade.broker.queue("Orders").figures().messages == 1
+
+
 def test_what_is_missing_is_told(trade, monkeypatch):
     into = ("--to", "iceberg", "--checkpoint", trade.folder / "checkpoint")
     with pytest.raises(Exception, match="The format iceberg needs --table"):
         trade.export(*into)
+    with pytest.raises(Exception, match=r"--table orders .* NAMESPACE\.TABLE"):
+        trade.export(*into, "--table", "orders")
     into += ("--table", TABLE)
     with pytest.raises(Exception, match=r"catalog default cannot be opened: .*such as type=sql"):
         trade.export(*into)

@@ -5,6 +5,7 @@ import uuid
 import pytest
 from confluent_kafka import Producer
 
+from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.jobs import connectors
 from rmq_spark.jobs.program import JobFailed
 
@@ -67,6 +68,22 @@ def test_a_replayed_batch_adds_nothing_even_if_its_messages_are_gone(
     assert [content for content, _ in taken(trade)] == [b"the next"]
 
 
+@pytest.mark.long
+def test_a_topic_that_is_not_there_is_told(from_kafka):
+    with pytest.raises(JobFailed, match="has no topic Nowhere, and does not create it"):
+        from_kafka("--source-option", "subscribe=Nowhere")
+
+
+@pytest.mark.long
+def test_brokers_that_are_down_are_told(from_kafka):
+    down = f"127.0.0.1:{free_port()}"
+    soon = ("default.api.timeout.ms=2000", "request.timeout.ms=2000", f"bootstrap.servers={down}")
+    given = [word for one in soon for word in ("--source-option", f"kafka.{one}")]
+    with pytest.raises(JobFailed, match=f"Kafka at {down} failed: .* Check that the brokers run"):
+        from_kafka(*given)
+
+
+@pytest.mark.long
 def test_without_the_connector_its_coordinates_are_named(trade, from_kafka, monkeypatch):
     _, package = connectors._CONNECTORS["kafka"]
     monkeypatch.setitem(connectors._CONNECTORS, "kafka", ("no.such.Class", package))

@@ -1,6 +1,9 @@
 """A topic goes into Kafka: what the records are, what names them, and what is refused."""
 
 import itertools
+import subprocess
+import sys
+import threading
 import uuid
 
 import pytest
@@ -12,6 +15,7 @@ from rmq_spark.jobs.targets.kafka_records import records as records_of
 from rmq_spark.jobs.targets.kafka_transactions import KafkaTransactions
 from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
 
+from .. import programs, quick_spark
 from ..jobs.trade import Killed
 from ..kafka_broker import KafkaBroker
 from .kafka_ports import ID
@@ -65,6 +69,7 @@ def test_a_message_becomes_a_record_with_a_name_for_ever(way, trade, kafka, topi
     assert trade.broker.queue("Orders").figures().messages == 0
 
 
+@pytest.mark.long
 @WAYS
 def test_a_replayed_batch_has_the_same_names(way, trade, kafka, topic, to_kafka, monkeypatch):
     writer = WRITERS[way]
@@ -87,6 +92,7 @@ def test_a_replayed_batch_has_the_same_names(way, trade, kafka, topic, to_kafka,
     assert len(again) == (100 if way else 200)
 
 
+@pytest.mark.long
 @WAYS
 def test_keys_payloads_and_headers_of_messages_are_those_of_records(
     way, trade, kafka, topic, to_kafka
@@ -110,6 +116,7 @@ def test_keys_payloads_and_headers_of_messages_are_those_of_records(
     assert [name for name, _ in found[b"c"].headers()] == list(ID)
 
 
+@pytest.mark.long
 @WAYS
 def test_select_makes_the_columns_of_records(way, trade, kafka, topic, to_kafka):
     trade.orders(["a b", "c", "skipped"])
@@ -127,6 +134,18 @@ def test_select_makes_the_columns_of_records(way, trade, kafka, topic, to_kafka)
     assert len({id_of(record) for record in found}) == 3
 
 
+@pytest.mark.long
+def test_a_select_without_a_topic_needs_the_option(trade, kafka):
+    trade.orders(["a"])
+    address = f"kafka.bootstrap.servers={kafka.address}"
+    to = ("--to", "kafka", "--checkpoint", trade.folder / "c", "--target-option", address)
+    with pytest.raises(Exception, match=r"makes no column topic.*topic may be an option instead"):
+        trade.export(*to, "--select", "content AS value")
+    trade.export(*to, "--select", "content AS value, 'Chosen' AS topic")
+    assert values(kafka.records("Chosen")) == [b"a"]
+
+
+@pytest.mark.long
 def test_the_columns_of_one_topic_go_to_the_topic_of_that_name(trade, kafka):
     trade.orders(["a"])
     address = f"kafka.bootstrap.servers={kafka.address}"
@@ -134,6 +153,7 @@ def test_the_columns_of_one_topic_go_to_the_topic_of_that_name(trade, kafka):
     assert values(kafka.records("Orders")) == [b"a"]  # the broker creates topics
 
 
+@pytest.mark.long
 @WAYS
 def test_what_the_transformation_refuses_goes_to_the_exceptions(way, trade, kafka, topic, to_kafka):
     trade.orders(["1", "x", "2"])
@@ -144,6 +164,7 @@ def test_what_the_transformation_refuses_goes_to_the_exceptions(way, trade, kafk
     assert (refused.content, refused.topic) == ("x", "Orders")
 
 
+@pytest.mark.long
 @WAYS
 def test_bytes_that_are_no_text_pass(way, trade, kafka, topic, to_kafka):
     trade.orders([b"\xff", b"a"])
@@ -151,6 +172,7 @@ def test_bytes_that_are_no_text_pass(way, trade, kafka, topic, to_kafka):
     assert values(kafka.records(topic)) == [b"a", b"\xff"]
 
 
+@pytest.mark.long
 @WAYS
 def test_a_record_that_is_too_large_loses_nothing_and_can_be_refused(
     way, trade, kafka, topic, to_kafka
@@ -180,6 +202,7 @@ def test_a_select_that_makes_no_record_is_refused(trade, to_kafka, select, told)
     assert trade.broker.queue("Orders").figures().messages == 1
 
 
+@pytest.mark.long
 @WAYS
 def test_a_broker_that_is_down_is_told_in_one_line(way, trade, to_kafka):
     class Down:
@@ -202,6 +225,7 @@ JAAS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "given"),
     [
@@ -228,7 +252,7 @@ def test_no_secret_is_shown(way, given, trade, to_kafka, capfd, caplog):
         (("--to", "kafka"), "needs --target-option kafka.bootstrap.servers="),
         (
             ("--to", "kafka", "--target-option", "kafka.bootstrap.servers=a:1"),
-            "needs --target-option topic=NAME",
+            "and --target-option topic=NAME",
         ),
     ],
 )
@@ -249,7 +273,7 @@ def batch_of(spark, number, query):
         [(0, f"batch {number}", None, "Orders", 0, f"c:{number}:0:1")], f"{NUMBER} LONG, {schema}"
     )
     batch = ExportBatch(messages, lambda rows: rows, query, number, 10)
-    return batch, records_of(batch, messages, selected=False)
+    return batch, records_of(batch, messages, required=None)
 
 
 def test_of_two_exports_with_one_checkpoint_the_older_commits_nothing_more(spark, kafka, topic):
@@ -285,6 +309,7 @@ def test_a_transaction_that_an_earlier_run_left_open_is_aborted(spark, kafka, to
     assert len(kafka.records(topic, isolation="read_uncommitted")) == 2
 
 
+@pytest.mark.long
 def test_after_a_kill_without_exactly_once_it_is_not_guessed(
     trade, kafka, topic, to_kafka, monkeypatch
 ):
@@ -303,16 +328,75 @@ def test_after_a_kill_without_exactly_once_it_is_not_guessed(
     assert values(kafka.records(topic)) == [b"a", b"b", b"c"]
 
 
+@pytest.fixture(scope="module")
+def own_kafka():
+    """A broker that a test may kill, and that creates no topics."""
+    with KafkaBroker(auto_create_topics_enable="false") as broker:
+        yield broker
+
+
 @pytest.mark.long
 @WAYS
 def test_a_topic_that_is_not_there_is_told_where_the_broker_does_not_create_it(
-    way, trade, to_kafka
+    way, trade, to_kafka, own_kafka, topic
 ):
     trade.orders(["a"])
-    with KafkaBroker(auto_create_topics_enable="false") as broker:
-        with pytest.raises(Exception, match="has no topic Nowhere, and does not create it"):
-            to_kafka(*way, broker=broker, to="Nowhere")
-        assert trade.broker.queue("Orders").figures().messages == 1
-        broker.create("Nowhere")
-        to_kafka(*way, broker=broker, to="Nowhere")
-        assert values(broker.records("Nowhere")) == [b"a"]
+    with pytest.raises(Exception, match=f"has no topic {topic}, and does not create it") as told:
+        to_kafka(*way, broker=own_kafka)
+    assert "\n" not in str(told.value)
+    assert trade.broker.queue("Orders").figures().messages == 1
+    own_kafka.create(topic)
+    to_kafka(*way, broker=own_kafka)
+    assert values(own_kafka.records(topic)) == [b"a"]
+
+
+@pytest.mark.long
+@WAYS
+def test_a_broker_that_is_killed_and_started_amid_a_batch_gets_all(
+    way, trade, to_kafka, own_kafka, topic, monkeypatch
+):
+    own_kafka.create(topic)
+    sent = [b"order %d" % number for number in range(2000)]
+    trade.orders(sent)
+    starting = threading.Thread(target=own_kafka.start)
+
+    def fall():
+        own_kafka.kill()
+        starting.start()
+
+    if way:
+        produce, left = KafkaTransactions._produce, iter(range(1000))
+
+        def falling(self, row):
+            if next(left, None) == 500:
+                self._producer.flush(30)
+                fall()
+            produce(self, row)
+
+        monkeypatch.setattr(KafkaTransactions, "_produce", falling)
+    else:
+        write = KafkaConnector.write
+        monkeypatch.setattr(KafkaConnector, "write", lambda *given: (fall(), write(*given)))
+    to_kafka(*way, broker=own_kafka)
+    starting.join()
+    assert values(own_kafka.records(topic)) == sorted(sent)
+
+
+@pytest.mark.long
+def test_without_the_connector_an_export_names_its_coordinates(trade, kafka, topic):
+    trade.orders(["a"])
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "rmq_spark.jobs", "export", "--topic", "Orders", *trade.redis),
+            *("--to", "kafka", "--checkpoint", trade.folder / "checkpoint", "--once"),
+            *("--target-option", f"kafka.bootstrap.servers={kafka.address}"),
+            *("--target-option", f"topic={topic}"),
+        ],
+        env=programs.environment(**quick_spark.variables()),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 1
+    (told,) = [line for line in done.stderr.splitlines() if line.startswith("export: ")]
+    assert "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" in told

@@ -7,6 +7,9 @@ is read again, so of two exports that write the same batch at once, one skips it
 of a snapshot, a property does not expire.
 """
 
+import io
+from contextlib import redirect_stdout
+
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
@@ -14,6 +17,7 @@ from pyiceberg.exceptions import (
     CommitStateUnknownException,
     NoSuchTableError,
 )
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 from pyiceberg.table import Table, Transaction
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
@@ -83,8 +87,14 @@ class IcebergTarget:
 
     def _create(self, rows: pa.Table) -> Table:
         namespace = self._catalog.namespace_from(self._name)
-        self._catalog.create_namespace_if_not_exists(namespace)
-        return self._catalog.create_table_if_not_exists(self._name, schema=rows.schema)
+        try:
+            self._catalog.create_namespace_if_not_exists(namespace)
+            return self._catalog.create_table_if_not_exists(self._name, schema=rows.schema)
+        except Exception as error:  # each kind of catalog has its own errors
+            raise JobFailed(
+                f"The Iceberg table {self._name} cannot be created: {first_line(error)}. Choose "
+                "other columns with --select, or create the table with another program."
+            ) from error
 
     def _commit(self, rows: pa.Table, batch: ExportBatch) -> None:
         """Append rows and note the batch in one commit, unless the batch is noted."""
@@ -95,7 +105,8 @@ class IcebergTarget:
             if _is_noted(table, batch):
                 return
             summary = {"rmq.query": batch.query, "rmq.batch": str(batch.batch)}
-            with _OneBatch(table, batch) as change:
+            # PyIceberg prints columns that do not fit as a table.
+            with redirect_stdout(io.StringIO()), _OneBatch(table, batch) as change:
                 change.append(rows, snapshot_properties=summary)
                 change.set_properties({_property(batch): str(batch.batch)})
         except _IsNoted:
@@ -111,7 +122,7 @@ class IcebergTarget:
                 f"The catalog did not say whether the Iceberg table {self._name} has the batch: "
                 f"{first_line(error)}. Start the export again: it looks, and writes it once."
             ) from error
-        except ValueError as error:
+        except (ValueError, UnsupportedPyArrowTypeException) as error:
             raise JobFailed(
                 f"The rows do not fit the columns of the Iceberg table {self._name}. Nothing of "
                 "the batch was written. Choose and name the columns with --select, with casts to "

@@ -5,7 +5,7 @@ without the run, which a replay changes), rmq-position (the index of the message
 0) and rmq-row (the index of the record among those of the message, usually 0).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,16 +46,16 @@ class _Claim(NamedTuple):
     name: str
 
 
-def records(batch: ExportBatch, messages: DataFrame, selected: bool) -> DataFrame:
+def records(batch: ExportBatch, messages: DataFrame, required: Sequence[str] | None) -> DataFrame:
     """Turn messages of a batch into records: topic, partition, key, value, headers and NUMBER.
 
-    Records keep the order of the messages within a partition of Spark. selected: whether --select
-    makes the columns; otherwise the value is the content, and the key is that of the message, or
-    else its slot. Columns that do not exist are null. Raises InvalidOption for a column that no
-    record has.
+    Records keep the order of the messages within a partition of Spark. required: the columns that
+    --select must make; None without --select: then the value is the content, and the key is that of
+    the message, or else its slot. Columns that do not exist are null. Raises InvalidOption for a
+    column that no record has, or a missing one.
     """
     rows = batch.shape(messages)
-    rows = _checked(rows) if selected else _from_messages(rows)
+    rows = _from_messages(rows) if required is None else _checked(rows, required)
     named = StructType([*rows.schema.fields, *(StructField(name, StringType()) for name in _ID)])
     rows = rows.mapInArrow(_naming(_claims(batch.messages)), named)
     ids = sql.array(*(_header(name) for name in _ID))
@@ -81,11 +81,11 @@ def _from_messages(rows: DataFrame) -> DataFrame:
     return _completed(rows.select(NUMBER, *(made.alias(name) for name, made in given.items())))
 
 
-def _checked(rows: DataFrame) -> DataFrame:
+def _checked(rows: DataFrame, required: Sequence[str]) -> DataFrame:
     """Check the columns that --select makes. Raises InvalidOption."""
     accepted = (
-        "Accepted: value, and if you like key (both STRING or BINARY), headers, partition (INT) "
-        "and topic (STRING), such as --select 'content AS value, topic AS key'."
+        "Accepted: value and key (STRING or BINARY), headers, partition (INT) and topic (STRING), "
+        "such as --select 'content AS value, slot::STRING AS key'."
     )
     for field in rows.schema.fields:
         if field.name == NUMBER:
@@ -97,8 +97,11 @@ def _checked(rows: DataFrame) -> DataFrame:
                 f"--select makes the column {field.name} {found}, which no Kafka record has. "
                 f"{accepted}"
             )
-    if "value" not in rows.columns:
-        raise InvalidOption(f"--select makes no column value. {accepted}")
+    for name in required:
+        if name not in rows.columns:
+            raise InvalidOption(
+                f"--select makes no column {name}. {accepted} topic may be an option instead."
+            )
     texts = {name: sql.col(name).cast("binary") for name in ("key", "value")}
     return _completed(rows).withColumns(texts)
 

@@ -1,5 +1,6 @@
 """The target kafka of an export: topics of Kafka."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from pyspark.sql import DataFrame
@@ -19,20 +20,19 @@ class RecordWriter(Protocol):
     def write(self, batch: ExportBatch, rows: DataFrame) -> None:
         """Write the records of a batch."""
 
-    def close(self) -> None:
-        """Free what only a running export needs."""
-
 
 class KafkaTarget:
     """Topics of Kafka as the target of an export.
 
-    selected: whether --select makes the columns. exceptions: a folder of Parquet files. Only the
-    transformation refuses messages; it is tried before anything is written.
+    required: the columns that --select must make; None without --select. exceptions: a folder of
+    Parquet files. Only the transformation refuses messages; it is tried before anything is written.
     """
 
-    def __init__(self, writer: RecordWriter, selected: bool, exceptions: str) -> None:
+    def __init__(
+        self, writer: RecordWriter, required: Sequence[str] | None, exceptions: str
+    ) -> None:
         self._writer = writer
-        self._selected = selected
+        self._required = required
         self._exceptions = exceptions
 
     def write(self, batch: ExportBatch) -> int:
@@ -43,9 +43,8 @@ class KafkaTarget:
         # Before the records: with them, the batch may be done, and then it is not written again.
         note_in_folder(batch, refused, self._exceptions)
         good = batch.messages.where(~sql.col(NUMBER).isin(list(refused)))
-        self._writer.write(batch, records(batch, good, self._selected))
+        self._writer.write(batch, records(batch, good, self._required))
         return len(refused)
 
     def close(self) -> None:
-        """Close the writer."""
-        self._writer.close()
+        """Do nothing: there are no tables to remove."""

@@ -3,15 +3,15 @@
 The number of the last batch is an offset of a consumer group that no consumer uses. Kafka commits
 it with the records of the batch::
 
-    init_transactions     ends what an earlier run has begun, and fences it off
-    read the group        the batch is there already: skip it
+    init_transactions              ends what an earlier run has begun, and fences it off
+    read the group                 the batch is there already: skip it
     begin_transaction
-    produce               the records, in their order
-    send_offsets          the number of the batch
+    produce                        the records, in their order
+    send_offsets_to_transaction    the number of the batch
     commit_transaction
 
-An export that is killed before the commit has written nothing that a consumer with the isolation
-level read_committed sees. After the commit all of the batch is there, and its replay is skipped.
+An export that is killed before the commit has written nothing that a consumer of committed records
+sees. After the commit all of the batch is there, and its replay is skipped.
 The ids of the group and of the transactions contain the id of the query. So of two exports with one
 checkpoint the older can commit nothing as soon as the newer has begun.
 """
@@ -24,8 +24,15 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.jobs.kafka.kafka_errors import (
+    PREFIX,
+    address_of,
+    failure,
+    hidden,
+    no_such_topic,
+    settings_of,
+)
 from rmq_spark.jobs.program import JobFailed
-from rmq_spark.jobs.targets.kafka_errors import PREFIX, failure, hidden, no_such_topic, settings_of
 from rmq_spark.jobs.targets.target import ExportBatch
 
 GROUP = "rmq-export-"
@@ -40,12 +47,13 @@ _COORDINATOR_MOVES = (
     "NOT_COORDINATOR",
     "UNSTABLE_OFFSET_COMMIT",
 )
+_QUIET = {"log_level": "2"}  # it logs each attempt to connect
 _DEFAULTS: dict[str, Any] = {
     # Equal keys go to the partition to which Spark's connector and Java bring them.
     "partitioner": "murmur2_random",
     "transaction.timeout.ms": "300000",
     "delivery.report.only.error": True,
-    "log_level": "2",  # it logs each attempt to connect
+    **_QUIET,
 }
 
 
@@ -66,8 +74,11 @@ class KafkaTransactions:
             ) from error
         self._kafka: Any = confluent_kafka
         self._options = dict(options)
-        if "topic" not in options:
-            raise InvalidOption("--exactly-once needs --target-option topic=NAME.")
+        if not address_of(options) or "topic" not in options:
+            raise InvalidOption(
+                "--exactly-once needs --target-option kafka.bootstrap.servers=HOST:PORT and "
+                "--target-option topic=NAME."
+            )
         for name in ("transactional.id", "enable.idempotence"):
             if name in settings_of(options):
                 raise InvalidOption(f"{PREFIX}{name} is not accepted: --exactly-once sets it.")
@@ -110,13 +121,10 @@ class KafkaTransactions:
                 raise
         self._last = batch.batch
 
-    def close(self) -> None:
-        """Do nothing: a transaction that is open was aborted, and the broker forgets the rest."""
-
     def _check(self) -> None:
         """Check that the cluster answers, and has the topic or creates it. Raises JobFailed."""
         with self._explained():
-            producer = self._client(self._kafka.Producer, _DEFAULTS)
+            producer = self._client(self._kafka.Producer, _DEFAULTS, {})
             for _ in range(_TRIES):
                 there = producer.list_topics(self._topic, timeout=_ANSWERS_S)
                 if there.topics[self._topic].error is None:
@@ -127,11 +135,11 @@ class KafkaTransactions:
     def _begin(self, name: str) -> None:
         """End what earlier runs have begun, and read the number of the last batch."""
         transactional = {"transactional.id": name, "on_delivery": self._note_undelivered}
-        self._producer = self._client(self._kafka.Producer, {**_DEFAULTS, **transactional})
+        self._producer = self._client(self._kafka.Producer, _DEFAULTS, transactional)
         self._repeated(lambda: self._producer.init_transactions(_ANSWERS_S))
         # Isolated so, it gets an answer only when no transaction of the group is open.
-        settings = {"group.id": name, "isolation.level": "read_committed", "log_level": "2"}
-        reader = self._client(self._kafka.Consumer, settings)
+        isolated = {"group.id": name, "isolation.level": "read_committed"}
+        reader = self._client(self._kafka.Consumer, _QUIET, isolated)
         try:
             offset = self._repeated(lambda: self._committed(reader))
             self._last = offset if offset >= 0 else None
@@ -159,10 +167,18 @@ class KafkaTransactions:
                 "again."
             )
 
-    def _client(self, kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-        """Make a producer or consumer. Raises InvalidOption for an option that it refuses."""
+    def _client(
+        self,
+        kind: Callable[[dict[str, Any]], Any],
+        defaults: Mapping[str, Any],
+        fixed: Mapping[str, Any],
+    ) -> Any:
+        """Make a producer or consumer. Raises InvalidOption for an option that it refuses.
+
+        defaults: settings that the options may change. fixed: settings that they may not.
+        """
         try:
-            return kind({**settings, **settings_of(self._options)})
+            return kind({**defaults, **settings_of(self._options), **fixed})
         except (self._kafka.KafkaException, TypeError, ValueError) as error:
             why = error.args[0]
             text = hidden(why if isinstance(why, str) else why.str(), self._options)

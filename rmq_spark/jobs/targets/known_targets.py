@@ -13,7 +13,6 @@ from rmq_spark.jobs.targets.checkpoint_log import unfinished_batch
 from rmq_spark.jobs.targets.delta_target import DeltaTarget
 from rmq_spark.jobs.targets.jdbc_target import JdbcTarget
 from rmq_spark.jobs.targets.kafka_connector import KafkaConnector
-from rmq_spark.jobs.targets.kafka_errors import address_of
 from rmq_spark.jobs.targets.kafka_target import KafkaTarget, RecordWriter
 from rmq_spark.jobs.targets.kafka_transactions import KafkaTransactions
 from rmq_spark.jobs.targets.spark_target import SparkTarget
@@ -49,15 +48,15 @@ def chosen_target(spark: SparkSession, given: argparse.Namespace) -> Target:
 
         return IcebergTarget(catalog, options[TABLE], exceptions)
     if given.format == KAFKA:
-        return KafkaTarget(_record_writer(spark, options, given), bool(given.select), exceptions)
+        needed = ["value", *([] if "topic" in options else ["topic"])]
+        writer = _record_writer(spark, options, given)
+        return KafkaTarget(writer, needed if given.select else None, exceptions)
     return SparkTarget(given.format, options, exceptions)
 
 
 def _record_writer(
     spark: SparkSession, options: dict[str, str], given: argparse.Namespace
 ) -> RecordWriter:
-    if not address_of(options):
-        raise InvalidOption("--to kafka needs --target-option kafka.bootstrap.servers=HOST:PORT.")
     if given.exactly_once:
         return KafkaTransactions(options, unfinished_batch(spark, given.checkpoint))
     return KafkaConnector(spark, options)

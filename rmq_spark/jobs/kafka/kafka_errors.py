@@ -15,7 +15,10 @@ _TOO_LARGE = (
     "raise_error('too large'), content) AS value\", which puts them into the exceptions."
 )
 _SILENT = "Check that the brokers run and that kafka.bootstrap.servers names them."
-_FENCED = "Another export runs with the same checkpoint. Give each its own."
+_FENCED = (
+    "Another export runs with the same checkpoint: give each its own. Or the batch took longer "
+    "than kafka.transaction.timeout.ms: raise it, or lower maxRecordsPerTrigger."
+)
 _REMEDIES = {
     "RecordTooLargeException": _TOO_LARGE,
     "MSG_SIZE_TOO_LARGE": _TOO_LARGE,
@@ -41,7 +44,7 @@ def failure(name: str, text: str, options: Mapping[str, str]) -> JobFailed:
     told = (
         f"Kafka at {address_of(options)} failed: {hidden(said, options)} ({name}).",
         remedy,
-        "No message is lost: start the export again with its checkpoint.",
+        "No message is lost: start the job again.",
     )
     return JobFailed(" ".join(filter(None, told)))
 
@@ -50,8 +53,8 @@ def no_such_topic(topic: str, options: Mapping[str, str]) -> JobFailed:
     """Return the error for a topic that neither exists nor is created by the brokers."""
     return JobFailed(
         f"Kafka at {address_of(options)} has no topic {topic}, and does not create it. Create it, "
-        f"such as with kafka-topics.sh --create --topic {topic}, or correct the option topic. No "
-        "message is lost: start the export again with its checkpoint."
+        f"such as with kafka-topics.sh --create --topic {topic}, or correct its name. No message "
+        "is lost: start the job again."
     )
 
 
