@@ -5,8 +5,10 @@ import pytest
 from .kafka_ports import KafkaSource, KafkaTarget, KafkaTargetOnce
 from .lake_ports import DeltaSource, DeltaTarget, IcebergTarget
 from .port_round import Outcome, counted, run_round
+from .rocketmq_ports import RocketMQTarget
 
-PORTS = [KafkaTarget, KafkaTargetOnce, KafkaSource, DeltaTarget, DeltaSource, IcebergTarget]
+PORTS = [KafkaTarget, KafkaTargetOnce, KafkaSource, RocketMQTarget]
+PORTS += [DeltaTarget, DeltaSource, IcebergTarget]
 
 
 @pytest.mark.long
