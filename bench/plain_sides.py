@@ -195,6 +195,7 @@ class Rocket:
         self._topics += 1
         self._topic = f"bench-{self._topics}"
         self._server.create(self._topic, "DELAY" if delayed else "NORMAL")
+        self._server.create_group(self._topic)
         self._producer = self._client.Producer(self._where, (self._topic,))
         self._producer.startup()
 

@@ -78,11 +78,13 @@ class RocketMQBroker:
         shutil.rmtree(self.folder)
 
     def create(self, topic: str, kind: str = "NORMAL") -> str:
-        """Create a topic of a kind (NORMAL, FIFO, DELAY), and a consumer group of the same name."""
-        where = ("-n", self._names, "-c", CLUSTER)
-        self._admin("updateTopic", *where, "-t", topic, "-a", f"+message.type={kind}")
-        self._admin("updateSubGroup", *where, "-g", topic)
+        """Create a topic of a kind (NORMAL, FIFO, DELAY), and return its name."""
+        self._change("updateTopic", "-t", topic, "-a", f"+message.type={kind}")
         return topic
+
+    def create_group(self, group: str) -> None:
+        """Create a consumer group."""
+        self._change("updateSubGroup", "-g", group)
 
     def messages(self, topic: str) -> list[Stored]:
         """Read all messages of a topic, queue by queue. A value may hold no comma."""
@@ -124,6 +126,13 @@ class RocketMQBroker:
             *("-pm", "local", "-bc", self._written("broker.conf", broker)),
             *("-pc", str(self.folder / "proxy.json")),
         )
+
+    def _change(self, *words: str) -> None:
+        """Change something, again until the name server knows the broker."""
+        end = time.monotonic() + BEGIN_S
+        while "success" not in (told := self._admin(*words, "-n", self._names, "-c", CLUSTER)):
+            if time.monotonic() > end:
+                raise RuntimeError(f"{' '.join(words)} did nothing: {told}")
 
     def _home(self) -> tuple[str, ...]:
         return (f"-Drocketmq.home.dir={self.folder}", *OPENED)

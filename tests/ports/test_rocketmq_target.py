@@ -10,7 +10,6 @@ from rmq_spark.client import Message
 from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.jobs.rocketmq.rocketmq_client import RocketMQTopic
 from rmq_spark.jobs.targets import rocketmq_target
-from rmq_spark.jobs.targets.rocketmq_target import RocketMQTarget
 
 from .. import programs, quick_spark
 from ..jobs.trade import Killed
@@ -207,10 +206,9 @@ def test_an_unknown_option_is_told(to_rocketmq):
         to_rocketmq("--target-option", "grup=a")
 
 
-def test_a_proxy_that_goes_down_loses_nothing(trade, rocketmq, to_rocketmq, topics):
+def test_a_proxy_that_goes_down_loses_nothing(trade, to_rocketmq, topics):
     """The target has found the topic; then nobody answers a task."""
     trade.orders(["a"])
-    there = RocketMQTopic(rocketmq.url, topics["NORMAL"])
     gone = RocketMQTopic(f"127.0.0.1:{free_port()}", topics["NORMAL"])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(RocketMQTopic, "is_fifo", lambda _: False)
@@ -219,7 +217,6 @@ def test_a_proxy_that_goes_down_loses_nothing(trade, rocketmq, to_rocketmq, topi
             to_rocketmq()
     assert "No message is lost" in str(failed.value)
     assert trade.broker.queue("Orders").figures().messages == 1
-    assert RocketMQTarget(there, False, "unused")
     assert to_rocketmq() == "1 messages done, 0 of them refused"
 
 
