@@ -1,8 +1,7 @@
-"""One broker of Kafka and of RocketMQ on this machine, from the jars on Maven Central."""
+"""One broker of Kafka on this machine, from the jars on Maven Central."""
 
 import base64
 import importlib.metadata
-import json
 import re
 import shutil
 import signal
@@ -20,24 +19,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.dev_servers.zookeeper_ensemble import find_java
+from tests import rocketmq_broker
 
 POM = Path(__file__).parent / "peers" / "pom.xml"
 BEGIN_S = 90.0
 END_S = 30.0
 PARTITIONS = 4
-CLUSTER = "DefaultCluster"
-ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 COPY_S = 900.0  # the first time Maven downloads them
-# The defaults of both are for servers with more memory than a bench should take.
+# The default is for servers with more memory than a bench should take.
 KAFKA_MEMORY = ("-Xmx1g",)
-ROCKETMQ_MEMORY = ("-Xmx1g", "-XX:MaxDirectMemorySize=1g")
-NAME_SERVER_MEMORY = ("-Xmx256m",)
-# What RocketMQ's own scripts open of the JVM.
-OPENED = (
-    *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"),
-    *("--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",),
-    *("--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",),
-)
 
 
 @contextmanager
@@ -63,8 +53,9 @@ def jars(profile: str) -> Iterator[Path]:
 
 
 def versions(*artifacts: str, packages: Sequence[str] = ()) -> str:
-    """Say which versions are measured, of artifacts in the pom and of packages that are there."""
-    names = re.findall(r"<artifactId>(.*)</artifactId>\s*<version>(.*)</version>", POM.read_text())
+    """Say which versions are measured, of artifacts in the poms and of packages that are there."""
+    poms = POM.read_text() + rocketmq_broker.POM.read_text()
+    names = re.findall(r"<artifactId>(.*)</artifactId>\s*<version>(.*)</version>", poms)
     found = [f"{name} {version}" for name, version in names if name in artifacts]
     for package in packages:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -179,48 +170,6 @@ class Kafka(Server):
             *("--entity-type", "groups", "--entity-name", group),
             *("--add-config", "share.auto.offset.reset=earliest"),
         )
-
-
-class RocketMQ(Server):
-    """A name server, and a broker within its proxy."""
-
-    profile = "rocketmq"
-
-    def _start(self, folder: Path, stack: ExitStack) -> None:
-        names, grpc = free_port(), free_port()
-        self.url, self._names = f"127.0.0.1:{grpc}", f"127.0.0.1:{names}"
-        name_server = {"listenPort": names, "kvConfigPath": folder / "kv.json"}
-        broker = {
-            **{"brokerClusterName": CLUSTER, "brokerName": "bench", "brokerId": 0},
-            # It also takes the port below this one, and the one above.
-            **{"brokerIP1": "127.0.0.1", "listenPort": free_port(), "namesrvAddr": self._names},
-            **{"storePathRootDir": folder / "store"},
-            **{"storePathCommitLog": folder / "store" / "commitlog"},
-        }
-        proxy = {
-            **{"rocketMQClusterName": CLUSTER, "namesrvAddr": self._names},
-            **{"grpcServerPort": grpc, "remotingListenPort": free_port()},
-        }
-        (folder / "proxy.json").write_text(json.dumps(proxy))
-        options = (f"-Drocketmq.home.dir={folder}", *OPENED)
-        command = (
-            *(*NAME_SERVER_MEMORY, *options, "org.apache.rocketmq.namesrv.NamesrvStartup"),
-            *("-c", _written(folder / "namesrv.conf", name_server)),
-        )
-        stack.enter_context(Jvm(self._jars, folder, names, *command))
-        command = (
-            *(*ROCKETMQ_MEMORY, *options, "org.apache.rocketmq.proxy.ProxyStartup"),
-            *("-pm", "local", "-bc", _written(folder / "broker.conf", broker)),
-            *("-pc", str(folder / "proxy.json")),
-        )
-        stack.enter_context(Jvm(self._jars, folder, grpc, *command))
-
-    def create(self, topic: str, kind: str) -> None:
-        """Create a topic of a kind (NORMAL, DELAY), and a consumer group of the same name."""
-        where = ("-n", self._names, "-c", CLUSTER)
-        kind_of = ("-a", f"+message.type={kind}")
-        self._run_tool(ADMIN, "updateTopic", *where, "-t", topic, *kind_of)
-        self._run_tool(ADMIN, "updateSubGroup", *where, "-g", topic)
 
 
 def _written(file: Path, settings: Mapping[str, object]) -> str:

@@ -13,11 +13,12 @@ import sys
 from contextlib import ExitStack
 
 import numpy as np
-from broker_side import PARTITIONS, Kafka, RocketMQ, versions
+from broker_side import PARTITIONS, Kafka, versions
 from measuring import Figure, Report, arguments_of
 from plain_sides import SLOTS, Ours, Rocket, ShareGroup, Side, lateness_ms, speeds
 
 from rmq_spark.dev_servers.redis_server import LocalRedis
+from tests.rocketmq_broker import RocketMQBroker
 
 A_SECOND = 100
 # A Python process sends RocketMQ some thousand messages a second, and Kafka a hundred times that.
@@ -46,7 +47,7 @@ def main() -> None:
     with LocalRedis(arguments.redis) as server, Kafka() as kafka, ExitStack() as stack:
         others: list[Side] = [ShareGroup(kafka)]
         if importlib.util.find_spec("rocketmq"):
-            others.append(Rocket(stack.enter_context(RocketMQ())))
+            others.append(Rocket(stack.enter_context(RocketMQBroker())))
         measure(report, Ours(server), others, arguments)
         report.write(arguments.results, server)
 

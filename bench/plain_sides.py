@@ -5,20 +5,19 @@ be rid of a message (commit, acknowledge) belongs to receiving.
 """
 
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
-from unittest import mock
 
 import redis
-from broker_side import Kafka, RocketMQ
+from broker_side import Kafka
 from confluent_kafka import Producer, ShareConsumer
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.jobs.rocketmq.rocketmq_client import client_module
+from tests.rocketmq_broker import RocketMQBroker
 
 SLOTS = 16
 LIMIT = 1000  # messages of a batch of ours
@@ -184,9 +183,9 @@ class Rocket:
 
     name = "RocketMQ"
 
-    def __init__(self, server: RocketMQ) -> None:
+    def __init__(self, server: RocketMQBroker) -> None:
         self._server = server
-        self._client = rocketmq_client(server.folder)
+        self._client = client_module()
         credentials = self._client.Credentials()
         self._where = self._client.ClientConfiguration(server.url, credentials)
         self._topics = 0
@@ -196,6 +195,7 @@ class Rocket:
         self._topics += 1
         self._topic = f"bench-{self._topics}"
         self._server.create(self._topic, "DELAY" if delayed else "NORMAL")
+        self._server.create_group(self._topic)
         self._producer = self._client.Producer(self._where, (self._topic,))
         self._producer.startup()
 
@@ -234,14 +234,6 @@ class Rocket:
         if due_s is not None:
             message.delivery_timestamp = due_s
         return message
-
-
-def rocketmq_client(home: Path) -> Any:
-    """Import RocketMQ's client, which makes a log in the home of its user: in another one."""
-    with mock.patch.dict(os.environ, HOME=str(home)):
-        import rocketmq
-
-        return rocketmq
 
 
 def speeds(side: Side, contents: list[bytes]) -> dict[str, float]:

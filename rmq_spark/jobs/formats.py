@@ -11,6 +11,7 @@ from rmq_spark.jobs.job_arguments import add_options
 # Formats whose path is a folder of files.
 FILES = ("parquet", "orc", "json", "csv", "text", "avro")
 ICEBERG = "iceberg"
+ROCKETMQ = "rocketmq"
 
 
 def add_place(parser: argparse.ArgumentParser, flag: str, option_flag: str, what: str) -> None:
@@ -75,4 +76,4 @@ def is_jdbc(given: argparse.Namespace) -> bool:
 
 def has_headers(given: argparse.Namespace) -> bool:
     """Check whether rows of the chosen format have headers, as messages do."""
-    return bool(given.format == KAFKA)
+    return given.format in (KAFKA, ROCKETMQ)

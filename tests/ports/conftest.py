@@ -1,4 +1,4 @@
-"""One Kafka broker and one Redis for all tests of ports."""
+"""One Kafka broker, one RocketMQ and one Redis for all tests of ports."""
 
 import pytest
 
@@ -6,12 +6,19 @@ from rmq_spark.dev_servers.redis_server import LocalRedis
 
 from .. import kafka_broker
 from ..jobs.trade import Trade
+from ..rocketmq_broker import RocketMQBroker
 
 
 @pytest.fixture(scope="session")
 def kafka():
     kafka_broker.connector()
     with kafka_broker.KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def rocketmq():
+    with RocketMQBroker() as broker:
         yield broker
 
 

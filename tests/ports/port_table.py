@@ -2,6 +2,7 @@
 
 from .kafka_ports import KafkaSource, KafkaTarget, KafkaTargetOnce
 from .lake_ports import DeltaSource, DeltaTarget, IcebergTarget
+from .rocketmq_ports import RocketMQTarget
 from .sql_ports import MariaDBTarget, ParquetTarget, PostgresTarget
 
 PORTS = {
@@ -11,6 +12,7 @@ PORTS = {
     "kafka": KafkaTarget,
     "kafka-once": KafkaTargetOnce,
     "kafka-source": KafkaSource,
+    "rocketmq": RocketMQTarget,
     "delta": DeltaTarget,
     "delta-source": DeltaSource,
     "iceberg": IcebergTarget,

@@ -1,6 +1,6 @@
 """A batch without the messages that its target refuses, which go to the exceptions folder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
@@ -49,7 +49,7 @@ def refused_by_shape(batch: ExportBatch) -> dict[int, Refusal]:
     return refused_among(batch.numbers(), attempt, batch.most_refused)
 
 
-def note_in_folder(batch: ExportBatch, refused: dict[int, Refusal], folder: str) -> None:
+def note_in_folder(batch: ExportBatch, refused: Mapping[int, object], folder: str) -> None:
     """Write refused messages into the exceptions folder. A replayed batch replaces its own."""
     if not refused:
         return

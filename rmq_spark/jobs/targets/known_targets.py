@@ -7,19 +7,21 @@ from pyspark.sql import SparkSession
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.jobs.connectors import DELTA, KAFKA
-from rmq_spark.jobs.formats import FILES, ICEBERG, is_jdbc, place_options
+from rmq_spark.jobs.formats import FILES, ICEBERG, ROCKETMQ, is_jdbc, place_options
 from rmq_spark.jobs.iceberg_tables import TABLE, open_catalog
+from rmq_spark.jobs.rocketmq.rocketmq_client import RocketMQTopic
 from rmq_spark.jobs.targets.checkpoint_log import unfinished_batch
 from rmq_spark.jobs.targets.delta_target import DeltaTarget
 from rmq_spark.jobs.targets.jdbc_target import JdbcTarget
 from rmq_spark.jobs.targets.kafka_connector import KafkaConnector
 from rmq_spark.jobs.targets.kafka_target import KafkaTarget, RecordWriter
 from rmq_spark.jobs.targets.kafka_transactions import KafkaTransactions
+from rmq_spark.jobs.targets.rocketmq_target import RocketMQTarget
 from rmq_spark.jobs.targets.spark_target import SparkTarget
 from rmq_spark.jobs.targets.target import Target
 from rmq_spark.outbox.tables import SUFFIX
 
-TESTED = ("parquet", "orc", "json", "csv", "jdbc", DELTA, ICEBERG, "console", KAFKA)
+TESTED = ("parquet", "orc", "json", "csv", "jdbc", DELTA, ICEBERG, "console", KAFKA, ROCKETMQ)
 _log = logging.getLogger(__name__)
 
 
@@ -51,6 +53,8 @@ def chosen_target(spark: SparkSession, given: argparse.Namespace) -> Target:
         needed = ["value", *([] if "topic" in options else ["topic"])]
         writer = _record_writer(spark, options, given)
         return KafkaTarget(writer, needed if given.select else None, exceptions)
+    if given.format == ROCKETMQ:
+        return RocketMQTarget(RocketMQTopic.of(options), bool(given.select), exceptions)
     return SparkTarget(given.format, options, exceptions)
 
 

@@ -1,6 +1,6 @@
 """A search, by halving, for the messages of a batch that a target can never take."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rmq_spark.jobs.databases.database import Refusal
 from rmq_spark.jobs.program import JobFailed
@@ -33,10 +33,16 @@ def refused_among(numbers: Sequence[int], attempt: Attempt, most: int) -> dict[i
             waiting += [some[half:], some[:half]]  # pop takes the first half next: in order
             continue
         refused[some[0]] = why
-        if len(refused) > most:
-            raise TooManyRefused(
-                f"More than {most} messages of one batch were refused. Nothing of the batch was "
-                "committed. If the refusals are right, raise --max-refused and start the job "
-                f"again. The last one: {' '.join(str(why).split())}"
-            )
+        check_amount(refused, most)
     return refused
+
+
+def check_amount(refused: Mapping[int, object], most: int) -> None:
+    """Raise TooManyRefused if more messages are refused than allowed."""
+    if len(refused) > most:
+        last = [*refused.values()][-1]
+        raise TooManyRefused(
+            f"More than {most} messages of one batch were refused. Nothing of the batch was "
+            "committed. If the refusals are right, raise --max-refused and start the job "
+            f"again. The last one: {' '.join(str(last).split())}"
+        )

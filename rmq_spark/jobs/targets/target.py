@@ -1,13 +1,12 @@
 """What an export writes, a batch, and where it writes: a target."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
-from rmq_spark.jobs.databases.database import Refusal
 from rmq_spark.jobs.targets.outbox_marks import OutboxMarks
 from rmq_spark.outbox.exceptions import Refused
 
@@ -44,10 +43,11 @@ class ExportBatch:
         """Return the numbers of all messages, ascending."""
         return sorted(row[0] for row in self.messages.select(NUMBER).collect())
 
-    def refuse(self, refused: dict[int, Refusal]) -> list[Refused]:
+    def refuse(self, refused: Mapping[int, object]) -> list[Refused]:
         """Mark refused messages in their outbox. Return their rows for the exceptions table.
 
-        A target calls this before it commits the batch. Raises OutboxUnavailable.
+        refused: by number, the reason, which str() shows. A target calls this before it commits
+        the batch. Raises OutboxUnavailable.
         """
         if not refused:
             return []

@@ -1,0 +1,1 @@
+"""How exports reach RocketMQ: the connection, and how a task sends."""
