@@ -162,10 +162,9 @@ def test_select_makes_the_columns_and_may_refuse(trade, to_rocketmq, stored, mar
 
 
 def test_too_many_refused_messages_end_the_job(trade, to_rocketmq):
-    trade.orders(["a"])
-    trade.broker.queue("Orders").send([""], fixed_time=0)
-    with pytest.raises(Exception, match="More than 0 messages of one batch were refused"):
-        to_rocketmq("--max-refused", "0")
+    trade.orders(["", "x" * (4 * 1024 * 1024 + 1)])
+    with pytest.raises(Exception, match="More than 1 messages of one batch were refused"):
+        to_rocketmq("--max-refused", "1")
     assert trade.broker.queue("Orders").figures().messages == 2
 
 

@@ -51,7 +51,11 @@ class RocketMQTopic:
                 "of a proxy (several with ';' between them, https://HOST:PORT with TLS), and "
                 "--target-option topic=NAME."
             )
-        keys = [options.get(name) or os.environ.get(_SECRETS[name], "") for name in _SECRETS]
+        there = {
+            "accessKey": os.environ.get("RMQ_ROCKETMQ_ACCESS_KEY", ""),
+            "secretKey": os.environ.get("RMQ_ROCKETMQ_SECRET_KEY", ""),
+        }
+        keys = [options.get(name) or there[name] for name in _SECRETS]
         if any(keys) and not all(keys):
             raise InvalidOption(
                 "RocketMQ needs both an access key and a secret key, or none. Set "
@@ -142,7 +146,7 @@ def client_module() -> Any:
     The client would write a log into the home folder. All that it notes there it also raises, so
     the log is turned off.
     """
-    home = os.environ.get("HOME")
+    home = os.environ.pop("HOME", None)
     with tempfile.TemporaryDirectory(prefix="rmq-") as folder:
         os.environ["HOME"] = folder
         try:
