@@ -51,31 +51,47 @@ class RocketMQBroker:
     """One broker with its proxy, gone with its data at the end. A context manager."""
 
     def __init__(self) -> None:
-        self._names = f"127.0.0.1:{free_port()}"
         self._servers: list[subprocess.Popen[bytes]] = []
-        # The port of gRPC, as a client is told it.
-        self.url = f"127.0.0.1:{free_port()}"
 
     def __enter__(self) -> "RocketMQBroker":
         self._jars = ":".join(jars(POM, "rocketmq"))
         self.folder = Path(tempfile.mkdtemp(prefix="rmq-rocketmq-"))
         try:
-            self._start_name_server()
-            self._start_broker()
+            while not self._begin():
+                self._end()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in reversed(self._servers):
+        self._end()
+        shutil.rmtree(self.folder)
+
+    def _begin(self) -> bool:
+        """Start the servers. Return False if another program has just taken one of their ports."""
+        self._names = f"127.0.0.1:{free_port()}"
+        # The port of gRPC, as a client is told it.
+        self.url = f"127.0.0.1:{free_port()}"
+        (self.folder / "log").write_bytes(b"")
+        try:
+            self._start_name_server()
+            self._start_broker()
+        except RuntimeError as error:
+            if "Address already in use" in str(error):
+                return False
+            raise
+        return True
+
+    def _end(self) -> None:
+        while self._servers:
+            server = self._servers.pop()
             server.terminate()
             try:
                 server.wait(END_S)
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
-        shutil.rmtree(self.folder)
 
     def create(self, topic: str, kind: str = "NORMAL") -> str:
         """Create a topic of a kind (NORMAL, FIFO, DELAY), and return its name."""

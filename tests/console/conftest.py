@@ -7,6 +7,7 @@ import pytest
 from rmq_spark.client import Broker
 
 from .. import servers
+from .browsers import launched
 from .site import running
 from .stocked import stock
 
@@ -48,3 +49,10 @@ def stocked_prefix(server):
 def stocked(new_site, stocked_prefix):
     """A console that only shows, on a database with topics of all kinds."""
     return new_site(stocked_prefix)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One for all tests of a process, because Playwright starts only once in a thread."""
+    with launched() as found:
+        yield found

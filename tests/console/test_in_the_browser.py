@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from rmq_spark.client import Message
 from rmq_spark.console.console_app import PAGES
 
-from .browsers import launched, opened
+from .browsers import opened
 from .site import running
 from .stocked import HTML
 from .test_changes import bury
@@ -21,12 +21,6 @@ READABLE = [
 ]
 PHONE = 360
 expect.set_options(timeout=15_000)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with launched() as found:
-        yield found
 
 
 class Visitor:

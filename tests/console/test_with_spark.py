@@ -5,11 +5,11 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from .browsers import launched, opened
+from .browsers import opened
 
 
 @pytest.mark.long
-def test_a_running_query_is_seen_paused_and_resumed(spark, redis_url, site, tmp_path):
+def test_a_running_query_is_seen_paused_and_resumed(spark, redis_url, site, browser, tmp_path):
     site.broker.create("Flights", "FixedTime", 4)
     queue = site.broker.queue("Flights")
     query = (
@@ -23,7 +23,7 @@ def test_a_running_query_is_seen_paused_and_resumed(spark, redis_url, site, tmp_
         .start(str(tmp_path / "out"))
     )
     try:
-        with launched() as browser, opened(browser) as page:
+        with opened(browser) as page:
             queue.send([f"{number}" for number in range(500)], fixed_time=1)
             page.goto(f"{site.address}topics/Flights")
             counters = page.locator("#counters")

@@ -39,7 +39,7 @@ def console(
         typer.Option(help="Also answer under this host name; repeatable.", metavar="NAME"),
     ] = None,
 ) -> None:
-    """Show topics, messages and consumers in the browser, until Ctrl-C.
+    """Show topics, messages and consumers in the browser.
 
     The pages only show, unless you add --allow-changes. Set zookeeper.hosts with --option before
     the command to see who owns the slots of exclusive topics.
