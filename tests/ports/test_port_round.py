@@ -2,12 +2,12 @@
 
 import pytest
 
-from .kafka_ports import KafkaSource, KafkaTargetOnce
+from .kafka_ports import KafkaTargetOnce
 from .lake_ports import IcebergTarget
 from .port_round import Outcome, counted, run_round
 
 # delta_checks.py kills exports into Delta, and tests/jobs/outbox_round.py those into databases.
-PORTS = [KafkaTargetOnce, KafkaSource, IcebergTarget]
+PORTS = [KafkaTargetOnce, IcebergTarget]
 
 
 @pytest.mark.long
