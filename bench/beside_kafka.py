@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import redis
-from broker_side import PARTITIONS, Kafka, jars, versions
+from broker_side import PARTITIONS, Kafka, versions
 from confluent_kafka import Producer
 from idle import WARM_UP_S, children, cpu_s
 from latency import latencies_ms
@@ -32,6 +32,7 @@ from spark_side import folder, numbered, run_to_end, session, spent_s, timed
 
 import rmq_spark
 from rmq_spark.dev_servers.redis_server import LocalRedis
+from tests.kafka_broker import connector
 
 A_SECOND = 100
 WAYS = {
@@ -73,24 +74,24 @@ class ThroughKafka:
         """Have an empty topic."""
         self._topics += 1
         self._topic = f"spark-{self._topics}"
-        self._kafka.create(self._topic)
+        self._kafka.create(self._topic, PARTITIONS)
 
     @property
     def trickle(self) -> tuple[Any, ...]:
         """What sends single messages, and where to."""
-        return trickle_into_kafka, self._kafka.url, self._topic
+        return trickle_into_kafka, self._kafka.address, self._topic
 
     def contents(self) -> DataFrame:
         """A stream of the topic's messages, by default from now on."""
         return self._read().selectExpr("CAST(value AS STRING) AS content")
 
     def _read(self, **options: str) -> DataFrame:
-        where = {"kafka.bootstrap.servers": self._kafka.url, "subscribe": self._topic}
+        where = {"kafka.bootstrap.servers": self._kafka.address, "subscribe": self._topic}
         return self._spark.readStream.format("kafka").options(**where, **options).load()
 
     def _written(self, frame: DataFrame, writer: Callable[[DataFrame], Any]) -> Any:
         self.new_topic()
-        options = {"kafka.bootstrap.servers": self._kafka.url, "topic": self._topic}
+        options = {"kafka.bootstrap.servers": self._kafka.address, "topic": self._topic}
         return writer(frame.selectExpr("content AS value")).format("kafka").options(**options)
 
     def _batch(self) -> None:
@@ -238,9 +239,8 @@ def main() -> None:
     # Told to end, it ends what it started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     report.notes += [*NOTES, versions("kafka_2.13", "spark-sql-kafka-0-10_2.13")]
-    with LocalRedis(arguments.redis) as server, Kafka() as kafka, jars("spark") as found:
-        names = ",".join(str(jar) for jar in sorted(found.iterdir()))
-        with session(**{"spark.jars": names}) as spark, folder() as path:
+    with LocalRedis(arguments.redis) as server, Kafka() as kafka:
+        with session(**{"spark.jars": connector()}) as spark, folder() as path:
             numbered(spark, arguments.messages, 34).write.parquet(str(path / "messages"))
             ours = ThroughOurs(spark, server, path / "messages")
             theirs = ThroughKafka(spark, kafka, path / "messages")

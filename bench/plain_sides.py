@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import redis
-from broker_side import Kafka
+from broker_side import PARTITIONS, Kafka
 from confluent_kafka import Producer, ShareConsumer
 
 import rmq_spark
@@ -141,9 +141,9 @@ class ShareGroup:
         """Have a new topic and a group of the same name that begins at its start."""
         self._topics += 1
         self._topic = f"share-{self._topics}"
-        self._kafka.create(self._topic)
+        self._kafka.create(self._topic, PARTITIONS)
         self._kafka.share_from_start(self._topic)
-        where = {"bootstrap.servers": self._kafka.url}
+        where = {"bootstrap.servers": self._kafka.address}
         self._producer = Producer({**where, "queue.buffering.max.messages": 1_000_000})
         self._prompt = Producer({**where, "linger.ms": 0})
 
@@ -161,7 +161,7 @@ class ShareGroup:
     def receive(self, tally: Tally) -> None:
         """Poll; each poll acknowledges what the one before brought."""
         consumer = ShareConsumer(
-            {"bootstrap.servers": self._kafka.url, "group.id": self._topic, "log_level": 3}
+            {"bootstrap.servers": self._kafka.address, "group.id": self._topic, "log_level": 3}
         )
         consumer.subscribe([self._topic])
         while not tally.is_full:

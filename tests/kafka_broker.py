@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,13 @@ def found_connector() -> str:
 class KafkaBroker:
     """One broker, gone with its data at the end. A context manager.
 
-    settings: more of its settings.
+    java: the command that starts a JVM. settings: more settings of the broker.
     """
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, java: Sequence[str] = JAVA, **settings: object) -> None:
         self.address = f"127.0.0.1:{free_port()}"
         controller = f"127.0.0.1:{free_port()}"
+        self._command = java
         self._settings = {
             **SETTINGS,
             "controller.quorum.voters": f"1@{controller}",
@@ -78,14 +80,14 @@ class KafkaBroker:
         self._server: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "KafkaBroker":
-        self._java = [*JAVA, "-cp", ":".join(jars(POM, "broker"))]
+        self._java = [*self._command, "-cp", ":".join(jars(POM, "broker"))]
         self._folder = Path(tempfile.mkdtemp(prefix="rmq-kafka-"))
         settings = {**self._settings, "log.dirs": self._folder / "data"}
         self._config = self._folder / "server.properties"
         self._config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         cluster = ("-t", uuid.uuid4().hex[:22], "-c", self._config)
         try:
-            self._run("kafka.tools.StorageTool", "format", *cluster).wait(BEGIN_S)
+            self.run_tool("kafka.tools.StorageTool", "format", *cluster)
             self.start()
         except BaseException:
             self.__exit__()
@@ -175,6 +177,16 @@ class KafkaBroker:
     @functools.cached_property
     def _watcher(self) -> AdminClient:
         return self._admin()
+
+    @property
+    def pid(self) -> int:
+        """The process of the broker."""
+        assert self._server is not None
+        return self._server.pid
+
+    def run_tool(self, *arguments: object) -> None:
+        """Run a command-line tool of Kafka, which must succeed."""
+        assert self._run(*arguments).wait(BEGIN_S) == 0, self.log()
 
     def _run(self, *arguments: object) -> "subprocess.Popen[bytes]":
         log = (self._folder / "log").open("ab")

@@ -206,6 +206,15 @@ def test_a_replay_whose_claims_are_all_there_warns_of_nothing(rmq, caplog):
     assert warnings_of_replays(caplog) == []
 
 
+def test_the_first_batch_of_a_query_on_an_empty_topic_warns_of_nothing(rmq, caplog):
+    """Spark starts a query with a batch from the initial offset to itself."""
+    with rmq.by_hand(rmq.queue(slots=2)) as run, caplog.at_level(logging.WARNING):
+        start = run.initial()
+        assert run.plan(start) == start
+        assert run.batch(start, start) == []
+    assert warnings_of_replays(caplog) == []
+
+
 @pytest.mark.parametrize("batches", [1, 2])
 def test_claims_that_come_back_and_were_not_replayed_are_committed_by_nobody(own, batches):
     """The lease had ended, so the replay had nothing; no finished batch has read them."""
