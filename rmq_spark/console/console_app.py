@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -36,6 +37,8 @@ View = Callable[..., dict[str, Any]]
 LONGEST_FORM = 2 * 2**20
 # So long a wrong token is answered with: nobody can try many.
 WRONG_TOKEN_S = 0.5
+# Browsers read a backslash as a slash, and two slashes as the beginning of a host.
+_OWN_ADDRESS = re.compile(r"/(?![/\\])[!-~]*")
 
 
 def jobs(console: Console, query: Mapping[str, str]) -> dict[str, Any]:
@@ -124,12 +127,9 @@ async def _change(console: Console, change: changes.Change, request: Request) ->
 
 def _behind(back: str, note: str) -> str:
     """Return the address of a page of the console, with a note. back: what its form says."""
-    parts = urlsplit(back)
-    # Browsers read a backslash as a slash, and two slashes as the beginning of a host.
-    own = back.startswith("/") and not back.replace("\\", "/").startswith("//")
-    path = parts.path if own else "/"
+    parts = urlsplit(back if _OWN_ADDRESS.fullmatch(back) else "/")
     query = parse_qs(parts.query)
-    return f"{path}?{urlencode({**query, 'note': note}, doseq=True)}"
+    return f"{parts.path}?{urlencode({**query, 'note': note}, doseq=True)}"
 
 
 async def _form(request: Request) -> dict[str, list[str]]:

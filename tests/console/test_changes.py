@@ -246,6 +246,12 @@ def test_every_change_is_logged_with_its_user_and_without_contents(site, orders,
     assert "secret content" not in text
 
 
+def test_a_line_of_the_log_is_one_line(site, orders, caplog):
+    caplog.set_level(logging.INFO, "rmq_spark.console")
+    site.post("/topics/Orders/settings", {"retry_backoff": "10s,\n1m", "max_retries": "5\n"})
+    assert "local set max_retries=5, retry_backoff=10s, 1m of topic Orders" in caplog.messages[-1]
+
+
 def test_a_note_leads_nowhere_else(site, orders):
     for back in (
         "//evil.example/x",
@@ -253,6 +259,9 @@ def test_a_note_leads_nowhere_else(site, orders):
         "\\\\evil.example",
         "https://evil.example/x",
         "javascript:x",
+        "//[x",
+        "/\t/evil.example/x",
+        "/\t/[x",
     ):
         answer = site.client.post(
             f"{ORDERS}/pause",

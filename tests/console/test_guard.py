@@ -57,6 +57,17 @@ def test_a_host_that_is_not_the_consoles_is_refused(site, host):
 
 
 @pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1/static/x?", "127.0.0.1:80/login#", "a@127.0.0.1", "127.0.0.1:abc", "[", "[::1"],
+)
+def test_a_host_that_is_none_is_refused(guarded, host):
+    """Some versions of Starlette take what follows its slash for the path: /static/ is open."""
+    answer = guarded.client.get("/api/topics", headers={"Host": host})
+    assert answer.status_code == 421
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
     "host", ["localhost:1", "127.0.0.1", "[::1]:80", "10.1.2.3:9310", "me.lan"]
 )
 def test_addresses_and_named_hosts_are_answered(new_site, host):
@@ -73,6 +84,7 @@ def test_addresses_and_named_hosts_are_answered(new_site, host):
         {"Sec-Fetch-Site": "none"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"},
     ],
 )
