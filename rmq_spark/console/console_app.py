@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -133,12 +133,15 @@ def _behind(back: str, note: str) -> str:
 
 
 async def _form(request: Request) -> dict[str, list[str]]:
-    """Read the fields of a form. Raises HTTPException for one that is too long."""
+    """Read the fields of a form. Raises HTTPException for one that is too long or breaks off."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LONGEST_FORM:
-            raise HTTPException(413, f"The form is longer than {LONGEST_FORM:,} bytes.")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > LONGEST_FORM:
+                raise HTTPException(413, f"The form is longer than {LONGEST_FORM:,} bytes.")
+    except ClientDisconnect:
+        raise HTTPException(400, "The form has no end.") from None
     # A browser ends the lines of a text with both characters.
     text = body.decode("ascii", "replace").replace("%0D%0A", "%0A")
     return parse_qs(text, keep_blank_values=True)

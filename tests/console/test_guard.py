@@ -1,6 +1,8 @@
 """Who may see and change anything."""
 
 import logging
+import socket
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -8,6 +10,8 @@ import pytest
 from rmq_spark.console.console_settings import ConsoleSettings, is_loopback, read_tokens
 from rmq_spark.console.guard import COOKIE, HEADERS, Sessions
 from rmq_spark.errors import InvalidOption
+
+from .site import running
 
 TOKENS = {"anna": "a" * 24, "bob": "b" * 24}
 PAUSE = "/topics/Orders/pause"
@@ -120,6 +124,18 @@ def test_a_get_changes_nothing(orders):
 def test_a_form_that_is_too_long_is_refused(orders):
     form = {"content": "x" * 3_000_000}
     orders.post("/topics/Orders/send", form, status=413)
+
+
+def test_a_form_that_breaks_off_leaves_no_trace_of_an_error(redis_url, capfd):
+    with running(redis_url, "broken:", tokens=TOKENS) as site:
+        address = urlsplit(site.address)
+        with socket.create_connection((address.hostname, address.port)) as stranger:
+            stranger.sendall(
+                b"POST /login HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"
+                b"Content-Length: 9\r\n\r\ntoken"
+            )
+            assert site.client.get("/login").status_code == 200
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 def test_without_a_token_nothing_is_shown(guarded):
