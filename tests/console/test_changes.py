@@ -189,6 +189,18 @@ def test_a_job_is_stopped_and_resumed_and_loses_and_doubles_nothing(site, orders
     assert sorted(found) == [content.encode() for content in contents]
 
 
+def test_a_job_with_a_fault_of_its_own_ends_and_is_resumed(site, orders, monkeypatch):
+    """Else it would run for ever, and let no other job change this queue."""
+    bury(site, orders, ["a", "b"], "Broken: x")
+    with monkeypatch.context() as patched:
+        patched.setattr("rmq_spark.console.bulk_jobs.requeue_page", lambda *_: 1 / 0)
+        site.note(f"{ORDERS}/job", {"action": "requeue"})
+        job = ended(site, 1)
+    assert (job["state"], job["error"]) == ("failed", "ZeroDivisionError, see the console's log")
+    site.note("/jobs/1/resume")
+    assert ended(site, 1)["changed"] == 2
+
+
 def test_a_second_job_on_the_same_queue_is_refused(site, orders):
     bury(site, orders, ["a"], "Broken: x")
     job = site.console.jobs.start(Action.PURGE, orders, "local", "NoSuchReason", 0)
