@@ -175,7 +175,7 @@ def killed(*_):
 
 
 MOMENTS = [
-    (StagedSink, "last", "new"),  # the round has begun
+    (Rounds, "_send", "new"),  # the round has begun
     (StagedSink, "publish", "new"),  # all is staged
     (StagedSink, "_publish", "sealed"),
     (StagedSink, "_sweep", "sealed"),  # published, and not concluded
