@@ -76,6 +76,10 @@ class BulkJob:
         except RmqError as error:
             self.error = str(error)
             self._end(JobState.FAILED)
+        except Exception as error:  # of this code: also then, the queue is free for other jobs
+            _log.exception("rmq console: job %d has failed", self.number)
+            self.error = f"{type(error).__name__}, see the console's log"
+            self._end(JobState.FAILED)
         else:
             self._end(JobState.DONE)
 

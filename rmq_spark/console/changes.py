@@ -72,7 +72,8 @@ def alter(console: Console, form: Form, user: str, topic: str) -> Note:
             f"No setting is given. Accepted: {', '.join(name for name, _ in _SETTINGS)}."
         )
     console.broker.alter(topic, **changes)
-    told = ", ".join(f"{name}={field_of(form, name)}" for name in changes)
+    # In one line, for the log.
+    told = ", ".join(f"{name}={' '.join(field_of(form, name).split())}" for name in changes)
     _note(user, f"set {told} of", topic)
     return Note(f"{topic}: {told}. Senders and consumers see it from their next batch.")
 

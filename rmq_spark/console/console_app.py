@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -36,6 +37,8 @@ View = Callable[..., dict[str, Any]]
 LONGEST_FORM = 2 * 2**20
 # So long a wrong token is answered with: nobody can try many.
 WRONG_TOKEN_S = 0.5
+# Browsers read a backslash as a slash, and two slashes as the beginning of a host.
+_OWN_ADDRESS = re.compile(r"/(?![/\\])[!-~]*")
 
 
 def jobs(console: Console, query: Mapping[str, str]) -> dict[str, Any]:
@@ -124,21 +127,21 @@ async def _change(console: Console, change: changes.Change, request: Request) ->
 
 def _behind(back: str, note: str) -> str:
     """Return the address of a page of the console, with a note. back: what its form says."""
-    parts = urlsplit(back)
-    # Browsers read a backslash as a slash, and two slashes as the beginning of a host.
-    own = back.startswith("/") and not back.replace("\\", "/").startswith("//")
-    path = parts.path if own else "/"
+    parts = urlsplit(back if _OWN_ADDRESS.fullmatch(back) else "/")
     query = parse_qs(parts.query)
-    return f"{path}?{urlencode({**query, 'note': note}, doseq=True)}"
+    return f"{parts.path}?{urlencode({**query, 'note': note}, doseq=True)}"
 
 
 async def _form(request: Request) -> dict[str, list[str]]:
-    """Read the fields of a form. Raises HTTPException for one that is too long."""
+    """Read the fields of a form. Raises HTTPException for one that is too long or breaks off."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LONGEST_FORM:
-            raise HTTPException(413, f"The form is longer than {LONGEST_FORM:,} bytes.")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > LONGEST_FORM:
+                raise HTTPException(413, f"The form is longer than {LONGEST_FORM:,} bytes.")
+    except ClientDisconnect:
+        raise HTTPException(400, "The form has no end.") from None
     # A browser ends the lines of a text with both characters.
     text = body.decode("ascii", "replace").replace("%0D%0A", "%0A")
     return parse_qs(text, keep_blank_values=True)

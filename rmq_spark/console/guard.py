@@ -3,10 +3,10 @@
 import hashlib
 import hmac
 import logging
+import re
 import secrets
 import time
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -23,6 +23,8 @@ SESSION_S = 12 * 3600
 LOCAL_USER = "local"
 _SAFE = ("GET", "HEAD")
 _OPEN_PATHS = ("/login", "/static/")
+# Anything else, such as a slash, could pass for a part of the path.
+_HOST = re.compile(r"\[?(?P<name>[A-Za-z0-9._:-]*?)\]?(:[0-9]{1,5})?")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -104,8 +106,9 @@ class Guard:
     def _refuse(self, request: Request) -> Response | None:
         """Return the answer to a request that is not permitted; None for one that is."""
         host = request.headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or ""
-        if not self._settings.is_own_name(name):
+        found = _HOST.fullmatch(host)
+        name = found["name"] if found else host
+        if not (found and self._settings.is_own_name(name)):
             text = (
                 f"The console does not answer for the host {name[:100]!r}. To reach it under this "
                 f"name, start it with --allow-host {name[:100]}.\n"
@@ -115,9 +118,10 @@ class Guard:
             _log.warning("rmq console: refused a change from another site")
             return PlainTextResponse("Refused: the request comes from another site.\n", 403)
         request.scope["user"] = self._user(request)
-        if request.scope["user"] is not None or request.url.path.startswith(_OPEN_PATHS):
+        path = request.scope["path"]  # not that of request.url, which holds the host as well
+        if request.scope["user"] is not None or path.startswith(_OPEN_PATHS):
             return None
-        if request.url.path.startswith("/api/"):
+        if path.startswith("/api/"):
             text = "A token is needed. Send it as the header Authorization: Bearer TOKEN.\n"
             return PlainTextResponse(text, 401, {"WWW-Authenticate": "Bearer"})
         return RedirectResponse("/login", 303)
@@ -142,5 +146,5 @@ def is_same_site(headers: Mapping[str, str], host: str) -> bool:
     if site is not None and site != "same-origin":
         return False
     if origin is not None:
-        return urlsplit(origin).netloc.lower() == host.lower()
+        return origin.partition("://")[2].lower() == host.lower()
     return site == "same-origin"

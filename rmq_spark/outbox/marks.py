@@ -48,12 +48,15 @@ def mark(
     state: str,
     ids: Sequence[int],
     unless: str | None = None,
+    *,
+    timed: bool,
 ) -> int:
     """Set the state of messages, within the open transaction. Return how many it was set for.
 
     Compares and sets: a message in another state than those that are expected stays as it is, and
     gets a row in the exceptions table with both states. One that has the state already counts as
     set. unless: a state of messages to leave as they are, without a row in the exceptions table.
+    timed: whether the table has sent_at, which a message lacks until its round is finished.
     Raises InvalidOption for a state that is none.
     """
     if state not in EXPECTED:
@@ -61,6 +64,7 @@ def mark(
             f"state={state!r} is not accepted. Accepted: {', '.join(EXPECTED)}.", name="state"
         )
     expected = ", ".join(f"'{each}'" for each in EXPECTED[state])
+    sent_at = ", sent_at = COALESCE(sent_at, CURRENT_TIMESTAMP)" if timed else ""
     marked = 0
     for some in chunks(sorted(set(ids)), IDS_A_STATEMENT):
         these = among(some)
@@ -71,7 +75,8 @@ def mark(
             )
         )
         connection.run(
-            f"UPDATE {tables.messages} SET state = %s WHERE {these} AND state IN ({expected})",
+            f"UPDATE {tables.messages} SET state = %s{sent_at} "
+            f"WHERE {these} AND state IN ({expected})",
             [state],
         )
         accepted = {*EXPECTED[state], state}

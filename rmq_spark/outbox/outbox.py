@@ -164,8 +164,9 @@ class Outbox:
         connection = self._database.connect()
         try:
             with self._database.errors(), connection.transaction():
-                check_table(self._database, connection, self._tables)
-                return mark(connection, self._tables, state, ids, unless)
+                found = check_table(self._database, connection, self._tables)
+                timed = "sent_at" in found
+                return mark(connection, self._tables, state, ids, unless, timed=timed)
         finally:
             connection.close()
 

@@ -128,6 +128,7 @@ class Rounds:
         self._defaults = defaults
         self._horizon_ms = horizon_ms
         self._limit = limit
+        self._ended_now = ", sent_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
         self._may_be_open = True  # a round that another relay has begun
 
     def round(self) -> Relayed:
@@ -142,12 +143,12 @@ class Rounds:
         until_ms = int(time.time() * 1000) + self._horizon_ms
         if not (self._has_new(until_ms) or self._may_be_open):
             return Relayed()
-        begun = self._begin(until_ms)
+        last = self._sink.last()
+        begun = self._begin(until_ms, last.batch)
         if begun is None:
             self._may_be_open = False
             return Relayed()
         self._may_be_open = True
-        last = self._sink.last()
         if last.batch > begun.number:
             return self._overtaken(begun.number)
         if last.batch == begun.number:
@@ -187,8 +188,8 @@ class Rounds:
             (f"state = 'new' AND fixed_time < {until}", "fixed_time"),
         ]
 
-    def _begin(self, until_ms: int) -> _Begun | None:
-        """Begin a round, or take up the open one. Return None if there is nothing to send."""
+    def _begin(self, until_ms: int, published: int) -> _Begun | None:
+        """Begin a round after those published, or take up the open one. None: nothing to send."""
         relay = self._tables.relay
         with self._connection.transaction():
             begins = self._connection.run(
@@ -203,6 +204,8 @@ class Rounds:
             ((number, since_ms),) = self._connection.query(
                 f"SELECT rounds, sent_until_ms FROM {relay}"
             )
+            if begins and published >= number:
+                raise restored_database(self._tables, published, number)
         return _Begun(int(number), int(since_ms), taken, all_due=0 < len(taken) < self._limit)
 
     def _check_none_is_sending(self) -> None:
@@ -329,7 +332,8 @@ class Rounds:
             ):
                 return False
             self._connection.run_each(
-                f"UPDATE {messages} SET state = 'refused' WHERE id = %s AND state = 'sending'",
+                f"UPDATE {messages} SET state = 'refused'{self._ended_now} "
+                "WHERE id = %s AND state = 'sending'",
                 [[row.id] for row, _ in refused],
             )
             insert_exceptions(
@@ -337,10 +341,8 @@ class Rounds:
                 self._tables.exceptions,
                 [
                     Refused(
-                        f"{messages} id {row.id}",
-                        row.topic or self._topic,
-                        shown(row.message.content),
-                        reason,
+                        *(f"{messages} id {row.id}", row.topic or self._topic),
+                        *(shown(row.message.content), reason),
                     )
                     for row, reason in refused
                 ],
@@ -349,7 +351,6 @@ class Rounds:
 
     def _finish(self, number: int, sent_until_ms: int, sent: int) -> bool:
         """Mark the messages of a round as sent. Return False if another relay has done it."""
-        sent_at = ", sent_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
         with self._connection.transaction():
             if not self._connection.run(
                 f"UPDATE {self._tables.relay} SET done = rounds, sent = sent + %s, "
@@ -358,7 +359,7 @@ class Rounds:
             ):
                 return False
             self._connection.run(
-                f"UPDATE {self._tables.messages} SET state = 'sent'{sent_at} "
+                f"UPDATE {self._tables.messages} SET state = 'sent'{self._ended_now} "
                 "WHERE state = 'sending'"
             )
         return True

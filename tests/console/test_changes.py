@@ -189,6 +189,18 @@ def test_a_job_is_stopped_and_resumed_and_loses_and_doubles_nothing(site, orders
     assert sorted(found) == [content.encode() for content in contents]
 
 
+def test_a_job_with_a_fault_of_its_own_ends_and_is_resumed(site, orders, monkeypatch):
+    """Else it would run for ever, and let no other job change this queue."""
+    bury(site, orders, ["a", "b"], "Broken: x")
+    with monkeypatch.context() as patched:
+        patched.setattr("rmq_spark.console.bulk_jobs.requeue_page", lambda *_: 1 / 0)
+        site.note(f"{ORDERS}/job", {"action": "requeue"})
+        job = ended(site, 1)
+    assert (job["state"], job["error"]) == ("failed", "ZeroDivisionError, see the console's log")
+    site.note("/jobs/1/resume")
+    assert ended(site, 1)["changed"] == 2
+
+
 def test_a_second_job_on_the_same_queue_is_refused(site, orders):
     bury(site, orders, ["a"], "Broken: x")
     job = site.console.jobs.start(Action.PURGE, orders, "local", "NoSuchReason", 0)
@@ -246,6 +258,12 @@ def test_every_change_is_logged_with_its_user_and_without_contents(site, orders,
     assert "secret content" not in text
 
 
+def test_a_line_of_the_log_is_one_line(site, orders, caplog):
+    caplog.set_level(logging.INFO, "rmq_spark.console")
+    site.post("/topics/Orders/settings", {"retry_backoff": "10s,\n1m", "max_retries": "5\n"})
+    assert "local set max_retries=5, retry_backoff=10s, 1m of topic Orders" in caplog.messages[-1]
+
+
 def test_a_note_leads_nowhere_else(site, orders):
     for back in (
         "//evil.example/x",
@@ -253,6 +271,9 @@ def test_a_note_leads_nowhere_else(site, orders):
         "\\\\evil.example",
         "https://evil.example/x",
         "javascript:x",
+        "//[x",
+        "/\t/evil.example/x",
+        "/\t/[x",
     ):
         answer = site.client.post(
             f"{ORDERS}/pause",

@@ -1,6 +1,8 @@
 """Who may see and change anything."""
 
 import logging
+import socket
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -8,6 +10,8 @@ import pytest
 from rmq_spark.console.console_settings import ConsoleSettings, is_loopback, read_tokens
 from rmq_spark.console.guard import COOKIE, HEADERS, Sessions
 from rmq_spark.errors import InvalidOption
+
+from .site import running
 
 TOKENS = {"anna": "a" * 24, "bob": "b" * 24}
 PAUSE = "/topics/Orders/pause"
@@ -57,6 +61,17 @@ def test_a_host_that_is_not_the_consoles_is_refused(site, host):
 
 
 @pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1/static/x?", "127.0.0.1:80/login#", "a@127.0.0.1", "127.0.0.1:abc", "[", "[::1"],
+)
+def test_a_host_that_is_none_is_refused(guarded, host):
+    """Some versions of Starlette take what follows its slash for the path: /static/ is open."""
+    answer = guarded.client.get("/api/topics", headers={"Host": host})
+    assert answer.status_code == 421
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
     "host", ["localhost:1", "127.0.0.1", "[::1]:80", "10.1.2.3:9310", "me.lan"]
 )
 def test_addresses_and_named_hosts_are_answered(new_site, host):
@@ -73,6 +88,7 @@ def test_addresses_and_named_hosts_are_answered(new_site, host):
         {"Sec-Fetch-Site": "none"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"},
     ],
 )
@@ -108,6 +124,18 @@ def test_a_get_changes_nothing(orders):
 def test_a_form_that_is_too_long_is_refused(orders):
     form = {"content": "x" * 3_000_000}
     orders.post("/topics/Orders/send", form, status=413)
+
+
+def test_a_form_that_breaks_off_leaves_no_trace_of_an_error(redis_url, capfd):
+    with running(redis_url, "broken:", tokens=TOKENS) as site:
+        address = urlsplit(site.address)
+        with socket.create_connection((address.hostname, address.port)) as stranger:
+            stranger.sendall(
+                b"POST /login HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"
+                b"Content-Length: 9\r\n\r\ntoken"
+            )
+            assert site.client.get("/login").status_code == 200
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 def test_without_a_token_nothing_is_shown(guarded):

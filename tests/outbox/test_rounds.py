@@ -175,7 +175,7 @@ def killed(*_):
 
 
 MOMENTS = [
-    (StagedSink, "last", "new"),  # the round has begun
+    (Rounds, "_send", "new"),  # the round has begun
     (StagedSink, "publish", "new"),  # all is staged
     (StagedSink, "_publish", "sealed"),
     (StagedSink, "_sweep", "sealed"),  # published, and not concluded
@@ -276,6 +276,21 @@ def test_a_database_that_was_restored_is_told(shop):
     remedy = str(failure.value).partition("To send them again: ")[2].removesuffix(".")
     shop.sql(remedy)
     assert shop.relay().sent == 2
+
+
+def test_a_database_that_was_restored_by_one_round_loses_nothing(shop):
+    """The next round has the number of the one that Redis has published, and other messages."""
+    shop.insert(f"('a', {soon(0)})")
+    shop.relay()
+    shop.sql("UPDATE {t}_relay SET rounds = 0, done = 0; UPDATE {t} SET state = 'new'")
+    shop.insert(f"('b', {soon(0)})")
+    for _ in range(2):
+        with pytest.raises(OutboxMisused, match="the database was restored") as failure:
+            shop.relay()
+    remedy = str(failure.value).partition("To send them again: ")[2].removesuffix(".")
+    shop.sql(remedy)
+    assert shop.relay().sent == 2
+    assert shop.contents() == ["a", "b"]
 
 
 def test_times_out_of_any_range_are_refused_alone(shop):

@@ -95,7 +95,7 @@ def _slots_of(queue: Queue, text: str) -> list[int] | None:
 
 def _limit_of(query: Query) -> int:
     text = query.get("limit") or str(MESSAGES_A_PAGE)
-    if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST_A_PAGE:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MOST_A_PAGE:
         raise InvalidOption(f"limit={text[:50]!r} is not accepted. Accepted: 1 to {MOST_A_PAGE}.")
     return int(text)
 

@@ -12,6 +12,7 @@ from rmq_spark.outbox.databases.sql_database import (
     Database,
     among,
     ids_not_unique,
+    no_transaction,
 )
 from rmq_spark.protocol.chunks import chunks
 
@@ -27,6 +28,14 @@ WHERE table_schema = COALESCE(NULLIF(%s, ''), DATABASE()) AND table_name = %s
 
 # A local time may occur twice, and without strict mode the database cuts values.
 _EXACT = "time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'"
+
+
+def _commits_by_itself(connection: Connection) -> bool:
+    """Return whether no transaction is open and each statement is one."""
+    flags = import_module("pymysql.constants.SERVER_STATUS")
+    status = connection.driver.server_status
+    autocommit, open_one = flags.SERVER_STATUS_AUTOCOMMIT, flags.SERVER_STATUS_IN_TRANS
+    return bool(status & autocommit and not status & open_one)
 
 
 class MariaDb(Database):
@@ -79,6 +88,8 @@ class MariaDb(Database):
         """Insert within the block, with the settings of the session that lose nothing."""
         connection.run(f"SET @rmq_zone = @@time_zone, @rmq_mode = @@sql_mode, {_EXACT}")
         try:
+            if _commits_by_itself(connection):
+                raise no_transaction()
             with super().inserting(connection):
                 yield
         finally:

@@ -57,6 +57,14 @@ def ids_not_unique(table: str) -> OutboxMisused:
     )
 
 
+def no_transaction(why: str = ".") -> OutboxMisused:
+    """Return the error for a connection on which each statement commits by itself."""
+    return OutboxMisused(
+        f"send needs an open transaction{why} Switch autocommit off, or begin one. Nothing was "
+        "inserted."
+    )
+
+
 class Connection:
     """A connection of a driver, of ours or of a user, for statements with ``%s`` for values.
 
@@ -239,9 +247,7 @@ class Database(ABC):
         try:
             connection.run("SAVEPOINT rmq_send")
         except driver.Error as error:
-            raise OutboxMisused(
-                f"send needs an open transaction: {error} Switch autocommit off, or begin one."
-            ) from error
+            raise no_transaction(f": {error}") from error
         try:
             yield
         except BaseException as error:
