@@ -1,6 +1,7 @@
 """Real faults on real queries: `make faults`. Prints a line a cell and the table at the end."""
 
 import argparse
+import math
 import queue
 import shutil
 import signal
@@ -18,7 +19,8 @@ from .cell import Cell, Lane
 from .fallback import FallBackCell
 from .fault import SINKS, Fault
 from .injections import FAULTS
-from .verdict import HEADINGS, Verdict, aligned, markdown
+from .results import ONE, Result, Results, as_page, commit, machine, now, summary, totals
+from .verdict import HEADINGS, Verdict, aligned
 
 MESSAGES = 100_000
 TIMES = 5
@@ -49,7 +51,19 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "one",
     )
     parser.add_argument("--lanes", type=int, default=2, help="cells at the same time; 2")
-    parser.add_argument("--markdown", type=Path, help="write the table into this file")
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="add a line for each cell to this file"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="leave out the cells that passed, as --results says"
+    )
+    parser.add_argument(
+        "--minutes", type=float, metavar="N", help="begin no cell later than this; no limit"
+    )
+    parser.add_argument(
+        "--summary", action="store_true", help="run nothing: print what --results adds up to"
+    )
+    parser.add_argument("--markdown", type=Path, help="write what it adds up to into this page")
     parser.add_argument("--keep", type=Path, help="keep what the cells leave behind in this folder")
     chosen = parser.parse_args(given)
     if chosen.times < 3:
@@ -58,6 +72,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--messages={chosen.messages}: needed are {200 * chosen.times} or more.")
     if chosen.markdown and not has_marks(chosen.markdown):
         parser.error(f"--markdown={chosen.markdown}: needed is a file with {BEGIN} and {END}.")
+    if chosen.results is None and (chosen.resume or chosen.summary or chosen.markdown):
+        parser.error("--resume, --summary, --markdown: needed is the file of --results.")
     if not cells_of(chosen):
         parser.error(f"--sink={' '.join(chosen.sink)}: none of these faults is tried on it.")
     return chosen
@@ -91,6 +107,7 @@ class Round:
     keep: bool = False
     settings: dict[str, str] = field(default_factory=dict)
     keyed: bool = False
+    minutes: float | None = None  # after which no cell begins
 
     def run(
         self,
@@ -103,14 +120,17 @@ class Round:
             places.put(at)
         verdicts: dict[int, Verdict] = {}
         telling = threading.Lock()
+        until = math.inf if self.minutes is None else time.monotonic() + 60 * self.minutes
 
         def work(lane: Lane) -> None:
             try:
-                while not lane.over:
+                while not lane.over and time.monotonic() < until:
                     at = places.get_nowait()
-                    verdicts[at] = self._cell(lane, *wanted[at])
-                    with telling:
-                        tell(verdicts[at])
+                    verdict = self._cell(lane, *wanted[at])
+                    if not lane.over:  # else it was interrupted
+                        verdicts[at] = verdict
+                        with telling:
+                            tell(verdict)
             except queue.Empty:
                 pass
             finally:
@@ -152,24 +172,59 @@ def tell(verdict: Verdict, chosen: argparse.Namespace) -> None:
     """A cell that is over."""
     lines = ["  ".join([*verdict.cells(), f"{verdict.seconds:.0f} s"]), *verdict.faults_found()]
     say("\n    ".join(lines))
+    if chosen.results:
+        Results(chosen.results).add(result_of(verdict, chosen))
     if chosen.markdown:
-        write_markdown(chosen, [verdict])
+        write_markdown(chosen)
 
 
-def write_markdown(chosen: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:
-    """Replaces what stands between the marks of a file; a cell depends on nothing but its seed."""
+def result_of(verdict: Verdict, chosen: argparse.Namespace) -> Result:
+    return Result(
+        *(now(), commit(), machine(), ONE, chosen.keyed),
+        *(chosen.seed, chosen.messages, chosen.times, verdict),
+    )
+
+
+def missing(chosen: argparse.Namespace) -> list[tuple[Fault, str]]:
+    """The cells to run: all that were asked for, or those that have not passed yet."""
+    if not chosen.resume:
+        return cells_of(chosen)
+    passed = Results(chosen.results).passed()
+
+    def cell(fault: Fault, sink: str) -> tuple[object, ...]:
+        verdict = Verdict(fault.text, sink, fault.lease, fault.promise)
+        return result_of(verdict, chosen).cell
+
+    return [each for each in cells_of(chosen) if cell(*each) not in passed]
+
+
+def write_markdown(chosen: argparse.Namespace) -> None:
+    """Replaces what stands between the marks of a page."""
     before, rest = chosen.markdown.read_text().split(BEGIN)
-    table, after = rest.split(END)
-    given = f"--seed {chosen.seed} --messages {chosen.messages} --times {chosen.times}"
-    given += " --keyed" * chosen.keyed
-    order = [(fault.text, sink) for fault in FAULTS for sink in fault.sinks]
-    text = f'{BEGIN}\n`make faults ARGS="{given}"`\n\n{markdown(verdicts, table, order)}\n{END}'
-    chosen.markdown.write_text(f"{before}{text}{after}")
+    _, after = rest.split(END)
+    table = as_page(Results(chosen.results).read(), [fault.text for fault in FAULTS])
+    chosen.markdown.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+
+
+def summarize(chosen: argparse.Namespace) -> int:
+    """Prints what the file of results adds up to; 1 if a cell failed."""
+    results = Results(chosen.results).read()
+    say(aligned(summary(results, [fault.text for fault in FAULTS])))
+    say("\n" + "\n".join(totals(results)))
+    if chosen.markdown:
+        write_markdown(chosen)
+    return any(each.verdict.faults_found() for each in results)
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     chosen = arguments()
+    if chosen.summary:
+        return summarize(chosen)
+    wanted = missing(chosen)
+    if not wanted:
+        say("All of these cells have passed.")
+        return 0
     folder = chosen.keep or Path(tempfile.mkdtemp(prefix="rmq-faults-"))
     folder.mkdir(parents=True, exist_ok=True)
     since = time.monotonic()
@@ -178,12 +233,15 @@ def main() -> int:
     chosen_round = Round(
         *(folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep, faster),
         keyed=chosen.keyed,
+        minutes=chosen.minutes,
     )
-    verdicts = chosen_round.run(cells_of(chosen), lambda verdict: tell(verdict, chosen))
+    verdicts = chosen_round.run(wanted, lambda verdict: tell(verdict, chosen))
     seconds = time.monotonic() - since
     say("\n" + aligned([HEADINGS, *(each.cells() for each in verdicts)]))
     failed = [each for each in verdicts if each.faults_found()]
-    say(f"{len(verdicts)} cells, {len(failed)} failed, seed {chosen.seed}, {seconds:.0f} s")
+    rest = f", {len(wanted) - len(verdicts)} not begun" if len(verdicts) < len(wanted) else ""
+    count = f"{len(verdicts)} cells, {len(failed)} failed{rest}"
+    say(f"{count}, seed {chosen.seed}, {seconds:.0f} s")
     if failed:
         say(f"What the failed cells left behind is in {folder}")
     elif not chosen.keep:

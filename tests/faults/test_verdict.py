@@ -1,11 +1,11 @@
-"""What makes a cell fail, and the table that is kept from run to run."""
+"""What makes a cell fail."""
 
 from collections import Counter
 
 import pytest
 
 from .feed import Feed
-from .verdict import HEADINGS, Verdict, markdown, overtaken
+from .verdict import HEADINGS, Verdict, overtaken
 
 SENT = {"a", "b", "c"}
 ONCE = [("a", 1), ("b", 1), ("c", 2)]
@@ -96,14 +96,3 @@ def test_a_query_that_stops_where_it_must_go_on_fails_it():
     stopped.stopped.append("Lost: claim c:1:0 is gone")
     (text,) = stopped.faults_found()
     assert "must go on: Lost: claim c:1:0 is gone" in text
-
-
-def test_a_cell_that_is_run_again_replaces_its_line_and_no_other():
-    order = [("a fault", "keyed"), ("a fault", "parquet")]
-    first, other = verdict(ONCE[1:]), verdict(ONCE)
-    other.sink = "keyed"
-    table = markdown([first, other], "", order)
-    again = markdown([verdict(ONCE)], table, order)
-    assert [line.rsplit(" | ", 1)[1] for line in table.splitlines()[2:]] == ["ok |", "FAILED |"]
-    assert [line.rsplit(" | ", 1)[1] for line in again.splitlines()[2:]] == ["ok |", "ok |"]
-    assert again.splitlines()[2] == table.splitlines()[2]
