@@ -13,10 +13,9 @@ from pathlib import Path
 import pyspark
 
 from .. import ROOT
+from .fault import CLUSTER, ONE
 from .verdict import PHASES, Verdict, markdown
 
-# Where Redis runs in a cell: one server, or a Redis Cluster of three masters.
-ONE, CLUSTER = "one server", "Cluster"
 HEADINGS = (
     *("fault", "promise", ONE, f"{ONE}, keys", CLUSTER, f"{CLUSTER}, keys", "read/write/commit"),
     *("delivered", "lost", "unexpected", "overtaken", "duplicated", "cells", "failed"),

@@ -17,9 +17,10 @@ from pathlib import Path
 from ..quick_spark import java_options
 from .cell import Cell, Lane
 from .fallback import FallBackCell
-from .fault import SINKS, Fault
+from .fault import CLUSTER, ONE, SINKS, Fault
 from .injections import FAULTS
-from .results import ONE, Result, Results, as_page, commit, machine, now, summary, totals
+from .redis_cluster import ClusterCell
+from .results import Result, Results, as_page, commit, machine, now, summary, totals
 from .verdict import HEADINGS, Verdict, aligned
 
 MESSAGES = 100_000
@@ -50,6 +51,11 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         help="a keyed topic: the newest payload of each key must arrive, and none behind a newer "
         "one",
     )
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="on a Redis Cluster of three masters with a replica each, with the faults for it",
+    )
     parser.add_argument("--lanes", type=int, default=2, help="cells at the same time; 2")
     parser.add_argument(
         "--results", type=Path, metavar="FILE", help="add a line for each cell to this file"
@@ -75,7 +81,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     if chosen.results is None and (chosen.resume or chosen.summary or chosen.markdown):
         parser.error("--resume, --summary, --markdown: needed is the file of --results.")
     if not cells_of(chosen):
-        parser.error(f"--sink={' '.join(chosen.sink)}: none of these faults is tried on it.")
+        server = server_of(chosen)
+        parser.error(
+            f"--sink={' '.join(chosen.sink)}: none of these faults is tried on it with {server}."
+        )
     return chosen
 
 
@@ -84,12 +93,17 @@ def has_marks(page: Path) -> bool:
     return page.is_file() and [page.read_text().count(mark) for mark in (BEGIN, END)] == [1, 1]
 
 
+def server_of(chosen: argparse.Namespace) -> str:
+    """Where Redis runs."""
+    return CLUSTER if chosen.cluster else ONE
+
+
 def cells_of(chosen: argparse.Namespace) -> list[tuple[Fault, str]]:
     """The faults and sinks that were asked for."""
     return [
         (fault, sink)
         for fault in FAULTS
-        if fault.name in chosen.only
+        if fault.name in chosen.only and server_of(chosen) in fault.servers
         for sink in fault.sinks
         if sink in chosen.sink
     ]
@@ -108,6 +122,7 @@ class Round:
     settings: dict[str, str] = field(default_factory=dict)
     keyed: bool = False
     minutes: float | None = None  # after which no cell begins
+    cluster: bool = False
 
     def run(
         self,
@@ -153,7 +168,8 @@ class Round:
 
     def _cell(self, lane: Lane, fault: Fault, sink: str) -> Verdict:
         place = self.folder / f"{fault.name}-{sink}"
-        kind = FallBackCell if fault.past else Cell
+        alone = FallBackCell if fault.past else Cell
+        kind = ClusterCell if self.cluster else alone
         file = self.messages // (2 * self.times)
         keys = max(kind.keys_for(file), fault.least_keys) if self.keyed else 0
         cell = kind(lane, fault, sink, place, f"{self.seed} {fault.name} {sink}", keys)
@@ -180,7 +196,7 @@ def tell(verdict: Verdict, chosen: argparse.Namespace) -> None:
 
 def result_of(verdict: Verdict, chosen: argparse.Namespace) -> Result:
     return Result(
-        *(now(), commit(), machine(), ONE, chosen.keyed),
+        *(now(), commit(), machine(), server_of(chosen), chosen.keyed),
         *(chosen.seed, chosen.messages, chosen.times, verdict),
     )
 
@@ -234,6 +250,7 @@ def main() -> int:
         *(folder, chosen.messages, chosen.times, chosen.seed, chosen.lanes, keep, faster),
         keyed=chosen.keyed,
         minutes=chosen.minutes,
+        cluster=chosen.cluster,
     )
     verdicts = chosen_round.run(wanted, lambda verdict: tell(verdict, chosen))
     seconds = time.monotonic() - since

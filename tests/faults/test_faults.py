@@ -5,12 +5,13 @@ import pytest
 from .. import servers
 from ..processes import PROC
 from .injections import FAULTS
-from .run_faults import Round, arguments
+from .run_faults import Round, arguments, cells_of
 
 SMALL = (
     *(("drop", "parquet"), ("redis-kill", "keyed"), ("worker-kill", "parquet")),
     *(("fallback-rdb", "twice"), ("fallback-replica", "parquet")),
 )
+ON_CLUSTER = (("master-kill", "keyed"), ("slot-moves", "parquet"))
 
 
 class BrokenRound(Round):
@@ -49,3 +50,25 @@ def test_what_real_queries_deliver_while_things_die_under_them(tmp_path):
     small = Round(tmp_path, messages=3000, times=3, seed=7)
     verdicts = small.run([(named[name], sink) for name, sink in SMALL])
     assert [verdict.faults_found() for verdict in verdicts] == [[]] * len(SMALL)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
+@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+def test_what_real_queries_deliver_while_a_redis_cluster_dies_and_moves(tmp_path):
+    if not servers.executables():
+        servers.do_without()
+    named = {fault.name: fault for fault in FAULTS}
+    small = Round(tmp_path, messages=1200, times=3, seed=7, cluster=True)
+    verdicts = small.run([(named[name], sink) for name, sink in ON_CLUSTER])
+    assert [verdict.faults_found() for verdict in verdicts] == [[]] * len(ON_CLUSTER)
+
+
+def test_faults_of_one_server_are_not_tried_on_a_cluster(capsys):
+    chosen = arguments(["--cluster"])
+    names = {fault.name for fault, _ in cells_of(chosen)}
+    assert {"slot-moves", "driver-kill"} <= names
+    assert not {"redis-kill", "fallback-rdb"} & names
+    with pytest.raises(SystemExit):
+        arguments(["--cluster", "--only", "redis-kill"])
+    assert "none of these faults is tried on it with Cluster" in capsys.readouterr().err
