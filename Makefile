@@ -7,7 +7,7 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test test-all mutants explore faults debounce outbox ports
+.PHONY: help demo cluster-demo bench test test-all mutants servers explore faults debounce outbox ports
 .PHONY: ownership-demo notebooks docs screenshots lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
@@ -43,6 +43,10 @@ test-all: ## run every test but nine tenths of the mutants, as CI does; ARGS="-k
 mutants: ## break each line of the scripts in turn; a test must fail; ARGS="-k claim" picks some
 	@.ci/environment
 	@$(PYTEST) -n 3 tests/lua/test_mutants.py $(ARGS)
+
+servers: ## test on other Redis and Valkey servers; ARGS="--server /path/to/valkey-server"
+	@.ci/environment java
+	@.venv/bin/python -m tests.run_servers $(ARGS)
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment

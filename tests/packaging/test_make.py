@@ -9,7 +9,8 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
-    *("demo", "cluster-demo", "bench", "test", "test-all", "mutants", "explore", "faults"),
+    *("demo", "cluster-demo", "bench", "test", "test-all", "mutants", "servers", "explore"),
+    "faults",
     *("debounce", "outbox", "ports", "ownership-demo", "notebooks", "docs", "screenshots", "lint"),
     *("bench-peers", "audit"),
 )
