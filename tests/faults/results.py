@@ -1,18 +1,12 @@
 """Results of cells in a file that adds up over runs, and the table that is made of them."""
 
-import json
-import os
-import platform
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-import pyspark
-
-from .. import ROOT
+from ..measured import append, lines_of
 from .fault import CLUSTER, ONE
 from .verdict import PHASES, Verdict, markdown
 
@@ -56,55 +50,21 @@ class Results:
 
     def add(self, result: Result) -> None:
         """Append a result. Several runs may append to the same file."""
-        line = json.dumps({**vars(result), "verdict": vars(result.verdict)}) + "\n"
-        cut_off = self.file.exists() and self.file.read_bytes()[-1:] not in (b"", b"\n")
-        with self.file.open("a", encoding="utf-8") as file:
-            file.write("\n" * cut_off + line)
+        append(self.file, {**vars(result), "verdict": vars(result.verdict)})
 
     def read(self) -> list[Result]:
         """Read all results in the order in which they were added."""
-        if not self.file.exists():
-            return []
-        return list(_parsed(self.file.read_text(encoding="utf-8").splitlines()))
+        return list(map(_parsed, lines_of(self.file)))
 
     def passed(self) -> set[tuple[object, ...]]:
         """List the cells that need not be run again."""
         return {each.cell for each in self.read() if not each.verdict.faults_found()}
 
 
-def _parsed(lines: Sequence[str]) -> Iterator[Result]:
-    for line in lines:
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        verdict = found.pop("verdict")
-        injected = Counter(verdict.pop("injected"))
-        yield Result(**found, verdict=Verdict(**verdict, injected=injected))
-
-
-def now() -> str:
-    """Return the date and time in UTC, to the minute."""
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def commit() -> str:
-    """Return the commit of the checkout, with a + if its files differ from it."""
-    changed = bool(_git("status", "--porcelain", "--untracked-files=no", ":!*.jsonl", ":!docs"))
-    return _git("rev-parse", "--short=7", "HEAD") + "+" * changed
-
-
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() or ("unknown" if done.returncode else "")
-
-
-def machine() -> str:
-    """Describe the machine without naming it."""
-    return (
-        f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python "
-        f"{platform.python_version()}, Spark {pyspark.__version__}"
-    )
+def _parsed(found: dict[str, Any]) -> Result:
+    verdict = found.pop("verdict")
+    injected = Counter(verdict.pop("injected"))
+    return Result(**found, verdict=Verdict(**verdict, injected=injected))
 
 
 # -- the table

@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..measured import commit, machine, now
 from ..quick_spark import java_options
 from .cell import Cell, Lane
 from .fallback import FallBackCell
 from .fault import CLUSTER, ONE, SINKS, Fault
 from .injections import FAULTS
 from .redis_cluster import ClusterCell
-from .results import Result, Results, as_page, commit, machine, now, summary, totals
+from .results import Result, Results, as_page, summary, totals
 from .verdict import HEADINGS, Verdict, aligned
 
 MESSAGES = 100_000
