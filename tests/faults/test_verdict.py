@@ -96,3 +96,13 @@ def test_a_query_that_stops_where_it_must_go_on_fails_it():
     stopped.stopped.append("Lost: claim c:1:0 is gone")
     (text,) = stopped.faults_found()
     assert "must go on: Lost: claim c:1:0 is gone" in text
+
+
+def test_spark_reads_files_in_the_order_in_which_they_were_laid_down(tmp_path):
+    """It sorts them by whole ms; two within one once came in reverse, and so did their payloads."""
+    feed = Feed(tmp_path, keys=3)
+    for _ in range(50):
+        feed.give(1)
+    files = sorted(feed.source.glob("*.parquet"))
+    times = [file.stat().st_mtime_ns // 1_000_000 for file in files]
+    assert times == sorted(set(times))
