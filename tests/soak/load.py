@@ -104,8 +104,12 @@ class Sender(threading.Thread):
         if self.queue.definition.type.name == "Priority":
             return
         texts = [f"cancelled-{part}-{at}" for at in range(5)]
-        value = self._value(CANCELLED_AFTER_MS)
-        self._until_answered(lambda: self.queue.send(texts, slot_basis="cancelled", **value))
+
+        def send() -> None:
+            value = self._value(CANCELLED_AFTER_MS)
+            self.queue.send(texts, slot_basis="cancelled", **value)
+
+        self._until_answered(send)
         for group in self.queue.definition.groups:
             of_group = self.queue.of_group(group)
             self._until_answered(lambda q=of_group: q.cancel(texts, slot_basis="cancelled"))

@@ -37,7 +37,7 @@ TOPICS: dict[str, tuple[str, dict[str, Any], float]] = {
     "Fixed": ("FixedTime", {"groups": ("", AUDIT)}, 40),
     "Range": ("RangeMerge", {}, 40),
     "Keyed": ("FixedTime", {"keyed": True}, 40),
-    "Priority": ("Priority", {"retry_backoff_ms": (500, 2000)}, 40),
+    "Priority": ("Priority", {"retry_backoff": "500ms, 2s"}, 40),
     "Owned": ("FixedTime", {"exclusive": True}, 40),
     "Tasks": ("FixedTime", {"max_retries": 2}, 40),
 }
