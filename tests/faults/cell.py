@@ -275,8 +275,12 @@ class Cell:
 
     def _all_sent(self) -> bool:
         """Whether the producer's query has ended the batch of each file."""
-        commits = (self.folder / "checkpoint-producer" / "commits").glob("[0-9]*")
-        return max((int(each.name) for each in commits), default=-1) + 1 == self.feed.files
+        return self.batches("producer") == self.feed.files
+
+    def batches(self, query: str) -> int:
+        """How many batches a query has ended."""
+        commits = (self.folder / f"checkpoint-{query}" / "commits").glob("[0-9]*")
+        return max((int(each.name) for each in commits), default=-1) + 1
 
     # -- the end
 

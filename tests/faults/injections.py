@@ -262,8 +262,16 @@ def see_twin(cell: Cell, moment: Moment) -> bool:
 
 
 def fail_first(cell: Cell, moment: Gate) -> bool:
-    """The task has failed by itself; Spark runs it again."""
-    return _attempted_again(cell, moment)
+    """The task has failed by itself; Spark runs it again, and its batch comes to its end.
+
+    Failed four times, a task ends the query, and then there is no other attempt to see.
+    """
+    done = cell.batches("consumer")
+    hit = _attempted_again(cell, moment)
+    cell.give_second_half()
+    another = "another batch to end"
+    wait_until(lambda: cell.batches("consumer") > done, another, GOES_ON_S)
+    return hit
 
 
 def _attempted_again(cell: Cell, moment: Moment) -> bool:
