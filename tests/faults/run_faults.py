@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import queue
 import shutil
 import signal
@@ -157,15 +158,17 @@ class Round:
 
     def _in_lanes(self, work: Callable[[Lane], None], lanes: int) -> None:
         made = [Lane(self.folder / f"lane-{number}", self.settings) for number in range(lanes)]
-        with ThreadPoolExecutor(lanes) as pool:
-            try:
-                running = [pool.submit(work, lane) for lane in made]
-                for lane_over in as_completed(running):
-                    lane_over.result()
-            except BaseException:  # interrupted, or a lane failed: none may go on
-                for lane in made:
-                    lane.abandon()
-                raise
+        pool = ThreadPoolExecutor(lanes)
+        try:
+            running = [pool.submit(work, lane) for lane in made]
+            for lane_over in as_completed(running):
+                lane_over.result()
+        except BaseException:  # interrupted, or a lane failed: none may go on
+            for lane in made:
+                lane.abandon()
+            raise
+        finally:
+            pool.shutdown(wait=False)
 
     def _cell(self, lane: Lane, fault: Fault, sink: str) -> Verdict:
         place = self.folder / f"{fault.name}-{sink}"
@@ -253,7 +256,11 @@ def main() -> int:
         minutes=chosen.minutes,
         cluster=chosen.cluster,
     )
-    verdicts = chosen_round.run(wanted, lambda verdict: tell(verdict, chosen))
+    try:
+        verdicts = chosen_round.run(wanted, lambda verdict: tell(verdict, chosen))
+    except (KeyboardInterrupt, SystemExit):
+        say("Interrupted; --resume goes on.")
+        os._exit(1)  # a lane may wait for minutes for what does not come any more
     seconds = time.monotonic() - since
     say("\n" + aligned([HEADINGS, *(each.cells() for each in verdicts)]))
     failed = [each for each in verdicts if each.faults_found()]
