@@ -83,10 +83,14 @@ class Watch(threading.Thread):
         self._names: dict[int, str] = {}
         self._since = time.monotonic()
         self._over = threading.Event()
+        self._error: BaseException | None = None
 
     def run(self) -> None:
-        while not self._over.wait(EVERY_S):
-            self.look()
+        try:
+            while not self._over.wait(EVERY_S):
+                self.look()
+        except BaseException as error:
+            self._error = error
 
     def look(self) -> None:
         """Takes a sample of each process."""
@@ -94,15 +98,20 @@ class Watch(threading.Thread):
         for pid in self.marked():
             try:
                 sample = _sample(pid, at)
-                self._names.setdefault(pid, _name(pid))
-            except (OSError, ValueError, StopIteration):  # it has ended meanwhile
+                self._names[pid] = self._names.get(pid) or _name(pid)
+            except (OSError, ValueError, KeyError):  # it has ended meanwhile
                 continue
             self._samples.setdefault(pid, []).append(sample)
 
     def end(self) -> list[Life]:
-        """Looks no more. Returns the lives of those that were alive, and old enough to judge."""
+        """Looks no more. Returns the lives of those that are alive, and old enough to judge.
+
+        Raises what ended the thread before.
+        """
         self._over.set()
         self.join()
+        if self._error is not None:
+            raise self._error
         lives = (
             Life(pid, self._names[pid], tuple(samples))
             for pid, samples in self._samples.items()
@@ -134,6 +143,8 @@ def _sample(pid: int, at: float) -> Sample:
 def _name(pid: int) -> str:
     """The program, or the module that Python runs."""
     words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    if not words[0].strip():  # it is about to end, or has just begun
+        raise ValueError("no command line")
     program = Path(words[0].split()[0]).name
     if program.startswith("python"):
         module = words[words.index("-m") + 1] if "-m" in words else Path(words[1]).name
