@@ -16,7 +16,7 @@ from .. import servers
 from ..processes import PROC
 from .law import Outcome
 from .soak import Soak, temporary_files_in
-from .watch import LEAST_LIFE_S, MARK, Life, Sample, Watch
+from .watch import MARK, Life, Sample, Watch
 
 
 def outcome(delivered, accepted=4, store=0, exactly_once=True, **more):
@@ -102,5 +102,4 @@ def test_everything_at_once_ends_as_promised():
     assert wrong == [], f"see {folder}"
     assert soak.kills.total() > 0
     assert sum(each.delivered.total() for each in soak.outcomes) > 1000
-    assert all(each.seconds >= LEAST_LIFE_S for each in soak.lives)
     shutil.rmtree(folder)
