@@ -8,7 +8,6 @@ come to exactly one end, every promise must hold, nothing may be left over, and 
 import argparse
 import os
 import random
-import re
 import shutil
 import signal
 import sys
@@ -18,7 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from ..jobs.outbox_round import OutboxRound, kill
 from ..processes import alive, family
 from ..quick_spark import java_options
 from ..waiting import wait_until
+from . import leftovers
 from .law import HEADINGS, Outcome, kills_told
 from .load import DOOMED, KEYS, Sender
 from .parts import AUDIT, DRAIN_S, TOPICS, Queries, Services, create_topics
@@ -71,13 +71,9 @@ class Soak:
                 self._open(stack)
                 wrong = self._work()
         finally:
-            left = [pid for pid in self._watch.marked() if not _ends_soon(pid)]
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            left = leftovers.processes(self._watch.marked())
             del os.environ[MARK]
-        wrong += [f"{len(left)} processes are left over"] * bool(left)
-        return wrong + self._threads_left() + self._files_left()
+        return wrong + left + leftovers.threads(self._threads) + leftovers.files()
 
     # -- what runs
 
@@ -228,7 +224,11 @@ class Soak:
         self.outcomes = self._judge()
         wrong += [text for outcome in self.outcomes for text in outcome.wrong()]
         self.queries.lane.close()
-        return wrong + self._connections_left() + self._keys_left()
+        with self._client() as client:
+            wrong += leftovers.connections(client)
+            for topic in self.broker.topics():
+                self.broker.delete(topic.name)
+            return wrong + leftovers.keys(client)
 
     def _is_drained(self) -> bool:
         time.sleep(0.5)
@@ -282,74 +282,12 @@ class Soak:
             )
         return found
 
-    # -- what is left over
-
-    def _connections_left(self) -> list[str]:
-        """Those of programs that have ended are gone; ours have no name of a program but this."""
-        with self._client() as client:
-            own = client.client_id()
-            ports = _ports_of(os.getpid())
-
-            def others() -> list[dict[str, str]]:
-                clients = client.client_list()
-                return [
-                    each
-                    for each in clients
-                    if int(each["id"]) != own and int(each["addr"].rpartition(":")[2]) not in ports
-                ]
-
-            end = time.monotonic() + 30
-            while others() and time.monotonic() < end:
-                time.sleep(0.2)
-                ports = _ports_of(os.getpid())
-            left = others()
-        return [f"{len(left)} connections are left over: {left[:2]}"] * bool(left)
-
-    def _keys_left(self) -> list[str]:
-        for topic in self.broker.topics():
-            self.broker.delete(topic.name)
-        with self._client() as client:
-            # What sinks know of their batches goes by itself, a while after the last one.
-            left = sorted(key for key in client.scan_iter(count=1000) if client.ttl(key) == -1)
-        return [f"{len(left)} keys are left over: {left[:5]}"] * bool(left)
-
-    def _threads_left(self) -> list[str]:
-        end = time.monotonic() + 30
-        while threading.active_count() > self._threads and time.monotonic() < end:
-            time.sleep(0.2)
-        names = [each.name for each in threading.enumerate()]
-        more = len(names) - self._threads
-        return [f"{more} threads are left over of {names}"] if more > 0 else []
-
-    def _files_left(self) -> list[str]:
-        left = sorted(each.name for each in Path(tempfile.gettempdir()).glob("rmq-*"))
-        return [f"files are left over: {left}"] * bool(left)
-
 
 def _named(row: dict[str, object]) -> str:
     """A row's content; with another key than it was sent with, it counts as never sent."""
     text, name = str(row["content"]), row["key"]
     right = name is None or key(number_of(text), KEYS) == name
     return text if right else f"{name}: {text}"
-
-
-def _ports_of(pid: int) -> set[int]:
-    """The local ports of a process's TCP connections."""
-    sockets = set()
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):
-            if found := re.match(r"socket:\[(\d+)\]", os.readlink(entry)):
-                sockets.add(found[1])
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-    words = [line.split() for line in lines]
-    return {int(each[1].rpartition(":")[2], 16) for each in words if each[9] in sockets}
-
-
-def _ends_soon(pid: int, within_s: float = 30.0) -> bool:
-    end = time.monotonic() + within_s
-    while alive(pid) and time.monotonic() < end:
-        time.sleep(0.1)
-    return not alive(pid)
 
 
 @contextmanager

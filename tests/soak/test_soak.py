@@ -2,18 +2,23 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import redis
 
 from rmq_spark.protocol.claims import Figures, QueueFigures
 
 from .. import servers
 from ..processes import PROC
+from ..waiting import wait_until
+from . import leftovers
 from .law import Outcome
 from .soak import Soak, temporary_files_in
 from .watch import MARK, Life, Sample, Watch
@@ -87,6 +92,37 @@ def test_a_process_that_nobody_waits_for_is_found():
     assert left not in (os.getpid(), 1)
     os.close(keeps_open)
     os.close(pipe)
+
+
+@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+def test_what_is_left_over_is_named(own_redis, tmp_path, monkeypatch):
+    monkeypatch.setattr(leftovers, "ENDS_S", 0.5)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    over = threading.Event()
+    before = threading.active_count()
+    program = (
+        f"import socket; s = socket.create_connection(('127.0.0.1', {own_redis.port})); input()"
+    )
+    with redis.Redis(port=own_redis.port, decode_responses=True) as client:
+        client.set("passing", "x", ex=100)
+
+        def found():
+            of_redis = leftovers.connections(client) + leftovers.keys(client)
+            return of_redis + leftovers.threads(before) + leftovers.files()
+
+        assert found() == []
+        client.set("staying", "x")
+        (tmp_path / "rmq-x").touch()
+        threading.Thread(target=over.wait, daemon=True).start()
+        other = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+        wait_until(lambda: len(client.client_list()) > 1, "another connection")
+        texts = found()
+        over.set()
+        assert [text.split(" are left over")[0] for text in texts] == [
+            *("1 connections", "1 keys", "1 threads", "files")
+        ]
+        assert leftovers.processes([other.pid]) == ["1 processes are left over"]
+        assert other.wait(10) == -signal.SIGKILL
 
 
 @pytest.mark.long
