@@ -7,8 +7,8 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test test-all mutants explore faults debounce outbox ports
-.PHONY: ownership-demo notebooks docs screenshots lint bench-peers audit
+.PHONY: help demo cluster-demo bench test test-all mutants servers explore faults
+.PHONY: debounce soak outbox ports ownership-demo notebooks docs screenshots lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
 PYTEST = .venv/bin/python -m pytest --dist worksteal
@@ -44,6 +44,10 @@ mutants: ## break each line of the scripts in turn; a test must fail; ARGS="-k c
 	@.ci/environment
 	@$(PYTEST) -n 3 tests/lua/test_mutants.py $(ARGS)
 
+servers: ## test on other Redis and Valkey servers; ARGS="--server /path/to/valkey-server"
+	@.ci/environment java
+	@.venv/bin/python -m tests.run_servers $(ARGS)
+
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment
 	@.venv/bin/python -m tests.explore.explore $(ARGS)
@@ -55,6 +59,10 @@ faults: ## kill, stop and cut off real queries and Redis, and count; ARGS="--hel
 debounce: ## kill a query while the keys that it consumes change, and count; ARGS="--help" lists options
 	@.ci/environment java
 	@.venv/bin/python -m tests.faults.debounce $(ARGS)
+
+soak: ## everything at once for an hour, with random kills, and count; ARGS="--minutes 15"
+	@.ci/environment java
+	@.venv/bin/python -m tests.soak.soak $(ARGS)
 
 outbox: ## kill the outbox job while orders come into PostgreSQL and MariaDB, and count; ARGS="--help" lists options
 	@.ci/environment java

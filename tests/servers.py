@@ -1,24 +1,31 @@
 """The redis-servers that the tests run on."""
 
 import os
+from itertools import product
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from rmq_spark.dev_servers.redis_server import LocalRedis, embedded_redis_server
+from rmq_spark.dev_servers.redis_server import (
+    SERVER_NAMES,
+    LocalRedis,
+    embedded_redis_server,
+)
 
 # The mutants' test runs get a server that runs already: "<executable> <url>".
 HANDED = "RMQ_TEST_REDIS"
+# The only server to test on, where somebody names one: the path of its executable.
+GIVEN = "RMQ_TEST_SERVER"
 # Durability is not what these tests are about, and each write would wait for the disk.
 SETTINGS = {"appendonly": "no"}
 
 
 def system_redis_server(search: str) -> str | None:
-    """The redis-server on a PATH, past those that a virtual environment carries."""
+    """The redis- or valkey-server on a PATH, past those that a virtual environment carries."""
     embedded = embedded_redis_server()
-    for folder in search.split(os.pathsep):
-        server = Path(folder) / "redis-server"
+    for name, folder in product(SERVER_NAMES, search.split(os.pathsep)):
+        server = Path(folder) / name
         carried = (Path(folder).parent / "pyvenv.cfg").exists()
         same = embedded is not None and server.resolve() == Path(embedded).resolve()
         if os.access(server, os.X_OK) and not carried and not same:
@@ -30,6 +37,8 @@ def executables() -> dict[str, str]:
     """The servers to test on, by the name that stands in the tests' ids."""
     if HANDED in os.environ:
         return {"handed": os.environ[HANDED].split(" ")[0]}
+    if GIVEN in os.environ:
+        return {"given": os.environ[GIVEN]}
     found = {
         "embedded": embedded_redis_server(),
         "system": system_redis_server(os.environ.get("PATH", "")),

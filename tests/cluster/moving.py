@@ -41,10 +41,12 @@ def finish(cluster: LocalCluster, hash_slot: int, source: LocalRedis, target: Lo
 
 
 def owner_of(cluster: LocalCluster, hash_slot: int) -> LocalRedis:
-    with cluster.client(cluster.masters()[0]) as client:
-        for first, last, (_, port, *_), *_ in client.execute_command("CLUSTER", "SLOTS"):
-            if first <= hash_slot <= last:
-                return next(node for node in cluster.nodes if node.port == port)
+    for node in cluster.masters():
+        with cluster.client(node) as client:
+            own = _id(client)
+            for first, last, (_, _, owner, *_), *_ in client.execute_command("CLUSTER", "SLOTS"):
+                if first <= hash_slot <= last and owner == own:
+                    return node
     raise AssertionError(f"nobody has the hash slot {hash_slot}")
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
+import redis
 
 import rmq_spark
+from rmq_spark.dev_servers.redis_cluster import LocalCluster
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.protocol.scripts import scripts_for
 from rmq_spark.transport.server import FIRST_WITH_FLAGS
 
+from ..processes import client_of
 from ..waiting import NotInTime, wait_until
 from .cluster import new_cluster, settings_of
 from .fault import Fault
@@ -39,7 +42,7 @@ class Lane:
     def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
         folder.mkdir()
         self.folder = folder
-        self.redis: LocalRedis | None = None  # of the cell that is under way
+        self.redis: LocalRedis | LocalCluster | None = None  # of the cell that is under way
         self.past: Past | None = None  # likewise
         self.over = False
         self._programs: dict[str, Program] = {}
@@ -96,7 +99,7 @@ class Cell:
         self.gates = folder / "gates"
         self.gates.mkdir(parents=True)
         self.feed = Feed(folder, keys)
-        self.redis = LocalRedis(settings=self.settings)
+        self.redis = self._new_redis()
         self.file = 0  # messages in one
         self.forgettable: set[str] = set()  # what Redis may forget, although it was accepted
         self._second_half = True
@@ -112,6 +115,9 @@ class Cell:
         """Return the number of keys for files of so many messages: one payload of each a file."""
         return file
 
+    def _new_redis(self) -> Any:
+        return LocalRedis(settings=self.settings)
+
     # -- queries
 
     def begin(self, query: str, program: str | None = None) -> None:
@@ -121,7 +127,7 @@ class Cell:
         )
 
     def _job(self, query: str) -> dict[str, Any]:
-        there = {"redis.url": self.url, **self.fault.client}
+        there = {**self.address, **self.fault.client}
         job = {
             "gates": str(self.gates),
             "checkpoint": str(self.folder / f"checkpoint-{query}"),
@@ -157,15 +163,27 @@ class Cell:
         """Redis as the queries see it, through the proxy."""
         return f"redis://127.0.0.1:{self.proxy.port}/0"
 
+    @property
+    def address(self) -> dict[str, str]:
+        """The options by which the queries find Redis."""
+        return {"redis.url": self.url}
+
+    def clients(self) -> list[redis.Redis]:
+        """Clients of the servers of which Redis consists, past the proxy."""
+        return [self.broker.server.client]
+
     def _open_redis(self, stack: ExitStack) -> None:
         self.lane.redis = self.redis
         stack.enter_context(self.redis)
-        self.broker = rmq_spark.connect(self.redis.url)
+        self.proxy = Proxy(self.redis.port)
+        stack.callback(self.proxy.close)
+        self._open_topic(stack, rmq_spark.connect(self.redis.url))
+
+    def _open_topic(self, stack: ExitStack, broker: rmq_spark.Broker) -> None:
+        self.broker = broker
         stack.callback(lambda: self.broker.close())
         self.broker.create(TOPIC, "FixedTime", SLOTS, keyed=self.keyed)
         self.queue = self.broker.queue(TOPIC)
-        self.proxy = Proxy(self.redis.port)
-        stack.callback(self.proxy.close)
         flags = self.broker.server.version >= FIRST_WITH_FLAGS
         self.proxy.known = {each.sha.encode(): name for name, each in scripts_for(flags).items()}
 
@@ -257,8 +275,12 @@ class Cell:
 
     def _all_sent(self) -> bool:
         """Whether the producer's query has ended the batch of each file."""
-        commits = (self.folder / "checkpoint-producer" / "commits").glob("[0-9]*")
-        return max((int(each.name) for each in commits), default=-1) + 1 == self.feed.files
+        return self.batches("producer") == self.feed.files
+
+    def batches(self, query: str) -> int:
+        """How many batches a query has ended."""
+        commits = (self.folder / f"checkpoint-{query}" / "commits").glob("[0-9]*")
+        return max((int(each.name) for each in commits), default=-1) + 1
 
     # -- the end
 
@@ -291,5 +313,6 @@ class Cell:
         return rows
 
     def last_caller(self, script: str) -> int | None:
-        """The client's port of the connection that called a script last."""
-        return self.proxy.last_port.get(script)
+        """The process that called a script last."""
+        ends = self.proxy.last_ends.get(script)
+        return client_of(*ends) if ends else None

@@ -111,7 +111,7 @@ class FallBackCell(Cell):
         self.forgettable |= self.feed.contents(self._kept) | failing
         self.feed.forget(self._kept)
         self.redis = self.lane.redis = self._past.come_back()
-        self.proxy.target = self.redis.port
+        self.proxy.targets[0] = self.redis.port
         self.broker.close()
         self.broker = rmq_spark.connect(self.redis.url)
         self.queue = self.feed.queue = self.broker.queue(TOPIC)

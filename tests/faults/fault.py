@@ -13,6 +13,8 @@ Phases = Mapping[str, Places]
 # The sinks that read a batch once. "twice" is a foreachBatch of two actions without persist.
 ONE_READ = ("parquet", "keyed")
 SINKS = (*ONE_READ, "twice")
+# Where Redis runs in a cell: one server, or a Redis Cluster of three masters.
+ONE, CLUSTER = SERVERS = ("one server", "Cluster")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Fault:
     by the sink's name, where each phase is entered. lease: the consumer's visibilityTimeout.
     guarantee: the producer's deliveryGuarantee. client: further options redis.* of all queries.
     sinks: those it is tried on. past: keeps the state that Redis falls back to, for such a fault.
-    least_keys: of a keyed topic; fewer would not fill Redis, because messages merge.
+    least_keys: of a keyed topic; fewer would not fill Redis, because messages merge. servers: on
+    which it is tried. fails_over: whether a replica is to take over soon.
     """
 
     name: str
@@ -38,6 +41,8 @@ class Fault:
     sinks: tuple[str, ...] = ONE_READ
     past: Callable[[LocalRedis], Past] | None = None
     least_keys: int = 1
+    servers: tuple[str, ...] = SERVERS
+    fails_over: bool = False
 
 
 def of_consumer(sink: str) -> Phases:

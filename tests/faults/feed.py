@@ -17,6 +17,23 @@ SLOT_BASES = 97
 FAILING = "[05]7$"
 
 
+class Laid:
+    """Files that Spark's file source reads in the order in which they were laid down.
+
+    It sorts them by the ms of their last change, so no two may have the same.
+    """
+
+    def __init__(self) -> None:
+        self._last_ms = 0
+
+    def lay(self, table: pa.Table, hidden: Path, place: Path) -> None:
+        """Writes a file, then shows it whole."""
+        pq.write_table(table, hidden)
+        self._last_ms = max(time.time_ns() // 1_000_000, self._last_ms + 1)
+        os.utime(hidden, ns=(self._last_ms * 1_000_000,) * 2)
+        os.rename(hidden, place)
+
+
 class Feed:
     """Lays down files of numbered messages and knows all contents.
 
@@ -30,6 +47,7 @@ class Feed:
         self.given = 0
         self.keys = keys
         self.files = 0
+        self._laid = Laid()
 
     def give(self, count: int) -> None:
         """One more file."""
@@ -44,9 +62,8 @@ class Feed:
                 "fixedTime": [now + DUE_AFTER_MS[n % len(DUE_AFTER_MS)] for n in numbers],
             }
         )
-        hidden = self.source / f".{self.files}"
-        pq.write_table(table, hidden)
-        os.rename(hidden, self.source / f"{self.files:04d}.parquet")
+        place = self.source / f"{self.files:04d}.parquet"
+        self._laid.lay(table, self.source / f".{self.files}", place)
         self.given += count
         self.files += 1
 

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 from rmq_spark.topics.durations import parse_duration_ms
 
-from ..processes import alive, client_of, family, send
+from ..processes import alive, family, send
 from ..waiting import NotInTime, wait_until
 from .cell import TOPIC, Cell
 from .fallback import FallBackCell
 from .fault import (
+    ONE,
     SINKS,
     Fault,
     of_calls,
@@ -28,6 +29,7 @@ from .fault import (
 from .moments import Call, Gate, Moment
 from .past import Dump, Replica
 from .program import Program
+from .redis_cluster import CLUSTER_FAULTS
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 SHORT_LEASE = "5s"
@@ -73,8 +75,7 @@ def end_reader(wanted: signal.Signals) -> Injection:
     """The reader's Python process of the consumer; its query fails and is started again."""
 
     def inject(cell: Cell, moment: Moment) -> bool:
-        port = cell.last_caller("due")
-        pid = client_of(port, cell.proxy.port) if port else None
+        pid = cell.last_caller("due")
         program = cell.lane.program("consumer")
         since = len(program.events)
         hit = pid is not None and send(pid, wanted)
@@ -169,12 +170,13 @@ def kill_redis(cell: Cell, moment: Moment) -> bool:
 
 def flush_scripts(cell: Cell, moment: Moment) -> bool:
     """SCRIPT FLUSH before the call that is held."""
-    return bool(cell.broker.server.client.script_flush("SYNC"))
+    return all(client.script_flush("SYNC") for client in cell.clients())
 
 
 def kill_connections(cell: Cell, moment: Moment) -> bool:
     """CLIENT KILL of all but our own."""
-    return cell.broker.server.client.client_kill_filter(_type="normal", skipme=True) > 0
+    killed = [client.client_kill_filter(_type="normal", skipme=True) for client in cell.clients()]
+    return sum(killed) > 0
 
 
 def pause_redis(cell: Cell, moment: Moment) -> bool:
@@ -260,8 +262,16 @@ def see_twin(cell: Cell, moment: Moment) -> bool:
 
 
 def fail_first(cell: Cell, moment: Gate) -> bool:
-    """The task has failed by itself; Spark runs it again."""
-    return _attempted_again(cell, moment)
+    """The task has failed by itself; Spark runs it again, and its batch comes to its end.
+
+    Failed four times, a task ends the query, and then there is no other attempt to see.
+    """
+    done = cell.batches("consumer")
+    hit = _attempted_again(cell, moment)
+    cell.give_second_half()
+    another = "another batch to end"
+    wait_until(lambda: cell.batches("consumer") > done, another, GOES_ON_S)
+    return hit
 
 
 def _attempted_again(cell: Cell, moment: Moment) -> bool:
@@ -318,7 +328,13 @@ FAULTS = (
         promise=_AT_LEAST_ONCE,
         lease=SHORT_LEASE,
     ),
-    Fault("redis-kill", "Redis: kill -9 and restart", kill_redis, of_calls("request", "reply")),
+    Fault(
+        "redis-kill",
+        "Redis: kill -9 and restart",
+        kill_redis,
+        of_calls("request", "reply"),
+        servers=(ONE,),
+    ),
     Fault("script-flush", "Redis: SCRIPT FLUSH", flush_scripts, of_calls("request")),
     Fault(
         "maxmemory",
@@ -326,6 +342,7 @@ FAULTS = (
         fill_redis,
         of_consumer,
         least_keys=FILES_THAT_FILL * MESSAGES_THAT_FILL,
+        servers=(ONE,),
     ),
     Fault(
         "client-kill",
@@ -333,7 +350,13 @@ FAULTS = (
         kill_connections,
         of_calls("request", "reply"),
     ),
-    Fault("pause", "Redis: stands still for 10 s", pause_redis, of_calls("request", "reply")),
+    Fault(
+        "pause",
+        "Redis: stands still for 10 s",
+        pause_redis,
+        of_calls("request", "reply"),
+        servers=(ONE,),
+    ),
     Fault(
         "delay",
         "replies delayed by 0.2 to 4 s, the client waits 2 s",
@@ -354,6 +377,7 @@ FAULTS = (
         see_twin,
         of_task,
         speculates=True,
+        servers=(ONE,),
     ),
     Fault("task-fails", "a task fails on its first attempt", fail_first, of_failing_task),
     Fault(
@@ -364,6 +388,7 @@ FAULTS = (
         promise=_FROM_THEN_ON,
         sinks=SINKS,
         past=Dump,
+        servers=(ONE,),
     ),
     Fault(
         "fallback-replica",
@@ -373,5 +398,7 @@ FAULTS = (
         promise=_FROM_THEN_ON,
         sinks=SINKS,
         past=Replica,
+        servers=(ONE,),
     ),
+    *CLUSTER_FAULTS,
 )

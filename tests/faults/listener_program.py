@@ -8,12 +8,16 @@ from rmq_spark import aio
 from rmq_spark.client import connect
 
 # Also in the processes of the listener, which import this module.
-KIND, URL, TOPIC, NAME, NOTED, LEASE = sys.argv[1:]
+KIND, URL, TOPIC, NAME, NOTED, LEASE = sys.argv[1:7]
+GROUP, DOOMED = [*sys.argv[7:], "", ""][:2]
+SETTINGS = {"visibility_timeout": LEASE, "group": GROUP}
 # Several processes append to it.
 FILE = os.open(NOTED, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
 
 def note(message):
+    if DOOMED and message.content.endswith(DOOMED.encode()):
+        raise ValueError("this message always fails")
     os.write(FILE, message.content + b"\n")
 
 
@@ -24,14 +28,12 @@ async def note_in_loop(message):
 
 def run():
     with connect(URL) as broker:
-        processes = KIND == "processes"
-        listener = broker.listen(TOPIC, NAME, note, processes=processes, visibility_timeout=LEASE)
-        listener.run()
+        broker.listen(TOPIC, NAME, note, processes=KIND == "processes", **SETTINGS).run()
 
 
 async def run_in_loop():
     async with await aio.connect(URL) as broker:
-        await broker.listen(TOPIC, NAME, note_in_loop, visibility_timeout=LEASE).run()
+        await broker.listen(TOPIC, NAME, note_in_loop, **SETTINGS).run()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Call:
     """A call of a script, held by the proxy before Redis gets it or before its answer comes."""
 
     def __init__(self, proxy: Proxy, trap: Trap) -> None:
-        self._proxy, self.trap = proxy, trap
+        self.trap = trap
         proxy.set(trap)
 
     def wait(self) -> None:
@@ -38,7 +38,7 @@ class Call:
         wait_until(self.trap.sprung.is_set, f"a {self.trap.side} of {wanted}", ENTERED_S)
 
     def pid(self) -> int | None:
-        return client_of(self.trap.port, self._proxy.port)
+        return client_of(*self.trap.ends)
 
     def release(self) -> None:
         self.trap.released.set()

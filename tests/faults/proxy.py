@@ -32,22 +32,44 @@ class Trap:
     released: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
     caught: str = ""
-    port: int = 0  # the client's
+    ends: tuple[int, int] = (0, 0)  # ports of the client, and of ours to which it is connected
     altered: bool = False
 
 
 class Proxy:
-    """Listens on a loopback port of its own and passes everything on to another."""
+    """Listens on a loopback port of its own for each target, and passes everything on to it."""
 
-    def __init__(self, target: int) -> None:
-        self.target = target  # the port of new connections
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = int(self._listener.getsockname()[1])
+    def __init__(self, *targets: int) -> None:
+        self.targets = list(targets)  # the ports of new connections
+        self._listeners = [socket.create_server(("127.0.0.1", 0), backlog=128) for _ in targets]
+        self.ports = [int(each.getsockname()[1]) for each in self._listeners]
         self._lock = threading.Lock()
         self._trap: Trap | None = None
-        self.last_port: dict[str, int] = {}  # of who called a script last
+        self._open: set[_Connection] = set()
+        self._is_cut: set[int] = set()  # of our ports
+        self.last_ends: dict[str, tuple[int, int]] = {}  # of who called a script last, as in Trap
         self.known: dict[bytes, str] = {}
-        threading.Thread(target=self._accept, daemon=True).start()
+        for at in range(len(targets)):
+            threading.Thread(target=self._accept, args=(at,), daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """The port that leads to the first target."""
+        return self.ports[0]
+
+    def cut(self, port: int) -> int:
+        """Ends the connections of one of our ports and takes no others; returns how many."""
+        with self._lock:
+            self._is_cut.add(port)
+            ended = [each for each in self._open if each.ends[1] == port]
+        for each in ended:
+            each.end()
+        return len(ended)
+
+    def mend(self, port: int) -> None:
+        """Takes connections again."""
+        with self._lock:
+            self._is_cut.discard(port)
 
     def set(self, trap: Trap) -> None:
         """From now on the next such call is caught."""
@@ -64,40 +86,54 @@ class Proxy:
     def close(self) -> None:
         """Takes no connection any more."""
         self.disarm()
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
-    def take(self, script: str | None, side: str, port: int) -> Trap | None:
+    def take(self, script: str | None, side: str, ends: tuple[int, int]) -> Trap | None:
         """The trap, if this call springs it; it springs once."""
         with self._lock:
             trap = self._trap
             if trap is None or script not in trap.scripts.values() or trap.side != side:
                 return None
             self._trap = None
-            trap.caught, trap.port = str(script), port
+            trap.caught, trap.ends = str(script), ends
             trap.sprung.set()
             return trap
 
-    def _accept(self) -> None:
+    def forget(self, connection: "_Connection") -> None:
+        """Notes that a connection has ended."""
+        with self._lock:
+            self._open.discard(connection)
+
+    def _accept(self, at: int) -> None:
         while True:
             try:
-                client, (_, port) = self._listener.accept()
+                client, (_, port) = self._listeners[at].accept()
             except OSError:
                 return
             try:
-                server = socket.create_connection(("127.0.0.1", self.target))
+                server = socket.create_connection(("127.0.0.1", self.targets[at]))
             except OSError:
                 client.close()
                 continue
-            _Connection(self, client, server, port).start()
+            connection = _Connection(self, client, server, (port, self.ports[at]))
+            with self._lock:
+                is_cut = self.ports[at] in self._is_cut
+                if not is_cut:
+                    self._open.add(connection)
+            if is_cut:
+                connection.end()
+            else:
+                connection.start()
 
 
 class _Connection:
-    """One client's connection and the one to Redis behind it."""
+    """One client's connection and the one to Redis behind it. ends: as in Trap."""
 
     def __init__(
-        self, proxy: Proxy, client: socket.socket, server: socket.socket, port: int
+        self, proxy: Proxy, client: socket.socket, server: socket.socket, ends: tuple[int, int]
     ) -> None:
-        self._proxy, self._client, self._server, self._port = proxy, client, server, port
+        self._proxy, self._client, self._server, self.ends = proxy, client, server, ends
         self._script: str | None = None
         self._tail = b""
         self._answered = False
@@ -109,6 +145,11 @@ class _Connection:
     def _until_closed(self, pump) -> None:
         with contextlib.suppress(OSError):
             pump()
+        self.end()
+
+    def end(self) -> None:
+        """Ends both sides."""
+        self._proxy.forget(self)
         for end in (self._client, self._server):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -116,7 +157,7 @@ class _Connection:
     def _requests(self) -> None:
         while part := self._client.recv(1 << 16):
             self._look_at(part)
-            trap = self._proxy.take(self._script, "request", self._port)
+            trap = self._proxy.take(self._script, "request", self.ends)
             if trap is not None:
                 self._hold(trap)
             # Even of a client that has died meanwhile: its call was on its way.
@@ -131,12 +172,12 @@ class _Connection:
         for digest, name in self._proxy.known.items():
             if digest in text:
                 self._script = name
-                self._proxy.last_port[name] = self._port
+                self._proxy.last_ends[name] = self.ends
         self._tail = text[-_TAIL:]
 
     def _replies(self) -> None:
         while part := self._server.recv(1 << 16):
-            trap = self._proxy.take(self._script, "reply", self._port)
+            trap = self._proxy.take(self._script, "reply", self.ends)
             self._answered = True
             if trap is None:
                 self._client.sendall(part)

@@ -166,7 +166,8 @@ def _without_failing(batch: pa.RecordBatch, job: dict[str, Any]) -> pa.RecordBat
     ]
     failed = batch.filter(pa.array(fails))
     if failed.num_rows:
-        queue = _queue(job["options"]["redis.url"], job["options"]["topic"])
+        there = {name: text for name, text in job["options"].items() if name.startswith("redis.")}
+        queue = _queue(job["options"]["topic"], tuple(there.items()))
         queue.ask(returning.rollbacks, _rollbacks(failed))
     return batch.filter(pa.array([not each for each in fails])).select(list(COLUMNS))
 
@@ -184,6 +185,7 @@ def _rollbacks(failed: pa.RecordBatch) -> list[Rollback]:
 
 
 @cache
-def _queue(url: str, topic: str) -> Any:
+def _queue(topic: str, there: tuple[tuple[str, str], ...]) -> Any:
     """One connection a worker's process."""
-    return rmq_spark.connect(url).queue(topic)
+    options = {name.removeprefix("redis."): text for name, text in there}
+    return rmq_spark.connect(**options).queue(topic)

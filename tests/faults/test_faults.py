@@ -1,16 +1,20 @@
 """A smaller round of `make faults`: the faults that say most and take least."""
 
+import subprocess
+
 import pytest
 
-from .. import servers
-from ..processes import PROC
+from .. import programs, servers
+from ..processes import PROC, alive, family
+from ..waiting import wait_until
 from .injections import FAULTS
-from .run_faults import Round, arguments
+from .run_faults import Round, arguments, cells_of
 
 SMALL = (
     *(("drop", "parquet"), ("redis-kill", "keyed"), ("worker-kill", "parquet")),
     *(("fallback-rdb", "twice"), ("fallback-replica", "parquet")),
 )
+ON_CLUSTER = (("master-kill", "keyed"), ("slot-moves", "parquet"))
 
 
 class BrokenRound(Round):
@@ -49,3 +53,46 @@ def test_what_real_queries_deliver_while_things_die_under_them(tmp_path):
     small = Round(tmp_path, messages=3000, times=3, seed=7)
     verdicts = small.run([(named[name], sink) for name, sink in SMALL])
     assert [verdict.faults_found() for verdict in verdicts] == [[]] * len(SMALL)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
+@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+def test_what_real_queries_deliver_while_a_redis_cluster_dies_and_moves(tmp_path):
+    if not servers.executables():
+        servers.do_without()
+    named = {fault.name: fault for fault in FAULTS}
+    small = Round(tmp_path, messages=1200, times=3, seed=7, cluster=True)
+    verdicts = small.run([(named[name], sink) for name, sink in ON_CLUSTER])
+    assert [verdict.faults_found() for verdict in verdicts] == [[]] * len(ON_CLUSTER)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+def test_a_run_that_is_ended_in_a_cell_leaves_neither_a_process_nor_a_result(tmp_path):
+    """It once went on waiting for minutes for what could not come any more."""
+    if not servers.executables():
+        servers.do_without()
+    results = tmp_path / "results.jsonl"
+    words = ("--only", "drop", "--results", results, "--keep", tmp_path / "kept")
+    run = subprocess.Popen(
+        programs.command("faults.run_faults", *words), env=programs.environment()
+    )
+    commits = tmp_path / "kept" / "drop-parquet" / "checkpoint-producer" / "commits"
+    wait_until(lambda: any(commits.glob("[0-9]*")), "the cell to be under way", 200)
+    others = family(run.pid)
+    run.terminate()
+    assert run.wait(60) == 1
+    wait_until(lambda: not any(map(alive, others)), "all processes to end")
+    assert not results.exists()
+
+
+def test_faults_of_one_server_are_not_tried_on_a_cluster(capsys):
+    chosen = arguments(["--cluster"])
+    names = {fault.name for fault, _ in cells_of(chosen)}
+    assert {"slot-moves", "driver-kill"} <= names
+    assert not {"redis-kill", "fallback-rdb"} & names
+    with pytest.raises(SystemExit):
+        arguments(["--cluster", "--only", "redis-kill"])
+    assert "none of these faults is tried on it with Cluster" in capsys.readouterr().err

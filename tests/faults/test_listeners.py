@@ -1,50 +1,17 @@
 """Services with a listener that are killed, ended and stopped: no message is lost."""
 
 import signal
-import subprocess
 from collections import Counter
 
 import pytest
 
 from rmq_spark.client import connect
 
-from .. import programs
 from ..seeding import numbered
 from ..waiting import wait_until
+from .service import TOPIC, Service
 
-TOPIC = "Orders"
 SHORT_LEASE, LEASE = "2s", "60s"
-
-
-class Service:
-    """A process with a kind of listener, and the file in which all of them note what they get."""
-
-    def __init__(self, kind, url, folder):
-        self.noted = folder / "noted"
-        self._kind, self._url, self._folder = kind, url, folder
-        self._started = []
-        self.noted.touch()
-
-    def start(self, name="service", lease=LEASE):
-        line = programs.command(
-            "faults.listener_program", self._kind, self._url, TOPIC, name, self.noted, lease
-        )
-        with (self._folder / "log").open("ab") as log:
-            process = subprocess.Popen(line, env=programs.environment(), stderr=log)
-        self._started.append(process)
-        return process
-
-    def counts(self):
-        return Counter(self.noted.read_bytes().split())
-
-    def wait_for_more(self, messages=50):
-        seen = self.counts().total()
-        wait_until(lambda: self.counts().total() >= seen + messages, f"{messages} more messages")
-
-    def close(self):
-        for process in self._started:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture

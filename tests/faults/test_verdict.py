@@ -1,11 +1,11 @@
-"""What makes a cell fail, and the table that is kept from run to run."""
+"""What makes a cell fail."""
 
 from collections import Counter
 
 import pytest
 
 from .feed import Feed
-from .verdict import HEADINGS, Verdict, markdown, overtaken
+from .verdict import HEADINGS, Verdict, overtaken
 
 SENT = {"a", "b", "c"}
 ONCE = [("a", 1), ("b", 1), ("c", 2)]
@@ -98,12 +98,11 @@ def test_a_query_that_stops_where_it_must_go_on_fails_it():
     assert "must go on: Lost: claim c:1:0 is gone" in text
 
 
-def test_a_cell_that_is_run_again_replaces_its_line_and_no_other():
-    order = [("a fault", "keyed"), ("a fault", "parquet")]
-    first, other = verdict(ONCE[1:]), verdict(ONCE)
-    other.sink = "keyed"
-    table = markdown([first, other], "", order)
-    again = markdown([verdict(ONCE)], table, order)
-    assert [line.rsplit(" | ", 1)[1] for line in table.splitlines()[2:]] == ["ok |", "FAILED |"]
-    assert [line.rsplit(" | ", 1)[1] for line in again.splitlines()[2:]] == ["ok |", "ok |"]
-    assert again.splitlines()[2] == table.splitlines()[2]
+def test_spark_reads_files_in_the_order_in_which_they_were_laid_down(tmp_path):
+    """It sorts them by whole ms; two within one once came in reverse, and so did their payloads."""
+    feed = Feed(tmp_path, keys=3)
+    for _ in range(50):
+        feed.give(1)
+    files = sorted(feed.source.glob("*.parquet"))
+    times = [file.stat().st_mtime_ns // 1_000_000 for file in files]
+    assert times == sorted(set(times))

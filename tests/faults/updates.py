@@ -5,7 +5,6 @@ reach Redis in the order of their versions, and the highest version is the newes
 one key would have no such order: whatever reaches Redis last would be the newest.
 """
 
-import os
 import random
 import threading
 import time
@@ -13,7 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from .feed import Laid
 
 SENDERS = ("sender-1", "sender-2")
 SCHEMA = pa.schema({"key": pa.string(), "content": pa.string()})
@@ -44,6 +44,7 @@ class Updates:
         self._part = len(SENDERS)  # updates
         self.given = self.laid = 0  # updates that were asked for, and that are in files
         self._files = 0
+        self._laid = Laid()
         self._more = threading.Condition()
         threading.Thread(target=self._lay, daemon=True).start()
 
@@ -84,7 +85,7 @@ class Updates:
             row = {"key": self.keys[number], "content": str(version)}
             rows[SENDERS[number % len(SENDERS)]].append(row)
         for sender, source in self.sources.items():
-            hidden = source / f".{self._files}"
-            pq.write_table(pa.Table.from_pylist(rows[sender], SCHEMA), hidden)
-            os.rename(hidden, source / f"{self._files:05d}.parquet")
+            table = pa.Table.from_pylist(rows[sender], SCHEMA)
+            place = source / f"{self._files:05d}.parquet"
+            self._laid.lay(table, source / f".{self._files}", place)
         self._files += 1

@@ -105,20 +105,10 @@ def overtaken(rows: Sequence[tuple[str, int, Any]]) -> int:
     return found
 
 
-def markdown(verdicts: Sequence[Verdict], before: str, order: Sequence[tuple[str, str]]) -> str:
-    """The table. Cells that were not run keep the line they have in an earlier one.
-
-    order: fault and sink of each line.
-    """
-    rows = {(words[0], words[1]): words for words in _lines(before)}
-    rows |= {(verdict.fault, verdict.sink): verdict.cells() for verdict in verdicts}
-    table = [HEADINGS, ["---"] * len(HEADINGS), *(rows[each] for each in order if each in rows)]
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """The table; the first row has the headings."""
+    table = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join(f"| {' | '.join(row)} |" for row in table)
-
-
-def _lines(table: str) -> list[list[str]]:
-    lines = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    return [words for words in lines if len(words) == len(HEADINGS)]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

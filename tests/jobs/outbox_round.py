@@ -125,7 +125,17 @@ class OutboxRound:
         """Leaves nothing running."""
         for process in self.running:
             if process.poll() is None:
-                _kill(process)
+                kill(process)
+
+    def create_tables(self):
+        """The tables of the business and of the outbox, and the topic."""
+        options = self.database.table_options
+        self.database.sql(
+            f"CREATE TABLE orders (number INT PRIMARY KEY){options};"
+            "CREATE TABLE delivered (number INT NOT NULL, amount INT CHECK (amount >= 0))"
+            f"{options};"
+        )
+        assert self.relay("--create-tables", "--once").wait(300) == 0
 
     def begin_business(self):
         """Sessions that insert orders for about so many seconds."""
@@ -197,7 +207,7 @@ class OutboxRound:
             time.sleep(self.chance.uniform(0, WITHIN_S))
         finally:
             connection.close()
-        _kill(relay)
+        kill(relay)
         return self.round()[1]
 
     def drain(self):
@@ -260,7 +270,7 @@ def _content(number, order):
     return json.dumps({"number": number, "amount": order[0]})
 
 
-def _kill(process):
+def kill(process):
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -288,13 +298,7 @@ def run_round(kind, seed, orders, kills, export_kills, seconds):
 
 
 def _run(this, kills, export_kills):
-    options = this.database.table_options
-    this.database.sql(
-        f"CREATE TABLE orders (number INT PRIMARY KEY){options};"
-        "CREATE TABLE delivered (number INT NOT NULL, amount INT CHECK (amount >= 0))"
-        f"{options};"
-    )
-    assert this.relay("--create-tables", "--once").wait(300) == 0
+    this.create_tables()
     business = this.begin_business()
     export = this.export()
     export_at = set(this.chance.sample(range(kills), export_kills))
@@ -304,11 +308,11 @@ def _run(this, kills, export_kills):
             within=bool(at % 2), is_last=lambda: not any(one.is_alive() for one in business)
         )
         if at in export_at:
-            _kill(export)
+            kill(export)
             export = this.export()
     for session in business:
         session.join(600)
-    _kill(export)
+    kill(export)
     this.drain()
     return this.count(kills, in_a_round, export_kills + 1)
 

@@ -9,14 +9,16 @@ import logging
 import sys
 import threading
 import time
+from collections import Counter
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from . import changes, streams
 from . import round as rounds
-from . import streams
 
 COLOURS = ("green", "cyan", "yellow", "magenta", "blue", "red")
 LINES_KEPT = 12
@@ -62,7 +64,22 @@ def main() -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--short", action="store_true", help="the round of the tests")
     which.add_argument("--services", action="store_true", help="services only, without Spark")
+    which.add_argument(
+        "--changes", type=int, metavar="N", help="services only, that come and go N times at random"
+    )
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="add the round of --changes to this file"
+    )
+    parser.add_argument(
+        "--summary", action="store_true", help="run nothing: print what --results adds up to"
+    )
     given = parser.parse_args()
+    adds_up = given.changes is not None or given.summary
+    if (given.results is not None and not adds_up) or (given.summary and given.results is None):
+        parser.error("--results goes with --changes or --summary, and --summary with --results.")
+    if given.summary:
+        sys.stdout.write("\n".join(changes.summary(given.results)) + "\n")
+        return 0
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # it loses servers, on purpose
     console = Console()
     screen = Screen(console)
@@ -70,11 +87,21 @@ def main() -> int:
         round_ = rounds.Round(path, given.per_second, given.seed, tell=screen.tell)
         with round_.running(), shown(console, screen):
             screen.round = round_
-            play = rounds.services if given.services else rounds.full
-            (rounds.short if given.short else play)(round_)
+            ways = play(round_, given)
             verdict = round_.finish()
+            if given.results is not None:
+                changes.keep(given.results, round_, ways, verdict)
     console.print(steps_table(round_), verdict_table(verdict))
     return 0 if verdict.holds else 1
+
+
+def play(round_: rounds.Round, given: argparse.Namespace) -> Counter[str]:
+    """The round that was asked for; returns how often who came and went in which way."""
+    if given.changes is not None:
+        return changes.play(round_, given.changes, given.seed)
+    ways = rounds.services if given.services else rounds.full
+    (rounds.short if given.short else ways)(round_)
+    return Counter()
 
 
 def shown(console: Console, screen: Screen) -> Live:

@@ -114,6 +114,7 @@ class Round:
     tell: Callable[[str], None] = print
     queries: dict[str, Query] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    changes: int = 0  # of who shares the slots
 
     def __post_init__(self) -> None:
         self.sent: list[tuple[int, str]] = []
@@ -247,6 +248,7 @@ class Round:
             counts = Counter(self.owners().values())
             return set(counts) == set(names) and sorted(counts.values()) == wanted
 
+        self.changes += 1
         return self.until(what, shared)
 
     def until(self, what: str, holds: Callable[[], Any]) -> Step:
@@ -329,7 +331,7 @@ def short(round_: Round) -> None:
 
 def services(round_: Round) -> None:
     """Every way to come and to go, for services alone: one of each kind."""
-    _all_join(round_)
+    all_join(round_)
     for name in SERVICES:
         for way in (leave, kill, pause_beside, cut_off):
             way(round_, name)
@@ -340,13 +342,13 @@ def services(round_: Round) -> None:
 
 def few_services(round_: Round) -> None:
     """A way for each kind of service."""
-    _all_join(round_)
+    all_join(round_)
     for name, way in zip(SERVICES, (kill, pause_beside, cut_off), strict=True):
         way(round_, name)
     round_.work("all three work", 50)
 
 
-def _all_join(round_: Round) -> None:
+def all_join(round_: Round) -> None:
     for name in SERVICES:
         round_.add(name)
     round_.until_shared("all three join", *SERVICES)

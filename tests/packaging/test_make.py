@@ -9,9 +9,9 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
 TARGETS = (
-    *("demo", "cluster-demo", "bench", "test", "test-all", "mutants", "explore", "faults"),
-    *("debounce", "outbox", "ports", "ownership-demo", "notebooks", "docs", "screenshots", "lint"),
-    *("bench-peers", "audit"),
+    *("demo", "cluster-demo", "bench", "test", "test-all", "mutants", "servers", "explore"),
+    *("faults", "debounce", "soak", "outbox", "ports", "ownership-demo", "notebooks", "docs"),
+    *("screenshots", "lint", "bench-peers", "audit"),
 )
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from rmq_spark.dev_servers.redis_server import LocalRedis, find_redis_server, free_port
+from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
 
 from .. import programs, quick_spark, servers
 from ..certificates import speaks_tls
@@ -26,10 +26,8 @@ class Tried:
 @pytest.fixture(scope="session")
 def tried(authority, tmp_path_factory):
     """One run of spark_program.py as the documented user, over TLS where the server can."""
-    if not servers.executables():
-        servers.do_without()
     folder = tmp_path_factory.mktemp("tried")
-    executable = find_redis_server()
+    executable = servers.newest()
     tls = speaks_tls(executable)
     settings = authority.settings(authority.certificate("127.0.0.1")) if tls else {}
     with LocalRedis(executable, {"appendonly": "no", **settings}) as server:

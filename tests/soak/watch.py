@@ -1,0 +1,152 @@
+"""Watches the processes of a soak from outside: memory, threads and files, and who is left over."""
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..processes import PROC, alive
+
+# Everything that a soak starts, and what that starts, has this in its environment.
+MARK = "RMQ_SOAK"
+EVERY_S = 5.0
+# Younger processes still warm up.
+LEAST_LIFE_S = 300.0
+# By how much a process may grow: MiB a minute, on a line through the last two thirds of its life.
+MOST_MIB_A_MINUTE = {"java": 6.0, "other": 1.0}
+# By how much the most of the last third may exceed the most of the second one.
+MOST_MORE_THREADS, MOST_MORE_FILES = 16, 32
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A process at one moment. at: s since the watch began; memory: MiB that are in RAM."""
+
+    at: float
+    memory: float
+    threads: int
+    files: int
+
+
+@dataclass(frozen=True)
+class Life:
+    """What was seen of a process that was alive in the end."""
+
+    pid: int
+    name: str
+    samples: tuple[Sample, ...]
+
+    @property
+    def seconds(self) -> float:
+        return self.samples[-1].at - self.samples[0].at
+
+    @property
+    def settled(self) -> list[Sample]:
+        """The last two thirds."""
+        since = self.samples[0].at + self.seconds / 3
+        return [each for each in self.samples if each.at >= since]
+
+    @property
+    def mib_a_minute(self) -> float:
+        """The slope of the line that fits the memory of the last two thirds best."""
+        points = [(each.at / 60, each.memory) for each in self.settled]
+        middle = sum(at for at, _ in points) / len(points)
+        spread = sum((at - middle) ** 2 for at, _ in points)
+        return sum((at - middle) * memory for at, memory in points) / spread if spread else 0.0
+
+    @property
+    def bound(self) -> float:
+        return MOST_MIB_A_MINUTE["java" if self.name == "java" else "other"]
+
+    def wrong(self) -> list[str]:
+        """What grows."""
+        half = len(self.settled) // 2
+        before, after = self.settled[:half], self.settled[half:]
+        found = []
+        if self.mib_a_minute > self.bound:
+            found.append(f"memory grows by {self.mib_a_minute:.2f} MiB a minute")
+        for name, most in (("threads", MOST_MORE_THREADS), ("files", MOST_MORE_FILES)):
+            first, last = (max(getattr(e, name) for e in part) for part in (before, after))
+            if last > first + most:
+                found.append(f"{name} grow from {first} to {last}")
+        return [f"{self.name} ({self.pid}): {each}" for each in found]
+
+
+class Watch(threading.Thread):
+    """A thread that looks at all marked processes but this one every few seconds."""
+
+    def __init__(self, mark: str) -> None:
+        super().__init__(daemon=True)
+        self._mark = f"{MARK}={mark}".encode()
+        self._samples: dict[int, list[Sample]] = {}
+        self._names: dict[int, str] = {}
+        self._since = time.monotonic()
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._over.wait(EVERY_S):
+                self.look()
+        except BaseException as error:
+            self._error = error
+
+    def look(self) -> None:
+        """Takes a sample of each process."""
+        at = time.monotonic() - self._since
+        for pid in self.marked():
+            try:
+                sample = _sample(pid, at)
+                self._names[pid] = self._names.get(pid) or _name(pid)
+            except (OSError, ValueError, KeyError):  # it has ended meanwhile
+                continue
+            self._samples.setdefault(pid, []).append(sample)
+
+    def end(self) -> list[Life]:
+        """Looks no more. Returns the lives of those that are alive, and old enough to judge.
+
+        Raises what ended the thread before.
+        """
+        self._over.set()
+        self.join()
+        if self._error is not None:
+            raise self._error
+        lives = (
+            Life(pid, self._names[pid], tuple(samples))
+            for pid, samples in self._samples.items()
+            if alive(pid)
+        )
+        return [life for life in lives if life.seconds >= LEAST_LIFE_S]
+
+    def marked(self) -> list[int]:
+        """The processes that descend from this one, whoever their parent is now."""
+        found = []
+        for entry in PROC.iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    if self._mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+                except OSError:
+                    continue
+        return [pid for pid in found if alive(pid)]
+
+
+def _sample(pid: int, at: float) -> Sample:
+    lines = (PROC / str(pid) / "status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    memory = int(fields["VmRSS"].split()[0]) / 1024 if "VmRSS" in fields else 0.0
+    files = len(os.listdir(PROC / str(pid) / "fd"))
+    return Sample(at, memory, int(fields["Threads"]), files)
+
+
+def _name(pid: int) -> str:
+    """The program, or the module that Python runs."""
+    words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    if not words[0].strip():  # it is about to end, or has just begun
+        raise ValueError("no command line")
+    program = Path(words[0].split()[0]).name
+    if program.startswith("python"):
+        module = words[words.index("-m") + 1] if "-m" in words else Path(words[1]).name
+        return module.rpartition(".")[2] if "-m" in words else module
+    return program
