@@ -1,4 +1,4 @@
-"""What became of messages, written back to the outbox by those who consume them."""
+"""The results of messages, written back to the outbox by those who consume them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -54,7 +54,7 @@ def mark(
     Compares and sets: a message in another state than those that are expected stays as it is, and
     gets a row in the exceptions table with both states. One that has the state already counts as
     set. unless: a state of messages to leave as they are, without a row in the exceptions table.
-    Raises InvalidOption for a state that is none.
+    Raises InvalidOption for an unknown state.
     """
     if state not in EXPECTED:
         raise InvalidOption(
