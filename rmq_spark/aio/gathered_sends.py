@@ -19,7 +19,7 @@ _MESSAGES_A_SEND = 1000
 
 
 class ClockNeeded(Exception):
-    """The time of a message depends on Redis' clock, which only a call can tell."""
+    """The time of a message depends on Redis' clock, which only a call can read."""
 
 
 @dataclass(frozen=True, slots=True)

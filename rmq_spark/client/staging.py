@@ -21,8 +21,8 @@ class Staging:
     """The stages of one topic, for all its consumer groups.
 
     A stage that is published stays registered with the number of its messages. By this evidence, a
-    repeated publish tells it from a stage that Redis has lost. The sweep of a later batch deletes
-    the evidence, because that batch is sealed only after this one is concluded.
+    repeated publish distinguishes it from a stage that Redis has lost. The sweep of a later batch
+    deletes the evidence, because that batch is sealed only after this one is concluded.
     """
 
     def __init__(self, server: Server, definition: TopicDefinition, key_prefix: str = "") -> None:

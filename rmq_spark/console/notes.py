@@ -1,4 +1,4 @@
-"""What the console tells a user after a change, on the page to which it leads."""
+"""What the console shows a user after a change, on the page to which it leads."""
 
 import secrets
 import threading

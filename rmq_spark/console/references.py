@@ -1,4 +1,4 @@
-"""Names for messages in addresses of pages, which tell nothing of their contents."""
+"""Names for messages in addresses of pages, which reveal nothing of their contents."""
 
 import hashlib
 import hmac

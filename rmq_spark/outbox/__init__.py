@@ -2,7 +2,7 @@
 
 Read outbox first: it is what a service holds. rounds relays messages, each exactly once, and
 relaying runs rounds until it is told to stop. tables creates and checks the tables, rows turns
-messages into rows and back, marks writes what became of messages, and cleaning deletes old ones.
+messages into rows and back, marks writes the results of messages, and cleaning deletes old ones.
 strayed says what to do when the database and Redis do not fit. databases speaks to PostgreSQL and
 MariaDB.
 """

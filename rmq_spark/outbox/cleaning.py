@@ -43,8 +43,8 @@ class Cleaning:
     def step(self, connection: Connection) -> bool:
         """Look at the next rows, and delete the old ones among them.
 
-        Returns False at the end of the table; the next step then begins anew. Raises
-        OutboxUnavailable, and OutboxMisused for a table without sent_at.
+        Returns False at the end of the table; the next step then starts again at the beginning.
+        Raises OutboxUnavailable, and OutboxMisused for a table without sent_at.
         """
         with self._database.errors(), connection.transaction():
             self._check(connection)

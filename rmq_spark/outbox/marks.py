@@ -1,4 +1,4 @@
-"""What became of messages, written back to the outbox by those who consume them."""
+"""The results of messages, written back to the outbox by those who consume them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -57,7 +57,7 @@ def mark(
     gets a row in the exceptions table with both states. One that has the state already counts as
     set. unless: a state of messages to leave as they are, without a row in the exceptions table.
     timed: whether the table has sent_at, which a message lacks until its round is finished.
-    Raises InvalidOption for a state that is none.
+    Raises InvalidOption for an unknown state.
     """
     if state not in EXPECTED:
         raise InvalidOption(

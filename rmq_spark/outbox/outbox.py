@@ -1,4 +1,4 @@
-"""The outbox of a service: insert messages, relay them, and note what became of them."""
+"""The outbox of a service: insert messages, relay them, and note their results."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

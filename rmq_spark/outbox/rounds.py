@@ -11,7 +11,7 @@ has a number, and is the batch of that number of an exactly-once sink::
     publish   batch n is sealed, then published: a batch that is sealed is never staged again
     finish    one transaction: note that round n is done; sending -> sent
 
-A relay that is killed leaves an open round, and whoever comes next goes on with it: what is not
+A relay that is killed leaves an open round, and the next relay continues it: what is not
 sealed is staged again, what is sealed is published to its end. A message that is ``sending`` is
 never changed by the service, so both hold the same messages. All transactions compare the numbers
 of the round before they set them. So two relays can do no harm to each other, although a lock lets

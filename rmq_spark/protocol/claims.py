@@ -155,7 +155,7 @@ class OtherClaims:
     """The names of the other claims of a slot that hold messages, as far as they are known.
 
     While an answer is on its way to a distant caller, other consumers may commit and claim again.
-    So that the caller does not come too late for ever, it also names the claims that they will
+    So that the caller does not come too late every time, it also names the claims that they will
     probably make next, of twice as many batches each time. A name without a claim does no harm.
     """
 

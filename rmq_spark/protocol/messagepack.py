@@ -22,7 +22,7 @@ _SIZED = ((0xFF, b"\xd9", 1), (0xFFFF, b"\xda", 2), (0xFFFFFFFF, b"\xdb", 4))
 class PackedPairs:
     """Pairs of score and content, packed into one text.
 
-    text: the packed values, one after the other. starts: the offset in text of each row (a score
+    text: the packed values in a row. starts: the offset in text of each row (a score
     and its content), and the end of the last row; a list or an array. lowest: a lower bound of the
     scores. Slices must begin and end between rows.
     """

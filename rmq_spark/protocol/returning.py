@@ -144,7 +144,7 @@ def expire(queues: TopicQueues, slots: Iterable[int]) -> Conversation[int]:
 def forget(queues: TopicQueues, slots: Iterable[int]) -> Conversation[int]:
     """Delete the dead messages whose retention has ended. Returns their number.
 
-    Deletes nothing if the topic keeps dead messages for ever.
+    Deletes nothing if the topic keeps dead messages forever.
     """
     retention_ms = queues.definition.dead_retention_ms
     if retention_ms is None:

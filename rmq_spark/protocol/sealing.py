@@ -35,7 +35,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """The SHA-1 of the manifest's text in Redis, by which scripts tell manifests apart."""
+        """The SHA-1 of the manifest's text in Redis, by which scripts distinguish manifests."""
         return hashlib.sha1(self.to_json().encode(), usedforsecurity=False).hexdigest()
 
     def to_json(self) -> str:

@@ -125,7 +125,7 @@ _retention = duration(1, LONGEST_WAIT_MS)
 
 
 def parse_dead_retention(value: str | int | timedelta | None) -> int | None:
-    """Parse how long dead messages are kept, in ms; None for ever.
+    """Parse how long dead messages are kept, in ms; None to keep them forever.
 
     value: ``none``, a text with a unit, or a number of ms. Raises InvalidOption.
     """
@@ -161,7 +161,7 @@ class TopicDefinition:
     which gets a copy of every message; the empty name is the default group. keyed: whether messages
     merge by a key beside their content. payload: which content a key keeps, "last" or "first".
     on_expiry: what becomes of a message that expires, "drop" or "dead". dead_retention_ms: how long
-    dead messages are kept; None for ever.
+    dead messages are kept; None to keep them forever.
     """
 
     name: str

@@ -30,7 +30,7 @@ def parse_duration_ms(name: str, text: str) -> int:
 
 
 def wait_ms(given: object) -> int | None:
-    """Turn a Duration into whole milliseconds, rounded down; None for what is none."""
+    """Turn a Duration into whole milliseconds, rounded down; None for any other value."""
     if isinstance(given, timedelta):
         return given // timedelta(milliseconds=1)
     if isinstance(given, str):

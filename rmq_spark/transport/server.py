@@ -203,7 +203,7 @@ class Server:
         """Run scripts and reads in one round trip (in a cluster, one a node) for their replies.
 
         Calls that a broken connection leaves unanswered run again, so each must be safe to run
-        twice. The reads behind a call always run after it, also when it runs again: they tell what
+        twice. The reads behind a call always run after it, also when it runs again: they show what
         it has left. Raises the first error among the replies, after all calls have run.
         """
         replies = self._run_until_answered(calls, self._run, _with_reads_behind)

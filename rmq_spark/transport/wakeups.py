@@ -1,4 +1,4 @@
-"""Wake-ups: how Redis tells those who wait that a message falls due (lua/include/wake.lua)."""
+"""Wake-ups: how Redis notifies waiting readers that a message falls due (lua/include/wake.lua)."""
 
 import contextlib
 import logging

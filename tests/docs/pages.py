@@ -24,7 +24,7 @@ TIMEOUT_S = 540
 # What a page may hold. Without a language, or as text, it is an output or a drawing.
 RUN = ("python", "sh", "sql")
 CHECKED = ("yaml",)  # by tests of their own
-SHOWN = ("", "text")
+SHOWN = ("", "text", "mermaid")
 # What pip reads of a clone.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rmq_spark", "pyspark_rmq", "lua", "jobs")
 

@@ -63,9 +63,9 @@ class Waiter:
         return self._slots.ripe()
 
     def sure_of(self, ripe: Sequence[int]) -> int | None:
-        """Return the ripe slot, if it is one alone and a wake-up has just told of its message.
+        """Return the ripe slot, if it is one alone and a wake-up has just announced its message.
 
-        Tells so once: somebody else may take the message first.
+        Does so once: somebody else may take the message first.
         """
         is_sure = len(ripe) == 1 and ripe[0] in self._woken
         self._woken.difference_update(ripe)

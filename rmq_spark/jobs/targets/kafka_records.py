@@ -1,4 +1,4 @@
-"""Kafka records of a batch, with headers that name each message for ever."""
+"""Kafka records of a batch, with headers that name each message forever."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Columns that name each record of a batch for ever.
+"""Columns that name each record of a batch forever.
 
 They are the same in each replay of the batch: rmq-topic, rmq-slot, rmq-claim (the claimId without
 the run, which a replay changes), rmq-position (the index of the message in the claim, from 0) and

@@ -20,7 +20,7 @@ class ExportBatch:
 
     shape: transforms messages into the rows to write, and keeps NUMBER. query, batch: the permanent
     name of the batch; a replay holds the same messages. most_refused: the number of refused
-    messages that is allowed. marks: where to note what became of the messages.
+    messages that is allowed. marks: where to note the results of the messages.
     """
 
     messages: DataFrame

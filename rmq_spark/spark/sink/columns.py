@@ -188,7 +188,7 @@ class Rows:
 
         It is a time range in ms, a priority, or a fixed time in ms since 1970. default: the value
         for rows without one. not_before_ms: a fixed time must be later than this; None accepts any.
-        delayed: an array that tells which rows have a delay instead, and so need no value; None if
+        delayed: an array that shows which rows have a delay instead, and so need no value; None if
         no row has one. Raises InvalidMessage for the first row whose value is missing or not
         accepted.
         """

@@ -18,7 +18,7 @@ from rmq_spark.topics.durations import LONGEST_DURATION_MS, duration_text, parse
 class Delays:
     """The delays of rows.
 
-    ms: an int64 array. given: an array that tells which rows have a delay; ms is 0 for the others.
+    ms: an int64 array. given: an array that shows which rows have a delay; ms is 0 for the others.
     """
 
     ms: Any

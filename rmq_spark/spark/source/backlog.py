@@ -24,9 +24,9 @@ class Backlog:
     It covers the slots that the query may claim. A message that is rolled back counts as unread.
 
     A slot is given up after two batches that planned messages from it but took and moved nothing.
-    Otherwise it would be planned for ever: other consumers hold what looks due there, or no task
-    reads the batches. One such batch is not enough, because a commit that is repeated after a lost
-    reply also finds nothing.
+    Otherwise it would be planned again and again: other consumers hold what looks due there, or no
+    task reads the batches. One such batch is not enough, because a commit that is repeated after a
+    lost reply also finds nothing.
     """
 
     def __init__(self, queue: Queue, due_before_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""The wake-ups of a query: they tell its driver that messages of its topics fall due."""
+"""The wake-ups of a query: they notify its driver that messages of its topics fall due."""
 
 import time
 from collections.abc import Iterable

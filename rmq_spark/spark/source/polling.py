@@ -89,7 +89,7 @@ class Watch:
 
     @property
     def _is_woken(self) -> bool:
-        """Whether wake-ups tell of all messages."""
+        """Whether wake-ups announce all messages."""
         return self._misses < MISSES and self.bell.hears_all
 
     def sleep_if_early(self) -> bool:
