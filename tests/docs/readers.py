@@ -99,7 +99,7 @@ INSTEAD = {
     },
 }
 # Pages whose reader stands in a clone.
-IN_A_CLONE = ("README.md", "docs/jobs.md")
+IN_A_CLONE = ("README.md", "docs/install.md", "docs/jobs.md")
 # Lines of sh blocks that do not run here, and the test that runs what they do.
 ELSEWHERE = {
     "python3 -m venv ~/rmq-venv": (
@@ -109,6 +109,7 @@ ELSEWHERE = {
         "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
     ),
     "pip install '.[spark,cli,local]'": "tests/docs/test_lines.py::test_the_extras_are_there",
+    "pip install '.[spark,cli]'": "tests/docs/test_lines.py::test_the_extras_are_there",
     # Variables that the page has when it runs, with an address of its own.
     "export RMQ_JDBC_URL=jdbc:postgresql://127.0.0.1:5432/shop RMQ_JDBC_USER=shop "
     "RMQ_JDBC_PASSWORD=...": "tests/docs/test_examples.py::test_the_blocks_of_a_page_run",
@@ -119,8 +120,6 @@ ELSEWHERE = {
         "tests/cli/commands/test_program_commands.py::test_a_local_redis_lives_until_it_is_ended"
     ),
     "pip install .": "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes",
-    "pip install '.[spark]'": "tests/docs/test_lines.py::test_the_extras_are_there",
-    "pip install '.[cli]'": "tests/docs/test_lines.py::test_the_extras_are_there",
     "spark-submit --py-files rmq_spark.zip job.py": (
         "tests/packaging/test_zip.py::test_as_py_files_it_sends_and_reads_after_register"
     ),
