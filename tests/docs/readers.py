@@ -24,6 +24,7 @@ for number in range(8):
 """,
     # The reader's Python imports from the folder that it stands in.
     "docs/traces.md": "import sys\nsys.path.insert(0, '')",
+    "docs/recipes.md": "import os",
     "docs/services.md": "import os\nimport sys\nsys.path.insert(0, '')",
     # Work to share, and a function that does it.
     "docs/ownership.md": f"""{SESSION}
@@ -92,6 +93,12 @@ INSTEAD = {
         ),
         "127.0.0.1:9092": "$KAFKA",
     },
+    "docs/recipes.md": {
+        '"spark.jars.packages", "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"': (
+            '"spark.jars", os.environ["KAFKA_JARS"]'
+        ),
+        '"127.0.0.1:9092"': 'os.environ["KAFKA"]',
+    },
     "docs/services.md": {'"zk1:2181,zk2:2181"': 'os.environ["ZOOKEEPER"]'},
     "docs/ownership.md": {
         '"zk1:2181,zk2:2181,zk3:2181"': 'os.environ["ZOOKEEPER"]',
@@ -140,10 +147,16 @@ def database():
 
 
 @contextmanager
-def database_and_kafka():
+def kafka():
     jars = kafka_broker.connector()
-    with database() as variables, kafka_broker.KafkaBroker() as broker:
-        yield {**variables, "KAFKA": broker.address, "KAFKA_JARS": jars}
+    with kafka_broker.KafkaBroker() as broker:
+        yield {"KAFKA": broker.address, "KAFKA_JARS": jars}
+
+
+@contextmanager
+def database_and_kafka():
+    with database() as of_database, kafka() as of_kafka:
+        yield {**of_database, **of_kafka}
 
 
 # By page, a context manager that starts servers beside Redis and gives variables that name them.
@@ -151,5 +164,6 @@ SERVERS = {
     "docs/jobs.md": database_and_kafka,
     "docs/outbox.md": database,
     "docs/ownership.md": zookeeper,
+    "docs/recipes.md": kafka,
     "docs/services.md": zookeeper,
 }
