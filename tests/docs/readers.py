@@ -136,6 +136,10 @@ ELSEWHERE = {
     "--target-option topic=flights": (
         "tests/ports/test_kafka_target.py::test_a_message_becomes_a_record_with_a_name_for_ever"
     ),
+    "python -m rmq_spark.jobs export --topic Flights --once --checkpoint flights-to-rocketmq --to "
+    "rocketmq --target-option endpoints=127.0.0.1:8081 --target-option topic=flights": (
+        "tests/ports/test_rocketmq_target.py::test_a_message_has_a_name_for_ever_that_a_replay_repeats"
+    ),
     "python -m rmq_spark.jobs requeue_dead --topic Invoices --where \"content LIKE '%order%'\" "
     "--dry-run": (
         "tests/jobs/test_topic_jobs.py::test_dead_messages_are_chosen_by_why_and_at_whose_they_died"
