@@ -7,6 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import redis
@@ -124,12 +125,14 @@ class LocalRedis:
     def kill(self, with_signal: signal.Signals = signal.SIGKILL) -> None:
         """End the process with a signal and wait until it is gone. Its data stay for start."""
         if self._process is not None:
-            self._process.send_signal(with_signal)
-            try:
-                self._process.wait(END_TIMEOUT_S)
-            except subprocess.TimeoutExpired:  # it is writing a file, or is stopped
-                self._process.kill()
-                self._process.wait()
+            end = time.monotonic() + END_TIMEOUT_S
+            while time.monotonic() < end and self._process.poll() is None:
+                # Redis refuses a SIGTERM while it writes its first append-only file.
+                self._process.send_signal(with_signal)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(min(1.0, END_TIMEOUT_S))
+            self._process.kill()  # it is stopped, or writes a file for so long
+            self._process.wait()
             self._process = None
 
     def close(self) -> None:

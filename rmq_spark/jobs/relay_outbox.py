@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tracked",
         action="store_true",
-        help="add the header rmq-outbox-id, by which consumers write back what became of a message",
+        help="add the header rmq-outbox-id, by which consumers write back the result of a message",
     )
     add_duration(parser, KEEP)
     ends = parser.add_mutually_exclusive_group()

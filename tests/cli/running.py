@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from rmq_spark.client import Broker
 
+from .forking import ANSWER_S, shared
+
 COMMAND = [sys.executable, "-m", "rmq_spark.cli"]
 
 
@@ -41,13 +43,22 @@ class Rmq:
         self.broker = Broker(server, key_prefix=self.prefix)
 
     def __call__(self, *arguments, stdin="", url=None, **environment):
+        words = [*self.command(url)[len(COMMAND) :], *arguments]
+        return self._run(words, stdin, COLUMNS="80", **environment)
+
+    def _run(self, words, stdin="", **environment):
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        code, out, err = shared().run(words, given, {**os.environ, **environment})
+        return Done(code, out.decode(), err.decode())
+
+    def begin(self, *arguments, **environment):
+        """Runs it in a Python of its own, which reads its settings from the environment."""
         done = subprocess.run(
-            [*self.command(url), *arguments],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            [*self.command(), *arguments],
             capture_output=True,
-            timeout=200,
+            timeout=ANSWER_S,
             check=False,
-            env={**os.environ, "COLUMNS": "80", **environment},
+            env={**os.environ, **environment},
         )
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -62,8 +73,7 @@ class Rmq:
     def type(self, line):
         """Runs a command line that a text recommends, as a user's shell would."""
         _, *words = shlex.split(line)
-        done = subprocess.run([*COMMAND, *words], capture_output=True, timeout=200, check=False)
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return self._run(words)
 
     def topic(self, name="Orders", topic_type="FixedTime", slots=4, **settings):
         self.broker.create(name, topic_type, slots, **settings)

@@ -79,7 +79,7 @@ def test_a_topic_shows_its_slots_and_who_holds_them(stocked):
     assert {name for slot in shown["slots"] for name in slot["holders"]} == {"planner-2"}
     holder = next(one for one in shown["consumers"] if one["consumer"] == "planner-2")
     assert (holder["messages"], holder["lastBatch"], holder["committedBatch"]) == (15, 1, 0)
-    assert holder["holdsSince"] < holder["leaseEnds"]
+    assert holder["started"] <= holder["holdsSince"] < holder["leaseEnds"]
     assert 'class="strip"' in stocked.page("/topics/Replan")
 
 

@@ -1,4 +1,4 @@
-"""Pages, docstrings and comments use plain words, and the README uses short sentences."""
+"""Pages, docstrings, errors and help use plain words, and the README uses short sentences."""
 
 import ast
 import re
@@ -60,11 +60,11 @@ def sentences_of(text):
     ]
 
 
-def docstrings_of(path: Path):
-    """Return the docstrings of a module."""
+def texts_of(path: Path):
+    """Return the docstrings, errors and help texts of a module."""
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    return [text for text in texts if isinstance(text, str) and " " in text]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -72,9 +72,9 @@ def test_a_page_has_no_banned_word(page):
     assert banned_in(prose_of(text_of(page))) == {}
 
 
-def test_docstrings_have_no_banned_word():
+def test_docstrings_errors_and_help_have_no_banned_word():
     assert len(MODULES) > 200
-    texts = {path: prose_of("\n\n".join(docstrings_of(path))) for path in MODULES}
+    texts = {path: prose_of("\n\n".join(texts_of(path))) for path in MODULES}
     found = {path.relative_to(ROOT).as_posix(): banned_in(text) for path, text in texts.items()}
     assert {path: words for path, words in found.items() if words} == {}
 

@@ -89,6 +89,7 @@ def test_one_message_may_become_several_rows(trade):
     assert trade.psql("SELECT word FROM {t} ORDER BY 1") == [["a"], ["a"], ["b"], ["c"]]
 
 
+@pytest.mark.long
 def test_a_reason_that_is_too_long_is_cut(trade):
     trade.psql("CREATE TABLE {t} (id INT)")
     long = "a" * 1900 + "\0" * 90 + "\U0001f600" * 200
@@ -127,6 +128,7 @@ def test_an_export_that_is_asked_to_end_within_a_batch_brings_it_to_its_end(trad
     assert trade.job(*into, *another) == "0 messages done, 0 of them refused"
 
 
+@pytest.mark.long
 def test_a_fault_of_the_job_refuses_nothing(trade, to_table):
     trade.orders([order(1)])
     trade.psql(

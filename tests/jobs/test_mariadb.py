@@ -16,6 +16,7 @@ def database(mariadb_server):
     return mariadb_server
 
 
+@pytest.mark.long
 def test_what_the_table_or_the_transformation_refuses_goes_to_the_exceptions(trade):
     """Also where the server is not strict: the driver is."""
     trade.sql(
@@ -54,6 +55,7 @@ def test_what_the_table_or_the_transformation_refuses_goes_to_the_exceptions(tra
     assert found == bad
 
 
+@pytest.mark.long
 def test_tables_that_are_made_keep_every_character_and_every_byte(trade):
     """Also where the defaults of the server are MyISAM and latin1."""
     text = "\U0001f600 a\0c" + "\xe4" * 40_000
@@ -70,6 +72,7 @@ def test_tables_that_are_made_keep_every_character_and_every_byte(trade):
     assert trade.sql("SELECT HEX(content) FROM {t}_exceptions") == [[made + "78"]]
 
 
+@pytest.mark.long
 def test_a_session_that_cuts_values_is_refused(trade, to_table):
     trade.orders([order(1), order(2, "LONG")])
     url = f"{trade.database.url}?sessionVariables=sql_mode="

@@ -49,6 +49,7 @@ def send(trade, warehouse):
     return send
 
 
+@pytest.mark.long
 def test_a_run_sends_the_rows_of_the_table_once(trade, warehouse, send):
     table = warehouse.create(pa.schema(KINDS))
     table.append(of(1, 2))

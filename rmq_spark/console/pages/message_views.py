@@ -106,7 +106,7 @@ def _position_of(console: Console, reference: str) -> Position | None:
     found = console.references.find(reference)
     if found is None:
         raise MessageGone(
-            "The place to continue at is not known any more: the console was started anew, or has "
+            "The place to continue at is not known any more: the console was restarted, or has "
             "listed many messages since. Begin at the first page again."
         )
     return found
@@ -155,7 +155,7 @@ def message(console: Console, query: Query, name: str, reference: str) -> dict[s
     if found is None:
         raise MessageGone(
             "The message is not in this queue any more: it was delivered, moved or deleted, or the "
-            "console was started anew. Look for it in the list again."
+            "console was restarted. Look for it in the list again."
         )
     entry, hidden = found[0], console.settings.hide_contents
     fields = entry_json(queue.definition.name, entry)

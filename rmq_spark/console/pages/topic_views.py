@@ -220,9 +220,10 @@ def _consumer_json(name: str, holders: Sequence[SlotHolders], now_ms: int) -> di
     headers = [of.headers[name] for of in holders if name in of.headers]
     claims = [claim for of_slot in holders for claim in _held_by(name, of_slot)]
     seen_ms = max((header.seen_ms for header in headers), default=0)
+    run = max((header.run for header in headers), default=0)
     return {
         "consumer": name,
-        "run": max((header.run for header in headers), default=0),
+        "started": time_json(run or None),  # a run's number is the time of its start
         "slots": len(headers),
         "heldSlots": sum(1 for of in holders if _held_by(name, of)),
         "claims": len(claims),

@@ -82,7 +82,7 @@ def test_messages_are_counted_by_the_hour(rmq):
     text = rmq("due", "Orders", *span)
     assert text.out.startswith("Orders: 33 messages waiting, 2 due now\n")
     assert max(line.count("█") for line in text.out.splitlines()) == 40
-    plain = rmq("due", "Orders", *span, PYTHONIOENCODING="latin-1", PYTHONUTF8="0").out
+    plain = rmq.begin("due", "Orders", *span, PYTHONIOENCODING="latin-1", PYTHONUTF8="0").out
     assert max(line.count("#") for line in plain.splitlines()) == 40
 
 

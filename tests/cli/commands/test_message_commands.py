@@ -408,8 +408,8 @@ def test_contents_that_are_no_text_are_named_as_the_shell_has_them(rmq):
 def test_a_terminal_without_unicode_gets_escapes_and_json_that_can_be_read(rmq):
     rmq.topic(slots=1).send(["snow ☃ 😀"], fixed_time=99)
     plain = {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
-    assert rmq("peek", "Orders", "--json", **plain).lines[0]["content"] == "snow ☃ 😀"
-    shown = rmq("peek", "Orders", **plain)
+    assert rmq.begin("peek", "Orders", "--json", **plain).lines[0]["content"] == "snow ☃ 😀"
+    shown = rmq.begin("peek", "Orders", **plain)
     assert (shown.code, "snow \\u2603" in shown.out) == (0, True)
 
 
