@@ -24,6 +24,7 @@ for number in range(8):
 """,
     # The reader's Python imports from the folder that it stands in.
     "docs/traces.md": "import sys\nsys.path.insert(0, '')",
+    "docs/recipes.md": "import os",
     "docs/services.md": "import os\nimport sys\nsys.path.insert(0, '')",
     # Work to share, and a function that does it.
     "docs/ownership.md": f"""{SESSION}
@@ -80,8 +81,10 @@ PRINTED = {
 }
 # By page, beginnings of lines that it shows and that come out otherwise each time.
 VARYING = {
-    # How far it was when it was killed; and where the function was typed.
-    "docs/tutorial.md": ["store 10,000", "prepare 5,000", "30,000 0 20,000", "rmq: batch 0: topic"],
+    # How long until then.
+    "docs/recipes.md": ["<time> 28m"],
+    # Where the function was typed.
+    "docs/tutorial.md": ["rmq: batch 0: topic"],
 }
 # By page, what stands on it and cannot be so here: addresses, ports, folders.
 INSTEAD = {
@@ -92,6 +95,12 @@ INSTEAD = {
         ),
         "127.0.0.1:9092": "$KAFKA",
     },
+    "docs/recipes.md": {
+        '"spark.jars.packages", "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"': (
+            '"spark.jars", os.environ["KAFKA_JARS"]'
+        ),
+        '"127.0.0.1:9092"': 'os.environ["KAFKA"]',
+    },
     "docs/services.md": {'"zk1:2181,zk2:2181"': 'os.environ["ZOOKEEPER"]'},
     "docs/ownership.md": {
         '"zk1:2181,zk2:2181,zk3:2181"': 'os.environ["ZOOKEEPER"]',
@@ -99,7 +108,7 @@ INSTEAD = {
     },
 }
 # Pages whose reader stands in a clone.
-IN_A_CLONE = ("README.md", "docs/jobs.md")
+IN_A_CLONE = ("README.md", "docs/install.md", "docs/jobs.md")
 # Lines of sh blocks that do not run here, and the test that runs what they do.
 ELSEWHERE = {
     "python3 -m venv ~/rmq-venv": (
@@ -109,6 +118,7 @@ ELSEWHERE = {
         "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
     ),
     "pip install '.[spark,cli,local]'": "tests/docs/test_lines.py::test_the_extras_are_there",
+    "pip install '.[spark,cli]'": "tests/docs/test_lines.py::test_the_extras_are_there",
     # Variables that the page has when it runs, with an address of its own.
     "export RMQ_JDBC_URL=jdbc:postgresql://127.0.0.1:5432/shop RMQ_JDBC_USER=shop "
     "RMQ_JDBC_PASSWORD=...": "tests/docs/test_examples.py::test_the_blocks_of_a_page_run",
@@ -119,8 +129,6 @@ ELSEWHERE = {
         "tests/cli/commands/test_program_commands.py::test_a_local_redis_lives_until_it_is_ended"
     ),
     "pip install .": "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes",
-    "pip install '.[spark]'": "tests/docs/test_lines.py::test_the_extras_are_there",
-    "pip install '.[cli]'": "tests/docs/test_lines.py::test_the_extras_are_there",
     "spark-submit --py-files rmq_spark.zip job.py": (
         "tests/packaging/test_zip.py::test_as_py_files_it_sends_and_reads_after_register"
     ),
@@ -164,10 +172,16 @@ def database():
 
 
 @contextmanager
-def database_and_kafka():
+def kafka():
     jars = kafka_broker.connector()
-    with database() as variables, kafka_broker.KafkaBroker() as broker:
-        yield {**variables, "KAFKA": broker.address, "KAFKA_JARS": jars}
+    with kafka_broker.KafkaBroker() as broker:
+        yield {"KAFKA": broker.address, "KAFKA_JARS": jars}
+
+
+@contextmanager
+def database_and_kafka():
+    with database() as of_database, kafka() as of_kafka:
+        yield {**of_database, **of_kafka}
 
 
 # By page, a context manager that starts servers beside Redis and gives variables that name them.
@@ -175,5 +189,6 @@ SERVERS = {
     "docs/jobs.md": database_and_kafka,
     "docs/outbox.md": database,
     "docs/ownership.md": zookeeper,
+    "docs/recipes.md": kafka,
     "docs/services.md": zookeeper,
 }

@@ -16,6 +16,7 @@ LONG = {
             "operations",
             "order",
             "ownership",
+            "recipes",
             "retries",
             "send-from-spark",
         ),
