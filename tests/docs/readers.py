@@ -139,6 +139,11 @@ ELSEWHERE = {
     '--checkpoint boarding --select "tail AS content, 0 AS fixedTime"': (
         "tests/ports/test_iceberg_source.py::test_a_run_sends_the_rows_of_the_table_once"
     ),
+    "python -m rmq_spark.jobs export --topic Flights --once --checkpoint flights-checkpoint --to "
+    "iceberg --table lake.flights --target-option type=sql --target-option uri=sqlite:///lake.db "
+    '--target-option "warehouse=file://$PWD/lake" --select "content AS tail, dueTime"': (
+        "tests/ports/test_iceberg_target.py::test_a_topic_goes_into_a_table_which_is_made"
+    ),
     "python -m rmq_spark.jobs export --topic Flights --once --checkpoint flights-to-kafka-once "
     "--exactly-once --to kafka --target-option kafka.bootstrap.servers=127.0.0.1:9092 "
     "--target-option topic=flights": (
