@@ -137,6 +137,34 @@ ELSEWHERE = {
     "spark-submit --py-files rmq_spark.zip job.py": (
         "tests/packaging/test_zip.py::test_as_py_files_it_sends_and_reads_after_register"
     ),
+    # Each starts a Spark of its own, beside those of its kind that run.
+    "python -m rmq_spark.jobs send --from iceberg --table lake.flights --source-option type=sql "
+    "--source-option uri=sqlite:///lake.db --source-option "
+    '"warehouse=file://$PWD/lake" --topic Boarding -o topicType=FixedTime --run 2026-11-22 '
+    '--checkpoint boarding --select "tail AS content, 0 AS fixedTime"': (
+        "tests/ports/test_iceberg_source.py::test_a_run_sends_the_rows_of_the_table_once"
+    ),
+    "python -m rmq_spark.jobs export --topic Flights --once --checkpoint flights-checkpoint --to "
+    "iceberg --table lake.flights --target-option type=sql --target-option uri=sqlite:///lake.db "
+    '--target-option "warehouse=file://$PWD/lake" --select "content AS tail, dueTime"': (
+        "tests/ports/test_iceberg_target.py::test_a_topic_goes_into_a_table_which_is_made"
+    ),
+    "python -m rmq_spark.jobs export --topic Flights --once --checkpoint flights-to-kafka-once "
+    "--exactly-once --to kafka --target-option kafka.bootstrap.servers=127.0.0.1:9092 "
+    "--target-option topic=flights": (
+        "tests/ports/test_kafka_target.py::test_a_message_becomes_a_record_with_a_name_for_ever"
+    ),
+    "python -m rmq_spark.jobs export --topic Flights --once --checkpoint flights-to-rocketmq --to "
+    "rocketmq --target-option endpoints=127.0.0.1:8081 --target-option topic=flights": (
+        "tests/ports/test_rocketmq_target.py::test_a_message_has_a_name_for_ever_that_a_replay_repeats"
+    ),
+    "python -m rmq_spark.jobs requeue_dead --topic Invoices --where \"content LIKE '%order%'\" "
+    "--dry-run": (
+        "tests/jobs/test_topic_jobs.py::test_dead_messages_are_chosen_by_why_and_at_whose_they_died"
+    ),
+    "python -m rmq_spark.jobs report --to parquet --path figures": (
+        "tests/jobs/test_topic_jobs.py::test_reports_as_files_are_one_table"
+    ),
 }
 
 

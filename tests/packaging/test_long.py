@@ -10,6 +10,7 @@ from rmq_spark.protocol import scripts
 
 from .. import ROOT
 from ..docs.pages import NAMES, program_of
+from ..docs.readers import ELSEWHERE
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +55,8 @@ def test_the_pages_that_one_reads_first_are_not_long(long):
     assert not any(f"[{page}]" in each for page in first for each in long)
 
 
-def test_the_pages_run_every_job():
-    programs = [program_of(name) for name in NAMES]
+def test_the_pages_run_every_job_or_name_the_test_that_does():
+    programs = [*map(program_of, NAMES), *ELSEWHERE]
     demos = {"demo", "cluster_demo"}  # tests/demo runs the one, people the other
     jobs = {job.stem for job in (ROOT / "jobs").glob("*.py")} - demos
     run = {job for each in programs for job in re.findall(r"rmq_spark\.jobs (\w+)", each)}
