@@ -18,7 +18,7 @@ from rmq_spark.views.json_fields import row_json
 from rmq_spark.views.rates import Rate, Snapshots
 from rmq_spark.views.shown_texts import age_text, count_text
 
-INTERVAL = Option("--interval", duration(100), "The time between two looks", default="2s")
+INTERVAL = Option("--interval", duration(100), "The time between two updates", default="2s")
 COLUMNS = (
     *("topic", "group", "in/s", "out/s", "due", "delayed", "prepared", "retry", "dead"),
     *("oldest", "consumers"),
