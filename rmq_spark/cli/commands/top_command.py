@@ -33,7 +33,9 @@ def top(
     interval: Annotated[str, typer.Option(help=option_help(INTERVAL))] = str(INTERVAL.default),
     times: Annotated[
         int | None,
-        typer.Option("--times", "-n", min=1, help="Look this many times, instead of until Ctrl-C."),
+        typer.Option(
+            "--times", "-n", min=1, help="Update this many times, instead of until Ctrl-C."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
