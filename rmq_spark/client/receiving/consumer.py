@@ -111,11 +111,7 @@ class Consumer:
         except RmqError as failure:
             if error is None:
                 raise
-            _log.warning(
-                "rmq: %s could not give back its messages, so they stay claimed until their lease "
-                "ends: %s",
-                *(self.name, failure),
-            )
+            _log.warning("rmq: %s keeps its messages until the lease ends: %s", self.name, failure)
 
     def close(self) -> None:
         """Close the consumer and give back its uncommitted messages, for others to take at once.

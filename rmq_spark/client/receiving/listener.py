@@ -272,11 +272,7 @@ class Listener:
         try:
             claims.give_back()
         except RmqError as error:
-            _log.warning(
-                "rmq: %s could not give back its messages, so they stay claimed until their lease "
-                "ends: %s",
-                *(self.name, error),
-            )
+            _log.warning("rmq: %s keeps its messages until the lease ends: %s", self.name, error)
 
     def _run_quietly(self) -> None:
         try:
