@@ -56,7 +56,8 @@ if not (limit >= 1 and limit <= MESSAGES_AT_MOST and ordinal >= 0 and ordinal <=
     .. ': a claim takes 1 to 8192 messages and is one of 0 to 15')
 end
 if seq <= header.settled then
-  return redis.error_reply(string.format('RMQ_SETTLED batch %.0f of consumer %s is settled', seq, consumer))
+  return redis.error_reply(string.format('RMQ_SETTLED batch %.0f of consumer %s is settled: '
+    .. 'it was committed or given back before', seq, consumer))
 end
 
 local now = now_ms()

@@ -42,8 +42,8 @@ local lowest = math.huge
 for i = 1, #asked, 2 do
   local score = tonumber(asked[i]) -- ZADD refuses some texts that Lua reads
   if not (score and score > 16 and score <= 2 ^ 53) then
-    return redis.error_reply('RMQ_BADSCORE the score ' .. asked[i] .. ' is not accepted: above 16, '
-      .. 'where retry counts end, and at most 2^53')
+    return redis.error_reply('RMQ_BADSCORE the score ' .. asked[i] .. ' is not accepted. Accepted: whole '
+      .. 'numbers above 16, where retry counts end, and at most 2^53')
   end
   lowest = math.min(lowest, score)
 end

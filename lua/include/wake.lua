@@ -1,6 +1,6 @@
 -- Wakes the readers that wait for messages of a slot. The channel has the name of the slot's store, and
 -- is a sharded one from Redis 7 on. A user without the right to publish wakes nobody; readers then find
--- the messages a little later (docs/protocol.md, "Who waits").
+-- the messages a little later (docs/protocol.md, "Waiting for messages").
 -- Defines: wake, wake_if_first
 --- include numbers
 

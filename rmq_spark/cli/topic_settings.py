@@ -17,7 +17,7 @@ Backoff = Annotated[str | None, typer.Option(help=option_help(RETRY_BACKOFF))]
 OnExpiry = Annotated[
     str | None,
     typer.Option(
-        help="What becomes of messages that expire: drop them, or move them to the dead queue. "
+        help="What happens to messages that expire: drop them, or move them to the dead queue. "
         f"Accepted: {ON_EXPIRY.parser.accepted_plain}."
     ),
 ]

@@ -136,7 +136,7 @@ class StagedSink:
         for topic, totals in manifest.by_topic().items():
             staging = self._staging(topic)
             if staging is None:
-                _log.warning("rmq: topic %s was deleted: what was staged for it is gone", topic)
+                _log.warning("rmq: topic %s was deleted, and with it its staged messages", topic)
                 continue
             result = staging.publish(totals)
             new, merged = new + result.new, merged + result.merged

@@ -73,8 +73,8 @@ def _header_of(pair: Any, index: int) -> tuple[str, bytes | None]:
     else:
         shown = f"the header {pair!r} is not a name and a value"
     raise InvalidMessage(
-        f"Message {index}: {shown}. Accepted: a name that is str, and a value that is bytes, str "
-        "or None; UTF-8 must be able to hold a str. Nothing was sent."
+        f"Message {index}: {shown}. Accepted: a name of type str, and a value of type bytes, str "
+        "or None. A str must be valid UTF-8. Nothing was sent."
     )
 
 

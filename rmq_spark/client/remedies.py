@@ -103,8 +103,7 @@ def check_groups(found: TopicDefinition, wanted: Iterable[str], alter: str) -> N
     missing = [group for group in wanted if group not in found.groups]
     if missing:
         raise TopicMismatch(
-            f"Topic {found.name} has no consumer group {', '.join(map(group_text, missing))}, "
-            f"which groups names; it has {', '.join(map(group_text, found.groups))}. Leave groups "
-            f"out, or add what is missing: Broker.add_group, or {alter} --add-group "
-            f"{group_text(missing[0])}."
+            f"Topic {found.name} has no consumer group {', '.join(map(group_text, missing))}, only "
+            f"{', '.join(map(group_text, found.groups))}. Leave groups out, or add the group with "
+            f"Broker.add_group or {alter} --add-group {group_text(missing[0])}."
         )

@@ -50,7 +50,7 @@ def pause(console: Console, form: Form, user: str, topic: str) -> Note:
     """Stop delivery from a topic. Raises UnknownTopic."""
     console.broker.alter(topic, paused=True)
     _note(user, "paused", topic)
-    return Note(f"{topic} is paused: nobody gets its messages any more. Sending still works.")
+    return Note(f"{topic} is paused: no consumer gets new messages. Sending still works.")
 
 
 def resume(console: Console, form: Form, user: str, topic: str) -> Note:

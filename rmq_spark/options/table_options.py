@@ -36,7 +36,7 @@ def _slots(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-TOPIC = Option("topic", TOPIC_NAME, "Topic to look at. It must exist")
+TOPIC = Option("topic", TOPIC_NAME, "Topic to show. It must exist")
 QUEUE = Option(
     "queue",
     Parser(

@@ -83,7 +83,7 @@ PAYLOAD = Option(
 ON_EXPIRY = Option(
     "onExpiry",
     choice(DROP, BURY),
-    "What becomes of messages of a new topic that expire: dropped, or moved to the dead queue",
+    "What happens to messages of a new topic that expire: dropped, or moved to the dead queue",
     otherwise=f"`{DROP}`",
 )
 DEAD_RETENTION = Option(

@@ -74,7 +74,7 @@ class Cleaning:
             return
         if "sent_at" not in check_table(self._database, connection, self._tables):
             raise OutboxMisused(
-                f"The table {self._table} has no column sent_at, so old messages cannot be told "
-                "from new ones. Add the column, or delete them by columns of your own."
+                f"The table {self._table} has no column sent_at, which shows when "
+                "a message was sent. Add the column, or delete messages by columns of your own."
             )
         self._is_checked = True

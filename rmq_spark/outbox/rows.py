@@ -126,7 +126,7 @@ def _text(value: bytes | str | None, name: str, index: int) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         raise InvalidMessage(
-            f"Message {index}: {name} is {value[:60]!r}, which is no UTF-8. Accepted: text, and "
+            f"Message {index}: {name} is {value[:60]!r}, which is not UTF-8. Accepted: text, and "
             "for content also bytes if its column holds bytes. Nothing was inserted."
         ) from None
 

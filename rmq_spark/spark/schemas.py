@@ -72,7 +72,7 @@ def check_schema(schema: StructType, columns: StructType, whose: str) -> StructT
             found = " or ".join(one.simpleString() for one in types)
             raise InvalidOption(
                 f"The schema asks for {field.name} as {field.dataType.simpleString()}. Accepted: "
-                f"{found}. Cast it behind the read."
+                f"{found}. Cast it after the read."
             )
         if types is None:
             accepted = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in columns.fields)

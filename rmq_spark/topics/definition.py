@@ -320,7 +320,7 @@ def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
     names = tuple(DEFAULT_GROUP if name == DEFAULT_GROUP else parse_group(name) for name in listed)
     if not names:
         raise InvalidOption(
-            f"groups={text!r} has no name. Accepted: names, in a list or by commas.",
+            f"groups={text!r} has no name. Accepted: names, in a list or separated by commas.",
             name="groups",
         )
     return names
@@ -359,7 +359,7 @@ def refuse_exclusive(topic: TopicDefinition) -> None:
         raise ExclusiveSlot(
             f"The topic {topic.name} is exclusive: only readers that own its slots may read it. "
             "Give the reader a ZooKeeper (zookeeper.hosts in Spark, zookeeper= in plain Python, "
-            "--zookeeper at the command line), or end that with "
+            "--zookeeper at the command line), or share the topic with "
             f"broker.alter({topic.name!r}, exclusive=False)."
         )
 

@@ -361,7 +361,7 @@ def test_a_topic_without_a_default_group_has_a_queue_to_send_to(broker):
 
 def test_groups_of_a_topic_that_is_there_must_be_there(broker):
     broker.create("T", "FixedTime", 1, groups=["billing"])
-    with pytest.raises(TopicMismatch, match=r"no consumer group audit.*it has billing"):
+    with pytest.raises(TopicMismatch, match=r"no consumer group audit, only billing"):
         broker.create("T", "FixedTime", 1, groups=["billing", "audit"])
 
 

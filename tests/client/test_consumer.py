@@ -347,4 +347,4 @@ def test_what_the_program_raised_is_not_hidden_by_a_server_that_went_too(own_red
 
     with pytest.raises(KeyError, match="mine"):
         work()
-    assert "stays taken for its lease" in logged(caplog)
+    assert "keeps its messages until the lease ends" in logged(caplog)

@@ -210,7 +210,7 @@ def test_contents_may_stay_bytes(trade):
 def test_another_format_is_said_to_be_untested(trade, caplog):
     trade.orders(["a"])
     trade.export("--to", "noop", "--checkpoint", trade.folder / "checkpoint")
-    assert "The format noop is not one of those that are tested" in logged(caplog)
+    assert "The format noop is not tested with rmq-spark" in logged(caplog)
     assert trade.broker.queue("Orders").figures().messages == 0
 
 

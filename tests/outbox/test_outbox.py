@@ -67,7 +67,7 @@ def test_all_values_of_a_message_arrive(shop):
 @pytest.mark.parametrize(
     ("message", "told"),
     [
-        (Message(b"\xff", fixed_time=0), "content is b'\\\\xff', which is no UTF-8"),
+        (Message(b"\xff", fixed_time=0), "content is b'\\\\xff', which is not UTF-8"),
         (Message("x", headers={"a": 7}), "the header 'a' is 7"),
         (Message({"a": 1}, fixed_time=0), "Message 1 is Message"),
         (None, "Message 1 is None"),

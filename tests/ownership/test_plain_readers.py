@@ -90,7 +90,7 @@ def test_options_that_are_not_accepted_are_named(broker, topic):
 def test_a_reader_ends_when_exclusive_is_switched_off(broker, topic, owning):
     with broker.consumer("T", "a", zookeeper=owning) as consumer:
         broker.alter("T", exclusive=False)
-        with pytest.raises(OwnershipError, match="exclusive was switched off"):
+        with pytest.raises(OwnershipError, match="is no longer exclusive"):
             consumer.poll()
 
 

@@ -189,9 +189,9 @@ def test_a_record_that_is_too_large_loses_nothing_and_can_be_refused(
 @pytest.mark.parametrize(
     ("select", "told"),
     [
-        ("content", "the column content string, which no Kafka record has"),
+        ("content", "a column content of type string. No Kafka record has that"),
         ("key", "makes no column value"),
-        ("1 AS value", "the column value int, which no Kafka record has"),
+        ("1 AS value", "a column value of type int. No Kafka record has that"),
         ("content AS value, 'x' AS headers", "the column headers string"),
     ],
 )

@@ -171,9 +171,9 @@ def test_too_many_refused_messages_end_the_job(trade, to_rocketmq):
 @pytest.mark.parametrize(
     ("select", "told"),
     [
-        ("content", "the column content string, which no record for RocketMQ has"),
+        ("content", "a column content of type string. No record for RocketMQ has that"),
         ("key", "makes no column value"),
-        ("1 AS value", "the column value int, which no record for RocketMQ has"),
+        ("1 AS value", "a column value of type int. No record for RocketMQ has that"),
     ],
 )
 def test_a_select_that_makes_no_record_is_refused(trade, to_rocketmq, select, told):

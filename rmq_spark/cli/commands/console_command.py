@@ -21,10 +21,13 @@ def console(
         int, typer.Option(min=0, max=65_535, help="The port to listen on; 0 takes a free one.")
     ] = DEFAULT_CONSOLE_PORT,
     host: Annotated[
-        str, typer.Option(help="The address to listen on. Others than this machine need --tokens.")
+        str,
+        typer.Option(
+            help="The address to listen on. An address that others can reach needs --tokens."
+        ),
     ] = "127.0.0.1",
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Let users change queues, not only look.")
+        bool, typer.Option("--allow-changes", help="Let users change queues, not only view them.")
     ] = False,
     hide_contents: Annotated[
         bool,

@@ -156,7 +156,7 @@ def expire(
         given_back += give_back_strays(queue)
     except ServerRefused:
         print_remark(
-            "Claims whose record was deleted by hand were not looked for: this Redis user may not "
+            "rmq did not look for claims whose record was deleted by hand: this Redis user may not "
             "run SCAN and EXISTS"
         )
     text = f"{topic}: {messages_text(given_back)} given back"

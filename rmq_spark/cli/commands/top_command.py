@@ -18,7 +18,7 @@ from rmq_spark.views.json_fields import row_json
 from rmq_spark.views.rates import Rate, Snapshots
 from rmq_spark.views.shown_texts import age_text, count_text
 
-INTERVAL = Option("--interval", duration(100), "The time between two looks", default="2s")
+INTERVAL = Option("--interval", duration(100), "The time between two updates", default="2s")
 COLUMNS = (
     *("topic", "group", "in/s", "out/s", "due", "delayed", "prepared", "retry", "dead"),
     *("oldest", "consumers"),
@@ -33,7 +33,9 @@ def top(
     interval: Annotated[str, typer.Option(help=option_help(INTERVAL))] = str(INTERVAL.default),
     times: Annotated[
         int | None,
-        typer.Option("--times", "-n", min=1, help="Look this many times, instead of until Ctrl-C."),
+        typer.Option(
+            "--times", "-n", min=1, help="Update this many times, instead of until Ctrl-C."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -201,7 +201,7 @@ def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json
 def pause(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
     """Stop delivery from a topic. Sending still works."""
     paused = broker_of(context).alter(topic, paused=True)
-    text = f"{topic}: paused; nobody makes a claim any more"
+    text = f"{topic}: paused; no consumer gets new messages"
     print_result(as_json, text, **definition_json(paused))
 
 

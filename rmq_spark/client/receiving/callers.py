@@ -141,6 +141,6 @@ def refuse_unrun(returned: Any) -> None:
         if inspect.iscoroutine(returned):
             returned.close()
         raise TypeError(
-            f"The function returned a {type(returned).__name__}, which nobody runs. Accepted: a "
+            f"The function returned a {type(returned).__name__}, which has not run. Accepted: a "
             "function that does its work before it returns, or an async function."
         )

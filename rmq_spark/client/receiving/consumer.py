@@ -111,7 +111,7 @@ class Consumer:
         except RmqError as failure:
             if error is None:
                 raise
-            _log.warning("rmq: what %s had taken stays taken for its lease: %s", self.name, failure)
+            _log.warning("rmq: %s keeps its messages until the lease ends: %s", self.name, failure)
 
     def close(self) -> None:
         """Close the consumer and give back its uncommitted messages, for others to take at once.
@@ -196,8 +196,8 @@ class Consumer:
             self._check_may_poll()
             if self._is_at_work() and not (self._taken and self._taken._unread):
                 _log.warning(
-                    "rmq: a batch of consumer %s was not committed before the next was asked for: "
-                    "its messages come again, with a retry less",
+                    "rmq: consumer %s takes a new batch before it has committed the last one, so "
+                    "those messages come again with one retry less",
                     self.name,
                 )
             self._give_back()
@@ -229,9 +229,9 @@ class Consumer:
         if self._is_at_work() and caller != self._caller and self._caller.is_alive():
             kind = caller.kind
             raise ConsumerMisused(
-                f"The consumer {self.name} belongs to one {kind} at a time: {kind} {caller.name} "
-                f"asks for a batch while the one that {kind} {self._caller.name} took is neither "
-                f"committed nor given back. Open a consumer with a name of its own for each {kind}."
+                f"Two {kind}s use the consumer {self.name}: {kind} {caller.name} asks for a batch, "
+                f"but {kind} {self._caller.name} has neither committed nor given back its own. "
+                f"Open one consumer for each {kind}, each with another name."
             )
 
     def _is_at_work(self) -> bool:
@@ -378,7 +378,7 @@ class Consumer:
                 f"Consumer {self.name} no longer holds {lost} of {len(batch)} messages of its "
                 f"batch: their lease (visibility_timeout, {self._lease_ms} ms) ended, or Redis has "
                 "forgotten the claim. Unless the topic was deleted, they come again, here or at "
-                f"another consumer, or lie in the dead queue. {done}. Take fewer messages at once, "
+                f"another consumer, or are in the dead queue. {done}. Take fewer messages at once, "
                 "call renew() in time, or set a longer visibility_timeout."
             )
 

@@ -272,7 +272,7 @@ class Listener:
         try:
             claims.give_back()
         except RmqError as error:
-            _log.warning("rmq: what %s had taken stays taken for its lease: %s", self.name, error)
+            _log.warning("rmq: %s keeps its messages until the lease ends: %s", self.name, error)
 
     def _run_quietly(self) -> None:
         try:

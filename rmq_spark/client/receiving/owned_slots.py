@@ -123,9 +123,9 @@ class OwnedSlots:
         """Raise OwnershipError if somebody has switched exclusive off."""
         if not definition.exclusive:
             raise OwnershipError(
-                f"exclusive was switched off for the topic {definition.name}, so others can read "
-                "it. Start this reader again, with ZooKeeper to switch it on, or without to share "
-                "the topic."
+                f"The topic {definition.name} is no longer exclusive, because somebody has set "
+                "exclusive=False. Start this reader again: with ZooKeeper to make the topic "
+                "exclusive again, or without to share it."
             )
 
     def figures(self) -> dict[str, int]:
@@ -161,7 +161,7 @@ def new_member(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Membe
         if error.name != "kazoo":
             raise
         raise InvalidOption(
-            "zookeeper.hosts needs the package kazoo. Remedy: pip install kazoo."
+            "zookeeper.hosts needs the package kazoo: pip install 'rmq-spark[zookeeper]'"
         ) from None
     return Member(ensemble, queue.definition, topic_in_zookeeper(queue), consumer)
 

@@ -120,7 +120,8 @@ class IcebergTarget:
         except CommitStateUnknownException as error:
             raise JobFailed(
                 f"The catalog did not say whether the Iceberg table {self._name} has the batch: "
-                f"{first_line(error)}. Start the export again: it looks, and writes it once."
+                f"{first_line(error)}. Start the export again: it checks this, and writes the "
+                "batch once."
             ) from error
         except (ValueError, UnsupportedPyArrowTypeException) as error:
             raise JobFailed(

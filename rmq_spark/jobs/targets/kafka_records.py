@@ -69,7 +69,7 @@ def _checked(rows: DataFrame, required: Sequence[str]) -> DataFrame:
         found = field.dataType.simpleString()
         if types is None or found not in [one.simpleString() for one in types]:
             raise InvalidOption(
-                f"--select makes the column {field.name} {found}, which no Kafka record has. "
+                f"--select makes a column {field.name} of type {found}. No Kafka record has that. "
                 f"{accepted}"
             )
     for name in required:

@@ -29,7 +29,7 @@ def chosen_target(spark: SparkSession, given: argparse.Namespace) -> Target:
     """Return the target that the arguments of an export choose. Raises InvalidOption."""
     if given.format not in TESTED:
         _log.warning(
-            "The format %s is not one of those that are tested (%s). Each message is written at "
+            "The format %s is not tested with rmq-spark (tested: %s). Each message is written at "
             "least once.",
             *(given.format, ", ".join(TESTED)),
         )

@@ -82,8 +82,8 @@ def _check(rows: DataFrame) -> None:
         types = [one.simpleString() for one in _COLUMNS.get(field.name, ())]
         if field.name != NUMBER and found not in types:
             raise InvalidOption(
-                f"--select makes the column {field.name} {found}, which no record for RocketMQ "
-                f"has. {accepted}"
+                f"--select makes a column {field.name} of type {found}. No record for RocketMQ "
+                f"has that. {accepted}"
             )
     if "value" not in rows.columns:
         raise InvalidOption(f"--select makes no column value. {accepted}")

@@ -32,9 +32,9 @@ def _parts_of(url: str) -> SplitResult:
         accepted = None
     if not accepted:
         raise InvalidOption(
-            "The url of an outbox is not accepted. Accepted: such as "
-            "postgresql://host:5432/shop. Give the user and the password apart, or with %2F for / "
-            "and the like.",
+            "The url of an outbox is not accepted. Accepted: a url such as "
+            "postgresql://host:5432/shop. Pass user and password separately, or escape special "
+            "characters in them, such as %2F for /.",
             name="url",
         )
     return parts

@@ -291,7 +291,7 @@ def _refuse_unrun(returned: Any) -> None:
     """Raise TypeError for a coroutine or generator: it has not run, so the message is not done."""
     if inspect.isawaitable(returned) or inspect.isgenerator(returned):
         raise TypeError(
-            f"The function returned {_short(returned)}, which nobody runs. Accepted: a function "
+            f"The function returned {_short(returned)}, which has not run. Accepted: a function "
             "that does its work before it returns."
         )
 

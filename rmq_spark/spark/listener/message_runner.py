@@ -232,7 +232,7 @@ class MessageRunner:
             raise UnusableFunction(
                 f"The function of each_message, {self._job.name.partition('-')[0]}, was not loaded "
                 f"on the executor within {bound_s:g} s: its import hangs or takes longer. Set a "
-                "longer timeout, or none for no bound."
+                "longer timeout, or leave timeout out for no limit."
             )
         return f"TimeLimitExceeded: no end within {limit_s:g} s" if late else _exit_reason(status)
 

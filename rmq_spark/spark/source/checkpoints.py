@@ -23,7 +23,7 @@ def checked_run(runs: ConsumerRuns, queues: Iterable[Queue], start: Offset, repl
     claimed = max(header.last_seq for header in headers)
     if start.seq < committed or (not replays and start.seq < claimed):
         raise CheckpointRefused(
-            f"The checkpoint stands at batch {start.seq} of topic {start.topic}, but its consumer "
+            f"The checkpoint is at batch {start.seq} of topic {start.topic}, but its consumer "
             f"has claimed batch {claimed} and committed batch {committed} (counted from 1; Spark "
             "counts from 0). The checkpoint was restored from a backup or copied. To continue "
             "would commit messages that nobody has read. Use a new checkpointLocation and a new "

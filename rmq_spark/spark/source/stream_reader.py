@@ -191,9 +191,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             asks_on = self._asked and not self._once
             run.stop(self._options.release_on_stop and asks_on and not lost_driver)
         except RmqError as error:
-            _log.warning(
-                "rmq: claims were not released, they last until their lease ends: %s", error
-            )
+            _log.warning("rmq: claims were not released and stay until their lease ends: %s", error)
 
     def _opened_server(self) -> Server:
         """Return the connection to Redis; the first call connects."""

@@ -272,9 +272,9 @@ def warn_of_gone_claims(
             )
     if not any(listed.values()) and not any(gone.values()):
         _log.warning(
-            "rmq: %s: batch %d is replayed without a message: Redis has no claim %s of it. Either "
-            "no task had made one, or Redis fell back to an earlier state, and messages that the "
-            "batch has delivered come again in a later one.",
+            "rmq: %s: batch %d is replayed without a message, because Redis has no claim %s. "
+            "Either no task had made one, or Redis fell back to an earlier state. If it fell back, "
+            "messages that the batch has delivered come again in a later batch.",
             "; ".join(f"topic {t.name}, slots 0 to {len(t.queue.slots) - 1}" for t in listed),
             seq,
             f"{consumer}:{seq}:*",

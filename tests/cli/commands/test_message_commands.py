@@ -360,7 +360,7 @@ def test_a_user_without_scan_is_told_what_expire_has_not_looked_for(rmq):
     done = rmq("expire", "Orders", url=url)
     assert (done.code, done.out) == (0, "Orders: 0 messages given back\n")
     assert done.err == (
-        "Claims whose record was deleted by hand were not looked for: this Redis user may not run "
+        "rmq did not look for claims whose record was deleted by hand: this Redis user may not run "
         "SCAN and EXISTS\n"
     )
 

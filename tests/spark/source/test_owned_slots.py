@@ -273,7 +273,7 @@ def test_who_switches_exclusive_off_ends_the_queries_that_rely_on_it(rmq, owning
     start = run.initial()
     owns_all(run, start)
     rmq.broker.alter(queue.definition.name, exclusive=False)
-    with refused(OwnershipError, "exclusive was switched off"):
+    with refused(OwnershipError, "is no longer exclusive"):
         wait_until(lambda: run.plan(start) is None, "refused")
 
 
