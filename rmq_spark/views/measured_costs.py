@@ -20,7 +20,7 @@ SEND_BYTE_US, RECEIVE_BYTE_US = 0.0098, 0.0095
 # and 2.55 us, less the CPU of Redis.
 SPARK_SEND_US, SPARK_RECEIVE_US = 2.1, 3.5
 # The driver's time for a slot in which something is due: planning_scale.md, commit and plan.
-PLAN_SLOT_US = 60.0
+PLAN_SLOT_US = 160.0
 # The connections of a query's driver to a Redis node, for its requests, leases and wake-ups; a
 # worker has one.
 DRIVER_CONNECTIONS, WORKER_CONNECTIONS = 3, 1

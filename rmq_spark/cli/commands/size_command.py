@@ -42,7 +42,7 @@ def size(
     if as_json:
         print_json(_fields(found))
         return
-    print_table(("", "", "because"), _rows(found))
+    print_table(("what", "how much", "because"), _rows(found))
     print_remark("Worked out, not measured: docs/scaling.md shows from what.")
 
 
