@@ -61,6 +61,8 @@ def test_a_bench_writes_its_figures_with_machine_and_versions(tmp_path):
         ("latency", ["--seconds=1", "--warmup=2"]),
         ("receive", ["--messages=3000"]),
         ("each_message", ["--messages=500"]),
+        ("burst", ["--messages=2000", "--queries=1"]),
+        ("planning_scale", ["--slots=256", "--topics=32"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "small",
 )
@@ -70,6 +72,28 @@ def test_a_bench_with_spark_runs_from_anywhere(tmp_path, name, size):
     done = run(name, *size, "--rounds=1", f"--results={tmp_path}", **more)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / f"{name}.json").read_text())["figures"]
+
+
+@pytest.mark.long
+def test_a_large_backlog_is_compared_with_a_small_one_and_survives_restarts(tmp_path):
+    """The bench itself ends where a message is missing after a restart."""
+    size = ["--messages=300000", "--claims=10", "--rounds=1"]
+    done = run("hundred_million", *size, f"--results={tmp_path}", **quick_spark.java_variables())
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "hundred_million.json").read_text())
+    names = [figure["name"] for figure in told["figures"]]
+    assert sum(name.startswith("send, up to") for name in names) == 10
+    compared = [figure for figure in told["figures"] if figure["against"] == "100,000 stored"]
+    assert {figure["name"].split(",")[0] for figure in compared} >= {"claim p99", "figures"}
+    assert "append-only file: from the start to the first claim" in names
+    assert "snapshot: from the start to the first claim" in names
+
+
+def test_a_backlog_that_memory_cannot_hold_is_refused():
+    told = run("backlog", "--messages=999999999999")
+    assert told.returncode == 1
+    assert "--messages 999999999999 needs some" in told.stderr
+    assert "Accepted here: up to" in told.stderr
 
 
 @pytest.mark.long

@@ -4,10 +4,12 @@ import re
 
 import pytest
 
+from rmq_spark.client import connect
 from rmq_spark.ownership.balance import balance
 from rmq_spark.ownership.paths import write_assignment
 from rmq_spark.topics.definition import MOST_SLOTS
 from rmq_spark.views.deployment_size import LOAD, NODE_BYTES, allocated_bytes, deployment_size
+from rmq_spark.views.measured_costs import ENTRY_BYTES
 
 from ... import ROOT
 
@@ -73,6 +75,20 @@ def test_nodes_are_half_busy():
 @pytest.mark.parametrize(("content", "taken"), [(1, 8), (34, 40), (60, 64), (61, 80), (1021, 1280)])
 def test_contents_take_what_the_allocator_gives(content, taken):
     assert allocated_bytes(content) == taken
+
+
+@pytest.mark.parametrize("content", [34, 300, 1024])
+def test_a_message_takes_as_much_memory_as_is_worked_out(own_redis, content):
+    messages = 50_000
+    with connect(own_redis.url) as broker:
+        client = broker.server.client
+        broker.create("T", "FixedTime", 64)
+        queue = broker.queue("T")
+        queue.send([b"first"], fixed_time=10**12)
+        before = client.info("memory")["used_memory"]
+        queue.send([b"%0*d" % (content, number) for number in range(messages)], fixed_time=10**12)
+        taken = (client.info("memory")["used_memory"] - before) / messages
+    assert taken == pytest.approx(ENTRY_BYTES + allocated_bytes(content), rel=0.15)
 
 
 def test_an_assignment_of_all_slots_fits_into_a_node_of_zookeeper():
