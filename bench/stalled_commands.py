@@ -32,13 +32,15 @@ class Commands:
         self._broker = broker
         self._command = [sys.executable, "-m", "rmq_spark.cli", "--redis-url", url]
 
-    def prepare(self, number: int) -> None:
-        """Store what is upgraded, and a topic to delete, of one slot as full as those of Full."""
-        full = self._broker.queue(FULL)
-        leave_old_claim(self._broker.queue(OLD), FIRST_SLOT + number)
-        self._broker.create(GONE, "FixedTime", 1)
-        held = full.server.client.zcard(full.keys.store(0))
-        store_waiting(self._broker.queue(GONE), 0, held, full.now_ms())
+    def prepare(self, name: str, number: int) -> None:
+        """Store what is upgraded, or a topic to delete, of one slot as full as those of Full."""
+        if name == "upgrade":
+            leave_old_claim(self._broker.queue(OLD), FIRST_SLOT + number)
+        if name == "delete":
+            full = self._broker.queue(FULL)
+            self._broker.create(GONE, "FixedTime", 1)
+            held = full.server.client.zcard(full.keys.store(0))
+            store_waiting(self._broker.queue(GONE), 0, held, full.now_ms())
 
     def all(self, number: int) -> dict[str, Callable[[], None]]:
         """What to run for each command, in this order. number: of the round."""

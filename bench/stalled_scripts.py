@@ -86,7 +86,9 @@ class Scenario:
         ask(claiming.renew, [slot], name, run, LEASE_MS)
         run = runs.open(FULL, run)
         ask(claiming.replay, name, run, 0, 1, LEASE_MS)
-        self._claim(slot, replace(terms, run=run, replay_only=True), [self._claim_size] * 2)
+        again = replace(terms, run=run, replay_only=True)
+        claim_id, _ = self._claim(slot, again, [self._claim_size] * 2)
+        self._roll_back(slot, claim_id)
         ask(claiming.commit, [slot], name, run, 1)
         runs.note_committed(1)
 
@@ -101,11 +103,8 @@ class Scenario:
         ask, name = self._full.ask, f"service{slot}"
         terms = claiming.Claiming(name, 1, 1, LEASE_MS)
         (claim_id,) = self._claim(slot, terms, [self._claim_size])  # compared with the others'
-        held = self._full.server.client.zrange(
-            self._full.keys.claim(slot, claim_id.rpartition(":")[0]), 0, MESSAGES_A_ROLLBACK - 1
-        )
         ask(claiming.unread, [slot], name, 1, 1)
-        ask(returning.rollbacks, [Rollback(slot, claim_id, held, 1, ["ValueError: once"])])
+        self._roll_back(slot, claim_id)
         for number in range(OTHER_CONSUMERS):
             ask(claiming.release, [slot], f"other{number}", 1)
         due = ask(reading.due, [slot], name)
@@ -116,6 +115,14 @@ class Scenario:
         self._claim(slot, whole, [self._claim_size])  # with retries
         time.sleep(0.002)  # its lease ends
         self._full.expire([slot])
+
+    def _roll_back(self, slot: int, claim_id: str) -> None:
+        """Roll back as many messages of a claim as a call may; they come again in a ms."""
+        name = claim_id.rpartition(":")[0]
+        client, key = self._full.server.client, self._full.keys.claim(slot, name)
+        held = client.zrange(key, 0, MESSAGES_A_ROLLBACK - 1)
+        failed = Rollback(slot, claim_id, held, 1, ["ValueError: once"])
+        self._full.ask(returning.rollbacks, [failed])
 
     def _read(self, slot: int) -> None:
         queue = self._full

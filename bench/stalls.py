@@ -1,6 +1,6 @@
 """What is the longest time for which each script and each command of rmq holds Redis?
 
-Redis' slow log says how long each call took. Scripts get as much as one call may hold: 3900
+Redis' slow log says how long each call took. Scripts get as much as one call may hold: 2600
 messages to send, 8192 to claim. Commands work on a whole topic of 64 slots, which holds nearly all
 messages, half of them due, and in its dead queue a twentieth. The longest call of each round is a
 value.
@@ -99,8 +99,8 @@ def measure_commands(
     commands = Commands(broker, url)
     noted: dict[str, list[tuple[float, str]]] = {}
     for number in range(arguments.rounds):
-        commands.prepare(number)
         for name, run in commands.all(number).items():
+            commands.prepare(name, number)
             with noting(broker, NOTED_US) as calls:
                 run()
             noted.setdefault(name, []).append(max(calls, default=(NOTED_US / 1000, "")))

@@ -10,11 +10,12 @@ from rmq_spark.protocol.messagepack import Pairs, calls_of, lowest_of
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
 
-# Each message is two values, and Lua passes at most 7999 to a call. A send blocks Redis for about
-# 2 us a message, so the calls of others wait less than 10 ms.
-MESSAGES_A_SEND = 3900
-# A requeue moves messages one by one, so it costs more.
-MESSAGES_A_REQUEUE = 2048
+# A slot with 300 000 messages takes 3 us for each that is sent, cancelled or purged, so that the
+# calls of others wait less than 10 ms (bench/stalls.py). The scripts take up to 3900: Lua passes at
+# most 7999 values to a call, and each message is two.
+MESSAGES_A_SEND = 2600
+# A requeue moves messages one by one, and takes 8 us for each.
+MESSAGES_A_REQUEUE = 1024
 
 
 @dataclass(frozen=True, slots=True)
