@@ -101,7 +101,7 @@ def allocated_bytes(content_bytes: int) -> int:
     It has a size for every 8 bytes up to 64, and then four sizes to each doubling.
     """
     wanted = content_bytes + cost.CONTENT_HEADER_BYTES
-    step = max(8, 2 ** (wanted - 1).bit_length() // 8)
+    step = max(8, (1 << (wanted - 1).bit_length()) // 8)
     return -(-wanted // step) * step
 
 
