@@ -1,6 +1,6 @@
 """Measured costs of messages and slots, from which the size of a deployment is worked out.
 
-Each is a median of bench/results, from a machine of two virtual cores (2.x GHz Xeon, Redis 7.0). A
+Each is a median of bench/results, from a machine of two virtual cores with Redis 7.0. A
 file such as claims.md says when and how. Measure again after a change that makes a message cheaper.
 """
 
