@@ -15,7 +15,8 @@ from rmq_spark.protocol.claims import CLAIMS_A_SLOT, MESSAGES_A_CLAIM, ClaimRequ
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.returning import MESSAGES_A_ROLLBACK
 from rmq_spark.protocol.sealing import Manifest
-from rmq_spark.protocol.sending import MESSAGES_A_REQUEUE, MESSAGES_A_SEND
+from rmq_spark.protocol.sending import MESSAGES_A_REPAIR, MESSAGES_A_SEND
+from rmq_spark.protocol.stages import MESSAGES_A_STAGING
 
 # The topics of the scenario: Full holds nearly all messages, Gone is deleted in each round.
 FULL, FIRST, LAST, GONE, OLD, BURIED = "Full", "First", "Last", "Gone", "Old", "Buried"
@@ -60,15 +61,13 @@ class Scenario:
     def _send(self, slot: int) -> None:
         later_ms = self._full.now_ms() + DAY_MS
         for topic, score in ((FULL, later_ms), (FIRST, DAY_MS), (LAST, 50)):
-            pairs = [value for content in self._new() for value in (score, content)]
+            pairs = [value for content in self._new(MESSAGES_A_SEND) for value in (score, content)]
             self._broker.queue(topic).ask(sending.send, {slot: pairs})
 
-    def _new(self) -> list[bytes]:
-        """Contents that no slot has yet, as many as a call may send."""
-        self._sent += MESSAGES_A_SEND
-        return [
-            b"sent %029d" % number for number in range(self._sent, self._sent + MESSAGES_A_SEND)
-        ]
+    def _new(self, messages: int) -> list[bytes]:
+        """Contents that no slot has yet."""
+        first, self._sent = self._sent, self._sent + messages
+        return [b"sent %029d" % number for number in range(first, self._sent)]
 
     def _claim(self, slot: int, terms: claiming.Claiming, claims: Sequence[int]) -> list[str]:
         """Make claims of so many messages each. Returns their ids."""
@@ -144,7 +143,7 @@ class Scenario:
         contents = list(map(waiting, numbers))
         queue.cancel({slot: contents[:MESSAGES_A_SEND]})
         queue.purge({slot: contents[MESSAGES_A_SEND:]}, QueueKind.STORE)
-        queue.requeue({slot: [dead(slot + slots * n) for n in range(MESSAGES_A_REQUEUE)]})
+        queue.requeue({slot: [dead(slot + slots * n) for n in range(MESSAGES_A_REPAIR)]})
         self._broker.queue(BURIED).expire([slot])
 
     def _publish(self, slot: int) -> None:
@@ -154,9 +153,12 @@ class Scenario:
         due_ms = self._full.now_ms() + DAY_MS
         manifests = []
         for name in (f"{query}:1:0:a", f"{query}:1:0:b"):
-            pairs = [value for content in self._new() for value in (due_ms, content)]
+            pairs = [
+                value for content in self._new(MESSAGES_A_STAGING) for value in (due_ms, content)
+            ]
             staging.stage(name, {slot: pairs}, {slot: 0})
-            manifests.append(Manifest({name: {FULL: {slot: MESSAGES_A_SEND}}}, MESSAGES_A_SEND))
+            totals = {FULL: {slot: MESSAGES_A_STAGING}}
+            manifests.append(Manifest({name: totals}, MESSAGES_A_STAGING))
         sealed = LastSealed(server, f"{query}b")
         sealed.seal(1, manifests[0])
         sealed.unseal(1, manifests[0])

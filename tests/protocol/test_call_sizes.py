@@ -3,7 +3,8 @@
 import pytest
 
 from rmq_spark.client.administration import new_definition
-from rmq_spark.protocol import sending
+from rmq_spark.protocol import returning, sending
+from rmq_spark.protocol.claims import Rollback
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.keys import Keys
@@ -24,19 +25,25 @@ def sizes(request, values_of):
 
 def test_a_send_of_many_messages_is_several_calls(queues):
     request = sending.send(queues, {0: PAIRS})
-    assert sizes(request, lambda call: call.pairs) == [5200, 5200, 1600]
+    assert sizes(request, lambda call: call.pairs) == [4096, 4096, 3808]
 
 
 def test_a_cancel_of_many_messages_is_several_calls(queues):
     request = sending.cancel(queues, {0: CONTENTS})
-    assert sizes(request, lambda call: call.args) == [2600, 2600, 800]
+    assert sizes(request, lambda call: call.args) == [2048, 2048, 1904]
 
 
 def test_a_purge_of_many_messages_is_several_calls(queues):
     request = sending.purge(queues, {0: PAIRS}, QueueKind.STORE)
-    assert sizes(request, lambda call: call.args[1:]) == [5200, 5200, 1600]
+    assert sizes(request, lambda call: call.args[1:]) == [*[2048] * 5, 1760]
 
 
 def test_a_requeue_of_many_messages_is_several_calls(queues):
     request = sending.requeue(queues, {0: PAIRS})
     assert sizes(request, lambda call: call.pairs) == [*[2048] * 5, 1760]
+
+
+def test_a_rollback_of_many_messages_is_several_calls(queues):
+    wanted = Rollback(0, "a:1:0:1", CONTENTS, None)
+    request = returning.rollbacks(queues, [wanted])
+    assert sizes(request, lambda call: call.args[6:-1]) == [*[1024] * 5, 880]
