@@ -35,12 +35,12 @@ def test_a_cancel_of_many_messages_is_several_calls(queues):
 
 def test_a_purge_of_many_messages_is_several_calls(queues):
     request = sending.purge(queues, {0: PAIRS}, QueueKind.STORE)
-    assert sizes(request, lambda call: call.args[1:]) == [*[2048] * 5, 1760]
+    assert sizes(request, lambda call: call.args[1:]) == [*[1024] * 11, 736]
 
 
 def test_a_requeue_of_many_messages_is_several_calls(queues):
     request = sending.requeue(queues, {0: PAIRS})
-    assert sizes(request, lambda call: call.pairs) == [*[2048] * 5, 1760]
+    assert sizes(request, lambda call: call.pairs) == [*[1024] * 11, 736]
 
 
 def test_a_rollback_of_many_messages_is_several_calls(queues):
