@@ -15,23 +15,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
-from measuring import Figure, Report, arguments_of
-from table import at
+from measuring import NOTING, Calls, Figure, Report, arguments_of, at, noting
+from storing import SPAN_MS, store_dead, store_waiting
 
 import rmq_spark
-from rmq_spark.client import Broker, Queue
+from rmq_spark.client import Broker
 from rmq_spark.dev_servers.redis_server import LocalRedis
 
-SLOTS, MESSAGES_A_CALL = 64, 1000
+SLOTS = 64
 P95_MS, LONGEST_CALL_MS, MOST_CPU_PERCENT = 300.0, 5.0, 5.0
-SETTINGS = {"appendonly": "no", "slowlog-max-len": "1000000", "save": ""}
 # Each open page, and how often it asks for itself again (data-every in the templates).
 OPEN_PAGES = {"/topics": 4.0, "/topics/T0": 3.0, "/consumers": 5.0}
 OTHER_PAGES = (
     *("/topics/T0/messages", "/topics/T0/messages?find=nothing", "/topics/T0/dead"),
     *("/topics/T0/messages?queue=dead", "/server", "/jobs"),
 )
-HOUR_MS = 3_600_000
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 
 
@@ -41,7 +39,7 @@ def main() -> None:
         __doc__, messages=20_000_000, dead=1_000_000, topics=50, seconds=60, looks=20
     ).parse_args()
     report = Report.of("console", __doc__)
-    with LocalRedis(arguments.redis, SETTINGS) as server:
+    with LocalRedis(arguments.redis, NOTING) as server:
         broker = rmq_spark.connect(server.url)
         fill(broker, arguments.messages, arguments.dead, arguments.topics)
         with console(server.url) as address, httpx.Client(base_url=address, timeout=120) as client:
@@ -61,46 +59,16 @@ def main() -> None:
 def fill(broker: Broker, messages: int, dead: int, topics: int) -> None:
     """Stores messages as if they had been sent: a tenth is due. The dead are of the first topic."""
     begun, now_ms = time.monotonic(), broker.server.now_ms()
+    due_ms = now_ms - SPAN_MS // 10
     for number in range(topics):
         broker.create(f"T{number}", "FixedTime", SLOTS)
         queue = broker.queue(f"T{number}")
         for slot in range(SLOTS):
-            store(broker, queue, slot, messages // topics // SLOTS, now_ms)
+            store_waiting(queue, slot, messages // topics // SLOTS, due_ms)
     queue = broker.queue("T0")
     for slot in range(SLOTS):
-        bury(broker, queue, slot, dead // SLOTS, now_ms)
+        store_dead(queue, slot, dead // SLOTS, now_ms)
     print(f"filled in {time.monotonic() - begun:.0f} s", flush=True)
-
-
-def store(broker: Broker, queue: Queue, slot: int, messages: int, now_ms: int) -> None:
-    """Fills the store of a slot."""
-    step = 10 * HOUR_MS // max(1, messages)
-    pipeline, key = broker.server.client.pipeline(transaction=False), queue.keys.store(slot)
-    for start in range(0, messages, MESSAGES_A_CALL):
-        words: list[object] = []
-        for number in range(start, min(messages, start + MESSAGES_A_CALL)):
-            words += (now_ms - HOUR_MS + step * number, b"message %026d" % (slot + SLOTS * number))
-        pipeline.execute_command("ZADD", key, *words)
-    pipeline.hincrby(queue.keys.stats(slot), "accepted", messages)
-    pipeline.execute()
-
-
-def bury(broker: Broker, queue: Queue, slot: int, messages: int, now_ms: int) -> None:
-    """Fills the dead queue of a slot; every tenth message died of another reason."""
-    pipeline = broker.server.client.pipeline(transaction=False)
-    for start in range(0, messages, MESSAGES_A_CALL):
-        scores: list[object] = []
-        deaths: list[object] = []
-        for number in range(start, min(messages, start + MESSAGES_A_CALL)):
-            content = b"dead message %021d" % (slot + SLOTS * number)
-            reason = b"ValueError: unknown customer" if number % 10 else b"TimeoutError: too slow"
-            scores += (now_ms - messages + number, content)
-            deaths += (content, b"billing %d %s" % (len(reason), reason))
-        pipeline.execute_command("ZADD", queue.keys.dead(slot), *scores)
-        pipeline.execute_command("HSET", queue.keys.deaths(slot), *deaths)
-    pipeline.hincrby(queue.keys.stats(slot), "accepted", messages)
-    pipeline.hincrby(queue.keys.stats(slot), "dead", messages)
-    pipeline.execute()
 
 
 @contextmanager
@@ -198,9 +166,6 @@ def measure_other_pages(report: Report, broker: Broker, client: httpx.Client, lo
     add_longest(report, "all these pages", calls)
 
 
-Calls = list[tuple[float, str]]
-
-
 def add_longest(report: Report, name: str, calls: Calls) -> None:
     """Adds the longest call to Redis, and how many there were."""
     longest_ms, command = max(calls, default=(0.0, "none"))
@@ -209,25 +174,6 @@ def add_longest(report: Report, name: str, calls: Calls) -> None:
     report.add(Figure(name, "ms", [longest_ms], at_most=LONGEST_CALL_MS))
     over = sum(1 for spent_ms, _ in calls if spent_ms > LONGEST_CALL_MS)
     report.add(Figure(f"of these over {LONGEST_CALL_MS:g} ms", "calls", [over]))
-
-
-@contextmanager
-def noting(broker: Broker, above_us: int = 0) -> Iterator[Calls]:
-    """Lets Redis note calls; the list then holds how long each took, in ms, and its name.
-
-    above_us: only longer ones. Redis also notes what scripts call, which takes time by itself.
-    """
-    client, calls = broker.server.client, Calls()
-    client.config_set("slowlog-log-slower-than", above_us)
-    client.slowlog_reset()
-    yield calls
-    client.config_set("slowlog-log-slower-than", -1)
-    names = broker.server.script_names
-    for one in client.slowlog_get(1_000_000):
-        words = one["command"].decode("utf-8", "replace").split(" ", 2)
-        if words[0] not in ("SLOWLOG", "CONFIG"):
-            name = names.get(words[1], words[0]) if len(words) > 1 else words[0]
-            calls.append((one["duration"] / 1000, name))
 
 
 def measure_job(report: Report, broker: Broker, client: httpx.Client, dead: int) -> None:

@@ -13,16 +13,24 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import redis
 
+from rmq_spark.client import Broker
 from rmq_spark.dev_servers.redis_server import LocalRedis
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("rmq-spark", "pyspark", "redis", "hiredis", "pyarrow", "numpy")
+
+# How long each noted call held Redis, in ms, and its name: that of a script, or of a command.
+Calls = list[tuple[float, str]]
+# A Redis whose slow log holds all calls of a bench.
+NOTING = {"appendonly": "no", "save": "", "slowlog-max-len": "1000000"}
 
 
 @dataclass
@@ -157,6 +165,30 @@ def machine() -> dict[str, str]:
         "java": _java(),
     }
     return found | {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+@contextmanager
+def noting(broker: Broker, above_us: int = 0) -> Iterator[Calls]:
+    """Let Redis' slow log note calls. The list has them when the body has ended.
+
+    above_us: only longer ones. Redis also notes what scripts call, which takes time by itself.
+    """
+    client, calls = broker.server.client, Calls()
+    client.config_set("slowlog-log-slower-than", above_us)
+    client.slowlog_reset()
+    yield calls
+    client.config_set("slowlog-log-slower-than", -1)
+    names = broker.server.script_names
+    for one in client.slowlog_get(1_000_000):
+        words = one["command"].decode("utf-8", "replace").split(" ", 2)
+        if words[0] not in ("SLOWLOG", "CONFIG"):
+            name = names.get(words[1], words[0]) if len(words) > 1 else words[0]
+            calls.append((one["duration"] / 1000, name))
+
+
+def at(ordered: list[float], part: float) -> float:
+    """A quantile of values in order."""
+    return ordered[int(part * (len(ordered) - 1))]
 
 
 def arguments_of(description: str | None, **defaults: int) -> argparse.ArgumentParser:

@@ -32,11 +32,16 @@ def session(cores: int = 2, **settings: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def numbered(spark: SparkSession, messages: int, size: int, files: int = 2) -> DataFrame:
-    """Contents of ``size`` bytes, each once, with a value for every type of topic."""
+def numbered(
+    spark: SparkSession, messages: int, size: int, files: int = 2, first: int = 0
+) -> DataFrame:
+    """Contents of ``size`` bytes, each once, with a value for every type of topic.
+
+    first: the number of the first one.
+    """
     padding = size - len('{"order": 0123456789, "x": ""}')
     form = f'{{"order": %010d, "x": "{"x" * padding}"}}'
-    return spark.range(0, messages, 1, files).select(
+    return spark.range(first, first + messages, 1, files).select(
         functions.format_string(form, "id").alias("content"),
         functions.expr("1700000000000 + pmod(id * 7919, 86400000)").alias("fixedTime"),
         functions.expr("17 + pmod(id * 7919, 1000000)").alias("priority"),

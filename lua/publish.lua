@@ -7,11 +7,11 @@
 --   its task put there, 4 whether a message that waits keeps its body 0/1
 -- Returns {1 if another call would do more, else 0; new; merged}, counted in the first group.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
--- Bound: 3900 messages, 2600 with bodies.
+-- Bound: 2600 messages.
 -- Effect: moves
 local stage, stages = KEYS[1], KEYS[2]
 local name, send_script, total, keep_first = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local GROUPS_FROM, VALUES_AT_MOST = 3, 7800
+local GROUPS_FROM, MESSAGES_AT_MOST = 3, 2600
 
 --- include bodies
 --- include dated
@@ -41,7 +41,7 @@ if not begun or moved + held ~= total then
 end
 if held == 0 then return {0, 0, 0} end
 -- LPOP comes first because it frees memory: sealed messages must pass even on a full server.
-local pairs_, bodies = split(redis.call('LPOP', stage, VALUES_AT_MOST), values)
+local pairs_, bodies = split(redis.call('LPOP', stage, MESSAGES_AT_MOST * values), values)
 local taken = #pairs_ / 2
 write_stage(stages, name, begun, moved + taken, values)
 local now, condition, lowest, first = now_ms(), nil, nil, nil

@@ -4,7 +4,7 @@
 --       content, score, content, ... as strings of MessagePack
 -- Returns the number of messages moved; contents that the dead queue does not hold are ignored.
 -- Errors: RMQ_WRONGTYPE, RMQ_BADSCORE
--- Bound: what the caller sends, at most 2048 pairs.
+-- Bound: what the caller sends, at most 512 pairs.
 -- Effect: moves
 local store, retry, dead, deaths, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local bodies = KEYS[6]

@@ -7,7 +7,7 @@
 --       them the reasons: one for all contents, or one for each
 -- Returns {messages rolled back, messages left alone}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: what the caller sends, at most 2048 contents; the bodies of the claim, 8192 and 8 MiB.
+-- Bound: what the caller sends, at most 1024 contents; the bodies of the claim, 8192 and 8 MiB.
 -- Effect: moves
 local claim, of_claim = KEYS[9], KEYS[10]
 local name, run, delay_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

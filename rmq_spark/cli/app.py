@@ -20,6 +20,7 @@ from rmq_spark.cli.commands.due_command import due
 from rmq_spark.cli.commands.job_command import job
 from rmq_spark.cli.commands.listen_command import listen
 from rmq_spark.cli.commands.send_commands import cancel, send
+from rmq_spark.cli.commands.size_command import size
 from rmq_spark.cli.commands.top_command import top
 from rmq_spark.cli.session import Session, parse_options
 from rmq_spark.options.connection_options import CLUSTER, KEY_PREFIX, URL
@@ -52,6 +53,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "console": console,
         "top": top,
         "doctor": doctor,
+        "size": size,
         "metrics": program_commands.metrics,
         "local": program_commands.local,
         "job": job,

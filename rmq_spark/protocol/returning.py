@@ -13,8 +13,9 @@ from rmq_spark.topics.durations import LONGEST_DURATION_MS
 
 # A consumer that was not seen for this long is forgotten: its checkpoint is probably deleted.
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
-# A rollback moves messages one by one: it blocks Redis for about 5 ms.
-MESSAGES_A_ROLLBACK = 2048
+# A rollback moves messages one by one, and takes 3 to 7 us for each: less than 10 ms
+# (bench/stalls.py).
+MESSAGES_A_ROLLBACK = 1024
 # Redis runs a pipeline of small requests without a break: 8 full calls block it for 40 ms.
 FORGETS_A_PIPELINE = 8
 # In place of a delay, for messages that nobody got.

@@ -10,11 +10,12 @@ from rmq_spark.protocol.messagepack import Pairs, calls_of, lowest_of
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.topic_queues import TopicQueues
 
-# Each message is two values, and Lua passes at most 7999 to a call. A send blocks Redis for about
-# 2 us a message, so the calls of others wait less than 10 ms.
-MESSAGES_A_SEND = 3900
-# A requeue moves messages one by one, so it costs more.
-MESSAGES_A_REQUEUE = 2048
+# A slot with 300 000 messages takes 3 to 5 us for each that is sent or cancelled, so that the calls
+# of others wait less than 10 ms (bench/stalls.py). The scripts take up to 3900: Lua passes at most
+# 7999 values to a call, and each message is two.
+MESSAGES_A_SEND = 2048
+# A requeue goes from message to message, and takes 8 to 17 us for each; a purge takes 4 to 6 us.
+MESSAGES_A_REPAIR = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[int]:
             part,
         )
         for slot, pairs in by_slot.items()
-        for part, _ in calls_of(pairs, MESSAGES_A_REQUEUE)
+        for part, _ in calls_of(pairs, MESSAGES_A_REPAIR)
     ]
     return Request(calls, sum)
 
@@ -101,6 +102,6 @@ def purge(
     calls = [
         Call("purge", queues.keys_of(slot, f"{kind} stats {belongings}"), [counter, *part])
         for slot, pairs in by_slot.items()
-        for part in chunks(pairs, 2 * MESSAGES_A_SEND)
+        for part in chunks(pairs, 2 * MESSAGES_A_REPAIR)
     ]
     return Request(calls, sum)

@@ -9,12 +9,17 @@ import sys
 import measuring
 import pytest
 import run_all
+import stalled_commands
 from measuring import Figure, Report
+from stalled_commands import ELSEWHERE
+
+from rmq_spark.cli import app
 
 from .. import ROOT, quick_spark
 from ..jars import do_without
 
 BENCH = ROOT / "bench"
+COMMANDS = {name for group in app.COMMANDS.values() for name in group}
 
 
 def run(name, *arguments, **more):
@@ -25,7 +30,7 @@ def run(name, *arguments, **more):
     )
 
 
-@pytest.mark.parametrize("name", [*run_all.BENCHES, *run_all.PEERS])
+@pytest.mark.parametrize("name", run_all.ALL)
 def test_every_bench_begins_with_its_question_and_has_help(name):
     told = run(name, "--help")
     assert told.returncode == 0, told.stderr
@@ -56,6 +61,8 @@ def test_a_bench_writes_its_figures_with_machine_and_versions(tmp_path):
         ("latency", ["--seconds=1", "--warmup=2"]),
         ("receive", ["--messages=3000"]),
         ("each_message", ["--messages=500"]),
+        ("burst", ["--messages=2000", "--queries=1"]),
+        ("planning_scale", ["--slots=256", "--topics=32"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "small",
 )
@@ -65,6 +72,46 @@ def test_a_bench_with_spark_runs_from_anywhere(tmp_path, name, size):
     done = run(name, *size, "--rounds=1", f"--results={tmp_path}", **more)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / f"{name}.json").read_text())["figures"]
+
+
+@pytest.mark.long
+def test_a_large_backlog_is_compared_with_a_small_one_and_survives_restarts(tmp_path):
+    """The bench itself ends where a message is missing after a restart."""
+    size = ["--messages=300000", "--claims=10", "--rounds=1"]
+    done = run("hundred_million", *size, f"--results={tmp_path}", **quick_spark.java_variables())
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "hundred_million.json").read_text())
+    names = [figure["name"] for figure in told["figures"]]
+    assert sum(name.startswith("send, up to") for name in names) == 10
+    compared = [figure for figure in told["figures"] if figure["against"] == "100,000 stored"]
+    assert {figure["name"].split(",")[0] for figure in compared} >= {"claim p99", "figures"}
+    assert "append-only file: from the start to the first claim" in names
+    assert "snapshot: from the start to the first claim" in names
+
+
+def test_a_backlog_that_memory_cannot_hold_is_refused():
+    told = run("backlog", "--messages=999999999999")
+    assert told.returncode == 1
+    assert "--messages 999999999999 needs some" in told.stderr
+    assert "Accepted here: up to" in told.stderr
+
+
+@pytest.mark.long
+def test_every_script_and_command_is_measured_for_its_stalls(tmp_path):
+    """The bench itself ends where a script was not called, or a command failed."""
+    size = ["--messages=130000", "--rounds=1"]
+    done = run("stalls", *size, f"--results={tmp_path}", **quick_spark.java_variables())
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "stalls.json").read_text())
+    names = {figure["name"].split(" (")[0] for figure in told["figures"]}
+    scripts = {f"script {file.stem}" for file in (ROOT / "lua").glob("*.lua")}
+    assert names >= scripts | {f"rmq {name}" for name in COMMANDS - ELSEWHERE.keys()}
+
+
+def test_no_command_is_missing_from_the_stalls():
+    measured = stalled_commands.Commands(None, "").all(0).keys()
+    assert measured | ELSEWHERE.keys() == COMMANDS
+    assert not measured & ELSEWHERE.keys()
 
 
 def need_maven():
@@ -137,6 +184,18 @@ def test_an_unknown_bench_is_named():
     told = run("run_all", "sned")
     assert told.returncode == 2
     assert "there is no bench 'sned'. Accepted: send, receive" in told.stderr
+
+
+def test_options_need_the_name_of_a_bench():
+    told = run("run_all", "--messages", "5")
+    assert told.returncode == 2
+    assert "--messages is an option of a bench: name the bench before it" in told.stderr
+
+
+def test_options_are_passed_on_to_the_bench(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_all, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["run_all.py", "backlog", "--messages", "0"])
+    assert run_all.main() == 1  # the bench refuses it
 
 
 def test_the_pages_are_joined_in_their_order(tmp_path, monkeypatch):

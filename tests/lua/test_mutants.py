@@ -963,7 +963,7 @@ MUTANTS += [
             "write_stage(stages, name, begun, moved + taken, values)",
             "redis.call('HDEL', stages, name)",
         ),
-        ("VALUES_AT_MOST), values)", "VALUES_AT_MOST / 2), values)"),
+        ("MESSAGES_AT_MOST * values), values)", "MESSAGES_AT_MOST), values)"),
         (
             "condition = 'NX'",
             "condition = nil",

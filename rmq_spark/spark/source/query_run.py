@@ -151,20 +151,24 @@ class QueryRun:
         """
         if self._committed is not None and seq <= self._committed:
             return None
-        results = {name: self._commit_topic(topic, seq) for name, topic in self._topics.items()}
+        held = self._lease.slots()  # once: each call goes through all topics
+        results = {
+            name: self._commit_topic(topic, seq, held.get(name, frozenset()))
+            for name, topic in self._topics.items()
+        }
         self._runs.note_committed(seq)
         self._committed = seq
         self._finished_by = None
         self._lease.let_go(seq)
         return results
 
-    def _commit_topic(self, topic: TopicRun, seq: int) -> CommitResult:
-        """Commit in one topic: at first in all slots, later only where the run renews leases."""
+    def _commit_topic(self, topic: TopicRun, seq: int, held: Iterable[int]) -> CommitResult:
+        """Commit in one topic: at first in all slots, later only in those that the run has held."""
         if self._finished_by is not None:
             return topic.commit_finished(seq, self._finished_by)
         if self._committed is None:
             return topic.commit(topic.queue.slots, seq)
-        return topic.commit(sorted(self._lease.slots().get(topic.name, ())), seq)
+        return topic.commit(sorted(held), seq)
 
     def _use_results(self, results: Mapping[str, CommitResult]) -> None:
         """Update batch sizes, backlogs and polling from the results of the last planned batch.

@@ -14,6 +14,7 @@ from rmq_spark.errors import (
 )
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.spark.source.batch_sizing import FIRST_MESSAGES
+from rmq_spark.spark.source.lease_renewal import LeaseTimer
 
 from ...waiting import wait_until
 from ..driving import Run, contents, names, refused, send_due
@@ -44,6 +45,20 @@ def test_a_batch_holds_messages_of_all_topics_and_is_committed_in_all(rmq, two):
         assert sorted(contents(rows)) == sorted(names(5) + names(7))
         assert run.plan(end) == end
     assert [queue.figures().counters["committed"] for queue in two] == [5, 7]
+
+
+def test_a_commit_goes_through_the_held_slots_once_however_many_topics_there_are(rmq, monkeypatch):
+    """With a thousand topics, once for each of them took seconds."""
+    asked, slots = [], LeaseTimer.slots
+    monkeypatch.setattr(LeaseTimer, "slots", lambda timer: asked.append(1) or slots(timer))
+    queues = [rmq.due(2) for _ in range(5)]
+    with Run(options(rmq, topics=listed(*queues))) as run:
+        end, rows = run.next(run.initial())
+        assert len(rows) == 10
+        asked.clear()
+        assert run.plan(end) == end
+        assert len(asked) == 1
+    assert [queue.figures().counters["committed"] for queue in queues] == [2] * 5
 
 
 def test_a_restart_reads_the_same_rows_of_every_topic(rmq, two):
