@@ -38,10 +38,6 @@ def bill(message):
 }
 # By page, Python that goes behind its last block.
 AFTER = {
-    "README.md": """
-assert spark.read.parquet("demo-output/orders").where("topic = 'Orders' AND slot < 64").count() > 0
-assert spark.read.parquet("demo-output/good").count() == 1000
-""",
     "docs/operations.md": """
 store, dead = queue.figures().store, queue.figures().dead
 print("stored", store.count, "dead", dead.count)
@@ -74,8 +70,6 @@ with TestClient(app) as client:
 }
 # By page, lines that it must have printed, whole.
 PRINTED = {
-    # What the comments in it say; the dead order, before and after it was mended.
-    "README.md": ["2 1", "re-plan b'N123AA' delivery 1", "1", "0"],
     # Those that died lately came back as they were, all that were dead then were mended and purged.
     "docs/operations.md": [
         "stored 8 dead 0",

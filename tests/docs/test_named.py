@@ -1,4 +1,4 @@
-"""README.md and docs/operations.md name all there is of what they are about, and no other."""
+"""The pages of reference and operations name all of what they are about, and nothing else."""
 
 import re
 
@@ -16,14 +16,14 @@ from .figures_there import figures_there
 from .page_tables import Tables
 from .pages import NAMES, ROOT, blocks_of, text_of
 
-README = text_of("README.md")
+REFERENCE = text_of("docs/reference.md")
 OPERATIONS = text_of("docs/operations.md")
 RULES = [(name, block) for name in NAMES for block in blocks_of(name) if block.language == "yaml"]
 
 
-def test_the_readme_names_every_column():
+def test_the_reference_names_every_column():
     columns = {*COLUMNS, *SOURCE_SCHEMA.fieldNames()}
-    assert [name for name in sorted(columns) if f"`{name}`" not in README] == []
+    assert [name for name in sorted(columns) if f"`{name}`" not in REFERENCE] == []
 
 
 def test_the_operations_page_names_every_option_column_and_command_of_it():
