@@ -53,7 +53,7 @@ def test_keywords_are_for_messages_without_the_value(keyed):
         ({"key": ""}, "key is 0 bytes long. Accepted"),
         ({"key": b"x" * 1025}, "key is 1025 bytes long. Accepted"),
         ({"key": "\ud800"}, "key is '\\ud800'. Accepted"),
-        ({"headers": {"a": 5}}, "the header 'a' is 5. Accepted: a name that is str, and a value"),
+        ({"headers": {"a": 5}}, "the header 'a' is 5. Accepted: a name of type str, and a value"),
         ({"headers": {b"a": "b"}}, "the header b'a' is 'b'. Accepted"),
         ({"headers": {"a": "\ud800"}}, "the header 'a' is '\\ud800'. Accepted"),
         ({"headers": {"\ud800": "b"}}, "the header '\\ud800' is 'b'. Accepted"),

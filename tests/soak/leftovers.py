@@ -6,7 +6,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,12 +46,11 @@ def keys(client: redis.Redis) -> list[str]:
     return [f"{len(left)} keys are left over: {left[:5]}"] * bool(left)
 
 
-def threads(before: int) -> list[str]:
-    """Threads of this process beyond as many as there were."""
-    _ends(lambda: threading.active_count() <= before)
-    names = [each.name for each in threading.enumerate()]
-    more = len(names) - before
-    return [f"{more} threads are left over of {names}"] if more > 0 else []
+def threads(before: Set[threading.Thread]) -> list[str]:
+    """Threads of this process that were not there before."""
+    _ends(lambda: not set(threading.enumerate()) - before)
+    names = sorted(each.name for each in set(threading.enumerate()) - before)
+    return [f"{len(names)} threads are left over: {names}"] * bool(names)
 
 
 def files() -> list[str]:

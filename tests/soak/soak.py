@@ -64,7 +64,7 @@ class Soak:
         self._dice = random.Random(self.seed)
         mark = uuid.uuid4().hex
         os.environ[MARK] = mark
-        self._threads = threading.active_count()
+        self._threads = set(threading.enumerate())
         self._watch = Watch(mark)
         try:
             with ExitStack() as stack:

@@ -99,7 +99,7 @@ def test_what_is_left_over_is_named(own_redis, tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "ENDS_S", 0.5)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     over = threading.Event()
-    before = threading.active_count()
+    before = set(threading.enumerate())
     program = (
         f"import socket; s = socket.create_connection(('127.0.0.1', {own_redis.port})); input()"
     )
