@@ -9,8 +9,8 @@ from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ClaimRecord
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Entry, Page, QueueKind
 
-# A page of so many entries holds Redis for less than 0.5 ms, and their requeue for 1 to 2 ms in large
-# queues (bench/stalls.py).
+# A page of so many entries holds Redis for less than 0.5 ms, and their requeue for 1 to 2 ms in
+# large queues (bench/stalls.py).
 ENTRIES_A_READ = 128
 # The most entries that one search reads, in about 0.1 s.
 ENTRIES_A_SEARCH = 8_000
