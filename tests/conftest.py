@@ -37,6 +37,14 @@ def pytest_configure(config):
         queue_scripts.scripts_for.cache_clear()
 
 
+def pytest_collection_modifyitems(items):
+    """Mark the tests that run on an older server than others do."""
+    for item in items:
+        kind = item.callspec.params.get("redis_executable") if hasattr(item, "callspec") else None
+        if kind not in (None, KINDS[-1]):
+            item.add_marker(pytest.mark.older_server)
+
+
 @pytest.fixture(scope="session")
 def spark():
     """One session for all tests of a process: what is in its class path stays as it began."""

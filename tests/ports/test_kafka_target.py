@@ -192,7 +192,7 @@ def test_a_record_that_is_too_large_loses_nothing_and_can_be_refused(
         ("content", "a column content of type string. No Kafka record has that"),
         ("key", "makes no column value"),
         ("1 AS value", "a column value of type int. No Kafka record has that"),
-        ("content AS value, 'x' AS headers", "the column headers string"),
+        ("content AS value, 'x' AS headers", "a column headers of type string"),
     ],
 )
 def test_a_select_that_makes_no_record_is_refused(trade, to_kafka, select, told):
