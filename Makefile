@@ -32,7 +32,7 @@ bench: ## measure sending, receiving, latency and more into bench/results; ARGS=
 	@.ci/environment java
 	@.venv/bin/python bench/run_all.py $(ARGS)
 
-test: ## try everything once on real servers, in 8 minutes on two cores; ARGS="-k name" picks some
+test: ## try everything once on real servers, in 10 minutes on two cores; ARGS="-k name" picks some
 	@.ci/environment java
 	@$(PYTEST) -n 3 -m "not long and not older_server" $(ARGS)
 
