@@ -9,7 +9,8 @@ from rmq_spark.views import measured_costs as cost
 
 # How busy a core may be, so that a slow minute or a lost node does not show.
 LOAD = 0.5
-# More data make a node slow to write its files and to come back (bench/hundred_million.py).
+# A choice, not a measured limit: with more data, a node takes longer to write its files and to
+# load them. bench/hundred_million.py measures how long.
 NODE_BYTES = 16 * 10**9
 # The memory of a machine, of its data: writes meanwhile are there twice while Redis writes files.
 MACHINE_SHARE = 1.3

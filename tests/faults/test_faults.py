@@ -46,25 +46,18 @@ def test_a_page_without_a_place_for_the_table_is_refused_before_the_first_cell(
 @pytest.mark.long
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
 @pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
-def test_what_real_queries_deliver_while_things_die_under_them(tmp_path):
+@pytest.mark.parametrize(
+    ("cells", "messages", "cluster"),
+    [(SMALL, 3000, False), (ON_CLUSTER, 1200, True)],
+    ids=["one-server", "cluster"],
+)
+def test_what_real_queries_deliver_while_things_die_under_them(tmp_path, cells, messages, cluster):
     if not servers.executables():
         servers.do_without()
     named = {fault.name: fault for fault in FAULTS}
-    small = Round(tmp_path, messages=3000, times=3, seed=7)
-    verdicts = small.run([(named[name], sink) for name, sink in SMALL])
-    assert [verdict.faults_found() for verdict in verdicts] == [[]] * len(SMALL)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
-@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
-def test_what_real_queries_deliver_while_a_redis_cluster_dies_and_moves(tmp_path):
-    if not servers.executables():
-        servers.do_without()
-    named = {fault.name: fault for fault in FAULTS}
-    small = Round(tmp_path, messages=1200, times=3, seed=7, cluster=True)
-    verdicts = small.run([(named[name], sink) for name, sink in ON_CLUSTER])
-    assert [verdict.faults_found() for verdict in verdicts] == [[]] * len(ON_CLUSTER)
+    small = Round(tmp_path, messages=messages, times=3, seed=7, cluster=cluster)
+    verdicts = small.run([(named[name], sink) for name, sink in cells])
+    assert [verdict.faults_found() for verdict in verdicts] == [[]] * len(cells)
 
 
 @pytest.mark.long
