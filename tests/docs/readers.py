@@ -87,7 +87,7 @@ VARYING = {
 }
 # By page, what stands on it and cannot be so here: addresses, ports, folders.
 INSTEAD = {
-    "docs/operations.md": {"start_http_server(9310)": "start_http_server(0)"},
+    "docs/operations.md": {"start_http_server(9311)": "start_http_server(0)"},
     "docs/jobs.md": {
         "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0": (
             "spark.jars=$KAFKA_JARS"
