@@ -7,16 +7,14 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import NoReturn
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
-from pyspark.errors import PySparkException
-
 from rmq_spark import exit_codes
-from rmq_spark.errors import RmqError
+from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.jobs.program import Job
-from rmq_spark.spark.failure_cause import cause
+from rmq_spark.spark.failure_cause import cause, is_of_spark
 
 PROGRAM = "python -m rmq_spark.jobs"
 # For each job, the module that defines it as JOB. The table has names, not imports: a job's module
@@ -29,6 +27,8 @@ MODULES = {
     "expire": "rmq_spark.jobs.expire",
     "report": "rmq_spark.jobs.report",
 }
+# What the extra spark installs. Some jobs do without it.
+_OF_SPARK = {"pyspark", "py4j", "pyarrow", "numpy", "pandas"}
 DESCRIPTION = "Run a job: a program for a schedule, described in docs/jobs.md."
 EXIT_CODES = """\
 Exit codes: 0 done; 1 failed; 2 a wrong option, topic or message; 128 and the number of the signal
@@ -64,10 +64,10 @@ def new_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     names = parser.add_subparsers(metavar="NAME", title="jobs")
     parser.set_defaults(job=None)
-    for module in MODULES.values():
-        job: Job = import_module(module).JOB
+    for name in MODULES:
+        job = _job(name)
         one = names.add_parser(
-            job.name,
+            name,
             help=job.summary,
             description=job.description,
             epilog=EXIT_CODES,
@@ -76,6 +76,28 @@ def new_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         job.add_arguments(one)
         one.set_defaults(job=job)
     return parser
+
+
+def _job(name: str) -> Job:
+    """Import a job. Without Spark, a job that needs it says so, whatever its arguments are."""
+    try:
+        job: Job = import_module(MODULES[name]).JOB
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _OF_SPARK:
+            raise
+        remedy = f"the job {name} needs {missing}: pip install 'rmq-spark[spark]'"
+        return Job(name, f"Not installed: {remedy}", _take_any_arguments, partial(_refuse, remedy))
+    return job
+
+
+def _take_any_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.prefix_chars = ""
+    parser.add_argument("arguments", nargs="*")
+
+
+def _refuse(remedy: str, _: argparse.Namespace) -> str:
+    raise InvalidOption(remedy)
 
 
 def run(job: Job, given: argparse.Namespace) -> int:
@@ -87,7 +109,9 @@ def run(job: Job, given: argparse.Namespace) -> int:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         print(job.work(given), flush=True)
-    except (RmqError, PySparkException, Py4JError) as error:
+    except Exception as error:
+        if not isinstance(error, RmqError) and not is_of_spark(error):
+            raise
         text, code = _text_and_code(error)
         print(f"{job.name}: {text}", file=sys.stderr)
         return code

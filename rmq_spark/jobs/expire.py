@@ -11,9 +11,9 @@ from rmq_spark.jobs.program import Job, JobFailed
 from rmq_spark.protocol import returning
 
 DESCRIPTION = """\
-Give back the messages of claims whose lease has ended, in all topics and consumer groups, and
-delete dead messages whose retention has ended.
+Give back messages whose lease has ended, and delete dead ones past their retention.
 
+It does so in all topics and consumer groups, or in those that --topics names.
 A query or consumer that reads a topic gives messages back by itself, but it deletes no dead ones.
 Run the job for topics that nobody reads, and for those with a deadRetention. It also forgets
 consumers, and staged batches of senders, that were not seen for 30 days. It takes nothing from a

@@ -25,7 +25,8 @@ from rmq_spark.jobs.job_arguments import (
     shaped,
     trigger,
 )
-from rmq_spark.jobs.program import Ending, Job, JobFailed, has_ended, in_session
+from rmq_spark.jobs.program import Ending, Job, JobFailed
+from rmq_spark.jobs.session.job_session import has_ended, in_session
 from rmq_spark.jobs.targets.known_targets import chosen_target
 from rmq_spark.jobs.targets.outbox_marks import OutboxMarks
 from rmq_spark.jobs.targets.target import NUMBER, ExportBatch, Target

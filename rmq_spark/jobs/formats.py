@@ -4,9 +4,9 @@ import argparse
 import os
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.jobs.connectors import DELTA, KAFKA
 from rmq_spark.jobs.databases.database import jdbc_options
 from rmq_spark.jobs.job_arguments import add_options
+from rmq_spark.jobs.session.connectors import DELTA, KAFKA
 
 # Formats whose path is a folder of files.
 FILES = ("parquet", "orc", "json", "csv", "text", "avro")

@@ -2,13 +2,14 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING, Any
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options.job_options import TRIGGER
 from rmq_spark.options.option import Option
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _OPTION = "NAME=VALUE"
 
@@ -67,8 +68,8 @@ def trigger(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def shaped(
-    rows: DataFrame, view: str, select: str | None, where: str | None, number: str | None = None
-) -> DataFrame:
+    rows: "DataFrame", view: str, select: str | None, where: str | None, number: str | None = None
+) -> "DataFrame":
     """Apply --where and --select to rows, which SQL knows as ``view``.
 
     number: a column to keep, whatever --select chooses.

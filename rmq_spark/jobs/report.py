@@ -12,7 +12,8 @@ from rmq_spark.jobs.chosen_topics import add_topics, broker_of
 from rmq_spark.jobs.commands import run_job
 from rmq_spark.jobs.formats import FILES, add_place, place_options
 from rmq_spark.jobs.job_arguments import add_spark_settings
-from rmq_spark.jobs.program import Job, in_session
+from rmq_spark.jobs.program import Job
+from rmq_spark.jobs.session.job_session import in_session
 
 DESCRIPTION = """\
 Append the figures of topics to a table, a row for each topic and consumer group.

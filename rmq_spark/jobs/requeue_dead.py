@@ -7,7 +7,8 @@ from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.commands import run_job
 from rmq_spark.jobs.job_arguments import add_options, add_spark_settings
-from rmq_spark.jobs.program import Job, in_session
+from rmq_spark.jobs.program import Job
+from rmq_spark.jobs.session.job_session import in_session
 from rmq_spark.options.connection_options import CONNECTION
 from rmq_spark.options.sink_options import GROUP, SINK
 from rmq_spark.options.table_options import ENDING_TIME, SLOTS, STARTING_TIME

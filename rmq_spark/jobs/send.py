@@ -8,7 +8,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.connectors import DELTA, KAFKA, check_connector
 from rmq_spark.jobs.formats import ICEBERG, add_place, place_options
 from rmq_spark.jobs.iceberg_tables import read_table
 from rmq_spark.jobs.job_arguments import (
@@ -20,7 +19,9 @@ from rmq_spark.jobs.job_arguments import (
     trigger,
 )
 from rmq_spark.jobs.kafka.kafka_cluster import KafkaCluster
-from rmq_spark.jobs.program import Job, in_session, run_query
+from rmq_spark.jobs.program import Job
+from rmq_spark.jobs.session.connectors import DELTA, KAFKA, check_connector
+from rmq_spark.jobs.session.job_session import in_session, run_query
 from rmq_spark.jobs.spool import check_run, spooled
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.validation import REASON, with_refusals

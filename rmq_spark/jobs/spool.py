@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.jobs.folders import Folder
+from rmq_spark.jobs.session.folders import Folder
 
 KEPT = "rows"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # Spark skips files that begin with . or _

@@ -7,7 +7,7 @@ from rmq_spark.topics.parsers import FLAG, duration
 TIMEOUT = Option(
     "timeout",
     duration(1),
-    "Time for a message, or for a call with a batch; then it is killed and rolled back",
+    "Time for a message, or for a call with a batch; then it is ended and rolled back",
     otherwise="no limit",
 )
 DELAY = Option(

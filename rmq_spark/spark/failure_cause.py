@@ -1,4 +1,11 @@
-"""The cause of a Spark failure, in one line."""
+"""The cause of a Spark failure, in one line. Imports nothing of Spark, which may be missing."""
+
+_PACKAGES = {"pyspark", "py4j"}
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Whether Spark, or the bridge to its JVM, has raised an error."""
+    return any(kind.__module__.partition(".")[0] in _PACKAGES for kind in type(error).__mro__)
 
 
 def cause(error: Exception) -> str:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rmq_spark.client import Message
-from rmq_spark.client.receiving import slot_claims, waiting
+from rmq_spark.client.receiving import slot_claims, slot_work, waiting
 from rmq_spark.client.receiving import workers as workers_module
 from rmq_spark.client.receiving.slot_work import SlotWork
 from rmq_spark.errors import (
@@ -466,6 +466,57 @@ def test_a_slot_with_many_messages_does_not_starve_the_others(broker, topic, see
     with broker.listen("T", "a", remember(seen), workers=1):
         wait_until(lambda: len(seen) == 501, "all messages")
     assert seen.index(b"rare") <= 20
+
+
+def test_an_urgent_message_overtakes_what_a_slow_listener_has_claimed(broker, seen, monkeypatch):
+    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.0)  # every message takes longer
+    broker.create("P", "Priority", slot_amount=1)
+    calls = broker.queue("P")
+    calls.send(numbered(200), priority=50)
+
+    def function(message):
+        seen.append((message.content, message.delivery_count))
+        if len(seen) == 1:
+            calls.send([b"urgent"], priority=900)
+
+    with broker.listen("P", "a", function, workers=1):
+        wait_until(lambda: len(seen) == 201 and is_empty(calls), "all messages")
+    assert seen[1] == (b"urgent", 1)
+    assert sorted(seen) == sorted((content, 1) for content in [*numbered(200), b"urgent"])
+
+
+def test_claims_of_a_slow_listener_become_small(broker, topic, seen, monkeypatch):
+    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.0)
+    topic.send(numbered(200), fixed_time=1000, slot_basis=b"one")
+    with broker.listen("T", "a", remember(seen), workers=1):
+        wait_until(lambda: len(seen) == 200 and is_empty(topic), "all messages")
+    counters = topic.figures().counters
+    assert counters["committed"] == 200
+    assert counters["claimed"] < 200 + 2 * 200  # the first claim takes all, the others one or two
+
+
+def test_claims_of_a_listener_that_is_fast_again_grow(broker, topic, seen, monkeypatch):
+    sizes = []
+    take = slot_claims.SlotClaims.take
+
+    def noted(claims, slot):
+        work = take(claims, slot)
+        sizes.append(len(work))
+        return work
+
+    monkeypatch.setattr(slot_claims.SlotClaims, "take", noted)
+    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.0)
+    topic.send(numbered(1000), fixed_time=1000, slot_basis=b"one")
+
+    def function(message):
+        seen.append(message.content)
+        if len(seen) == 20:
+            monkeypatch.setattr(slot_work, "_LONGEST_S", 3600.0)
+
+    with broker.listen("T", "a", function, workers=1):
+        wait_until(lambda: len(seen) == 1000 and is_empty(topic), "all messages")
+    assert sizes[:2] == [256, 1]
+    assert 256 in sizes[2:]
 
 
 def test_a_message_without_a_wake_up_is_found_while_another_slot_is_busy(

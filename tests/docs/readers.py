@@ -100,7 +100,7 @@ INSTEAD = {
         ),
         '"127.0.0.1:9092"': 'os.environ["KAFKA"]',
     },
-    "docs/services.md": {'"zk1:2181,zk2:2181"': 'os.environ["ZOOKEEPER"]'},
+    "docs/services.md": {'"zk1:2181,zk2:2181,zk3:2181"': 'os.environ["ZOOKEEPER"]'},
     "docs/ownership.md": {
         '"zk1:2181,zk2:2181,zk3:2181"': 'os.environ["ZOOKEEPER"]',
         'f"/checkpoints/{name}"': 'f"checkpoints/{name}"',

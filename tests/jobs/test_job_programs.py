@@ -1,6 +1,7 @@
 """The jobs as programs: what they print, how they end, and what they do not show."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -212,6 +213,47 @@ def test_every_way_to_start_a_job_runs_it(orders, redis_of_jobs):
         assert (done.returncode, done.stdout) == (0, "Orders: 0 messages given back\n"), done
 
 
-def test_jobs_without_spark_need_none(run, orders):
+def test_jobs_without_spark_start_none(run, orders):
     code, out, err = run("expire")
     assert (code, out, err) == (0, "Orders: 0 messages given back\n", "")
+
+
+# What the extra spark installs is there in a test, so its import is made to fail.
+WITHOUT_SPARK = """
+import sys
+sys.modules.update(dict.fromkeys(("pyspark", "py4j", "pyarrow", "numpy", "pandas")))
+from rmq_spark.jobs.commands import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run_without_spark(url, *arguments):
+    command = [sys.executable, "-c", WITHOUT_SPARK, *arguments]
+    environment = {**os.environ, "RMQ_REDIS_URL": url}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_expire_runs_where_spark_is_not_installed(orders, redis_of_jobs):
+    done = run_without_spark(redis_of_jobs.url, "expire", "--topics", "Orders")
+    assert (done.returncode, done.stdout) == (0, "Orders: 0 messages given back\n"), done.stderr
+
+
+def test_an_outbox_is_relayed_where_spark_is_not_installed(orders, redis_of_jobs, shop):
+    arguments = ("--create-tables", "--once", "--table", "bare_outbox", *ORDERS)
+    done = run_without_spark(redis_of_jobs.url, "relay_outbox", *arguments)
+    expected = "0 messages sent, 0 of them late arrivals; 0 refused\n"
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
+@pytest.mark.parametrize("name", ["send", "export", "requeue_dead", "report"])
+def test_a_job_that_needs_spark_says_so(redis_of_jobs, name):
+    done = run_without_spark(redis_of_jobs.url, name, "--topic", "Orders", "--once")
+    assert done.returncode == 2
+    assert re.search(rf"the job {name} needs \w+: pip install 'rmq-spark\[spark\]'", done.stderr)
+
+
+def test_the_list_of_jobs_needs_no_spark(redis_of_jobs):
+    done = run_without_spark(redis_of_jobs.url, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Relay messages from the outbox" in done.stdout
+    assert done.stdout.count("Not installed") == 4

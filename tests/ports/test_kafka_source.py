@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Producer
 
 from rmq_spark.dev_servers.redis_server import free_port
-from rmq_spark.jobs import connectors
 from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.session import connectors
 
 from ..kafka_broker import QUIET
 

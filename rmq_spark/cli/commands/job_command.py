@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from rmq_spark.cli.session import session_of
-from rmq_spark.errors import InvalidOption
+from rmq_spark.jobs.commands import main
 
 
 def job(
@@ -21,13 +21,9 @@ def job(
 ) -> None:
     """Run a job, such as export or relay_outbox.
 
-    A job is a program for a schedule that works with Spark. Connection options before the command
-    are passed to the job. rmq job --help lists the jobs.
+    A job is a program for a schedule. Connection options before the command are passed to the job.
+    rmq job --help lists the jobs. relay_outbox and expire need no Spark.
     """
-    try:
-        from rmq_spark.jobs.commands import main
-    except ModuleNotFoundError as error:
-        raise InvalidOption(f"rmq job needs {error.name}: pip install 'rmq-spark[spark]'") from None
     connection = [
         part
         for option, value in session_of(context).options.items()

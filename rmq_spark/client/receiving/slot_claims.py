@@ -15,7 +15,8 @@ from rmq_spark.topics.durations import duration_text
 _log = logging.getLogger(__name__)
 
 # The messages of a claim are worked on one after another. If the process is killed, each of them
-# loses a retry, also those that were not begun; so a claim is small.
+# loses a retry, also those that were not begun; so a claim is small. A claim that took too long is
+# followed by a smaller one.
 MESSAGES_A_CLAIM = 256
 
 
@@ -31,6 +32,7 @@ class SlotClaims:
         self.epochs: Mapping[int, int | None] = {}
         self._session = session
         self._lease_ms, self._delay_ms = lease_ms, delay_ms
+        self._limit = MESSAGES_A_CLAIM
         self._numbers = itertools.count(session.last_seq + 1)
 
     def take(self, slot: SlotDue) -> SlotWork:
@@ -40,7 +42,7 @@ class SlotClaims:
         terms = claiming.Claiming(
             session.name, session.run, number, self._lease_ms, epochs=self.epochs
         )
-        request = ClaimRequest(slot.slot, 0, MESSAGES_A_CLAIM, others=slot.live)
+        request = ClaimRequest(slot.slot, 0, self._limit, others=slot.live)
         (claim,) = queue.ask(claiming.claim, [request], terms)
         return SlotWork(claim, list(claim.messages(queue.definition)))
 
@@ -52,6 +54,7 @@ class SlotClaims:
     def commit(self, work: SlotWork) -> None:
         """Give back the messages that were not begun, at no cost, and commit the others."""
         rest = [message.name for message in work.rest()]
+        self._set_limit(len(work) - len(rest), is_over=bool(rest))
         if rest:
             wanted = Rollback(work.slot, work.claim_id, rest, unread=True)
             self.queue.ask(returning.rollbacks, [wanted])
@@ -71,6 +74,11 @@ class SlotClaims:
                 "again. Redis was away for longer than visibility_timeout (%s)",
                 *(session.name, work.slot, duration_text(self._lease_ms)),
             )
+
+    def _set_limit(self, worked_on: int, is_over: bool) -> None:
+        """Let the next claim take about as many messages as can be worked on in its time."""
+        wanted = worked_on if is_over else 2 * self._limit
+        self._limit = max(1, min(wanted, MESSAGES_A_CLAIM))
 
     def renew(self, works: Iterable[SlotWork]) -> None:
         """Renew the leases of these claims, and of no other."""

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 from rmq_spark.protocol.claims import Claim, Delivered
 
+# How long a claim is worked on before the rest of it is given back. A more urgent message that
+# arrives meanwhile waits so long, and other slots with due messages do, too.
+_LONGEST_S = 1.0
+
 
 class SlotWork:
     """The messages of one claim, and how far a thread has come with them.
@@ -20,6 +24,7 @@ class SlotWork:
         # Whether the claim has taken anything out of the store, be it expired.
         self.took_any = bool(messages or claim.expired)
         self._messages = messages
+        self._claimed_s = time.monotonic()
         self._lock = threading.Lock()
         self._owner: object = None
         self._at = 0
@@ -67,6 +72,11 @@ class SlotWork:
             self._owner = self._began_s = None
             self._at += 1
             return self._messages[self._at - 1]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time for the claim is over. At least one message is worked on."""
+        return self._at > 0 and time.monotonic() - self._claimed_s > _LONGEST_S
 
     def rest(self) -> Sequence[Delivered]:
         """Return the messages for which the function was not called."""

@@ -153,7 +153,7 @@ class Workers:
         return True
 
     def _call_each(self, work: SlotWork, me: object, caller: Caller) -> None:
-        while self._may_go_on(work.slot) and (message := work.begin(me)) is not None:
+        while self._may_go_on(work) and (message := work.begin(me)) is not None:
             reason = caller.call(message)
             if not work.end(me):
                 return
@@ -162,9 +162,10 @@ class Workers:
             else:
                 self._roll_back(work, message, reason)
 
-    def _may_go_on(self, slot: int) -> bool:
+    def _may_go_on(self, work: SlotWork) -> bool:
         """Return whether to begin a message: not if others wait for its slot."""
-        return slot in self._slot_claims.epochs and not self._stopping.is_set()
+        is_ours = work.slot in self._slot_claims.epochs
+        return is_ours and not work.is_over and not self._stopping.is_set()
 
     def _roll_back(self, work: SlotWork, message: Delivered, reason: str) -> None:
         result = self._slot_claims.roll_back(work, message, reason)

@@ -8,8 +8,8 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j 
 from pyspark.sql import SparkSession
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.jobs.connectors import KAFKA, check_connector
 from rmq_spark.jobs.kafka.kafka_errors import address_of, failure, no_such_topic, settings_of
+from rmq_spark.jobs.session.connectors import KAFKA, check_connector
 
 # How long brokers may take to answer when a job begins, in ms, unless the options differ.
 _ANSWERS_MS = "15000"

@@ -12,9 +12,9 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq_spark.jobs.connectors import DELTA, DELTA_SETTINGS, check_connector
-from rmq_spark.jobs.folders import Folder
 from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.session.connectors import DELTA, DELTA_SETTINGS, check_connector
+from rmq_spark.jobs.session.folders import Folder
 from rmq_spark.jobs.targets.accepted_rows import Write, discard, write_accepted
 from rmq_spark.jobs.targets.target import ExportBatch
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq_spark.jobs.connectors import KAFKA
 from rmq_spark.jobs.kafka.kafka_cluster import KafkaCluster
+from rmq_spark.jobs.session.connectors import KAFKA
 from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
 
 

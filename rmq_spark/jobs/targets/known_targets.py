@@ -6,10 +6,10 @@ import logging
 from pyspark.sql import SparkSession
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.jobs.connectors import DELTA, KAFKA
 from rmq_spark.jobs.formats import FILES, ICEBERG, ROCKETMQ, is_jdbc, place_options
 from rmq_spark.jobs.iceberg_tables import TABLE, open_catalog
 from rmq_spark.jobs.rocketmq.rocketmq_client import RocketMQTopic
+from rmq_spark.jobs.session.connectors import DELTA, KAFKA
 from rmq_spark.jobs.targets.checkpoint_log import unfinished_batch
 from rmq_spark.jobs.targets.delta_target import DeltaTarget
 from rmq_spark.jobs.targets.jdbc_target import JdbcTarget
