@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -181,7 +182,7 @@ class Queue:
             return request.parse(replies[:-1])
 
         calls = [*request.calls, self._reading_definition()]
-        return Request(calls, parse, request.calls_a_pipeline)
+        return replace(request, calls=calls, parse=parse)
 
     def _reading_definition(self) -> Read:
         return ("HGET", topics_key(self.key_prefix), self.definition.name)

@@ -36,12 +36,14 @@ class Request(Generic[T_co]):
     """Calls of scripts and plain reads, and a function that turns their replies into an answer.
 
     calls: in the order in which the server runs those of one slot. parse: takes the replies, in
-    order. calls_a_pipeline: the number of calls that a client sends at once.
+    order. calls_a_pipeline: the number of calls that a client sends at once. last_counts: whether a
+    call that runs again is followed by the later calls of its slot, so that these count.
     """
 
     calls: Sequence[Call | Read]
     parse: Callable[[list[Any]], T_co]
     calls_a_pipeline: int = CALLS_A_PIPELINE
+    last_counts: bool = False
 
 
 # Requests that follow from each other: yields each one, is sent its answer, and returns the answer

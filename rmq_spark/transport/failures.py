@@ -62,6 +62,10 @@ _TEMPORARY = (
 )
 # Errors of a master that becomes a replica during WAIT, or has too few replicas to write.
 _FAILING_OVER = ("UNBLOCKED", "NOREPLICAS")
+# Redis before 7.0 begins a script before it refuses the first write, with an error in an error.
+_READONLY_IN_SCRIPT, _NOREPLICAS_IN_SCRIPT = ": -READONLY ", ": -NOREPLICAS "
+# Somebody's script runs for longer than lua-time-limit.
+_BUSY = "BUSY "
 # Texts of redis-py in a class that is not a RedisError: for a server that is not a cluster, and for
 # a cluster that is being formed or rebuilt.
 _NO_CLUSTER = "Cluster mode is not enabled"
@@ -168,7 +172,9 @@ _TABLE = (
         "{at} has a certificate that is not trusted: {certificate}. " + _UNTRUSTED,
     ),
     _Row(
-        lambda failed: failed.text.startswith(_FAILING_OVER),
+        lambda failed: (
+            failed.text.startswith(_FAILING_OVER) or _NOREPLICAS_IN_SCRIPT in failed.text
+        ),
         errors.NotReplicated,
         "{at} is failing over, or has fewer replicas than it needs to write ({text}). rmq-spark "
         "retried for {patience}. Check its replicas.",
@@ -180,7 +186,10 @@ _TABLE = (
         "and redis.sentinels.",
     ),
     _Row(
-        _is(redis_errors.ReadOnlyError),
+        lambda failed: (
+            isinstance(failed.error, redis_errors.ReadOnlyError)
+            or _READONLY_IN_SCRIPT in failed.text
+        ),
         errors.ServerUnavailable,
         "{at} is a replica and takes no writes. rmq-spark retried for {patience}. Check that "
         "redis.url names the master, or set redis.sentinels or redis.cluster.",
@@ -234,7 +243,12 @@ def is_temporary(error: Exception) -> bool:
         )
     if isinstance(error, _PERMANENT) or _certificate_error(error) is not None:
         return False
-    return isinstance(error, _TEMPORARY) or str(error).startswith(_FAILING_OVER)
+    text = str(error)
+    return (
+        isinstance(error, _TEMPORARY)
+        or text.startswith((*_FAILING_OVER, _BUSY))
+        or any(refused in text for refused in (_READONLY_IN_SCRIPT, _NOREPLICAS_IN_SCRIPT))
+    )
 
 
 def root_of(error: Exception) -> Exception:

@@ -21,6 +21,7 @@ from rmq_spark.transport.acl import commands_of, denied_commands
 from rmq_spark.transport.caller import Caller
 from rmq_spark.transport.connection import ConnectionOptions, new_client, not_accepted
 from rmq_spark.transport.failures import PERMIT, is_temporary, root_of, typed_error
+from rmq_spark.transport.reruns import Widened, with_reads_behind, with_slot_behind
 from rmq_spark.transport.routing import Cluster, Command, OneServer, Replication
 
 _log = logging.getLogger(__name__)
@@ -187,7 +188,8 @@ class Server:
     def ask(self, request: Request[_T] | Conversation[_T]) -> _T:
         """Run a request, or all of a conversation, for its answer. Raises an RmqError."""
         if isinstance(request, Request):
-            return request.parse(in_parts(request.calls, self.pipeline, request.calls_a_pipeline))
+            run = partial(self.pipeline, last_counts=request.last_counts)
+            return request.parse(in_parts(request.calls, run, request.calls_a_pipeline))
         answer: Any = None
         try:
             while True:
@@ -199,14 +201,16 @@ class Server:
         """Run one script and return its reply. Raises an RmqError for every failure."""
         return self.pipeline([Call(script, keys, args)])[0]
 
-    def pipeline(self, calls: Sequence[Call | Read]) -> list[Any]:
+    def pipeline(self, calls: Sequence[Call | Read], last_counts: bool = False) -> list[Any]:
         """Run scripts and reads in one round trip (in a cluster, one a node) for their replies.
 
         Calls that a broken connection leaves unanswered run again, so each must be safe to run
         twice. The reads behind a call always run after it, also when it runs again: they show what
-        it has left. Raises the first error among the replies, after all calls have run.
+        it has left. last_counts: as of Request. Raises the first error among the replies, after all
+        calls have run.
         """
-        replies = self._run_until_answered(calls, self._run, _with_reads_behind)
+        widened = with_slot_behind if last_counts else with_reads_behind
+        replies = self._run_until_answered(calls, partial(self._run, widened=widened), widened)
         for call, reply in zip(calls, replies, strict=True):
             if isinstance(reply, errors.RmqError):
                 raise reply
@@ -219,7 +223,7 @@ class Server:
         self,
         asked: Sequence[_T],
         run: Callable[[Sequence[_T]], list[Any]],
-        widened: Callable[[Sequence[_T], list[int]], list[int]] = lambda _, failed: failed,
+        widened: Callable[[Any, list[int]], list[int]] = lambda _, failed: failed,
     ) -> list[Any]:
         """Run all and return their replies; run those that fail for now again.
 
@@ -239,7 +243,7 @@ class Server:
         self._retry(run_rest)
         return [replies[at] for at in range(len(asked))]
 
-    def _run(self, calls: Sequence[Call | Read]) -> list[Any]:
+    def _run(self, calls: Sequence[Call | Read], widened: Widened) -> list[Any]:
         with self._loading:  # one at a time, where many begin together
             if not self._loaded:
                 self._load()
@@ -249,7 +253,7 @@ class Server:
             at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)
         ]
         if missing:
-            again = _with_reads_behind(calls, missing)
+            again = widened(calls, missing)
             for at, reply in zip(again, self._loaded_again(calls, again), strict=True):
                 replies[at] = reply
         return replies
@@ -370,15 +374,6 @@ class Server:
 
 def _scripts_of(calls: Sequence[Call | Read]) -> Iterator[Call]:
     return (call for call in calls if isinstance(call, Call))
-
-
-def _with_reads_behind(calls: Sequence[Call | Read], chosen: Sequence[int]) -> list[int]:
-    """Return the indices of chosen calls, and of the reads right behind each of them."""
-    found: set[int] = set()
-    for at, call in enumerate(calls):
-        if at in chosen or (at - 1 in found and not isinstance(call, Call)):
-            found.add(at)
-    return sorted(found)
 
 
 def _failed_for_now(reply: Any) -> bool:

@@ -9,6 +9,8 @@ from rmq_spark.client import connect
 from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.errors import ServerUnavailable
 
+from ..waiting import wait_until
+
 
 @pytest.fixture
 def replica(own_redis):
@@ -35,3 +37,72 @@ def test_a_replica_that_becomes_the_master_in_time_takes_the_write(own_redis, re
     assert broker.create("T", "FixedTime", 1).name == "T"
     promotion.join()
     assert broker.queue("T").send(["a"], fixed_time=0).new == 1
+
+
+def test_a_script_waits_for_the_promotion_of_its_server(own_redis):
+    """Redis before 7.0 refuses a write within the script."""
+    broker = connect(own_redis.url, patience_s=20)
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    queue.send(["loads the scripts"], fixed_time=0)
+    admin = redis.Redis.from_url(own_redis.url)
+    admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    promotion = threading.Timer(0.3, admin.execute_command, ("REPLICAOF", "NO", "ONE"))
+    promotion.start()
+    assert queue.send(["a"], fixed_time=0).new == 1
+    promotion.join()
+
+
+def test_a_script_on_a_replica_is_named_with_what_to_check(own_redis):
+    broker = connect(own_redis.url, patience_s=0.2)
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    queue.send(["loads the scripts"], fixed_time=0)
+    admin = redis.Redis.from_url(own_redis.url)
+    admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    with pytest.raises(ServerUnavailable, match="is a replica and takes no writes"):
+        queue.send(["a"], fixed_time=0)
+    admin.execute_command("REPLICAOF", "NO", "ONE")
+
+
+def test_too_few_replicas_are_waited_for(own_redis):
+    broker = connect(own_redis.url, patience_s=20)
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    queue.send(["loads the scripts"], fixed_time=0)
+    admin = redis.Redis.from_url(own_redis.url)
+    admin.config_set("min-replicas-to-write", 1)
+    change = threading.Timer(0.3, admin.config_set, ("min-replicas-to-write", 0))
+    change.start()
+    assert queue.send(["a"], fixed_time=0).new == 1
+    change.join()
+
+
+def test_the_slow_script_of_another_client_is_waited_for(own_redis):
+    broker = connect(own_redis.url, patience_s=20)
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    queue.send(["loads the scripts"], fixed_time=0)
+    admin = redis.Redis.from_url(own_redis.url)
+    admin.config_set("lua-time-limit", 10)
+    slow = threading.Thread(target=endless_script, args=(own_redis.url,))
+    slow.start()
+    wait_until(lambda: is_busy(admin), "the slow script")
+    end = threading.Timer(0.3, admin.script_kill)
+    end.start()
+    assert queue.send(["a"], fixed_time=0).new == 1
+    end.join()
+    slow.join()
+
+
+def endless_script(url):
+    with redis.Redis.from_url(url) as client, pytest.raises(redis.ResponseError, match="killed"):
+        client.eval("while true do end", 0)
+
+
+def is_busy(client):
+    try:
+        client.get("any")
+    except redis.ResponseError as error:
+        return str(error).startswith("BUSY")
+    return False

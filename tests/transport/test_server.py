@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,38 @@ def test_all_scripts_of_a_pipeline_run_though_one_fails(broker):
     with pytest.raises(RmqError, match=r"the key .* holds a string"):
         broker.server.pipeline(calls)
     assert broker.server.command("ZCARD", queue.keys.store(1)) == 1
+
+
+def sent_around(server, queue, *between):
+    """Sends a message with two scores in two calls of a pipeline, with commands between them."""
+    pairs = {0: [500, b"m"] + [500, b"other"] * (sending.MESSAGES_A_SEND - 1) + [900, b"m"]}
+    request = sending.send(queue.queues, pairs)
+    first, last = request.calls
+    return server.ask(replace(request, calls=[first, *between, last], parse=list))
+
+
+@pytest.fixture
+def mending(own_redis):
+    """A server of its own, a client of it, and a topic there."""
+    with contextlib.closing(connect(own_redis.url)) as broker:
+        broker.create("T", "FixedTime", 1)
+        broker.queue("T").send([b"loads the scripts"], fixed_time=1000)
+        yield broker.server, broker.queue("T")
+
+
+def test_the_last_of_equal_messages_counts_though_an_earlier_call_fails_for_a_moment(mending):
+    server, queue = mending
+    server.command("REPLICAOF", "127.0.0.1", str(free_port()))
+    sent_around(server, queue, ("REPLICAOF", "NO", "ONE"))
+    assert server.command("ZSCORE", queue.keys.store(0), "m") == 900
+
+
+def test_the_last_of_equal_messages_counts_though_scripts_were_missing_for_a_moment(mending):
+    server, queue = mending
+    script = server._scripts[queue.definition.type.send_script]
+    server.command("SCRIPT", "FLUSH")
+    sent_around(server, queue, ("SCRIPT", "LOAD", script.text))
+    assert server.command("ZSCORE", queue.keys.store(0), "m") == 900
 
 
 def test_a_script_that_fails_in_another_way_is_named(broker):
