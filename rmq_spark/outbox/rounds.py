@@ -24,6 +24,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from rmq_spark.client.broker import Broker
@@ -36,6 +37,7 @@ from rmq_spark.errors import (
     InvalidMessage,
     InvalidOption,
     OutboxMisused,
+    RmqError,
     UnknownTopic,
 )
 from rmq_spark.outbox.databases.sql_database import Connection, Database, ids_not_unique
@@ -182,7 +184,7 @@ class Rounds:
             return [("state = 'new'", "id")]
         until = str(until_ms)
         if "fixed_time" not in self._layout.whole_times:
-            until = self._database.time_of(until)
+            until = self._database.time_of(str(min(until_ms, self._database.times_ms[1])))
         return [
             ("state = 'new' AND fixed_time IS NULL", "id"),
             (f"state = 'new' AND fixed_time < {until}", "fixed_time"),
@@ -240,8 +242,10 @@ class Rounds:
     def _send(self, begun: _Begun, until_ms: int) -> Relayed:
         """Stage, publish and finish a round that is not sealed."""
         number, since_ms = begun.number, begun.since_ms
-        rows = [self._rows.of(found) for found in begun.taken or self._taken()]
-        staged = self._stage(number, rows)
+        # In the order of their ids, so that of equal keys or contents the last one counts.
+        found = sorted(begun.taken or self._taken(), key=itemgetter(0))
+        rows = [self._rows.of(row) for row in found]
+        staged = self._stage(number, rows, is_taken_up=not begun.taken)
         try:
             if staged.refused and not self._refuse(number, staged.refused):
                 self._sink.discard(staged.manifest)
@@ -261,8 +265,12 @@ class Rounds:
         late = sum(_NOW_MS < at_ms < since_ms for at_ms in times)
         return Relayed(len(rows) - len(refused), late, len(refused), more=not begun.all_due)
 
-    def _stage(self, number: int, rows: Iterable[Row]) -> _Staged:
-        """Stage the messages of a round that their topics take."""
+    def _stage(self, number: int, rows: Iterable[Row], *, is_taken_up: bool) -> _Staged:
+        """Stage the messages of a round that their topics take; if that fails, delete them again.
+
+        is_taken_up: whether relays that ended may have left stages of the round. They are deleted:
+        a full server has no room for several.
+        """
         name = str(StageName(self.name, number, 0, uuid.uuid4().hex))
         by_topic: dict[str | None, list[Row]] = {}
         for row in rows:
@@ -278,11 +286,21 @@ class Rounds:
                 pairs, bodies = self._checked(queue, of_topic, staged.refused)
                 of_slots = held.setdefault(queue.definition.name, dict.fromkeys(pairs, 0))
                 staging = Staging(queue.server, queue.definition, queue.key_prefix)
+                if is_taken_up:
+                    staging.sweep(queue.slots, self.name, number, {})
                 staging.stage(name, pairs, of_slots, bodies)
-        finally:
-            messages = sum(sum(slots.values()) for slots in held.values())
-            staged.manifest = Manifest({name: held} if held else {}, messages)
+        except Exception:
+            self._discard(_manifest(name, held))
+            raise
+        staged.manifest = _manifest(name, held)
         return staged
+
+    def _discard(self, manifest: Manifest) -> None:
+        """Delete stages after an error, which a second one must not hide."""
+        try:
+            self._sink.discard(manifest)
+        except RmqError as error:
+            _log.warning("rmq: outbox: staged messages stay until the next round: %s", error)
 
     def _queue(self, topic: str | None) -> tuple[Queue | None, str]:
         """Return the queue of a topic, or why there is none."""
@@ -393,6 +411,11 @@ class Rounds:
                 "progress of the relay. Delete the others."
             )
         return str(found[0][0])
+
+
+def _manifest(name: str, held: dict[str, dict[int, int]]) -> Manifest:
+    messages = sum(sum(slots.values()) for slots in held.values())
+    return Manifest({name: held} if held else {}, messages)
 
 
 def _reason(error: InvalidMessage) -> str:

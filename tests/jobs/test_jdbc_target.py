@@ -80,6 +80,24 @@ def test_a_task_that_is_run_twice_writes_once(trade, to_table, monkeypatch):
     assert trade.count("SELECT count(*) FROM {t}") == 3
 
 
+def test_a_ledger_that_somebody_empties_fails_the_batch_which_comes_again(
+    trade, to_table, monkeypatch
+):
+    fill = JdbcTarget._fill
+
+    def in_an_empty_ledger(self, batch):
+        trade.sql("DELETE FROM rmq_export")
+        return fill(self, batch)
+
+    trade.orders([order(1), order(2)])
+    with monkeypatch.context() as patched:
+        patched.setattr(JdbcTarget, "_fill", in_an_empty_ledger)
+        with pytest.raises(Exception, match="in rmq_export is gone"):
+            to_table()
+    assert to_table() == "2 messages done, 0 of them refused"
+    assert trade.count("SELECT count(*) FROM {t}") == 2
+
+
 @pytest.mark.long
 def test_rows_that_an_earlier_attempt_still_brings_count_for_nothing(trade, to_table, monkeypatch):
     insert = JdbcTarget._insert

@@ -1,14 +1,21 @@
 """Rounds: what is sent, what waits, what is refused; and who is killed where."""
 
+from contextlib import closing
+from string import ascii_lowercase
+
 import pytest
 
 from rmq_spark.client import Broker, Message
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.errors import InvalidOption, OutboxMisused, ServerUnavailable
+from rmq_spark.client.staging import Staging
+from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.errors import InvalidOption, OutboxMisused, ServerFull, ServerUnavailable
 from rmq_spark.outbox import Outbox, Relayed
 from rmq_spark.outbox.rounds import Rounds
 
-from .shop import soon
+from .shop import Shop, soon
+
+OF_KEYS = "message_key, content, fixed_time"
 
 
 def test_what_is_due_within_the_horizon_is_sent_and_marked(shop):
@@ -232,6 +239,79 @@ def test_an_error_of_redis_leaves_the_round_open(shop, monkeypatch):
     assert shop.contents() == ["a"]
 
 
+def stages(shop):
+    """How many messages are staged, by stage."""
+    topic = shop.broker.definition("Orders")
+    staging = Staging(shop.broker.server, topic, shop.prefix)
+    return [stage for of_slot in staging.begun(range(topic.slot_amount)) for stage in of_slot]
+
+
+def test_a_round_that_does_not_fit_into_redis_leaves_nothing_there(database):
+    settings = {"appendonly": "no", "maxmemory": "20mb"}
+    with LocalRedis(settings=settings) as full, closing(Shop(database, full.url)) as shop:
+        shop.broker.create("Orders", "FixedTime", slot_amount=4)
+        shop.outbox().create_tables()
+        for letter in ascii_lowercase:
+            shop.insert(f"(repeat('{letter}', 1000000), {soon(-1)})")
+        for _ in range(2):
+            with pytest.raises(ServerFull):
+                shop.relay()
+            assert stages(shop) == []
+        shop.broker.server.command("CONFIG", "SET", "maxmemory", "0")
+        assert shop.relay().sent == 26
+
+
+def test_relays_that_are_killed_do_not_pile_up_stages(shop, monkeypatch):
+    shop.insert(f"('a', {soon(-1)}), ('b', {soon(-1)})")
+    with monkeypatch.context() as patched:
+        patched.setattr(StagedSink, "publish", killed)
+        for _ in range(3):
+            with pytest.raises(Killed):
+                shop.relay()
+            assert 1 <= len(set(stages(shop))) == 1
+    assert shop.relay().sent == 2
+
+
+@pytest.fixture
+def keyed(shop):
+    shop.broker.create("Keyed", "FixedTime", slot_amount=1, keyed=True)
+    return shop
+
+
+def payloads(shop):
+    return {entry.key: entry.content for entry in shop.entries("Keyed")}
+
+
+def test_of_a_key_the_last_row_counts_though_it_is_due_first(keyed):
+    keyed.insert(f"('k', 'old', {soon(5)}), ('k', 'new', {soon(1)})", OF_KEYS)
+    assert keyed.relay(topic="Keyed").sent == 2
+    assert payloads(keyed) == {b"k": b"new"}
+
+
+def test_of_a_key_the_last_row_counts_though_it_has_no_time(keyed):
+    keyed.insert(f"('k', 'old', {soon(5)}, NULL), ('k', 'new', NULL, 60000)", f"{OF_KEYS}, delay")
+    assert keyed.relay(topic="Keyed").sent == 2
+    assert payloads(keyed) == {b"k": b"new"}
+
+
+def test_of_a_key_the_last_row_counts_in_a_round_that_is_taken_up(keyed, monkeypatch):
+    keyed.insert(f"('k', 'old', {soon(5)}), ('k', 'new', {soon(1)})", OF_KEYS)
+    with monkeypatch.context() as patched:
+        patched.setattr(StagedSink, "publish", killed)
+        with pytest.raises(Killed):
+            keyed.relay(topic="Keyed")
+    keyed.sql("UPDATE {t} SET topic = 'Keyed' WHERE content = 'old'")  # elsewhere in the table now
+    assert keyed.relay(topic="Keyed").sent == 2
+    assert payloads(keyed) == {b"k": b"new"}
+
+
+def test_a_horizon_beyond_the_last_time_of_the_database_is_far_enough(shop):
+    shop.insert(f"('a', {soon(60)})")
+    assert shop.relay(horizon="366d").sent == 1
+    shop.insert(f"('b', {soon(60)})")
+    assert shop.relay(horizon=40 * 366 * 24 * 3600 * 1000).sent == 1
+
+
 @pytest.mark.parametrize("moment", ["_stage", "_finish"])
 def test_two_relays_that_run_the_same_round_send_it_once(shop, monkeypatch, moment):
     """The lock lets only one relay work, but nothing may depend on it."""
@@ -239,17 +319,17 @@ def test_two_relays_that_run_the_same_round_send_it_once(shop, monkeypatch, mome
     wrapped = getattr(Rounds, moment)
     inner = []
 
-    def overtaken(self, *given):
+    def overtaken(self, *given, **how):
         result = None
         if moment == "_stage":
-            result = wrapped(self, *given)
+            result = wrapped(self, *given, **how)
         if not inner:
             inner.append(True)
             shop.insert(f"('next', {soon(-1)})")
             with monkeypatch.context() as free:
                 free.setattr(type(shop.outbox()._database), "lock", lambda *_: True)
                 inner.append(shop.relay())
-        return result if moment == "_stage" else wrapped(self, *given)
+        return result if moment == "_stage" else wrapped(self, *given, **how)
 
     monkeypatch.setattr(Rounds, moment, overtaken)
     outer = shop.relay()

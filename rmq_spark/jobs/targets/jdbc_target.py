@@ -166,6 +166,15 @@ class JdbcTarget:
         change = f"UPDATE {self._ledger} SET batch = ? WHERE query = ? AND batch < ?"
         return bool(connection.update(change, batch.batch, batch.query, batch.batch))
 
+    def _check_noted(self, connection: Connection, batch: ExportBatch) -> None:
+        """Raise JobFailed if no other run has noted the batch either."""
+        if not self._noted(connection, batch):
+            raise JobFailed(
+                f"The row of the query {batch.query} in {self._ledger} is gone: somebody deleted "
+                f"it while the export ran. Nothing of batch {batch.batch} was written. Start the "
+                "export again: it adds the row, and writes the batch."
+            )
+
     def _fill(self, batch: ExportBatch) -> dict[int, Refusal]:
         """Write the batch into the stage. Return the messages that fail even there."""
         self._attempt += 1
@@ -209,6 +218,7 @@ class JdbcTarget:
         """
         with connection.transaction():
             if not self._note(connection, batch):
+                self._check_noted(connection, batch)
                 return 0
             refused = refused | self._insert(connection, batch)
             ((too_many,),) = connection.query(

@@ -12,6 +12,10 @@ SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
+# After how long without traffic, how often, and how often at most the server asks for a sign of
+# life.
+_KEEPALIVE_S = {"idle": 30, "interval": 10, "count": 3}
+
 
 class PostgreSql(Database):
     """An outbox in PostgreSQL 12 or later."""
@@ -37,8 +41,12 @@ class PostgreSql(Database):
         return import_module("psycopg")
 
     def _open(self, driver: Any) -> Any:
-        """Open a connection, with the settings of the url."""
-        return driver.connect(
+        """Open a connection, with the settings of the url.
+
+        The server gives it up a minute after its client has vanished, for example with its machine:
+        until then, no other relay gets the lock.
+        """
+        connection = driver.connect(
             host=self.parts.hostname,
             port=self.parts.port,
             dbname=self.name or None,
@@ -46,6 +54,11 @@ class PostgreSql(Database):
             password=self.password,
             **{"connect_timeout": 10, "tcp_user_timeout": 30_000, **self.settings},
         )
+        with self.cursor(connection) as cursor:
+            for name, seconds in _KEEPALIVE_S.items():
+                cursor.execute(f"SET tcp_keepalives_{name} = {seconds}")
+        connection.commit()
+        return connection
 
     @staticmethod
     def cursor(connection: Any) -> Any:

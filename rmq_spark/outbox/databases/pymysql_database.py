@@ -29,6 +29,10 @@ WHERE table_schema = COALESCE(NULLIF(%s, ''), DATABASE()) AND table_name = %s
 # A local time may occur twice, and without strict mode the database cuts values.
 _EXACT = "time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'"
 
+# The server gives up a connection that asks nothing for so long; until then, no other relay gets
+# the lock of a relay whose machine has vanished. A round of the relay lasts seconds.
+_IDLE_S = 300
+
 
 def _commits_by_itself(connection: Connection) -> bool:
     """Return whether no transaction is open and each statement is one."""
@@ -75,7 +79,7 @@ class MariaDb(Database):
             **{**limits, **settings},
         )
         with self.cursor(connection) as cursor:
-            cursor.execute(f"SET {_EXACT}")
+            cursor.execute(f"SET {_EXACT}, wait_timeout = {_IDLE_S}")
         return connection
 
     @staticmethod
