@@ -19,37 +19,27 @@ only one work.
 """
 
 import logging
-import re
 import time
-import uuid
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.messages import Message, Outgoing, outgoing
-from rmq_spark.client.queue import Queue
-from rmq_spark.client.staging import Staging
+from rmq_spark.client.messages import Message
 from rmq_spark.errors import (
     CheckpointRefused,
-    InvalidMessage,
-    InvalidOption,
     OutboxMisused,
-    RmqError,
-    UnknownTopic,
 )
 from rmq_spark.outbox.databases.sql_database import Connection, Database, ids_not_unique
 from rmq_spark.outbox.exceptions import Refused, insert_exceptions, shown
+from rmq_spark.outbox.round_stages import RoundStages
 from rmq_spark.outbox.rows import Row, Rows
 from rmq_spark.outbox.strayed import forgotten_round, restored_database, unknown_round
 from rmq_spark.outbox.tables import Layout, Tables, layout_of
 from rmq_spark.protocol.sealing import Manifest
-from rmq_spark.protocol.stages import StageName
 
-# What an error says of a message among others; a refused row is alone.
-_OF_A_LIST = re.compile(r"^Message \d+( of topic \S+)?: | Nothing was sent\.$")
 # Times up to this one mean: at once.
 _NOW_MS = 1000
 _log = logging.getLogger(__name__)
@@ -88,14 +78,6 @@ class _Begun:
     all_due: bool
 
 
-@dataclass
-class _Staged:
-    """What was staged of a round, and what is refused."""
-
-    manifest: Manifest
-    refused: list[tuple[Row, str]] = field(default_factory=list)
-
-
 class Rounds:
     """The rounds of one outbox, on a connection of its own.
 
@@ -117,7 +99,6 @@ class Rounds:
         *,
         tracked: bool = False,
     ) -> None:
-        self._broker = broker
         self._database = database
         self._connection = connection
         self._tables = tables
@@ -126,8 +107,8 @@ class Rounds:
             self.name = self._name()
         self._rows = Rows(database, tables, self._layout, tracked=tracked)
         self._sink = StagedSink(broker, self.name)
+        self._stages = RoundStages(broker, self._sink, self.name, topic, defaults)
         self._topic = topic
-        self._defaults = defaults
         self._horizon_ms = horizon_ms
         self._limit = limit
         self._ended_now = ", sent_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
@@ -245,7 +226,7 @@ class Rounds:
         # In the order of their ids, so that of equal keys or contents the last one counts.
         found = sorted(begun.taken or self._taken(), key=itemgetter(0))
         rows = [self._rows.of(row) for row in found]
-        staged = self._stage(number, rows, is_taken_up=not begun.taken)
+        staged = self._stages.stage(number, rows, is_taken_up=not begun.taken)
         try:
             if staged.refused and not self._refuse(number, staged.refused):
                 self._sink.discard(staged.manifest)
@@ -264,75 +245,6 @@ class Rounds:
             return Relayed(more=True)
         late = sum(_NOW_MS < at_ms < since_ms for at_ms in times)
         return Relayed(len(rows) - len(refused), late, len(refused), more=not begun.all_due)
-
-    def _stage(self, number: int, rows: Iterable[Row], *, is_taken_up: bool) -> _Staged:
-        """Stage the messages of a round that their topics take; if that fails, delete them again.
-
-        is_taken_up: whether relays that ended may have left stages of the round. They are deleted:
-        a full server has no room for several.
-        """
-        name = str(StageName(self.name, number, 0, uuid.uuid4().hex))
-        by_topic: dict[str | None, list[Row]] = {}
-        for row in rows:
-            by_topic.setdefault(row.topic or self._topic, []).append(row)
-        held: dict[str, dict[int, int]] = {}
-        staged = _Staged(Manifest({}))
-        try:
-            for topic, of_topic in by_topic.items():
-                queue, reason = self._queue(topic)
-                if queue is None:
-                    staged.refused += [(row, reason) for row in of_topic]
-                    continue
-                pairs, bodies = self._checked(queue, of_topic, staged.refused)
-                of_slots = held.setdefault(queue.definition.name, dict.fromkeys(pairs, 0))
-                staging = Staging(queue.server, queue.definition, queue.key_prefix)
-                if is_taken_up:
-                    staging.sweep(queue.slots, self.name, number, {})
-                staging.stage(name, pairs, of_slots, bodies)
-        except Exception:
-            self._discard(_manifest(name, held))
-            raise
-        staged.manifest = _manifest(name, held)
-        return staged
-
-    def _discard(self, manifest: Manifest) -> None:
-        """Delete stages after an error, which a second one must not hide."""
-        try:
-            self._sink.discard(manifest)
-        except RmqError as error:
-            _log.warning("rmq: outbox: staged messages stay until the next round: %s", error)
-
-    def _queue(self, topic: str | None) -> tuple[Queue | None, str]:
-        """Return the queue of a topic, or why there is none."""
-        if topic is None:
-            return None, "topic is null, and the relay names none."
-        try:
-            return self._broker.queue(topic), ""
-        except (UnknownTopic, InvalidOption) as error:
-            return None, str(error)
-
-    def _checked(
-        self, queue: Queue, rows: Sequence[Row], refused: list[tuple[Row, str]]
-    ) -> Outgoing:
-        """Return the messages that a topic takes, by slot; add the others to refused."""
-        good = [row for row in rows if row.reason is None]
-        refused += [(row, row.reason) for row in rows if row.reason is not None]
-        try:
-            return self._outgoing(queue, good)
-        except InvalidMessage:
-            taken = []
-            for row in good:
-                try:
-                    self._outgoing(queue, [row])
-                except InvalidMessage as error:
-                    refused.append((row, _reason(error)))
-                else:
-                    taken.append(row)
-        return self._outgoing(queue, taken)
-
-    def _outgoing(self, queue: Queue, rows: Sequence[Row]) -> Outgoing:
-        messages = [row.message for row in rows]
-        return outgoing(messages, self._defaults, queue.definition, now_ms=queue.now_ms)
 
     # -- finish
 
@@ -411,12 +323,3 @@ class Rounds:
                 "progress of the relay. Delete the others."
             )
         return str(found[0][0])
-
-
-def _manifest(name: str, held: dict[str, dict[int, int]]) -> Manifest:
-    messages = sum(sum(slots.values()) for slots in held.values())
-    return Manifest({name: held} if held else {}, messages)
-
-
-def _reason(error: InvalidMessage) -> str:
-    return _OF_A_LIST.sub("", str(error))

@@ -11,6 +11,7 @@ from rmq_spark.client.staging import Staging
 from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import InvalidOption, OutboxMisused, ServerFull, ServerUnavailable
 from rmq_spark.outbox import Outbox, Relayed
+from rmq_spark.outbox.round_stages import RoundStages
 from rmq_spark.outbox.rounds import Rounds
 
 from .shop import Shop, soon
@@ -312,16 +313,16 @@ def test_a_horizon_beyond_the_last_time_of_the_database_is_far_enough(shop):
     assert shop.relay(horizon=40 * 366 * 24 * 3600 * 1000).sent == 1
 
 
-@pytest.mark.parametrize("moment", ["_stage", "_finish"])
-def test_two_relays_that_run_the_same_round_send_it_once(shop, monkeypatch, moment):
+@pytest.mark.parametrize(("of", "moment"), [(RoundStages, "stage"), (Rounds, "_finish")])
+def test_two_relays_that_run_the_same_round_send_it_once(shop, monkeypatch, of, moment):
     """The lock lets only one relay work, but nothing may depend on it."""
     shop.insert(f"('a', {soon(-1)}), ('bad', NULL)")
-    wrapped = getattr(Rounds, moment)
+    wrapped = getattr(of, moment)
     inner = []
 
     def overtaken(self, *given, **how):
         result = None
-        if moment == "_stage":
+        if moment == "stage":
             result = wrapped(self, *given, **how)
         if not inner:
             inner.append(True)
@@ -329,9 +330,9 @@ def test_two_relays_that_run_the_same_round_send_it_once(shop, monkeypatch, mome
             with monkeypatch.context() as free:
                 free.setattr(type(shop.outbox()._database), "lock", lambda *_: True)
                 inner.append(shop.relay())
-        return result if moment == "_stage" else wrapped(self, *given, **how)
+        return result if moment == "stage" else wrapped(self, *given, **how)
 
-    monkeypatch.setattr(Rounds, moment, overtaken)
+    monkeypatch.setattr(of, moment, overtaken)
     outer = shop.relay()
     assert outer.sent + inner[1].sent == 2
     assert shop.consume() == ["a", "next"]
