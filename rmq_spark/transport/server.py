@@ -188,7 +188,8 @@ class Server:
     def ask(self, request: Request[_T] | Conversation[_T]) -> _T:
         """Run a request, or all of a conversation, for its answer. Raises an RmqError."""
         if isinstance(request, Request):
-            run = partial(self.pipeline, last_counts=request.last_counts)
+            last_counts = request.last_counts
+            run = partial(self.pipeline, last_counts=True) if last_counts else self.pipeline
             return request.parse(in_parts(request.calls, run, request.calls_a_pipeline))
         answer: Any = None
         try:

@@ -27,7 +27,7 @@ def test_it_listens_until_it_is_stopped(line, own_redis, tmp_path):
     (tmp_path / "shop.py").write_text("def bill(message): pass\n")
     with connect(own_redis.url) as broker:
         broker.create("Orders", "FixedTime", 4)
-    host = line.replace("%H", "host").replace("$HOSTNAME", "host")
+    host = line.replace("%H", "host").replace("$HOSTNAME", "host").replace("9312", "0")
     log = tmp_path / "log"
     variables = {**os.environ, "RMQ_REDIS_URL": own_redis.url, "PATH": PATH}
     with (
