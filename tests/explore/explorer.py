@@ -16,6 +16,7 @@ import redis
 from rmq_spark.protocol.calls import Call, Read
 from rmq_spark.protocol.scripts import Effect, Script, load_scripts
 from rmq_spark.transport.connection import parse_connection
+from rmq_spark.transport.reruns import with_reads_behind
 from rmq_spark.transport.server import FIRST_WITH_FLAGS, Server
 
 from .calls import Action, Calls, Unnamed
@@ -46,7 +47,7 @@ class ExploredServer(Server):
 
     def replies(self, calls: list[Call | Read]) -> list[Any]:
         """The replies in order; a refusal is a reply too."""
-        return self._run(calls)
+        return self._run(calls, with_reads_behind)
 
     def now_ms(self) -> int:
         """The server's time, in whole seconds."""
