@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 import redis
 
+from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 from rmq_spark.protocol.claims import Figures, QueueFigures
 
 from .. import servers
-from ..processes import PROC
+from ..processes import PROC, alive, family
 from ..waiting import wait_until
 from . import leftovers
 from .law import Outcome
 from .soak import Soak, temporary_files_in
-from .watch import MARK, Life, Sample, Watch
+from .watch import JCMD, MARK, Life, Sample, Watch, live_heap
 
 
 def outcome(delivered, accepted=4, store=0, exactly_once=True, **more):
@@ -139,3 +140,14 @@ def test_everything_at_once_ends_as_promised():
     assert soak.kills.total() > 0
     assert sum(each.delivered.total() for each in soak.outcomes) > 1000
     shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(not JCMD, reason="needs jcmd, a part of the JDK")
+def test_the_live_heap_of_a_jvm_is_measured():
+    before = set(family(os.getpid()))
+    with LocalEnsemble(1) as ensemble:
+        (java,) = set(family(os.getpid())) - before
+        assert 1 < live_heap(java) < 128, ensemble.hosts
+        os.kill(java, signal.SIGKILL)
+        wait_until(lambda: not alive(java), "its end")
+        assert live_heap(java) is None

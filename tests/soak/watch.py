@@ -1,18 +1,25 @@
 """Watches the processes of a soak from outside: memory, threads and files, and who is left over."""
 
 import os
+import re
+import shutil
+import subprocess
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..processes import PROC, alive
 
 # Everything that a soak starts, and what that starts, has this in its environment.
 MARK = "RMQ_SOAK"
+# Part of a JDK; a JRE does without, and so does the watch.
+JCMD = shutil.which("jcmd") or ""
 EVERY_S = 5.0
 # Younger processes still warm up.
 LEAST_LIFE_S = 300.0
+# How often the live heap of a JVM is measured, which collects its garbage.
+HEAP_EVERY_S = 60.0
 # By how much a process may grow: MiB a minute, on a line through the last two thirds of its life.
 MOST_MIB_A_MINUTE = {"java": 6.0, "other": 1.0}
 # By how much the most of the last third may exceed the most of the second one.
@@ -21,7 +28,11 @@ MOST_MORE_THREADS, MOST_MORE_FILES = 16, 32
 
 @dataclass(frozen=True)
 class Sample:
-    """A process at one moment. at: s since the watch began; memory: MiB that are in RAM."""
+    """A process at one moment.
+
+    at: s since the watch began. memory: MiB that are in RAM; of a JVM, those that its live objects
+    take, because it fills its heap with garbage before it collects it.
+    """
 
     at: float
     memory: float
@@ -81,6 +92,7 @@ class Watch(threading.Thread):
         self._mark = f"{MARK}={mark}".encode()
         self._samples: dict[int, list[Sample]] = {}
         self._names: dict[int, str] = {}
+        self._heaps: dict[int, tuple[float, float]] = {}
         self._since = time.monotonic()
         self._over = threading.Event()
         self._error: BaseException | None = None
@@ -101,7 +113,17 @@ class Watch(threading.Thread):
                 self._names[pid] = self._names.get(pid) or _name(pid)
             except (OSError, ValueError, KeyError):  # it has ended meanwhile
                 continue
+            if self._names[pid] == "java" and JCMD:
+                sample = replace(sample, memory=self._live_heap(pid, at))
             self._samples.setdefault(pid, []).append(sample)
+
+    def _live_heap(self, pid: int, at: float) -> float:
+        """The live heap of a JVM in MiB, at most a minute old; 0 before it answers."""
+        measured_at, heap = self._heaps.get(pid, (-HEAP_EVERY_S, 0.0))
+        if at >= measured_at + HEAP_EVERY_S:
+            heap = live_heap(pid) or heap
+            self._heaps[pid] = at, heap
+        return heap
 
     def end(self) -> list[Life]:
         """Looks no more. Returns the lives of those that are alive, and old enough to judge.
@@ -130,6 +152,19 @@ class Watch(threading.Thread):
                 except OSError:
                     continue
         return [pid for pid in found if alive(pid)]
+
+
+def live_heap(pid: int) -> float | None:
+    """What the live objects of a JVM take, in MiB; None if it does not answer, as when stopped."""
+    try:
+        for command in ("GC.run", "GC.heap_info"):
+            done = subprocess.run(
+                [JCMD, str(pid), command], capture_output=True, text=True, check=True, timeout=10
+            )
+    except (subprocess.SubprocessError, OSError):
+        return None
+    used = re.findall(r"(?:new|tenured) generation.* used (\d+)K", done.stdout)
+    return sum(map(int, used)) / 1024 if used else None
 
 
 def _sample(pid: int, at: float) -> Sample:
