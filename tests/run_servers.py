@@ -74,9 +74,14 @@ def test(server: str, chosen: argparse.Namespace) -> Counter[str]:
                 *("--dist", "worksteal", "--tb", "short", f"--junitxml={report}", *paths),
             ],
             cwd=ROOT,
-            env={**os.environ, servers.GIVEN: str(Path(server).resolve())},
+            env=environment(server),
         )
         return count(report)
+
+
+def environment(server: str) -> dict[str, str]:
+    """The variables of a run on a server. A link stays one: Debian's program acts by its name."""
+    return {**os.environ, servers.GIVEN: str(Path(server).absolute())}
 
 
 def count(report: Path) -> Counter[str]:

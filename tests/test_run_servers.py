@@ -6,7 +6,7 @@ from rmq_spark.dev_servers import redis_server
 from rmq_spark.errors import ServerUnavailable
 
 from . import servers
-from .run_servers import arguments, count, table, version_of
+from .run_servers import arguments, count, environment, table, version_of
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"/>
@@ -48,6 +48,13 @@ def test_a_server_that_is_given_is_the_only_one_to_test_on(monkeypatch):
     monkeypatch.setenv(servers.GIVEN, "/some/valkey-server")
     assert servers.executables() == {"given": "/some/valkey-server"}
     assert servers.newest() == "/some/valkey-server"
+
+
+def test_a_server_that_is_a_link_keeps_its_name(tmp_path):
+    program(tmp_path, "many-programs-in-one")
+    link = tmp_path / "redis-server"
+    link.symlink_to("many-programs-in-one")
+    assert environment(str(link))[servers.GIVEN] == str(link)
 
 
 def test_a_server_tells_its_version():
