@@ -54,7 +54,7 @@ class SlotClaims:
     def commit(self, work: SlotWork) -> None:
         """Give back the messages that were not begun, at no cost, and commit the others."""
         rest = [message.name for message in work.rest()]
-        self._set_limit(len(work) - len(rest), is_over=bool(rest))
+        self._set_limit(work)
         if rest:
             wanted = Rollback(work.slot, work.claim_id, rest, unread=True)
             self.queue.ask(returning.rollbacks, [wanted])
@@ -75,10 +75,13 @@ class SlotClaims:
                 *(session.name, work.slot, duration_text(self._lease_ms)),
             )
 
-    def _set_limit(self, worked_on: int, is_over: bool) -> None:
+    def _set_limit(self, work: SlotWork) -> None:
         """Let the next claim take about as many messages as can be worked on in its time."""
-        wanted = worked_on if is_over else 2 * self._limit
-        self._limit = max(1, min(wanted, MESSAGES_A_CLAIM))
+        rest = len(work.rest())
+        if rest:
+            self._limit = max(1, len(work) - rest)
+        elif work.is_quick:
+            self._limit = min(2 * self._limit, MESSAGES_A_CLAIM)
 
     def renew(self, works: Iterable[SlotWork]) -> None:
         """Renew the leases of these claims, and of no other."""

@@ -78,6 +78,11 @@ class SlotWork:
         """Whether the time for the claim is over. At least one message is worked on."""
         return self._at > 0 and time.monotonic() - self._claimed_s > _LONGEST_S
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether less than half of the time for the claim has passed."""
+        return time.monotonic() - self._claimed_s < _LONGEST_S / 2
+
     def rest(self) -> Sequence[Delivered]:
         """Return the messages for which the function was not called."""
         with self._lock:
