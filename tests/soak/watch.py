@@ -15,6 +15,8 @@ from ..processes import PROC, alive
 MARK = "RMQ_SOAK"
 # Part of a JDK; a JRE does without, and so does the watch.
 JCMD = shutil.which("jcmd") or ""
+# Where a JVM makes sockets for such programs, whatever TMPDIR says.
+ATTACHED = Path("/tmp")
 EVERY_S = 5.0
 # Younger processes still warm up.
 LEAST_LIFE_S = 300.0
@@ -132,6 +134,9 @@ class Watch(threading.Thread):
         """
         self._over.set()
         self.join()
+        for pid in self._heaps:
+            if not alive(pid):  # a JVM that was killed leaves the socket that jcmd spoke to
+                (ATTACHED / f".java_pid{pid}").unlink(missing_ok=True)
         if self._error is not None:
             raise self._error
         lives = (
@@ -159,7 +164,12 @@ def live_heap(pid: int) -> float | None:
     try:
         for command in ("GC.run", "GC.heap_info"):
             done = subprocess.run(
-                [JCMD, str(pid), command], capture_output=True, text=True, check=True, timeout=10
+                [JCMD, str(pid), command],
+                env={name: value for name, value in os.environ.items() if name != MARK},
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=10,
             )
     except (subprocess.SubprocessError, OSError):
         return None
