@@ -22,7 +22,7 @@ from ..waiting import wait_until
 from . import leftovers
 from .law import Outcome
 from .soak import Soak, temporary_files_in
-from .watch import JCMD, MARK, Life, Sample, Watch, live_heap
+from .watch import ATTACHED, JCMD, MARK, Life, Sample, Watch, live_heap
 
 
 def outcome(delivered, accepted=4, store=0, exactly_once=True, **more):
@@ -151,3 +151,4 @@ def test_the_live_heap_of_a_jvm_is_measured():
         os.kill(java, signal.SIGKILL)
         wait_until(lambda: not alive(java), "its end")
         assert live_heap(java) is None
+    (ATTACHED / f".java_pid{java}").unlink()
