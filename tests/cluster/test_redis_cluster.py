@@ -119,8 +119,9 @@ def test_who_waits_is_woken_by_the_node_to_which_a_slot_has_moved(own_cluster, m
             moving.begin(own_cluster, hash_slot, source, target)
             moving.move_keys(own_cluster, hash_slot, source, target)
             moving.finish(own_cluster, hash_slot, source, target)
-            wait_until(lambda: not wakeups.hears_all, "the move is noticed")
-            wait_until(lambda: wakeups.hears_all, "wake-ups of the other node")
+            if wakeups._sharded:  # before Redis 7.0, each node passes on what the others hear
+                wait_until(lambda: not wakeups.hears_all, "the move is noticed")
+                wait_until(lambda: wakeups.hears_all, "wake-ups of the other node")
             consumer.poll(wait="10ms")
             queue.send([b"m"], fixed_time=1)
             assert [message.content for message in consumer.poll(wait="1h")] == [b"m"]
