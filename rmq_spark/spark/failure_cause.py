@@ -4,7 +4,7 @@ _PACKAGES = {"pyspark", "py4j"}
 
 
 def is_of_spark(error: Exception) -> bool:
-    """Whether Spark, or the bridge to its JVM, has raised an error."""
+    """Return whether Spark, or the bridge to its JVM, has raised an error."""
     return any(kind.__module__.partition(".")[0] in _PACKAGES for kind in type(error).__mro__)
 
 

@@ -228,9 +228,9 @@ def test_while_nothing_is_due_only_the_stores_are_looked_at(rmq, monkeypatch):
     asked = []
     pipeline = Server.pipeline
 
-    def counted(self, calls):
+    def counted(self, calls, **how):
         asked.extend(getattr(call, "script", None) for call in calls)
-        return pipeline(self, calls)
+        return pipeline(self, calls, **how)
 
     monkeypatch.setattr(Server, "pipeline", counted)
     with rmq.by_hand(queue, pollInterval="1ms") as run:
@@ -240,7 +240,7 @@ def test_while_nothing_is_due_only_the_stores_are_looked_at(rmq, monkeypatch):
         asked.clear()
         while asked.count("any_due") < 3:
             assert run.plan(start) == start
-        assert set(asked) <= {"any_due", "due"}
+        assert set(asked) <= {"any_due", "due", "renew"}  # a slow machine renews meanwhile
         assert asked.count("due") in (0, 16)  # a second may have passed
         send_due(queue, [7])
         assert contents(run.batch(start, planned(run, start))) == ["m7"]
