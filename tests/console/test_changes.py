@@ -171,19 +171,19 @@ def test_a_job_leaves_alone_what_dies_after_it_began(site, orders):
 
 def test_a_job_is_stopped_and_resumed_and_loses_and_doubles_nothing(site, orders, monkeypatch):
     """Each message is in exactly one queue, whenever the job stops."""
-    monkeypatch.setattr("rmq_spark.views.browsing.ENTRIES_A_READ", 16)
-    contents = [f"{number:04}" for number in range(2000)]
+    monkeypatch.setattr("rmq_spark.views.browsing.ENTRIES_A_READ", 4)
+    contents = [f"{number:04}" for number in range(8000)]
     bury(site, orders, contents, "Broken: x")
-    for round_ in range(200):
+    for round_ in range(2000):
         path = "/jobs/1/resume" if round_ else f"{ORDERS}/job"
         site.note(path, {"action": "requeue"})
         site.note("/jobs/1/stop")
         figures, job = orders.figures(), site.json("/jobs")["jobs"][0]
-        assert figures.dead.count + figures.store.count == 2000
+        assert figures.dead.count + figures.store.count == 8000
         assert figures.store.count == job["changed"]
         if job["state"] == JobState.DONE:
             break
-    assert (job["state"], job["changed"], figures.dead.count) == ("done", 2000, 0)
+    assert (job["state"], job["changed"], figures.dead.count) == ("done", 8000, 0)
     assert round_ > 0
     found = [c for slot in orders.slots for p in orders.pages("store", slot) for c in p.contents]
     assert sorted(found) == [content.encode() for content in contents]
