@@ -215,7 +215,10 @@ class Relay:
 
     def _locks(self, connection: Connection, name: str) -> bool:
         with self._database.errors(), connection.transaction():
-            return self._database.lock(connection, name)
+            taken = self._database.lock(connection, name)
+            if taken:
+                self._database.watch_over(connection, self._look_s)
+            return taken
 
     def _rest(self, seconds: float, waiter: Waiter | None = None) -> None:
         """Wait for so long, until stop, or until the waiter is told of new messages."""

@@ -4,7 +4,7 @@ import logging
 import re
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.exactly_once import StagedSink
@@ -21,12 +21,12 @@ _OF_A_LIST = re.compile(r"^Message \d+( of topic \S+)?: | Nothing was sent\.$")
 _log = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Staged:
     """What was staged of a round, and what is refused."""
 
     manifest: Manifest
-    refused: list[tuple[Row, str]] = field(default_factory=list)
+    refused: list[tuple[Row, str]]
 
 
 class RoundStages:
@@ -56,14 +56,14 @@ class RoundStages:
         for row in rows:
             by_topic.setdefault(row.topic or self._topic, []).append(row)
         held: dict[str, dict[int, int]] = {}
-        staged = Staged(Manifest({}))
+        refused: list[tuple[Row, str]] = []
         try:
             for topic, of_topic in by_topic.items():
                 queue, reason = self._queue(topic)
                 if queue is None:
-                    staged.refused += [(row, reason) for row in of_topic]
+                    refused += [(row, reason) for row in of_topic]
                     continue
-                pairs, bodies = self._checked(queue, of_topic, staged.refused)
+                pairs, bodies = self._checked(queue, of_topic, refused)
                 of_slots = held.setdefault(queue.definition.name, dict.fromkeys(pairs, 0))
                 staging = Staging(queue.server, queue.definition, queue.key_prefix)
                 if is_taken_up:
@@ -72,8 +72,7 @@ class RoundStages:
         except Exception:
             self._discard(_manifest(name, held))
             raise
-        staged.manifest = _manifest(name, held)
-        return staged
+        return Staged(_manifest(name, held), refused)
 
     def _discard(self, manifest: Manifest) -> None:
         """Delete stages after an error, which a second one must not hide."""

@@ -485,6 +485,17 @@ def test_an_urgent_message_overtakes_what_a_slow_listener_has_claimed(broker, se
     assert sorted(seen) == sorted((content, 1) for content in [*numbered(200), b"urgent"])
 
 
+def test_what_a_slow_listener_gives_back_keeps_its_time_and_order(broker, seen, monkeypatch):
+    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.0)
+    broker.create("O", "FixedTime", slot_amount=1)
+    sent = [(b"%02d" % (50 - number), 1000 + number) for number in range(50)]
+    for content, due_ms in sent:  # the order of contents is another
+        broker.queue("O").send([content], fixed_time=due_ms)
+    with broker.listen("O", "a", lambda m: seen.append((m.content, m.due_time_ms)), workers=1):
+        wait_until(lambda: len(seen) == 50, "all messages")
+    assert seen == sent
+
+
 def test_claims_of_a_slow_listener_become_small(broker, topic, seen, monkeypatch):
     monkeypatch.setattr(slot_work, "_LONGEST_S", 0.0)
     topic.send(numbered(200), fixed_time=1000, slot_basis=b"one")

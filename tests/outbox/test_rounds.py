@@ -306,6 +306,19 @@ def test_of_a_key_the_last_row_counts_in_a_round_that_is_taken_up(keyed, monkeyp
     assert payloads(keyed) == {b"k": b"new"}
 
 
+def test_the_server_gives_up_a_relay_that_has_vanished(shop):
+    database = shop.outbox()._database
+    asked, known = "SELECT @@SESSION.wait_timeout", [(300 + 600,)]
+    if shop.is_postgresql:
+        names = ("idle", "interval", "count")
+        settings = ", ".join(f"current_setting('tcp_keepalives_{name}')" for name in names)
+        asked, known = f"SELECT {settings}", [("30", "10", "3")]
+    with closing(database.connect()) as connection:
+        relay = shop.outbox().relay(shop.broker, topic="Orders", interval="10m")
+        assert relay._locks(connection, "any")
+        assert [tuple(row) for row in connection.query(asked)] == known
+
+
 def test_a_horizon_beyond_the_last_time_of_the_database_is_far_enough(shop):
     shop.insert(f"('a', {soon(60)})")
     assert shop.relay(horizon="366d").sent == 1

@@ -41,11 +41,7 @@ def test_a_replica_that_becomes_the_master_in_time_takes_the_write(own_redis, re
 
 def test_a_script_waits_for_the_promotion_of_its_server(own_redis):
     """Redis before 7.0 refuses a write within the script."""
-    broker = connect(own_redis.url, patience_s=20)
-    broker.create("T", "FixedTime", 1)
-    queue = broker.queue("T")
-    queue.send(["loads the scripts"], fixed_time=0)
-    admin = redis.Redis.from_url(own_redis.url)
+    queue, admin = used(own_redis, patience_s=20)
     admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
     promotion = threading.Timer(0.3, admin.execute_command, ("REPLICAOF", "NO", "ONE"))
     promotion.start()
@@ -54,11 +50,7 @@ def test_a_script_waits_for_the_promotion_of_its_server(own_redis):
 
 
 def test_a_script_on_a_replica_is_named_with_what_to_check(own_redis):
-    broker = connect(own_redis.url, patience_s=0.2)
-    broker.create("T", "FixedTime", 1)
-    queue = broker.queue("T")
-    queue.send(["loads the scripts"], fixed_time=0)
-    admin = redis.Redis.from_url(own_redis.url)
+    queue, admin = used(own_redis, patience_s=0.2)
     admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
     with pytest.raises(ServerUnavailable, match="is a replica and takes no writes"):
         queue.send(["a"], fixed_time=0)
@@ -66,11 +58,7 @@ def test_a_script_on_a_replica_is_named_with_what_to_check(own_redis):
 
 
 def test_too_few_replicas_are_waited_for(own_redis):
-    broker = connect(own_redis.url, patience_s=20)
-    broker.create("T", "FixedTime", 1)
-    queue = broker.queue("T")
-    queue.send(["loads the scripts"], fixed_time=0)
-    admin = redis.Redis.from_url(own_redis.url)
+    queue, admin = used(own_redis, patience_s=20)
     admin.config_set("min-replicas-to-write", 1)
     change = threading.Timer(0.3, admin.config_set, ("min-replicas-to-write", 0))
     change.start()
@@ -79,11 +67,7 @@ def test_too_few_replicas_are_waited_for(own_redis):
 
 
 def test_the_slow_script_of_another_client_is_waited_for(own_redis):
-    broker = connect(own_redis.url, patience_s=20)
-    broker.create("T", "FixedTime", 1)
-    queue = broker.queue("T")
-    queue.send(["loads the scripts"], fixed_time=0)
-    admin = redis.Redis.from_url(own_redis.url)
+    queue, admin = used(own_redis, patience_s=20)
     admin.config_set("lua-time-limit", 10)
     slow = threading.Thread(target=endless_script, args=(own_redis.url,))
     slow.start()
@@ -93,6 +77,15 @@ def test_the_slow_script_of_another_client_is_waited_for(own_redis):
     assert queue.send(["a"], fixed_time=0).new == 1
     end.join()
     slow.join()
+
+
+def used(own_redis, patience_s):
+    """A queue whose scripts are loaded, and a client of an administrator."""
+    broker = connect(own_redis.url, patience_s=patience_s)
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    queue.send(["loads the scripts"], fixed_time=0)
+    return queue, redis.Redis.from_url(own_redis.url)
 
 
 def endless_script(url):

@@ -54,7 +54,7 @@ class SlotClaims:
     def commit(self, work: SlotWork) -> None:
         """Give back the messages that were not begun, at no cost, and commit the others."""
         rest = [message.name for message in work.rest()]
-        self._set_limit(work)
+        self._set_limit(work, len(rest))
         if rest:
             wanted = Rollback(work.slot, work.claim_id, rest, unread=True)
             self.queue.ask(returning.rollbacks, [wanted])
@@ -75,9 +75,8 @@ class SlotClaims:
                 *(session.name, work.slot, duration_text(self._lease_ms)),
             )
 
-    def _set_limit(self, work: SlotWork) -> None:
+    def _set_limit(self, work: SlotWork, rest: int) -> None:
         """Let the next claim take about as many messages as can be worked on in its time."""
-        rest = len(work.rest())
         if rest:
             self._limit = max(1, len(work) - rest)
         elif work.is_quick:

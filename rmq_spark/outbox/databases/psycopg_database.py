@@ -12,9 +12,9 @@ SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
-# After how long without traffic, how often, and how often at most the server asks for a sign of
-# life.
-_KEEPALIVE_S = {"idle": 30, "interval": 10, "count": 3}
+# The server asks for a sign of life after so many s without traffic, then every so many s, and
+# gives up after so many without an answer.
+_KEEPALIVE = {"idle": 30, "interval": 10, "count": 3}
 
 
 class PostgreSql(Database):
@@ -41,12 +41,8 @@ class PostgreSql(Database):
         return import_module("psycopg")
 
     def _open(self, driver: Any) -> Any:
-        """Open a connection, with the settings of the url.
-
-        The server gives it up a minute after its client has vanished, for example with its machine:
-        until then, no other relay gets the lock.
-        """
-        connection = driver.connect(
+        """Open a connection, with the settings of the url."""
+        return driver.connect(
             host=self.parts.hostname,
             port=self.parts.port,
             dbname=self.name or None,
@@ -54,11 +50,6 @@ class PostgreSql(Database):
             password=self.password,
             **{"connect_timeout": 10, "tcp_user_timeout": 30_000, **self.settings},
         )
-        with self.cursor(connection) as cursor:
-            for name, seconds in _KEEPALIVE_S.items():
-                cursor.execute(f"SET tcp_keepalives_{name} = {seconds}")
-        connection.commit()
-        return connection
 
     @staticmethod
     def cursor(connection: Any) -> Any:
@@ -102,6 +93,13 @@ class PostgreSql(Database):
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
         ((taken,),) = connection.query("SELECT pg_try_advisory_lock(%s)", [key])
         return bool(taken)
+
+    def watch_over(self, connection: Connection, rest_s: float) -> None:
+        """Let the server ask for signs of life: it misses them after a minute."""
+        settings = (
+            f"set_config('tcp_keepalives_{n}', '{s}', false)" for n, s in _KEEPALIVE.items()
+        )
+        connection.query(f"SELECT {', '.join(settings)}")
 
     def announce(self, connection: Connection, channel: str) -> None:
         """Send a NOTIFY, which PostgreSQL delivers when the transaction is committed."""

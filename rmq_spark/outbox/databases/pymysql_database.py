@@ -1,5 +1,6 @@
 """MariaDB and MySQL, by the driver PyMySQL."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -29,8 +30,7 @@ WHERE table_schema = COALESCE(NULLIF(%s, ''), DATABASE()) AND table_name = %s
 # A local time may occur twice, and without strict mode the database cuts values.
 _EXACT = "time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES'"
 
-# The server gives up a connection that asks nothing for so long; until then, no other relay gets
-# the lock of a relay whose machine has vanished. A round of the relay lasts seconds.
+# A relay may ask nothing for so long, beside its rests: a round lasts seconds.
 _IDLE_S = 300
 
 
@@ -79,7 +79,7 @@ class MariaDb(Database):
             **{**limits, **settings},
         )
         with self.cursor(connection) as cursor:
-            cursor.execute(f"SET {_EXACT}, wait_timeout = {_IDLE_S}")
+            cursor.execute(f"SET {_EXACT}")
         return connection
 
     @staticmethod
@@ -148,6 +148,10 @@ class MariaDb(Database):
         """Take a named lock of the session."""
         ((taken,),) = connection.query("SELECT GET_LOCK(%s, 0)", [f"rmq:{name}"[:64]])
         return bool(taken)
+
+    def watch_over(self, connection: Connection, rest_s: float) -> None:
+        """Let the server give up the session if it asks nothing for some minutes."""
+        connection.run(f"SET wait_timeout = {_IDLE_S + math.ceil(rest_s)}")
 
     def announce(self, connection: Connection, channel: str) -> None:
         """Do nothing: relays look often."""

@@ -300,6 +300,13 @@ class Database(ABC):
         """Take a lock until the connection closes. Return False if another connection has it."""
 
     @abstractmethod
+    def watch_over(self, connection: Connection, rest_s: float) -> None:
+        """Let the server close the connection within minutes of the end of its client's machine.
+
+        Otherwise it would keep the lock for hours. rest_s: how long a living client asks nothing.
+        """
+
+    @abstractmethod
     def announce(self, connection: Connection, channel: str) -> None:
         """Wake relays when the open transaction is committed, if the database can do so."""
 
