@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.protocol import claiming, reading, returning, sending
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest, Rollback, retries_of
+from rmq_spark.protocol.claims import ClaimRequest, Rollback, retries_of
 from rmq_spark.protocol.pages import Death
 from rmq_spark.protocol.topic_queues import ALL_KINDS
 from rmq_spark.topics.keys import DEFAULT_GROUP
 
 LONG_MS = 3_600_000  # a lease or a wait that no test outlives
+MOST_A_CLAIM = 8192  # what the script accepts
 FAR_MS = 10**13  # a due time that no test outlives: the year 2286
 
 
@@ -121,12 +122,12 @@ class Slot:
 
     # -- the queue's calls, with what most tests do not care about left out
 
-    def claim(self, consumer="a", run=1, seq=1, ordinal=0, limit=MESSAGES_A_CLAIM, **options):
+    def claim(self, consumer="a", run=1, seq=1, ordinal=0, limit=MOST_A_CLAIM, **options):
         terms = self._terms(consumer, run, seq, **options)
         return self.queue.ask(claiming.claim, [ClaimRequest(0, ordinal, limit)], terms)[0]
 
     def claim_reply(
-        self, consumer="a", run=1, seq=1, ordinal=0, limit=MESSAGES_A_CLAIM, others=(), **options
+        self, consumer="a", run=1, seq=1, ordinal=0, limit=MOST_A_CLAIM, others=(), **options
     ):
         """The reply of the script to one call, which names these other claims alone."""
         terms = self._terms(consumer, run, seq, **options)

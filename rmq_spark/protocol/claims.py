@@ -11,8 +11,8 @@ from rmq_spark.protocol.names import ClaimId, claim_name
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
 
-# Redis is blocked for about 10 ms while it gives back so many messages.
-MESSAGES_A_CLAIM = 8192
+# Redis is blocked for some 8 ms while it gives back so many messages. The scripts take up to 8192.
+MESSAGES_A_CLAIM = 3072
 # The claims of one slot and batch have the ordinals 0 to 15.
 CLAIMS_A_SLOT = 16
 # The most names of other claims that a caller guesses.

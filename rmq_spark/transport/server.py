@@ -16,7 +16,7 @@ from rmq_spark import errors
 from rmq_spark.protocol.calls import Call, Conversation, Read, Request
 from rmq_spark.protocol.chunks import in_parts
 from rmq_spark.protocol.messagepack import packed
-from rmq_spark.protocol.scripts import Script, scripts_for
+from rmq_spark.protocol.scripts import Effect, Script, scripts_for
 from rmq_spark.transport.acl import commands_of, denied_commands
 from rmq_spark.transport.caller import Caller
 from rmq_spark.transport.connection import ConnectionOptions, new_client, not_accepted
@@ -291,7 +291,8 @@ class Server:
         self._loaded = True
 
     def _check_permitted(self, calls: Sequence[Call | Read]) -> None:
-        scripts = list(_scripts_of(calls))
+        # A script that only reads can stop anywhere.
+        scripts = [c for c in _scripts_of(calls) if self._scripts[c.script].effect != Effect.READS]
         if not scripts:
             return
         if self._known_denied is None:

@@ -4,7 +4,7 @@ import pytest
 
 from rmq_spark.errors import Lost, ScriptFailed
 from rmq_spark.protocol import claiming, returning
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest
+from rmq_spark.protocol.claims import ClaimRequest
 
 from ..seeding import FAR_MS, LONG_MS, numbered, requeue
 from .staged import NAME, Stages
@@ -98,12 +98,11 @@ def test_the_claim_keeps_the_scores_that_the_store_had(new_slot, topic_type):
 @pytest.mark.parametrize("topic_type", ["FixedTime", "Priority"])
 def test_a_claim_takes_as_many_as_8192(new_slot, topic_type):
     slot = new_slot(topic_type)
-    slot.put_due(numbered(MESSAGES_A_CLAIM + 8))
-    in_order = numbered(MESSAGES_A_CLAIM + 8)
+    slot.put_due(numbered(8200))
+    in_order = numbered(8200)
     in_order = in_order if topic_type == "FixedTime" else in_order[::-1]
-    assert MESSAGES_A_CLAIM == 8192
-    assert slot.claimed() == in_order[:8192]
-    assert slot.claimed() == in_order[:8192]
+    assert slot.claimed(limit=8192) == in_order[:8192]
+    assert slot.claimed(limit=8192) == in_order[:8192]
     assert slot.claimed(ordinal=1) == in_order[8192:]
     result = slot.commit()
     assert (result.claimed, result.committed) == (8200, 8200)

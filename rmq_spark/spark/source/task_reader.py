@@ -14,7 +14,7 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import UnreadableContent
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.bodies import payloads_of
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest
+from rmq_spark.protocol.claims import Claim, ClaimRequest
 from rmq_spark.spark.garbage_collection import freeze_live_objects
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.message_columns import MessageColumns
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 # The most messages of the first round trip, and of the others; and the most bytes, as soon as the
 # size of the messages is known.
 FIRST_MESSAGES = 2048
-MESSAGES_A_READ = 2 * MESSAGES_A_CLAIM
+MESSAGES_A_READ = 16384
 BYTES_A_READ = 32 * 1024 * 1024
 
 
