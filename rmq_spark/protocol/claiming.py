@@ -33,6 +33,10 @@ _PLAN_FORGOTTEN, _OTHERS_UNNAMED = 2, -1
 # How often a claim is read before its messages count as lost. A rollback by another process, or a
 # script that Redis has forgotten, can come between a claim and the command that reads it.
 _READS_AT_MOST = 3
+_GO_ON_WITHOUT = (
+    "Somebody has deleted the missing ones. To go on without them, wait until the lease ends, run "
+    "rmq expire TOPIC, and start the reader again."
+)
 
 
 def pause(queues: TopicQueues, paused: bool) -> Request[None]:
@@ -127,8 +131,7 @@ def _claims_of_slots(
                 name = claim_name(terms.consumer, terms.seq, request.ordinal)
                 raise Lost(
                     f"Claim {name} of topic {queues.definition.name}, slot {request.slot}, should "
-                    f"hold {made.held} messages, but Redis has {size} of them. "
-                    "Somebody has deleted its key."
+                    f"hold {made.held} messages, but Redis has {size} of them. {_GO_ON_WITHOUT}"
                 )
             left.append(request)
     return claims
@@ -369,7 +372,7 @@ def with_bodies(queues: TopicQueues, part: Claim, fields: Any) -> Claim:
     if len(bodies) != part.held:
         raise Lost(
             f"Claim {part.claim_id} of topic {part.topic}, slot {part.slot}, should have "
-            f"{part.held} bodies, but Redis has {len(bodies)} of them. Somebody has deleted their "
-            "key."
+            f"{part.held} bodies, but Redis has {len(bodies)} of them. "
+            f"{_GO_ON_WITHOUT}"
         )
     return replace(part, bodies=bodies[part.first : part.first + len(part.contents)])

@@ -178,6 +178,18 @@ def test_a_claim_that_lacks_a_message_is_lost_not_smaller(slot):
     slot.redis.zadd(slot.keys.claim(0, "a:1:0"), {numbered(3)[1]: 1001})
 
 
+def test_a_reader_goes_on_without_what_was_deleted_as_the_error_says(slot):
+    slot.put_due(numbered(3))
+    slot.claim(lease_ms=1)
+    slot.redis.zrem(slot.keys.claim(0, "a:1:0"), numbered(3)[1])
+    with pytest.raises(Lost, match="wait until the lease ends, run rmq expire TOPIC, and start"):
+        slot.claim(lease_ms=1)
+    slot.wait_past(slot.records["a:1:0"].deadline)
+    assert slot.queue.expire() == 2
+    assert slot.claimed(run=2, seq=2) == [numbered(3)[0], numbered(3)[2]]
+    slot.redis.zadd(slot.keys.store(0), {numbered(3)[1]: 1001})
+
+
 def test_each_claim_counts_what_it_took(slot):
     slot.put_due(numbered(5))
     slot.claim(limit=3)
