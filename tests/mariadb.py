@@ -84,12 +84,13 @@ class MariaDB:
         if self._as:
             os.chown(self._folder, pwd.getpwnam("mysql").pw_uid, -1)
         data = f"--datadir={self._folder / 'data'}"
-        subprocess.run(
+        done = subprocess.run(
             [install, "--no-defaults", *self._as, data, "--auth-root-authentication-method=normal"],
-            check=True,
-            stdout=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=120,
         )
+        assert done.returncode == 0, done.stdout + done.stderr
         settings = {
             **SETTINGS,
             "port": self.port,
