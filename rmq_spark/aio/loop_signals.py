@@ -8,24 +8,28 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from rmq_spark.repeated_signals import RepeatedSignals
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _Stop = Callable[[], None]
 
 
 class _LoopSignals:
-    """What the first signal stops. A second one does what it did before."""
+    """What the first signal stops. A second one, later, does what it did before."""
 
     def __init__(self) -> None:
         self._stops: list[_Stop] = []
         self._before: dict[int, Any] = {}
+        self._signals = RepeatedSignals()
 
     def add(self, loop: asyncio.AbstractEventLoop, stop: _Stop) -> None:
         """Let a signal call a function, too."""
         self._stops.append(stop)
         if not self._before:
+            self._signals = RepeatedSignals()
             self._before = {number: signal.getsignal(number) for number in _SIGNALS}
             for number in _SIGNALS:
-                loop.add_signal_handler(number, self._stop_all, loop)
+                loop.add_signal_handler(number, self._stop_all, loop, number)
 
     def remove(self, loop: asyncio.AbstractEventLoop, stop: _Stop) -> None:
         """Call a function no more. After the last one, signals do what they did before."""
@@ -33,8 +37,10 @@ class _LoopSignals:
         if not self._stops:
             self._restore(loop)
 
-    def _stop_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._restore(loop)
+    def _stop_all(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        if self._signals.note():
+            self._restore(loop)
+            signal.raise_signal(number)
         for stop in list(self._stops):
             stop()
 

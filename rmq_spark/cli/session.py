@@ -14,6 +14,7 @@ from rmq_spark.errors import InvalidOption
 from rmq_spark.options.connection_options import CONNECTION, KEY_PREFIX, REDIS
 from rmq_spark.options.ensemble_options import ZOOKEEPER
 from rmq_spark.options.option import Values
+from rmq_spark.repeated_signals import RepeatedSignals
 from rmq_spark.transport.connection import connection_of
 from rmq_spark.transport.server import Server
 
@@ -104,8 +105,12 @@ def ended_by_signals() -> Iterator[threading.Event]:
     ended = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
+    signals = RepeatedSignals()
+
     def end(number: int, _: object) -> None:
-        signal.signal(number, before[signal.Signals(number)])
+        if signals.note():
+            signal.signal(number, before[signal.Signals(number)])
+            signal.raise_signal(number)
         ended.set()
 
     for number, handler in before.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 from rmq_spark import exit_codes
 from rmq_spark.errors import RmqError
+from rmq_spark.repeated_signals import RepeatedSignals
 
 _LOOK_S = 0.2  # how often the main thread checks whether a signal has come
 
@@ -53,6 +54,7 @@ class Ending:
         self._asked: int | None = None
         self._before: dict[int, Any] = {}
         self._when_asked = when_asked
+        self._signals = RepeatedSignals()
 
     def __enter__(self) -> "Ending":
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -66,8 +68,10 @@ class Ending:
             sys.exit(exit_codes.of_signal(self._asked))
 
     def _note(self, number: int, _: object) -> None:
+        if self._signals.note():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         self._asked = number
-        signal.signal(number, signal.SIG_DFL)
         self._when_asked()
 
     @property

@@ -13,6 +13,8 @@ from redis import exceptions as redis_errors
 
 from rmq_spark.transport.routing import Command
 
+# Stands for the key itself among the arguments below.
+_KEY = "the key"
 # The commands of the scripts, with arguments that change nothing when the key does not exist.
 # RPUSH and HSETNX have no such arguments; no script calls them after it has removed a message.
 _HARMLESS: dict[str, tuple[str, ...]] = {
@@ -39,7 +41,7 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
     "ZMSCORE": ("",),
     "ZRANGE": ("1", "0"),
     "ZRANGEBYSCORE": ("1", "0"),
-    "ZRANGESTORE": ("", "no number", ""),
+    "ZRANGESTORE": (_KEY, "no number", ""),
     "ZRANK": ("",),
     "ZREM": ("",),
     "ZREMRANGEBYRANK": ("1", "0"),
@@ -54,7 +56,10 @@ def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> 
     user's key patterns must cover the keys of the probe. Raises the error of a broken connection.
     """
     probe = f"{key}:permitted"
-    words = [(command, probe, *arguments) for command, arguments in _HARMLESS.items()]
+    words = [
+        (command, probe, *(probe if word is _KEY else word for word in arguments))
+        for command, arguments in _HARMLESS.items()
+    ]
     replies = run([Command(probe, each) for each in (*words, ("TIME",))])
     for reply in replies:
         if isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError):

@@ -158,6 +158,35 @@ def test_a_signal_to_all_processes_of_a_service_does_not_end_a_call(open_caller,
     assert caller.call(message(line.encode())) is None
 
 
+def test_a_signal_while_a_process_starts_does_not_end_it(own_redis, tmp_path):
+    """Seen: a stop while processes were starting told the user to guard the program."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import os, signal
+from rmq_spark.client import connect
+
+if __name__ == "__mp_main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(os.getpid(), number)
+
+def work(message):
+    os.kill(os.getppid(), signal.SIGTERM)
+
+if __name__ == "__main__":
+    broker = connect({own_redis.url!r})
+    broker.create("T", "FixedTime", 1)
+    broker.queue("T").send(["m"], fixed_time=1000)
+    broker.listen("T", "a", work, processes=True, workers=1).run()
+    print(broker.queue("T").figures().counters["committed"])
+"""
+    )
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "1\n"), ended.stderr
+
+
 def test_a_closed_caller_has_no_process(open_caller):
     caller = open_caller(do)
     caller.close()

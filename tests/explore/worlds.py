@@ -154,7 +154,7 @@ RETRIES = World(
         rollback("a2", 1, "x"),
         rollback("b1", 1, "x"),
     ),
-    depth=6,
+    depth=7,
     small_depth=3,
 )
 
@@ -330,7 +330,7 @@ PLAIN = World(
         rollback("b1", 1, "y"),
         expire(),
     ),
-    depth=8,
+    depth=9,
     small_depth=4,
     may=like_a_plain_consumer,
 )

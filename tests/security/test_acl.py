@@ -57,6 +57,19 @@ def test_the_user_can_do_everything(enter):
     Journey(enter("rmq")).all()
 
 
+def test_redis_refuses_the_user_only_what_the_page_calls_optional(url, enter):
+    with redis.Redis.from_url(url, decode_responses=True) as admin:
+        admin.execute_command("ACL", "LOG", "RESET")
+        Journey(enter("rmq")).all()
+        refused = {line["object"] for line in map(as_mapping, admin.execute_command("ACL", "LOG"))}
+    assert refused <= {"config", "config|get", "client", "client|setinfo"}
+
+
+def as_mapping(line):
+    """A line of ACL LOG, which comes flat or as a mapping."""
+    return line if isinstance(line, dict) else dict(zip(line[::2], line[1::2], strict=True))
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_of_the_user_is_needed(enter, command):
     with pytest.raises(
@@ -108,6 +121,17 @@ def test_each_command_of_the_sender_is_needed(enter, command):
     Journey(enter()).make()
     with pytest.raises(ServerRefused):
         send_all(lambda: enter("rmq-sender", without=command))
+
+
+def test_a_sender_who_creates_topics_needs_two_more_commands(url, enter):
+    sender = enter("rmq-sender")
+    with redis.Redis.from_url(url) as admin:
+        admin.execute_command("ACL", "SETUSER", "rmq-sender", "+hsetnx")
+        with pytest.raises(ServerRefused, match="hkeys"):
+            sender.create("T", "FixedTime")
+        admin.execute_command("ACL", "SETUSER", "rmq-sender", "+hkeys")
+    sender.create("T", "FixedTime")
+    assert sender.queue("T").send(["m"], fixed_time=DUE).new == 1
 
 
 def test_the_sender_can_neither_take_nor_read_nor_create(enter):

@@ -8,7 +8,8 @@ import pickle
 import signal
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -27,6 +28,8 @@ LOADING_S = 60.0
 _CLOSING_S = 5.0
 # How often to look whether a child that does not answer is there.
 _ALIVE_CHECK_S = 1.0
+# What a supervisor may send to all processes of a service.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GUARD = 'Call listen and run only under if __name__ == "__main__":'
 
 
@@ -111,7 +114,8 @@ class ProcessCaller:
             target=_serve, args=(theirs, self._function, self._group, os.getpid()), name="rmq-child"
         )
         try:
-            self._process.start()
+            with _held_back_signals():
+                self._process.start()
             if self._kill_at_exit is not None:  # of the child before
                 self._kill_at_exit.detach()
             # At the end of the program, before multiprocessing waits for it.
@@ -147,13 +151,25 @@ def _kill(process: SpawnProcess) -> None:
     process.kill()  # it may not have a group yet
 
 
+@contextlib.contextmanager
+def _held_back_signals() -> Iterator[None]:
+    """Let a child that starts meanwhile get no signal before it can ignore them, in ``_serve``."""
+    resource_tracker.ensure_running()  # its own start would let the signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(pipe: Connection, function: bytes, group: str, parent: int) -> None:
     """Call the function for each message from a pipe, until it ends; answer with the reason."""
     os.setsid()
     end_with_parent(parent)
-    # The parent decides when to stop; a supervisor may signal all processes of a service.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # The parent decides when to stop.
+    for number in _SIGNALS:
         signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
         caller = ThreadCaller(pickle.loads(function), group)  # noqa: S301 - our parent's
     except BaseException as error:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from rmq_spark.repeated_signals import RepeatedSignals
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -13,16 +15,20 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Let the first SIGTERM or SIGINT call a function, if this is the main thread.
 
-    A second one does what it did before.
+    A second one, after the moment of the first, does what it did before.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    signals = RepeatedSignals()
+
     def handle(number: int, frame: FrameType | None) -> None:
-        restore()
-        # In a thread: the signal may have come while this one has a lock that stop takes.
-        threading.Thread(target=stop, daemon=True).start()
+        if signals.note():
+            restore()
+            signal.raise_signal(number)
+        else:  # In a thread: the signal may have come while this one has a lock that stop takes.
+            threading.Thread(target=stop, daemon=True).start()
 
     def restore() -> None:
         for number, handler in before.items():
