@@ -105,6 +105,7 @@ class Wakeups:
                     self._start(of_node)
                 self._listen(client, mine)
             except redis_errors.NoPermissionError:
+                self._lose(stores)
                 self._warn_of_refusal()
                 return
             except Exception as error:  # redis-py fails in any way if its pool is closed meanwhile
@@ -159,7 +160,7 @@ class Wakeups:
     def _warn_of_refusal(self) -> None:
         command = "ssubscribe" if self._sharded else "subscribe"
         _log.warning(
-            "rmq: Redis at %s does not permit this user to receive wake-ups (+%s, and & with the "
-            "pattern of the keys), so messages are found up to a second later. %s",
+            "rmq: Redis at %s does not permit this user to receive wake-ups (+%s +ping, and & "
+            "with the pattern of the keys), so messages are found up to a second later. %s",
             *(self._server.address, command, PERMIT),
         )

@@ -13,6 +13,7 @@ from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.scripts import scripts_for
 from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.keys import Keys
+from rmq_spark.transport import wakeups
 from rmq_spark.transport.acl import commands_of
 
 from .. import seeding, servers
@@ -21,10 +22,10 @@ from .credentials import PREFIX, SECRET, knows_selectors, permit
 from .documented import documented_commands
 from .journey import DUE, LEASE_MS, Journey
 
-# Without this one, who waits finds messages by looks: tests/client/test_waiting.py.
-OPTIONAL = "@pubsub"
-COMMANDS = [each for each in documented_commands("rmq") if each != OPTIONAL]
-SENDER = [each for each in documented_commands("rmq-sender") if each != OPTIONAL]
+# Without these, who waits finds messages by looks: tests/client/test_waiting.py.
+OPTIONAL = ("@pubsub", "ping")
+COMMANDS = [each for each in documented_commands("rmq") if each not in OPTIONAL]
+SENDER = [each for each in documented_commands("rmq-sender") if each not in OPTIONAL]
 SCRIPTS = scripts_for(knows_flags=True)
 _prefixes = (f"{PREFIX}{number}:" for number in itertools.count())
 
@@ -93,6 +94,24 @@ def test_the_users_wake_each_other(enter, monkeypatch):
         wait_until(lambda: clerk._waiter._wakeups.hears_all, "wake-ups")
         fixed.send(["m"], delay=500)
         assert [message.content for message in clerk.poll(wait="1h")] == [b"m"]
+
+
+def test_a_user_who_waits_long_hears_all(enter, monkeypatch, caplog):
+    """Seen: without +ping, a reader heard nothing after ten seconds, and believed that it did."""
+    for name, seconds in (("_SILENCE_S", 0.2), ("_READ_S", 0.1)):
+        monkeypatch.setattr(wakeups, name, seconds)
+    Journey(enter()).make()
+    for without, hears in (("", True), ("ping", False)):
+        with enter("rmq", without=without).consumer("FixedTime", "clerk") as clerk:
+            clerk.poll(wait="10ms")
+            heard = clerk._waiter._wakeups
+            wait_until(lambda of=heard: of.hears_all, "wake-ups")
+            if hears:
+                clerk.poll(wait="1s")  # it has asked Redis in between
+            else:
+                wait_until(lambda of=heard: not of.hears_all, "what Redis refused")
+            assert heard.hears_all is hears
+            assert ("subscribe +ping, and & with" in caplog.text) is not hears
 
 
 def test_the_sender_can_send_to_topics_that_exist(enter):

@@ -49,7 +49,7 @@ def doctor(
         str | None,
         typer.Option(help=f"Also check ZooKeeper. Accepted: {HOSTS.parser.accepted_plain}."),
     ] = None,
-    spark: Annotated[bool, typer.Option(help="Start Spark and look for the format rmq.")] = True,
+    spark: Annotated[bool, typer.Option(help="Also check Java, and start Spark.")] = True,
     as_json: Json = False,
 ) -> None:
     """Check Redis, ZooKeeper, Java, Python and Spark.
@@ -69,9 +69,12 @@ def doctor(
 def _findings(session: Session, zookeeper: str | None, spark: bool) -> Iterator[Finding]:
     yield from check_redis(session)
     yield check_zookeeper(zookeeper)
+    if not spark:
+        yield Finding("Spark", SKIP, "not checked, nor its Java and Python: --no-spark")
+        return
     yield check_java()
     yield check_python()
-    yield check_format() if spark else Finding("Spark", SKIP, "--no-spark")
+    yield check_format()
 
 
 def check_redis(session: Session) -> Iterator[Finding]:

@@ -206,14 +206,14 @@ def test_doctor_names_a_remedy_for_what_is_wrong(rmq, own_redis):
         )
         client.config_set("maxmemory", "2mb")
     done = rmq(
-        *("doctor", "--no-spark", "--zookeeper", f"127.0.0.1:{free_port()}", "--json"),
+        *("doctor", "--zookeeper", f"127.0.0.1:{free_port()}", "--json"),
         url=own_redis_url.replace("redis://", "redis://looker:x@"),
         PYSPARK_PYTHON="/no/such/python",
         JAVA_HOME="/no/such/java",
     )
     found = {finding["what"]: finding for finding in done.json}
     assert done.code == 1
-    for name in ("Redis user", "ZooKeeper", "Java", "PYSPARK_PYTHON"):
+    for name in ("Redis user", "ZooKeeper", "Java", "PYSPARK_PYTHON", "Spark"):
         assert found[name]["state"] == "FAIL", name
         assert found[name]["remedy"]
     assert "SETUSER looker +zadd +zrank" in found["Redis user"]["remedy"]
@@ -222,14 +222,15 @@ def test_doctor_names_a_remedy_for_what_is_wrong(rmq, own_redis):
 
 
 def test_doctor_goes_on_without_redis(rmq):
-    done = rmq("doctor", "--no-spark", url=f"redis://127.0.0.1:{free_port()}")
+    done = rmq("doctor", "--no-spark", url=f"redis://127.0.0.1:{free_port()}", JAVA_HOME="/none")
     assert done.code == 1
     assert re.search(r"^FAIL +Redis +Redis at .* cannot be reached", done.out, re.M)
     assert done.out.count("rmq local") == 1
     assert (
         "Run rmq local in another terminal and paste the line that it prints; or start" in done.out
     )
-    assert re.search(r"^ok +Java", done.out, re.M)
+    assert re.search(r"^skip +Spark +not checked, nor its Java and Python", done.out, re.M)
+    assert done.out.count("FAIL") == 1
 
 
 def test_doctor_finds_a_server_that_evicts(rmq, own_redis):
