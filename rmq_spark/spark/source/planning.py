@@ -39,25 +39,26 @@ class PlannedClaim:
     others: tuple[str, ...] = ()
 
 
-def allocate(due: Mapping[int, int], limit: int | None, seq: int) -> dict[int, int]:
-    """Divide the batch ``seq`` evenly among slots. Returns messages by slot, all above 0.
+def allocate(due: Mapping[int, int], limit: int | None, turn: int) -> dict[int, int]:
+    """Divide a batch evenly among slots. Returns messages by slot, all above 0.
 
     due: messages by slot; a slot gives at most MESSAGES_A_SLOT. limit: messages in the batch; None
     for no limit. A share that one slot does not need goes to the others. A remainder that cannot
-    be divided evenly rotates with seq.
+    be divided evenly rotates with ``turn``.
     """
     wanted = {slot: min(count, MESSAGES_A_SLOT) for slot, count in due.items()}
-    return share_evenly(wanted, sum(wanted.values()) if limit is None else limit, seq)
+    return share_evenly(wanted, sum(wanted.values()) if limit is None else limit, turn)
 
 
 def earliest(
-    due: Mapping[int, int], limit: int | None, seq: int, first_lead: int, count: Counting
+    due: Mapping[int, int], limit: int | None, turn: int, first_lead: int, count: Counting
 ) -> dict[int, int]:
-    """Divide the batch ``seq`` among slots so that it takes the earliest due messages of all slots.
+    """Divide a batch among slots so that it takes the earliest due messages of all slots.
 
     Returns messages by slot, all above 0. due: messages by slot; a slot gives at most
     MESSAGES_A_SLOT. limit: messages in the batch; None for no limit. One eighth of a limited batch
-    is shared evenly, so that no slot starves.
+    is shared evenly, so that no slot starves. turn: the number of the batch among those of its
+    topic.
 
     The lead of a message ranks it across slots: the age of its due time in ms, or its priority.
     Messages with a higher lead are delivered first. first_lead: a lead that no due message
@@ -67,26 +68,31 @@ def earliest(
     wanted = {slot: min(found, MESSAGES_A_SLOT) for slot, found in due.items() if found > 0}
     if limit is None or sum(wanted.values()) <= limit:
         return wanted
-    quotas = allocate(wanted, _fair_share(limit, seq), seq)
-    ahead = _count_first(wanted, limit - sum(quotas.values()), seq, first_lead, count)
+    quotas = _fair_quotas(wanted, limit, turn)
+    ahead = _count_first(wanted, limit - sum(quotas.values()), turn, first_lead, count)
     for slot, number in ahead.items():
         quotas[slot] = min(wanted[slot], quotas.get(slot, 0) + number)
     rest = {slot: number - quotas.get(slot, 0) for slot, number in wanted.items()}
-    for slot, number in allocate(rest, limit - sum(quotas.values()), seq).items():
+    for slot, number in allocate(rest, limit - sum(quotas.values()), turn).items():
         quotas[slot] = quotas.get(slot, 0) + number
     return {slot: number for slot, number in quotas.items() if number}
 
 
-def _fair_share(limit: int, seq: int) -> int:
-    """Return how many messages of a limited batch are shared evenly: one eighth.
+def _fair_quotas(wanted: Mapping[int, int], limit: int, turn: int) -> dict[int, int]:
+    """Divide the part of a limited batch that is shared evenly: one eighth.
 
     A limit below eight has no eighth: there, every eighth batch is shared evenly as a whole.
     """
-    return limit // FAIR_SHARE if limit >= FAIR_SHARE else limit * (seq % FAIR_SHARE == 0)
+    if limit >= FAIR_SHARE:
+        return allocate(wanted, limit // FAIR_SHARE, turn)
+    # These batches rotate by their own number: the turns 8, 16, ... would always come to the same
+    # eighth of the slots.
+    eighth, others = divmod(turn, FAIR_SHARE)
+    return {} if others else allocate(wanted, limit, eighth)
 
 
 def _count_first(
-    wanted: Mapping[int, int], limit: int, seq: int, first_lead: int, count: Counting
+    wanted: Mapping[int, int], limit: int, turn: int, first_lead: int, count: Counting
 ) -> dict[int, int]:
     """Count how many of the first ``limit`` messages each slot holds.
 
@@ -109,7 +115,7 @@ def _count_first(
             too_far, too_many = lead, too_many | here
         leads = _leads_between(too_far, near_enough)
     ties = {slot: too_many[slot] - fitting[slot] for slot in wanted}
-    shared = allocate(ties, limit - sum(fitting.values()), seq)
+    shared = allocate(ties, limit - sum(fitting.values()), turn)
     return {slot: fitting[slot] + shared.get(slot, 0) for slot in wanted}
 
 

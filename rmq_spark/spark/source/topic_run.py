@@ -1,6 +1,7 @@
 """One topic of a run: the slots that the run may claim, and its plans and commits there."""
 
 import logging
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_spark.client.broker import Broker
@@ -62,6 +63,9 @@ class TopicRun:
         self._epochs: Mapping[int, int | None] = {}
         self._due: list[SlotDue] = []
         self._planned: list[PlannedClaim] = []  # the claims of the last plan
+        # Not the number of the batch: this topic may have a share only in every other batch. Nor
+        # from 0: each run may plan one batch only.
+        self._turn = secrets.randbelow(2**31)
         self.ownership = ownership_of(queue, consumer, options.ensemble)
 
     @property
@@ -173,7 +177,8 @@ class TopicRun:
 
         ``look`` must come first: the plan divides what it found.
         """
-        quotas = self._quotas(limit, seq)
+        self._turn += 1
+        quotas = self._quotas(limit)
         if self._backlog is not None:
             self._backlog.begin(quotas)
         live = {slot.slot: slot.live for slot in self._due}
@@ -184,18 +189,18 @@ class TopicRun:
         """Leave the mark of a planned batch in these slots, before tasks make its claims."""
         self.queue.ask(claiming.plan, sorted(slots), self._consumer, self._run, mark)
 
-    def _quotas(self, limit: int, seq: int) -> dict[int, int]:
+    def _quotas(self, limit: int) -> dict[int, int]:
         """Divide a batch among slots. Returns messages by slot."""
         due = {slot.slot: slot.due for slot in self._due}
         if limit >= sum(due.values()):
-            return allocate(due, None, seq)
+            return allocate(due, None, self._turn)
         now_ms = self.queue.now_ms() if self.due_before_ms is None else self.due_before_ms
         of_type = self.queue.definition.type
 
         def counts(slots: Sequence[int], leads: Sequence[int]) -> list[list[int]]:
             return self._counts(slots, [of_type.score_at(lead, now_ms) for lead in leads])
 
-        return earliest(due, limit, seq, of_type.first_lead(now_ms), counts)
+        return earliest(due, limit, self._turn, of_type.first_lead(now_ms), counts)
 
     def _counts(self, slots: Sequence[int], scores: Sequence[int]) -> list[list[int]]:
         """Count the messages in the stores up to each score, in delivery order, by slot."""

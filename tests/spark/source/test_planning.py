@@ -33,8 +33,8 @@ def test_a_batch_takes_no_more_than_its_limit_and_what_is_due(due, limit, seq):
 
 
 @given(DUE)
-def test_a_slot_gives_at_most_sixteen_claims_of_8192_to_a_batch(due):
-    assert max(allocate(due, None, 1).values(), default=0) <= 16 * 8192
+def test_a_slot_gives_at_most_sixteen_claims_to_a_batch(due):
+    assert max(allocate(due, None, 1).values(), default=0) <= 16 * 3072
 
 
 @given(st.dictionaries(SLOT, st.integers(1, 50), min_size=1, max_size=20), st.integers(1, 30), SEQ)
@@ -164,14 +164,16 @@ def test_all_but_the_fair_share_are_the_first_of_all_slots(leads, limit, seq):
     assert taken[:first] == every[:first]
 
 
-@pytest.mark.long
-@given(st.integers(1, 7), st.integers(2, 20))
+@pytest.mark.parametrize("slots", [2, 8, 16, 20])
+@pytest.mark.parametrize("limit", [1, 2, 4, 7])
 def test_even_a_small_limit_serves_every_slot_in_a_while(limit, slots):
-    """All stand ahead of what slot 0 has."""
-    stores = Stores({slot: [1_000 if slot else 5] * 50 for slot in range(slots)})
+    """Slot 0 stands ahead of all. Seen: with a limit of 1, only slots 0, 8, 16, ... got a turn."""
+    stores = Stores({slot: [5 if slot else 1_000] * 50 for slot in range(slots)})
     due = dict.fromkeys(range(slots), 50)
-    served = sum(stores.first_of(due, limit, seq).get(0, 0) for seq in range(1, 8 * slots + 1))
-    assert served >= 1
+    served = set()
+    for turn in range(1, 8 * slots + 1):
+        served |= stores.first_of(due, limit, turn).keys()
+    assert served == due.keys()
 
 
 def test_what_no_store_counts_comes_last_but_comes():
