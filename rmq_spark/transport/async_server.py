@@ -20,6 +20,7 @@ from rmq_spark.transport.connection import (
     client_arguments,
     sentinel_arguments,
 )
+from rmq_spark.transport.late_calls import on_async_connect
 from rmq_spark.transport.routing import Cluster, OneServer
 from rmq_spark.transport.server import Server
 
@@ -85,4 +86,5 @@ class AsyncServer(Server):
         return known.master_for(sentinels.master)
 
     def _arguments(self) -> dict[str, Any]:
-        return {"retry": Retry(NoBackoff(), 0), **client_arguments(self._options)}
+        own = {"retry": Retry(NoBackoff(), 0), "redis_connect_func": on_async_connect}
+        return own | client_arguments(self._options)

@@ -35,6 +35,7 @@ from rmq_spark.options.connection_options import (
     USERNAME,
 )
 from rmq_spark.options.option import Option, Values, spell
+from rmq_spark.transport.late_calls import drop_unsent, on_connect
 
 # Retry a broken connection for so long, unless a lease is shorter.
 PATIENCE_S = 10.0
@@ -204,6 +205,8 @@ def new_client(options: ConnectionOptions) -> Any:
     InvalidOption.
     """
     arguments = {"retry": Retry(NoBackoff(), 0), **client_arguments(options)}
+    # A cluster's client logs in by itself.
+    arguments["redis_connect_func"] = drop_unsent if options.cluster else on_connect
     try:
         if options.sentinels is not None:
             return _client_of_sentinels(options.sentinels, arguments)

@@ -20,7 +20,7 @@ from rmq_spark.errors import (
     Superseded,
     UnknownTopic,
 )
-from rmq_spark.protocol import reading
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import Claim
 
 from ..logs import logged
@@ -286,6 +286,32 @@ def test_a_stop_waits_no_longer_than_its_grace(broker, topic, caplog):
     may_end.set()
 
 
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_stop_that_does_not_wait_costs_only_the_message_in_work_a_retry(broker, retries):
+    """Seen: without a retry, the messages died that were not begun, and those that were done."""
+    broker.create("R", "FixedTime", 1, max_retries=retries)
+    queue = broker.queue("R")
+    queue.send(numbered(10), fixed_time=1000)
+    begun, at_third, may_end = [], threading.Event(), threading.Event()
+
+    def function(message):
+        begun.append(message.content)
+        if len(begun) == 3:
+            at_third.set()
+            may_end.wait(60)
+
+    with broker.listen("R", "a", function, workers=1) as listener:
+        assert at_third.wait(60)
+        listener.stop(grace="10ms")
+    may_end.set()
+    figures = queue.figures()
+    assert (figures.counters["committed"], figures.dead.count) == (2, 0 if retries else 1)
+    assert set(figures.deaths) == (set() if retries else {"given back"})
+    with broker.consumer("R", "b") as other:
+        found = {message.content: message.delivery_count for message in other.poll()}
+    assert found == dict.fromkeys(numbered(7, start=3), 1) | ({begun[2]: 2} if retries else {})
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_in_the_main_thread(broker, topic, seen, number):
     before = signal.getsignal(number)
@@ -483,6 +509,36 @@ def test_an_urgent_message_overtakes_what_a_slow_listener_has_claimed(broker, se
         wait_until(lambda: len(seen) == 201 and is_empty(calls), "all messages")
     assert seen[1] == (b"urgent", 1)
     assert sorted(seen) == sorted((content, 1) for content in [*numbered(200), b"urgent"])
+
+
+def test_quick_messages_of_a_slot_do_not_make_the_claims_of_a_slow_one_large(
+    broker, topic, monkeypatch
+):
+    """Seen: claims of one and of many messages took turns there, and a retry never came."""
+    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.2)
+    put(topic, 0, *numbered(5))
+    asked = []
+    claim = claiming.claim
+
+    def noted(queues, requests, terms):
+        asked.extend((request.slot, request.limit) for request in requests)
+        return claim(queues, requests, terms)
+
+    monkeypatch.setattr(claiming, "claim", noted)
+    slow = []
+
+    def function(message):
+        if message.slot == 0:
+            time.sleep(0.3)
+            slow.append(message.content)
+        elif len(slow) < 5:
+            put(topic, 3, message.content + b"+")
+
+    put(topic, 3, b"quick")
+    with broker.listen("T", "a", function, workers=2):
+        wait_until(lambda: len(slow) == 5, "the slow ones")
+    of_slow = [limit for slot, limit in asked if slot == 0]
+    assert set(of_slow[1:]) == {1}
 
 
 def test_what_a_slow_listener_gives_back_keeps_its_time_and_order(broker, seen, monkeypatch):

@@ -18,6 +18,8 @@ _log = logging.getLogger(__name__)
 # loses a retry, also those that were not begun; so a claim is small. A claim that took too long is
 # followed by a smaller one.
 MESSAGES_A_CLAIM = 256
+# Why a message is rolled back whose function has not returned within the grace of a stop.
+STOPPED = "given back"
 
 
 class SlotClaims:
@@ -32,7 +34,8 @@ class SlotClaims:
         self.epochs: Mapping[int, int | None] = {}
         self._session = session
         self._lease_ms, self._delay_ms = lease_ms, delay_ms
-        self._limit = MESSAGES_A_CLAIM
+        # Messages of the next claim, by slot. Quick messages of one slot do not speak for another.
+        self._limits: dict[int, int] = {}
         self._numbers = itertools.count(session.last_seq + 1)
 
     def take(self, slot: SlotDue) -> SlotWork:
@@ -42,14 +45,20 @@ class SlotClaims:
         terms = claiming.Claiming(
             session.name, session.run, number, self._lease_ms, epochs=self.epochs
         )
-        request = ClaimRequest(slot.slot, 0, self._limit, others=slot.live)
+        request = ClaimRequest(slot.slot, 0, self._limit_of(slot.slot), others=slot.live)
         (claim,) = queue.ask(claiming.claim, [request], terms)
         return SlotWork(claim, list(claim.messages(queue.definition)))
 
     def roll_back(self, work: SlotWork, message: Delivered, reason: str) -> RollbackResult:
-        """Roll back one message."""
+        """Roll back one message, whose function has failed."""
         wanted = Rollback(work.slot, work.claim_id, [message.name], self._delay_ms, [reason])
         return self.queue.ask(returning.rollbacks, [wanted])
+
+    def hand_back(self, work: SlotWork, message: Delivered) -> None:
+        """Give back a message whose function has not returned, without a wait, and end the claim."""
+        wanted = Rollback(work.slot, work.claim_id, [message.name], 0, [STOPPED])
+        self.queue.ask(returning.rollbacks, [wanted])
+        self.commit(work)
 
     def commit(self, work: SlotWork) -> None:
         """Give back the messages that were not begun, at no cost, and commit the others."""
@@ -76,11 +85,14 @@ class SlotClaims:
             )
 
     def _set_limit(self, work: SlotWork, rest: int) -> None:
-        """Let the next claim take about as many messages as can be worked on in its time."""
+        """Let the slot's next claim take about as many messages as can be worked on in its time."""
         if rest:
-            self._limit = max(1, len(work) - rest)
+            self._limits[work.slot] = max(1, len(work) - rest)
         elif work.is_quick:
-            self._limit = min(2 * self._limit, MESSAGES_A_CLAIM)
+            self._limits[work.slot] = min(2 * self._limit_of(work.slot), MESSAGES_A_CLAIM)
+
+    def _limit_of(self, slot: int) -> int:
+        return self._limits.get(slot, MESSAGES_A_CLAIM)
 
     def renew(self, works: Iterable[SlotWork]) -> None:
         """Renew the leases of these claims, and of no other."""

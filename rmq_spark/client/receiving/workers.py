@@ -94,12 +94,21 @@ class Workers:
         self._ended.set()
         if ended < self._amount:
             for work in list(self._works.values()):
-                work.give_up(0)
+                self._hand_back(work)
             for caller in list(self._callers):
                 caller.give_up()
         for _ in range(self._amount):
             self._slots.put(None)
         return self._amount - ended
+
+    def _hand_back(self, work: SlotWork) -> None:
+        message = work.give_up(0)
+        if message is None:  # between two messages: its thread ends it
+            return
+        try:
+            self._slot_claims.hand_back(work, message)
+        except RmqError as error:
+            self._on_error(error)
 
     # -- the threads of the workers
 
