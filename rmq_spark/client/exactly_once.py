@@ -23,13 +23,14 @@ the meantime, and this one starts again from the batch that is sealed now.
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.staging import LastSealed, Staging
 from rmq_spark.errors import CheckpointRefused, StageLost
 from rmq_spark.protocol.sealing import Manifest, Sealed
 from rmq_spark.protocol.sending import SendResult
+from rmq_spark.topics.definition import TopicDefinition
 
 _log = logging.getLogger(__name__)
 _Totals = Mapping[int, Mapping[str, int]]  # numbers of messages, by slot and stage name
@@ -42,6 +43,22 @@ class StagedSink:
         self._broker = broker
         self._query = query
         self._last_sealed = LastSealed(broker.server, query, broker.key_prefix)
+
+    def check_unchanged(self, topics: Iterable[TopicDefinition], staged: Manifest) -> None:
+        """Check that the messages of a batch fit their topics, before it is sealed.
+
+        topics: the definitions for which the messages were staged. Raises StageLost for a topic
+        that was created again in another way, and deletes the stages.
+        """
+        for topic in topics:
+            now = self._broker.find(topic.name)
+            if now is not None and not now.takes_messages_of(topic):
+                self.discard(staged)
+                raise StageLost(
+                    f"The topic {topic.name} was created again in another way while the batch was "
+                    "staged. Nothing of the batch was sent. Start the query again: it stages the "
+                    "batch for the topic as it is now."
+                )
 
     def publish(self, batch: int, staged: Manifest) -> SendResult | None:
         """Publish a batch. Return None if it was published before. You can repeat the call.

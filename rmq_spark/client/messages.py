@@ -52,14 +52,14 @@ class Message:
 
 
 class Outgoing(NamedTuple):
-    """Checked messages by slot, as score, content, score, content, ...
+    """Checked messages by slot, as score, content, score, content, ..., in a list or packed.
 
     bodies: content, body, content, body, ... in the same order, or nothing if no message has a
     body; an empty text stands for none. Of a keyed topic, content stands for the key here.
     """
 
-    pairs: dict[int, list[Any]]
-    bodies: dict[int, list[bytes]]
+    pairs: Mapping[int, Any]
+    bodies: Mapping[int, Any]
 
 
 def outgoing(

@@ -1,5 +1,6 @@
 """The queue of one topic, for services, operators and the connector."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -142,7 +143,7 @@ class Queue:
                 span.count(sum(map(len, checked.pairs.values())) // 2)
             return self._send(checked, topic)
 
-    def _send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
+    def send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
         """Send messages that were checked for a definition of the topic. Raises UnknownTopic.
 
         In one round trip, as long as there is a call at least every half second.
@@ -161,6 +162,10 @@ class Queue:
         if time.monotonic() - self._read_s >= DEFINITION_AGE_S / 2:
             request = self._with_refresh(request)
         return self.server.ask(request)
+
+    def distrust(self) -> None:
+        """Read the definition again before the next send: another process has read it, earlier."""
+        self._read_s = -math.inf
 
     def _refresh_or_refuse(self) -> None:
         """Refresh an old definition of the topic. Raises UnknownTopic if it was deleted."""

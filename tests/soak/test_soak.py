@@ -19,7 +19,7 @@ from rmq_spark.protocol.claims import Figures, QueueFigures
 from .. import servers
 from ..processes import PROC, alive, family
 from ..waiting import wait_until
-from . import leftovers
+from . import leftovers, watch
 from .law import Outcome
 from .soak import Soak, temporary_files_in
 from .watch import ATTACHED, JCMD, MARK, Life, Sample, Watch, live_heap
@@ -93,6 +93,27 @@ def test_a_process_that_nobody_waits_for_is_found():
     assert left not in (os.getpid(), 1)
     os.close(keeps_open)
     os.close(pipe)
+
+
+@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+def test_a_number_that_is_given_to_another_process_begins_another_life(monkeypatch):
+    """Seen: after an hour, a service that had ended and a worker were one process that grew."""
+    seen = Watch("another mark")
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"],
+        env={**os.environ, MARK: "another mark"},
+        stdin=subprocess.PIPE,
+    ) as process:
+        wait_until(lambda: process.pid in seen.marked(), "the process")
+        seen.look()
+        began = watch.started(process.pid)
+        monkeypatch.setattr(watch, "started", lambda pid: began + 1)
+        seen.look()
+        process.communicate(b"\n")
+    assert {number: len(of) for number, of in seen._samples.items()} == {
+        (process.pid, began): 1,
+        (process.pid, began + 1): 1,
+    }
 
 
 @pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")

@@ -92,8 +92,9 @@ class Watch(threading.Thread):
     def __init__(self, mark: str) -> None:
         super().__init__(daemon=True)
         self._mark = f"{MARK}={mark}".encode()
-        self._samples: dict[int, list[Sample]] = {}
-        self._names: dict[int, str] = {}
+        # By pid and start: the number of a process that has ended is given to another one.
+        self._samples: dict[tuple[int, int], list[Sample]] = {}
+        self._names: dict[tuple[int, int], str] = {}
         self._heaps: dict[int, tuple[float, float]] = {}
         self._since = time.monotonic()
         self._over = threading.Event()
@@ -111,13 +112,13 @@ class Watch(threading.Thread):
         at = time.monotonic() - self._since
         for pid in self.marked():
             try:
-                sample = _sample(pid, at)
-                self._names[pid] = self._names.get(pid) or _name(pid)
+                sample, process = _sample(pid, at), (pid, started(pid))
+                self._names[process] = self._names.get(process) or _name(pid)
             except (OSError, ValueError, KeyError):  # it has ended meanwhile
                 continue
-            if self._names[pid] == "java" and JCMD:
+            if self._names[process] == "java" and JCMD:
                 sample = replace(sample, memory=self._live_heap(pid, at))
-            self._samples.setdefault(pid, []).append(sample)
+            self._samples.setdefault(process, []).append(sample)
 
     def _live_heap(self, pid: int, at: float) -> float:
         """The live heap of a JVM in MiB, at most a minute old; 0 before it answers."""
@@ -140,9 +141,9 @@ class Watch(threading.Thread):
         if self._error is not None:
             raise self._error
         lives = (
-            Life(pid, self._names[pid], tuple(samples))
-            for pid, samples in self._samples.items()
-            if alive(pid)
+            Life(process[0], self._names[process], tuple(samples))
+            for process, samples in self._samples.items()
+            if alive(process[0]) and started(process[0]) == process[1]
         )
         return [life for life in lives if life.seconds >= LEAST_LIFE_S]
 
@@ -183,6 +184,12 @@ def _sample(pid: int, at: float) -> Sample:
     memory = int(fields["VmRSS"].split()[0]) / 1024 if "VmRSS" in fields else 0.0
     files = len(os.listdir(PROC / str(pid) / "fd"))
     return Sample(at, memory, int(fields["Threads"]), files)
+
+
+def started(pid: int) -> int:
+    """When a process began, in ticks since the machine did. Raises OSError for one that is gone."""
+    behind_name = (PROC / str(pid) / "stat").read_text().rpartition(")")[2]
+    return int(behind_name.split()[19])
 
 
 def _name(pid: int) -> str:

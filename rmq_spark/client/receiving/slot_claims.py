@@ -55,7 +55,7 @@ class SlotClaims:
         return self.queue.ask(returning.rollbacks, [wanted])
 
     def hand_back(self, work: SlotWork, message: Delivered) -> None:
-        """Give back a message whose function has not returned, without a wait, and end the claim."""
+        """Give back a message whose function has not returned, without a wait; end the claim."""
         wanted = Rollback(work.slot, work.claim_id, [message.name], 0, [STOPPED])
         self.queue.ask(returning.rollbacks, [wanted])
         self.commit(work)

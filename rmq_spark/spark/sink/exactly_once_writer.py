@@ -18,6 +18,7 @@ from rmq_spark.protocol.sealing import Manifest, Sealed
 from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.writers import SinkWork
+from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.transport.shared_servers import shared_server
 
 _log = logging.getLogger(__name__)
@@ -33,13 +34,14 @@ BATCH_ID = "streaming.sql.batchId"
 class Staged(WriterCommitMessage):
     """The result of one attempt of a task.
 
-    name: the stage of the attempt. held: the number of staged messages by topic and slot. rows: the
-    number of rows that Spark passed to the task. was_sealed: whether an earlier run sealed the
-    batch, so that this attempt staged nothing.
+    name: the stage of the attempt. held: the number of staged messages by topic and slot. topics:
+    the definitions for which they were checked. rows: the number of rows that Spark passed to the
+    task. was_sealed: whether an earlier run sealed the batch, so that this attempt staged nothing.
     """
 
     name: StageName
     held: dict[str, dict[int, int]] = field(default_factory=dict)
+    topics: dict[str, TopicDefinition] = field(default_factory=dict)
     rows: int = 0
     was_sealed: bool = False
 
@@ -77,11 +79,12 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
             return staged
         try:
             for checked in self._work.checked(_counted(batches, staged)):
-                for queue, (by_slot, bodies) in checked:
-                    held = staged.held.setdefault(queue.definition.name, {})
+                for queue, ((by_slot, bodies), topic) in checked:
+                    staged.topics[topic.name] = topic
+                    held = staged.held.setdefault(topic.name, {})
                     # Enter the slots before the call: _discard must find them if it fails.
                     held.update({slot: held.get(slot, 0) for slot in by_slot})
-                    staging = Staging(queue.server, queue.definition, queue.key_prefix)
+                    staging = Staging(queue.server, topic, queue.key_prefix)
                     staging.stage(str(name), by_slot, held, bodies)
         except Exception:
             self._discard([staged])
@@ -92,7 +95,7 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         """Publish a batch that all its tasks have staged, unless an earlier run has done so.
 
         Spark calls this on the driver. Raises CheckpointRefused if a later batch was published,
-        and StageLost if Redis has forgotten staged messages.
+        and StageLost if Redis has forgotten staged messages, or a topic was created again.
         """
         staged = _staged(messages)
         if not staged:
@@ -100,6 +103,7 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         sink = self._sink(staged[0].name.query)
         was_sealed = any(one.was_sealed for one in staged)
         manifest = _manifest(staged)
+        sink.check_unchanged({topic for one in staged for topic in one.topics.values()}, manifest)
         sent = (sink.resume if was_sealed else sink.publish)(batchId, manifest)
         self._warn_if_rows_differ(sink.last(), staged[0].name, manifest.messages)
         if sent is None:

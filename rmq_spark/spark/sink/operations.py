@@ -3,10 +3,11 @@
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rmq_spark.client.messages import Outgoing
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol import returning, sending
@@ -21,10 +22,15 @@ from rmq_spark.topics.definition import TopicDefinition, group_text
 from rmq_spark.topics.message_value import MessageValue
 from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
 
-# Scores and names, and names and bodies, by slot.
-Packed = tuple[dict[int, PackedPairs], dict[int, PackedPairs]]
 # The columns for time ranges, priorities, fixed times and delays.
 VALUES = tuple(of.value_name for of_type in TOPIC_TYPES.values() for of in of_type.values)
+
+
+class Checked(NamedTuple):
+    """Rows that were checked and packed for a definition of their topic."""
+
+    messages: Outgoing
+    topic: TopicDefinition
 
 
 class Operation(ABC):
@@ -98,7 +104,7 @@ class Send(Operation):
                 f'{" or ".join(names)}.{unused} Add the column, or .option("{names[0]}", ...).'
             )
 
-    def work_of(self, queue: Queue, rows: Rows, names: Any) -> Packed:
+    def work_of(self, queue: Queue, rows: Rows, names: Any) -> Checked:
         """Compute score, slot and body of each row, and pack scores, names and bodies by slot."""
         topic, options = queue.definition, self._options
         refuse_past = options.fail_past and topic.type.can_be_past
@@ -117,11 +123,14 @@ class Send(Operation):
             )
         bodies = bodies_of_rows(rows, topic, options, due_ms)
         slots = slots_of_rows(topic, rows, bytes_of(names), options)
-        return packed_by_slot(scores, names, slots, bodies)
+        return Checked(Outgoing(*packed_by_slot(scores, names, slots, bodies)), topic)
 
-    def do(self, queue: Queue, work: Packed) -> dict[str, int]:
-        """Send the messages. Outcomes: new, and merged with an equal message that waits."""
-        sent = queue.ask(sending.send, *work)
+    def do(self, queue: Queue, work: Checked) -> dict[str, int]:
+        """Send the messages. Outcomes: new, and merged with an equal message that waits.
+
+        Raises UnknownTopic if the topic was deleted since the rows were checked.
+        """
+        sent = queue.send_checked(*work)
         return {"new": sent.new, "merged": sent.merged}
 
 

@@ -66,18 +66,18 @@ class SinkTopics:
         return Queue(server, topic, key_prefix=self._options.key_prefix, group=group)
 
     def split(
-        self, server: Server, known: dict[str, TopicDefinition], rows: Rows
+        self, server: Server, known: dict[str, Queue], rows: Rows
     ) -> Iterator[tuple[Queue, Rows]]:
         """Split rows by topic. Yields the queue and the rows of each topic.
 
-        The column ``topic`` takes precedence over the option. known: the definitions that the
-        driver or this task has read so far; the method adds new ones. Raises InvalidMessage for a
+        The column ``topic`` takes precedence over the option. known: the queues that this task
+        has opened so far; the method adds new ones. Raises InvalidMessage for a
         row whose topic is missing or not accepted, and the errors of ``find``.
         """
         default = self._options.topic
         if "topic" not in rows.columns:
             assert default is not None  # noqa: S101 - checked when the write began
-            yield self.queue(server, known[default]), rows
+            yield known[default], rows
             return
         accepted = "the name of a topic"
         rows.check_texts("topic", accepted)
@@ -89,8 +89,9 @@ class SinkTopics:
             raise rows.refusal("topic", row, accepted)
         for name in pc.unique(names).to_pylist():
             try:
-                known.setdefault(name, known.get(name) or self.find(server, name))
+                if name not in known:
+                    known[name] = self.queue(server, self.find(server, name))
             except InvalidOption as error:
                 raise InvalidMessage(f"In the column topic: {error}{NOTHING_SENT}") from None
             at = np.flatnonzero(pc.equal(names, name).to_numpy(zero_copy_only=False))
-            yield self.queue(server, known[name]), rows.only(at)
+            yield known[name], rows.only(at)

@@ -99,7 +99,9 @@ class SinkWork:
         """
         freeze_live_objects()
         server = shared_server(self._options.connection)
-        known = dict(self._known)
+        known = {name: self._topics.queue(server, topic) for name, topic in self._known.items()}
+        for queue in known.values():
+            queue.distrust()
         for batch in coalesce(batches):
             rows = Rows.of(batch, self._positions)
             yield [

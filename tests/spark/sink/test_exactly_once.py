@@ -13,7 +13,13 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from rmq_spark.client.staging import LastSealed, Staging
-from rmq_spark.errors import CheckpointRefused, InvalidMessage, InvalidOption, StageLost
+from rmq_spark.errors import (
+    CheckpointRefused,
+    InvalidMessage,
+    InvalidOption,
+    StageLost,
+    UnknownTopic,
+)
 from rmq_spark.protocol import stages
 from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.datasource import RmqDataSource
@@ -346,6 +352,38 @@ def test_a_task_whose_stage_was_swept_fails_instead_of_sending_a_part(sink, monk
     monkeypatch.setattr(packing, "ROWS_A_BATCH", 10)
     with pytest.raises(StageLost):
         sink.stage(1, numbers(0, 40))
+
+
+def created_again(sink, slots):
+    """The same topic, deleted and created with another number of slots."""
+    sink.rmq.broker.delete(sink.topic)
+    sink.rmq.broker.create(sink.topic, "FixedTime", slots)
+
+
+def test_a_topic_created_again_gets_nothing_that_was_staged_for_the_old_one(sink):
+    """Seen: the batch was published into slots that the new topic does not have."""
+    writer = sink.writer()  # the driver reads the definition
+    created_again(sink, 2)
+    rows = pa.record_batch({"content": numbers(0, 20), "topic": pa.array([None] * 20, pa.string())})
+    staged = writer.stage(iter([rows]), StageName(sink.query, 1, 0, "attempt"))
+    with pytest.raises(StageLost, match=r"was created again in another way .* Start the query aga"):
+        writer.commit([staged], 1)
+    assert sink.stages() == ([], [])
+    sink.run(1, numbers(0, 20))
+    assert sorted(sink.consume()) == names(20)
+
+
+def test_a_topic_created_again_gets_no_rows_that_were_checked_for_the_old_one(sink):
+    """At least once. Seen: rows were reported as sent that lay in slots that no topic has."""
+    sink.options = {"deliveryGuarantee": "atLeastOnce"}
+    writer = sink.writer()
+    created_again(sink, 2)
+    rows = pa.record_batch({"content": numbers(0, 20), "topic": pa.array([None] * 20, pa.string())})
+    with pytest.raises(UnknownTopic, match="created in another way. None of these"):
+        writer.write(iter([rows]))
+    assert sink.queue.server.client.keys(f"{sink.topic}_*") == []
+    sink.writer().write(iter([rows]))
+    assert sorted(sink.consume()) == names(20)
 
 
 def test_several_topics_in_one_batch(rmq, sink, monkeypatch):
