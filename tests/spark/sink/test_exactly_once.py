@@ -379,7 +379,7 @@ def test_a_topic_created_again_gets_no_rows_that_were_checked_for_the_old_one(si
     writer = sink.writer()
     created_again(sink, 2)
     rows = pa.record_batch({"content": numbers(0, 20), "topic": pa.array([None] * 20, pa.string())})
-    with pytest.raises(UnknownTopic, match="created in another way. None of these"):
+    with pytest.raises(UnknownTopic, match=r"created in another way\. None of these"):
         writer.write(iter([rows]))
     assert sink.queue.server.client.keys(f"{sink.topic}_*") == []
     sink.writer().write(iter([rows]))
