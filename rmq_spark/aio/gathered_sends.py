@@ -73,7 +73,7 @@ class GatheredSends:
     async def _run(self, together: list[_Waiting]) -> None:
         try:
             merged = _merged(waiting.checked for waiting in together)
-            await run_awaiting(self._queue.send_checked, merged, together[0].topic)
+            await run_awaiting(self._queue._send_checked, merged, together[0].topic)
         except BaseException as error:
             for waiting in together:
                 _fail(waiting.sent, error)

@@ -143,7 +143,7 @@ class Queue:
                 span.count(sum(map(len, checked.pairs.values())) // 2)
             return self._send(checked, topic)
 
-    def send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
+    def _send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
         """Send messages that were checked for a definition of the topic. Raises UnknownTopic.
 
         In one round trip, as long as there is a call at least every half second.
@@ -163,7 +163,7 @@ class Queue:
             request = self._with_refresh(request)
         return self.server.ask(request)
 
-    def distrust(self) -> None:
+    def _distrust(self) -> None:
         """Read the definition again before the next send: another process has read it, earlier."""
         self._read_s = -math.inf
 

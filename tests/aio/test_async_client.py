@@ -185,8 +185,8 @@ def test_single_messages_go_together(connected, topic):
     async def main():
         async with await connected() as broker:
             queue = await broker.queue("T")
-            send_checked = queue._queue.send_checked
-            queue._queue.send_checked = lambda *args: calls.append(args) or send_checked(*args)
+            send_checked = queue._queue._send_checked
+            queue._queue._send_checked = lambda *args: calls.append(args) or send_checked(*args)
             await asyncio.gather(
                 *(queue.send_one(content, fixed_time=1000) for content in numbered(100))
             )

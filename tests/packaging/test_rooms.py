@@ -13,6 +13,7 @@ PACKAGE = ROOT / "rmq_spark"
 ROOMS = (
     "errors",
     "exit_codes",
+    "repeated_signals",
     "topics",
     "protocol",
     "options",

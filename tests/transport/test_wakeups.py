@@ -122,7 +122,7 @@ def test_a_user_who_may_not_subscribe_is_told_once_what_it_lacks(own_redis, capl
     wait_until(lambda: len(threads()) == before and logged(caplog), "the thread gives up")
     assert not wakes.hears_all
     (line,) = (line for line in logged(caplog).splitlines() if "wake-ups" in line)
-    assert "subscribe, and & with the pattern" in line
+    assert "subscribe +ping, and & with the pattern" in line
     assert "pw@" not in line
     reader.close()
     admin.close()

@@ -130,7 +130,7 @@ class Send(Operation):
 
         Raises UnknownTopic if the topic was deleted since the rows were checked.
         """
-        sent = queue.send_checked(*work)
+        sent = queue._send_checked(*work)
         return {"new": sent.new, "merged": sent.merged}
 
 

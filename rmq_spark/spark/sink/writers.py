@@ -101,7 +101,7 @@ class SinkWork:
         server = shared_server(self._options.connection)
         known = {name: self._topics.queue(server, topic) for name, topic in self._known.items()}
         for queue in known.values():
-            queue.distrust()
+            queue._distrust()
         for batch in coalesce(batches):
             rows = Rows.of(batch, self._positions)
             yield [
