@@ -12,6 +12,7 @@ from console import OPEN_PAGES, OTHER_PAGES
 from stalled_scripts import BURIED, FULL, GONE, OLD, leave_old_claim
 from storing import store_waiting
 
+from rmq_spark.cli.commands.read_commands import MESSAGES_AT_ONCE
 from rmq_spark.client import Broker
 from rmq_spark.exit_codes import NOTHING_FOUND
 
@@ -64,7 +65,7 @@ class Commands:
             "lower-epochs": [["lower-epochs", FULL]],
             "cancel": [["cancel", FULL, *lines(number)[:CANCELLED]]],
             "consume": [
-                ["consume", FULL, "-n", "8192"],
+                ["consume", FULL, "-n", str(MESSAGES_AT_ONCE)],
                 ["consume", FULL, "-n", str(CONSUMED), "--commit"],
             ],
             "requeue": [["requeue", FULL, "--all", "--slots", str(slot)]],

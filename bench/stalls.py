@@ -1,7 +1,7 @@
 """What is the longest time for which each script and each command of rmq holds Redis?
 
 Redis' slow log says how long each call took. Scripts get as much as one call may hold: 2048
-messages to send, 8192 to claim. Commands work on a whole topic of 64 slots, which holds nearly all
+messages to send, 3072 to claim. Commands work on a whole topic of 64 slots, which holds nearly all
 messages, half of them due, and in its dead queue a twentieth. The longest call of each round is a
 value.
 """

@@ -21,7 +21,7 @@ from rmq_spark.client.remedies import command_line, queue_command
 from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.exit_codes import INTERRUPTED, NOTHING_FOUND
 from rmq_spark.options.option import Option
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Delivered
+from rmq_spark.protocol.claims import Delivered
 from rmq_spark.protocol.pages import Entry, QueueKind, first_entries
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsers import duration
@@ -35,6 +35,8 @@ from rmq_spark.views.shown_texts import (
 )
 
 DEFAULT_SHOWN = 20
+# A claim of so many blocks Redis for less than 10 ms, also if a thousand retries fall due with it.
+MESSAGES_AT_ONCE = 1024
 # How soon the command ends after a signal.
 LONGEST_WAIT_S = 0.5
 MOST_SHOWN = 1_000_000  # the command holds all of them in memory
@@ -190,9 +192,9 @@ def _limit(most: int | None, commit: bool, follow: bool) -> int | None:
         )
     if follow:
         return most
-    if not commit and (most or 0) > MESSAGES_A_CLAIM:
+    if not commit and (most or 0) > MESSAGES_AT_ONCE:
         raise InvalidOption(
-            f"--max {most} is not accepted without --commit. Accepted: 1 to {MESSAGES_A_CLAIM}; "
+            f"--max {most} is not accepted without --commit. Accepted: 1 to {MESSAGES_AT_ONCE}; "
             "rmq peek shows more."
         )
     return DEFAULT_SHOWN if most is None else most
@@ -208,7 +210,7 @@ def _batches(
     """
     left, until, found = limit, time.monotonic() + wait_s, False
     while not ended.is_set() and left != 0:
-        most = MESSAGES_A_CLAIM if left is None else min(left, MESSAGES_A_CLAIM)
+        most = MESSAGES_AT_ONCE if left is None else min(left, MESSAGES_AT_ONCE)
         rest_s = LONGEST_WAIT_S if follow else until - time.monotonic()
         wait_s = 0.0 if found and not follow else min(max(rest_s, 0.0), LONGEST_WAIT_S)
         batch = consumer.poll(most, wait=timedelta(seconds=wait_s))

@@ -172,16 +172,16 @@ def test_what_nobody_could_read_is_not_committed_and_costs_no_retry(rmq):
 def test_a_look_that_is_killed_costs_nothing(rmq):
     """It is stopped while the pipe is full: it holds what it shows."""
     queue = rmq.topic(slots=1)
-    queue.send([f"m{n}" * 50 for n in range(2000)], fixed_time=99)
+    queue.send([f"m{n}" * 50 for n in range(1000)], fixed_time=99)
     before = stored(queue)
-    command = [*rmq.command(), "consume", "Orders", "-n", "2000"]
+    command = [*rmq.command(), "consume", "Orders", "-n", "1000"]
     with started(command, stdout=subprocess.PIPE) as process:
         process.stdout.read(1)
-        assert queue.figures().prepare.count == 2000
+        assert queue.figures().prepare.count == 1000
         process.kill()
         process.wait()
     (consumer,) = queue.ask(reading.consumers, queue.now_ms())
     run = max(header.run for header in queue.ask(reading.headers, consumer.consumer))
     queue.ask(claiming.release, queue.slots, consumer.consumer, run)  # its lease ends
-    assert queue.expire() == 2000
+    assert queue.expire() == 1000
     assert stored(queue) == before
