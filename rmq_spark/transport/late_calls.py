@@ -5,12 +5,16 @@ would then run once more when the network is back: after newer calls, which it w
 payload that came back after its successor, and a topic that was paused after its resume.)
 """
 
+import os
 import socket
 import struct
+import weakref
 from typing import Any
 
 # For SO_LINGER: on, for 0 seconds. A close then resets the connection.
 _DROP = struct.pack("ii", 1, 0)
+# The sockets of this process. A fork closes its copies: only the last close resets a connection.
+_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def on_connect(connection: Any) -> None:
@@ -22,6 +26,7 @@ def on_connect(connection: Any) -> None:
 def drop_unsent(connection: Any) -> None:
     """Set a new connection of redis-py up, before or after its login."""
     _drop_at_close(connection._sock)
+    _sockets.add(connection._sock)
 
 
 async def on_async_connect(connection: Any) -> None:
@@ -35,3 +40,11 @@ async def on_async_connect(connection: Any) -> None:
 def _drop_at_close(of: Any) -> None:
     if of.family != socket.AF_UNIX:  # nothing can be lost on the way, and so come late
         of.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP)
+
+
+def _close_copies() -> None:
+    for each in list(_sockets):
+        each.close()
+
+
+os.register_at_fork(after_in_child=_close_copies)

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import signal
+import time
 
 import pytest
 import redis
@@ -47,6 +49,21 @@ def test_what_redis_has_not_received_is_dropped(own_redis):
         client.execute_command(*CALL)
     client.close()
     assert late_calls(own_redis) == 0
+
+
+def test_it_is_dropped_also_if_a_forked_process_has_a_copy_of_the_connection(own_redis):
+    client = new_client(options(own_redis))
+    client.ping()
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    try:
+        with stopped(own_redis), pytest.raises(redis.TimeoutError):
+            client.execute_command(*CALL)
+        client.close()
+        assert late_calls(own_redis) == 0
+    finally:
+        child.kill()
+        child.join()
 
 
 @pytest.mark.parametrize("call", [CALL, LARGE_CALL], ids=["sent", "partly sent"])

@@ -4,7 +4,7 @@ import logging
 import queue as queues
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rmq_spark.client.receiving.callers import Caller, too_long
 from rmq_spark.client.receiving.slot_claims import SlotClaims
@@ -93,20 +93,24 @@ class Workers:
         ended = sum(self.reserve(max(0.0, ends_s - time.monotonic())) for _ in range(self._amount))
         self._ended.set()
         if ended < self._amount:
-            for work in list(self._works.values()):
-                self._hand_back(work)
+            given_up = [(work, work.give_up(0)) for work in list(self._works.values())]
             for caller in list(self._callers):
                 caller.give_up()
+            self._hand_back(given_up)
         for _ in range(self._amount):
             self._slots.put(None)
         return self._amount - ended
 
-    def _hand_back(self, work: SlotWork) -> None:
-        message = work.give_up(0)
-        if message is None:  # between two messages: its thread ends it
-            return
+    def _hand_back(self, given_up: Sequence[tuple[SlotWork, Delivered | None]]) -> None:
+        """Give back messages whose calls were given up, and end their claims.
+
+        A claim without such a message is between two of them: its thread ends it. If Redis does not
+        answer, the others come again when their leases end: a stop must not wait for each of them.
+        """
         try:
-            self._slot_claims.hand_back(work, message)
+            for work, message in given_up:
+                if message is not None:
+                    self._slot_claims.hand_back(work, message)
         except RmqError as error:
             self._on_error(error)
 
