@@ -79,7 +79,7 @@ def test_claims_add_up_to_the_quota_and_are_numbered_from_0_to_15(quotas, seq):
         of_slot = [claim for claim in claims if claim.slot == slot]
         assert [claim.ordinal for claim in of_slot] == list(range(len(of_slot)))
         assert len(of_slot) <= 16
-        assert all(1 <= claim.limit <= 8192 for claim in of_slot)
+        assert all(1 <= claim.limit <= 3072 for claim in of_slot)
         assert sum(claim.limit for claim in of_slot) == quota
     assert {claim.seq for claim in claims} <= {seq}
     assert len(set(claims)) == len(claims)
