@@ -11,7 +11,7 @@ from rmq_spark.protocol.names import ClaimId, claim_name
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
 
-# Redis is blocked for some 8 ms while it gives back so many messages. The scripts take up to 8192.
+# Redis is blocked for some 9 ms while it gives back so many messages. The scripts take up to 8192.
 MESSAGES_A_CLAIM = 3072
 # The claims of one slot and batch have the ordinals 0 to 15.
 CLAIMS_A_SLOT = 16

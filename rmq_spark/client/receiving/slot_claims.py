@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 # followed by a smaller one.
 MESSAGES_A_CLAIM = 256
 # Why a message is rolled back whose function has not returned within the grace of a stop.
-STOPPED = "given back"
+_STOPPED = "given back"
 
 
 class SlotClaims:
@@ -56,7 +56,7 @@ class SlotClaims:
 
     def hand_back(self, work: SlotWork, message: Delivered) -> None:
         """Give back a message whose function has not returned, without a wait; end the claim."""
-        wanted = Rollback(work.slot, work.claim_id, [message.name], 0, [STOPPED])
+        wanted = Rollback(work.slot, work.claim_id, [message.name], 0, [_STOPPED])
         self.queue.ask(returning.rollbacks, [wanted])
         self.commit(work)
 
