@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname")
+TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname", "rm")
 TARGETS = (
     *("demo", "cluster-demo", "bench", "test", "test-all", "mutants", "servers", "explore"),
     *("faults", "debounce", "soak", "outbox", "ports", "ownership-demo", "notebooks", "docs"),
@@ -124,6 +124,23 @@ def test_without_maven_it_says_what_to_install(clone, path):
     text = refusal(make(clone, path, "bench-peers"))
     assert text.startswith("Maven is needed; mvn is missing.")
     assert "apt-get install maven" in text
+
+
+def test_a_linked_environment_is_replaced_and_not_emptied(clone, path, tmp_path):
+    """Failed before: the folder that the link led to lost its files."""
+    kept = tmp_path / "of another checkout" / "kept"
+    kept.parent.mkdir()
+    kept.touch()
+    (clone / ".venv").symlink_to(kept.parent)
+    # Without pip, which the next step then misses.
+    without_pip = '[ "$2" != venv ] || set -- "$@" --without-pip'
+    program(path, "python3", f'{without_pip}\nexec "{sys.executable}" "$@"')
+    done = subprocess.run(
+        ["make", "lint"], cwd=clone, env={"PATH": str(path)}, capture_output=True, text=True
+    )
+    assert "No module named pip" in done.stderr
+    assert kept.exists()
+    assert not (clone / ".venv").is_symlink()
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "16"])

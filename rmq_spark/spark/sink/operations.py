@@ -64,11 +64,11 @@ class Operation(ABC):
         """
 
     @abstractmethod
-    def work_of(self, queue: Queue, rows: Rows, names: Any) -> Any:
+    def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> Any:
         """Check the rows of one topic and build the argument ``work`` of ``do``.
 
-        names: what each message merges by, its key or content. Raises InvalidMessage for
-        the first row that is not accepted.
+        topic: the definition for all of these rows; another thread may give the queue a newer one.
+        Raises InvalidMessage for the first row that is not accepted.
         """
 
     @abstractmethod
@@ -104,9 +104,9 @@ class Send(Operation):
                 f'{" or ".join(names)}.{unused} Add the column, or .option("{names[0]}", ...).'
             )
 
-    def work_of(self, queue: Queue, rows: Rows, names: Any) -> Checked:
+    def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> Checked:
         """Compute score, slot and body of each row, and pack scores, names and bodies by slot."""
-        topic, options = queue.definition, self._options
+        names, options = rows.names(topic), self._options
         refuse_past = options.fail_past and topic.type.can_be_past
         expires_at = options.expires_at is not None or "expiresAt" in rows.columns
         now_ms = queue.now_ms() if refuse_past or expires_at else None
@@ -139,10 +139,10 @@ class Cancel(Operation):
 
     columns = ("key", "content", "slotBasis", "slot", "topic")
 
-    def work_of(self, queue: Queue, rows: Rows, names: Any) -> dict[int, list[bytes]]:
+    def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> dict[int, list[bytes]]:
         """Group the names of the rows by slot."""
-        texts = bytes_of(names)
-        slots = slots_of_rows(queue.definition, rows, texts, self._options)
+        texts = bytes_of(rows.names(topic))
+        slots = slots_of_rows(topic, rows, texts, self._options)
         return {slot: texts[at].tolist() for slot, at in rows_by_slot(slots)}
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
@@ -173,12 +173,12 @@ class Requeue(Operation):
         if topic.type.requeue_value is None:
             Send(self._options).check_topic(topic, columns)
 
-    def work_of(self, queue: Queue, rows: Rows, names: Any) -> dict[int, PackedPairs]:
+    def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> dict[int, PackedPairs]:
         """Compute the score and the slot of each row, and pack scores and contents by slot.
 
         A row without a time is due at once.
         """
-        topic, options, now_ms = queue.definition, self._options, queue.now_ms()
+        names, options, now_ms = rows.names(topic), self._options, queue.now_ms()
         default = topic.type.value_in(options)
         if default is None:
             default = topic.type.requeue_value
@@ -220,9 +220,9 @@ class RollBack(Operation):
     columns = ("key", "content", "slot", "claimId", "delay", "reason", "topic")
     required = ("slot", "claimId")
 
-    def work_of(self, queue: Queue, rows: Rows, names: Any) -> list[Rollback]:
+    def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> list[Rollback]:
         """Group contents into one rollback for each slot, claim and delay."""
-        slots = rows.slots(queue.definition).tolist()
+        names, slots = rows.names(topic), rows.slots(topic).tolist()
         wanted: dict[tuple[int, str, int | None], list[tuple[bytes, str]]] = {}
         keys = zip(slots, rows.claim_ids(), retry_delays(rows, self._options.delay), strict=True)
         for key, content, reason in zip(keys, bytes_of(names), rows.reasons(), strict=True):

@@ -105,7 +105,7 @@ class SinkWork:
         for batch in coalesce(batches):
             rows = Rows.of(batch, self._positions)
             yield [
-                (queue, self._operation.work_of(queue, part, part.names(queue.definition)))
+                (queue, self._operation.work_of(queue, queue.definition, part))
                 for queue, part in self._topics.split(server, known, rows)
             ]
 

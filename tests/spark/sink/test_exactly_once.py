@@ -24,7 +24,9 @@ from rmq_spark.protocol import stages
 from rmq_spark.protocol.stages import StageName
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.sink import arrow_pairs as packing
+from rmq_spark.spark.sink.columns import Rows
 from rmq_spark.spark.sink.exactly_once_writer import RmqStagedStreamWriter
+from rmq_spark.spark.sink.target_topics import SinkTopics
 from rmq_spark.spark.sink.writers import RmqStreamWriter
 from rmq_spark.topics.keys import sink_key
 from rmq_spark.transport.server import Server
@@ -384,6 +386,36 @@ def test_a_topic_created_again_gets_no_rows_that_were_checked_for_the_old_one(si
     assert sink.queue.server.client.keys(f"{sink.topic}_*") == []
     sink.writer().write(iter([rows]))
     assert sorted(sink.consume()) == names(20)
+
+
+def test_rows_are_checked_for_one_definition_while_another_thread_learns_of_the_next(
+    sink, monkeypatch
+):
+    """Failed before: contents were sent as the keys of a topic that was created with keys."""
+    sink.options = {"deliveryGuarantee": "atLeastOnce"}
+    queues, find_queue, names_of = [], SinkTopics.queue, Rows.names
+
+    def noted(*arguments):
+        queues.append(find_queue(*arguments))
+        return queues[-1]
+
+    def names_before_the_topic_is_created_again(rows, topic):
+        found = names_of(rows, topic)
+        sink.rmq.broker.delete(sink.topic)
+        sink.rmq.broker.create(
+            sink.topic, "FixedTime", sink.queue.definition.slot_amount, keyed=True
+        )
+        queues[0]._distrust()
+        assert queues[0]._refresh()
+        return found
+
+    writer = sink.writer()
+    monkeypatch.setattr(SinkTopics, "queue", noted)
+    monkeypatch.setattr(Rows, "names", names_before_the_topic_is_created_again)
+    rows = pa.record_batch({"content": numbers(0, 20), "topic": pa.array([None] * 20, pa.string())})
+    with pytest.raises(UnknownTopic, match=r"created in another way\. None of these"):
+        writer.write(iter([rows]))
+    assert sink.queue.server.client.keys(f"{sink.topic}_*") == []
 
 
 def test_several_topics_in_one_batch(rmq, sink, monkeypatch):
