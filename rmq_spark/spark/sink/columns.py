@@ -339,9 +339,16 @@ def _value(column: pa.Array, row: int) -> Any:
     try:
         return column[row].as_py()
     except UnicodeDecodeError:  # not valid UTF-8: show the bytes
-        return column[row].cast(pa.large_binary()).as_py()
+        return column[row].cast(_as_bytes(column.type)).as_py()
     except (OverflowError, ValueError):  # a time outside Python's range: show the number
         return column[row].cast(pa.int64()).as_py()
+
+
+def _as_bytes(of_type: pa.DataType) -> pa.DataType:
+    """Return the type for texts, or headers, whose texts are shown as bytes."""
+    if not pa.types.is_list(of_type):
+        return pa.large_binary()
+    return pa.list_(pa.struct([(field.name, pa.large_binary()) for field in of_type.value_type]))
 
 
 def milliseconds(column: pa.Array) -> pa.Array:

@@ -1,6 +1,5 @@
 """The columns that make up the body of a message: payload, headers and expiry."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +8,13 @@ import pyarrow.compute as pc
 from rmq_spark.client.message_bodies import LARGEST_BODY_BYTES, LONGEST_TIME_TO_LIVE_MS
 from rmq_spark.protocol.bodies import Body, Headers
 from rmq_spark.spark.options import SinkOptions
-from rmq_spark.spark.sink.columns import Rows, first_true, milliseconds
+from rmq_spark.spark.sink.columns import (
+    Rows,
+    first_not_utf8,
+    first_true,
+    milliseconds,
+    shown_value,
+)
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import HIGHEST_SCORE
 
@@ -114,9 +119,11 @@ def _milliseconds(
 def _headers(rows: Rows, column: pa.Array | None) -> list[Headers]:
     if column is None:
         return [()] * rows.length
+    _refuse_names_not_utf8(rows, column)
+    key, value = (field.name for field in column.type.value_type)  # in any letter case
     found: list[Headers] = []
     for row, headers in enumerate(column.to_pylist()):
-        pairs = tuple((each["key"], each["value"]) for each in headers or () if each is not None)
+        pairs = tuple((each[key], each[value]) for each in headers or () if each is not None)
         if any(name is None for name, _ in pairs) or len(pairs) < len(headers or ()):
             accepted = "null, or headers that each have a key; a value may be null"
             raise rows.refusal("headers", row, accepted)
@@ -124,10 +131,21 @@ def _headers(rows: Rows, column: pa.Array | None) -> list[Headers]:
     return found
 
 
+def _refuse_names_not_utf8(rows: Rows, column: pa.Array) -> None:
+    at = first_not_utf8(pc.struct_field(pc.list_flatten(column), 0))
+    if at is not None:
+        row = pc.list_parent_indices(column)[at].as_py()
+        accepted = (
+            "null, or headers whose keys are valid UTF-8. Correct or drop the rows where "
+            "exists(headers, h -> NOT is_valid_utf8(h.key))"
+        )
+        raise rows.refusal("headers", row, accepted)
+
+
 def _refuse_ends_before_due(rows: Rows, ends: pa.Array, due_ms: Any) -> None:
     early = pc.less(ends, pa.array(due_ms)).fill_null(False)
     if pc.any(early).as_py():
         row = first_true(early)
-        due = datetime.fromtimestamp(int(due_ms[row]) / 1000, UTC).isoformat(" ", "milliseconds")
+        due = shown_value(pa.array(due_ms).cast(pa.timestamp("ms", "UTC")), row)
         accepted = f"a time not before the message is due, which is {due}"
         raise rows.refusal("expiresAt", row, accepted)

@@ -1,6 +1,7 @@
 """The columns of the source, built from claims."""
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,9 @@ from rmq_spark.protocol.bodies import Body, PackedBodies, bytes_before_payload, 
 from rmq_spark.protocol.claims import Claim
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.scores import MOST_RETRIES
+
+# The last ms that Python can show in every time zone: no zone is a day away from UTC.
+LAST_SHOWN_MS = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000) - 1
 
 
 class MessageColumns:
@@ -78,8 +82,12 @@ class MessageColumns:
         return pa.array(headers, of_type)
 
     def _expires_at(self, of_type: pa.DataType) -> pa.Array:
+        """Return the times, none later than Python can show.
+
+        Spark could not pass a later one to a Python function, and its whole batch would fail.
+        """
         ends = [
-            None if body.expires_at_ms is None else body.expires_at_ms * 1000
+            None if body.expires_at_ms is None else min(body.expires_at_ms, LAST_SHOWN_MS) * 1000
             for body in self._bodies
         ]
         return pa.array(ends, pa.int64()).cast(of_type)

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import rmq_spark
 from rmq_spark.errors import InvalidMessage
 from rmq_spark.protocol.pages import first_entries
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
+from rmq_spark.topics.scores import HIGHEST_SCORE
 
 from ...logs import logged
 from ...processes import alive
@@ -288,6 +290,27 @@ def test_a_function_gets_rows_as_collect_gives_them(rmq, claimed, notes):
     frame = frame.withColumn("lines", array(struct("content", lit(1).alias("n"))))
     listener(rmq, bill)(frame, 1)
     assert notes.read() == [repr(row) for row in frame.collect()]
+
+
+def test_ends_beyond_pythons_calendar_come_as_its_last_day(rmq, spark, listen, notes):
+    """Failed before: such a message and all beside it failed, at each start of the query."""
+    queue, note = rmq.due(1, 1), notes.taker()
+    for end in (datetime.max.replace(tzinfo=UTC), HIGHEST_SCORE):
+        queue.send([f"until {end}"], fixed_time=DUE, expires_at=end)
+    frame = rmq.read(
+        spark,
+        queue,
+        schema="content STRING, topic STRING, slot INT, claimId STRING, expiresAt TIMESTAMP",
+    )
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")  # 14 hours ahead
+    try:
+        heard = listener(rmq, lambda message: note(str(message.expiresAt)))
+        listen(frame, heard)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert totals(heard) == (3, 0, 0)
+    assert [until[:7] for until in sorted(notes.read())] == ["9999-12", "9999-12", "None"]
 
 
 def test_binary_contents_are_rolled_back_as_they_are(rmq, spark):

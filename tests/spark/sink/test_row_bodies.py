@@ -1,9 +1,11 @@
 """The bodies of rows, without Spark and Redis: which rows have one."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from rmq_spark.client import TopicDefinition, TopicType
+from rmq_spark.errors import InvalidMessage
 from rmq_spark.protocol.bodies import Body
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.columns import Rows
@@ -60,3 +62,29 @@ def test_an_option_gives_all_rows_a_body():
 @pytest.mark.parametrize("columns", [{}, {"headers": NO_HEADERS}, {"headers": EMPTY_HEADERS}])
 def test_in_a_keyed_topic_every_message_has_a_body(columns):
     assert bodies(columns, keyed=True) == [Body().pack()] * 2
+
+
+def test_a_header_whose_key_is_no_utf8_is_named_with_its_row():
+    """Failed before: with a UnicodeDecodeError that named neither."""
+    keys = pa.array([b"a", b"\xff"], pa.binary()).view(pa.string())
+    pairs = pa.StructArray.from_arrays([keys, pa.array([b"1", b"2"])], ["key", "value"])
+    headers = pa.ListArray.from_arrays([0, 1, 2], pairs)
+    with pytest.raises(InvalidMessage, match=r"Row 1 .* headers is .*b'\\xff'.* UTF-8.*h\.key"):
+        bodies({"headers": headers})
+
+
+def test_the_fields_of_headers_have_any_letter_case():
+    """Failed before: with a KeyError."""
+    of_type = pa.list_(pa.struct([("Key", pa.string()), ("VALUE", pa.binary())]))
+    headers = pa.array([[{"Key": "h", "VALUE": b"v"}], None], of_type)
+    assert bodies({"headers": headers}) == [HAS_HEADERS, b""]
+
+
+@pytest.mark.parametrize("due", [1_800_000_000_000, 2**53])
+def test_an_end_before_the_due_time_is_refused_whatever_that_is(due):
+    """Failed before for times that Python cannot show: with a ValueError."""
+    rows = Rows({"content": pa.array(["a", "b"]), "expiresAt": SOME_TIMES}, 2)
+    topic = TopicDefinition("T", TopicType.FIXED_TIME)
+    shown = "2027-01-15" if due < 2**53 else str(due)
+    with pytest.raises(InvalidMessage, match=f"Row 0 .* not before the message is due.* {shown}"):
+        bodies_of_rows(rows, topic, parse_sink_options({"topic": "T"}), np.array([due, due]))
