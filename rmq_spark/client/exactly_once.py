@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.staging import LastSealed, Staging
 from rmq_spark.errors import CheckpointRefused, StageLost
-from rmq_spark.protocol.sealing import Manifest, Sealed
+from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest, Sealed
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.topics.definition import TopicDefinition
 
@@ -37,12 +37,15 @@ _Totals = Mapping[int, Mapping[str, int]]  # numbers of messages, by slot and st
 
 
 class StagedSink:
-    """The sink of one streaming query, which publishes each of its batches exactly once."""
+    """The sink of one streaming query, which publishes each of its batches exactly once.
 
-    def __init__(self, broker: Broker, query: str) -> None:
+    forget_ms: after how long without a batch Redis forgets the sink; 0 for never.
+    """
+
+    def __init__(self, broker: Broker, query: str, forget_ms: int = FORGET_STAGES_MS) -> None:
         self._broker = broker
         self._query = query
-        self._last_sealed = LastSealed(broker.server, query, broker.key_prefix)
+        self._last_sealed = LastSealed(broker.server, query, broker.key_prefix, forget_ms)
 
     def check_unchanged(self, topics: Iterable[TopicDefinition], staged: Manifest) -> None:
         """Check that the messages of a batch fit their topics, before it is sealed.

@@ -123,10 +123,16 @@ class Staging:
 
 
 class LastSealed:
-    """The batch that a streaming query sealed last, and its stages still to be published."""
+    """The batch that a streaming query sealed last, and its stages still to be published.
 
-    def __init__(self, server: Server, query: str, key_prefix: str = "") -> None:
+    forget_ms: after how long without a batch Redis forgets the sink; 0 for never.
+    """
+
+    def __init__(
+        self, server: Server, query: str, key_prefix: str = "", forget_ms: int = FORGET_STAGES_MS
+    ) -> None:
         self._server = server
+        self._forget_ms = forget_ms
         self._key = sink_key(query, key_prefix)
 
     def seal(self, batch: int, manifest: Manifest) -> tuple[int, Manifest]:
@@ -151,14 +157,14 @@ class LastSealed:
         Returns False if the announcement of that name is gone: Redis has lost writes since then, or
         another driver is at work.
         """
-        return self._server.ask(sealing.conclude(self._key, batch, name))
+        return self._server.ask(sealing.conclude(self._key, batch, name, self._forget_ms))
 
     def unseal(self, batch: int, manifest: Manifest) -> bool:
         """Remove the seal of a batch that has lost a stage, so that it can be staged again.
 
         Returns False if this manifest is no longer sealed and unpublished.
         """
-        return self._server.ask(sealing.unseal(self._key, batch, manifest))
+        return self._server.ask(sealing.unseal(self._key, batch, manifest, self._forget_ms))
 
     def last(self) -> Sealed:
         """Return the batch sealed last, and its stages that are not noted as published."""

@@ -106,7 +106,8 @@ class Rounds:
             self._layout: Layout = layout_of(database, connection, tables)
             self.name = self._name()
         self._rows = Rows(database, tables, self._layout, tracked=tracked)
-        self._sink = StagedSink(broker, self.name)
+        # An outbox that rests for months must find how far it was.
+        self._sink = StagedSink(broker, self.name, forget_ms=0)
         self._stages = RoundStages(broker, self._sink, self.name, topic, defaults)
         self._topic = topic
         self._horizon_ms = horizon_ms

@@ -98,21 +98,25 @@ def announce(key: str, batch: int, manifest: Manifest, name: str) -> Request[boo
     return Request([Call("announce", [key], [batch, manifest.digest, name])], _yes)
 
 
-def conclude(key: str, batch: int, name: str) -> Request[bool]:
+def conclude(key: str, batch: int, name: str, forget_ms: int = FORGET_STAGES_MS) -> Request[bool]:
     """Note that all stages of a sealed batch are published.
 
-    The answer is False if the announcement of that name is gone: Redis has lost writes since then,
-    or another driver is at work.
+    forget_ms: after how long without a batch Redis forgets the sink; 0 for never. The answer is
+    False if the announcement of that name is gone: Redis has lost writes since then, or another
+    driver is at work.
     """
-    return Request([Call("conclude", [key], [batch, name, FORGET_STAGES_MS])], _yes)
+    return Request([Call("conclude", [key], [batch, name, forget_ms])], _yes)
 
 
-def unseal(key: str, batch: int, manifest: Manifest) -> Request[bool]:
+def unseal(
+    key: str, batch: int, manifest: Manifest, forget_ms: int = FORGET_STAGES_MS
+) -> Request[bool]:
     """Remove the seal of a batch that has lost a stage, so that it can be staged again.
 
-    The answer is False if this manifest is no longer sealed and unpublished.
+    forget_ms: as for conclude. The answer is False if this manifest is no longer sealed and
+    unpublished.
     """
-    args = [batch, manifest.digest, FORGET_STAGES_MS]
+    args = [batch, manifest.digest, forget_ms]
     return Request([Call("unseal", [key], args)], _yes)
 
 

@@ -2,7 +2,10 @@
 
 import pytest
 
+from rmq_spark.client.staging import LastSealed
 from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest
+
+from .staged import QUERY
 
 SEALED = Manifest({"q:1:0:a": {"T": {0: 3}}}, messages=3)
 
@@ -55,3 +58,13 @@ def test_a_sink_that_is_not_used_any_more_is_forgotten_after_30_days(book, slot,
     book.conclude(1, "a")
     assert 0 <= FORGET_STAGES_MS - slot.redis.pttl(key) < 60_000
     assert FORGET_STAGES_MS == 30 * 24 * 3600 * 1000
+
+
+def test_a_sink_to_be_kept_stays(slot, key):
+    kept = LastSealed(slot.queue.server, QUERY, slot.broker.key_prefix, forget_ms=0)
+    sealed(kept)
+    assert kept.conclude(1, "a")
+    assert slot.redis.pttl(key) == -1
+    kept.seal(2, SEALED)
+    assert kept.unseal(2, SEALED)
+    assert slot.redis.pttl(key) == -1

@@ -13,6 +13,7 @@ from rmq_spark.errors import InvalidOption, OutboxMisused, ServerFull, ServerUna
 from rmq_spark.outbox import Outbox, Relayed
 from rmq_spark.outbox.round_stages import RoundStages
 from rmq_spark.outbox.rounds import Rounds
+from rmq_spark.topics.keys import sink_key
 
 from .shop import Shop, soon
 
@@ -26,6 +27,16 @@ def test_what_is_due_within_the_horizon_is_sent_and_marked(shop):
     assert shop.states() == {"sent": 2, "new": 1}
     assert shop.one("SELECT count(*) FROM {t} WHERE sent_at IS NOT NULL") == "2"
     assert shop.relay(horizon="12m").sent == 1
+
+
+def test_an_outbox_may_rest_for_long(shop):
+    """Failed before: after 30 days Redis had forgotten its rounds, and the next one that was
+    interrupted stayed open for good.
+    """
+    shop.insert(f"('x', {soon(0)})")
+    shop.relay()
+    sink = sink_key(shop.one("SELECT name FROM {t}_relay"), shop.broker.key_prefix)
+    assert shop.broker.server.client.pttl(sink) == -1
 
 
 def test_a_time_keeps_its_zone_and_its_ms(shop):
