@@ -1,8 +1,10 @@
 """The listener for asyncio: a coroutine function is called for every message."""
 
 import asyncio
+import logging
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import Self
 
@@ -10,6 +12,8 @@ from rmq_spark.aio.loop_signals import stopped_by_signals
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE, Listener
 from rmq_spark.errors import ConsumerMisused
 from rmq_spark.topics.durations import Duration
+
+_log = logging.getLogger(__name__)
 
 # How often the start of a block looks whether the listener has begun.
 _BEGINNING_S = 0.005
@@ -31,7 +35,6 @@ class AsyncListener:
         self._listener: Listener | None = None
         self._running: asyncio.Task[None] | None = None
         self._stop_asked: Duration | None = None  # the grace of a stop before it was open
-        self._thread = ThreadPoolExecutor(1, "rmq-listener")
 
     async def run(self, *, grace: Duration = DEFAULT_GRACE) -> None:
         """Call the function for messages until ``stop``, SIGTERM or SIGINT, or a cancellation.
@@ -46,16 +49,14 @@ class AsyncListener:
         if self._listener is not None:
             raise ConsumerMisused("This listener has run. Make another one with broker.listen.")
         loop = asyncio.get_running_loop()
-        listener = await loop.run_in_executor(self._thread, self._open_listener, loop)
+        listener = await asyncio.to_thread(self._open_listener, loop)
         self._listener = listener
         if self._stop_asked is not None:
             listener.stop(self._stop_asked)
         return listener
 
     async def _run(self, listener: Listener, grace: Duration) -> None:
-        loop = asyncio.get_running_loop()
-        ended = loop.run_in_executor(self._thread, partial(listener.run, grace=grace))
-        self._thread.shutdown(wait=False)  # when that is done
+        ended = asyncio.wrap_future(_start(listener, grace, asyncio.get_running_loop()))
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
@@ -105,3 +106,26 @@ class AsyncListener:
     def left_alone(self) -> int:
         """The number of failed messages whose lease had ended, so that they come again anyway."""
         return 0 if self._listener is None else self._listener.left_alone
+
+
+def _start(listener: Listener, grace: Duration, loop: asyncio.AbstractEventLoop) -> "Future[None]":
+    """Run a listener in a thread. Return a future of its end.
+
+    A program whose event loop has ended need not wait for the thread to exit.
+    """
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            listener.run(grace=grace)
+        except BaseException as error:
+            if loop.is_closed():  # nobody waits for it
+                _log.error("rmq: listener %s has ended: %s", listener.name, error)
+            else:
+                ended.set_exception(error)
+        else:
+            if not loop.is_closed():
+                ended.set_result(None)
+
+    threading.Thread(target=run, name="rmq-listener", daemon=True).start()
+    return ended

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
@@ -10,7 +12,9 @@ import pytest
 
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 
+from ..logs import logged
 from ..seeding import numbered
+from ..waiting import wait_until
 
 
 async def until(holds):
@@ -291,3 +295,62 @@ def test_it_runs_once(connected, topic):
                 await listener.run()
 
     asyncio.run(main())
+
+
+def test_a_listener_whose_loop_was_closed_ends_and_gives_its_messages_back(
+    connected, topic, caplog
+):
+    """Failed before: it renewed the leases of its messages for as long as the program ran."""
+    topic.send(numbered(20), fixed_time=1000)
+    begun = []
+
+    async def work(message):
+        begun.append(message)
+        await asyncio.sleep(1000)
+
+    async def start():
+        listener = (await connected()).listen("T", "a", work)
+        task = asyncio.create_task(listener.run())
+        await until(lambda: begun)
+        return listener, task
+
+    loop = asyncio.new_event_loop()
+    listener, _ = loop.run_until_complete(start())
+    loop.close()
+    wait_until(lambda: not listener.is_running, "the listener ends")
+    wait_until(lambda: not topic.figures().prepare.count, "the messages are given back")
+    wait_until(lambda: "listener a has ended: The event loop" in logged(caplog), "the log names it")
+
+
+ENDS_EARLY = """
+import asyncio, sys
+from rmq_spark import aio
+
+url, prefix = sys.argv[1:]
+begun = asyncio.Event()
+
+async def work(message):
+    begun.set()
+    await asyncio.sleep(1000)
+
+async def main():
+    broker = await aio.connect(url, key_prefix=prefix)
+    listening = asyncio.ensure_future(broker.listen("T", "a", work).run())
+    await begun.wait()
+    return listening
+
+listening = asyncio.new_event_loop().run_until_complete(main())
+print("the loop has ended")
+"""
+
+
+def test_a_program_exits_whose_loop_has_ended_before_its_listener(broker, redis_url, topic):
+    """Failed before: it waited for the listener, which waited for the loop."""
+    topic.send(numbered(20), fixed_time=1000)
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_EARLY, redis_url, broker.key_prefix],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "the loop has ended\n"), done.stderr

@@ -7,10 +7,16 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol
 
 from rmq_spark.client.tracing import mark_failed, process_span
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import ConsumerMisused, InvalidOption
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.topics.durations import duration_text
 from rmq_spark.topics.reasons import reason_of
+
+# How often a call that waits for an event loop looks whether that has ended.
+_LOOK_EVERY_S = 1.0
+# After how many looks in a row an event loop that does not run has ended. It may run again for a
+# program that calls run_until_complete several times.
+_ENDED_AFTER = 10
 
 
 class Caller(Protocol):
@@ -77,12 +83,31 @@ class LoopCaller:
         self._in_work: Future[str | None] | None = None
 
     def call(self, message: Delivered) -> str | None:
-        """Call the function. Return None, or the reason if it has raised or took too long."""
-        self._in_work = asyncio.run_coroutine_threadsafe(self._run(message), self._loop)
+        """Call the function. Return None, or the reason if it has raised or took too long.
+
+        Raises ConsumerMisused if the event loop has ended, with or without an end of the call.
+        """
+        called = self._run(message)
         try:
-            return self._in_work.result()
+            self._in_work = asyncio.run_coroutine_threadsafe(called, self._loop)
+        except RuntimeError:
+            called.close()
+            raise _loop_ended() from None
+        try:
+            return self._result(self._in_work)
         except CancelledError:
             return "CancelledError: the call was cancelled"
+
+    def _result(self, in_work: "Future[str | None]") -> str | None:
+        looks_without = 0
+        while looks_without < _ENDED_AFTER and not self._loop.is_closed():
+            try:
+                return in_work.result(_LOOK_EVERY_S)
+            except TimeoutError:  # not the function's own, which _run returns
+                looks_without = 0 if self._loop.is_running() else looks_without + 1
+        if in_work.done():
+            return in_work.result()
+        raise _loop_ended()
 
     def give_up(self) -> None:
         """Cancel the call in work."""
@@ -111,6 +136,14 @@ class LoopCaller:
             if timeout.expired():
                 raise TimeoutError(too_long(self._timeout_s)) from None
             raise
+
+
+def _loop_ended() -> ConsumerMisused:
+    return ConsumerMisused(
+        "The event loop of this listener has ended before the listener. Its messages come again. "
+        "Stop the listener first: await its run(), or use it in an async with statement, within "
+        "asyncio.run."
+    )
 
 
 def too_long(timeout_s: float | None) -> str:
