@@ -16,6 +16,7 @@ from rmq_spark.outbox.rows import Rows
 from rmq_spark.outbox.tables import Tables, check_table, create_messages, create_others, layout_of
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.topics.durations import Duration, parse_wait_ms
+from rmq_spark.topics.parsers import check_amount
 
 
 class Outbox:
@@ -120,10 +121,7 @@ class Outbox:
         messages so long after they were sent, such as "30d"; None to keep them. Raises
         InvalidOption.
         """
-        if not isinstance(limit, int) or limit < 1:
-            raise InvalidOption(
-                f"limit={limit!r} is not accepted. Accepted: a whole number, 1 or more."
-            )
+        check_amount("limit", limit)
         if topic is not None:
             broker.definition(topic)  # a mistyped one would have all messages refused
         horizon_ms = parse_wait_ms("horizon", horizon)

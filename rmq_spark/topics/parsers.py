@@ -25,6 +25,14 @@ _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
 _MOST_DIGITS = 20  # Python refuses to read a number of some thousand digits
 
 
+def check_amount(name: str, given: object) -> None:
+    """Raise InvalidOption unless the value of a parameter is a whole number, 1 or more."""
+    if not isinstance(given, int) or given < 1:
+        raise InvalidOption(
+            f"{name}={given!r} is not accepted. Accepted: a whole number, 1 or more.", name=name
+        )
+
+
 class NotAccepted(ValueError):
     """An error for a text that a parser does not accept.
 

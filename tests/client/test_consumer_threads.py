@@ -1,6 +1,7 @@
 """A consumer and threads: one of them takes batches, any may commit, renew, roll back and close."""
 
 import asyncio
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -251,3 +252,41 @@ def test_a_consumer_may_be_closed_twice(topic, consumer):
     consumer.close()
     consumer.close()
     assert topic.figures().store.count == 3
+
+
+LEAVES_THE_BLOCK = """
+import os, sys
+import rmq_spark
+
+url, prefix = sys.argv[1:]
+broker = rmq_spark.connect(url, key_prefix=prefix)
+with broker.consumer("T", "c") as consumer:
+    batch = consumer.poll(10)
+    if os.fork() == 0:
+        uses = consumer.poll, batch.commit, batch.renew, lambda: batch.rollback(batch)
+        for use in uses:
+            try:
+                use()
+            except rmq_spark.ConsumerMisused as error:
+                print(error, flush=True)
+        sys.exit(0)  # leaves the block
+    os.wait()
+    print(batch.commit())
+"""
+
+
+def test_a_forked_copy_of_a_consumer_leaves_its_batch_alone(broker, redis_url):
+    """Failed before: the copy gave the batch back, and the commit after that said 3."""
+    broker.create("T", "FixedTime", 1)
+    topic = broker.queue("T")
+    topic.send([b"a", b"b", b"c"], fixed_time=1000)
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES_THE_BLOCK, redis_url, broker.key_prefix],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    *refusals, committed = done.stdout.splitlines()
+    assert [committed, len(refusals)] == ["3", 4], done.stderr
+    assert all("The consumer c belongs to process" in each for each in refusals)
+    assert topic.figures().counters["committed"] == 3

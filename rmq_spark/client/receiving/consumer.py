@@ -7,11 +7,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from datetime import timedelta
 from types import TracebackType
 
+from rmq_spark.client.process_lock import ProcessLock
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.batch import Batch
 from rmq_spark.client.receiving.sessions import open_session
 from rmq_spark.client.receiving.waiting import Waiter
-from rmq_spark.errors import ConsumerMisused, InvalidOption, Lost, RmqError
+from rmq_spark.errors import ConsumerMisused, Lost, RmqError
 from rmq_spark.ownership.ensemble import EnsembleOptions
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
@@ -26,6 +27,7 @@ from rmq_spark.protocol.claims import (
 )
 from rmq_spark.protocol.names import claim_name
 from rmq_spark.topics.durations import Duration, parse_wait_ms
+from rmq_spark.topics.parsers import check_amount
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ class Consumer:
         self._lease_ms = lease_ms
         self._refreshed_s = time.monotonic()
         # Reentrant: a signal handler that closes the consumer may interrupt one of its calls.
-        self._lock = queue.server.new_lock()
+        self._lock = ProcessLock(queue.server.new_lock(), name)
         self._claimed_slots: list[int] = []
         self._taken: Batch | None = None
         self._caller = queue.server.caller()  # who took the batch
@@ -116,8 +118,10 @@ class Consumer:
     def close(self) -> None:
         """Close the consumer and give back its uncommitted messages, for others to take at once.
 
-        Any thread can call it.
+        Any thread can call it. In a copy of the process, which was forked, it does nothing.
         """
+        if self._lock.is_copy:
+            return
         with self._lock:
             self._closed = True
             if self._waiter is not None:
@@ -155,10 +159,7 @@ class Consumer:
         batch if it is not committed. Raises ConsumerMisused if another thread works on a batch of
         this consumer, or if the consumer is closed, also while it waits.
         """
-        if not isinstance(limit, int) or limit < 1:
-            raise InvalidOption(
-                f"limit={limit!r} is not accepted. Accepted: a whole number, 1 or more."
-            )
+        check_amount("limit", limit)
         wait_s = parse_wait_ms("wait", wait) / 1000
         return self._poll_and_wait(limit, wait_s) if wait_s else self._poll(limit, None)
 

@@ -11,6 +11,7 @@ from rmq_spark.client.receiving.child_process import ProcessCaller, pickled_for_
 from rmq_spark.errors import InvalidOption
 from rmq_spark.ownership.ensemble import EnsembleOptions
 from rmq_spark.protocol.claims import Delivered
+from rmq_spark.topics.parsers import check_amount
 
 DEFAULT_WORKERS = 8
 
@@ -37,8 +38,7 @@ class ListenerSettings:
 
     def __post_init__(self) -> None:
         check_function(self.function)
-        if not isinstance(self.workers, int) or self.workers < 1:
-            raise InvalidOption(f"workers={self.workers!r} is not accepted. Accepted: 1 or more.")
+        check_amount("workers", self.workers)
         if self.timeout_ms == 0:
             raise InvalidOption("timeout=0 is not accepted. Accepted: 1ms or more.")
 
