@@ -39,7 +39,7 @@ from . import leftovers
 from .law import HEADINGS, Outcome, kills_told
 from .load import DOOMED, KEYS, Sender
 from .parts import AUDIT, DRAIN_S, TOPICS, Queries, Services, create_topics
-from .watch import MARK, Life, Watch
+from .watch import JAVA_OPTIONS, MARK, Life, Watch
 
 KILL_EVERY_S = 60.0
 PAUSE_S = 5.0
@@ -63,7 +63,7 @@ class Soak:
         """Runs it; returns everything that is wrong."""
         self._dice = random.Random(self.seed)
         mark = uuid.uuid4().hex
-        os.environ[MARK] = mark
+        os.environ.update({MARK: mark, **JAVA_OPTIONS})
         self._threads = set(threading.enumerate())
         self._watch = Watch(mark)
         try:
@@ -72,7 +72,8 @@ class Soak:
                 wrong = self._work()
         finally:
             left = leftovers.processes(self._watch.marked())
-            del os.environ[MARK]
+            for name in (MARK, *JAVA_OPTIONS):
+                del os.environ[name]
         return wrong + left + leftovers.threads(self._threads) + leftovers.files()
 
     # -- what runs

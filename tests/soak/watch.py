@@ -13,6 +13,9 @@ from ..processes import PROC, alive
 
 # Everything that a soak starts, and what that starts, has this in its environment.
 MARK = "RMQ_SOAK"
+# What a JVM keeps for as long as it has memory (of classes that it has looked into) is no growth:
+# so it goes with the garbage.
+JAVA_OPTIONS = {"JDK_JAVA_OPTIONS": "-XX:SoftRefLRUPolicyMSPerMB=0"}
 # Part of a JDK; a JRE does without, and so does the watch.
 JCMD = shutil.which("jcmd") or ""
 # Where a JVM makes sockets for such programs, whatever TMPDIR says.
@@ -95,7 +98,7 @@ class Watch(threading.Thread):
         # By pid and start: the number of a process that has ended is given to another one.
         self._samples: dict[tuple[int, int], list[Sample]] = {}
         self._names: dict[tuple[int, int], str] = {}
-        self._heaps: dict[int, tuple[float, float]] = {}
+        self._heaps: dict[tuple[int, int], tuple[float, float]] = {}
         self._since = time.monotonic()
         self._over = threading.Event()
         self._error: BaseException | None = None
@@ -117,15 +120,15 @@ class Watch(threading.Thread):
             except (OSError, ValueError, KeyError):  # it has ended meanwhile
                 continue
             if self._names[process] == "java" and JCMD:
-                sample = replace(sample, memory=self._live_heap(pid, at))
+                sample = replace(sample, memory=self._live_heap(process, at))
             self._samples.setdefault(process, []).append(sample)
 
-    def _live_heap(self, pid: int, at: float) -> float:
+    def _live_heap(self, process: tuple[int, int], at: float) -> float:
         """The live heap of a JVM in MiB, at most a minute old; 0 before it answers."""
-        measured_at, heap = self._heaps.get(pid, (-HEAP_EVERY_S, 0.0))
+        measured_at, heap = self._heaps.get(process, (-HEAP_EVERY_S, 0.0))
         if at >= measured_at + HEAP_EVERY_S:
-            heap = live_heap(pid) or heap
-            self._heaps[pid] = at, heap
+            heap = live_heap(process[0]) or heap
+            self._heaps[process] = at, heap
         return heap
 
     def end(self) -> list[Life]:
@@ -135,7 +138,7 @@ class Watch(threading.Thread):
         """
         self._over.set()
         self.join()
-        for pid in self._heaps:
+        for pid, _ in self._heaps:
             if not alive(pid):  # a JVM that was killed leaves the socket that jcmd spoke to
                 (ATTACHED / f".java_pid{pid}").unlink(missing_ok=True)
         if self._error is not None:
