@@ -1,6 +1,9 @@
 """A topic goes into Kafka: what the records are, what names them, and what is refused."""
 
 import itertools
+import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -10,9 +13,11 @@ import pytest
 
 from rmq_spark.client import Message
 from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.jobs.program import JobFailed
+from rmq_spark.jobs.targets import kafka_transactions
 from rmq_spark.jobs.targets.kafka_connector import KafkaConnector
 from rmq_spark.jobs.targets.kafka_records import records as records_of
-from rmq_spark.jobs.targets.kafka_transactions import KafkaTransactions
+from rmq_spark.jobs.targets.kafka_transactions import GROUP, KafkaTransactions
 from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
 
 from .. import programs, quick_spark
@@ -307,6 +312,58 @@ def test_a_transaction_that_an_earlier_run_left_open_is_aborted(spark, kafka, to
     next_run.write(batch, rows)
     assert len(kafka.records(topic)) == 1
     assert len(kafka.records(topic, isolation="read_uncommitted")) == 2
+
+
+def late_commit(kafka, name, producer_id, epoch):
+    """Sends EndTxn, version 1, as a connection that has broken may deliver it late. Returns the
+    error's code.
+    """
+    head = struct.pack(f">hhih3sh{len(name)}s", 26, 1, 7, 3, b"old", len(name), name.encode())
+    request = head + struct.pack(">qh?", producer_id, epoch, True)
+    host, port = kafka.address.split(":")
+    with socket.create_connection((host, int(port)), 30) as connection:
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        with connection.makefile("rb") as answers:
+            (size,) = struct.unpack(">i", answers.read(4))
+            return struct.unpack(">iih", answers.read(size))[2]
+
+
+def test_a_commit_that_comes_late_commits_nothing_of_the_next_batch(
+    spark, kafka, topic, monkeypatch
+):
+    """Failed before: half of a batch was committed, and came again after the next start."""
+    export = KafkaTransactions({"kafka.bootstrap.servers": kafka.address, "topic": topic}, None)
+    query, errors = uuid.uuid4().hex, []
+    first, second = batch_of(spark, 0, query), batch_of(spark, 1, query)
+    assert not export.has(first[0])
+    export.write(*first)
+    name = f"{GROUP}{query}"
+    kafka.run_tool(
+        *("org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", kafka.address),
+        *("describe", "--transactional-id", name),
+    )
+    producer = re.findall(rf"^\d+\s+{name}\s+(\d+)\s+(\d+)\s", kafka.log(), re.M)[-1]
+    produce = KafkaTransactions._produce
+
+    def produce_beside_a_late_commit(self, row):
+        produce(self, row)
+        assert self._producer.flush(30) == 0
+        errors.append(late_commit(kafka, name, *map(int, producer)))
+        assert values(kafka.records(topic)) == [b"batch 0"]
+
+    monkeypatch.setattr(KafkaTransactions, "_produce", produce_beside_a_late_commit)
+    assert not export.has(second[0])
+    export.write(*second)
+    assert errors == [47] or errors == [90]  # INVALID_PRODUCER_EPOCH, PRODUCER_FENCED
+    assert values(kafka.records(topic)) == [b"batch 0", b"batch 1"]
+
+
+def test_a_call_that_kafkas_client_does_not_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(kafka_transactions, "_HANGS_S", 0.1)
+    ended = threading.Event()
+    with pytest.raises(JobFailed, match=r"has not answered for .* start the job again"):
+        kafka_transactions._kept_waiting(ended.wait)
+    ended.set()
 
 
 @pytest.mark.long

@@ -1,9 +1,9 @@
-"""Batches to Kafka, each exactly once, in a transaction of one producer on the driver.
+"""Batches to Kafka, each exactly once, in a transaction of a producer on the driver.
 
 The number of the last batch is an offset of a consumer group that no consumer uses. Kafka commits
 it with the records of the batch::
 
-    init_transactions              ends what an earlier run has begun, and fences it off
+    init_transactions              ends what an earlier producer has begun, and fences it off
     read the group                 the batch is there already: skip it
     begin_transaction
     produce                        the records, in their order
@@ -13,12 +13,18 @@ it with the records of the batch::
 An export that is killed before the commit has written nothing that a consumer of committed records
 sees. After the commit all of the batch is there, and its replay is skipped.
 The ids of the group and of the transactions contain the id of the query. So of two exports with one
-checkpoint the older can commit nothing as soon as the newer has begun.
+checkpoint, one can commit nothing once the other has begun a batch.
+
+Each batch has a producer of its own. A request to commit that comes late, because its connection
+broke and it was repeated, is then from a producer that was fenced off. Of the same producer, it
+would commit the part of the next batch that is in Kafka by then.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -38,6 +44,8 @@ from rmq_spark.jobs.targets.target import ExportBatch
 GROUP = "rmq-export-"
 # Seconds that brokers may take to answer.
 _ANSWERS_S = 15.0
+# Seconds after which a call that does not keep this timeout is given up.
+_HANGS_S = 60.0
 # How often a call is made that may be repeated, and the seconds between two of them.
 _TRIES, _PAUSE_S = 20, 0.5
 # Errors that pass, although librdkafka does not call them retriable.
@@ -91,13 +99,12 @@ class KafkaTransactions:
         self._check()
 
     def has(self, batch: ExportBatch) -> bool:
-        """Check whether the batch is in Kafka. The first call fences off earlier runs.
+        """Check whether the batch is in Kafka, and fence off the producers before.
 
         Raises JobFailed.
         """
-        if self._producer is None:
-            with self._explained():
-                self._begin(f"{GROUP}{batch.query}")
+        with self._explained():
+            self._begin(f"{GROUP}{batch.query}")
         if self._last is None or self._last < batch.batch - 1:
             self._check_gap(batch)
             return False
@@ -114,12 +121,11 @@ class KafkaTransactions:
                     self._topic, 0, batch.batch, metadata=f"batch {batch.batch} of rmq-spark"
                 )
                 send = self._producer.send_offsets_to_transaction
-                self._repeated(lambda: send([noted], self._group, _ANSWERS_S))
+                self._repeated(lambda: _kept_waiting(send, [noted], self._group))
                 self._repeated(self._producer.commit_transaction)
             except BaseException:
                 self._abort()
                 raise
-        self._last = batch.batch
 
     def _check(self) -> None:
         """Check that the cluster answers, and has the topic or creates it. Raises JobFailed."""
@@ -133,10 +139,10 @@ class KafkaTransactions:
         raise no_such_topic(self._topic, self._options)
 
     def _begin(self, name: str) -> None:
-        """End what earlier runs have begun, and read the number of the last batch."""
+        """End what producers before have begun, and read the number of the last batch."""
         transactional = {"transactional.id": name, "on_delivery": self._note_undelivered}
         self._producer = self._client(self._kafka.Producer, _DEFAULTS, transactional)
-        self._repeated(lambda: self._producer.init_transactions(_ANSWERS_S))
+        self._repeated(lambda: _kept_waiting(self._producer.init_transactions))
         # Isolated so, it gets an answer only when no transaction of the group is open.
         isolated = {"group.id": name, "isolation.level": "read_committed"}
         reader = self._client(self._kafka.Consumer, _QUIET, isolated)
@@ -221,8 +227,8 @@ class KafkaTransactions:
 
     def _abort(self) -> None:
         """Try to abort, so that consumers need not wait until the transaction expires."""
-        with suppress(self._kafka.KafkaException):
-            self._producer.abort_transaction(_ANSWERS_S)
+        with suppress(self._kafka.KafkaException, JobFailed):
+            _kept_waiting(self._producer.abort_transaction)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -232,6 +238,29 @@ class KafkaTransactions:
         except self._kafka.KafkaException as error:
             why = self._undelivered or error.args[0]
             raise failure(why.name(), why.str(), self._options) from None
+
+
+def _kept_waiting(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Make a call that takes a timeout, in a thread. Raises JobFailed if it does not return.
+
+    librdkafka may wait for a coordinator for ever, whatever the timeout.
+    """
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call(*arguments, _ANSWERS_S))
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, name="rmq-kafka", daemon=True).start()
+    try:
+        return done.result(_HANGS_S)
+    except TimeoutError:
+        raise JobFailed(
+            f"Kafka's client has not answered for {_HANGS_S:.0f} s. This can happen after brokers "
+            "were started again. No message is lost: start the job again."
+        ) from None
 
 
 def _bytes(value: Any) -> bytes | None:
