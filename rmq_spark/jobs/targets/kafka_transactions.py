@@ -243,7 +243,7 @@ class KafkaTransactions:
 def _kept_waiting(call: Callable[..., Any], *arguments: Any) -> Any:
     """Make a call that takes a timeout, in a thread. Raises JobFailed if it does not return.
 
-    librdkafka may wait for a coordinator for ever, whatever the timeout.
+    librdkafka may wait for a coordinator without end, whatever the timeout.
     """
     done: Future[Any] = Future()
 
