@@ -2,7 +2,6 @@
 
 import os
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 from rmq_spark.errors import ConsumerMisused
@@ -33,10 +32,5 @@ class ProcessLock:
             )
         self._lock.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._lock.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._lock.__exit__(*error)

@@ -28,7 +28,7 @@ def stock(broker: Broker) -> None:
     broker.queue("Prices").send(
         [
             Message(
-                '{"price": 12}', key="sku-1", headers={"trace": "4bf9", "none": None}, delay="1h"
+                '{"price": 12}', key="sku-1", headers={"trace": "of-4bf9", "none": None}, delay="1h"
             ),
             Message(None, key="sku-2", delay="1h"),
         ]
