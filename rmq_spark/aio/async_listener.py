@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 from rmq_spark.aio.loop_signals import stopped_by_signals
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE, Listener
@@ -14,6 +14,8 @@ from rmq_spark.errors import ConsumerMisused
 from rmq_spark.topics.durations import Duration
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # How often the start of a block looks whether the listener has begun.
 _BEGINNING_S = 0.005
@@ -49,14 +51,15 @@ class AsyncListener:
         if self._listener is not None:
             raise ConsumerMisused("This listener has run. Make another one with broker.listen.")
         loop = asyncio.get_running_loop()
-        listener = await asyncio.to_thread(self._open_listener, loop)
+        listener = await _in_a_thread(partial(self._open_listener, loop), "that opens", loop)
         self._listener = listener
         if self._stop_asked is not None:
             listener.stop(self._stop_asked)
         return listener
 
     async def _run(self, listener: Listener, grace: Duration) -> None:
-        ended = asyncio.wrap_future(_start(listener, grace, asyncio.get_running_loop()))
+        loop = asyncio.get_running_loop()
+        ended = _in_a_thread(partial(listener.run, grace=grace), listener.name, loop)
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
@@ -108,24 +111,27 @@ class AsyncListener:
         return 0 if self._listener is None else self._listener.left_alone
 
 
-def _start(listener: Listener, grace: Duration, loop: asyncio.AbstractEventLoop) -> "Future[None]":
-    """Run a listener in a thread. Return a future of its end.
+def _in_a_thread(
+    work: Callable[[], T], which: str, loop: asyncio.AbstractEventLoop
+) -> "asyncio.Future[T]":
+    """Do a listener's blocking work in a thread of its own. Return a future of the result.
 
-    A program whose event loop has ended need not wait for the thread to exit.
+    The loop's default threads may all be busy. A program whose event loop has ended need not wait
+    for the thread to exit. which: names the listener if its work fails after that.
     """
-    ended: Future[None] = Future()
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            listener.run(grace=grace)
+            result = work()
         except BaseException as error:
             if loop.is_closed():  # nobody waits for it
-                _log.error("rmq: listener %s has ended: %s", listener.name, error)
-            else:
-                ended.set_exception(error)
+                _log.error("rmq: listener %s has ended: %s", which, error)
+            elif done.set_running_or_notify_cancel():
+                done.set_exception(error)
         else:
-            if not loop.is_closed():
-                ended.set_result(None)
+            if not loop.is_closed() and done.set_running_or_notify_cancel():
+                done.set_result(result)
 
     threading.Thread(target=run, name="rmq-listener", daemon=True).start()
-    return ended
+    return asyncio.wrap_future(done, loop=loop)

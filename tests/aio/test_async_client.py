@@ -429,6 +429,32 @@ def test_a_poll_that_is_cancelled_at_any_moment_leaves_nothing_taken(connected, 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("taker", ["c", "another"])
+def test_what_a_cancelled_poll_has_claimed_costs_no_retry(connected, topic, taker):
+    """Failed before: nobody had seen the messages, but they came again with a retry less."""
+    topic.send(numbered(5), fixed_time=1000)
+
+    async def main():
+        async with await connected() as broker:
+            async with broker.consumer("T", "c") as consumer:
+                task = asyncio.create_task(consumer.poll(5))
+                while not topic.figures().prepare.count:  # blocks the loop: it has read no reply
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                assert task.cancelled()
+                if taker == "c":
+                    assert await counts(consumer) == [1] * 5
+            if taker != "c":
+                async with broker.consumer("T", taker) as consumer:
+                    assert await counts(consumer) == [1] * 5
+
+    async def counts(consumer):
+        return [message.delivery_count for message in await consumer.poll(5)]
+
+    asyncio.run(main())
+
+
 def test_a_consumer_may_be_closed_while_another_task_waits(connected, topic):
     async def main():
         async with await connected() as broker, broker.consumer("T", "c") as consumer:

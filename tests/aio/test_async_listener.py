@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
@@ -250,6 +251,32 @@ def test_listeners_leave_the_threads_of_the_loop_alone(connected, topic):
                 for number in range(5)
             ]
             await until(lambda: sum(each.succeeded for each in listeners) == 50)
+
+    asyncio.run(main())
+
+
+def test_a_listener_opens_while_the_threads_of_the_loop_are_busy(connected, topic):
+    """Failed before: it waited for one of them, which the program may hold as long as it runs."""
+    topic.send([b"m"], fixed_time=1000)
+    handled, end = asyncio.Event(), threading.Event()
+
+    async def work(message):
+        handled.set()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, end.wait)
+        try:
+            async with (
+                asyncio.timeout(30),
+                await connected() as broker,
+                broker.listen("T", "a", work),
+            ):
+                await handled.wait()
+        finally:
+            end.set()
+            await busy
 
     asyncio.run(main())
 

@@ -307,10 +307,8 @@ class Consumer:
             )
             self._claimed_slots = []
             batch._done = True
-            by_lost_reply = sum(
-                n for (slot, _), n in batch._waiting.items() if slot in result.again
-            )
-            done = by_lost_reply + result.committed
+            waiting = batch._waiting.items()
+            done = result.committed + sum(n for (slot, _), n in waiting if slot in result.again)
             self._check_is_held(batch, result.held | result.again, f"{done} are committed")
             return done
 
@@ -392,9 +390,10 @@ class Consumer:
             )
 
     def _give_back(self) -> None:
-        self._taken = None
-        if self._claimed_slots:
-            self.queue.ask(
-                returning.give_back, self._claimed_slots, self.name, self._run, self._seq
-            )
+        """Give back the last poll's messages. It costs no retry if the poll was broken off."""
+        if slots := self._claimed_slots:
+            if self._taken is None:
+                self.queue.ask(claiming.unread, slots, self.name, self._run, self._seq)
+            self.queue.ask(returning.give_back, slots, self.name, self._run, self._seq)
             self._claimed_slots = []
+        self._taken = None
