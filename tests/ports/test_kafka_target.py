@@ -10,6 +10,7 @@ import threading
 import uuid
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
 
 from rmq_spark.client import Message
 from rmq_spark.dev_servers.redis_server import free_port
@@ -312,6 +313,25 @@ def test_a_transaction_that_an_earlier_run_left_open_is_aborted(spark, kafka, to
     next_run.write(batch, rows)
     assert len(kafka.records(topic)) == 1
     assert len(kafka.records(topic, isolation="read_uncommitted")) == 2
+
+
+def test_a_transaction_that_holds_the_offset_back_is_named(spark, kafka, topic, monkeypatch):
+    """Failed before: the error advised to check that the brokers run, and they did."""
+    monkeypatch.setattr(kafka_transactions, "_ANSWERS_S", 3.0)
+    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
+    batch, rows = batch_of(spark, 0, uuid.uuid4().hex)
+    export, next_run = (KafkaTransactions(options, None) for _ in range(2))
+    assert not export.has(batch)
+    other = Producer({"bootstrap.servers": kafka.address, "transactional.id": uuid.uuid4().hex})
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], export._group, 30)
+    with pytest.raises(JobFailed, match=f"keeps back the offset of the group {GROUP}{batch.query}"):
+        next_run.has(batch)
+    other.abort_transaction(30)
+    assert not next_run.has(batch)
+    next_run.write(batch, rows)
+    assert values(kafka.records(topic)) == [b"batch 0"]
 
 
 def late_commit(kafka, name, producer_id, epoch):

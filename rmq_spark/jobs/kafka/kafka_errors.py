@@ -58,6 +58,17 @@ def no_such_topic(topic: str, options: Mapping[str, str]) -> JobFailed:
     )
 
 
+def unfinished_transaction(group: str, options: Mapping[str, str]) -> JobFailed:
+    """Return the error for an offset of a group that an open transaction holds back."""
+    return JobFailed(
+        f"Kafka at {address_of(options)} has a transaction that does not end, and keeps back the "
+        f"offset of the group {group} until then. If no other program uses this group, a broker "
+        "that was killed has lost the end of the transaction: abort it with kafka-transactions.sh "
+        "on all partitions (docs/jobs.md, A transaction without an end). No message is lost: then "
+        "start the job again."
+    )
+
+
 def settings_of(options: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a Kafka client: of each option kafka.NAME, NAME and its value."""
     return {

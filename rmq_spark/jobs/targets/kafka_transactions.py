@@ -37,6 +37,7 @@ from rmq_spark.jobs.kafka.kafka_errors import (
     hidden,
     no_such_topic,
     settings_of,
+    unfinished_transaction,
 )
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.jobs.targets.target import ExportBatch
@@ -143,13 +144,35 @@ class KafkaTransactions:
         transactional = {"transactional.id": name, "on_delivery": self._note_undelivered}
         self._producer = self._client(self._kafka.Producer, _DEFAULTS, transactional)
         self._repeated(lambda: _kept_waiting(self._producer.init_transactions))
-        # Isolated so, it gets an answer only when no transaction of the group is open.
-        isolated = {"group.id": name, "isolation.level": "read_committed"}
-        reader = self._client(self._kafka.Consumer, _QUIET, isolated)
-        try:
-            offset = self._repeated(lambda: self._committed(reader))
+        with self._reader(name, "read_committed") as reader:
+            try:
+                offset = self._repeated(lambda: self._committed(reader))
+            except self._kafka.KafkaException as error:
+                if error.args[0].name() == "_TIMED_OUT" and self._is_held_back(name):
+                    raise unfinished_transaction(name, self._options) from None
+                raise
             self._last = offset if offset >= 0 else None
             self._group = reader.consumer_group_metadata()
+
+    def _is_held_back(self, name: str) -> bool:
+        """Check whether Kafka answers, and only an open transaction holds the offset back."""
+        with self._reader(name, "read_uncommitted") as reader:
+            try:
+                self._committed(reader)
+            except self._kafka.KafkaException:
+                return False
+            return True
+
+    @contextmanager
+    def _reader(self, name: str, isolation: str) -> Iterator[Any]:
+        """Open a reader of a group's offset.
+
+        isolation: with read_committed, it gets no answer while a transaction of the group is open.
+        """
+        group = {"group.id": name, "isolation.level": isolation}
+        reader = self._client(self._kafka.Consumer, _QUIET, group)
+        try:
+            yield reader
         finally:
             reader.close()
 
