@@ -6,7 +6,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 PROC = Path("/proc")
+# Marks tests that look processes up there.
+NEEDS_PROC = pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
 
 
 def alive(pid: int) -> bool:

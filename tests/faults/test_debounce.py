@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from .. import quick_spark, servers
-from ..processes import PROC
+from ..processes import NEEDS_PROC
 from .cell import Lane
 from .debounce import DebounceRound
 from .latest import Attempt, Outcome, named
@@ -90,7 +90,7 @@ def test_the_last_version_is_one_that_fails_first(tmp_path, updates, versions):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
-@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+@NEEDS_PROC
 def test_the_last_payload_of_each_key_comes_last_whatever_is_killed(tmp_path):
     if not servers.executables():
         servers.do_without()

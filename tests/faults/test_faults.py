@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from .. import programs, servers
-from ..processes import PROC, alive, family
+from ..processes import NEEDS_PROC, alive, family
 from ..waiting import wait_until
 from .injections import FAULTS
 from .run_faults import Round, arguments, cells_of
@@ -45,7 +45,7 @@ def test_a_page_without_a_place_for_the_table_is_refused_before_the_first_cell(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
-@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+@NEEDS_PROC
 @pytest.mark.parametrize(
     ("cells", "messages", "cluster"),
     [(SMALL, 3000, False), (ON_CLUSTER, 1200, True)],
@@ -62,7 +62,7 @@ def test_what_real_queries_deliver_while_things_die_under_them(tmp_path, cells, 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+@NEEDS_PROC
 def test_a_run_that_is_ended_in_a_cell_leaves_neither_a_process_nor_a_result(tmp_path):
     """It once went on waiting for minutes for what could not come any more."""
     if not servers.executables():

@@ -3,13 +3,13 @@
 import pytest
 
 from .. import quick_spark, servers
-from ..processes import PROC
+from ..processes import NEEDS_PROC
 from .round import Round, few_services, short
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),  # whole minutes on a machine that has much else to do
-    pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc"),
+    NEEDS_PROC,
 ]
 
 

@@ -17,7 +17,7 @@ from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 from rmq_spark.protocol.claims import Figures, QueueFigures
 
 from .. import servers
-from ..processes import PROC, alive, family
+from ..processes import NEEDS_PROC, alive, family
 from ..waiting import wait_until
 from . import leftovers, watch
 from .law import Outcome
@@ -82,7 +82,7 @@ def test_a_jvm_may_grow_faster():
     assert life(lambda at: 100 + at / 50, name="java").wrong() == []
 
 
-@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+@NEEDS_PROC
 def test_a_process_that_nobody_waits_for_is_found():
     watch = Watch("some mark")
     starter = f"import subprocess; subprocess.Popen([{sys.executable!r}, '-c', 'input()'])"
@@ -95,7 +95,7 @@ def test_a_process_that_nobody_waits_for_is_found():
     os.close(pipe)
 
 
-@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+@NEEDS_PROC
 def test_a_number_that_is_given_to_another_process_begins_another_life(monkeypatch):
     """Seen: after an hour, a service that had ended and a worker were one process that grew."""
     seen = Watch("another mark")
@@ -116,7 +116,7 @@ def test_a_number_that_is_given_to_another_process_begins_another_life(monkeypat
     }
 
 
-@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+@NEEDS_PROC
 def test_what_is_left_over_is_named(own_redis, tmp_path, monkeypatch):
     monkeypatch.setattr(leftovers, "ENDS_S", 0.5)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -149,7 +149,7 @@ def test_what_is_left_over_is_named(own_redis, tmp_path, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
-@pytest.mark.skipif(not PROC.is_dir(), reason="looks processes up under /proc")
+@NEEDS_PROC
 def test_everything_at_once_ends_as_promised():
     if not servers.executables():
         servers.do_without()
