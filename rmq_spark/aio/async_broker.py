@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Self
@@ -53,6 +54,7 @@ class AsyncBroker:
         # Listeners call Redis in threads.
         self._connection, self._patience_s = connection, patience_s
         self._for_threads: Broker | None = None
+        self._opening = threading.Lock()
 
     def __repr__(self) -> str:
         return f"Async{self._broker!r}"
@@ -149,7 +151,8 @@ class AsyncBroker:
         loop: asyncio.AbstractEventLoop,
     ) -> Listener:
         """Open a listener, in a thread."""
-        if self._for_threads is None:
-            server = Server(self._connection, self._patience_s)
-            self._for_threads = Broker(server, key_prefix=self._broker.key_prefix)
+        with self._opening:
+            if self._for_threads is None:
+                server = Server(self._connection, self._patience_s)
+                self._for_threads = Broker(server, key_prefix=self._broker.key_prefix)
         return self._for_threads.listen(topic, name, function, loop=loop, **settings)

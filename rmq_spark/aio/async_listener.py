@@ -75,11 +75,16 @@ class AsyncListener:
 
     async def __aenter__(self) -> Self:
         listener = await self._open()
-        self._running = asyncio.create_task(self._run(listener, DEFAULT_GRACE))
-        while not (listener.is_running or self._running.done()):
-            await asyncio.sleep(_BEGINNING_S)
-        if self._running.done():
-            await self._running
+        running = self._running = asyncio.create_task(self._run(listener, DEFAULT_GRACE))
+        try:
+            while not (listener.is_running or running.done()):
+                await asyncio.sleep(_BEGINNING_S)
+        except asyncio.CancelledError:  # the block is not entered, so nothing would end it
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            raise
+        if running.done():
+            await running
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:

@@ -67,14 +67,32 @@ class Replication:
 
 def _run(client: Any, words: Sequence[Sequence[Any]]) -> list[Any]:
     """Run one pipeline. The error of a broken connection is the reply to every command."""
-    pipeline = client.pipeline(transaction=False)
-    for each in words:
-        pipeline.execute_command(*each)
+    pool = client.connection_pool
     try:
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
-        return replies
+        connection = pool.get_connection()
     except redis_errors.RedisError as error:
         return [error] * len(words)
+    try:
+        connection.send_packed_command(connection.pack_commands(words))
+        return [_reply(client, connection, each[0]) for each in words]
+    except redis_errors.RedisError as error:
+        connection.disconnect()
+        return [error] * len(words)
+    except BaseException:  # of a signal handler
+        # redis-py's own pipeline keeps the connection. The next command would then take a reply
+        # that was not read for its own.
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+
+
+def _reply(client: Any, connection: Any, command: str) -> Any:
+    """Read a reply, which may be an error of Redis."""
+    try:
+        return client.parse_response(connection, command)
+    except redis_errors.ResponseError as error:
+        return error
 
 
 def _run_and_wait(

@@ -11,7 +11,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from rmq_spark.aio import async_broker
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
+from rmq_spark.transport.server import Server
 
 from ..logs import logged
 from ..seeding import numbered
@@ -255,6 +257,27 @@ def test_listeners_leave_the_threads_of_the_loop_alone(connected, topic):
     asyncio.run(main())
 
 
+def test_listeners_that_open_at_once_share_their_connections(connected, topic, monkeypatch):
+    """Failed before: each opened its own, which stayed open when the broker was closed."""
+    opened = []
+
+    async def work(message):
+        pass
+
+    def counted(*options):
+        opened.append(Server(*options))
+        return opened[-1]
+
+    async def main():
+        async with await connected() as broker, AsyncExitStack() as stack:
+            monkeypatch.setattr(async_broker, "Server", counted)
+            blocks = [broker.listen("T", f"a{number}", work) for number in range(8)]
+            await asyncio.gather(*map(stack.enter_async_context, blocks))
+
+    asyncio.run(main())
+    assert len(opened) == 1
+
+
 def test_a_listener_opens_while_the_threads_of_the_loop_are_busy(connected, topic):
     """Failed before: it waited for one of them, which the program may hold as long as it runs."""
     topic.send([b"m"], fixed_time=1000)
@@ -307,6 +330,30 @@ def test_a_cancellation_during_the_end_of_its_block_is_not_swallowed(connected, 
 
     asyncio.run(main())
     assert went_on == []
+
+
+def test_a_block_that_is_cancelled_while_it_begins_leaves_no_listener(connected, topic):
+    """Failed before: the listener went on, and took messages, until the loop ended."""
+
+    async def work(message):
+        pass
+
+    async def listen(listener):
+        async with listener:
+            await asyncio.sleep(1000)
+
+    async def main():
+        async with await connected() as broker:
+            listener = broker.listen("T", "a", work)
+            task = asyncio.create_task(listen(listener))
+            while listener._running is None:
+                await asyncio.sleep(0)
+            task.cancel()  # before it has begun
+            await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+            assert listener._running.done()
+
+    asyncio.run(main())
 
 
 def test_it_runs_once(connected, topic):

@@ -3,6 +3,7 @@
 import pytest
 
 from rmq_spark.client import connect
+from rmq_spark.client.queue import Queue
 from rmq_spark.errors import Lost, ServerUnavailable
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.claims import ClaimRequest
@@ -272,3 +273,26 @@ def test_giving_back_costs_a_retry_and_buries_what_has_none(broker):
     with broker.consumer("Once", "a") as consumer:
         consumer.poll()
     assert (queue.figures().dead.count, queue.figures().messages) == (3, 3)
+
+
+@pytest.mark.parametrize("step", ["poll", "close"])
+@pytest.mark.parametrize("settle", ["commit", "mark_unread", "renew"])
+def test_a_batch_whose_return_has_no_answer_is_lost(broker, topic, monkeypatch, step, settle):
+    """A mend of broken-off polls once let the commit succeed, of messages that others had."""
+    ask, lost = Queue.ask, []
+
+    def without_answer(queue, make, *args, **kwargs):
+        answer = ask(queue, make, *args, **kwargs)
+        if make is returning.give_back and not lost:
+            lost.append(make)
+            raise ServerUnavailable("the answer is lost")
+        return answer
+
+    with broker.consumer("T", "a") as consumer, broker.consumer("T", "b") as other:
+        batch = consumer.poll()
+        monkeypatch.setattr(Queue, "ask", without_answer)
+        with pytest.raises(ServerUnavailable):
+            getattr(consumer, step)()
+        assert len(other.poll()) == 50
+        with pytest.raises(Lost):
+            getattr(batch, settle)()

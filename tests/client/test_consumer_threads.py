@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rmq_spark import errors
+from rmq_spark.client.queue import Queue
+from rmq_spark.protocol import claiming, reading
 
 from ..logs import logged
 from ..seeding import numbered
@@ -290,3 +292,37 @@ def test_a_forked_copy_of_a_consumer_leaves_its_batch_alone(broker, redis_url):
     assert [committed, len(refusals)] == ["3", 4], done.stderr
     assert all("The consumer c belongs to process" in each for each in refusals)
     assert topic.figures().counters["committed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("amid", "when"),
+    [(reading.due, "before"), (claiming.claim, "before"), (claiming.claim, "behind")],
+    ids=["look", "claim", "claimed"],
+)
+def test_a_signal_handler_that_closes_amid_a_poll_leaves_it_nothing(
+    broker, topic, consumer, monkeypatch, amid, when
+):
+    """Failed before: the poll returned messages that were given back, or failed with Settled."""
+    topic.send(numbered(10), fixed_time=1000)
+    ask, closed = Queue.ask, []
+
+    def close_once():
+        if not closed:
+            closed.append(True)
+            consumer.close()
+
+    def interrupted(queue, make, *args, **kwargs):
+        if make is amid and when == "before":
+            close_once()
+        answer = ask(queue, make, *args, **kwargs)
+        if make is amid:
+            close_once()
+        return answer
+
+    monkeypatch.setattr(Queue, "ask", interrupted)
+    with pytest.raises(errors.ConsumerMisused, match="is closed"):
+        consumer.poll()
+    with broker.consumer("T", "other") as other:
+        batch = other.poll()
+        assert contents(batch) == numbered(10)
+        assert {message.delivery_count for message in batch} == {1}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.connection import Connection
 
 from rmq_spark.client import Message, connect
 from rmq_spark.dev_servers.redis_server import free_port
@@ -460,3 +461,24 @@ def test_a_local_server_that_does_not_end_when_asked_is_killed(redis_executable,
     os.kill(server.pid, signal.SIGSTOP)  # it cannot even notice that it is asked
     server.close()
     assert not server.runs
+
+
+def test_a_reply_that_an_exception_kept_from_being_read_goes_to_nobody(own_redis, monkeypatch):
+    """Failed before: the next command took the reply of the one before, so a refused send counted
+    as stored.
+    """
+    send = Connection.send_packed_command
+
+    def interrupted(connection, command, **kwargs):
+        send(connection, command, **kwargs)
+        raise KeyboardInterrupt
+
+    with contextlib.closing(connect(own_redis.url)) as broker:
+        assert broker.server.command("ECHO", "loads") == b"loads"
+        with redis.Redis(port=own_redis.port) as admin:
+            admin.client_pause(500)  # a reply that has arrived would be noticed
+            with monkeypatch.context() as patched:
+                patched.setattr(Connection, "send_packed_command", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    broker.server.command("ECHO", "a")
+            assert broker.server.command("ECHO", "b") == b"b"

@@ -1,9 +1,10 @@
 """A batch of messages that a consumer in plain Python has taken."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rmq_spark.client.tracing import LoopSpans
+from rmq_spark.errors import ConsumerMisused, Lost
 from rmq_spark.protocol.claims import Claim, Delivered
 from rmq_spark.topics.durations import Duration, parse_wait_ms
 from rmq_spark.topics.reasons import parse_reason
@@ -81,3 +82,30 @@ class Batch:
         Raises Lost like commit; the messages that you still hold then have the new lease.
         """
         self._consumer.renew(self)
+
+    # -- called by the consumer, under its lock
+
+    def refuse_unread(self, done: str) -> None:
+        """Raise ConsumerMisused if the batch is marked unread. done: what the caller asks."""
+        if self._unread:
+            raise ConsumerMisused(
+                f"The batch of consumer {self._consumer.name} is marked unread: it can only be "
+                f"given back. Take another batch to {done}."
+            )
+
+    def check_is_held(self, held: Container[int], lease_ms: int, done: str) -> None:
+        """Raise Lost unless every slot with messages that were not rolled back is in ``held``.
+
+        A claim is always given back as a whole, and its record is deleted. A claim whose messages
+        were all rolled back, even by others who have its claimId, keeps its record until its
+        commit. done: a sentence for the error about the messages that are not lost.
+        """
+        lost = sum(n for (slot, _), n in self._waiting.items() if slot not in held)
+        if lost:
+            raise Lost(
+                f"Consumer {self._consumer.name} no longer holds {lost} of {len(self)} messages of "
+                f"its batch: their lease (visibility_timeout, {lease_ms} ms) ended, or Redis has "
+                "forgotten the claim. Unless the topic was deleted, they come again, here or at "
+                f"another consumer, or are in the dead queue. {done}. Take fewer messages at once, "
+                "call renew() in time, or set a longer visibility_timeout."
+            )

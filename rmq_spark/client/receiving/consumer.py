@@ -3,7 +3,7 @@
 import logging
 import time
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 
@@ -89,6 +89,7 @@ class Consumer:
         # Reentrant: a signal handler that closes the consumer may interrupt one of its calls.
         self._lock = ProcessLock(queue.server.new_lock(), name)
         self._claimed_slots: list[int] = []
+        self._unseen = False  # whether nobody has got what is claimed in these slots
         self._taken: Batch | None = None
         self._caller = queue.server.caller()  # who took the batch
         self._closed = False
@@ -206,12 +207,26 @@ class Consumer:
             self._epochs = self._ownership.between_batches()
             if self._waiter is not None:
                 self._waiter.read_only(self._epochs)
-            claims = self._claim(limit, ripe)
-            while any(claim.expired for claim in claims) and not any(c.contents for c in claims):
-                self._give_back()  # the claims are empty: they have only dropped what had expired
-                claims = self._claim(limit, ripe)
-            self._taken, self._caller = Batch(self, claims), self.queue.server.caller()
-            return self._taken
+            try:
+                claims = self._claim_some(limit, ripe)
+            except RmqError:
+                self._check_may_poll()
+                raise
+            if self._closed:  # by a signal handler, amid this call
+                self._give_back()
+            self._check_may_poll()
+            self._unseen = False
+            batch = self._taken = Batch(self, claims)
+            self._caller = self.queue.server.caller()
+            return batch
+
+    def _claim_some(self, wanted: int, ripe: list[int] | None) -> list[Claim]:
+        """Claim due messages, and drop what has expired on the way to them."""
+        claims = self._claim(wanted, ripe)
+        while any(claim.expired for claim in claims) and not any(c.contents for c in claims):
+            self._give_back()  # the claims are empty
+            claims = self._claim(wanted, ripe)
+        return claims
 
     def _refresh(self, *, at_once: bool) -> None:
         """Read the topic's definition again, at once or if it is a second old."""
@@ -246,7 +261,7 @@ class Consumer:
         if not requests:
             requests = self._requests(wanted, sorted(looked))
         self._seq += 1
-        self._claimed_slots = [request.slot for request in requests]
+        self._unseen, self._claimed_slots = True, [request.slot for request in requests]
         owned = self._epochs
         terms = claiming.Claiming(self.name, self._run, self._seq, self._lease_ms, epochs=owned)
         claims = self.queue.ask(claiming.claim, requests, terms)
@@ -293,7 +308,7 @@ class Consumer:
             if batch._done:
                 return 0
             self._check_is_taken(batch)
-            self._refuse_unread(batch, "commit it")
+            batch.refuse_unread("commit it")
             # No earlier batch: if Redis has lost writes, it may hold an unfinished one again.
             name = claim_name(self.name, self._seq, 0)
             result = self.queue.ask(
@@ -309,7 +324,8 @@ class Consumer:
             batch._done = True
             waiting = batch._waiting.items()
             done = result.committed + sum(n for (slot, _), n in waiting if slot in result.again)
-            self._check_is_held(batch, result.held | result.again, f"{done} are committed")
+            held = result.held | result.again
+            batch.check_is_held(held, self._lease_ms, f"{done} are committed")
             return done
 
     def rollback(
@@ -321,7 +337,7 @@ class Consumer:
             by_claim.setdefault((message.slot, message.claim_id), []).append(message.name)
         wanted = [Rollback(*claim, held, delay_ms, [reason]) for claim, held in by_claim.items()]
         with self._lock:
-            self._refuse_unread(batch, "roll messages of it back")
+            batch.refuse_unread("roll messages of it back")
             rolled_back = [
                 result.rolled_back for result in self.queue.ask(returning.rollback_each, wanted)
             ]
@@ -329,14 +345,6 @@ class Consumer:
                 if claim in batch._waiting:  # else the message came with another batch
                     batch._waiting[claim] -= how_many
         return sum(rolled_back)
-
-    def _refuse_unread(self, batch: Batch, done: str) -> None:
-        """Raise ConsumerMisused for a batch that is marked unread. done: what the caller asks."""
-        if batch._unread:
-            raise ConsumerMisused(
-                f"The batch of consumer {self.name} is marked unread: it can only be given back. "
-                f"Take another batch to {done}."
-            )
 
     def mark_unread(self, batch: Batch) -> None:
         """Mark a batch as unread, so that it costs no retry. Raises Lost if it was given back."""
@@ -362,24 +370,7 @@ class Consumer:
                 since=self._seq - 1,
             )
             held = {slot for slot, claims in renewed.items() if claims}
-            self._check_is_held(batch, held, "The others have a new lease")
-
-    def _check_is_held(self, batch: Batch, held: Container[int], done: str) -> None:
-        """Raise Lost unless every slot with messages that were not rolled back is in ``held``.
-
-        A claim is always given back as a whole, and its record is deleted. A claim whose messages
-        were all rolled back, even by others who have its claimId, keeps its record until its
-        commit. done: a sentence for the error about the messages that are not lost.
-        """
-        lost = sum(n for (slot, _), n in batch._waiting.items() if slot not in held)
-        if lost:
-            raise Lost(
-                f"Consumer {self.name} no longer holds {lost} of {len(batch)} messages of its "
-                f"batch: their lease (visibility_timeout, {self._lease_ms} ms) ended, or Redis has "
-                "forgotten the claim. Unless the topic was deleted, they come again, here or at "
-                f"another consumer, or are in the dead queue. {done}. Take fewer messages at once, "
-                "call renew() in time, or set a longer visibility_timeout."
-            )
+            batch.check_is_held(held, self._lease_ms, "The others have a new lease")
 
     def _check_is_taken(self, batch: Batch) -> None:
         """Raise Lost unless the batch is the last one taken and was not given back."""
@@ -391,9 +382,9 @@ class Consumer:
 
     def _give_back(self) -> None:
         """Give back the last poll's messages. It costs no retry if the poll was broken off."""
+        self._taken = None
         if slots := self._claimed_slots:
-            if self._taken is None:
+            if self._unseen:
                 self.queue.ask(claiming.unread, slots, self.name, self._run, self._seq)
             self.queue.ask(returning.give_back, slots, self.name, self._run, self._seq)
             self._claimed_slots = []
-        self._taken = None
