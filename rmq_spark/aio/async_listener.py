@@ -130,10 +130,10 @@ def _in_a_thread(
         try:
             result = work()
         except BaseException as error:
-            if loop.is_closed():  # nobody waits for it
-                _log.error("rmq: listener %s has ended: %s", which, error)
-            elif done.set_running_or_notify_cancel():
+            if not loop.is_closed() and done.set_running_or_notify_cancel():
                 done.set_exception(error)
+            else:  # nobody waits for it
+                _log.error("rmq: listener %s has ended: %s", which, error)
         else:
             if not loop.is_closed() and done.set_running_or_notify_cancel():
                 done.set_result(result)
