@@ -215,9 +215,10 @@ class Consumer:
             if self._closed:  # by a signal handler, amid this call
                 self._give_back()
             self._check_may_poll()
-            self._unseen = False
-            batch = self._taken = Batch(self, claims)
-            self._caller = self.queue.server.caller()
+            self._unseen = False  # also what cannot be read costs a retry, and dies in the end
+            batch, caller = Batch(self, claims), self.queue.server.caller()
+            self._check_may_poll()
+            self._taken, self._caller = batch, caller
             return batch
 
     def _claim_some(self, wanted: int, ripe: list[int] | None) -> list[Claim]:
