@@ -91,7 +91,10 @@ class Route:
         query = self._started()
         error = query.exception()
         if error is not None:
-            raise DemoFailed(f"The query that receives {self.topic} failed: {cause(error)}")
+            raise DemoFailed(
+                f"The query that receives {self.topic} failed: {cause(error)} Spark's log "
+                "(spark.log) says more. If the machine was busy, run the demo again."
+            )
         if idle_s > PATIENCE_S:
             raise DemoFailed(
                 f"{self.topic}: nothing was delivered for {PATIENCE_S:.0f} s, and "
