@@ -91,8 +91,15 @@ class Listener:
 
     def __enter__(self) -> "Listener":
         self._thread = threading.Thread(target=self._run_quietly, name="rmq-listener")
-        self._thread.start()
-        self._begun.wait()
+        try:
+            self._thread.start()
+            self._begun.wait()
+        except BaseException:  # such as of a Ctrl-C: nobody will call __exit__
+            self.stop()
+            # Before it has begun it takes nothing, and may wait for a Redis that does not answer.
+            if self._begun.is_set():
+                self._thread.join()
+            raise
         if self._error is not None:
             self._thread.join()
             raise self._error

@@ -1,0 +1,65 @@
+"""A listener whose program is interrupted, by a Ctrl-C or by a signal of its own."""
+
+import signal
+import threading
+
+import pytest
+
+from rmq_spark.client.receiving import listener as listener_module
+
+
+@pytest.fixture
+def topic(broker):
+    broker.create("T", "FixedTime", 1)
+    return broker.queue("T")
+
+
+@pytest.fixture
+def handled():
+    """Handles signals while a test runs."""
+    before = {}
+
+    def handle(number, handler):
+        before[number] = signal.signal(number, handler)
+
+    yield handle
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def exit_program(*_):
+    raise SystemExit(1)
+
+
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [(signal.default_int_handler, KeyboardInterrupt), (exit_program, SystemExit)],
+)
+def test_an_interrupt_while_a_block_begins_stops_it(
+    broker, topic, monkeypatch, handled, handler, error
+):
+    """Failed before: it went on without its block, and the program did not end."""
+    handled(signal.SIGINT, handler)
+    interrupted = threading.Event()
+    open_session = listener_module.open_session
+
+    def interrupt_first(*arguments):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        interrupted.wait(60)
+        return open_session(*arguments)
+
+    monkeypatch.setattr(listener_module, "open_session", interrupt_first)
+    topic.send([b"m"], fixed_time=1000)
+    listener = broker.listen("T", "a", print)
+    try:
+        with pytest.raises(error), listener:
+            pytest.fail("the block began")
+        interrupted.set()
+        assert listener._begun.wait(60)
+        assert not listener.is_running
+        listener._thread.join(60)
+        assert not listener._thread.is_alive()
+    finally:
+        interrupted.set()
+        listener.stop()
+    assert topic.figures().counters["claimed"] == 0
