@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from rmq_spark.client.receiving import listener as listener_module
+from rmq_spark.client.receiving.waiting import Waiter
 
 
 @pytest.fixture
@@ -63,3 +64,34 @@ def test_an_interrupt_while_a_block_begins_stops_it(
         interrupted.set()
         listener.stop()
     assert topic.figures().counters["claimed"] == 0
+
+
+def test_a_handler_may_stop_it_while_run_has_the_lock_of_its_event(
+    broker, topic, monkeypatch, handled
+):
+    """Failed before: the handler waited for a lock of the thread that it had interrupted."""
+
+    def give_up(*_):
+        raise AssertionError("the handler of SIGUSR1 hangs")
+
+    def stop(*_):
+        listener.stop()
+        running.append(listener.is_running)
+
+    def interrupted(waiter, queue):
+        if not running:
+            with listener._stopping._cond:
+                signal.raise_signal(signal.SIGUSR1)
+        return look_if_time(waiter, queue)
+
+    look_if_time, running = Waiter.look_if_time, []
+    handled(signal.SIGALRM, give_up)
+    handled(signal.SIGUSR1, stop)
+    monkeypatch.setattr(Waiter, "look_if_time", interrupted)
+    listener = broker.listen("T", "a", print)
+    signal.alarm(60)
+    try:
+        listener.run()
+    finally:
+        signal.alarm(0)
+    assert running == [False]

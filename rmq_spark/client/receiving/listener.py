@@ -64,6 +64,8 @@ class Listener:
             refuse_exclusive(self._queue.definition)
         self._open_caller = settings.callers(self._queue.keys.group)
         self._stopping, self._begun = threading.Event(), threading.Event()
+        self._is_stopped = False  # at once, even if the event is set in another thread
+        self._runs_in: int | None = None  # the thread of run
         self._grace_s = _seconds(DEFAULT_GRACE)
         self._thread: threading.Thread | None = None
         self._error: RmqError | None = None
@@ -106,7 +108,7 @@ class Listener:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not self._stopping.is_set():  # else with a grace of its own
+        if self.is_running:  # else it has stopped with a grace of its own, or by an error
             self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -116,7 +118,7 @@ class Listener:
     @property
     def is_running(self) -> bool:
         """Whether it takes messages: it has begun, and neither a stop nor an error has ended it."""
-        return self._begun.is_set() and not self._stopping.is_set()
+        return self._begun.is_set() and not (self._is_stopped or self._stopping.is_set())
 
     @property
     def succeeded(self) -> int:
@@ -145,7 +147,14 @@ class Listener:
         again. Messages of a claim that are not yet in work are given back at no cost. Any thread or
         signal handler can call it.
         """
-        self._grace_s = _seconds(grace)
+        self._grace_s, self._is_stopped = _seconds(grace), True
+        if threading.get_ident() == self._runs_in:
+            # A signal handler that interrupts run, maybe while it has a lock that this needs.
+            threading.Thread(target=self._take_no_more, daemon=True).start()
+        else:
+            self._take_no_more()
+
+    def _take_no_more(self) -> None:
         self._stopping.set()
         if self._waiter is not None:
             self._waiter.close()
@@ -163,6 +172,16 @@ class Listener:
         _seconds(grace)  # a bad one is refused now
         if self._waiter is not None:
             raise ConsumerMisused("This listener has run. Make another one with broker.listen.")
+        self._runs_in = threading.get_ident()
+        try:
+            self._run(grace)
+        finally:
+            self._runs_in = None
+        if self._error is not None:
+            raise self._error
+
+    def _run(self, grace: Duration) -> None:
+        """Take over the name, and call the function until the listener stops."""
         settings, queue = self._settings, self._queue
         session = open_session(queue, self.name, settings.ensemble)
         claims = SlotClaims(queue, session, settings.lease_ms, settings.delay_ms)
@@ -185,8 +204,6 @@ class Listener:
             finally:
                 self._finish(claims, self._waiter, self._workers)
                 session.ownership.stop()
-        if self._error is not None:
-            raise self._error
 
     def _dispatch(
         self, claims: SlotClaims, ownership: Ownership, waiter: Waiter, workers: Workers
@@ -305,9 +322,7 @@ class Listener:
             _log.warning("rmq: listener %s waits for Redis: %s", self.name, error)
             return
         self._error = self._error or error
-        self._stopping.set()
-        if self._waiter is not None:
-            self._waiter.close()
+        self._take_no_more()
 
 
 def _seconds(grace: Duration) -> float:
