@@ -213,6 +213,7 @@ class Listener:
             is_reserved, handed = workers.reserve(_LOOK_EVERY_S), 0
             try:
                 self._refresh_if_time(claims, ownership, waiter)
+                claims.give_back_failed(waiter.at_work)
                 if is_reserved:
                     handed = self._hand_out(claims, waiter, workers)
                     if not handed:

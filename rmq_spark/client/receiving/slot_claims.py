@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.sessions import Session
@@ -37,17 +37,40 @@ class SlotClaims:
         # Messages of the next claim, by slot. Quick messages of one slot do not speak for another.
         self._limits: dict[int, int] = {}
         self._numbers = itertools.count(session.last_seq + 1)
+        # The numbers of claims that nobody has got, by slot: they are asked for, or have failed.
+        self._asked: dict[int, int] = {}
 
     def take(self, slot: SlotDue) -> SlotWork:
         """Claim due messages of a slot."""
         queue, session = self.queue, self._session
-        number = next(self._numbers)
+        number = self._asked[slot.slot] = next(self._numbers)
         terms = claiming.Claiming(
             session.name, session.run, number, self._lease_ms, epochs=self.epochs
         )
         request = ClaimRequest(slot.slot, 0, self._limit_of(slot.slot), others=slot.live)
         (claim,) = queue.ask(claiming.claim, [request], terms)
-        return SlotWork(claim, list(claim.messages(queue.definition)))
+        work = SlotWork(claim, list(claim.messages(queue.definition)))
+        del self._asked[slot.slot]
+        return work
+
+    def give_back_failed(self, at_work: Container[int]) -> None:
+        """Give back, at no cost, what claims have taken whose answer was lost.
+
+        at_work: the slots that workers have, whose claims have not failed.
+        """
+        session = self._session
+        for slot, number in dict(self._asked).items():
+            if slot not in at_work:
+                self._disown(slot, number)
+                self.queue.ask(returning.give_back, [slot], session.name, session.run, number)
+                del self._asked[slot]
+
+    def _disown(self, slot: int, number: int) -> None:
+        """Mark a claim that nobody has got as unread, or refuse it if it arrives only now."""
+        name, run = self._session.name, self._session.run
+        # A commit of no claim. From here on, Redis refuses this one, so that none is overlooked.
+        self.queue.ask(claiming.commit, [slot], name, run, number, since=number)
+        self.queue.ask(claiming.unread, [slot], name, run, number)
 
     def roll_back(self, work: SlotWork, message: Delivered, reason: str) -> RollbackResult:
         """Roll back one message, whose function has failed."""
@@ -103,6 +126,8 @@ class SlotClaims:
 
     def give_back(self) -> None:
         """Give back all claims that are left, and bar claims that arrive late."""
+        for slot, number in dict(self._asked).items():
+            self._disown(slot, number)
         session, last = self._session, next(self._numbers)
         queue = self.queue
         queue.ask(returning.give_back, queue.slots, session.name, session.run, last)

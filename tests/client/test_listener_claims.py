@@ -1,0 +1,62 @@
+"""Claims of a listener that Redis has made, but whose messages no function has got."""
+
+import pytest
+
+from rmq_spark.errors import ServerUnavailable, Settled
+from rmq_spark.protocol import claiming, reading
+
+from ..seeding import numbered
+from ..waiting import wait_until
+
+claim = claiming.claim
+
+
+@pytest.fixture
+def topic(broker):
+    """A topic whose messages die at once if their delivery fails."""
+    broker.create("T", "FixedTime", 1, max_retries=0)
+    return broker.queue("T")
+
+
+@pytest.mark.parametrize("losses", [1, 3])
+def test_a_claim_whose_answer_is_lost_costs_no_retry(broker, topic, monkeypatch, losses):
+    """Failed before: its lease ended, and its messages died; their function was never called."""
+    lost, seen = [], []
+
+    def lose_first(queues, requests, terms):
+        claims = yield from claim(queues, requests, terms)
+        if len(lost) < losses:
+            lost.append(terms.seq)
+            raise ServerUnavailable("The answer was lost.")
+        return claims
+
+    monkeypatch.setattr(claiming, "claim", lose_first)
+    topic.send(numbered(5), fixed_time=1000)
+    with broker.listen("T", "a", seen.append, workers=1, visibility_timeout="1s") as listener:
+        wait_until(lambda: listener.succeeded + topic.figures().dead.count == 5, "all messages")
+    assert [(message.content, message.delivery_count) for message in seen] == [
+        (content, 1) for content in numbered(5)
+    ]
+    assert len(set(lost)) == losses
+
+
+def test_a_claim_that_arrives_after_it_was_given_up_is_refused(broker, topic, monkeypatch):
+    """Failed before: it took messages that nobody got, for the time of a lease."""
+    late = []
+
+    def late_first(queues, requests, terms):
+        if not late:
+            late.append((queues, requests, terms))
+            other.poll()  # so that the listener finds nothing to claim any more
+            raise ServerUnavailable("The claim is on its way.")
+        return claim(queues, requests, terms)
+
+    monkeypatch.setattr(claiming, "claim", late_first)
+    topic.send([b"m"], fixed_time=1000)
+    with broker.consumer("T", "other") as other, broker.listen("T", "a", print):
+        wait_until(lambda: late, "the claim")
+        number = late[0][2].seq
+        settled = lambda: topic.ask(reading.headers, "a")[0].settled  # noqa: E731
+        wait_until(lambda: settled() >= number, "its end")
+        with pytest.raises(Settled):
+            topic.server.ask(claim(*late[0]))
