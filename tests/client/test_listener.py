@@ -412,8 +412,9 @@ def test_who_was_given_up_gets_no_further_message():
     work = SlotWork(claim, ["first", "2nd"])
     work.own("worker")
     assert work.begin("worker") == "first"
-    assert work.give_up(60) is None
-    assert work.give_up(-1) == "first"
+    assert work.give_up(60, "hangs") is None
+    assert work.give_up(-1, "hangs") == "first"
+    assert work.failed == ("first", "hangs")
     assert not work.end("worker")
     assert work.begin("worker") is None
     work.own("other")

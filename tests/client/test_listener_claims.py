@@ -2,6 +2,7 @@
 
 import pytest
 
+from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.errors import ServerUnavailable, Settled
 from rmq_spark.protocol import claiming, reading
 
@@ -60,3 +61,22 @@ def test_a_claim_that_arrives_after_it_was_given_up_is_refused(broker, topic, mo
         wait_until(lambda: settled() >= number, "its end")
         with pytest.raises(Settled):
             topic.server.ask(claim(*late[0]))
+
+
+def test_an_error_in_a_claim_costs_those_behind_it_no_retry(broker, topic, monkeypatch):
+    """Failed before: the lease of the claim ended, and all of its messages died."""
+    seen = []
+
+    def function(message):
+        seen.append((message.content, message.delivery_count))
+        if message.content == b"m00000":
+            raise ValueError("not this one")
+
+    def fail(*_):
+        raise ServerUnavailable("away")
+
+    monkeypatch.setattr(SlotClaims, "roll_back", fail)
+    topic.send(numbered(5), fixed_time=1000)
+    with broker.listen("T", "a", function, workers=1, visibility_timeout="1s") as listener:
+        wait_until(lambda: listener.succeeded + topic.figures().dead.count == 5, "all messages")
+    assert seen == [(content, 1) for content in numbered(5)]

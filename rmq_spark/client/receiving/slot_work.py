@@ -15,6 +15,9 @@ class SlotWork:
     """The messages of one claim, and how far a thread has come with them.
 
     A thread that hangs in a message can be given up: another goes on behind that message.
+
+    failed: a message whose function has failed, and the reason, until it is rolled back. A commit
+    before that would lose it.
     """
 
     def __init__(self, claim: Claim, messages: Sequence[Delivered]) -> None:
@@ -29,6 +32,7 @@ class SlotWork:
         self._owner: object = None
         self._at = 0
         self._began_s: float | None = None
+        self.failed: tuple[Delivered, str] | None = None
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -46,13 +50,17 @@ class SlotWork:
             self._began_s = time.monotonic()
             return self._messages[self._at]
 
-    def end(self, owner: object) -> bool:
-        """Note that a thread is done with its message. Returns False if it was given up."""
+    def end(self, owner: object, reason: str | None = None) -> bool:
+        """Note that a thread is done with its message. Returns False if it was given up.
+
+        reason: why the function has failed; None if it has not.
+        """
         with self._lock:
             if self._owner is not owner:
                 return False
-            self._began_s = None
-            self._at += 1
+            message = self._pass()
+            if reason is not None:
+                self.failed = message, reason
             return True
 
     def is_owned_by(self, owner: object) -> bool:
@@ -60,18 +68,32 @@ class SlotWork:
         with self._lock:
             return self._owner is owner
 
-    def give_up(self, timeout_s: float) -> Delivered | None:
+    def give_up(self, timeout_s: float, reason: str) -> Delivered | None:
         """Take the messages from a thread that is at one of them for longer than a timeout.
 
-        Returns that message, or None. The next thread goes on behind it.
+        Returns that message, which has failed for a reason, or None. The next thread goes on behind
+        it.
         """
         with self._lock:
             began_s = self._began_s
             if began_s is None or time.monotonic() - began_s <= timeout_s:
                 return None
-            self._owner = self._began_s = None
-            self._at += 1
-            return self._messages[self._at - 1]
+            self._owner = None
+            message = self._pass()
+            self.failed = message, reason
+            return message
+
+    def take_away(self) -> Delivered | None:
+        """Take the messages from their thread. Returns the one whose function has not returned."""
+        with self._lock:
+            self._owner = None
+            return None if self._began_s is None else self._pass()
+
+    def _pass(self) -> Delivered:
+        """Go on behind a message, and return it."""
+        self._began_s = None
+        self._at += 1
+        return self._messages[self._at - 1]
 
     @property
     def is_over(self) -> bool:
@@ -86,4 +108,5 @@ class SlotWork:
     def rest(self) -> Sequence[Delivered]:
         """Return the messages for which the function was not called."""
         with self._lock:
-            return self._messages[self._at :]
+            is_in_call = self._began_s is not None
+            return self._messages[self._at + is_in_call :]

@@ -4,12 +4,12 @@ import logging
 import queue as queues
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rmq_spark.client.receiving.callers import Caller, too_long
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.slot_work import SlotWork
-from rmq_spark.errors import RmqError
+from rmq_spark.errors import RmqError, Settled
 from rmq_spark.protocol.claims import Delivered, SlotDue
 from rmq_spark.topics.reasons import reason_of
 
@@ -58,7 +58,6 @@ class Workers:
         self._stopping, self._ended = stopping, threading.Event()
         self._free = threading.Semaphore(amount)
         self._slots: queues.SimpleQueue[SlotDue | None] = queues.SimpleQueue()
-        self._works: dict[int, SlotWork] = {}
         self._callers: set[Caller] = set()
         for _ in range(amount):
             self._start(self._run)
@@ -81,38 +80,40 @@ class Workers:
     @property
     def at_work(self) -> int:
         """The number of slots in work."""
-        return len(self._works)
+        return len(self._slot_claims.works)
 
     def finish(self, grace_s: float) -> int:
         """End the threads after their current messages. Return how many calls were given up.
 
-        grace_s: how long to wait for messages in work. What was not begun is given back.
+        grace_s: how long to wait for messages in work. What was not begun is given back, also of
+        claims that are between two messages, or that Redis has not answered yet.
         """
         self._stopping.set()
         ends_s = time.monotonic() + grace_s
         ended = sum(self.reserve(max(0.0, ends_s - time.monotonic())) for _ in range(self._amount))
         self._ended.set()
-        if ended < self._amount:
-            given_up = [(work, work.give_up(0)) for work in list(self._works.values())]
-            for caller in list(self._callers):
-                caller.give_up()
-            self._hand_back(given_up)
+        given_up = self._take_away() if ended < self._amount else 0
         for _ in range(self._amount):
             self._slots.put(None)
-        return self._amount - ended
+        return given_up
 
-    def _hand_back(self, given_up: Sequence[tuple[SlotWork, Delivered | None]]) -> None:
-        """Give back messages whose calls were given up, and end their claims.
+    def _take_away(self) -> int:
+        """End the claims of threads that have not ended. Return how many calls were given up.
 
-        A claim without such a message is between two of them: its thread ends it. If Redis does not
-        answer, the others come again when their leases end: a stop must not wait for each of them.
+        If Redis does not answer, the others come again when their leases end: a stop must not wait
+        for each of them.
         """
+        self._slot_claims.close()
+        works = list(self._slot_claims.works.values())
+        taken = [(work, work.take_away()) for work in works]
+        for caller in list(self._callers):
+            caller.give_up()
         try:
-            for work, message in given_up:
-                if message is not None:
-                    self._slot_claims.hand_back(work, message)
+            for work, message in taken:
+                self._slot_claims.hand_back(work, message)
         except RmqError as error:
             self._on_error(error)
+        return sum(message is not None for _, message in taken)
 
     # -- the threads of the workers
 
@@ -146,7 +147,6 @@ class Workers:
             self._report(error)
             self._release(slot.slot, _AFTER_ERROR_S)
             return True
-        self._works[slot.slot] = work
         return self._do(work, me, caller)
 
     def _do(self, work: SlotWork, me: object, caller: Caller) -> bool:
@@ -161,14 +161,13 @@ class Workers:
             self._report(error)
             self._drop(work)
             return True
-        del self._works[work.slot]
         self._release(work.slot, 0.0 if work.took_any else _NOTHING_TAKEN_S)
         return True
 
     def _call_each(self, work: SlotWork, me: object, caller: Caller) -> None:
         while self._may_go_on(work) and (message := work.begin(me)) is not None:
             reason = caller.call(message)
-            if not work.end(me):
+            if not work.end(me, reason):
                 return
             if reason is None:
                 self._count(succeeded=1)
@@ -182,19 +181,22 @@ class Workers:
 
     def _roll_back(self, work: SlotWork, message: Delivered, reason: str) -> None:
         result = self._slot_claims.roll_back(work, message, reason)
-        self._count(failed=1, left_alone=result.left_alone)
+        # After the end of a grace, another thread has perhaps rolled it back as well.
+        self._count(failed=1, left_alone=0 if self._ended.is_set() else result.left_alone)
         _log.warning(
             "rmq: a message of topic %s, slot %d was rolled back: %s",
             *(message.topic, message.slot, reason),
         )
 
     def _drop(self, work: SlotWork) -> None:
-        """Leave a claim alone: its messages come again when its lease ends."""
-        del self._works[work.slot]
+        """Leave a claim alone, after an error."""
+        self._slot_claims.drop(work)
         self._release(work.slot, _AFTER_ERROR_S)
 
     def _report(self, error: BaseException) -> None:
         """Report an error, also one that nobody expects: a slot must not stay with this worker."""
+        if isinstance(error, Settled) and self._ended.is_set():
+            return  # a claim that a stop has refused
         if not isinstance(error, RmqError):
             _log.error("rmq: a worker has failed", exc_info=error)
             error = RmqError(f"A worker of the listener has failed: {reason_of(error)}")
@@ -222,19 +224,19 @@ class Workers:
         while not self._ended.wait(max(0.01, pause_s)):
             try:
                 self._give_up_hanging()
-                if time.monotonic() - renewed_s >= renew_every_s and self._works:
+                if time.monotonic() - renewed_s >= renew_every_s and self._slot_claims.works:
                     renewed_s = time.monotonic()
-                    self._slot_claims.renew(list(self._works.values()))
+                    self._slot_claims.renew(list(self._slot_claims.works.values()))
             except RmqError as error:
                 self._on_error(error)
 
     def _give_up_hanging(self) -> None:
         if self._hanging_after_s is None:
             return
-        for work in list(self._works.values()):
-            message = work.give_up(self._hanging_after_s)
+        reason = f"TimeoutError: {too_long(self._hanging_after_s)}"
+        for work in list(self._slot_claims.works.values()):
+            message = work.give_up(self._hanging_after_s, reason)
             if message is not None:
-                reason = f"TimeoutError: {too_long(self._hanging_after_s)}"
                 self._start(self._go_on, work, message, reason)
 
     def _go_on(self, work: SlotWork, message: Delivered, reason: str) -> None:

@@ -1,0 +1,137 @@
+"""A listener whose grace ends while no function is in work: what has not failed costs nothing."""
+
+import threading
+
+import pytest
+
+from rmq_spark.client.receiving.slot_claims import SlotClaims
+from rmq_spark.client.receiving.workers import Workers
+from rmq_spark.protocol import claiming, returning
+
+from ..seeding import numbered
+from ..waiting import wait_until
+
+claim, give_back = claiming.claim, returning.give_back
+
+
+@pytest.fixture
+def topic(broker):
+    """Ten messages in one slot."""
+    broker.create("T", "FixedTime", 1, max_retries=3)
+    queue = broker.queue("T")
+    queue.send(numbered(10), fixed_time=1000)
+    return queue
+
+
+class Held:
+    """Holds the first call of a method until it is let go."""
+
+    def __init__(self, monkeypatch, owner, method):
+        self.begun, self.may_go_on, self.ended = (threading.Event() for _ in range(3))
+        original = getattr(owner, method)
+
+        def hold(*arguments):
+            if self.begun.is_set():
+                return original(*arguments)
+            self.begun.set()
+            self.may_go_on.wait(60)
+            try:
+                return original(*arguments)
+            finally:
+                self.ended.set()
+
+        monkeypatch.setattr(owner, method, hold)
+
+    def let_go(self):
+        self.may_go_on.set()
+        assert self.ended.wait(60)
+
+
+def run_until(broker, function, event):
+    """Run a listener until an event, and stop it without a grace."""
+    with broker.listen("T", "a", function, workers=1) as listener:
+        assert event.wait(60)
+        listener.stop(0)
+    return listener
+
+
+def deliveries(broker):
+    with broker.consumer("T", "b") as other:
+        return {message.content: message.delivery_count for message in other.poll()}
+
+
+def test_the_grace_ends_during_a_rollback(broker, topic, monkeypatch):
+    """Failed before: all messages of the claim were charged, of which one had failed."""
+
+    def function(message):
+        raise ValueError("not this one")
+
+    held = Held(monkeypatch, SlotClaims, "roll_back")
+    listener = run_until(broker, function, held.begun)
+    charged = {b"m00000": 2} | dict.fromkeys(numbered(9, start=1), 1)
+    assert deliveries(broker) == charged
+    held.let_go()
+    wait_until(lambda: listener.failed, "the end of the worker's rollback")
+    assert (listener.failed, listener.left_alone) == (1, 0)
+    assert deliveries(broker) == {content: count + 1 for content, count in charged.items()}
+
+
+def test_the_grace_ends_during_a_commit(broker, topic, monkeypatch):
+    """Failed before: messages that were done were given back, and charged."""
+    held = Held(monkeypatch, SlotClaims, "commit")
+    listener = run_until(broker, lambda message: None, held.begun)
+    assert listener.succeeded == 10
+    assert topic.figures().counters["committed"] == 10
+    held.let_go()
+    assert deliveries(broker) == {}
+
+
+def test_the_grace_ends_before_the_answer_of_a_claim(broker, topic, monkeypatch):
+    """Failed before: its messages were charged, and their function was never called."""
+    claimed, may_answer, answered, seen = threading.Event(), threading.Event(), [], []
+
+    def answer_late(queues, requests, terms):
+        claims = yield from claim(queues, requests, terms)
+        claimed.set()
+        may_answer.wait(60)
+        answered.extend(claims)
+        return claims
+
+    monkeypatch.setattr(claiming, "claim", answer_late)
+    listener = run_until(broker, seen.append, claimed)
+    monkeypatch.setattr(claiming, "claim", claim)
+    assert deliveries(broker) == dict.fromkeys(numbered(10), 1)
+    may_answer.set()
+    wait_until(lambda: answered and not listener.at_work, "the end of the claim")
+    assert deliveries(broker) == dict.fromkeys(numbered(10), 2)
+    assert seen == []
+
+
+def test_the_grace_ends_before_a_claim_arrives(broker, topic, monkeypatch):
+    """Failed before: the block raised Settled, which is what the late claim gets."""
+    asked, may_arrive, reported, seen = (*(threading.Event() for _ in range(3)), [])
+    report = Workers._report
+
+    def arrive_late(queues, requests, terms):
+        asked.set()
+        may_arrive.wait(60)
+        return (yield from claim(queues, requests, terms))
+
+    def arrive_behind(queues, slots, consumer, run, seq=0):
+        count = yield from give_back(queues, slots, consumer, run, seq)
+        if seq:  # the end, not the start
+            may_arrive.set()
+            reported.wait(60)
+        return count
+
+    def noted(workers, error):
+        report(workers, error)
+        reported.set()
+
+    monkeypatch.setattr(claiming, "claim", arrive_late)
+    monkeypatch.setattr(returning, "give_back", arrive_behind)
+    monkeypatch.setattr(Workers, "_report", noted)
+    run_until(broker, seen.append, asked)
+    assert reported.is_set()
+    assert deliveries(broker) == dict.fromkeys(numbered(10), 1)
+    assert seen == []
