@@ -63,7 +63,8 @@ class AsyncListener:
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            listener.stop(grace)
+            if self._stop_asked is None:  # else with a grace of its own
+                listener.stop(grace)
             await ended
             raise
 

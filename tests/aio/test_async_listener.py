@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from rmq_spark.aio import async_broker
+from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 from rmq_spark.transport.server import Server
 
@@ -354,6 +355,31 @@ def test_a_block_that_is_cancelled_while_it_begins_leaves_no_listener(connected,
             assert listener._running.done()
 
     asyncio.run(main())
+
+
+def test_a_stop_within_a_block_keeps_its_grace(connected, topic, monkeypatch):
+    """Failed before: the end of the block set the usual grace, and waited for it."""
+    topic.send([b"m"], fixed_time=1000)
+    begun, graces = asyncio.Event(), []
+
+    async def work(message):
+        begun.set()
+        await asyncio.sleep(1000)
+
+    def stop(listener, grace):
+        graces.append(grace)
+        original(listener, grace)
+
+    original = Listener.stop
+    monkeypatch.setattr(Listener, "stop", stop)
+
+    async def main():
+        async with await connected() as broker, broker.listen("T", "a", work) as listener:
+            await begun.wait()
+            listener.stop("1ms")
+
+    asyncio.run(main())
+    assert graces == ["1ms"]
 
 
 def test_it_runs_once(connected, topic):

@@ -3,9 +3,10 @@
 import pytest
 
 from rmq_spark.client.receiving.slot_claims import SlotClaims
-from rmq_spark.errors import ServerUnavailable, Settled
+from rmq_spark.errors import RmqError, ServerUnavailable, Settled
 from rmq_spark.protocol import claiming, reading
 
+from ..logs import logged
 from ..seeding import numbered
 from ..waiting import wait_until
 
@@ -61,6 +62,38 @@ def test_a_claim_that_arrives_after_it_was_given_up_is_refused(broker, topic, mo
         wait_until(lambda: settled() >= number, "its end")
         with pytest.raises(Settled):
             topic.server.ask(claim(*late[0]))
+
+
+def test_a_claim_that_others_gave_back_before_its_answer_ends_nothing(broker, monkeypatch, caplog):
+    """Failed before: the listener ended with Lost."""
+    broker.create("U", "FixedTime", 1)
+    queue, lost, seen = broker.queue("U"), [], []
+
+    def lose_first(queues, requests, terms):
+        if not lost:
+            lost.append(terms.seq)
+            yield from claim(queues, requests, terms)
+            queue.ask(claiming.renew, [0], terms.consumer, terms.run, 0)
+            assert queue.expire() == 1
+        return (yield from claim(queues, requests, terms))
+
+    monkeypatch.setattr(claiming, "claim", lose_first)
+    queue.send([b"m"], fixed_time=1000)
+    with broker.listen("U", "a", seen.append) as listener:
+        wait_until(lambda: listener.succeeded or not listener.is_running, "the message")
+    assert [(message.content, message.delivery_count) for message in seen] == [(b"m", 2)]
+    assert "a claim of slot 0 is lost" in logged(caplog)
+
+
+def test_what_cannot_be_read_dies_in_the_end(broker, topic):
+    """A mend of lost claims once let it come again without end, at no cost."""
+    topic.send([b"m"], fixed_time=1000, headers={"name": b"1"})
+    bodies = topic.keys.bodies(0)
+    body = topic.server.command("HGET", bodies, "m")
+    topic.server.command("HSET", bodies, "m", body.replace(b"name", b"n\xff\xfee"))
+    with pytest.raises(RmqError, match="UnicodeDecodeError"), broker.listen("T", "a", print) as it:
+        wait_until(lambda: not it.is_running, "its end")
+    assert topic.figures().dead.count == 1
 
 
 def test_an_error_in_a_claim_costs_those_behind_it_no_retry(broker, topic, monkeypatch):

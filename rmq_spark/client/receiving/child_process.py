@@ -132,7 +132,7 @@ class ProcessCaller:
             refused = f"its process cannot be started: {error}"
         except RuntimeError:  # this is a child, which runs the parent's program again
             refused = f"it would be started by a process that is being started. {_GUARD}"
-        if refused:
+        if refused and not self._is_given_up:  # else by the kill of give_up
             raise UnusableFunction(f"The function of listen cannot run in a process: {refused}")
 
     def _how_it_ended(self) -> str:

@@ -57,7 +57,11 @@ class SlotClaims:
         )
         request = ClaimRequest(slot.slot, 0, self._limit_of(slot.slot), others=slot.live)
         (claim,) = queue.ask(claiming.claim, [request], terms)
-        work = SlotWork(claim, list(claim.messages(queue.definition)))
+        try:
+            work = SlotWork(claim, list(claim.messages(queue.definition)))
+        except Exception:
+            del self._asked[slot.slot]  # what cannot be read costs a retry, and dies in the end
+            raise
         with self._lock:
             self.works[slot.slot] = work
             if not self._is_closed:  # else who has closed gives it back

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from rmq_spark.client.receiving.callers import Caller, too_long
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.slot_work import SlotWork
-from rmq_spark.errors import RmqError, Settled
+from rmq_spark.errors import Lost, RmqError, Settled
 from rmq_spark.protocol.claims import Delivered, SlotDue
 from rmq_spark.topics.reasons import reason_of
 
@@ -143,6 +143,10 @@ class Workers:
         """Claim messages of a slot and work on them. Returns False for a thread given up."""
         try:
             work = self._slot_claims.take(slot)
+        except Lost:  # its lease ended before its answer came, and another reader gave it back
+            _log.warning("rmq: a claim of slot %d is lost: its messages come again", slot.slot)
+            self._release(slot.slot, _AFTER_ERROR_S)
+            return True
         except BaseException as error:
             self._report(error)
             self._release(slot.slot, _AFTER_ERROR_S)
