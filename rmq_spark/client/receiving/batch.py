@@ -85,7 +85,7 @@ class Batch:
 
     # -- called by the consumer, under its lock
 
-    def refuse_unread(self, done: str) -> None:
+    def _refuse_unread(self, done: str) -> None:
         """Raise ConsumerMisused if the batch is marked unread. done: what the caller asks."""
         if self._unread:
             raise ConsumerMisused(
@@ -93,7 +93,7 @@ class Batch:
                 f"given back. Take another batch to {done}."
             )
 
-    def check_is_held(self, held: Container[int], lease_ms: int, done: str) -> None:
+    def _check_is_held(self, held: Container[int], lease_ms: int, done: str) -> None:
         """Raise Lost unless every slot with messages that were not rolled back is in ``held``.
 
         A claim is always given back as a whole, and its record is deleted. A claim whose messages

@@ -309,7 +309,7 @@ class Consumer:
             if batch._done:
                 return 0
             self._check_is_taken(batch)
-            batch.refuse_unread("commit it")
+            batch._refuse_unread("commit it")
             # No earlier batch: if Redis has lost writes, it may hold an unfinished one again.
             name = claim_name(self.name, self._seq, 0)
             result = self.queue.ask(
@@ -326,7 +326,7 @@ class Consumer:
             waiting = batch._waiting.items()
             done = result.committed + sum(n for (slot, _), n in waiting if slot in result.again)
             held = result.held | result.again
-            batch.check_is_held(held, self._lease_ms, f"{done} are committed")
+            batch._check_is_held(held, self._lease_ms, f"{done} are committed")
             return done
 
     def rollback(
@@ -338,7 +338,7 @@ class Consumer:
             by_claim.setdefault((message.slot, message.claim_id), []).append(message.name)
         wanted = [Rollback(*claim, held, delay_ms, [reason]) for claim, held in by_claim.items()]
         with self._lock:
-            batch.refuse_unread("roll messages of it back")
+            batch._refuse_unread("roll messages of it back")
             rolled_back = [
                 result.rolled_back for result in self.queue.ask(returning.rollback_each, wanted)
             ]
@@ -371,7 +371,7 @@ class Consumer:
                 since=self._seq - 1,
             )
             held = {slot for slot, claims in renewed.items() if claims}
-            batch.check_is_held(held, self._lease_ms, "The others have a new lease")
+            batch._check_is_held(held, self._lease_ms, "The others have a new lease")
 
     def _check_is_taken(self, batch: Batch) -> None:
         """Raise Lost unless the batch is the last one taken and was not given back."""
