@@ -210,9 +210,9 @@ class Consumer:
             try:
                 claims = self._claim_some(limit, ripe)
             except RmqError:
-                self._check_may_poll()
+                self._check_may_poll()  # a signal handler may have closed it amid this call
                 raise
-            if self._closed:  # by a signal handler, amid this call
+            if self._closed:
                 self._give_back()
             self._check_may_poll()
             self._unseen = False  # also what cannot be read costs a retry, and dies in the end

@@ -167,8 +167,8 @@ class KafkaTransactions:
     def _reader(self, name: str, isolation: str) -> Iterator[Any]:
         """Open a reader of a group's offset.
 
-        isolation: Kafka's level. Of committed offsets, it gets none while a transaction of the
-        group is open.
+        isolation: Kafka's name of the level. If it is that of committed reads, Kafka answers only
+        when no transaction of the group is open.
         """
         group = {"group.id": name, "isolation.level": isolation}
         reader = self._client(self._kafka.Consumer, _QUIET, group)
