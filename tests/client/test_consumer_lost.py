@@ -278,7 +278,7 @@ def test_giving_back_costs_a_retry_and_buries_what_has_none(broker):
 @pytest.mark.parametrize("step", ["poll", "close"])
 @pytest.mark.parametrize("settle", ["commit", "mark_unread", "renew"])
 def test_a_batch_whose_return_has_no_answer_is_lost(broker, topic, monkeypatch, step, settle):
-    """A mend of broken-off polls once let the commit succeed, of messages that others had."""
+    """Failed once: another consumer had the messages, and the commit succeeded all the same."""
     ask, lost = Queue.ask, []
 
     def without_answer(queue, make, *args, **kwargs):

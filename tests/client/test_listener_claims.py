@@ -86,7 +86,7 @@ def test_a_claim_that_others_gave_back_before_its_answer_ends_nothing(broker, mo
 
 
 def test_what_cannot_be_read_dies_in_the_end(broker, topic):
-    """A mend of lost claims once let it come again without end, at no cost."""
+    """Failed once: the message came again at each start, lost no retry, and never died."""
     topic.send([b"m"], fixed_time=1000, headers={"name": b"1"})
     bodies = topic.keys.bodies(0)
     body = topic.server.command("HGET", bodies, "m")
