@@ -97,14 +97,19 @@ class LocalCluster:
             first, last = (HASH_SLOTS * at // self._masters for at in (number, number + 1))
             self._do(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             self._do(node, "CLUSTER", "ADDSLOTS", *range(first, last))
-        for node in self.nodes[1:]:
-            self._do(node, "CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
-        self._until(lambda: all(self._knows_all(node) for node in self.nodes))
+        self._until(self._have_met)
         for number, node in enumerate(replicas):
             master = self._do(masters[number % self._masters], "CLUSTER", "MYID")
             self._do(node, "CLUSTER", "REPLICATE", master)
-        self._until(lambda: all(self.role(node) == "slave" for node in replicas))
         self.wait_until_whole()
+
+    def _have_met(self) -> bool:
+        """Introduce all to the first, again until all know all. Redis forgets whoever is slow."""
+        if all(self._knows_all(node) for node in self.nodes):
+            return True
+        for node in self.nodes[1:]:
+            self._do(node, "CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+        return False
 
     def _knows_all(self, node: LocalRedis) -> bool:
         lines = str(self._do(node, "CLUSTER", "NODES")).splitlines()
