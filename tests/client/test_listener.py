@@ -359,6 +359,8 @@ def test_the_deletion_of_the_topic_ends_it(broker, topic, seen):
     with pytest.raises(UnknownTopic):
         listener.run()
     deleting.join()
+    # Failed before: it barred late claims, and the bars stayed behind.
+    assert not topic.server.client.exists(*map(topic.keys.consumers, topic.slots))
 
 
 def test_it_runs_once(broker, topic, seen):

@@ -113,3 +113,19 @@ def test_an_error_in_a_claim_costs_those_behind_it_no_retry(broker, topic, monke
     with broker.listen("T", "a", function, workers=1, visibility_timeout="1s") as listener:
         wait_until(lambda: listener.succeeded + topic.figures().dead.count == 5, "all messages")
     assert seen == [(content, 1) for content in numbered(5)]
+
+
+def test_a_renewal_that_fails_as_nobody_expects_ends_it(broker, topic, monkeypatch):
+    """Failed before: no lease was renewed any more, and nobody was told."""
+
+    def fail(*_):
+        raise RuntimeError("nobody expects this")
+
+    def outlive(message):
+        wait_until(lambda: not listener.is_running, "the end of the listener")
+
+    monkeypatch.setattr(SlotClaims, "renew", fail)
+    topic.send([b"m"], fixed_time=1000)
+    listener = broker.listen("T", "a", outlive, visibility_timeout="1s")
+    with pytest.raises(RmqError, match="A thread of the listener has failed: RuntimeError: nobody"):
+        listener.run()

@@ -66,6 +66,17 @@ def test_an_interrupt_while_a_block_begins_stops_it(
     assert topic.figures().counters["claimed"] == 0
 
 
+def test_an_error_that_nobody_expects_is_not_hidden_by_a_block(broker, topic, monkeypatch):
+    """Failed before: the block began and ran, without a listener."""
+
+    def fail(*_):
+        raise RuntimeError("nobody expects this")
+
+    monkeypatch.setattr(listener_module, "open_session", fail)
+    with pytest.raises(RuntimeError, match="nobody expects"), broker.listen("T", "a", print):
+        pytest.fail("the block began")
+
+
 def test_a_handler_may_stop_it_while_run_has_the_lock_of_its_event(
     broker, topic, monkeypatch, handled
 ):
@@ -95,3 +106,21 @@ def test_a_handler_may_stop_it_while_run_has_the_lock_of_its_event(
     finally:
         signal.alarm(0)
     assert running == [False]
+
+
+def test_a_handler_may_stop_it_while_the_program_stops_it(broker, topic, handled):
+    """Failed before: the handler waited for a lock of the thread that it had interrupted."""
+
+    def give_up(*_):
+        raise AssertionError("the handler of SIGUSR1 hangs")
+
+    handled(signal.SIGALRM, give_up)
+    handled(signal.SIGUSR1, lambda *_: listener.stop())
+    with broker.listen("T", "a", print) as listener:
+        signal.alarm(60)
+        try:
+            with listener._stopping._cond:  # as if amid a call of stop
+                signal.raise_signal(signal.SIGUSR1)
+        finally:
+            signal.alarm(0)
+        assert not listener.is_running

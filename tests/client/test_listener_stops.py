@@ -1,9 +1,11 @@
 """A listener whose grace ends while no function is in work: what has not failed costs nothing."""
 
+import os
 import threading
 
 import pytest
 
+from rmq_spark.client.receiving.child_process import ProcessCaller
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.workers import Workers
 from rmq_spark.protocol import claiming, returning
@@ -135,3 +137,21 @@ def test_the_grace_ends_before_a_claim_arrives(broker, topic, monkeypatch):
     assert reported.is_set()
     assert deliveries(broker) == dict.fromkeys(numbered(10), 1)
     assert seen == []
+
+
+def end_process(message):
+    """End the process of its own for the first message."""
+    if message.content == numbered(1)[0]:
+        os._exit(3)
+
+
+def test_the_grace_ends_while_a_process_is_replaced(broker, topic, monkeypatch):
+    """Failed before: the message that the new process was for lost a retry without a call."""
+    replaced = Held(monkeypatch, ProcessCaller, "_start")
+    replaced.begun.set()  # not for the first process
+    with broker.listen("T", "a", end_process, processes=True, workers=1, delay="1h") as listener:
+        replaced.begun.clear()
+        assert replaced.begun.wait(60)
+        listener.stop(0)
+    replaced.let_go()
+    assert deliveries(broker) == dict.fromkeys(numbered(9, start=1), 1)

@@ -40,8 +40,10 @@ def open_caller():
         caller.give_up()
 
 
-def message(content):
-    return Delivered(content, "T", 0, 1000, None, 1, 16, "a:1:0:1", 1000)
+def call(caller, content):
+    """Let a caller call its function, as a worker does."""
+    caller.prepare()
+    return caller.call(Delivered(content, "T", 0, 1000, None, 1, 16, "a:1:0:1", 1000))
 
 
 def is_alive(process):
@@ -89,7 +91,7 @@ class Unloadable:
 def test_each_call_runs_in_the_same_process(open_caller, tmp_path):
     caller, noted = open_caller(write), tmp_path / "noted"
     for number in range(3):
-        assert caller.call(message(f"{noted} {number}".encode())) is None
+        assert call(caller, f"{noted} {number}".encode()) is None
     numbers, processes = zip(
         *(line.split() for line in noted.read_text().splitlines()), strict=True
     )
@@ -100,12 +102,12 @@ def test_each_call_runs_in_the_same_process(open_caller, tmp_path):
 
 def test_a_coroutine_function_runs(open_caller, tmp_path):
     caller, noted = open_caller(write_later), tmp_path / "noted"
-    assert caller.call(message(f"{noted} 0".encode())) is None
+    assert call(caller, f"{noted} 0".encode()) is None
     assert noted.read_text()
 
 
 def test_an_error_is_the_reason(open_caller):
-    reason = open_caller(do).call(message(b"raise ValueError('no')"))
+    reason = call(open_caller(do), b"raise ValueError('no')")
     assert reason.startswith("ValueError: no")
 
 
@@ -118,14 +120,14 @@ def test_an_error_is_the_reason(open_caller):
 )
 def test_a_function_that_ends_its_process_has_failed_and_the_next_call_runs(open_caller, line, how):
     caller = open_caller(do)
-    assert caller.call(message(line)) == f"the process of the function ended: {how}"
-    assert caller.call(message(b"pass")) is None
+    assert call(caller, line) == f"the process of the function ended: {how}"
+    assert call(caller, b"pass") is None
 
 
 def test_a_function_that_exits_has_failed_in_the_same_process(open_caller, tmp_path):
     caller = open_caller(do)
     before = caller._process.pid
-    assert caller.call(message(b"raise SystemExit(1)")).startswith("SystemExit")
+    assert call(caller, b"raise SystemExit(1)").startswith("SystemExit")
     assert caller._process.pid == before
 
 
@@ -138,24 +140,24 @@ open({str(noted)!r}, "w").write(str(child.pid))
 while True: pass
 """
     caller = open_caller(do, timeout_s=2.0)
-    assert caller.call(message(line.encode())) == "TimeoutError: took longer than 2s"
+    assert call(caller, line.encode()) == "TimeoutError: took longer than 2s"
     assert not caller._process.is_alive()
     wait_until(lambda: not is_alive(int(noted.read_text())), "the end of the grandchild")
-    assert caller.call(message(b"pass")) is None
+    assert call(caller, b"pass") is None
 
 
 def test_a_process_that_was_killed_between_calls_is_replaced(open_caller):
     caller = open_caller(do)
     os.kill(caller._process.pid, signal.SIGKILL)
     wait_until(lambda: not caller._process.is_alive(), "its end")
-    assert caller.call(message(b"pass")) is None
+    assert call(caller, b"pass") is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_all_processes_of_a_service_does_not_end_a_call(open_caller, number):
     caller = open_caller(do)
     line = f"os.kill(os.getpid(), {int(number)})"
-    assert caller.call(message(line.encode())) is None
+    assert call(caller, line.encode()) is None
 
 
 def test_a_signal_while_a_process_starts_does_not_end_it(own_redis, tmp_path):
@@ -325,23 +327,23 @@ def test_a_copy_that_the_function_forks_does_not_answer(open_caller):
     caller = open_caller(fork_and_exit)
     for content in (b"forks", b"plain", b"forks", b"plain"):
         began_s = time.monotonic()
-        assert caller.call(message(content)) is None
+        assert call(caller, content) is None
         assert time.monotonic() - began_s >= 0.2
 
 
 def test_a_process_that_dies_is_noticed_though_another_holds_its_pipe(open_caller):
     caller = open_caller(fork_and_die)
     group = caller._process.pid
-    reason = caller.call(message(b"dies"))
+    reason = call(caller, b"dies")
     assert reason == "the process of the function ended: exit code 3"
     with pytest.raises(ProcessLookupError):
         wait_until(lambda: os.killpg(group, 0), "the end of what it left behind")
-    assert caller.call(message(b"plain")) is None
+    assert call(caller, b"plain") is None
 
 
 def test_a_function_that_closes_its_pipe_is_killed(open_caller):
     caller = open_caller(close_all)
-    assert caller.call(message(b"m")) == "the process of the function ended: SIGKILL"
+    assert call(caller, b"m") == "the process of the function ended: SIGKILL"
 
 
 def test_a_process_that_cannot_be_started_ends_the_listener(broker, topic, monkeypatch):
@@ -357,6 +359,6 @@ def test_a_process_that_cannot_be_started_ends_the_listener(broker, topic, monke
 
     monkeypatch.setattr(ProcessCaller, "_start", fail_the_second)
     listener = broker.listen("T", "a", do, processes=True, workers=1, delay=0)
-    with pytest.raises(RmqError, match="A worker of the listener has failed: BlockingIOError"):
+    with pytest.raises(RmqError, match="A thread of the listener has failed: BlockingIOError"):
         listener.run(grace="1s")
     assert topic.figures().prepare.count == 0

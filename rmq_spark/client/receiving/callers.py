@@ -22,6 +22,10 @@ _ENDED_AFTER = 10
 class Caller(Protocol):
     """Calls a function for messages, one after another."""
 
+    def prepare(self) -> None:
+        """Get ready for a call, before the message counts as begun."""
+        ...
+
     def call(self, message: Delivered) -> str | None:
         """Call the function. Return None, or the reason if it has failed."""
         ...
@@ -42,6 +46,9 @@ class ThreadCaller:
         self._function = function
         self._group = group
         self._loop = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
+
+    def prepare(self) -> None:
+        """Do nothing."""
 
     def call(self, message: Delivered) -> str | None:
         """Call the function. Return None, or the reason if it has raised."""
@@ -81,6 +88,9 @@ class LoopCaller:
         self._loop = loop
         self._timeout_s = timeout_s
         self._in_work: Future[str | None] | None = None
+
+    def prepare(self) -> None:
+        """Do nothing."""
 
     def call(self, message: Delivered) -> str | None:
         """Call the function. Return None, or the reason if it has raised or took too long.

@@ -62,15 +62,16 @@ class ProcessCaller:
         self._pipe: Connection
         self._start()
 
+    def prepare(self) -> None:
+        """Replace a child that has ended. Raises UnusableFunction."""
+        if not self._process.is_alive() and not self._is_given_up:
+            self._start()
+
     def call(self, message: Delivered) -> str | None:
-        """Call the function. Return None, or the reason if it has failed. Raises UnusableFunction.
+        """Call the function. Return None, or the reason if it has failed.
 
         It has failed also if its process has ended, or was killed because it took too long.
         """
-        if not self._process.is_alive():
-            self._start()
-        if self._is_given_up:  # while the child was started
-            return "the listener has stopped"
         try:
             self._pipe.send(message)
             if self._answers():

@@ -65,10 +65,9 @@ class Listener:
         self._open_caller = settings.callers(self._queue.keys.group)
         self._stopping, self._begun = threading.Event(), threading.Event()
         self._is_stopped = False  # at once, even if the event is set in another thread
-        self._runs_in: int | None = None  # the thread of run
         self._grace_s = _seconds(DEFAULT_GRACE)
         self._thread: threading.Thread | None = None
-        self._error: RmqError | None = None
+        self._error: BaseException | None = None
         self._refreshed_s = 0.0
         self._last_slot = -1  # the one that was handed out last
         self._due: deque[SlotDue] = deque()  # those that the last look has found, not handed out
@@ -148,8 +147,8 @@ class Listener:
         signal handler can call it.
         """
         self._grace_s, self._is_stopped = _seconds(grace), True
-        if threading.get_ident() == self._runs_in:
-            # A signal handler that interrupts run, maybe while it has a lock that this needs.
+        if threading.current_thread() is threading.main_thread():
+            # A signal handler may have interrupted this thread while it has a lock that this needs.
             threading.Thread(target=self._take_no_more, daemon=True).start()
         else:
             self._take_no_more()
@@ -172,11 +171,7 @@ class Listener:
         _seconds(grace)  # a bad one is refused now
         if self._waiter is not None:
             raise ConsumerMisused("This listener has run. Make another one with broker.listen.")
-        self._runs_in = threading.get_ident()
-        try:
-            self._run(grace)
-        finally:
-            self._runs_in = None
+        self._run(grace)
         if self._error is not None:
             raise self._error
 
@@ -294,6 +289,8 @@ class Listener:
                 "come again",
                 *(self.name, given_up),
             )
+        if isinstance(self._error, UnknownTopic):
+            return  # its messages are gone, and bars against late claims would stay in Redis
         try:
             claims.give_back()
         except RmqError as error:
@@ -302,7 +299,7 @@ class Listener:
     def _run_quietly(self) -> None:
         try:
             self.run()
-        except RmqError as error:
+        except BaseException as error:
             self._error = error
             _log.error("rmq: listener %s has ended: %s", self.name, error)
             self._stopping.set()

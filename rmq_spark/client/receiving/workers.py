@@ -169,7 +169,11 @@ class Workers:
         return True
 
     def _call_each(self, work: SlotWork, me: object, caller: Caller) -> None:
-        while self._may_go_on(work) and (message := work.begin(me)) is not None:
+        while self._may_go_on(work):
+            caller.prepare()
+            message = work.begin(me)
+            if message is None:
+                return
             reason = caller.call(message)
             if not work.end(me, reason):
                 return
@@ -202,8 +206,8 @@ class Workers:
         if isinstance(error, Settled) and self._ended.is_set():
             return  # a claim that a stop has refused
         if not isinstance(error, RmqError):
-            _log.error("rmq: a worker has failed", exc_info=error)
-            error = RmqError(f"A worker of the listener has failed: {reason_of(error)}")
+            _log.error("rmq: a thread of a listener has failed", exc_info=error)
+            error = RmqError(f"A thread of the listener has failed: {reason_of(error)}")
         self._on_error(error)
 
     def _release(self, slot: int, rest_s: float) -> None:
@@ -231,8 +235,8 @@ class Workers:
                 if time.monotonic() - renewed_s >= renew_every_s and self._slot_claims.works:
                     renewed_s = time.monotonic()
                     self._slot_claims.renew(list(self._slot_claims.works.values()))
-            except RmqError as error:
-                self._on_error(error)
+            except Exception as error:  # without this thread, leases would end
+                self._report(error)
 
     def _give_up_hanging(self) -> None:
         if self._hanging_after_s is None:
