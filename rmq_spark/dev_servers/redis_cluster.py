@@ -104,7 +104,7 @@ class LocalCluster:
         self.wait_until_whole()
 
     def _have_met(self) -> bool:
-        """Introduce all to the first, again until all know all. Redis forgets whoever is slow."""
+        """Introduce all to the first, again until all know all. Redis forgets a slow one."""
         if all(self._knows_all(node) for node in self.nodes):
             return True
         for node in self.nodes[1:]:
