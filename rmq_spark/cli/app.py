@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import rmq_spark
 from rmq_spark.cli.arguments import option_help
@@ -85,6 +85,19 @@ class GroupedCommands(TyperGroup):
                 formatter.write_dl(rows)
 
 
+class ExplainedCommand(TyperCommand):
+    """A command that says what an argument or option is that is missing."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words behind the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if not error.message:  # as of one that is missing
+                error.message = getattr(error.param, "help", None) or ""
+            raise
+
+
 app = typer.Typer(
     name="rmq",
     cls=GroupedCommands,
@@ -142,4 +155,4 @@ def _connection(
 
 for commands in COMMANDS.values():
     for name, command in commands.items():
-        app.command(name, **SETTINGS.get(name, {}))(command)
+        app.command(name, cls=ExplainedCommand, **SETTINGS.get(name, {}))(command)

@@ -19,7 +19,9 @@ def option_help(option: Option[Any], accepted: str = "") -> str:
     return f"{option.plain_help}. Accepted: {accepted or option.parser.accepted_plain}."
 
 
-Topic = Annotated[str, typer.Argument(help="The topic.", show_default=False)]
+Topic = Annotated[
+    str, typer.Argument(help="The name of a topic: see `rmq topics`.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Group = Annotated[str, typer.Option(help=f"{GROUP.plain_help}.")]

@@ -48,7 +48,9 @@ def listen(
     function: Annotated[
         str, typer.Argument(help=f"What to call: {ACCEPTED_FUNCTION}.", show_default=False)
     ],
-    topic: Annotated[str, typer.Option(help="The topic.", show_default=False)],
+    topic: Annotated[
+        str, typer.Option(help="The name of a topic: see `rmq topics`.", show_default=False)
+    ],
     name: Annotated[
         str,
         typer.Option(

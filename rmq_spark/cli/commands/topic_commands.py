@@ -66,7 +66,7 @@ def list_topics(
 
 def create(
     context: typer.Context,
-    topic: Topic,
+    topic: Annotated[str, typer.Argument(help="The name of the new topic.", show_default=False)],
     topic_type: Annotated[
         str | None, typer.Option("--type", help=f"{option_help(TOPIC_TYPE)} Required.")
     ] = None,
