@@ -43,10 +43,8 @@ class Administration:
 
     def find(self, name: str) -> TopicDefinition | None:
         """Return a topic's definition, or None. Raises InvalidOption for an impossible name."""
-        try:
-            return self.definition(name)
-        except UnknownTopic:
-            return None
+        text = self._text(name)
+        return TopicDefinition.from_json(name, text) if text else None
 
     def definition(self, name: str) -> TopicDefinition:
         """Return the definition of a topic. Raises UnknownTopic if it does not exist."""
@@ -57,9 +55,13 @@ class Administration:
 
         use: whether the caller sends or reads, so that the error says how to create the topic.
         """
-        check_topic_name(name)
-        text = self.server.command("HGET", topics_key(self.key_prefix), name)
+        text = self._text(name)
         return text, self._parsed(name, text, use)
+
+    def _text(self, name: str) -> Any:
+        """Return the definition of a topic as Redis keeps it; None if there is none."""
+        check_topic_name(name)
+        return self.server.command("HGET", topics_key(self.key_prefix), name)
 
     def _parsed(self, name: str, text: bytes | None, use: bool) -> TopicDefinition:
         if text:
@@ -115,7 +117,7 @@ class Administration:
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
             if new.paused:
                 self._mark_slots(name)
-        found = self._read(name, use=True)[1]
+        found = found or self._read(name, use=True)[1]
         check_agrees(
             found,
             topic_type,
