@@ -7,7 +7,7 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test test-all mutants servers explore faults
+.PHONY: help demo cluster-demo bench test test-all rounds mutants servers explore faults
 .PHONY: debounce soak outbox ports ownership-demo notebooks docs screenshots lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
@@ -15,9 +15,9 @@ PYTEST = .venv/bin/python -m pytest --dist worksteal
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
-	@awk 'BEGIN { print "Only test-all runs what takes long, all or part of:" } \
+	@awk 'BEGIN { print "Only test-all and rounds run what takes long, all or part of:" } \
 	    FNR == 1 { gsub(/"""/, ""); title = $$0 } \
-	    /^ *(@|.*marks=)?pytest\.mark\.long/ && !listed[FILENAME]++ \
+	    /^ *(@|.*marks=)?pytest\.mark\.(long|rounds)/ && !listed[FILENAME]++ \
 	    { printf "%s: %s\n", FILENAME, title }' Makefile $(sort $(wildcard tests/*/*.py tests/*/*/*.py))
 
 demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options
@@ -34,11 +34,15 @@ bench: ## measure sending, receiving, latency and more into bench/results; ARGS=
 
 test: ## try everything once on real servers, in 10 minutes on two cores; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 3 -m "not long and not older_server" $(ARGS)
+	@$(PYTEST) -n 3 -m "not long and not rounds and not older_server" $(ARGS)
 
-test-all: ## run every test but nine tenths of the mutants, as CI does; ARGS="-k name" picks some
+test-all: ## run every test but the rounds and most mutants, as CI does; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 3 -m "not mutants" $(ARGS)
+	@$(PYTEST) -n 4 -m "not rounds and not mutants" $(ARGS)
+
+rounds: ## kill, stop and cut off everything, each in a round of minutes; ARGS="-k soak" picks some
+	@.ci/environment java
+	@$(PYTEST) -n 2 -m rounds $(ARGS)
 
 mutants: ## break each line of the scripts in turn; a test must fail; ARGS="-k claim" picks some
 	@.ci/environment

@@ -136,7 +136,7 @@ def test_a_bench_has_a_kafka_of_its_own(tmp_path):
     assert "kafka_2.13 4." in (tmp_path / "beside_kafka.md").read_text()
 
 
-@pytest.mark.long
+@pytest.mark.rounds
 def test_a_bench_compares_with_a_share_group(tmp_path):
     """And with RocketMQ, where its client is installed. Each message must come."""
     need_maven()

@@ -11,8 +11,13 @@ from rmq_spark.dev_servers.redis_server import LocalRedis
 from .. import programs, quick_spark, servers
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("way", ["SPARK_MASTER", "SPARK_REMOTE"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("SPARK_REMOTE", marks=pytest.mark.long),
+        pytest.param("SPARK_MASTER", marks=pytest.mark.rounds),
+    ],
+)
 def test_a_job_runs_unchanged_over_spark_connect(tmp_path, way):
     with LocalRedis(settings=servers.SETTINGS) as redis:
         done = subprocess.run(

@@ -88,17 +88,23 @@ def test_the_last_version_is_one_that_fails_first(tmp_path, updates, versions):
     assert Updates(tmp_path, 2, updates, "seed").versions == versions
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
 @NEEDS_PROC
-def test_the_last_payload_of_each_key_comes_last_whatever_is_killed(tmp_path):
+@pytest.mark.parametrize(
+    ("keys", "updates", "kills"),
+    [
+        pytest.param(8, 8, 1, marks=pytest.mark.long),
+        pytest.param(20, 20, 3, marks=pytest.mark.rounds),
+    ],
+)
+def test_the_last_payload_of_each_key_comes_last_whatever_is_killed(tmp_path, keys, updates, kills):
     if not servers.executables():
         servers.do_without()
     lane = Lane(tmp_path / "lane", {"spark.driver.extraJavaOptions": quick_spark.java_options()})
-    round_ = DebounceRound(lane, tmp_path / "round", "7", keys=20, updates=20)
+    round_ = DebounceRound(lane, tmp_path / "round", "7", keys, updates)
     try:
-        assert round_.play(kills=3) == []
+        assert round_.play(kills) == []
     finally:
         lane.abandon()
-    assert round_.outcome.sent == 400
+    assert round_.outcome.sent == keys * updates
     assert round_.outcome.merged > 0

@@ -10,11 +10,10 @@ from ..waiting import wait_until
 from .injections import FAULTS
 from .run_faults import Round, arguments, cells_of
 
-SMALL = (
-    *(("drop", "parquet"), ("redis-kill", "keyed"), ("worker-kill", "parquet")),
-    *(("fallback-rdb", "twice"), ("fallback-replica", "parquet")),
-)
-ON_CLUSTER = (("master-kill", "keyed"), ("slot-moves", "parquet"))
+SMALL = (("redis-kill", "keyed"), ("fallback-replica", "parquet"))
+OTHERS = (("drop", "parquet"), ("worker-kill", "parquet"), ("fallback-rdb", "twice"))
+ON_CLUSTER = (("master-kill", "keyed"),)
+OTHERS_ON_IT = (("slot-moves", "parquet"),)
 
 
 class BrokenRound(Round):
@@ -43,13 +42,16 @@ def test_a_page_without_a_place_for_the_table_is_refused_before_the_first_cell(
     assert f"--markdown={page}: needed is a file with <!-- faults" in capsys.readouterr().err
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
 @NEEDS_PROC
 @pytest.mark.parametrize(
     ("cells", "messages", "cluster"),
-    [(SMALL, 3000, False), (ON_CLUSTER, 1200, True)],
-    ids=["one-server", "cluster"],
+    [
+        pytest.param(SMALL, 3000, False, marks=pytest.mark.long, id="one-server"),
+        pytest.param(ON_CLUSTER, 1200, True, marks=pytest.mark.long, id="cluster"),
+        pytest.param(OTHERS, 3000, False, marks=pytest.mark.rounds, id="others"),
+        pytest.param(OTHERS_ON_IT, 1200, True, marks=pytest.mark.rounds, id="others-on-it"),
+    ],
 )
 def test_what_real_queries_deliver_while_things_die_under_them(tmp_path, cells, messages, cluster):
     if not servers.executables():

@@ -2,12 +2,17 @@
 
 import pytest
 
-from .outbox_round import KINDS, Outcome, run_round
+from .outbox_round import Outcome, run_round
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("postgresql", marks=pytest.mark.long),
+        pytest.param("mariadb", marks=pytest.mark.rounds),
+    ],
+)
 def test_every_order_arrives_once_while_the_job_is_killed(kind):
     outcome = run_round(kind, seed=3, orders=600, kills=4, export_kills=1, seconds=20)
     assert outcome.is_right, outcome

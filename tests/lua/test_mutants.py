@@ -1120,9 +1120,9 @@ def handed(server):
 
 
 def in_turn(mutants):
-    """Every tenth one is for make test-all, the others are for make mutants."""
+    """Every 20th one is for make test-all, the others are for make mutants."""
     others = pytest.mark.mutants
-    return [pytest.param(m, marks=others if at % 10 else ()) for at, m in enumerate(mutants)]
+    return [pytest.param(m, marks=others if at % 20 else ()) for at, m in enumerate(mutants)]
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ from ..processes import NEEDS_PROC
 from .round import Round, few_services, short
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.timeout(900),  # whole minutes on a machine that has much else to do
     NEEDS_PROC,
 ]
@@ -25,6 +24,7 @@ def _starts_fast(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.rounds
 def test_a_query_and_a_service_never_work_on_one_stream_at_once(tmp_path):
     with Round(tmp_path, per_second=20, seed=7).running() as round_:
         short(round_)
@@ -33,6 +33,7 @@ def test_a_query_and_a_service_never_work_on_one_stream_at_once(tmp_path):
     assert verdict.processed == verdict.sent >= 60
 
 
+@pytest.mark.long
 def test_no_two_services_work_on_one_stream_whatever_happens_to_them(tmp_path):
     with Round(tmp_path, per_second=40, seed=7).running() as round_:
         few_services(round_)
@@ -41,6 +42,7 @@ def test_no_two_services_work_on_one_stream_whatever_happens_to_them(tmp_path):
     assert verdict.processed == verdict.sent >= 100
 
 
+@pytest.mark.rounds
 def test_without_ownership_two_queries_work_on_one_stream_at_once(tmp_path):
     """Else the test above would prove nothing."""
     with Round(tmp_path, per_second=100, seed=7, owned=False).running() as round_:

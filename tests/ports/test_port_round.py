@@ -7,10 +7,12 @@ from .lake_ports import IcebergTarget
 from .port_round import Outcome, counted, run_round
 
 # delta_checks.py kills exports into Delta, and tests/jobs/outbox_round.py those into databases.
-PORTS = [KafkaTargetOnce, IcebergTarget]
+PORTS = [
+    pytest.param(KafkaTargetOnce, marks=pytest.mark.long),
+    pytest.param(IcebergTarget, marks=pytest.mark.rounds),
+]
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("port", PORTS)
 def test_every_message_arrives_while_the_job_is_killed(port):

@@ -147,7 +147,7 @@ def test_what_is_left_over_is_named(own_redis, tmp_path, monkeypatch):
         assert other.wait(10) == -signal.SIGKILL
 
 
-@pytest.mark.long
+@pytest.mark.rounds
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
 @NEEDS_PROC
 def test_everything_at_once_ends_as_promised():
