@@ -1,6 +1,8 @@
 """A listener whose program is interrupted, by a Ctrl-C or by a signal of its own."""
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -124,3 +126,34 @@ def test_a_handler_may_stop_it_while_the_program_stops_it(broker, topic, handled
         finally:
             signal.alarm(0)
         assert not listener.is_running
+
+
+def test_a_program_may_stop_it_as_it_ends(own_redis, tmp_path):
+    """Python 3.12 starts no thread then."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import atexit, threading
+from rmq_spark.client import connect
+
+broker = connect({own_redis.url!r})
+broker.create("T", "FixedTime", 1)
+broker.queue("T").send(["m"], fixed_time=1000)
+begun = threading.Event()
+listener = broker.listen("T", "a", lambda message: begun.set())
+thread = threading.Thread(target=listener.run, daemon=True)
+
+def end():
+    listener.stop()
+    thread.join(60)
+    print(thread.is_alive(), broker.queue("T").figures().counters["committed"])
+
+atexit.register(end)
+thread.start()
+begun.wait(60)
+"""
+    )
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.stdout == "False 1\n", ended.stderr

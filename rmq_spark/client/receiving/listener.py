@@ -147,10 +147,13 @@ class Listener:
         signal handler can call it.
         """
         self._grace_s, self._is_stopped = _seconds(grace), True
-        if threading.current_thread() is threading.main_thread():
-            # A signal handler may have interrupted this thread while it has a lock that this needs.
+        if threading.current_thread() is not threading.main_thread():
+            self._take_no_more()
+            return
+        # A signal handler may have interrupted this thread while it has a lock that this needs.
+        try:
             threading.Thread(target=self._take_no_more, daemon=True).start()
-        else:
+        except RuntimeError:  # the program ends: no thread can begin, and no handler interrupts
             self._take_no_more()
 
     def _take_no_more(self) -> None:
