@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import TopicMismatch
+from rmq_spark.errors import ServerRefused, TopicMismatch
 from rmq_spark.topics.definition import TopicDefinition, group_text
 from rmq_spark.topics.keys import topics_key
 from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
@@ -52,12 +52,21 @@ def creation(
 def describe_missing(place: Place, name: str) -> str:
     """Write, for an error, that a topic does not exist, and which names are similar."""
     key_prefix = place.key_prefix
-    known = [found.decode() for found in place.server.command("HKEYS", topics_key(key_prefix))]
+    known = _known_names(place)
     near = difflib.get_close_matches(name.lower(), [found.lower() for found in known], 3)
     meant = [found for found in known if found.lower() in near]
     prefix = f" under the prefix {key_prefix}" if key_prefix else ""
     nearest = f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
     return f"The topic {name} does not exist on {place.server.address}{prefix}.{nearest}"
+
+
+def _known_names(place: Place) -> list[str]:
+    """List the names of all topics; none for a user who may not list them."""
+    try:
+        names = place.server.command("HKEYS", topics_key(place.key_prefix))
+    except ServerRefused:
+        return []
+    return [name.decode() for name in names]
 
 
 def check_agrees(

@@ -74,7 +74,7 @@ def test_a_bench_with_spark_runs_from_anywhere(tmp_path, name, size):
     assert json.loads((tmp_path / f"{name}.json").read_text())["figures"]
 
 
-@pytest.mark.long
+@pytest.mark.rounds
 def test_a_large_backlog_is_compared_with_a_small_one_and_survives_restarts(tmp_path):
     """The bench itself ends where a message is missing after a restart."""
     size = ["--messages=300000", "--claims=10", "--rounds=1"]
@@ -96,7 +96,7 @@ def test_a_backlog_that_memory_cannot_hold_is_refused():
     assert "Accepted here: up to" in told.stderr
 
 
-@pytest.mark.long
+@pytest.mark.rounds
 def test_every_script_and_command_is_measured_for_its_stalls(tmp_path):
     """The bench itself ends where a script was not called, or a command failed."""
     size = ["--messages=130000", "--rounds=1"]
@@ -119,7 +119,7 @@ def need_maven():
         do_without("Maven, which gets Kafka, was not found: 'apt-get install maven'.")
 
 
-@pytest.mark.long
+@pytest.mark.rounds
 def test_a_bench_has_a_kafka_of_its_own(tmp_path):
     """Beside Spark's connector; all messages come through both, or the bench ends."""
     need_maven()

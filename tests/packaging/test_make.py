@@ -9,8 +9,18 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname", "rm")
 TARGETS = (
-    *("demo", "cluster-demo", "bench", "test", "test-all", "mutants", "servers", "explore"),
-    *("faults", "debounce", "soak", "outbox", "ports", "ownership-demo", "notebooks", "docs"),
+    *("demo", "cluster-demo", "bench", "test", "test-all", "rounds", "mutants", "servers"),
+    *(
+        "explore",
+        "faults",
+        "debounce",
+        "soak",
+        "outbox",
+        "ports",
+        "ownership-demo",
+        "notebooks",
+        "docs",
+    ),
     *("screenshots", "lint", "bench-peers", "audit"),
 )
 

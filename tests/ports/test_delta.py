@@ -22,7 +22,7 @@ def test_the_page_names_the_release_and_the_settings_of_the_tests():
         assert f"--conf {name}={delta_spark.SETTINGS[name]}" in page
 
 
-@pytest.mark.long
+@pytest.mark.rounds
 @pytest.mark.timeout(900)
 def test_all_checks_pass_on_a_spark_that_delta_supports():
     delta_spark.connector()
