@@ -292,10 +292,11 @@ class Listener:
                 "come again",
                 *(self.name, given_up),
             )
-        if isinstance(self._error, UnknownTopic):
-            return  # its messages are gone, and bars against late claims would stay in Redis
         try:
+            self._open_queue()  # without its topic, a bar against late claims would stay for ever
             claims.give_back()
+        except UnknownTopic:
+            _log.info("rmq: %s has nothing to give back: the topic is deleted", self.name)
         except RmqError as error:
             _log.warning("rmq: %s keeps its messages until the lease ends: %s", self.name, error)
 
