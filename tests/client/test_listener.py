@@ -363,6 +363,29 @@ def test_the_deletion_of_the_topic_ends_it(broker, topic, seen):
     assert not topic.server.client.exists(*map(topic.keys.consumers, topic.slots))
 
 
+def test_a_block_in_its_block_is_refused_and_the_outer_one_goes_on(broker, topic, seen):
+    """Failed before: the end of the inner block stopped it."""
+    with broker.listen("T", "a", remember(seen)) as listener:
+        with pytest.raises(ConsumerMisused, match="has run"):
+            listener.__enter__()
+        send(topic, [b"m"])
+        wait_until(lambda: seen, "the message")
+
+
+def test_a_copy_that_the_function_forks_does_not_go_on(broker, topic):
+    """Failed before: the copy worked on the messages behind, beside its original."""
+
+    def function(message):
+        if message.content == numbered(1)[0] and os.fork() == 0:
+            raise SystemExit
+
+    send(topic, numbered(10), slot_basis=b"one")
+    with broker.listen("T", "a", function, workers=1) as listener:
+        wait_until(lambda: is_empty(topic), "the end")
+    assert (listener.succeeded, listener.failed) == (10, 0)
+    assert topic.figures().counters["rolledBack"] == 0
+
+
 def test_it_runs_once(broker, topic, seen):
     listener = broker.listen("T", "a", remember(seen))
     listener.stop()

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Any, Protocol
@@ -46,12 +47,19 @@ class ThreadCaller:
         self._function = function
         self._group = group
         self._loop = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
+        self._process = os.getpid()
 
     def prepare(self) -> None:
         """Do nothing."""
 
     def call(self, message: Delivered) -> str | None:
         """Call the function. Return None, or the reason if it has raised."""
+        reason = self._call(message)
+        if os.getpid() != self._process:  # the function has forked, and this is the copy
+            os._exit(0)
+        return reason
+
+    def _call(self, message: Delivered) -> str | None:
         headers = [message.headers]
         with process_span(message.topic, message.slot, headers, group=self._group) as span:
             try:

@@ -64,8 +64,11 @@ class ProcessCaller:
 
     def prepare(self) -> None:
         """Replace a child that has ended. Raises UnusableFunction."""
-        if not self._process.is_alive() and not self._is_given_up:
-            self._start()
+        if self._process.is_alive() or self._is_given_up:
+            return
+        if self._kill_at_exit is not None and not self._kill_at_exit.alive:
+            raise UnusableFunction("The program ends, so the function of listen is not called.")
+        self._start()
 
     def call(self, message: Delivered) -> str | None:
         """Call the function. Return None, or the reason if it has failed.
@@ -128,7 +131,8 @@ class ProcessCaller:
                 _kill(self._process)
                 refused = f"it was not loaded within {LOADING_S:g} s"
         except EOFError:
-            refused = f"its process ended while it started: {self._how_it_ended()}. {_GUARD}"
+            how = self._how_it_ended()
+            refused = f"its process ended while it started ({how}). stderr says why. {_GUARD}"
         except OSError as error:
             refused = f"its process cannot be started: {error}"
         except RuntimeError:  # this is a child, which runs the parent's program again
@@ -178,9 +182,5 @@ def _serve(pipe: Connection, function: bytes, group: str, parent: int) -> None:
         return
     pipe.send(None)
     with contextlib.closing(caller), contextlib.suppress(EOFError, OSError):  # the parent's close
-        me = os.getpid()
         while True:
-            reason = caller.call(pipe.recv())
-            if os.getpid() != me:  # the function has forked, and this is the copy
-                os._exit(0)
-            pipe.send(reason)
+            pipe.send(caller.call(pipe.recv()))

@@ -25,6 +25,7 @@ from rmq_spark.topics.durations import Duration, parse_wait_ms
 
 _log = logging.getLogger(__name__)
 
+_HAS_RUN = "This listener has run. Make another one with broker.listen."
 # How long a stop waits for messages in work.
 DEFAULT_GRACE = "30s"
 # How often the topic's definition is read again.
@@ -64,6 +65,7 @@ class Listener:
             refuse_exclusive(self._queue.definition)
         self._open_caller = settings.callers(self._queue.keys.group)
         self._stopping, self._begun = threading.Event(), threading.Event()
+        self._running = threading.Lock()
         self._is_stopped = False  # at once, even if the event is set in another thread
         self._grace_s = _seconds(DEFAULT_GRACE)
         self._thread: threading.Thread | None = None
@@ -91,6 +93,8 @@ class Listener:
         return f"Listener({self._queue.definition.name}, {self.name})"
 
     def __enter__(self) -> "Listener":
+        if self._thread is not None:
+            raise ConsumerMisused(_HAS_RUN)
         self._thread = threading.Thread(target=self._run_quietly, name="rmq-listener")
         try:
             self._thread.start()
@@ -172,9 +176,12 @@ class Listener:
         reached is waited for. Raises ConsumerMisused for a second call.
         """
         _seconds(grace)  # a bad one is refused now
-        if self._waiter is not None:
-            raise ConsumerMisused("This listener has run. Make another one with broker.listen.")
-        self._run(grace)
+        if self._waiter is not None or not self._running.acquire(blocking=False):
+            raise ConsumerMisused(_HAS_RUN)
+        try:
+            self._run(grace)
+        finally:
+            self._running.release()
         if self._error is not None:
             raise self._error
 

@@ -96,6 +96,11 @@ class SlotWork:
         return self._messages[self._at - 1]
 
     @property
+    def is_through(self) -> bool:
+        """Whether the last message has been worked on."""
+        return self._at == len(self._messages)
+
+    @property
     def is_over(self) -> bool:
         """Whether the time for the claim is over. At least one message is worked on."""
         return self._at > 0 and time.monotonic() - self._claimed_s > _LONGEST_S

@@ -170,8 +170,13 @@ class Workers:
 
     def _call_each(self, work: SlotWork, me: object, caller: Caller) -> None:
         while self._may_go_on(work):
-            caller.prepare()
-            message = work.begin(me)
+            try:
+                caller.prepare()
+            except BaseException as error:  # what is done is committed all the same
+                self._report(error)
+                return
+            # A preparation may take long.
+            message = work.begin(me) if self._may_go_on(work) else None
             if message is None:
                 return
             reason = caller.call(message)
@@ -183,9 +188,9 @@ class Workers:
                 self._roll_back(work, message, reason)
 
     def _may_go_on(self, work: SlotWork) -> bool:
-        """Return whether to begin a message: not if others wait for its slot."""
-        is_ours = work.slot in self._slot_claims.epochs
-        return is_ours and not work.is_over and not self._stopping.is_set()
+        """Return whether to begin a message, if there is one: not if others wait for its slot."""
+        is_wanted = work.slot in self._slot_claims.epochs and not self._stopping.is_set()
+        return is_wanted and not work.is_through and not work.is_over
 
     def _roll_back(self, work: SlotWork, message: Delivered, reason: str) -> None:
         result = self._slot_claims.roll_back(work, message, reason)
