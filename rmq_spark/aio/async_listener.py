@@ -9,7 +9,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from rmq_spark.aio.loop_signals import stopped_by_signals
-from rmq_spark.client.receiving.listener import DEFAULT_GRACE, Listener
+from rmq_spark.client.receiving.listener import DEFAULT_GRACE, HAS_RUN, Listener
 from rmq_spark.errors import ConsumerMisused
 from rmq_spark.topics.durations import Duration
 
@@ -49,7 +49,7 @@ class AsyncListener:
 
     async def _open(self) -> Listener:
         if self._listener is not None:
-            raise ConsumerMisused("This listener has run. Make another one with broker.listen.")
+            raise ConsumerMisused(HAS_RUN)
         loop = asyncio.get_running_loop()
         listener = await _in_a_thread(partial(self._open_listener, loop), "that opens", loop)
         self._listener = listener

@@ -8,6 +8,7 @@ import pytest
 from rmq_spark.client.receiving.child_process import ProcessCaller
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.workers import Workers
+from rmq_spark.errors import UnusableFunction
 from rmq_spark.protocol import claiming, returning
 
 from ..seeding import numbered
@@ -139,19 +140,58 @@ def test_the_grace_ends_before_a_claim_arrives(broker, topic, monkeypatch):
     assert seen == []
 
 
-def end_process(message):
-    """End the process of its own for the first message."""
-    if message.content == numbered(1)[0]:
+def end_at_second(message):
+    """End the process of its own at the second message."""
+    if message.content == numbered(2)[1]:
         os._exit(3)
 
 
-def test_the_grace_ends_while_a_process_is_replaced(broker, topic, monkeypatch):
+def listen_in_process(broker):
+    return broker.listen("T", "a", end_at_second, processes=True, workers=1, delay="1h")
+
+
+@pytest.fixture
+def replaced(monkeypatch):
+    """Holds the start of a process that replaces the first one."""
+    held = Held(monkeypatch, ProcessCaller, "_start")
+    held.begun.set()
+    return held
+
+
+def test_the_grace_ends_while_a_process_is_replaced(broker, topic, replaced):
     """Failed before: the message that the new process was for lost a retry without a call."""
-    replaced = Held(monkeypatch, ProcessCaller, "_start")
-    replaced.begun.set()  # not for the first process
-    with broker.listen("T", "a", end_process, processes=True, workers=1, delay="1h") as listener:
+    with listen_in_process(broker) as listener:
         replaced.begun.clear()
         assert replaced.begun.wait(60)
         listener.stop(0)
     replaced.let_go()
-    assert deliveries(broker) == dict.fromkeys(numbered(9, start=1), 1)
+    assert deliveries(broker) == dict.fromkeys(numbered(8, start=2), 1)
+
+
+def test_a_stop_while_a_process_is_replaced_begins_no_message(broker, topic, replaced):
+    """Failed before: the next one was begun when the process was there, long after the stop."""
+    with listen_in_process(broker) as listener:
+        replaced.begun.clear()
+        assert replaced.begun.wait(60)
+        listener.stop("60s")
+        assert listener._stopping.wait(60)
+        replaced.let_go()
+    assert (listener.succeeded, listener.failed) == (1, 1)
+    assert deliveries(broker) == dict.fromkeys(numbered(8, start=2), 1)
+
+
+def test_what_was_done_is_committed_if_no_process_can_be_started(broker, topic, monkeypatch):
+    """Failed before: what had succeeded came again."""
+    start, starts = ProcessCaller._start, []
+
+    def fail_the_second(self):
+        starts.append(self)
+        if len(starts) == 2:
+            raise UnusableFunction("no longer there")
+        start(self)
+
+    monkeypatch.setattr(ProcessCaller, "_start", fail_the_second)
+    with pytest.raises(UnusableFunction, match="no longer there"):
+        listen_in_process(broker).run()
+    assert topic.figures().counters["committed"] == 1
+    assert deliveries(broker) == dict.fromkeys(numbered(8, start=2), 1)

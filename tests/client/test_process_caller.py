@@ -362,3 +362,30 @@ def test_a_process_that_cannot_be_started_ends_the_listener(broker, topic, monke
     with pytest.raises(RmqError, match="A thread of the listener has failed: BlockingIOError"):
         listener.run(grace="1s")
     assert topic.figures().prepare.count == 0
+
+
+def test_a_program_that_ends_starts_none(own_redis, tmp_path):
+    """Failed before: it went on with new processes, for which it waited at its end."""
+    (tmp_path / "endless.py").write_text("import time\ndef work(message): time.sleep(1000)\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import atexit, threading, time
+from rmq_spark.client import connect
+from endless import work
+
+if __name__ == "__main__":
+    broker = connect({own_redis.url!r})
+    atexit.register(time.sleep, 2)  # as a library that writes its logs
+    broker.create("T", "FixedTime", 1)
+    broker.queue("T").send(["m", "n"], fixed_time=1000)
+    listener = broker.listen("T", "a", work, processes=True, workers=1)
+    threading.Thread(target=listener.run, daemon=True).start()
+    while not listener.at_work:
+        time.sleep(0.01)
+"""
+    )
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0, ended.stderr

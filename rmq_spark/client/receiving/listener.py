@@ -25,7 +25,7 @@ from rmq_spark.topics.durations import Duration, parse_wait_ms
 
 _log = logging.getLogger(__name__)
 
-_HAS_RUN = "This listener has run. Make another one with broker.listen."
+HAS_RUN = "This listener has run. Make another one with broker.listen."
 # How long a stop waits for messages in work.
 DEFAULT_GRACE = "30s"
 # How often the topic's definition is read again.
@@ -94,7 +94,7 @@ class Listener:
 
     def __enter__(self) -> "Listener":
         if self._thread is not None:
-            raise ConsumerMisused(_HAS_RUN)
+            raise ConsumerMisused(HAS_RUN)
         self._thread = threading.Thread(target=self._run_quietly, name="rmq-listener")
         try:
             self._thread.start()
@@ -177,7 +177,7 @@ class Listener:
         """
         _seconds(grace)  # a bad one is refused now
         if self._waiter is not None or not self._running.acquire(blocking=False):
-            raise ConsumerMisused(_HAS_RUN)
+            raise ConsumerMisused(HAS_RUN)
         try:
             self._run(grace)
         finally:
