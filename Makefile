@@ -7,7 +7,7 @@ export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test test-all rounds mutants servers explore faults
+.PHONY: help demo cluster-demo bench test test-all shares rounds mutants servers explore faults
 .PHONY: debounce soak outbox ports ownership-demo notebooks docs screenshots lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
@@ -34,11 +34,18 @@ bench: ## measure sending, receiving, latency and more into bench/results; ARGS=
 
 test: ## try everything once on real servers, in 10 minutes on two cores; ARGS="-k name" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 3 -m "not long and not rounds and not older_server" $(ARGS)
+	@$(PYTEST) -n 4 -m "not long and not rounds and not older_server" $(ARGS)
 
-test-all: ## run every test but the rounds and most mutants, as CI does; ARGS="-k name" picks some
+# Of tests that take turns, each commit runs its share.
+TURN = $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+
+test-all: ## run every test but the rounds, as CI does: of some a share, another with each commit
 	@.ci/environment java
-	@$(PYTEST) -n 4 -m "not rounds and not mutants" $(ARGS)
+	@$(PYTEST) -n 4 -m "not rounds" --turn $(TURN) $(ARGS)
+
+shares: ## run all of the tests of which test-all runs a share; ARGS="-k notebooks" picks some
+	@.ci/environment java
+	@$(PYTEST) -n 3 -m "in_turn and not rounds" $(ARGS)
 
 rounds: ## kill, stop and cut off everything, each in a round of minutes; ARGS="-k soak" picks some
 	@.ci/environment java
@@ -86,17 +93,18 @@ notebooks: ## run the notebooks and keep their outputs; ARGS="quickstart" picks 
 
 docs: ## write the tables of options and commands in docs/reference.md from the code
 	@.ci/environment
-	@.venv/bin/python docs/write_tables.py $(ARGS)
+	@.venv/bin/python docs/write_tables.py
 
 screenshots: ## make the pictures of docs/console.md in a real browser (chromium on PATH)
 	@.ci/environment
 	@.venv/bin/python docs/make_screenshots.py $(ARGS)
 
-lint: ## check style, format and types
+lint: ## check style, format, types, imports, and what pages, docstrings and notebooks say
 	@.ci/environment
 	@.venv/bin/python -m ruff check .
 	@.venv/bin/python -m ruff format --check .
 	@.venv/bin/python -m mypy
+	@.venv/bin/python -m tests.texts
 
 bench-peers: ## measure beside Kafka, RocketMQ, BullMQ and others, which it installs; ARGS="brokers" picks some
 	@.ci/environment java npm mvn

@@ -16,7 +16,7 @@ import hundred_million
 from growing_topic import SLOTS, Backlog
 from measuring import Figure, Report, arguments_of
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 SIZES = (100_000, 1_000_000, 5_000_000, 20_000_000)
 TARGET = 1.5

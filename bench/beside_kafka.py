@@ -31,7 +31,7 @@ from send import SLOTS, Sender
 from spark_side import folder, numbered, run_to_end, session, spent_s, timed
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from tests.kafka_broker import connector
 
 A_SECOND = 100

@@ -17,7 +17,7 @@ from broker_side import PARTITIONS, Kafka, versions
 from measuring import Figure, Report, arguments_of
 from plain_sides import SLOTS, Ours, Rocket, ShareGroup, Side, lateness_ms, speeds
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from tests.rocketmq_broker import RocketMQBroker
 
 A_SECOND = 100

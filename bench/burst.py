@@ -25,7 +25,7 @@ from spark_side import session
 import rmq_spark
 from rmq_spark import Message
 from rmq_spark.client import Queue
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 QUERIES = (1, 4, 16)
 SLOTS = 64

@@ -18,9 +18,9 @@ from measuring import Figure, Report, arguments_of
 
 import rmq_spark
 from rmq_spark.client import Broker
-from rmq_spark.dev_servers.redis_server import LocalRedis
-from rmq_spark.protocol.chunks import chunks
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM
+from rmq_spark.protocol.packing import chunks
 
 SLOTS = 64
 MESSAGES_A_SEND = 100_000

@@ -20,7 +20,7 @@ from storing import SPAN_MS, store_dead, store_waiting
 
 import rmq_spark
 from rmq_spark.client import Broker
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 SLOTS = 64
 P95_MS, LONGEST_CALL_MS, MOST_CPU_PERCENT = 300.0, 5.0, 5.0

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from spark_side import session
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 Body = Callable[[DataFrame, int], None]
 SLOTS = 64

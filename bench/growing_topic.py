@@ -7,7 +7,7 @@ from limits import SEND
 
 import rmq_spark
 from rmq_spark.client.queue import Queue
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import Claim, ClaimRequest
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from spark_side import folder, numbered, run_to_end, session, spent_s, timed
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 mpl.use("Agg")
 from matplotlib import pyplot

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from spark_side import folder, numbered, run_to_end, session, spent_s, timed
 
 from jobs.flights.place import Place
-from rmq_spark.dev_servers.redis_cluster import LocalCluster
-from rmq_spark.dev_servers.redis_server import LocalRedis
-from rmq_spark.dev_servers.spark_cluster import LocalSpark
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from jobs.flights.redis_cluster import LocalCluster
+from jobs.flights.spark_cluster import LocalSpark
+from rmq_spark.local.redis import LocalRedis
+from rmq_spark.local.zookeeper import LocalEnsemble
 
 SLOTS, BYTES = 64, 34
 SETTINGS = {"appendonly": "no"}

@@ -20,7 +20,7 @@ from measuring import NOTING, Figure, Report, arguments_of, noting
 from pyspark.sql import SparkSession
 from spark_side import numbered, session, timed
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol import returning, sending
 from rmq_spark.protocol.claims import Rollback
 from rmq_spark.protocol.pages import QueueKind

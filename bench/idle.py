@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from spark_side import session
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol import sending
 
 SLOTS = (64, 1024)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from spark_side import folder, numbered, run_to_end, session, spent_s, timed
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 SLOTS = 64
 SENT_AT_LEAST, RECEIVED_AT_LEAST, BYTES_AT_MOST = 0.45, 0.5, 350

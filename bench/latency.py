@@ -26,7 +26,7 @@ from spark_side import session
 
 import rmq_spark
 from rmq_spark import Message
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 # Spark's workers do not find the modules beside this one.
 cloudpickle.register_pickle_by_value(clock_source)

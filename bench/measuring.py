@@ -22,7 +22,7 @@ from typing import Any
 import redis
 
 from rmq_spark.client import Broker
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("rmq-spark", "pyspark", "redis", "hiredis", "pyarrow", "numpy")

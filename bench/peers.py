@@ -24,7 +24,7 @@ from spark_side import folder, numbered, session
 from watching import FOLDER, Crew, Peer, Watcher
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.topics.keys import Keys
 
 PYTHON = sys.executable

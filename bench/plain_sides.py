@@ -15,8 +15,8 @@ from broker_side import PARTITIONS, Kafka
 from confluent_kafka import Producer, ShareConsumer
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
-from rmq_spark.jobs.rocketmq.rocketmq_client import client_module
+from rmq_spark.jobs.targets.rocketmq import client_module
+from rmq_spark.local.redis import LocalRedis
 from tests.rocketmq_broker import RocketMQBroker
 
 SLOTS = 16

@@ -20,9 +20,9 @@ from spark_side import timed
 
 import rmq_spark
 from rmq_spark.client import Broker
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.spark.datasource import RmqDataSource
-from rmq_spark.spark.source.stream_reader import NO_LIMIT
+from rmq_spark.spark.source.reader import NO_LIMIT
 
 SLOTS_A_TOPIC, PART = 64, 16
 MOST_GROWTH = 1.5 * PART
@@ -97,6 +97,7 @@ class Driver:
         )
         if self._start == self._end:
             raise SystemExit("nothing was planned")
+        self._reader.commit(self._start)  # as Spark does
 
     def _hand_out(self) -> None:
         self._tasks = self._reader.partitions(self._start, self._end)

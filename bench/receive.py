@@ -16,7 +16,7 @@ from send import Sender, grouped
 from spark_side import folder, numbered, run_to_end, session, spent_s
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 TARGET = 0.70
 

@@ -28,7 +28,7 @@ from service_side import LIST, TOPIC
 
 import rmq_spark
 from rmq_spark import aio
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol.claims import Delivered
 
 HERE = Path(__file__).parent

@@ -9,12 +9,12 @@ from functools import partial
 
 import httpx
 from console import OPEN_PAGES, OTHER_PAGES
-from stalled_scripts import BURIED, FULL, GONE, OLD, leave_old_claim
+from stalled_scripts import BURIED, FULL, GONE
 from storing import store_waiting
 
-from rmq_spark.cli.commands.read_commands import MESSAGES_AT_ONCE
+from rmq_spark.cli.read import MESSAGES_AT_ONCE
 from rmq_spark.client import Broker
-from rmq_spark.exit_codes import NOTHING_FOUND
+from rmq_spark.process import NOTHING_FOUND
 
 # These commands hold no Redis of ours.
 ELSEWHERE = {"local": "starts a Redis of its own", "size": "asks no Redis"}
@@ -34,9 +34,7 @@ class Commands:
         self._command = [sys.executable, "-m", "rmq_spark.cli", "--redis-url", url]
 
     def prepare(self, name: str, number: int) -> None:
-        """Store what is upgraded, or a topic to delete, of one slot as full as those of Full."""
-        if name == "upgrade":
-            leave_old_claim(self._broker.queue(OLD), FIRST_SLOT + number)
+        """Store a topic to delete, of one slot as full as those of Full."""
         if name == "delete":
             full = self._broker.queue(FULL)
             self._broker.create(GONE, "FixedTime", 1)
@@ -81,7 +79,6 @@ class Commands:
             "listen": lambda: self._listen(number),
             "console": lambda: self._serve(["console", "--port", "0"], PAGES),
             "metrics": lambda: self._serve(["metrics", "--port", "0"], [""]),
-            "upgrade": lambda: self._run(["upgrade", OLD]),
             "delete": lambda: self._run(["delete", GONE, "--yes"]),
             "job": lambda: self._run(
                 ["job", "requeue_dead", "--topic", FULL, "--slots", str(slot + 16)]
@@ -100,11 +97,18 @@ class Commands:
             raise SystemExit(f"rmq {' '.join(arguments)[:80]}: {done.stdout[-500:]}{done.stderr}")
 
     def _listen(self, number: int) -> None:
-        """Call a function that does nothing, for some seconds."""
-        words = ["listen", "builtins:id", "--topic", FULL, "--name", f"listener{number}"]
+        """Call a function that does nothing, for some seconds after it was called first."""
+        words = ["listen", FULL, "builtins:id", "--name", f"listener{number}"]
+        before = self._claimed()
         process = subprocess.Popen([*self._command, *words], stderr=subprocess.DEVNULL)
+        while self._claimed() == before and process.poll() is None:
+            time.sleep(0.1)
         time.sleep(LISTENS_S)
         end(process)
+
+    def _claimed(self) -> int:
+        """How many messages were claimed so far."""
+        return self._broker.queue(FULL).figures().counters["claimed"]
 
     def _serve(self, arguments: Arguments, pages: Sequence[str]) -> None:
         """Look at all pages that a command serves."""

@@ -8,22 +8,20 @@ from storing import dead, waiting
 
 from rmq_spark.client import Broker, Queue
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
-from rmq_spark.client.staging import LastSealed, Staging
-from rmq_spark.protocol import claiming, reading, returning, sending
+from rmq_spark.client.staging import stage
+from rmq_spark.protocol import claiming, reading, returning, sending, staging
 from rmq_spark.protocol.claims import CLAIMS_A_SLOT, MESSAGES_A_CLAIM, ClaimRequest, Rollback
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.returning import MESSAGES_A_ROLLBACK
-from rmq_spark.protocol.sealing import Manifest
 from rmq_spark.protocol.sending import MESSAGES_A_REPAIR, MESSAGES_A_SEND
-from rmq_spark.protocol.stages import MESSAGES_A_STAGING
+from rmq_spark.protocol.staging import MESSAGES_A_STAGING, Manifest
+from rmq_spark.topics.keys import consumer_key, sink_key
 
 # The topics of the scenario: Full holds nearly all messages, Gone is deleted in each round.
-FULL, FIRST, LAST, GONE, OLD, BURIED = "Full", "First", "Last", "Gone", "Old", "Buried"
+FULL, FIRST, LAST, GONE, BURIED = "Full", "First", "Last", "Gone", "Buried"
 LEASE_MS, DAY_MS = 600_000, 86_400_000
 OTHER_CONSUMERS, OTHER_CLAIM = 8, 64
 LEADS = 16
-OLD_MESSAGES = 2048
 
 
 class Scenario:
@@ -49,7 +47,6 @@ class Scenario:
         self._read(slot)
         self._repair(slot)
         self._publish(slot)
-        self._upgrade(slot)
 
     def run_on_topics(self) -> None:
         """Call the scripts that change topics."""
@@ -77,19 +74,19 @@ class Scenario:
     def _consume(self, slot: int) -> None:
         """A query's batch: planned, claimed, renewed, replayed by the next run, and committed."""
         ask, name = self._full.ask, f"query{slot}"
-        runs = ConsumerRuns(self._broker.server, name)
-        run = runs.open(FULL, 0)
+        server, key = self._broker.server, consumer_key(name)
+        run = server.ask(claiming.open_run(key, FULL, 0))
         ask(claiming.plan, [slot], name, run, "mark")
         terms = claiming.Claiming(name, run, 1, LEASE_MS, mark="mark")
         self._claim(slot, terms, [self._claim_size] * 2)
         ask(claiming.renew, [slot], name, run, LEASE_MS)
-        run = runs.open(FULL, run)
+        run = server.ask(claiming.open_run(key, FULL, run))
         ask(claiming.replay, name, run, 0, 1, LEASE_MS)
         again = replace(terms, run=run, replay_only=True)
         claim_id, _ = self._claim(slot, again, [self._claim_size] * 2)
         self._roll_back(slot, claim_id)
         ask(claiming.commit, [slot], name, run, 1)
-        runs.note_committed(1)
+        server.ask(claiming.note_committed(key, 1))
 
     def _hold(self, slot: int) -> None:
         """As many consumers hold as many claims as a slot usually sees at most."""
@@ -149,38 +146,18 @@ class Scenario:
     def _publish(self, slot: int) -> None:
         """A batch of a sink, another that is unsealed, and a stage that is left behind."""
         server, query = self._broker.server, f"sink{slot}"
-        staging = Staging(server, self._full.definition)
         due_ms = self._full.now_ms() + DAY_MS
         manifests = []
         for name in (f"{query}:1:0:a", f"{query}:1:0:b"):
             pairs = [
                 value for content in self._new(MESSAGES_A_STAGING) for value in (due_ms, content)
             ]
-            staging.stage(name, {slot: pairs}, {slot: 0})
+            stage(self._full, name, {slot: pairs}, {slot: 0})
             totals = {FULL: {slot: MESSAGES_A_STAGING}}
             manifests.append(Manifest({name: totals}, MESSAGES_A_STAGING))
-        sealed = LastSealed(server, f"{query}b")
-        sealed.seal(1, manifests[0])
-        sealed.unseal(1, manifests[0])
+        key = sink_key(f"{query}b")
+        server.ask(staging.seal(key, 1, manifests[0]))
+        server.ask(staging.unseal(key, 1, manifests[0]))
         sink = StagedSink(self._broker, query)
         sink.publish(1, manifests[0])
         sink.discard(manifests[1])
-
-    def _upgrade(self, slot: int) -> None:
-        """Give back a claim as a version before 0.2 kept it."""
-        queue = self._broker.queue(OLD)
-        leave_old_claim(queue, slot)
-        queue.upgrade()
-
-
-def leave_old_claim(queue: Queue, slot: int) -> None:
-    """Store a claim as a version before 0.2 kept it; other scripts refuse its record."""
-    client, stamp = queue.server.client, 1_763_739_000
-    held = {
-        b"old %030d" % number: stamp * 1000 + 16 + number / OLD_MESSAGES
-        for number in range(OLD_MESSAGES)
-    }
-    client.zadd(queue.keys.old_prepare(slot), held)
-    client.hset(queue.keys.old_first(slot), "old:1:0", " ".join(["1000"] * OLD_MESSAGES))
-    record = f"2 {stamp} 1 1 {OLD_MESSAGES} {OLD_MESSAGES} 0 {stamp}000 0"
-    client.hset(queue.keys.claims(slot), "old:1:0", record)

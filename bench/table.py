@@ -8,7 +8,7 @@ from measuring import NOTING, Figure, Report, arguments_of, at, noting
 from spark_side import folder, numbered, session, timed
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 SLOTS, BYTES = 64, 34
 LONGEST_MS = 20.0

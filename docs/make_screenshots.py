@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from rmq_spark.dev_servers.redis_server import LocalRedis  # noqa: E402
+from rmq_spark.local.redis import LocalRedis  # noqa: E402
 from tests.console.browsers import launched, opened  # noqa: E402
 from tests.console.site import Site, running  # noqa: E402
 from tests.console.stocked import stock  # noqa: E402

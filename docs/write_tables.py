@@ -1,28 +1,22 @@
 """Write the tables of options and commands in reference.md from the code that reads them.
 
-A table stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. With --check, nothing is
-written: the exit code is 1 if a table is stale.
+A table stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. `make lint` finds a table
+that is stale.
 """
 
-import argparse
 import inspect
 import re
-import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
 
-from rmq_spark.cli.app import _connection, app
-from rmq_spark.options.connection_options import CONNECTION
-from rmq_spark.options.listener_options import LISTENER
-from rmq_spark.options.option import Option, OptionTable
-from rmq_spark.options.sink_options import SINK
-from rmq_spark.options.source_options import SOURCE
-from rmq_spark.options.table_options import TABLE
+from rmq_spark.cli.app import app, connection
+from rmq_spark.options import CONNECTION, LISTENER, SINK, SOURCE, TABLE
+from rmq_spark.topics.parsing import Option, OptionTable
 
 WIDTH = 117
 PAGE = Path(__file__).with_name("reference.md")
@@ -30,20 +24,9 @@ _REGION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOT
 _TYPES = {"bool": "flag", "int": "whole number", "Path": "path", "str": "text"}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the tables of a page, or compare them. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="write_tables.py", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="only compare")
-    parser.add_argument("page", nargs="?", type=Path, default=PAGE, help="default: reference.md")
-    given = parser.parse_args(arguments)
-    before = given.page.read_text(encoding="utf-8")
-    after = with_tables(before)
-    if not given.check:
-        given.page.write_text(after, encoding="utf-8")
-    elif after != before:
-        sys.stderr.write(f"Tables of {given.page} are stale. Run: make docs\n")
-        return 1
-    return 0
+def main() -> None:
+    """Write the tables of the page."""
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def with_tables(page: str) -> str:
@@ -67,7 +50,7 @@ def _option_row(option: Option[Any]) -> tuple[str, ...]:
 def commands() -> str:
     """Return a section for each command: its arguments and options."""
     built: Any = get_command(app)
-    sections = [("Before the command", "", _parameters(built, _connection))]
+    sections = [("Before the command", "", _parameters(built, connection))]
     for declared in app.registered_commands:
         callback = typing.cast(Callable[..., Any], declared.callback)
         name = declared.name or callback.__name__
@@ -139,4 +122,4 @@ WRITERS: dict[str, Callable[[], str]] = {
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,5 +1,5 @@
 """Append the figures of all topics to a table; ``--help`` shows the options."""
 
-from rmq_spark.jobs.commands import run_job
+from rmq_spark.jobs.program import run_job
 
 run_job("report")

@@ -3,7 +3,7 @@
 -- ARGV: 1.. contents
 -- Returns how many were removed.
 -- Errors: RMQ_WRONGTYPE
--- Bound: what the caller sends, at most 2048 contents.
+-- Bound: what the caller sends, at most 2048 contents and a MiB of them, or one.
 -- Effect: moves
 local store, retry, stats, bodies = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local CONTENTS_A_CALL = 7800

@@ -7,9 +7,10 @@
 --       one, 5 an earlier run whose claims are committed, too (0: every run), or '', 6.. the names
 --       of these claims
 -- Returns {messages claimed; messages that the claims moved; messages committed; records; 1 if the
---   batch was already settled here, else 0; messages that had expired; names of claims that another
---   call must commit, up to 8}. These numbers count the records that this call removed.
--- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
+--   batch was already settled here, else 0; messages that had expired; claims of batch seq that the
+--   consumer made here and that are gone, 0 if the batch was already settled; names of claims that
+--   another call must commit, up to 8}. The other numbers count the records that this call removed.
+-- Errors: RMQ_FENCED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot; the claims named.
 -- Effect: moves
 local claims, consumers, stats = KEYS[1], KEYS[2], KEYS[3]
@@ -41,8 +42,11 @@ local key_of = keys_by_name(KEYS, CLAIM_KEYS, ARGV, CLAIM_NAMES)
 local bodies_of = keys_by_name(KEYS, CLAIM_KEYS + #ARGV - CLAIM_NAMES + 1, ARGV, CLAIM_NAMES)
 -- A commit whose reply was lost is repeated, and finds no records: its messages are not lost.
 local again = header.settled >= seq and 1 or 0
+-- The claims of a slot and batch are made in the order of their ordinals, from 0.
+local gone = again == 0 and header.last_seq == seq and header.last_ordinal + 1 or 0
 local claimed, moved, held, done, expired, left = 0, 0, 0, 0, 0, {}
 for _, record in ipairs(records) do
+  if gone > 0 and record.consumer == consumer and record.seq == seq then gone = gone - 1 end
   if to_commit(record) then
     local key = key_of[record.name]
     if record.held == 0 or key then
@@ -56,6 +60,6 @@ for _, record in ipairs(records) do
   end
 end
 header.run, header.settled, header.seen = run, math.max(header.settled, seq), now_ms()
-write_header(consumers, header)
+if #ARGV < CLAIM_NAMES or not is_deserted(header, consumers, stats) then write_header(consumers, header) end
 count(stats, 'committed', held)
-return {claimed, moved, held, done, again, expired, unpack(left)}
+return {claimed, moved, held, done, again, expired, gone, unpack(left)}

@@ -1,14 +1,13 @@
 -- Deletes everything that one slot of a consumer group holds.
--- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 bodies, 9 prepare and
---       10 first of an earlier version (upgrade.lua), 11.. the claims, and then
---       as many keys of their bodies
+-- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 bodies,
+--       9.. the claims, and then as many keys of their bodies
 -- ARGV: 1.. the names of these claims
 -- Returns {1}; or {0, names of the claims of the slot} if KEYS lacks one: then nothing was done.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: the records of the slot; Redis frees the memory in another thread.
 -- Effect: transient
 local claims = KEYS[5]
-local CLAIM_KEYS, KEYS_A_CALL = 11, 4096
+local CLAIM_KEYS, KEYS_A_CALL = 9, 4096
 
 --- include records
 --- include types

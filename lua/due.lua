@@ -4,7 +4,8 @@
 -- ARGV: 1 consumer, 2 dueBefore in ms or '', 3 epoch or '', 4 descending 0/1
 -- Returns {messages, messages held back by another consumer, a higher epoch or a pause, ms until the
 --   wait of a message or a lease ends, so that there may be more messages, or '', {names of the
---   expired claims that hold messages}, {names of the others that do}}.
+--   expired claims that hold messages}, {names of the others that do}, 1 if a message is due that only
+--   a reader gets that has nothing else in work, else 0}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: reads
@@ -34,11 +35,13 @@ local until_ms = due_before and math.min(now, due_before) or now
 local count = redis.call('ZCOUNT', store, '-inf', descending and '+inf' or text_of(until_ms))
   + redis.call('ZCOUNT', retry, '-inf', waits_over(until_ms))
 local next_ms = nil
-local first = not descending and redis.call('ZRANGE', store, 0, 0, 'WITHSCORES') or {}
-if first[2] and tonumber(first[2]) > now then next_ms = tonumber(first[2]) end
+local first = tonumber(redis.call('ZRANGE', store, 0, 0, 'WITHSCORES')[2] or 0)
+if first > now and not descending then next_ms = first end
+local alone = level_of(first) == ALONE
 local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
 local second = waiting[2] and math.floor(waiting[2] / 1000) * 1000
 if second and second > now then next_ms = math.min(next_ms or second, second) end
+if second and second <= until_ms then alone = alone or level_of(score_of_retry(waiting[2])) == ALONE end
 local held = paused or epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
 local expired, live = {}, {}
 for _, record in ipairs(records) do
@@ -52,4 +55,4 @@ for _, record in ipairs(records) do
   end
 end
 next_ms = next_ms and next_ms - now or ''
-return {held and 0 or count, held and count or 0, next_ms, expired, live}
+return {held and 0 or count, held and count or 0, next_ms, expired, live, alone and not held and 1 or 0}

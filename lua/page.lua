@@ -7,15 +7,15 @@
 -- Returns {1 if there may be more, else 0; content, score, death or body (or ''), ...}. If the entry has left
 --   the queue, all entries of its score come again.
 -- Errors: RMQ_WRONGTYPE
--- Bound: ARGV 5 entries; ARGV 6 bytes and those of 8 more messages, which are read at once; the bodies of
---   a claim.
+-- Bound: ARGV 5 entries; ARGV 6 bytes, and up to 16 messages more if these are larger (bytes.lua); the bodies of a
+--   claim.
 -- Effect: reads
 local queue, belongings = KEYS[1], KEYS[2]
 local lowest, highest, after_score, after_content = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local most, enough_bytes, is_claim = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7] == '1'
-local READ_AT_ONCE = 8 -- the size of a content is known only after reading it
 
 --- include bodies
+--- include bytes
 --- include claim_bodies
 --- include types
 
@@ -44,25 +44,22 @@ local function belongings_of(contents, rank)
   return found
 end
 
-local rank, past = first_rank(), redis.call('ZCOUNT', queue, '-inf', highest)
-local reply, read, bytes = {1}, 0, 0
+local first, past = first_rank(), redis.call('ZCOUNT', queue, '-inf', highest)
+local reply = {1}
 
 local function add(text)
   reply[#reply + 1] = text
-  bytes = bytes + #text
+  return #text
 end
 
-while rank < past and read < most and bytes < enough_bytes do
-  local last = math.min(past, rank + math.min(READ_AT_ONCE, read + 1), rank + most - read) - 1
-  local items = redis.call('ZRANGE', queue, rank, last, 'WITHSCORES')
-  local contents = {}
+local read = in_steps(math.min(most, past - first), enough_bytes, function(done, how_many)
+  local rank, contents, bytes = first + done, {}, 0
+  local items = redis.call('ZRANGE', queue, rank, rank + how_many - 1, 'WITHSCORES')
   for i = 1, #items, 2 do contents[#contents + 1] = items[i] end
   for k, belonging in ipairs(belongings_of(contents, rank)) do
-    add(contents[k])
-    add(items[2 * k])
-    add(without_mark(belonging or ''))
+    bytes = bytes + add(contents[k]) + add(items[2 * k]) + add(without_mark(belonging or ''))
   end
-  rank, read = last + 1, read + last + 1 - rank
-end
-reply[1] = rank < past and 1 or 0
+  return how_many, bytes
+end)
+reply[1] = first + read < past and 1 or 0
 return reply

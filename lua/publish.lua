@@ -7,13 +7,15 @@
 --   its task put there, 4 whether a message that waits keeps its body 0/1
 -- Returns {1 if another call would do more, else 0; new; merged}, counted in the first group.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
--- Bound: 2600 messages.
+-- Bound: 2600 messages; a MiB, and up to 16 messages more if these are larger (bytes.lua).
 -- Effect: moves
 local stage, stages = KEYS[1], KEYS[2]
 local name, send_script, total, keep_first = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local GROUPS_FROM, MESSAGES_AT_MOST = 3, 2600
+local CONTENT = 1 -- the place behind the score among the values of a message
 
 --- include bodies
+--- include bytes
 --- include dated
 --- include due_after
 --- include stages
@@ -41,8 +43,18 @@ if not begun or moved + held ~= total then
 end
 if held == 0 then return {0, 0, 0} end
 -- LPOP comes first because it frees memory: sealed messages must pass even on a full server.
-local pairs_, bodies = split(redis.call('LPOP', stage, MESSAGES_AT_MOST * values), values)
-local taken = #pairs_ / 2
+local staged, read, largest = {}, 0, 0
+local taken = in_steps(math.min(held, MESSAGES_AT_MOST), BYTES_A_CALL, function(_, how_many)
+  local bytes = 0
+  for i, value in ipairs(redis.call('LPOP', stage, how_many * values)) do
+    staged[read + i] = value
+    bytes = bytes + #value
+    if (i - 1) % values == CONTENT then largest = math.max(largest, #value) end
+  end
+  read = read + how_many * values
+  return how_many, bytes
+end)
+local pairs_, bodies = split(staged, values)
 write_stage(stages, name, begun, moved + taken, values)
 local now, condition, lowest, first = now_ms(), nil, nil, nil
 if send_script == 'send_first' then
@@ -54,5 +66,5 @@ end
 if bodies and send_script == 'send_last' then bodies = due_now(bodies, now) end
 local counts = store_in_groups(KEYS, GROUPS_FROM, {sent = taken, condition = condition,
   values = function() return unpack(pairs_) end, bodies = bodies,
-  keep_first = keep_first, lowest = lowest, first = first, now = now})
+  keep_first = keep_first, largest = largest, lowest = lowest, first = first, now = now})
 return {taken < held and 1 or 0, counts[1], counts[2]}

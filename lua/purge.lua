@@ -5,7 +5,7 @@
 --       a content only if it still has that score, or if the score is ''
 -- Returns the number of deleted messages.
 -- Errors: RMQ_WRONGTYPE
--- Bound: what the caller sends, at most 512 pairs.
+-- Bound: what the caller sends, at most 512 pairs and a MiB of contents, or one.
 -- Effect: moves
 local queue, stats, belongings = KEYS[1], KEYS[2], KEYS[3]
 local counter = ARGV[1]

@@ -3,7 +3,7 @@
 -- KEYS: 1 claims, 2 consumers, 3 store
 -- ARGV: 1 consumer, 2 run
 -- Returns the number of claims.
--- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
+-- Errors: RMQ_FENCED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: transient
 local claims, consumers, store = KEYS[1], KEYS[2], KEYS[3]

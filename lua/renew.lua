@@ -2,7 +2,7 @@
 -- KEYS: 1 claims, 2 consumers
 -- ARGV: 1 consumer, 2 run, 3 lease in ms, 4 since: the batch before the first one
 -- Returns the number of claims.
--- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
+-- Errors: RMQ_FENCED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: transient
 local claims, consumers = KEYS[1], KEYS[2]

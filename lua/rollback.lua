@@ -7,7 +7,7 @@
 --       them the reasons: one for all contents, or one for each
 -- Returns {messages rolled back, messages left alone}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: what the caller sends, at most 1024 contents; the bodies of the claim, 8192 and 8 MiB.
+-- Bound: what the caller sends, at most 1024 contents and a MiB of them; the bodies of the claim, 8192 and 8 MiB.
 -- Effect: moves
 local claim, of_claim = KEYS[9], KEYS[10]
 local name, run, delay_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -48,7 +48,7 @@ record.held = record.held - #taken
 write_record(slot.claims, record)
 if record.held == 0 then redis.call('UNLINK', of_claim) end
 if ARGV[3] == 'unread' then
-  return_undelivered(slot, record, items, bodies)
+  return_uncharged(slot, record, items, bodies)
 else
   return_messages(slot, terms, record, items, bodies, now_ms(),
     function(content) return reasons[content] end, delay_ms)

@@ -1,16 +1,16 @@
 -- Stores FixedTime messages of one slot, each due at its time or after its delay. Of equal contents,
 -- the last wins.
 -- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
--- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 a lower bound of
---       their scores, 4 score, content, score, content, ..., 5 if they have bodies: content, body,
---       content, body, ..., an empty body for none (both lists as MessagePack). A score above 0 is a due time in ms since 1970;
---       a delay of d ms, which starts now, is -d
+-- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 an upper bound of the bytes of
+--       their contents, 4 a lower bound of their scores, 5 score, content, score, content, ..., 6 if they have
+--       bodies: content, body, content, body, ..., an empty body for none (both lists as MessagePack). A score
+--       above 0 is a due time in ms since 1970; a delay of d ms, which starts now, is -d
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
--- Bound: 3900 messages.
+-- Bound: what the caller sends, at most 3900 messages, a MiB of contents and a MiB of bodies, or one message.
 -- Effect: stores
-local sent, keep_first, lowest = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
-local packed, bodies = ARGV[4], ARGV[5]
+local sent, keep_first = tonumber(ARGV[1]), ARGV[2] == '1'
+local largest, lowest, packed, bodies = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
 --- include dated
 --- include store
@@ -27,5 +27,5 @@ if lowest <= HIGHEST_DELAY then
   values = function() return unpack(pairs_) end
 end
 return store_in_groups(KEYS, 1, {sent = sent, values = values,
-  bodies = bodies and {cmsgpack.unpack(bodies)}, keep_first = keep_first,
+  bodies = bodies and {cmsgpack.unpack(bodies)}, keep_first = keep_first, largest = largest,
   lowest = lowest, first = first, now = now})

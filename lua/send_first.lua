@@ -1,14 +1,15 @@
 -- Stores RangeMerge messages of one slot, each due its timeRange from now. Of equal contents, the
 -- first due time stays.
 -- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
--- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 timeRange in ms,
---       content, timeRange, content, ..., 4 if they have bodies: content, body, content, body, ...
---       an empty body for none (both lists as MessagePack)
+-- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 an upper bound of the bytes of
+--       their contents, 4 timeRange in ms, content, timeRange, content, ..., 5 if they have bodies: content,
+--       body, content, body, ..., an empty body for none (both lists as MessagePack)
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
--- Bound: 3900 messages.
+-- Bound: what the caller sends, at most 3900 messages, a MiB of contents and a MiB of bodies, or one message.
 -- Effect: stores
-local sent, keep_first, packed, bodies = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3], ARGV[4]
+local sent, keep_first, largest = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
+local packed, bodies = ARGV[4], ARGV[5]
 
 --- include due_after
 --- include store
@@ -19,5 +20,5 @@ if wrong then return wrong end
 local now = now_ms()
 local delayed, first = due_after({cmsgpack.unpack(packed)}, now)
 return store_in_groups(KEYS, 1, {sent = sent, values = function() return unpack(delayed) end,
-  bodies = bodies and {cmsgpack.unpack(bodies)}, keep_first = keep_first,
+  bodies = bodies and {cmsgpack.unpack(bodies)}, keep_first = keep_first, largest = largest,
   condition = 'NX', first = first, now = now})

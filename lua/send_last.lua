@@ -1,13 +1,14 @@
 -- Stores Priority messages of one slot with the given scores. Of equal contents, the last wins.
 -- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
--- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 score, content, score,
---       content, ..., 4 if they have bodies: content, body, content, body, ..., an empty body for none (both
---       lists as MessagePack)
+-- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 an upper bound of the bytes of
+--       their contents, 4 score, content, score, content, ..., 5 if they have bodies: content, body, content,
+--       body, ..., an empty body for none (both lists as MessagePack)
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
--- Bound: 3900 messages.
+-- Bound: what the caller sends, at most 3900 messages, a MiB of contents and a MiB of bodies, or one message.
 -- Effect: stores
-local sent, keep_first, packed, bodies = tonumber(ARGV[1]), ARGV[2] == '1', ARGV[3], ARGV[4]
+local sent, keep_first, largest = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
+local packed, bodies = ARGV[4], ARGV[5]
 
 --- include bodies
 --- include store
@@ -17,4 +18,4 @@ local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
 -- Unpacks straight into a call to Redis: a table in between would double the cost.
 return store_in_groups(KEYS, 1, {sent = sent, values = function() return cmsgpack.unpack(packed) end,
-  bodies = bodies and due_now({cmsgpack.unpack(bodies)}, now_ms()), keep_first = keep_first})
+  bodies = bodies and due_now({cmsgpack.unpack(bodies)}, now_ms()), keep_first = keep_first, largest = largest})

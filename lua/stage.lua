@@ -6,7 +6,7 @@
 --       empty body for none (both lists as MessagePack). All calls of a stage have bodies, or none.
 -- Returns the number of messages that the stage now holds.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
--- Bound: 3900 messages.
+-- Bound: what the caller sends, at most 3900 messages, a MiB of contents and a MiB of bodies, or one message.
 -- Effect: stores
 local stage, stages = KEYS[1], KEYS[2]
 local name, before, sent, packed = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]

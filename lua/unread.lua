@@ -4,7 +4,7 @@
 -- KEYS: 1 claims, 2 consumers
 -- ARGV: 1 consumer, 2 run, 3 seq
 -- Returns the number of marked claims.
--- Errors: RMQ_SUPERSEDED, RMQ_WRONGTYPE, RMQ_VERSION
+-- Errors: RMQ_FENCED, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: moves
 local claims, consumers = KEYS[1], KEYS[2]

@@ -17,14 +17,16 @@ from rmq_spark.client import (
     connect,
 )
 from rmq_spark.errors import (
+    AlreadyCommitted,
     CheckpointRefused,
     ClaimError,
     ConsumerMisused,
     ExclusiveSlot,
+    Fenced,
     GroupNotEmpty,
     InvalidMessage,
     InvalidOption,
-    Lost,
+    LeaseLost,
     NotReplicated,
     OutboxError,
     OutboxMisused,
@@ -40,9 +42,7 @@ from rmq_spark.errors import (
     ServerUnavailable,
     ServerUnsuitable,
     ServerUntrusted,
-    Settled,
     StageLost,
-    Superseded,
     TopicError,
     TopicMismatch,
     UnknownTopic,
@@ -55,7 +55,7 @@ from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures
 from rmq_spark.protocol.pages import Bounds, Entry, Page, QueueKind
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.topics.topic_types import TopicType
+from rmq_spark.topics.types import TopicType
 
 if TYPE_CHECKING:
     from rmq_spark.spark.datasource import RmqDataSource, register
@@ -97,7 +97,7 @@ __all__ = [
     "GroupNotEmpty",
     "InvalidMessage",
     "InvalidOption",
-    "Lost",
+    "LeaseLost",
     "NotReplicated",
     "OutboxError",
     "OutboxMisused",
@@ -113,9 +113,9 @@ __all__ = [
     "ServerUnavailable",
     "ServerUnsuitable",
     "ServerUntrusted",
-    "Settled",
+    "AlreadyCommitted",
     "StageLost",
-    "Superseded",
+    "Fenced",
     "TopicError",
     "TopicMismatch",
     "UnknownTopic",

@@ -11,9 +11,9 @@
     |   +-- TopicMismatch      the topic exists with another type or number of slots
     |   +-- GroupNotEmpty      a consumer group to be removed still holds messages
     +-- ClaimError
-    |   +-- Superseded         a newer run of the same consumer has taken over
-    |   +-- Settled            the batch is already committed
-    |   +-- Lost               the lease expired and the messages went back to the queue
+    |   +-- Fenced         a newer run of the same consumer has taken over
+    |   +-- AlreadyCommitted            the batch is already committed
+    |   +-- LeaseLost               the lease expired and the messages went back to the queue
     |   +-- ExclusiveSlot      the topic is exclusive: it is consumed through ZooKeeper only
     |   +-- CheckpointRefused  the checkpoint was restored, copied, or belongs to another topic
     |   +-- UnreadableContent  a content is not UTF-8, but the schema asks for STRING
@@ -59,6 +59,22 @@ class InvalidOption(RmqError, ValueError):
             return self
         return InvalidOption(f"{name}{str(self).removeprefix(self.name)}", name=name)
 
+    @staticmethod
+    def of(
+        name: str, value: object, accepted: str, why: str = "is not accepted"
+    ) -> "InvalidOption":
+        """Return the error for a value that is not accepted, and what is."""
+        return InvalidOption(f"{name}={value!r} {why}. Accepted: {accepted}.", name=name)
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> InvalidOption:
+    """Return the error for an address on which no server can listen."""
+    why = str(error.strerror).partition(" (while")[0]  # create_server repeats the address
+    return InvalidOption(
+        f"Cannot listen on {host}:{port} ({why}). Accepted: an address of this machine and a free "
+        "port, or 0 for any."
+    )
+
 
 class InvalidMessage(RmqError, ValueError):
     """An error for a message, row or column that cannot be sent. None of its batch is sent."""
@@ -88,15 +104,15 @@ class ClaimError(RmqError):
     """An error for a claim that cannot be made, read or settled."""
 
 
-class Superseded(ClaimError):
+class Fenced(ClaimError):
     """An error for a consumer whose newer run has taken over. The older run must end."""
 
 
-class Settled(ClaimError):
+class AlreadyCommitted(ClaimError):
     """An error for a batch that is already committed, so that nothing can be claimed for it."""
 
 
-class Lost(ClaimError):
+class LeaseLost(ClaimError):
     """An error for a claim whose lease has expired. Its messages went back to the queue."""
 
 
@@ -183,3 +199,7 @@ class WrongKeyType(ServerError):
 
 class ScriptFailed(ServerError):
     """An error of a script or command that has no class of its own."""
+
+
+# Errors of a Redis that may recover by itself. A program that runs for months goes on after them.
+PASSING = (ServerUnavailable, ServerFull, NotReplicated)

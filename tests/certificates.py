@@ -9,8 +9,8 @@ from pathlib import Path
 
 import trustme
 
-from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
 from rmq_spark.errors import ServerUnavailable
+from rmq_spark.local.redis import LocalRedis, free_port
 
 
 class Authority:

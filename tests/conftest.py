@@ -3,6 +3,7 @@
 import os
 import sys
 import uuid
+from itertools import chain
 from pathlib import Path
 
 import hypothesis
@@ -10,12 +11,12 @@ import pytest
 from kazoo.client import KazooClient
 
 from rmq_spark.client import Broker
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from rmq_spark.local.zookeeper import LocalEnsemble
 from rmq_spark.protocol import scripts as queue_scripts
-from rmq_spark.transport.connection import parse_connection
-from rmq_spark.transport.server import Server
+from rmq_spark.redis.connection import parse_connection
+from rmq_spark.redis.server import Server
 
-from . import kafka_broker, mariadb, postgres, servers
+from . import durations, kafka_broker, mariadb, missing, postgres, servers, turns
 from .certificates import Authority, speaks_tls
 from .seeding import Slot
 
@@ -28,6 +29,12 @@ hypothesis.settings.load_profile("untimed")
 
 def pytest_addoption(parser):
     parser.addoption("--lua-dir", help="take the scripts from this folder instead of lua/")
+    parser.addoption(
+        "--durations-to", type=Path, help="write the seconds of each test to this file"
+    )
+    parser.addoption(
+        "--turn", type=int, help="of N tests marked in_turn(N), run this one (modulo N) alone"
+    )
 
 
 def pytest_configure(config):
@@ -37,12 +44,28 @@ def pytest_configure(config):
         queue_scripts.scripts_for.cache_clear()
 
 
-def pytest_collection_modifyitems(items):
-    """Mark the tests that run on an older server than others do."""
+def pytest_terminal_summary(terminalreporter, config):
+    """Sum up in the last lines of a run how long it took, and count the skipped tests by reason."""
+    seconds = durations.by_test(chain.from_iterable(terminalreporter.stats.values()))
+    if config.getoption("--durations-to"):
+        durations.write(seconds, config.getoption("--durations-to"))
+        for line in durations.table(seconds):
+            terminalreporter.write_line(line)
+    skipped = terminalreporter.stats.get("skipped", [])
+    for line in missing.counted(report.longrepr[2].removeprefix("Skipped: ") for report in skipped):
+        terminalreporter.write_line(line)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Mark the tests that run on an older server than others do, and leave out who has no turn."""
     for item in items:
         kind = item.callspec.params.get("redis_executable") if hasattr(item, "callspec") else None
         if kind not in (None, KINDS[-1]):
             item.add_marker(pytest.mark.older_server)
+    if config.getoption("--turn") is not None:
+        left_out = turns.without_a_turn(items, config.getoption("--turn"))
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.fixture(scope="session")

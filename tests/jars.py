@@ -2,26 +2,15 @@
 
 import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import NoReturn
 
-import pytest
-
-from . import ROOT
+from . import ROOT, missing
 
 KEPT = ROOT / ".jars"
 COPIED_S = 600
-
-
-def do_without(what: str) -> NoReturn:
-    """Skips the test on a laptop, fails it in CI."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 def jars(pom: Path, profile: str) -> list[str]:
@@ -43,7 +32,7 @@ def _copy(pom: Path, profile: str, folder: Path) -> None:
     """Copy all jars, or none."""
     maven = shutil.which("mvn")
     if maven is None:
-        do_without(f"Maven, which gets the jars of {pom.name}, was not found: 'apt install maven'.")
+        missing.do_without("Maven, which gets jars", "apt-get install maven")
     with tempfile.TemporaryDirectory(dir=KEPT) as unfinished:
         into = f"-DoutputDirectory={unfinished}/jars"
         copy = ("dependency:copy-dependencies", "-DincludeScope=runtime", into)
@@ -54,5 +43,6 @@ def _copy(pom: Path, profile: str, folder: Path) -> None:
             timeout=COPIED_S,
         )
         if done.returncode:
-            do_without(f"Maven did not get the jars of {pom.name}: {done.stdout[-500:]}")
+            what = f"the jars of {pom.name}, which Maven did not get"
+            missing.do_without(what, done.stdout[-500:])
         Path(unfinished, "jars").rename(folder)

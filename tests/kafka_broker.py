@@ -22,7 +22,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.local.redis import free_port
 
 from .jars import jars
 

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-import pytest
+from rmq_spark.local.redis import free_port
 
-from rmq_spark.dev_servers.redis_server import free_port
+from . import missing
 
 USER, PASSWORD, SHOP = "shop", "sesame open", "shop"
 # Where Debian and others keep what is not on PATH.
@@ -30,12 +30,9 @@ SETTINGS = {
 BEGIN_S = 60
 
 
-def do_without(what: str) -> NoReturn:
-    """Skips the test on a laptop, fails it in CI."""
-    text = f"{what} was not found: 'apt-get install mariadb-server libmariadb-java'."
-    if os.environ.get("CI"):
-        pytest.fail(text)
-    pytest.skip(text)
+def do_without() -> NoReturn:
+    """Skip the test that needs it, or fail it in CI."""
+    missing.do_without("MariaDB", "apt-get install mariadb-server libmariadb-java")
 
 
 def found_driver() -> str:
@@ -46,12 +43,12 @@ def found_driver() -> str:
 
 def driver() -> str:
     """The path of the JDBC driver; without one the test is skipped."""
-    return found_driver() or do_without("MariaDB's JDBC driver")
+    return found_driver() or do_without()
 
 
 def _program(name: str) -> str:
     found = shutil.which(name, path=os.pathsep.join([os.environ["PATH"], *FOLDERS]))
-    return found or do_without(f"MariaDB's {name}")
+    return found or do_without()
 
 
 class MariaDB:

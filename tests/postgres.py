@@ -3,14 +3,18 @@
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-import pytest
+from rmq_spark.local.redis import free_port
 
-from rmq_spark.dev_servers.redis_server import free_port
+from . import missing
+from .waiting import wait_until
 
 USER, PASSWORD = "shop", "sesame open"
 # Where Debian and others keep what is not on PATH.
@@ -19,12 +23,9 @@ DRIVERS = ["/usr/share/java/postgresql.jar", "/usr/share/java/postgresql-jdbc*.j
 SETTINGS = {"fsync": "off", "listen_addresses": "127.0.0.1", "max_connections": "50"}
 
 
-def do_without(what: str) -> NoReturn:
-    """Skips the test on a laptop, fails it in CI."""
-    text = f"{what} was not found: 'apt-get install postgresql libpostgresql-jdbc-java'."
-    if os.environ.get("CI"):
-        pytest.fail(text)
-    pytest.skip(text)
+def do_without() -> NoReturn:
+    """Skip the test that needs it, or fail it in CI."""
+    missing.do_without("PostgreSQL", "apt-get install postgresql libpostgresql-jdbc-java")
 
 
 def found_driver() -> str:
@@ -36,7 +37,7 @@ def found_driver() -> str:
 
 def driver() -> str:
     """The path of the JDBC driver; without one the test is skipped."""
-    return found_driver() or do_without("PostgreSQL's JDBC driver")
+    return found_driver() or do_without()
 
 
 def _glob(pattern: str) -> list[Path]:
@@ -46,7 +47,12 @@ def _glob(pattern: str) -> list[Path]:
 def _program(name: str) -> str:
     folders = [str(path) for pattern in BINARIES for path in _glob(pattern)]
     found = shutil.which(name, path=os.pathsep.join([*reversed(folders), os.environ["PATH"]]))
-    return found or do_without(f"PostgreSQL's {name}")
+    return found or do_without()
+
+
+def _as_postgres() -> list[str]:
+    """How a command begins that runs as the user postgres, which the package makes."""
+    return ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
 
 
 class Postgres:
@@ -61,7 +67,7 @@ class Postgres:
 
     def __init__(self) -> None:
         self.port = free_port()
-        self._as = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+        self._as = _as_postgres()
 
     @property
     def url(self) -> str:
@@ -133,3 +139,36 @@ class Postgres:
             timeout=120,
         )
         assert done.returncode == 0, command
+
+
+@contextmanager
+def pgbouncer(server: Postgres, mode: str, **settings: object) -> Iterator[str]:
+    """A pooler in front of a server, with two sessions; yields its url, as for JDBC."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    program = program or missing.do_without("PgBouncer", "apt-get install pgbouncer")
+    port = free_port()
+    given = {
+        **{"listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": ""},
+        **{"auth_type": "scram-sha-256", "pool_mode": mode, "default_pool_size": 2, **settings},
+    }
+    with tempfile.TemporaryDirectory(prefix="rmq-pgbouncer-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "users").write_text(f'"{USER}" "{PASSWORD}"\n')
+        lines = [f"{name} = {value}" for name, value in given.items()]
+        (folder / "ini").write_text(
+            f"[databases]\n* = host=127.0.0.1 port={server.port}\n"
+            f"[pgbouncer]\nauth_file = {folder / 'users'}\n" + "\n".join(lines)
+        )
+        command = [*_as_postgres(), program, "-q", str(folder / "ini")]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            try:
+                wait_until(lambda: _answers(port), "PgBouncer listens")
+                yield f"jdbc:postgresql://127.0.0.1:{port}/postgres"
+            finally:
+                process.terminate()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import pyspark
@@ -51,20 +52,24 @@ def java_options() -> str:
     archive = folder / f"spark-{kind}.jsa"
     if not archive.exists():
         _write(archive)
+    # A JVM that misses its archive starts all the same.
     return f"{PLAIN} -XX:SharedArchiveFile={archive}"
 
 
 def _write(archive: Path) -> None:
-    """Whole, or not at all: another process may do the same."""
+    """Whole, or not at all: another process may do the same, or the machine be too busy."""
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         written = Path(folder) / "spark.jsa"
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", PROGRAM, f"{PLAIN} -XX:ArchiveClassesAtExit={written}", folder],
-            check=True,
             capture_output=True,
+            text=True,
             timeout=WRITTEN_S,
         )
-        written.replace(archive)
+        if written.exists():
+            written.replace(archive)
+        else:
+            warnings.warn(f"Spark starts without an archive: {done.stderr[-2000:]}", stacklevel=1)
 
 
 def variables() -> dict[str, str]:

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from rmq_spark.dev_servers.redis_server import free_port
-from rmq_spark.dev_servers.zookeeper_ensemble import find_java
+from rmq_spark.local.redis import free_port
+from rmq_spark.local.zookeeper import find_java
 
 from .jars import jars
 

@@ -64,7 +64,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 def test(server: str, chosen: argparse.Namespace) -> Counter[str]:
     """Run the tests on a server; failures are printed. Returns how many ended how."""
-    marks = f"{'' if chosen.all else 'not long and '}not rounds and not mutants"
+    marks = f"{'' if chosen.all else 'not long and '}not rounds and not in_turn"
     with tempfile.TemporaryDirectory(prefix="rmq-servers-") as folder:
         report = Path(folder) / "report.xml"
         paths = [str(ROOT / "tests" / each) for each in chosen.tests]

@@ -3,12 +3,11 @@
 import time
 from dataclasses import dataclass
 
-from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.protocol import claiming, reading, returning, sending
+from rmq_spark.protocol.calls import ALL_KINDS
 from rmq_spark.protocol.claims import ClaimRequest, Rollback, retries_of
 from rmq_spark.protocol.pages import Death
-from rmq_spark.protocol.topic_queues import ALL_KINDS
-from rmq_spark.topics.keys import DEFAULT_GROUP
+from rmq_spark.topics.keys import DEFAULT_GROUP, consumer_key
 
 LONG_MS = 3_600_000  # a lease or a wait that no test outlives
 MOST_A_CLAIM = 8192  # what the script accepts
@@ -41,22 +40,22 @@ def numbered(how_many, name="m", start=0):
     return [f"{name}{number:05}".encode() for number in range(start, start + how_many)]
 
 
-def runs_of(queue, consumer):
-    """What Redis keeps of a consumer beside its headers in the slots."""
-    return ConsumerRuns(queue.server, consumer, queue.key_prefix)
+def of_consumer(queue, consumer, build, *args):
+    """The answer to a request about what Redis keeps of a consumer beside its headers."""
+    return queue.server.ask(build(consumer_key(consumer, queue.key_prefix), *args))
 
 
 def open_run(queue, consumer, known_run):
     """Begins a run of a consumer that reads this topic alone; returns its number."""
-    return runs_of(queue, consumer).open(queue.definition.name, known_run)
+    return of_consumer(queue, consumer, claiming.open_run, queue.definition.name, known_run)
 
 
 def note_committed(queue, consumer, seq):
-    return runs_of(queue, consumer).note_committed(seq)
+    return of_consumer(queue, consumer, claiming.note_committed, seq)
 
 
 def committed_up_to(queue, consumer):
-    return runs_of(queue, consumer).committed_up_to()
+    return of_consumer(queue, consumer, claiming.committed_up_to)
 
 
 def requeue(queue, slot, contents, score):
@@ -70,6 +69,11 @@ def rollback(queue, slot, claim_id, contents, delay_ms=None, reasons=()):
     return queue.ask(returning.rollbacks, [wanted])
 
 
+def suspect(level, deliveries):
+    """The score of a message that may have ended its last holder."""
+    return -(32 * level + deliveries)
+
+
 class Slot:
     """The only slot of a topic, with short names for what tests do most."""
 
@@ -79,6 +83,8 @@ class Slot:
         broker.create(name, topic_type, 1, **settings)
         self.queue = broker.queue(name, group=group)
         self.keys = self.queue.keys
+        # Messages were sent to it before, and it has none now.
+        self.count("accepted", 0)
 
     # -- filling
 
@@ -86,6 +92,18 @@ class Slot:
         """Stores contents with scores as if they had been sent, whatever the scores."""
         self.redis.zadd(self.keys.store(0), scores)
         self.count("accepted", len(scores))
+        self.note_largest(scores)
+
+    def forget_use(self):
+        """Makes the slot one that no message ever came to."""
+        self.redis.delete(self.keys.stats(0))
+
+    def note_largest(self, contents):
+        """Notes the size of the largest content, as a send does."""
+        largest = max(map(len, contents), default=0)
+        if largest > 1024:
+            noted = int(self.redis.hget(self.keys.stats(0), "largest") or 0)
+            self.count("largest", max(0, largest - noted))
 
     def put_due(self, contents, first_score=1000):
         """Stores contents that are due, in this order."""
@@ -95,11 +113,12 @@ class Slot:
         """Puts contents into the retry queue; a score is due second * 1000 + retries left."""
         self.redis.zadd(self.keys.retry(0), scores)
         self.count("accepted", len(scores))
+        self.note_largest(scores)
 
     def put_claims(self, how_many, deadline):
         """Claims of one message each, by as many consumers. Returns their names."""
         names = [f"c{number}:1:0" for number in range(how_many)]
-        record = f"3 1000 1 {deadline} 1 1 0 16 0 0 0 0"
+        record = f"1 1000 1 {deadline} 1 1 0 16 0 0 0 0"
         self.redis.hset(self.keys.claims(0), mapping=dict.fromkeys(names, record))
         pipeline = self.redis.pipeline(transaction=False)
         for number, name in enumerate(names):
@@ -122,9 +141,12 @@ class Slot:
 
     # -- the queue's calls, with what most tests do not care about left out
 
-    def claim(self, consumer="a", run=1, seq=1, ordinal=0, limit=MOST_A_CLAIM, **options):
+    def claim(
+        self, consumer="a", run=1, seq=1, ordinal=0, limit=MOST_A_CLAIM, alone=False, **options
+    ):
         terms = self._terms(consumer, run, seq, **options)
-        return self.queue.ask(claiming.claim, [ClaimRequest(0, ordinal, limit)], terms)[0]
+        request = ClaimRequest(0, ordinal, limit, alone=alone)
+        return self.queue.ask(claiming.claim, [request], terms)[0]
 
     def claim_reply(
         self, consumer="a", run=1, seq=1, ordinal=0, limit=MOST_A_CLAIM, others=(), **options

@@ -3,10 +3,15 @@
 import contextlib
 import socket
 import threading
+import time
 
 
 class TcpProxy:
-    """Listens on a loopback port of its own. Cut, it ends all connections and takes no others."""
+    """Listens on a loopback port of its own. Cut, it ends all connections and takes no others.
+
+    Hushed, it accepts what comes on its open connections, and passes nothing on, not even
+    their end.
+    """
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -14,6 +19,9 @@ class TcpProxy:
         self.port = int(self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
+        self._hushed: set[socket.socket] = set()
+        self.accepted = 0
+        self.delay_s = 0.0  # of each part that it passes on
         self._is_cut = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -24,6 +32,10 @@ class TcpProxy:
                 _shut(end)
             self._open.clear()
 
+    def hush(self) -> None:
+        with self._lock:
+            self._hushed |= self._open
+
     def mend(self) -> None:
         with self._lock:
             self._is_cut = False
@@ -33,6 +45,10 @@ class TcpProxy:
         self.cut()
         self._target = target
         self.mend()
+
+    def lead_new_to(self, target: int) -> None:
+        """New connections go to another server; those that there are stay."""
+        self._target = target
 
     def close(self) -> None:
         self._listener.close()
@@ -55,16 +71,19 @@ class TcpProxy:
                     _shut(server)
                     continue
                 self._open |= {client, server}
+                self.accepted += 1
             for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while part := source.recv(1 << 16):
-            sink.sendall(part)
-    _shut(source)
-    _shut(sink)
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while part := source.recv(1 << 16):
+                time.sleep(self.delay_s)
+                if source not in self._hushed:
+                    sink.sendall(part)
+        _shut(source)
+        if source not in self._hushed:
+            _shut(sink)
 
 
 def _shut(end: socket.socket) -> None:

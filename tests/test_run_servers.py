@@ -2,8 +2,8 @@
 
 import pytest
 
-from rmq_spark.dev_servers import redis_server
 from rmq_spark.errors import ServerUnavailable
+from rmq_spark.local import redis as local_redis
 
 from . import servers
 from .run_servers import arguments, count, environment, table, version_of
@@ -27,19 +27,19 @@ def program(folder, name, text="#!/bin/sh\n"):
 @pytest.fixture
 def bare(tmp_path, monkeypatch):
     """A PATH with nothing on it, and no server in a package."""
-    monkeypatch.setattr(redis_server, "embedded_redis_server", lambda: None)
+    monkeypatch.setattr(local_redis, "embedded_redis_server", lambda: None)
     monkeypatch.setenv("PATH", f"{tmp_path / 'one'}:{tmp_path / 'two'}")
     return tmp_path
 
 
 def test_a_valkey_server_on_path_is_found_if_no_redis_server_is(bare):
     with pytest.raises(ServerUnavailable, match="No redis-server or valkey-server was found"):
-        redis_server.find_redis_server()
+        local_redis.find_redis_server()
     valkey = program(bare / "one", "valkey-server")
-    assert redis_server.find_redis_server() == valkey
+    assert local_redis.find_redis_server() == valkey
     assert servers.system_redis_server(f"{bare / 'one'}:{bare / 'two'}") == valkey
     redis = program(bare / "two", "redis-server")
-    assert redis_server.find_redis_server() == redis
+    assert local_redis.find_redis_server() == redis
     assert servers.system_redis_server(f"{bare / 'one'}:{bare / 'two'}") == redis
 
 

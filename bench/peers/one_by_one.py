@@ -11,9 +11,9 @@ from contents import PART, PARTS, URL, own_contents, tell_done
 
 import rmq_spark
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
 from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.topics.keys import consumer_key
 
 TOPIC, SLOTS = "Bench", 64
 DUE_MS = 1_700_000_000_000
@@ -29,7 +29,8 @@ def send(queue: Queue) -> None:
 def receive(queue: Queue) -> None:
     """One call to claim and one to commit each message, slot by slot in turns."""
     consumer, seq = f"c{PART}", 0
-    run = ConsumerRuns(queue.server, consumer, queue.key_prefix).open(queue.definition.name, 0)
+    key = consumer_key(consumer, queue.key_prefix)
+    run = queue.server.ask(claiming.open_run(key, queue.definition.name, 0))
     left = deque(range(PART, SLOTS, PARTS))
     done = 0
     while left:

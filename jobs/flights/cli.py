@@ -19,7 +19,7 @@ from jobs.flights.failure import DemoFailed
 from jobs.flights.flights import TYPES, unpack_flights
 from jobs.flights.lateness import draw_lateness
 from jobs.flights.place import Place, one_redis
-from jobs.flights.report import LEGEND, Outcome, differences, table
+from jobs.flights.report import LEGEND, Outcome, differences, gain, table
 from jobs.flights.run import Run, parquet_folder
 from jobs.flights.session import new_session
 from rmq_spark.client import Broker, RmqError
@@ -57,8 +57,11 @@ def run_demo(output: Path, flights: int | None, place: AbstractContextManager[Pl
         return 128 + signal.SIGINT
     picture = output / "lateness.png"
     draw_lateness({o.topic: o.lateness for o in outcomes if o.lateness is not None}, picture)
-    print(f"\n{table(outcomes)}\n\n{LEGEND}\n\nLateness over time: {picture}")
-    return _verdict(outcomes, time.monotonic() - begin)
+    gains = "\n".join(filter(None, map(gain, outcomes)))
+    print(f"\n{table(outcomes)}\n\n{LEGEND}\n\n{gains}\n")
+    code = _verdict(outcomes, time.monotonic() - begin)
+    print(f"How late messages came, over time, as a picture: {picture}")
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,10 +10,10 @@ from types import TracebackType
 from jobs.flights.cli import add_common, run_demo
 from jobs.flights.failure import DemoFailed
 from jobs.flights.place import Place
+from jobs.flights.redis_cluster import LocalCluster
+from jobs.flights.spark_cluster import LocalSpark
 from rmq_spark.client import Queue, RmqError
-from rmq_spark.dev_servers.redis_cluster import LocalCluster
-from rmq_spark.dev_servers.spark_cluster import LocalSpark
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from rmq_spark.local.zookeeper import LocalEnsemble
 
 # When so much of the first topic has been delivered, a part of everything dies.
 REDIS_DIES_AT, SPARK_DIES_AT = 0.3, 0.5

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from rmq_spark.client import Broker, Queue, connect
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 # A Redis that is gone is not waited for as a service would.
 PATIENCE_S = 3.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rmq_spark.client import Figures, Queue, RmqError
 
 INTERVAL_S = 1.0
-WAITING = "Waiting for Spark to send the first messages ..."
+WAITING = "Waiting for Spark to start its queries and to send the first messages ..."
 _COLUMNS = ("sent", "waiting", "delivered")
 
 

@@ -51,6 +51,21 @@ def differences(outcome: Outcome) -> list[str]:
     return [f"{outcome.topic}: {text}" for differs, text in found if differs]
 
 
+def gain(outcome: Outcome) -> str:
+    """Say in a sentence what a topic was good for; empty if there is nothing to say."""
+    delivered, late = outcome.compared.delivered, outcome.lateness
+    if outcome.merged and delivered:
+        merged = f"{outcome.merged / outcome.sent:.0%} merged with an equal one that waited."
+        sent = f"{outcome.topic}: {_grouped(outcome.sent)} changes"
+        return f"{sent} took {_grouped(delivered)} pieces of work, because {merged}"
+    if late is None:
+        return ""
+    late_ms = f"half came within {late.p50_ms:.0f} ms of it, 99% within {late.p99_ms:.0f} ms."
+    return (
+        f"{outcome.topic}: {_grouped(delivered)} messages waited for a time of their own; {late_ms}"
+    )
+
+
 def table(outcomes: Sequence[Outcome]) -> str:
     """One line for each topic, below a heading."""
     rows = [_HEADING, *(_cells(outcome) for outcome in outcomes)]

@@ -41,7 +41,9 @@ class Run:
         self._amount = self._flights.count()
         unknown = self._flights.filter("tail IS NULL").count()
         print(
-            f"{self._amount} flights; {unknown} of unknown aircraft are not sent to {REPLANNING}.",
+            f"{self._amount} flights; {unknown} of unknown aircraft are not sent to {REPLANNING}.\n"
+            f"Once they are sent, their year passes in {YEAR_MS // 1000} s. In most of the other "
+            "time, the demo waits for Spark: to start, to plan the first batches, and to compare.",
             flush=True,
         )
 

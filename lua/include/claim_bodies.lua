@@ -49,8 +49,10 @@ local function take_out_bodies(claim, of_claim, contents)
   local descending, counts = read_order(of_claim)
   if not counts then return nil end
   local ranks, content_at, by_content = {}, {}, {}
+  local last = redis.call('ZCARD', claim) - 1
   for k, content in ipairs(contents) do
-    ranks[k] = redis.call(descending and 'ZREVRANK' or 'ZRANK', claim, content)
+    local rank = redis.call('ZRANK', claim, content)
+    ranks[k] = descending and last - rank or rank
     content_at[ranks[k]] = content
   end
   table.sort(ranks)

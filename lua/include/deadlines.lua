@@ -17,7 +17,7 @@ local function set_deadlines(claims, consumers, consumer, run, lease_ms, since)
   local now, renewed = now_ms(), 0
   for _, record in ipairs(records) do
     if record.consumer == consumer and record.seq > since then
-      record.deadline = lease_ms > 0 and now + lease_ms or LONG_PAST
+      record.deadline = lease_ms > 0 and now + lease_ms or LOST
       write_record(claims, record)
       renewed = renewed + 1
     end

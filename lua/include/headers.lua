@@ -2,7 +2,7 @@
 -- name. mark and server belong to the batch that was planned last (plan.lua), '-' before the first.
 -- Fields that begin with @ belong to the slot itself. @paused is there while the topic is paused
 -- (pause.lua).
--- Defines: NO_PLAN, PAUSED, is_consumer, read_header, write_header, superseded
+-- Defines: NO_PLAN, PAUSED, is_consumer, read_header, is_deserted, write_header, superseded
 local NO_PLAN, PAUSED = '-', '@paused'
 
 local function is_consumer(field) return string.sub(field, 1, 1) ~= '@' end
@@ -14,8 +14,12 @@ local function read_header(consumers, consumer)
   return {consumer = consumer, run = tonumber(run), settled = tonumber(settled),
     last_seq = tonumber(last_seq), last_ordinal = tonumber(last_ordinal), seen = tonumber(seen),
     mark = mark ~= '' and mark or NO_PLAN, server = server ~= '' and server or NO_PLAN,
-    paused = found[2] ~= false}
+    paused = found[2] ~= false, is_new = not found[1]}
 end
+
+-- Returns whether a consumer without a header has come to a slot without any of some keys: nothing has ever been there,
+-- or the topic was deleted. A key that a call left behind there would stay for good.
+local function is_deserted(header, ...) return header.is_new and redis.call('EXISTS', ...) == 0 end
 
 local function write_header(consumers, header)
   redis.call('HSET', consumers, header.consumer, string.format('%.0f %.0f %.0f %.0f %.0f %s %s',
@@ -27,7 +31,7 @@ end
 local function superseded(header, run)
   if run < header.run then
     return redis.error_reply(string.format(
-      'RMQ_SUPERSEDED run %.0f of consumer %s was superseded by run %.0f',
+      'RMQ_FENCED run %.0f of consumer %s was superseded by run %.0f',
       run, header.consumer, header.run))
   end
 end

@@ -2,16 +2,22 @@
 -- replayed arrivals expired" in the hash claims, under the claim's name consumer:seq:ordinal. All times are in
 -- ms.
 --   made: when the claim was made. run: the run that has it; 0 if it was handed back undelivered
---   (unread.lua). deadline: the end of its lease. sealed: the messages that it took; held: those that
---   it still has. moved: the retries that making it moved into the store. maxRetries: the topic's,
+--   (unread.lua). deadline: the end of its lease. sealed: the messages that it took, or of what is left of a
+--   claim (give_back.lua) those that it had at the beginning; held: those that it still has. moved: the retries that making it moved into the store. maxRetries: the topic's,
 --   when it was made. charged: the deliveries to newer runs since then. replayed: the run that listed
---   it to replay its batch, 0 before. arrivals: those of the slot (counters.lua) when it was made.
+--   it to replay its batch, 0 before. arrivals: those of the slot (claim.lua) when it was made.
 --   expired: the messages that making it found expired.
--- Defines: HIGHEST_RETRY, LONG_PAST, record_name, write_record, read_record, read_records, retries_left,
---   keys_by_name
-local RECORD_VERSION = 3
+-- Defines: HIGHEST_RETRY, LONG_PAST, LOST, ALONE, CLAIMED_WITH, record_name, write_record, read_record,
+--   read_records, suspect_score, level_of, above_level, retries_left, keys_by_name
+local RECORD_VERSION = 1
 local HIGHEST_RETRY = 16 -- in a store, a score up to this is a number of retries left
-local LONG_PAST = 1 -- the deadline of a claim that its consumer gave up: past, whatever the clock does
+-- Deadlines that are past, whatever the clock does: of a claim that its consumer gave up, and of one whose
+-- holder has ended.
+local LONG_PAST, LOST = 1, 2
+-- A message of a claim that was lost is suspect: it may have ended its holder. In the store, its score is
+-- -(32 * level + deliveries left). It is claimed only with others of its level, and with so many in all. At the last
+-- level, its holder has nothing else in work, so that only then the message is to blame if that claim is lost, too.
+local LEVEL, CLAIMED_WITH, ALONE = 32, {256, 16, 1, 1}, 4
 
 local function record_name(consumer, seq, ordinal)
   return consumer .. ':' .. seq .. ':' .. ordinal
@@ -27,12 +33,12 @@ end
 -- Returns a record from its text; or nil and an error reply.
 local function parse_record(claims, name, text)
   local made, run, deadline, sealed, held, moved, max_retries, charged, replayed, arrived,
-    expired = string.match(text, '^3' .. string.rep(' (%d+)', 11) .. '$')
+    expired = string.match(text, '^1' .. string.rep(' (%d+)', 11) .. '$')
   local consumer, seq, ordinal = string.match(name, '^(.+):(%d+):(%d+)$')
   if not made or not consumer then
     return nil, redis.error_reply('RMQ_VERSION the record ' .. name .. ' in ' .. claims
       .. ' was written by another version of rmq-spark: ' .. text
-      .. '. Give back what that version has claimed: rmq upgrade TOPIC, or all that rmq doctor names')
+      .. '. Let that version finish it: pause the topic, and wait until rmq show has 0 in prepare')
   end
   return {name = name, consumer = consumer, seq = tonumber(seq), ordinal = tonumber(ordinal),
     made = tonumber(made), run = tonumber(run), deadline = tonumber(deadline),
@@ -60,10 +66,19 @@ local function read_records(claims)
   return list, by_name
 end
 
+local function suspect_score(level, deliveries) return -(level * LEVEL + deliveries) end
+
+-- Returns the level of a message by its score in the store; less than 1 if it is not suspect.
+local function level_of(score) return math.floor(-score / LEVEL) end
+
+-- Returns the end of the scores, from the lowest one on, of suspects of this level and higher ones.
+local function above_level(level) return -level * LEVEL end
+
 -- Returns the retries left of a message that a claim holds, and those that it had when the claim was
 -- made. score: the one that it had in the store.
 local function retries_left(record, score)
-  local at_first = score <= HIGHEST_RETRY and score - 1 or record.max_retries
+  local deliveries = score < 0 and -score % LEVEL or score
+  local at_first = score <= HIGHEST_RETRY and deliveries - 1 or record.max_retries
   return math.max(0, at_first - record.charged), at_first
 end
 

@@ -1,6 +1,7 @@
 -- The retries of a topic, the waits before them, and the queue where messages wait.
--- Defines: retry_terms, backoff_ms, retry_score, waits_over
+-- Defines: retry_terms, backoff_ms, retry_score, score_of_retry, waits_over
 --- include numbers
+--- include records
 
 -- max_retries: a number as text; backoff: waits in ms, separated by commas.
 local function retry_terms(max_retries, backoff)
@@ -15,8 +16,15 @@ local function backoff_ms(terms, left)
   return terms.waits[math.min(#terms.waits, math.max(1, terms.max_retries - left + 1))]
 end
 
--- Scores keep whole seconds beside the retries left, so a wait ends at the next full second.
-local function retry_score(due_ms, left) return math.ceil(due_ms / 1000) * 1000 + left end
+-- Scores keep whole seconds beside the score for the store, less its sign; so a wait ends at the next full
+-- second.
+local function retry_score(due_ms, score) return math.ceil(due_ms / 1000) * 1000 + math.abs(score) end
+
+-- Returns the score for the store of a message in the retry queue.
+local function score_of_retry(score)
+  local rest = score % 1000
+  return rest > HIGHEST_RETRY and -rest or rest
+end
 
 -- Returns the end (exclusive) of the scores of messages whose wait is over at a time in ms.
 local function waits_over(until_ms)

@@ -1,6 +1,6 @@
 -- Returns messages of a claim to the queues of their slot (slot.lua) without committing them. terms: the
 -- retries and waits of the topic (retry_queue.lua). bodies: those of the claim by content, or nil.
--- Defines: return_messages, return_undelivered
+-- Defines: return_messages, return_uncharged, return_lost
 --- include bodies
 --- include counters
 --- include dead
@@ -41,14 +41,16 @@ end
 -- Rolls back messages (content, score, content, score, ...) that the claim no longer holds. They go
 -- to the store, to the retry queue if they must wait, or to the dead queue if no retry is left.
 -- reason_of: returns why, by content; '' for no reason. delay_ms: the wait, or nil for the topic's backoff.
-local function return_messages(slot, terms, record, items, bodies, now, reason_of, delay_ms)
+-- level: at which they are suspect from now on, or nil.
+local function return_messages(slot, terms, record, items, bodies, now, reason_of, delay_ms, level)
   local again, waiting, buried, soonest = {}, {}, {}, math.huge
   for i = 1, #items, 2 do
     local left = retries_left(record, tonumber(items[i + 1]))
     local wait = left > 0 and (delay_ms or backoff_ms(terms, left)) or 0
     local target = left == 0 and buried or wait > 0 and waiting or again
     if left > 0 then soonest = math.min(soonest, wait) end
-    target[#target + 1] = left == 0 and now or wait > 0 and retry_score(now + wait, left) or left
+    local score = level and suspect_score(level, left) or left
+    target[#target + 1] = left == 0 and now or wait > 0 and retry_score(now + wait, score) or score
     target[#target + 1] = items[i]
   end
   local merged = put_into(slot.store, slot, bodies, again) + put_into(slot.retry, slot, bodies, waiting)
@@ -58,16 +60,31 @@ local function return_messages(slot, terms, record, items, bodies, now, reason_o
   if soonest < math.huge then wake(slot.store, soonest) end
 end
 
--- Returns messages (content, score, content, score, ...) of a claim that nobody got, so that they are
--- as before: with the scores that they had, or with one retry more than replays have left them.
-local function return_undelivered(slot, record, items, bodies)
+-- Returns messages (content, score, content, score, ...) of a claim to the store, so that the last delivery costs
+-- nothing: with the scores that they had, or with one retry more than replays have left them. level: at which they
+-- are suspect from now on; nil to leave that as it was, for messages that nobody got.
+local function return_uncharged(slot, record, items, bodies, level)
   local scored = {}
   for i = 1, #items, 2 do
-    local left, at_first = retries_left(record, tonumber(items[i + 1]))
-    scored[i] = left < at_first and left + 1 or items[i + 1]
+    local score = tonumber(items[i + 1])
+    local left, at_first = retries_left(record, score)
+    local suspected = level or level_of(score)
+    scored[i] = suspected > 0 and suspect_score(suspected, left + 1)
+      or left < at_first and left + 1 or items[i + 1]
     scored[i + 1] = items[i]
   end
   count(slot.stats, 'merged', put_into(slot.store, slot, bodies, scored))
   count(slot.stats, 'rolledBack', #items / 2)
   wake(slot.store, 0)
+end
+
+-- Returns messages (content, score, content, score, ...) of a claim whose holder has lost it. Any of them may have
+-- ended the holder, so they are suspect, and come again with fewer others. Only one that was alone in work is charged.
+local function return_lost(slot, terms, record, items, bodies, now, reason_of)
+  local messages, level = record.sealed, level_of(tonumber(items[2] or 0))
+  if level == ALONE then
+    return return_messages(slot, terms, record, items, bodies, now, reason_of, nil, ALONE)
+  end
+  local by_size = messages > CLAIMED_WITH[1] and 1 or messages > CLAIMED_WITH[2] and 2 or 3
+  return_uncharged(slot, record, items, bodies, math.max(by_size, level + 1))
 end

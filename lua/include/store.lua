@@ -2,6 +2,7 @@
 -- `from`: store, retry, stats and bodies of each group.
 -- Defines: wrong_group_type, store_in_groups
 --- include bodies
+--- include bytes
 --- include counters
 --- include due_since
 --- include types
@@ -94,7 +95,7 @@ end
 -- first group. messages:
 --   sent: their number. values: returns score, content, score, content, ... condition: NX or nil.
 --   bodies: nil, or content, body, content, body, ... of all of them; an empty body stands for none.
---   keep_first: whether a message that waits keeps its body.
+--   keep_first: whether a message that waits keeps its body. largest: an upper bound of the bytes of contents.
 --   lowest: a lower bound of the scores, if they are times that may have passed; else nil.
 --   first: the first due time, if scores are due times; else nil. now: in ms.
 local function store_in_groups(keys, from, messages)
@@ -105,6 +106,7 @@ local function store_in_groups(keys, from, messages)
       and due_since_change(keys[k], keys[k + 2], messages.lowest, messages.now) or 0
     local new = store_in_group(keys[k], keys[k + 1], keys[k + 3], messages)
     if messages.bodies then count_large(keys[k + 2], messages.bodies) end
+    note_largest(keys[k + 2], messages.largest)
     count(keys[k + 2], 'dueSince', change)
     count(keys[k + 2], 'accepted', messages.sent)
     count(keys[k + 2], 'merged', messages.sent - new)

@@ -2,12 +2,13 @@
 -- leaves out messages that have expired.
 -- Defines: take_bodies
 --- include bodies
+--- include bytes
 --- include claim_bodies
 --- include counters
 --- include dead
 --- include records
 --- include zadd
-local BYTES_AT_MOST, BYTES_OF_FIRST_KIND = 8 * 1024 * 1024, 7 * 1024 * 1024
+local BYTES_OF_FIRST_KIND = 7 * 1024 * 1024
 local NOBODY = '-'
 
 -- Returns a body as the claim keeps it, and whether it has expired. content: of its message.
@@ -15,7 +16,7 @@ local function claimed_body(claim, content, body, now)
   body = without_mark(body)
   local expires, counted_from_due = body_expiry(body)
   if counted_from_due then
-    local score = tonumber(redis.call('ZSCORE', claim, content))
+    local score = tonumber(redis.call('ZMSCORE', claim, content)[1])
     expires = expires + (score > HIGHEST_RETRY and score or now)
     body = expiring_at(body, expires)
   end
@@ -119,8 +120,8 @@ local function take_bodies(slot, claim, of_claim, taken, now, descending, expire
 
   local retries = redis.call('ZCOUNT', claim, '-inf', HIGHEST_RETRY)
   local lead = descending and taken - retries or retries
-  take(lead, lead < taken and BYTES_OF_FIRST_KIND or BYTES_AT_MOST)
-  take(taken - lead, math.max(BYTES_AT_MOST, bytes + 1))
+  take(lead, lead < taken and BYTES_OF_FIRST_KIND or BYTES_A_CLAIM)
+  take(taken - lead, math.max(BYTES_A_CLAIM, bytes + 1))
   write()
   if #counts > 0 then write_order(of_claim, descending, counts) end
   return held, expired

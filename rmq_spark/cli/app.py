@@ -7,56 +7,42 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import rmq_spark
+from rmq_spark.cli import doctor, listen, programs, read, repair, send, topics
 from rmq_spark.cli.arguments import option_help
-from rmq_spark.cli.commands import (
-    program_commands,
-    read_commands,
-    repair_commands,
-    topic_commands,
-)
-from rmq_spark.cli.commands.console_command import console
-from rmq_spark.cli.commands.doctor import doctor
-from rmq_spark.cli.commands.due_command import due
-from rmq_spark.cli.commands.job_command import job
-from rmq_spark.cli.commands.listen_command import listen
-from rmq_spark.cli.commands.send_commands import cancel, send
-from rmq_spark.cli.commands.size_command import size
-from rmq_spark.cli.commands.top_command import top
 from rmq_spark.cli.session import Session, parse_options
-from rmq_spark.options.connection_options import CLUSTER, KEY_PREFIX, URL
+from rmq_spark.options import CLUSTER, KEY_PREFIX, URL
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Topics": {
-        "create": topic_commands.create,
-        "topics": topic_commands.list_topics,
-        "show": topic_commands.show,
-        "alter": topic_commands.alter,
-        "pause": topic_commands.pause,
-        "resume": topic_commands.resume,
-        "delete": topic_commands.delete,
-        "lower-epochs": topic_commands.lower_epochs,
+        "create": topics.create,
+        "topics": topics.list_topics,
+        "show": topics.show,
+        "alter": topics.alter,
+        "pause": topics.pause,
+        "resume": topics.resume,
+        "delete": topics.delete,
+        "lower-epochs": topics.lower_epochs,
     },
     "Messages": {
-        "send": send,
-        "consume": read_commands.consume,
-        "listen": listen,
-        "peek": read_commands.peek,
-        "dead": read_commands.dead,
-        "due": due,
-        "cancel": cancel,
-        "requeue": repair_commands.requeue,
-        "purge": repair_commands.purge,
-        "expire": repair_commands.expire,
-        "upgrade": repair_commands.upgrade,
+        "send": send.send,
+        "consume": read.consume,
+        "listen": listen.listen,
+        "peek": read.peek,
+        "dead": read.dead,
+        "due": read.due,
+        "cancel": repair.cancel,
+        "requeue": repair.requeue,
+        "purge": repair.purge,
+        "expire": repair.expire,
     },
     "Operation": {
-        "console": console,
-        "top": top,
-        "doctor": doctor,
-        "size": size,
-        "metrics": program_commands.metrics,
-        "local": program_commands.local,
-        "job": job,
+        "console": programs.console,
+        "top": topics.top,
+        "doctor": doctor.doctor,
+        "size": programs.size,
+        "metrics": programs.metrics,
+        "local": programs.local,
+        "job": programs.job,
     },
 }
 
@@ -73,7 +59,6 @@ class GroupedCommands(TyperGroup):
     """The command ``rmq``, whose help lists its commands by group."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one section of the help for each group of commands."""
         width = max(map(len, self.commands))
         limit = formatter.width - 6 - width
         for title, names in COMMANDS.items():
@@ -89,7 +74,6 @@ class ExplainedCommand(TyperCommand):
     """A command that says what an argument or option is that is missing."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words behind the command."""
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
@@ -119,7 +103,7 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _connection(
+def connection(
     context: typer.Context,
     redis_url: Annotated[
         str | None,
@@ -138,8 +122,7 @@ def _connection(
         ),
     ] = None,
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     options = parse_options(option or [])

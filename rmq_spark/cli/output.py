@@ -1,6 +1,7 @@
-"""The output of commands: tables for people, JSON for programs."""
+"""The output of commands: tables for people, JSON for programs, and logs."""
 
 import json
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,14 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.inspect.fields import PrintableFormatter, json_text
+from rmq_spark.topics.reasons import printable
 
 # In a pipe, a longer cell moves the rest of its line to the right.
 WIDEST_COLUMN = 60
+# What logs that a call to Redis is retried, and why ``rmq metrics`` lacks a queue.
+_WARNING_LOGS = ("rmq_spark.redis.server", "rmq_spark.inspect.prometheus")
 
 
 def print_line(text: str) -> None:
-    """Print a line for people on stdout."""
-    sys.stdout.write(f"{text}\n")
+    """Print a line for people on stdout. What must not reach a terminal is escaped."""
+    sys.stdout.write(f"{printable(text)}\n")
 
 
 def print_result(as_json: bool, text: str, **values: Any) -> None:
@@ -30,16 +35,12 @@ def print_result(as_json: bool, text: str, **values: Any) -> None:
 
 
 def print_remark(text: str) -> None:
-    """Print a remark for people on stderr, apart from the output."""
     if sys.stderr:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text)}\n")
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask for confirmation, unless ``yes``. A no ends the command.
-
-    Raises InvalidOption if nobody can answer because stdin is not a terminal.
-    """
+    """Ask for confirmation, unless ``yes``. A no ends the command."""
     if yes:
         return
     if not (sys.stdin and sys.stdin.isatty()):
@@ -52,7 +53,7 @@ def confirm(question: str, yes: bool) -> None:
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON, in ASCII unless stdout can write any character."""
     plain = "utf" not in (sys.stdout.encoding or "").lower()
-    sys.stdout.write(json.dumps(value, ensure_ascii=plain) + "\n")
+    sys.stdout.write((json.dumps(value) if plain else json_text(value)) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -69,7 +70,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Build a table for a terminal, without borders. Columns of numbers are right-aligned."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     listed = [list(row) for row in rows]
     for at, column in enumerate(columns):
@@ -88,4 +88,35 @@ def cell_text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
+    return f"{value:,}" if isinstance(value, int | float) else printable(str(value))
+
+
+def print_log(name: str, level: int, line: str = "%(message)s") -> None:
+    log = logging.getLogger(name)
+    log.setLevel(level)
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(PrintableFormatter(line))
+        log.addHandler(handler)
+        log.propagate = False
+
+
+def log_warnings() -> None:
+    """Log warnings of _WARNING_LOGS to stderr, and nothing else: a lasting error is printed."""
+    for name in ("rmq_spark", "kazoo"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in _WARNING_LOGS:
+        print_log(name, logging.WARNING)
+
+
+def log_everything() -> None:
+    """Log everything from INFO on to stderr: a service is watched by its logs."""
+    logging.getLogger("rmq_spark").setLevel(logging.NOTSET)
+    for name in _WARNING_LOGS:
+        log = logging.getLogger(name)
+        log.handlers.clear()
+        log.propagate = True
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

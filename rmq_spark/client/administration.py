@@ -1,20 +1,21 @@
 """The topics of a Redis database: create, change, list and delete them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
-from rmq_spark.client.remedies import (
+from rmq_spark.client.hints import (
     check_agrees,
     check_groups,
     command_line,
     creation,
     describe_missing,
 )
+from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, UnknownTopic
 from rmq_spark.protocol import claiming, reading, returning
+from rmq_spark.protocol.calls import fields_of
 from rmq_spark.protocol.names import ScopedName
+from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import (
     DEFAULT_SLOT_AMOUNT,
     LASTING,
@@ -27,8 +28,7 @@ from rmq_spark.topics.definition import (
     parse_settings,
 )
 from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, topics_key
-from rmq_spark.topics.topic_types import TopicType, parse_topic_type
-from rmq_spark.transport.server import Server
+from rmq_spark.topics.types import TopicType, parse_topic_type
 
 
 class Administration:
@@ -51,15 +51,11 @@ class Administration:
         return self._read(name)[1]
 
     def _read(self, name: str, *, use: bool = False) -> tuple[bytes, TopicDefinition]:
-        """Return the definition of a topic as Redis keeps it, and parsed. Raises UnknownTopic.
-
-        use: whether the caller sends or reads, so that the error says how to create the topic.
-        """
+        """Return a definition as Redis keeps it, and parsed. use: for the error's remedy."""
         text = self._text(name)
         return text, self._parsed(name, text, use)
 
     def _text(self, name: str) -> Any:
-        """Return the definition of a topic as Redis keeps it; None if there is none."""
         check_topic_name(name)
         return self.server.command("HGET", topics_key(self.key_prefix), name)
 
@@ -84,10 +80,8 @@ class Administration:
     ) -> list[TopicDefinition]:
         """Return the definitions of all topics whose name ``is_wanted`` accepts, sorted by name."""
         pairs = self.server.command("HGETALL", topics_key(self.key_prefix))
-        items = (
-            pairs.items() if isinstance(pairs, dict) else zip(pairs[::2], pairs[1::2], strict=True)
-        )
-        wanted = sorted((name.decode(), text) for name, text in items if is_wanted(name.decode()))
+        named = [(name.decode(), text) for name, text in fields_of(pairs)]
+        wanted = sorted(pair for pair in named if is_wanted(pair[0]))
         return [TopicDefinition.from_json(name, text) for name, text in wanted]
 
     def define(
@@ -214,9 +208,9 @@ class Administration:
         queue.ask(returning.drop)
 
     def _delete_runs(self, topic: str, consumer: str) -> None:
-        """Delete the runs of a consumer, unless it reads other topics as well."""
-        if ConsumerRuns(self.server, consumer, self.key_prefix).topics() == topic:
-            self.server.command("UNLINK", consumer_key(consumer, self.key_prefix))
+        key = consumer_key(consumer, self.key_prefix)
+        if self.server.ask(claiming.topics_of(key)) == topic:
+            self.server.command("UNLINK", key)
 
     # -- consumer groups
 
@@ -326,3 +320,11 @@ def new_definition(
     """Return the definition with which ``define`` creates a topic. Raises InvalidOption."""
     fields = parse_settings("set", settings)
     return TopicDefinition(name, topic_type, slot_amount or DEFAULT_SLOT_AMOUNT, **fields)
+
+
+def all_queues(broker: Administration, names: Collection[str] | None = None) -> Iterator[Queue]:
+    """Yield the queues of all groups of all topics, or of the topics in ``names`` that exist."""
+    for topic in broker.topics(lambda name: not names or name in names):
+        for group in topic.groups:
+            # Not Administration.queue, which would fail if the topic was deleted in the meantime.
+            yield Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)

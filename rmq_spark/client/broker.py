@@ -6,17 +6,18 @@ from functools import partial
 from typing import Any, Self
 
 from rmq_spark.client.administration import Administration
+from rmq_spark.client.receiving.callers import ListenerSettings
 from rmq_spark.client.receiving.consumer import Consumer
-from rmq_spark.client.receiving.listener import Listener
-from rmq_spark.client.receiving.listener_settings import DEFAULT_WORKERS, ListenerSettings
+from rmq_spark.client.receiving.listener import DEFAULT_WORKERS, Listener
 from rmq_spark.errors import InvalidOption
-from rmq_spark.options.source_options import DEFAULT_VISIBILITY_TIMEOUT
-from rmq_spark.ownership.ensemble import EnsembleOptions, parse_ensemble
+from rmq_spark.options import DEFAULT_VISIBILITY_TIMEOUT
+from rmq_spark.ownership.zookeeper import EnsembleOptions, parse_ensemble
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.topics.durations import Duration, parse_wait_ms
+from rmq_spark.redis.connection import ConnectionOptions, parse_connection
+from rmq_spark.redis.server import Server
 from rmq_spark.topics.keys import DEFAULT_GROUP
+from rmq_spark.topics.parsing import Duration, parse_wait_ms
 
-# The options of ZooKeeper without their prefix, or only its hosts.
 ZooKeeper = str | Mapping[str, str]
 
 
@@ -109,3 +110,38 @@ def _lease_ms(given: Duration) -> int:
     if lease_ms < 1:
         raise InvalidOption(f"visibility_timeout={given!r} is not accepted. Accepted: 1ms or more.")
     return lease_ms
+
+
+def _text(name: str, value: Any) -> str:
+    """Convert an option to text, the form that its parser takes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int):
+        return str(value)
+    raise InvalidOption(f"{name} is a {type(value).__name__}. Accepted: text, see connect.")
+
+
+def connect(
+    url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: str
+) -> Broker:
+    """Connect to Redis from a plain Python program.
+
+    url: ``redis://``, ``rediss://`` or ``unix://``; by default RMQ_REDIS_URL, or else the local
+    server. options: the options that begin with ``redis.``, without that prefix, such as
+    ``password``, ``socketTimeout="5s"``, ``cluster=True``, ``min_replicas=1``, or
+    ``sentinels="host:port,..."`` with ``sentinelMaster``. patience_s: how long to retry a broken
+    connection; None for 10 s, or for 25 s if a replica may take over. Raises InvalidOption,
+    ServerError.
+
+    Warns if Redis keeps nothing on disk.
+    """
+    server = Server(connection_from(url, options), patience_s)
+    server.warn_if_not_on_disk()
+    return Broker(server, key_prefix=key_prefix)
+
+
+def connection_from(url: str | None, options: Mapping[str, Any]) -> ConnectionOptions:
+    """Parse the arguments of connect. Raises InvalidOption."""
+    given = {name: _text(name, value) for name, value in options.items()}
+    given |= {} if url is None else {"url": url}
+    return parse_connection(given)

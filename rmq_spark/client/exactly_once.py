@@ -26,11 +26,14 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.staging import LastSealed, Staging
-from rmq_spark.errors import CheckpointRefused, StageLost
-from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest, Sealed
+from rmq_spark.client.queue import Queue
+from rmq_spark.client.staging import sweep
+from rmq_spark.errors import CheckpointRefused, RmqError, StageLost
+from rmq_spark.protocol import staging
 from rmq_spark.protocol.sending import SendResult
+from rmq_spark.protocol.staging import FORGET_STAGES_MS, Manifest, Sealed
 from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.keys import sink_key
 
 _log = logging.getLogger(__name__)
 _Totals = Mapping[int, Mapping[str, int]]  # numbers of messages, by slot and stage name
@@ -45,14 +48,12 @@ class StagedSink:
     def __init__(self, broker: Broker, query: str, forget_ms: int = FORGET_STAGES_MS) -> None:
         self._broker = broker
         self._query = query
-        self._last_sealed = LastSealed(broker.server, query, broker.key_prefix, forget_ms)
+        self._forget_ms = forget_ms
+        self._key = sink_key(query, broker.key_prefix)
+        self._ask = broker.server.ask
 
     def check_unchanged(self, topics: Iterable[TopicDefinition], staged: Manifest) -> None:
-        """Check that the messages of a batch fit their topics, before it is sealed.
-
-        topics: the definitions for which the messages were staged. Raises StageLost for a topic
-        that was created again in another way, and deletes the stages.
-        """
+        """Refuse to seal messages whose topic was created again in another way; delete them."""
         for topic in topics:
             now = self._broker.find(topic.name)
             if now is not None and not now.takes_messages_of(topic):
@@ -73,7 +74,7 @@ class StagedSink:
         """
         while True:
             try:
-                sealed, manifest = self._last_sealed.seal(batch, staged)
+                sealed, manifest = self._ask(staging.seal(self._key, batch, staged))
             except CheckpointRefused:
                 self.discard(staged)
                 raise
@@ -113,29 +114,36 @@ class StagedSink:
                 return result if last.pending.stages else None
 
     def last(self) -> Sealed:
-        """Return the batch that this query sealed last."""
-        return self._last_sealed.last()
+        """Return the batch that the query sealed last."""
+        return self._ask(staging.last_sealed(self._key))
 
     def discard(self, staged: Manifest) -> None:
         """Delete stages that are not, and will never be, part of a batch."""
         for topic, names in staged.by_topic().items():
-            staging = self._staging(topic)
-            if staging is not None:
-                staging.discard(names)
+            if queue := self._queue(topic):
+                queue.ask(staging.discard, names)
+
+    def discard_after_error(self, staged: Manifest) -> None:
+        """Discard stages, after an error that another one must not hide."""
+        try:
+            self.discard(staged)
+        except RmqError as error:
+            _log.warning("rmq: unused staged messages stay until the next batch: %s", error)
 
     def _finish(
         self, batch: int, sealed_manifest: Manifest, own_stages: Manifest
     ) -> SendResult | None:
         """Publish and conclude a sealed batch.
 
-        sealed_manifest: its stages, as sealed. own_stages: those of this run, which differ if an
-        earlier run sealed the batch. Returns None if the caller must look again: another batch was
-        sealed in the meantime, or not all stages are published.
+        own_stages: those of this run, which differ if an earlier run sealed the batch. Returns None
+        if the caller must look again: another batch was sealed in the meantime, or not all stages
+        are published.
         """
         try:
             result = self._publish(sealed_manifest)
         except StageLost:
-            if not self._last_sealed.unseal(batch, sealed_manifest):
+            unseal = staging.unseal(self._key, batch, sealed_manifest, self._forget_ms)
+            if not self._ask(unseal):
                 return None
             self.discard(sealed_manifest)
             self.discard(own_stages)
@@ -144,9 +152,9 @@ class StagedSink:
         # conclude comes last and deletes the manifest: a driver killed before then leaves it to be
         # finished again.
         if (
-            self._last_sealed.announce(batch, sealed_manifest, name)
+            self._ask(staging.announce(self._key, batch, sealed_manifest, name))
             and self._sweep(batch, sealed_manifest, own_stages)
-            and self._last_sealed.conclude(batch, name)
+            and self._ask(staging.conclude(self._key, batch, name, self._forget_ms))
         ):
             return result
         return None
@@ -154,11 +162,11 @@ class StagedSink:
     def _publish(self, manifest: Manifest) -> SendResult:
         new = merged = 0
         for topic, totals in manifest.by_topic().items():
-            staging = self._staging(topic)
-            if staging is None:
+            queue = self._queue(topic)
+            if queue is None:
                 _log.warning("rmq: topic %s was deleted, and with it its staged messages", topic)
                 continue
-            result = staging.publish(totals)
+            result = queue.ask(staging.publish, totals)
             new, merged = new + result.new, merged + result.merged
         return SendResult(new, merged)
 
@@ -171,13 +179,13 @@ class StagedSink:
         )
 
     def _sweep_topic(self, topic: str, batch: int, published: _Totals, touched: _Totals) -> bool:
-        staging = self._staging(topic)
+        queue = self._queue(topic)
         slots = sorted(published.keys() | touched.keys())
-        return staging is None or staging.sweep(slots, self._query, batch, published)
+        return queue is None or sweep(queue, slots, self._query, batch, published)
 
-    def _staging(self, topic: str) -> Staging | None:
-        """Return the staging of a topic; None if the topic and its stages were deleted."""
-        broker, definition = self._broker, self._broker.find(topic)
-        if definition is None:
+    def _queue(self, topic: str) -> Queue | None:
+        """Return a queue of a topic; None if the topic and its stages were deleted."""
+        broker, found = self._broker, self._broker.find(topic)
+        if found is None:
             return None
-        return Staging(broker.server, definition, broker.key_prefix)
+        return Queue(broker.server, found, key_prefix=broker.key_prefix, group=found.usual_group)

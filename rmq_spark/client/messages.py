@@ -3,23 +3,144 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
-from rmq_spark.client.message_bodies import (
-    HeadersGiven,
-    expiry_of,
-    headers_of,
-    key_of,
-    packed_body,
-    refuse_key,
-)
 from rmq_spark.client.tracing import SendSpan
 from rmq_spark.errors import InvalidMessage, InvalidOption
-from rmq_spark.protocol.bodies import Body
-from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.topics.durations import Duration
-from rmq_spark.topics.message_value import MessageValue
+from rmq_spark.protocol.bodies import Body, Headers
+from rmq_spark.protocol.packing import packed_alike
+from rmq_spark.topics.definition import TopicDefinition, by_slots
+from rmq_spark.topics.keys import HIGHEST_SCORE
+from rmq_spark.topics.parsing import Duration, ms_since_1970, wait_ms
+from rmq_spark.topics.types import MessageValue
+
+# A key is in every queue and claim, so it stays small; what is large belongs into the payload.
+LONGEST_KEY_BYTES = 1024
+# Times are whole ms that a double holds exactly, and 16 digits.
+LONGEST_TIME_TO_LIVE_MS = HIGHEST_SCORE // 2
+# Redis takes 512 MiB in one argument.
+LARGEST_BODY_BYTES = 511 * 1024 * 1024
+
+HeadersGiven = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+def key_of(topic: TopicDefinition, key: Any, index: int) -> bytes:
+    """Return the key of a message of a keyed topic. Raises InvalidMessage."""
+    given = _utf8(key) if isinstance(key, str) else key
+    if not isinstance(given, bytes) or not 1 <= len(given) <= LONGEST_KEY_BYTES:
+        shown = repr(key) if not isinstance(given, bytes) else f"{len(given)} bytes long"
+        raise InvalidMessage(
+            f"Message {index} of topic {topic.name}: key is {shown}. Accepted in a keyed topic: "
+            f"bytes or str, 1 to {LONGEST_KEY_BYTES} bytes. Nothing was sent."
+        )
+    return given
+
+
+def refuse_key(topic: TopicDefinition, key: Any, index: int) -> None:
+    """Raise InvalidMessage for a key in a topic that has none."""
+    if key is not None:
+        raise InvalidMessage(
+            f"Message {index} of topic {topic.name}: key is {key!r}, but the topic is not keyed: "
+            "its messages merge by their content. Leave the key out, or create another topic with "
+            "keyed=True. Nothing was sent."
+        )
+
+
+def headers_of(given: HeadersGiven | None, index: int) -> Headers:
+    """Return headers as pairs of name and value. Raises InvalidMessage."""
+    if given is None:
+        return ()
+    return tuple(_header_of(pair, index) for pair in _pairs_of(given, index))
+
+
+def _pairs_of(given: Any, index: int) -> list[Any]:
+    listed = given.items() if isinstance(given, Mapping) else given
+    if isinstance(listed, str | bytes) or not isinstance(listed, Iterable):
+        raise InvalidMessage(
+            f"Message {index}: headers is {given!r}. Accepted: a mapping, or pairs of name and "
+            "value. Nothing was sent."
+        )
+    return list(listed)
+
+
+def _header_of(pair: Any, index: int) -> tuple[str, bytes | None]:
+    if isinstance(pair, tuple | list) and len(pair) == 2:
+        name, value = pair
+        content = _utf8(value) if isinstance(value, str) else value
+        is_lost = content is None and value is not None
+        is_name = isinstance(name, str) and _utf8(name) is not None
+        if is_name and not is_lost and isinstance(content, bytes | None):
+            return name, content
+        shown = f"the header {name!r} is {value!r}"
+    else:
+        shown = f"the header {pair!r} is not a name and a value"
+    raise InvalidMessage(
+        f"Message {index}: {shown}. Accepted: a name of type str, and a value of type bytes, str "
+        "or None. A str must be valid UTF-8. Nothing was sent."
+    )
+
+
+def _utf8(text: str) -> bytes | None:
+    """Encode a text; None for one with half a surrogate pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def expiry_of(
+    time_to_live: Any, expires_at: Any, due_ms: Callable[[], int | None], index: int
+) -> dict[str, int]:
+    """Return the fields of a Body that say when it expires; none if it does not.
+
+    due_ms: returns when the message is due, as far as it is known. Raises InvalidMessage.
+    """
+    if time_to_live is not None and expires_at is not None:
+        raise InvalidMessage(
+            f"Message {index}: time_to_live is {time_to_live!r} and expires_at is {expires_at!r}. "
+            "Accepted: one of the two. Nothing was sent."
+        )
+    if time_to_live is not None:
+        lives_ms = wait_ms(time_to_live)
+        if lives_ms is None or not 1 <= lives_ms <= LONGEST_TIME_TO_LIVE_MS:
+            raise InvalidMessage(
+                f"Message {index}: time_to_live is {time_to_live!r}. Accepted: whole milliseconds, "
+                f"1 to {LONGEST_TIME_TO_LIVE_MS}, or a duration. Nothing was sent."
+            )
+        return {"time_to_live_ms": lives_ms}
+    if expires_at is None:
+        return {}
+    ends_ms = _moment_of(expires_at)
+    if ends_ms is None or not 1 <= ends_ms <= HIGHEST_SCORE:
+        raise InvalidMessage(
+            f"Message {index}: expires_at is {expires_at!r}. Accepted: ms since 1970, 1 to "
+            f"{HIGHEST_SCORE}, or a datetime with a time zone. Nothing was sent."
+        )
+    due = due_ms()
+    if due is not None and ends_ms < due:
+        raise InvalidMessage(
+            f"Message {index}: expires_at is {ends_ms}, before the message is due ({due}), so it "
+            "would never be delivered. Accepted: a later time. Nothing was sent."
+        )
+    return {"expires_at_ms": ends_ms}
+
+
+def _moment_of(value: Any) -> int | None:
+    if isinstance(value, datetime):
+        return ms_since_1970(value) if value.tzinfo is not None else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def packed_body(body: Body, index: int) -> bytes:
+    """Pack a body. Raises InvalidMessage if it is larger than Redis takes."""
+    packed = body.pack()
+    if len(packed) > LARGEST_BODY_BYTES:
+        raise InvalidMessage(
+            f"Message {index}: content and headers are {len(packed)} bytes long. Accepted: at most "
+            f"{LARGEST_BODY_BYTES}. Nothing was sent."
+        )
+    return packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +205,17 @@ def outgoing(
             "send([...])."
         )
     default = _value_in(defaults, topic, "The default values")
-    now_ms = _Once(now_ms)
+    now_ms = cache(now_ms)  # read once, and only if it is needed
     refuse_before_ms = now_ms() if refuse_past else None
+    all_have_bodies = topic.keyed or span is not None or _has_body(defaults)
+    if not (all_have_bodies or refuse_past):
+        messages = messages if isinstance(messages, list | tuple) else list(messages)
+        # A single one stays a list: asyncio merges those of several callers.
+        alike = len(messages) > 1 and _outgoing_alike(messages, default, defaults.slot_basis, topic)
+        if alike:
+            return alike
     by_slot: dict[int, list[Any]] = {}
     bodies: dict[int, list[bytes]] = {}
-    all_have_bodies = topic.keyed or span is not None or _has_body(defaults)
     has_bodies = topic.keyed
     for index, given in enumerate(messages):
         message = given if isinstance(given, Message) else Message(given)
@@ -115,28 +242,31 @@ def outgoing(
     return Outgoing(by_slot, bodies if has_bodies else {})
 
 
-class _Once:
-    """A clock that is read once, and only if it is needed."""
-
-    __slots__ = ("_read_ms", "_time_ms")
-
-    def __init__(self, read_ms: Callable[[], int]) -> None:
-        self._read_ms = read_ms
-        self._time_ms: int | None = None
-
-    def __call__(self) -> int:
-        if self._time_ms is None:
-            self._time_ms = self._read_ms()
-        return self._time_ms
+def _outgoing_alike(
+    contents: Sequence[Any],
+    default: tuple[MessageValue, Any],
+    slot_basis: bytes | str | None,
+    topic: TopicDefinition,
+) -> Outgoing | None:
+    """Group contents that have all else in common. None if some have not, or are refused."""
+    of, value = default
+    try:
+        names = [one if type(one) is bytes else str.encode(one) for one in contents]
+        score = of.score_of(_number_of(of, value, topic, 0))
+        if slot_basis is not None:
+            grouped = {topic.slot_of(slot_basis): names}
+        else:
+            grouped = by_slots(names, topic.slot_amount)
+    except (TypeError, UnicodeEncodeError, InvalidMessage, InvalidOption):
+        return None
+    return Outgoing({slot: packed_alike(score, of_slot) for slot, of_slot in grouped.items()}, {})
 
 
 def _due_ms(of: MessageValue, number: int, now_ms: Callable[[], int]) -> int:
-    """Return when a message with a value is due; 0 for a priority."""
     return int(of.requeue_score(number, now_ms())) if of.is_time else 0
 
 
 def _name_of(message: Message, topic: TopicDefinition, index: int) -> bytes:
-    """Return what a message merges by: its key in a keyed topic, else its content."""
     if topic.keyed:
         return key_of(topic, message.key, index)
     refuse_key(topic, message.key, index)
@@ -160,7 +290,6 @@ def _body_of(
     index: int,
     span: SendSpan | None,
 ) -> Body:
-    """Return the body of a message. due_ms: returns when it is due."""
     payload = None
     if topic.keyed and message.content is not None:
         payload = _bytes_of("content", message.content, index)
@@ -210,7 +339,6 @@ def contents_by_slot(
 
 
 def _refuse_single(contents: object) -> None:
-    """Raise InvalidMessage for one content in the place of a list of them."""
     if isinstance(contents, str | bytes):
         raise InvalidMessage(
             f"contents={contents!r} is one {type(contents).__name__}, each letter of which would "
@@ -238,11 +366,7 @@ def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
 def _value_in(
     values: Message, topic: TopicDefinition, owner: str, done: str = "sent"
 ) -> tuple[MessageValue, Any]:
-    """Return the value that a message of a topic has, and what it is; None if it has none.
-
-    owner, done: for errors. Raises InvalidMessage for a delay beside a fixed time, or in a topic
-    that takes none.
-    """
+    """Return the value that a message of a topic has, and what it is. owner, done: for errors."""
     of_type = topic.type
     value = of_type.value_in(values)
     if values.delay is None:

@@ -5,30 +5,36 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from rmq_spark.client.message_bodies import HeadersGiven
+from rmq_spark.client import repair
 from rmq_spark.client.messages import (
+    HeadersGiven,
     Message,
     Outgoing,
     contents_by_slot,
     outgoing,
     requeue_score,
 )
-from rmq_spark.client.staging import Staging
 from rmq_spark.client.tracing import send_span
 from rmq_spark.errors import InvalidOption, UnknownTopic
-from rmq_spark.protocol import reading, returning, sending
-from rmq_spark.protocol.calls import Conversation, Read, Request
-from rmq_spark.protocol.claims import ClaimRecord, Figures
-from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind, pages_after_each_other
+from rmq_spark.protocol import reading, sending
+from rmq_spark.protocol.calls import Conversation, Read, Request, TopicQueues
+from rmq_spark.protocol.claims import ClaimRecord, Figures, Overview
+from rmq_spark.protocol.pages import (
+    UNBOUNDED,
+    Bounds,
+    Page,
+    Position,
+    QueueKind,
+    pages_after_each_other,
+)
+from rmq_spark.protocol.reading import ENTRIES_A_PAGE
 from rmq_spark.protocol.sending import SendResult
-from rmq_spark.protocol.topic_queues import TopicQueues
+from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import TopicDefinition, group_text
-from rmq_spark.topics.durations import Duration
 from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, topics_key
-from rmq_spark.transport.server import Server
+from rmq_spark.topics.parsing import Duration
 
 # Refresh a topic definition older than this before sending: groups come and go, and senders may run
 # for months.
@@ -66,7 +72,6 @@ class Queue:
         self._use(TopicQueues(definition, Keys(definition.name, key_prefix, group)))
 
     def _use(self, queues: TopicQueues) -> None:
-        """Use a definition that was just read, and note the time."""
         self.queues = queues
         self._read_s = time.monotonic()
 
@@ -143,7 +148,7 @@ class Queue:
                 span.count(sum(map(len, checked.pairs.values())) // 2)
             return self._send(checked, topic)
 
-    def _send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
+    def send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
         """Send messages that were checked for a definition of the topic. Raises UnknownTopic.
 
         In one round trip, as long as there is a call at least every half second.
@@ -163,17 +168,16 @@ class Queue:
             request = self._with_refresh(request)
         return self.server.ask(request)
 
-    def _distrust(self) -> None:
+    def distrust(self) -> None:
         """Read the definition again before the next send: another process has read it, earlier."""
         self._read_s = -math.inf
 
     def _refresh_or_refuse(self) -> None:
-        """Refresh an old definition of the topic. Raises UnknownTopic if it was deleted."""
-        if not self._refresh():
+        if not self.refresh():
             name = self.definition.name
             raise UnknownTopic(f"The topic {name} was deleted. None of these messages was sent.")
 
-    def _refresh(self) -> bool:
+    def refresh(self) -> bool:
         """Refresh an old definition of the topic. Return False if the topic was deleted."""
         if time.monotonic() - self._read_s < DEFINITION_AGE_S:
             return True
@@ -193,7 +197,6 @@ class Queue:
         return ("HGET", topics_key(self.key_prefix), self.definition.name)
 
     def _learn(self, text: bytes | None) -> bool:
-        """Use a definition that was just read. Return False if the topic was deleted."""
         if text:
             definition = TopicDefinition.from_json(self.definition.name, text)
             self._use(TopicQueues(definition, self.keys))
@@ -228,8 +231,7 @@ class Queue:
         value = Message(b"", slot_basis, time_range, priority, fixed_time, delay)
         score = requeue_score(value, self.definition, self.now_ms())
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
-        pairs = {slot: [v for c in wanted for v in (score, c)] for slot, wanted in by_slot.items()}
-        return self.ask(sending.requeue, pairs)
+        return repair.requeue(self, by_slot, score)
 
     def purge(
         self,
@@ -242,10 +244,9 @@ class Queue:
 
         contents, slot_basis: as for cancel. kind: a QueueKind or its text.
         """
-        kind = QueueKind(kind)
+        of_kind = QueueKind(kind)
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
-        pairs = {slot: [v for c in wanted for v in ("", c)] for slot, wanted in by_slot.items()}
-        return self.ask(sending.purge, pairs, kind)
+        return repair.purge(self, of_kind, by_slot)
 
     def expire(self, slots: Iterable[int] | None = None) -> int:
         """Give back all claims whose lease has expired. Return the number of messages.
@@ -254,28 +255,13 @@ class Queue:
         that were not seen for 30 days, and publishes or deletes the stages of sinks that were begun
         more than 30 days ago.
         """
-        asked = list(self.slots if slots is None else slots)
-        for slot in asked:
-            self.definition.check_slot(slot)
-        # By a retention that is longer now, less must be deleted.
-        if self._refresh():
-            self.ask(returning.forget, asked)
-        Staging(self.server, self.definition, self.key_prefix).forget(asked)
-        return self.ask(returning.expire, asked)
-
-    def upgrade(self) -> int:
-        """Give back what an earlier version of rmq-spark has claimed. Return how many messages.
-
-        Nobody can read or commit these claims any more. Their messages wait as if they had never
-        been claimed. Stop all programs of the earlier version first.
-        """
-        return self.ask(returning.upgrade)
+        return repair.sweep(self, slots).given_back
 
     # -- readers
 
     def figures(self) -> Figures:
         """Return the sizes of all queues and the counters, summed up over all slots."""
-        return self.ask(reading.figures)
+        return overview_of(self).figures
 
     def pages(self, kind: QueueKind | str, slot: int, scores: Bounds = UNBOUNDED) -> Iterator[Page]:
         """Yield one queue of one slot page by page. A message that stays in it comes once.
@@ -284,23 +270,7 @@ class Queue:
         kind that does not exist.
         """
         self.definition.check_slot(slot)
-        of_kind = QueueKind(kind)
-        if of_kind is QueueKind.PREPARE:
-            return self._pages_of_claims(slot, scores)
-        return pages_after_each_other(
-            lambda after: self.ask(reading.page, of_kind, slot, scores, after)
-        )
-
-    def _pages_of_claims(self, slot: int, times: Bounds) -> Iterator[Page]:
-        """Yield the messages of a slot's claims, the oldest claim first. times: bounds of these."""
-        for claim in self.ask(reading.records, slot):
-            if claim.held and times.includes(claim.made_ms):
-                yield from pages_after_each_other(partial(self._page_of_claim, slot, claim))
-
-    def _page_of_claim(
-        self, slot: int, claim: ClaimRecord, after: tuple[float, bytes] | None
-    ) -> tuple[Page, bool]:
-        return self.ask(reading.page, QueueKind.PREPARE, slot, after=after, claim=claim)
+        return walk(self, QueueKind(kind), slot, scores)
 
     def now_ms(self) -> int:
         """Return Redis' time in ms since 1970."""
@@ -319,3 +289,49 @@ class Queue:
         A conversation counts as a request.
         """
         return self.server.ask(build(self.queues, *args, **keywords))
+
+
+def overview_of(queue: Queue) -> Overview:
+    """Return the figures of a queue, and the consumers that Redis remembers."""
+    return queue.ask(reading.overview, one_node=not queue.server.is_cluster)
+
+
+def walk(
+    queue: Queue,
+    kind: QueueKind,
+    slot: int,
+    scores: Bounds = UNBOUNDED,
+    after: Position | None = None,
+    most: int = ENTRIES_A_PAGE,
+) -> Iterator[Page]:
+    """Yield one queue of one slot in pages of at most ``most`` entries; the oldest claim first.
+
+    scores: of a prepare queue, they bound the times of its claims. after: a message of this slot to
+    continue after; if its claim is gone, begins at the first claim.
+    """
+    if kind is not QueueKind.PREPARE:
+        yield from walk_part(queue, kind, slot, scores, None, after, most)
+        return
+    claims = queue.ask(reading.records, slot)
+    names = [claim.name for claim in claims]
+    first = names.index(after.claim) if after is not None and after.claim in names else 0
+    for claim in claims[first:]:
+        if claim.held and scores.includes(claim.made_ms):
+            begin = after if after is not None and after.claim == claim.name else None
+            yield from walk_part(queue, kind, slot, UNBOUNDED, claim, begin, most)
+
+
+def walk_part(
+    queue: Queue,
+    kind: QueueKind,
+    slot: int,
+    scores: Bounds = UNBOUNDED,
+    claim: ClaimRecord | None = None,
+    after: Position | None = None,
+    most: int = ENTRIES_A_PAGE,
+) -> Iterator[Page]:
+    """Yield the pages of a slot's queue, or of one claim of its prepare queue."""
+    return pages_after_each_other(
+        lambda at: queue.ask(reading.page, kind, slot, scores, at, claim, most),
+        None if after is None else (after.score, after.name),
+    )

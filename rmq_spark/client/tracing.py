@@ -8,7 +8,6 @@ https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/. Spans ne
 nor texts of errors, which may quote a content.
 """
 
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_spark.protocol.bodies import Headers
 from rmq_spark.protocol.claims import Delivered
+from rmq_spark.topics.reasons import exception_class_of
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -26,8 +26,6 @@ SYSTEM = "rmq_spark"
 OTHER_ERROR = "_OTHER"
 _API = "opentelemetry.trace"
 _TRACEPARENT = "traceparent"
-# The class of an exception before its text, as lua/include/dead.lua finds it.
-_CLASS = re.compile(r"([A-Za-z_][\w.]{0,63})(?::|$)", re.ASCII)
 _NO_SPAN = nullcontext()
 
 
@@ -98,12 +96,7 @@ def _open_send_span(topic: str) -> Iterator[SendSpan]:
 
 @contextmanager
 def process_span(
-    topic: str,
-    slot: int,
-    headers: Sequence[Headers],
-    *,
-    group: str = "",
-    batch: bool = False,
+    topic: str, slot: int, headers: Sequence[Headers], *, group: str = "", batch: bool = False
 ) -> Iterator["Span | None"]:
     """Open the consumer span of messages, linked to the contexts in their headers.
 
@@ -145,8 +138,7 @@ def mark_failed(span: "Span | None", error: "str | BaseException | None") -> Non
 def _error_type(error: str | BaseException | None) -> str:
     if isinstance(error, BaseException):
         return type(error).__name__
-    match = _CLASS.match(error or "")
-    return match[1] if match else OTHER_ERROR
+    return exception_class_of(error or "") or OTHER_ERROR
 
 
 class LoopSpans:

@@ -2,39 +2,38 @@
 
 import argparse
 import logging
-import os
 from collections.abc import Callable
 from contextlib import suppress
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from rmq_spark.jobs.commands import run_job
-from rmq_spark.jobs.formats import add_place, has_headers
-from rmq_spark.jobs.header_column import headers_text
-from rmq_spark.jobs.job_arguments import (
-    add_number,
+from rmq_spark.jobs.program import (
+    KAFKA,
+    ROCKETMQ,
+    Ending,
+    Job,
+    JobFailed,
     add_options,
+    add_parsed,
+    add_place,
     add_shape,
-    add_spark_settings,
     add_streaming,
-    shaped,
+    login,
     trigger,
 )
-from rmq_spark.jobs.program import Ending, Job, JobFailed
-from rmq_spark.jobs.session.job_session import has_ended, in_session
-from rmq_spark.jobs.targets.known_targets import chosen_target
-from rmq_spark.jobs.targets.outbox_marks import OutboxMarks
-from rmq_spark.jobs.targets.target import NUMBER, ExportBatch, Target
-from rmq_spark.options.job_options import MAX_REFUSED
+from rmq_spark.jobs.session import has_ended, shaped
+from rmq_spark.jobs.targets import chosen_target
+from rmq_spark.jobs.targets.base import NUMBER, ExportBatch, OutboxMarks, Target
+from rmq_spark.options import MAX_REFUSED
 from rmq_spark.outbox.outbox import Outbox
-from rmq_spark.outbox.tables import SUFFIX
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, WHOLE_SOURCE_SCHEMA
-from rmq_spark.spark.sink.exactly_once_writer import QUERY_ID
+from rmq_spark.spark.sink.exactly_once import QUERY_ID
+from rmq_spark.sql.database import EXCEPTIONS_SUFFIX
 
 DESCRIPTION = """\
 Export the messages of topics to files, tables of databases or another format of Spark.
@@ -50,12 +49,11 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the job to a parser."""
     parser.add_argument(
         "--topic", required=True, metavar="NAMES", help="topics, separated by commas (required)"
     )
     add_options(
-        parser, *("-o", "--option"), "an option of the source, such as redis.url; repeatable"
+        parser, ["-o", "--option"], "an option of the source, such as redis.url; repeatable"
     )
     add_place(parser, "--to", "--target-option", "the format to write: parquet, jdbc, console, ...")
     add_streaming(parser, required=True)
@@ -67,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exceptions",
         metavar="NAME",
         help="the exceptions table: for jdbc a table, otherwise a folder of Parquet files "
-        f"(default: the table, the path or the checkpoint, followed by {SUFFIX})",
+        f"(default: the table, the path or the checkpoint, followed by {EXCEPTIONS_SUFFIX})",
     )
     parser.add_argument(
         "--headers",
@@ -93,12 +91,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="for kafka: write each batch in one transaction, through one producer on the driver",
     )
-    add_number(parser, MAX_REFUSED)
-    add_spark_settings(parser)
+    add_parsed(parser, MAX_REFUSED, "NUMBER")
 
 
 def export(spark: SparkSession, given: argparse.Namespace) -> str:
-    """Run the query until nothing is due (--once) or a signal ends it. Return its totals."""
     marks = _marks(given)
     target = chosen_target(spark, given)
     topics = "topics" if "," in given.topic else "topic"
@@ -128,14 +124,12 @@ def export(spark: SparkSession, given: argparse.Namespace) -> str:
 def _marks(given: argparse.Namespace) -> OutboxMarks | None:
     if given.outbox is None:
         return None
-    login = {name: os.environ.get(f"RMQ_JDBC_{name.upper()}") for name in ("user", "password")}
-    outbox = Outbox(given.outbox, table=given.outbox_table, **login)
+    outbox = Outbox(given.outbox, table=given.outbox_table, **login())
     outbox.mark("delivered", [])  # an outbox that does not answer is reported before any batch
     return OutboxMarks(outbox)
 
 
 def _read_schema(given: argparse.Namespace) -> StructType:
-    """Return the columns to read, with keys and contents as bytes."""
     whole = WHOLE_SOURCE_SCHEMA if given.headers or given.outbox else SOURCE_SCHEMA
     return StructType(
         [
@@ -173,15 +167,13 @@ def _into(
     totals: dict[str, int],
     ending: Ending,
 ) -> Callable[[DataFrame, int], None]:
-    """Return the function that writes a batch and adds to the totals."""
-
     def shape(messages: DataFrame) -> DataFrame:
         if not given.binary:
             # Fails for what is not UTF-8, as --select may. The message is then refused.
             texts = {name: sql.validate_utf8(sql.col(name).cast("string")) for name in _TEXTS}
             messages = messages.withColumns(texts)
-        if given.headers and not has_headers(given):
-            messages = messages.withColumn("headers", headers_text(sql.col("headers")))
+        if given.headers and given.format not in (KAFKA, ROCKETMQ):  # whose records have headers
+            messages = messages.withColumn("headers", _headers_text(sql.col("headers")))
         if not given.headers:
             messages = messages.drop("headers", "expiresAt")  # read for the marks alone
         return shaped(messages, "messages", given.select, given.where, NUMBER)
@@ -218,7 +210,21 @@ def _into(
     return write
 
 
-JOB = Job("export", DESCRIPTION, add_arguments, in_session(export))
+def _headers_text(headers: Column) -> Column:
+    """Write a column of headers as JSON, in the form of the outbox.
 
-if __name__ == "__main__":
-    run_job("export")
+    An array of key and value, or valueBase64 for bytes. A value that is null is left out. Without
+    headers, the text is null.
+    """
+
+    def fields(header: Column) -> Column:
+        text = sql.try_validate_utf8(header["value"].cast("string"))
+        encoded = sql.when(text.isNull(), sql.base64(header["value"]))
+        return sql.struct(
+            header["key"].alias("key"), text.alias("value"), encoded.alias("valueBase64")
+        )
+
+    return sql.to_json(sql.transform(headers, fields))
+
+
+JOBS = (Job("export", DESCRIPTION, add_arguments, export),)

@@ -1,22 +1,19 @@
 """The outbox of a service: insert messages, relay them, and note their results."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.messages import Message
 from rmq_spark.errors import InvalidMessage, InvalidOption
-from rmq_spark.outbox.cleaning import DONE, ENDED, Cleaning
-from rmq_spark.outbox.databases import database_of
-from rmq_spark.outbox.databases.sql_database import Connection
-from rmq_spark.outbox.marks import ids_of, mark
-from rmq_spark.outbox.relaying import Relay
+from rmq_spark.outbox.relay import Relay
 from rmq_spark.outbox.rounds import Rounds
-from rmq_spark.outbox.rows import Rows
-from rmq_spark.outbox.tables import Tables, check_table, create_messages, create_others, layout_of
+from rmq_spark.outbox.rows import DONE, ENDED, Cleaning, Rows, ids_of, mark
+from rmq_spark.outbox.tables import Tables, create_messages, create_others, layout_of
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.topics.durations import Duration, parse_wait_ms
-from rmq_spark.topics.parsers import check_amount
+from rmq_spark.sql import database_of
+from rmq_spark.topics.parsing import Duration, check_amount, parse_wait_ms
 
 
 class Outbox:
@@ -58,13 +55,9 @@ class Outbox:
 
     def create_tables(self) -> None:
         """Create the tables that do not exist. Raises OutboxUnavailable."""
-        connection = self._database.connect()
-        try:
-            with self._database.errors():
-                create_messages(self._database, connection, self._tables)
-                create_others(self._database, connection, self._tables)
-        finally:
-            connection.close()
+        with self._database.connect() as connection:
+            create_messages(connection, self._tables)
+            create_others(connection, self._tables)
 
     # -- services
 
@@ -87,18 +80,17 @@ class Outbox:
                 f"send takes a list of messages, not a single {type(messages).__name__}. Write "
                 "send(connection, [...])."
             )
-        ours = self._database.connection_of(connection)
-        if self._rows is None:
-            layout = layout_of(self._database, ours, self._tables)
-            self._rows = Rows(self._database, self._tables, layout)
-        values = [
-            self._rows.values_of(_message_of(each, index), topic, index)
-            for index, each in enumerate(messages)
-        ]
-        if values:
-            with self._database.inserting(ours):
-                ours.run_each(self._rows.insert, values)
-                self._database.announce(ours, self._channel)
+        with self._database.lent(connection) as ours:
+            if self._rows is None:
+                self._rows = Rows(self._database, self._tables, layout_of(ours, self._tables))
+            values = [
+                self._rows.values_of(_message_of(each, index), topic, index)
+                for index, each in enumerate(messages)
+            ]
+            if values:
+                with self._database.inserting(ours):
+                    ours.run_each(self._rows.insert, values)
+                    self._database.announce(ours, self._channel)
 
     def relay(
         self,
@@ -110,6 +102,7 @@ class Outbox:
         limit: int = 10_000,
         interval: Duration | None = None,
         tracked: bool = False,
+        ordered: bool = False,
         keep: Duration | None = None,
     ) -> Relay:
         """Return a relay, which sends messages to topics of a broker. Call its ``run``.
@@ -117,33 +110,40 @@ class Outbox:
         topic: of messages without one. defaults: the values that messages lack. horizon: how long
         before its due time a message is sent. limit: the most messages in a round. interval: how
         often to look for messages that nobody announced; None for what suits the database. tracked:
-        add the header ``rmq-outbox-id``, by which ``mark`` finds the row of a message. keep: delete
-        messages so long after they were sent, such as "30d"; None to keep them. Raises
-        InvalidOption.
+        add the header ``rmq-outbox-id``, by which ``mark`` finds the row of a message. ordered:
+        send a message only after the end of all transactions that began to write before its own, so
+        that none of theirs comes later; in PostgreSQL. keep: delete messages so long after they
+        were sent, such as "30d"; None to keep them. Raises InvalidOption.
         """
         check_amount("limit", limit)
         if topic is not None:
             broker.definition(topic)  # a mistyped one would have all messages refused
         horizon_ms = parse_wait_ms("horizon", horizon)
+        if ordered and not self._database.settled:
+            raise InvalidOption(
+                f"ordered=True is not accepted for {self._database.address}, which does not show "
+                "the order of open transactions. Accepted: False, or an outbox in PostgreSQL.",
+                name="ordered",
+            )
         look_s = self._database.look_s
         if interval is not None:
             look_s = max(1, parse_wait_ms("interval", interval)) / 1000
-
-        def rounds(connection: Connection) -> Rounds:
-            with self._database.errors():
-                create_others(self._database, connection, self._tables)
-            return Rounds(
-                *(broker, self._database, connection, self._tables, topic),
-                *(defaults or Message(), horizon_ms, limit),
-                tracked=tracked,
-            )
-
+        open_rounds = partial(
+            Rounds,
+            broker=broker,
+            tables=self._tables,
+            topic=topic,
+            defaults=defaults or Message(),
+            horizon_ms=horizon_ms,
+            limit=limit,
+            tracked=tracked,
+            ordered=ordered,
+        )
         cleaning = None if keep is None else self._cleaning(keep)
-        return Relay(self._database, self._channel, rounds, look_s, cleaning)
+        return Relay(self._database, self._channel, open_rounds, look_s, cleaning)
 
     @property
     def _channel(self) -> str:
-        """Where new messages are announced."""
         return f"rmq_{self._tables.messages.lower().rpartition('.')[2]}"
 
     # -- consumers
@@ -159,14 +159,8 @@ class Outbox:
         repeat the call. Raises InvalidOption, OutboxUnavailable.
         """
         ids = ids_of(messages)
-        connection = self._database.connect()
-        try:
-            with self._database.errors(), connection.transaction():
-                found = check_table(self._database, connection, self._tables)
-                timed = "sent_at" in found
-                return mark(connection, self._tables, state, ids, unless, timed=timed)
-        finally:
-            connection.close()
+        with self._database.connect() as connection, connection.transaction():
+            return mark(connection, self._tables, state, ids, unless)
 
     # -- operators
 
@@ -177,21 +171,15 @@ class Outbox:
         InvalidOption, OutboxError.
         """
         cleaning = self._cleaning(older_than, states)
-        connection = self._database.connect()
-        try:
+        with self._database.connect() as connection:
             while cleaning.step(connection):
                 pass
-        finally:
-            connection.close()
         return cleaning.deleted
 
     def _cleaning(self, older_than: Duration, states: Iterable[str] = DONE) -> Cleaning:
         if isinstance(older_than, int):
-            raise InvalidOption(
-                f"older_than={older_than!r} has no unit. Accepted: a text such as '30d', or a "
-                "timedelta.",
-                name="older_than",
-            )
+            accepted = "a text such as '30d', or a timedelta"
+            raise InvalidOption.of("older_than", older_than, accepted, "has no unit")
         older_ms = parse_wait_ms("older_than", older_than)
         wanted = tuple([states] if isinstance(states, str) else states)
         unknown = [state for state in wanted if state not in ENDED]
@@ -200,11 +188,10 @@ class Outbox:
                 f"states: {unknown[0]!r} is not accepted. Accepted: {', '.join(ENDED)}.",
                 name="states",
             )
-        return Cleaning(self._database, self._tables, older_ms, wanted)
+        return Cleaning(self._tables, older_ms, wanted)
 
 
 def _message_of(given: Message | bytes | str, index: int) -> Message:
-    """Return a message that was given as one, or as its content. Raises InvalidMessage."""
     message = given if isinstance(given, Message) else Message(given)
     if not isinstance(message.content, str | bytes | None) or given is None:
         raise InvalidMessage(

@@ -19,27 +19,38 @@ only one work.
 """
 
 import logging
+import re
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.messages import Message
+from rmq_spark.client.messages import Message, Outgoing, outgoing
+from rmq_spark.client.queue import Queue
+from rmq_spark.client.staging import Stage, manifest_of, sweep
 from rmq_spark.errors import (
     CheckpointRefused,
+    InvalidMessage,
+    InvalidOption,
     OutboxMisused,
+    ServerUnavailable,
+    UnknownTopic,
 )
-from rmq_spark.outbox.databases.sql_database import Connection, Database, ids_not_unique
-from rmq_spark.outbox.exceptions import Refused, insert_exceptions, shown
-from rmq_spark.outbox.round_stages import RoundStages
 from rmq_spark.outbox.rows import Row, Rows
-from rmq_spark.outbox.strayed import forgotten_round, restored_database, unknown_round
-from rmq_spark.outbox.tables import Layout, Tables, layout_of
-from rmq_spark.protocol.sealing import Manifest
+from rmq_spark.outbox.tables import Layout, Tables, create_others, layout_of
+from rmq_spark.protocol.staging import Manifest, StageName
+from rmq_spark.sql.database import DriverConnection, Refused, ids_not_unique, insert_exceptions
 
+# What an error says of a message among others; a refused row is alone.
+_OF_A_LIST = re.compile(r"^Message \d+( of topic \S+)?: | Nothing was sent\.$")
+# A longer content is cut: a statement with it could be too long for the database.
+_SHOWN = 100_000
+# How often to read Redis' clock, which says what is due.
+_CLOCK_S = 60.0
 # Times up to this one mean: at once.
 _NOW_MS = 1000
 _log = logging.getLogger(__name__)
@@ -83,14 +94,14 @@ class Rounds:
 
     defaults: the values that messages lack. horizon_ms: how long before its due time a message is
     sent; a message without a time is due at once. limit: the largest number of messages in a round.
-    tracked: whether messages get a header that names their row. Raises OutboxError.
+    tracked: whether messages get a header that names their row. ordered: whether messages wait for
+    open transactions that began to write before their own. Raises OutboxError.
     """
 
     def __init__(
         self,
+        connection: DriverConnection,
         broker: Broker,
-        database: Database,
-        connection: Connection,
         tables: Tables,
         topic: str | None,
         defaults: Message,
@@ -98,33 +109,35 @@ class Rounds:
         limit: int,
         *,
         tracked: bool = False,
+        ordered: bool = False,
     ) -> None:
-        self._database = database
+        database = connection.database
+        self._broker = broker
         self._connection = connection
         self._tables = tables
-        with database.errors(), connection.transaction():
-            self._layout: Layout = layout_of(database, connection, tables)
+        create_others(connection, tables)
+        with connection.transaction():
+            self._layout: Layout = layout_of(connection, tables)
             self.name = self._name()
         self._rows = Rows(database, tables, self._layout, tracked=tracked)
         # An outbox that rests for months must find how far it was.
         self._sink = StagedSink(broker, self.name, forget_ms=0)
-        self._stages = RoundStages(broker, self._sink, self.name, topic, defaults)
         self._topic = topic
+        self._defaults = defaults
         self._horizon_ms = horizon_ms
         self._limit = limit
+        self._new = f"state = 'new' AND {database.settled}" if ordered else "state = 'new'"
         self._ended_now = ", sent_at = CURRENT_TIMESTAMP" if self._layout.marked else ""
         self._may_be_open = True  # a round that another relay has begun
+        self._read_s: float | None = None  # when Redis' clock was read last
+        self._redis_ms = 0  # what it showed
 
     def round(self) -> Relayed:
         """Relay messages up to the limit. Raises RmqError; the round then stays open.
 
         Begins a round only if there is a message to send. Otherwise it costs one query.
         """
-        with self._database.errors():
-            return self._round()
-
-    def _round(self) -> Relayed:
-        until_ms = int(time.time() * 1000) + self._horizon_ms
+        until_ms = self._now_ms() + self._horizon_ms
         if not (self._has_new(until_ms) or self._may_be_open):
             return Relayed()
         last = self._sink.last()
@@ -138,13 +151,25 @@ class Rounds:
         if last.batch == begun.number:
             return self._finish_sealed(begun)
         if not begun.taken and max(last.batch, 0) < begun.number - 1:
-            raise unknown_round(self._tables, last.batch, begun.number)
+            raise _unknown_round(self._tables, last.batch, begun.number)
         return self._send(begun, until_ms)
+
+    def _now_ms(self) -> int:
+        """Return Redis' time. It is asked for seldom: a round may begin every 10 ms."""
+        now_s = time.monotonic()
+        if self._read_s is None or now_s > self._read_s + _CLOCK_S:
+            try:
+                self._redis_ms = self._broker.server.now_ms()
+            except ServerUnavailable:
+                if self._read_s is None:
+                    raise
+            else:
+                self._read_s = now_s
+        return self._redis_ms + int((now_s - (self._read_s or now_s)) * 1000)
 
     # -- begin
 
     def _has_new(self, until_ms: int) -> bool:
-        """Check whether there is a message to send."""
         messages = self._tables.messages
         with self._connection.transaction():
             for condition, order in self._wanted(until_ms):
@@ -163,13 +188,14 @@ class Rounds:
         Two of them, so that an index finds the rows of each in its order.
         """
         if not self._layout.timed:
-            return [("state = 'new'", "id")]
+            return [(self._new, "id")]
         until = str(until_ms)
         if "fixed_time" not in self._layout.whole_times:
-            until = self._database.time_of(str(min(until_ms, self._database.times_ms[1])))
+            database = self._connection.database
+            until = database.time_of(str(min(until_ms, database.times_ms[1])))
         return [
-            ("state = 'new' AND fixed_time IS NULL", "id"),
-            (f"state = 'new' AND fixed_time < {until}", "fixed_time"),
+            (f"{self._new} AND fixed_time IS NULL", "id"),
+            (f"{self._new} AND fixed_time < {until}", "fixed_time"),
         ]
 
     def _begin(self, until_ms: int, published: int) -> _Begun | None:
@@ -179,31 +205,29 @@ class Rounds:
             begins = self._connection.run(
                 f"UPDATE {relay} SET rounds = rounds + 1 WHERE rounds = done"
             )
-            if begins:
-                self._check_none_is_sending()
-            taken = self._take(until_ms) if begins else []
-            if begins and not taken:
-                self._connection.roll_back()
-                return None
+            if begins and self._connection.query(
+                f"SELECT 1 FROM {self._tables.messages} WHERE state = 'sending' LIMIT 1"
+            ):
+                raise _forgotten_round(self._tables)
             ((number, since_ms),) = self._connection.query(
                 f"SELECT rounds, sent_until_ms FROM {relay}"
             )
+            taken = self._take(until_ms, int(number)) if begins else []
+            if begins and not taken:
+                self._connection.roll_back()
+                return None
             if begins and published >= number:
-                raise restored_database(self._tables, published, number)
+                raise _restored_database(self._tables, published, number)
         return _Begun(int(number), int(since_ms), taken, all_due=0 < len(taken) < self._limit)
 
-    def _check_none_is_sending(self) -> None:
-        """Raise OutboxMisused for a message that no open round holds."""
-        messages = self._tables.messages
-        if self._connection.query(f"SELECT 1 FROM {messages} WHERE state = 'sending' LIMIT 1"):
-            raise forgotten_round(self._tables)
-
-    def _take(self, until_ms: int) -> list[tuple[Any, ...]]:
-        """Mark messages as sending, the earliest first. Return their rows."""
+    def _take(self, until_ms: int, number: int) -> list[tuple[Any, ...]]:
+        wanted = self._wanted(until_ms)
+        if number % 2 == 0:  # in turn, so that neither kind of rows starves the other
+            wanted.reverse()
         rows: list[tuple[Any, ...]] = []
-        for condition, order in self._wanted(until_ms):
+        for condition, order in wanted:
             if len(rows) < self._limit:
-                rows += self._database.take(
+                rows += self._connection.database.take(
                     *(self._connection, self._tables.messages, self._rows.columns, condition),
                     f"ORDER BY {order} LIMIT {self._limit - len(rows)}",
                 )
@@ -222,20 +246,19 @@ class Rounds:
     # -- send
 
     def _send(self, begun: _Begun, until_ms: int) -> Relayed:
-        """Stage, publish and finish a round that is not sealed."""
         number, since_ms = begun.number, begun.since_ms
         # In the order of their ids, so that of equal keys or contents the last one counts.
         found = sorted(begun.taken or self._taken(), key=itemgetter(0))
         rows = [self._rows.of(row) for row in found]
-        staged = self._stages.stage(number, rows, is_taken_up=not begun.taken)
+        manifest, why_refused = self._stage(number, rows, is_taken_up=not begun.taken)
         try:
-            if staged.refused and not self._refuse(number, staged.refused):
-                self._sink.discard(staged.manifest)
+            if why_refused and not self._refuse(number, why_refused):
+                self._sink.discard(manifest)
                 return Relayed(more=True)  # another relay has done this round
-            self._sink.publish(number, staged.manifest)
+            self._sink.publish(number, manifest)
         except CheckpointRefused:
             return self._overtaken(number)
-        refused = {row.id for row, _ in staged.refused}
+        refused = {row.id for row, _ in why_refused}
         times = [
             row.message.fixed_time
             for row in rows
@@ -246,6 +269,68 @@ class Rounds:
             return Relayed(more=True)
         late = sum(_NOW_MS < at_ms < since_ms for at_ms in times)
         return Relayed(len(rows) - len(refused), late, len(refused), more=not begun.all_due)
+
+    # -- stage
+
+    def _stage(
+        self, number: int, rows: Iterable[Row], *, is_taken_up: bool
+    ) -> tuple[Manifest, list[tuple[Row, str]]]:
+        """Stage the messages that their topics take; if that fails, delete them again.
+
+        Return what is staged, and the rows that are refused with their reasons. is_taken_up:
+        whether relays that ended may have left stages of the round. They are deleted: a full server
+        has no room for several.
+        """
+        stage = Stage(StageName(self.name, number, 0, uuid.uuid4().hex))
+        by_topic: dict[str | None, list[Row]] = {}
+        for row in rows:
+            by_topic.setdefault(row.topic or self._topic, []).append(row)
+        refused: list[tuple[Row, str]] = []
+        try:
+            for topic, of_topic in by_topic.items():
+                queue, reason = self._queue(topic)
+                if queue is None:
+                    refused += [(row, reason) for row in of_topic]
+                    continue
+                messages = self._checked(queue, of_topic, refused)
+                if is_taken_up:
+                    sweep(queue, queue.slots, self.name, number, {})
+                stage.add(queue, messages)
+        except Exception:
+            self._sink.discard_after_error(_manifest(stage))
+            raise
+        return _manifest(stage), refused
+
+    def _queue(self, topic: str | None) -> tuple[Queue | None, str]:
+        if topic is None:
+            return None, "topic is null, and the relay names none."
+        try:
+            return self._broker.queue(topic), ""
+        except (UnknownTopic, InvalidOption) as error:
+            return None, str(error)
+
+    def _checked(
+        self, queue: Queue, rows: Sequence[Row], refused: list[tuple[Row, str]]
+    ) -> Outgoing:
+        """Return the messages that a topic takes, by slot; add the others to refused."""
+        good = [row for row in rows if row.reason is None]
+        refused += [(row, row.reason) for row in rows if row.reason is not None]
+        try:
+            return self._outgoing(queue, good)
+        except InvalidMessage:
+            taken = []
+            for row in good:
+                try:
+                    self._outgoing(queue, [row])
+                except InvalidMessage as error:
+                    refused.append((row, _OF_A_LIST.sub("", str(error))))
+                else:
+                    taken.append(row)
+        return self._outgoing(queue, taken)
+
+    def _outgoing(self, queue: Queue, rows: Sequence[Row]) -> Outgoing:
+        messages = [row.message for row in rows]
+        return outgoing(messages, self._defaults, queue.definition, now_ms=queue.now_ms)
 
     # -- finish
 
@@ -273,7 +358,7 @@ class Rounds:
                 [
                     Refused(
                         *(f"{messages} id {row.id}", row.topic or self._topic),
-                        *(shown(row.message.content), reason),
+                        *(_shown(row.message.content), reason),
                     )
                     for row, reason in refused
                 ],
@@ -313,10 +398,9 @@ class Rounds:
             ((done,),) = self._connection.query(f"SELECT done FROM {self._tables.relay}")
         if int(done) >= number:
             return Relayed(more=True)
-        raise restored_database(self._tables, self._sink.last().batch, number)
+        raise _restored_database(self._tables, self._sink.last().batch, number)
 
     def _name(self) -> str:
-        """Return the name of this outbox in Redis."""
         found = self._connection.query(f"SELECT name FROM {self._tables.relay}")
         if len(found) != 1:
             raise OutboxMisused(
@@ -324,3 +408,48 @@ class Rounds:
                 "progress of the relay. Delete the others."
             )
         return str(found[0][0])
+
+
+def _manifest(stage: Stage) -> Manifest:
+    messages = sum(sum(slots.values()) for slots in stage.held.values())
+    return manifest_of([stage] if stage.held else [], messages)
+
+
+def _shown(content: bytes | str | None) -> str | None:
+    """Return a content as text; bytes that are not UTF-8 in hex. Cut what is very long."""
+    if not isinstance(content, bytes):
+        return content and content[:_SHOWN]
+    try:
+        return content.decode()[:_SHOWN]
+    except UnicodeDecodeError:
+        return content[: _SHOWN // 2].hex()
+
+
+def _restored_database(tables: Tables, published: int, number: int) -> OutboxMisused:
+    return OutboxMisused(
+        f"Redis has published round {published} of the outbox {tables.messages}, and the table "
+        f"{tables.relay} is at round {number}: the database was restored from a backup. Messages "
+        "that it shows as new or sending may have been sent. To send them again: "
+        f"UPDATE {tables.relay} SET rounds = {published}, done = {published}; {_send(tables)}."
+    )
+
+
+def _unknown_round(tables: Tables, published: int, number: int) -> OutboxMisused:
+    return OutboxMisused(
+        f"Round {number} of the outbox {tables.messages} is open, and Redis knows only round "
+        f"{published}: this is another Redis or key prefix, or Redis has lost data. The messages "
+        "of the round may have been sent. To send them (again): "
+        f"UPDATE {tables.relay} SET done = rounds; {_send(tables)}."
+    )
+
+
+def _forgotten_round(tables: Tables) -> OutboxMisused:
+    return OutboxMisused(
+        f"{tables.messages} has messages in the state sending, but according to {tables.relay} no "
+        "round is open: that table was restored or created again, or somebody else has set the "
+        f"state. They may have been sent. To send them (again): {_send(tables)}."
+    )
+
+
+def _send(tables: Tables) -> str:
+    return f"UPDATE {tables.messages} SET state = 'new' WHERE state = 'sending'"

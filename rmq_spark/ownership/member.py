@@ -29,7 +29,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -43,12 +43,16 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KazooState
 
-from rmq_spark.errors import OwnershipError
-from rmq_spark.ownership.balance import balance
-from rmq_spark.ownership.ensemble import EnsembleOptions
-from rmq_spark.ownership.paths import Nodes, read_assignment, write_assignment
-from rmq_spark.ownership.registry import publish
-from rmq_spark.ownership.zookeeper import as_refusal, new_client
+from rmq_spark.errors import OwnershipError, OwnershipRefused, RmqError, TopicMismatch
+from rmq_spark.ownership.nodes import (
+    Nodes,
+    as_refusal,
+    new_client,
+    publish,
+    read_assignment,
+    write_assignment,
+)
+from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.topics.definition import TopicDefinition
 
 _log = logging.getLogger(__name__)
@@ -58,8 +62,11 @@ GATHER_S = 0.05
 # Compare at least this often, in case a watch is lost.
 LOOK_AGAIN_S = 30.0
 TRY_AGAIN_S = 0.5
+# Out of touch for so many session timeouts, a member accepts a ZooKeeper that has lost its data.
+OUT_OF_TOUCH = 2
 # Longer than kazoo needs to notice a broken connection, so that its own error comes first.
 REPLY_S = 30.0
+Assignment = Mapping[str, Iterable[int]]
 
 
 class State(Enum):
@@ -105,16 +112,14 @@ class Member:
         )
         self._in_doubt = True  # a call failed, but ZooKeeper may have carried it out
         self._members: tuple[str, ...] = ()
-        self._failure: OwnershipError | None = None
+        self._failure: RmqError | None = None
+        self._suspended_s: float | None = None  # since when; None if it is not
         self._thread = threading.Thread(target=self._run, name="rmq-member", daemon=True)
 
     # -- called by the consumer
 
     def start(self) -> "Member":
-        """Connect and join. The slots come later, as other members release them.
-
-        Raises OwnershipUnavailable, OwnershipRefused, TopicMismatch.
-        """
+        """Connect and join. The slots come later, as other members release them."""
         self._client = new_client(self._ensemble)
         try:
             publish(self._client, self._ensemble, self._nodes, self._definition)
@@ -131,8 +136,7 @@ class Member:
         """Return the slots to claim from, with their epochs; none unless JOINED.
 
         Releases the slots that are assigned to other members. at_work: the slots with a claim in
-        flight, which are released by a later call. Raises OwnershipRefused if ZooKeeper has refused
-        access since start.
+        flight, which are released by a later call.
         """
         with self._lock:
             if self._failure is not None:
@@ -158,19 +162,16 @@ class Member:
 
     @property
     def state(self) -> State:
-        """The current state of the member."""
         with self._lock:
             return self._state
 
     @property
     def slots_owned(self) -> int:
-        """The number of slots that the member owns, whether it may claim now or not."""
         with self._lock:
             return len(self._owned)
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The names of all members of the topic, as last read."""
         with self._lock:
             return self._members
 
@@ -200,8 +201,10 @@ class Member:
                 self._forget()
             elif state == KazooState.SUSPENDED:
                 self._state = State.SUSPENDED
+                self._suspended_s = time.monotonic()
             else:
                 self._state = State.JOINING
+                self._suspended_s = None
             self._changed.notify_all()
         self._wake.set()
 
@@ -223,7 +226,30 @@ class Member:
                 self._in_doubt = True
             time.sleep(GATHER_S)
             self._wake.clear()
+            self._look_at_connection()
             known = self.state in (State.JOINING, State.JOINED) and self._compare()
+
+    def _look_at_connection(self) -> None:
+        """Let a ZooKeeper that has lost its data take this member, if it is out of touch for long.
+
+        A server refuses a client that has seen later changes than the server has, and kazoo would
+        try again forever. The session has ended by now, so nothing is left of what it has seen.
+        """
+        with self._lock:
+            since_s, longest_s = self._suspended_s, OUT_OF_TOUCH * self._session_timeout_s
+        if since_s is None or time.monotonic() - since_s < longest_s:
+            return
+        if self._client.last_zxid:
+            _log.warning(
+                "rmq: member %s of %s is out of touch with ZooKeeper at %s for %.0f s, and takes "
+                "no messages meanwhile",
+                *(self._name, self._nodes.topic, self._ensemble.servers, longest_s),
+            )
+        self._client.last_zxid = 0
+
+    @property
+    def _session_timeout_s(self) -> float:
+        return self._ensemble.session_timeout_ms / 1000
 
     def _compare(self) -> bool:
         """Bring ZooKeeper and this member to the desired state. False: a step failed."""
@@ -242,6 +268,8 @@ class Member:
                 raise SessionExpiredError  # some of the steps ran in the next session
         except (NoAuthError, InvalidACLError) as error:
             self._fail(as_refusal(self._ensemble, error))
+        except NoNodeError:
+            self._publish_again()
         except Exception as error:  # the thread must survive: without it, nobody works on the slots
             _log.info("rmq: member %s: %s: %s", self._name, type(error).__name__, error)
         else:
@@ -249,7 +277,17 @@ class Member:
         self._in_doubt = True
         return False
 
-    def _fail(self, failure: OwnershipError) -> None:
+    def _publish_again(self) -> None:
+        """Create the topic's nodes that somebody has deleted, or that ZooKeeper has lost."""
+        _log.warning("rmq: %s is gone from ZooKeeper: it is created again", self._nodes.definition)
+        try:
+            publish(self._client, self._ensemble, self._nodes, self._definition)
+        except (OwnershipRefused, TopicMismatch) as error:
+            self._fail(error)
+        except OwnershipError as error:  # the next comparison tries again
+            _log.info("rmq: member %s: %s", self._name, error)
+
+    def _fail(self, failure: RmqError) -> None:
         with self._changed:
             self._failure = failure
             self._changed.notify_all()
@@ -299,10 +337,7 @@ class Member:
             )
 
     def _forget_names(self, session: int, members: Iterable[str]) -> bool:
-        """Delete other names of this session, and return whether there were any.
-
-        A session may end and the next one begin between the choice of a name and its creation.
-        """
+        """Delete other names of this session, which may have changed before a name was created."""
         others = [name for name in members if name.startswith(f"{self._consumer}-")]
         found = False
         for path in (self._nodes.member(name) for name in others if name != self._name):
@@ -389,3 +424,27 @@ class Member:
                 self._owned[slot] = stat.czxid
             elif stat is None:
                 self._wake.set()  # somebody has just deleted the node: compare again
+
+
+def balance(before: Assignment, members: Collection[str], slot_amount: int) -> dict[str, list[int]]:
+    """Divide all slots among members: no member has two more than another. Slots are sorted.
+
+    before: the previous assignment, possibly of other members. A slot moves only if its member has
+    left or has more than its share. The result depends only on the input, so members agree.
+    """
+    kept = {name: _kept(before.get(name, ()), slot_amount) for name in members}
+    share, extra = divmod(slot_amount, len(kept))
+    # The members with the most slots keep one more, so that as few slots as possible move.
+    by_size = sorted(kept, key=lambda name: (-len(kept[name]), name))
+    quotas = {name: share + (at < extra) for at, name in enumerate(by_size)}
+    shares = {name: kept[name][: quotas[name]] for name in by_size}
+    placed = {slot for slots in shares.values() for slot in slots}
+    free = iter(slot for slot in range(slot_amount) if slot not in placed)
+    for name in by_size:
+        missing = quotas[name] - len(shares[name])
+        shares[name] = sorted(shares[name] + [next(free) for _ in range(missing)])
+    return shares
+
+
+def _kept(slots: Iterable[int], slot_amount: int) -> list[int]:
+    return sorted(slot for slot in set(slots) if 0 <= slot < slot_amount)

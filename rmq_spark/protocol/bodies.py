@@ -78,10 +78,7 @@ def payloads_of(bodies: Sequence[bytes]) -> list[bytes | None]:
 
 
 def bytes_before_payload(first: int) -> int | None:
-    """Return the length of what stands before the payload of a body that begins with a byte.
-
-    None if it has no payload, or headers before it, whose length differs.
-    """
+    """Return the length before a payload, by the first byte; None if it varies or there is none."""
     kind = first - b"0"[0]
     if not kind & _PAYLOAD or kind & _HEADERS:
         return None

@@ -1,10 +1,17 @@
-"""Requests as values: calls of scripts, plain reads, and functions that read the replies."""
+"""Requests as values: calls of scripts, plain reads, and functions that read the replies.
 
-from collections.abc import Callable, Generator, Sequence
+And the queues of a topic in one consumer group, which every request about them takes.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from rmq_spark.protocol.messagepack import Pairs
+from rmq_spark.protocol.packing import Pairs
+from rmq_spark.topics.definition import KEEP_FIRST, TopicDefinition
+from rmq_spark.topics.keys import Keys
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -14,6 +21,8 @@ CALLS_A_PIPELINE = 256
 
 # A Redis command that changes nothing: its name, a key, and its other arguments.
 Read = tuple[Any, ...]
+# The keys of a slot, in the order of lua/include/slot.lua.
+ALL_KINDS = "store retry dead deaths claims consumers stats bodies"
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,17 @@ class Request(Generic[T_co]):
     parse: Callable[[list[Any]], T_co]
     calls_a_pipeline: int = CALLS_A_PIPELINE
     last_counts: bool = False
+
+
+def all_of(requests: Iterable[Request[T]]) -> Request[list[T]]:
+    """Combine requests into one. The answers are in the same order."""
+    asked = list(requests)
+
+    def parse(replies: list[Any]) -> list[T]:
+        left = iter(replies)
+        return [one.parse(list(islice(left, len(one.calls)))) for one in asked]
+
+    return Request([call for one in asked for call in one.calls], parse)
 
 
 # Requests that follow from each other: yields each one, is sent its answer, and returns the answer
@@ -91,3 +111,67 @@ def fields_of(reply: Any) -> list[tuple[bytes, bytes]]:
     if isinstance(reply, dict):
         return list(reply.items())
     return list(zip(reply[::2], reply[1::2], strict=True))
+
+
+@dataclass(frozen=True)
+class TopicQueues:
+    """The definition of a topic, and its keys in one consumer group."""
+
+    definition: TopicDefinition
+    keys: Keys
+
+    @property
+    def slots(self) -> range:
+        """All slots of the topic."""
+        return range(self.definition.slot_amount)
+
+    @property
+    def descending(self) -> int:
+        """The flag for scripts: 1 if the highest score is delivered first, else 0."""
+        return int(self.definition.type.descending)
+
+    @property
+    def has_due_times(self) -> int:
+        """The flag for scripts: 1 if scores are due times, else 0."""
+        return int(self.definition.type.has_due_times)
+
+    @property
+    def sends_times(self) -> int:
+        """The flag for scripts: 1 if a due time may have passed when it is sent, else 0."""
+        return int(self.definition.type.send_script == "send_at")
+
+    @property
+    def keeps_first_body(self) -> int:
+        """The flag for scripts: 1 if a message that waits keeps its payload, else 0."""
+        return int(self.definition.payload == KEEP_FIRST)
+
+    @property
+    def backoff(self) -> str:
+        """The argument for scripts: the waits before each retry, in ms, separated by commas."""
+        return ",".join(map(str, self.definition.retry_backoff_ms))
+
+    def keys_of(self, slot: int, kinds: str) -> tuple[str, ...]:
+        """Return the keys of a slot. kinds: names of methods of Keys, such as "store retry"."""
+        return keys_of(self.keys, slot, kinds)
+
+    def claims_and_bodies(self, slot: int, names: Sequence[str]) -> list[str]:
+        """Return the keys of several claims, and then those of their bodies."""
+        bodies = [self.keys.claim_bodies(slot, name) for name in names]
+        return [*self.keys.claims_of(slot, names), *bodies]
+
+    def calls(
+        self, script: str, kinds: str, slots: Iterable[int], args: Sequence[Any]
+    ) -> list[Call]:
+        """Return the same call of a script for several slots. kinds: as for keys_of."""
+        return [Call(script, self.keys_of(slot, kinds), args) for slot in slots]
+
+    def of_group(self, group: str) -> "TopicQueues":
+        """Return the same topic's queues in another consumer group."""
+        keys = self.keys
+        return TopicQueues(self.definition, Keys(keys.topic, keys.prefix, group))
+
+
+@lru_cache(maxsize=8192)
+def keys_of(keys: Keys, slot: int, kinds: str) -> tuple[str, ...]:
+    """Return keys of a slot, as TopicQueues does. Cached: hot paths need them again and again."""
+    return tuple(getattr(keys, kind)(slot) for kind in kinds.split())

@@ -4,32 +4,76 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rmq_spark.errors import Lost
+from rmq_spark.errors import LeaseLost
 from rmq_spark.protocol.bodies import NO_BODIES, PackedBodies
 from rmq_spark.protocol.calls import (
+    ALL_KINDS,
     Call,
     Conversation,
     Read,
     Request,
+    TopicQueues,
     fields_of,
     repeated,
     text_of,
 )
-from rmq_spark.protocol.claims import (
-    Claim,
-    ClaimRequest,
-    CommitResult,
-    ListedClaim,
-    OtherClaims,
-)
+from rmq_spark.protocol.claims import Claim, ClaimRequest, CommitResult, ListedClaim, OtherClaims
 from rmq_spark.protocol.names import claim_name
-from rmq_spark.protocol.topic_queues import ALL_KINDS, TopicQueues
 from rmq_spark.topics.definition import BURY
+
+
+def open_run(
+    key: str,
+    topics: str,
+    known_run: int,
+    earlier: str | None = None,
+    replays: int | None = None,
+    forget_ms: int = 0,
+) -> Request[int]:
+    """Begin a run of a consumer. The answer is the number of the run.
+
+    topics: the topics that the consumer reads, as text. known_run: the highest run in any of its
+    headers. earlier: the topics that it read when it was last seen, if they may differ. replays:
+    the batch that the run replays, if any. forget_ms: forget the consumer if it starts no other run
+    for so long; 0: never. Raises CheckpointRefused if the key belongs to a consumer of other
+    topics.
+    """
+    before = topics if earlier is None else earlier
+    args = [topics, known_run, before, text_of(replays), forget_ms]
+    return Request([Call("begin_run", [key], args)], lambda replies: int(replies[0]))
+
+
+def replayed_by(key: str, seq: int) -> Request[int | None]:
+    """Look up the run that last replayed a batch; None if Redis knows no such run."""
+
+    def read(replies: list[bytes | None]) -> int | None:
+        batch, run = map(int, replies[0].split()) if replies[0] else (None, None)
+        return run if batch == seq else None
+
+    return Request([("HGET", key, "replayed")], read)
+
+
+def topics_of(key: str) -> Request[str | None]:
+    """Look up the topics that the consumer's last run read; None before its first run."""
+    return Request([("HGET", key, "topic")], lambda replies: replies[0] and replies[0].decode())
+
+
+def note_committed(key: str, seq: int) -> Request[None]:
+    """Note that the consumer has committed everything up to batch ``seq``."""
+    return Request([Call("note_committed", [key], [seq])], lambda replies: None)
+
+
+def committed_up_to(key: str) -> Request[int]:
+    """Look up the batch up to which everything is noted as committed; 0 at first."""
+    return Request([("HGET", key, "settled")], lambda replies: int(replies[0] or 0))
+
 
 # The value of finished_by that stands for all runs.
 EVERY_RUN = 0
 # Answers of claim.lua: the plan of the batch is lost; the caller must name more claims of the slot.
 _PLAN_FORGOTTEN, _OTHERS_UNNAMED = 2, -1
+# Redis runs a pipeline without a break, and a claim of large messages takes it 20 ms.
+CLAIMS_A_PIPELINE = 16
 # How often a claim is read before its messages count as lost. A rollback by another process, or a
 # script that Redis has forgotten, can come between a claim and the command that reads it.
 _READS_AT_MOST = 3
@@ -51,11 +95,9 @@ def plan(
     """Write the mark of a planned batch into the slots that the batch will claim from.
 
     mark: a random text. The batch's claims repeat it, and a slot that has lost it makes no claim.
-    Raises Superseded if a newer run of the consumer has taken over.
+    Raises Fenced if a newer run of the consumer has taken over.
     """
-    calls = [
-        Call("plan", queues.keys_of(slot, "consumers"), [consumer, run, mark]) for slot in slots
-    ]
+    calls = queues.calls("plan", "consumers stats store retry", slots, [consumer, run, mark])
     return Request(calls, lambda replies: None)
 
 
@@ -66,7 +108,8 @@ class Claiming:
     run: the run that claims. seq: the number of the batch. due_before_ms: the latest due time to
     claim; None for now. epochs: the epoch of each slot's owner in ZooKeeper. replay_only: read
     existing claims and make no new ones. mark: the text that plan wrote for this batch; empty for a
-    consumer that claims each batch only once.
+    consumer that claims each batch only once. claims_a_pipeline: how many are made in one round
+    trip, more than CLAIMS_A_PIPELINE if the messages are known to be small.
     """
 
     consumer: str
@@ -77,6 +120,7 @@ class Claiming:
     epochs: Mapping[int, int | None] | None = None
     replay_only: bool = False
     mark: str = ""
+    claims_a_pipeline: int = CLAIMS_A_PIPELINE
 
 
 def claim(
@@ -84,9 +128,10 @@ def claim(
 ) -> Conversation[list[Claim]]:
     """Make claims, or read existing ones again: the first phase of delivery.
 
-    A slot that is paused makes no new claim; the answer is an empty one. Raises Superseded if a
-    newer run has taken over, Settled if the batch is committed, Lost if an existing claim or some
-    of its messages are gone, and ExclusiveSlot if a slot takes no claim without an epoch.
+    A slot that is paused makes no new claim; the answer is an empty one. Raises Fenced if a
+    newer run has taken over, AlreadyCommitted if the batch is committed, LeaseLost if an existing
+    claim or some of its messages are gone, and ExclusiveSlot if a slot takes no claim without an
+    epoch.
     """
     claims: dict[ClaimRequest, Claim] = {}
     # One claim of a slot at a time: a later one that overtakes an earlier one would bar it.
@@ -112,7 +157,7 @@ def _claims_of_slots(
         for request in left:
             calls += claim_calls(queues, request, terms, others[request].names)
             calls.append(("ZCARD", _key_of(queues, request, terms)))
-        replies = yield Request(calls, list)
+        replies = yield Request(calls, list, len(calls) // len(left) * terms.claims_a_pipeline)
         asked, left = left, []
         for at, request in enumerate(asked):
             reply, bodies, rows, size = replies[4 * at : 4 * at + 4]
@@ -129,7 +174,7 @@ def _claims_of_slots(
             reads[request] += 1
             if reads[request] == _READS_AT_MOST:
                 name = claim_name(terms.consumer, terms.seq, request.ordinal)
-                raise Lost(
+                raise LeaseLost(
                     f"Claim {name} of topic {queues.definition.name}, slot {request.slot}, should "
                     f"hold {made.held} messages, but Redis has {size} of them. {_GO_ON_WITHOUT}"
                 )
@@ -168,7 +213,7 @@ def claim_calls(
             *(terms.consumer, terms.run, terms.seq, request.ordinal, request.limit, terms.lease_ms),
             *(text_of(terms.due_before_ms), text_of((terms.epochs or {}).get(slot))),
             *(int(terms.replay_only), queues.descending, queues.definition.max_retries),
-            *(terms.mark, int(queues.definition.on_expiry == BURY), *others),
+            *(terms.mark, int(queues.definition.on_expiry == BURY), int(request.alone), *others),
         ],
     )
     return call, ("HGETALL", own_bodies), _read(queues, own, 0, request.rows)
@@ -213,7 +258,7 @@ def read_on(queues: TopicQueues, part: Claim, terms: Claiming, rows: int) -> Con
     """Read the next part of a claim. part: the one before it. rows: the most messages to read.
 
     If messages of the claim were rolled back in the meantime, reads all that is left of it. Raises
-    Lost like claim.
+    LeaseLost like claim.
     """
     name = claim_name(part.consumer, part.seq, part.ordinal)
     own, own_bodies = queues.claims_and_bodies(part.slot, [name])
@@ -256,12 +301,10 @@ def replay(
 ) -> Request[list[ListedClaim]]:
     """List the claims of batches seq_from + 1 to seq_to in all slots, and renew their leases.
 
-    Bars older runs from the slots. Raises Superseded.
+    Bars older runs from the slots. Raises Fenced.
     """
     args = [consumer, run, seq_from, seq_to, lease_ms]
-    calls = [
-        Call("replay", queues.keys_of(slot, "claims consumers"), args) for slot in queues.slots
-    ]
+    calls = queues.calls("replay", "claims consumers stats", queues.slots, args)
     return Request(
         calls,
         lambda replies: [
@@ -277,28 +320,36 @@ def commit(
     slots: Iterable[int],
     consumer: str,
     run: int,
-    seq: int,
+    seq: int | Mapping[int, int],
     *,
-    since: int = 0,
+    since: int | Mapping[int, int] = 0,
     finished_by: int | None = None,
     expected: Mapping[int, Sequence[str]] | None = None,
 ) -> Conversation[CommitResult]:
     """Commit the claims that this run made or replayed in some slots: the second phase.
 
-    seq: the last batch to commit. since: the batch before the first one to commit. finished_by: an
-    earlier run whose claims are committed as well, or EVERY_RUN. expected: the names of claims that
-    are probably there, by slot, which saves a round trip. Other claims stay until their lease
-    expires. Raises Superseded.
+    seq: the last batch to commit. since: the batch before the first one to commit. Both in all
+    slots or by slot. finished_by: an earlier run whose claims are committed as well, or EVERY_RUN.
+    expected: the names of claims that are probably there, by slot, which saves a round trip. Other
+    claims stay until their lease expires. Raises Fenced.
     """
     asked, names_of = list(slots), expected or {}
-    args = [consumer, run, seq, since, text_of(finished_by)]
-    calls = [commit_call(queues, slot, args, names_of.get(slot, ())) for slot in asked]
+    seqs, sinces = _by_slot(asked, seq), _by_slot(asked, since)
+
+    def call(slot: int, names: Sequence[str]) -> Call:
+        args = [consumer, run, seqs[slot], sinces[slot], text_of(finished_by)]
+        return commit_call(queues, slot, args, names)
 
     def next_call(at: int, reply: Sequence[Any]) -> Call | None:
-        names = [name.decode() for name in reply[6:]]
-        return commit_call(queues, asked[at], args, names) if names else None
+        names = [name.decode() for name in reply[7:]]
+        return call(asked[at], names) if names else None
 
+    calls = [call(slot, names_of.get(slot, ())) for slot in asked]
     return _commit_result(asked, (yield from repeated(calls, next_call)))
+
+
+def _by_slot(slots: Sequence[int], given: int | Mapping[int, int]) -> Mapping[int, int]:
+    return given if isinstance(given, Mapping) else dict.fromkeys(slots, given)
 
 
 def commit_call(queues: TopicQueues, slot: int, args: Sequence[Any], names: Sequence[str]) -> Call:
@@ -322,6 +373,7 @@ def _commit_result(
         held=frozenset(slot for slot, of_slot in by_slot if any(reply[3] for reply in of_slot)),
         # Only the first reply counts: the first call itself settles the batch for the later ones.
         again=frozenset(slot for slot, of_slot in by_slot if of_slot[0][4]),
+        gone={slot: of_slot[0][6] for slot, of_slot in by_slot if of_slot[0][6]},
     )
 
 
@@ -332,21 +384,29 @@ def renew(
     run: int,
     lease_ms: int,
     *,
-    since: int = 0,
+    since: int | Mapping[int, int] = 0,
 ) -> Request[dict[int, int]]:
     """Renew the leases of the claims that a consumer holds. The answer counts them by slot.
 
-    since: the batch before the first one to renew. Raises Superseded.
+    since: the batch before the first one to renew, in all slots or by slot. Raises Fenced.
     """
     asked = list(slots)
-    calls = queues.calls("renew", "claims consumers", asked, [consumer, run, lease_ms, since])
+    since_of = _by_slot(asked, since)
+    calls = [
+        Call(
+            "renew",
+            queues.keys_of(slot, "claims consumers"),
+            [consumer, run, lease_ms, since_of[slot]],
+        )
+        for slot in asked
+    ]
     return Request(calls, lambda replies: dict(zip(asked, replies, strict=True)))
 
 
 def release(queues: TopicQueues, slots: Iterable[int], consumer: str, run: int) -> Request[int]:
     """End the leases of all claims that a consumer holds. The answer is the number of claims.
 
-    Raises Superseded.
+    Raises Fenced.
     """
     return Request(queues.calls("release", "claims consumers store", slots, [consumer, run]), sum)
 
@@ -356,13 +416,13 @@ def unread(
 ) -> Request[int]:
     """Mark the claims of a batch as undelivered. The answer is the number of claims.
 
-    Their next delivery, or giving them back, costs no retry. Raises Superseded.
+    Their next delivery, or giving them back, costs no retry. Raises Fenced.
     """
     return Request(queues.calls("unread", "claims consumers", slots, [consumer, run, seq]), sum)
 
 
 def with_bodies(queues: TopicQueues, part: Claim, fields: Any) -> Claim:
-    """Add the bodies to a claim or a part of it. Raises Lost if somebody has deleted them.
+    """Add the bodies to a claim or a part of it. Raises LeaseLost if somebody has deleted them.
 
     fields: the hash of the claim's bodies, read while no message left the claim.
     """
@@ -370,7 +430,7 @@ def with_bodies(queues: TopicQueues, part: Claim, fields: Any) -> Claim:
     if not part.contents or not (bodies or queues.definition.keyed):
         return replace(part, bodies=NO_BODIES)
     if len(bodies) != part.held:
-        raise Lost(
+        raise LeaseLost(
             f"Claim {part.claim_id} of topic {part.topic}, slot {part.slot}, should have "
             f"{part.held} bodies, but Redis has {len(bodies)} of them. "
             f"{_GO_ON_WITHOUT}"

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.topics.keys import DEFAULT_GROUP
+from rmq_spark.topics.keys import ACCEPTED_NAME, DEFAULT_GROUP, NAME
 
-_WORD = r"[A-Za-z0-9._-]{1,200}"
 _NUMBER = r"0|[1-9][0-9]{0,14}"
-_CONSUMER = re.compile(rf"({_WORD})(?:@({_WORD}))?")
-_CLAIM_ID = re.compile(rf"({_WORD}(?:@{_WORD})?):({_NUMBER}):(0|[1-9][0-9]?):({_NUMBER})")
+_CONSUMER = re.compile(rf"({NAME})(?:@({NAME}))?")
+_CLAIM_ID = re.compile(rf"({NAME}(?:@{NAME})?):({_NUMBER}):(0|[1-9][0-9]?):({_NUMBER})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +33,14 @@ class ConsumerName:
         if match is None:
             raise InvalidOption(
                 f"The consumer name {text[:450]!r} is not accepted. Accepted: name or name@group, "
-                "each 1 to 200 of A-Z a-z 0-9 . _ -"
+                f"each {ACCEPTED_NAME}"
             )
         return ConsumerName(match[1], match[2] or DEFAULT_GROUP)
 
 
 @dataclass(frozen=True, slots=True)
 class ScopedName:
-    """The name under which the runs of a plain consumer are counted: ``topic@group:name``.
-
-    Users choose such names, so consumers of other topics or groups may have the same one.
-    """
+    """The name that counts a plain consumer's runs: ``topic@group:name``, as users choose it."""
 
     topic: str
     group: str
@@ -52,6 +48,21 @@ class ScopedName:
 
     def __str__(self) -> str:
         return f"{self.topic}@{self.group}:{self.name}"
+
+
+# Stands before the name of what is left of a claim that is given back in parts. No consumer's name
+# begins with it.
+_REST = "~"
+
+
+def rest_name(claim: str) -> str:
+    """Name what is left of a claim that is given back in parts: it belongs to nobody any more."""
+    return claim if claim.startswith(_REST) else _REST + claim
+
+
+def claimed_by(claim: str) -> str:
+    """Return the consumer that made a claim, by the name of the claim."""
+    return claim.rsplit(":", 2)[0].removeprefix(_REST)
 
 
 def claim_name(consumer: str, seq: int, ordinal: int) -> str:
@@ -84,9 +95,7 @@ class ClaimId(NamedTuple):
         """Parse a text that str returned. Raises InvalidOption for any other text."""
         match = _CLAIM_ID.fullmatch(text)
         if match is None:
-            raise InvalidOption(
-                f"claimId={text[:450]!r} is not accepted. Accepted: the claimId that came with the "
-                "message, consumer:seq:ordinal:run."
-            )
+            accepted = "the claimId that came with the message, consumer:seq:ordinal:run"
+            raise InvalidOption.of("claimId", text[:450], accepted)
         consumer, seq, ordinal, run = match.groups()
         return ClaimId(consumer, int(seq), int(ordinal), int(run))

@@ -10,7 +10,7 @@ from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol.bodies import Body, Headers
 from rmq_spark.protocol.claims import ClaimRecord, retries_of
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.topics.scores import MOST_RETRIES
+from rmq_spark.topics.keys import MOST_RETRIES, SUSPECT_LEVEL, deliveries_of
 
 _T = TypeVar("_T")
 # In the place of a consumer: the message has expired before anybody got it.
@@ -68,10 +68,7 @@ UNBOUNDED = Bounds()
 
 
 class Entry(NamedTuple):
-    """A message in a queue; times are in ms since 1970.
-
-    A value that the queue does not keep is None.
-    """
+    """A message in a queue; times in ms since 1970. What the queue does not keep is None."""
 
     queue: str
     slot: int
@@ -96,9 +93,8 @@ class Entry(NamedTuple):
 class Death(NamedTuple):
     """The consumer whose delivery of a message was the last one, and why that failed.
 
-    reason: empty if the consumer gave none. consumer: None for a message that has expired. Both are
-    None for a message that an earlier version of rmq-spark has put into the dead queue. body: the
-    one that the message had, packed; empty for none.
+    reason: empty if the consumer gave none. consumer: None for a message that has expired. body:
+    the one that the message had, packed; empty for none.
     """
 
     consumer: str | None
@@ -114,6 +110,16 @@ class Death(NamedTuple):
         size = int(length)
         name = None if consumer == _NOBODY else consumer.decode()
         return Death(name, rest[:size].decode("utf-8", "replace"), rest[size:])
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a message lies. name: its content or key. claim: the one that holds it, or empty."""
+
+    slot: int
+    score: float
+    name: bytes
+    claim: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,10 +140,7 @@ class Page:
     bodies: Sequence[bytes] = ()
 
     def after(self, seen: tuple[float, bytes]) -> "Page":
-        """Return the page without the entries up to and including ``seen``, a score and a content.
-
-        Entries with equal scores are in the order of their contents.
-        """
+        """Return the page behind a score and a content, the order of equal scores."""
         if not self.contents or (self.scores[0], self.contents[0]) > seen:
             return self
         pairs = zip(self.scores, self.contents, strict=True)
@@ -154,20 +157,19 @@ class Page:
             bodies=[self.bodies[at] for at in wanted] if self.bodies else [],
         )
 
-    def due_times_ms(self) -> Sequence[int | None]:
-        """Return the due time of each entry; in the retry queue, the time of the retry.
+    def position(self, at: int) -> Position:
+        """Return where one of the entries lies. at: its index."""
+        claim = self.claim.name if self.claim else ""
+        return Position(self.slot, self.scores[at], self.contents[at], claim)
 
-        In other queues, it is None for retries, for dead messages, and for types without due times.
-        """
+    def due_times_ms(self) -> Sequence[int | None]:
+        """Return when each entry, or its retry, is due; None where there is no time."""
         if self.kind is QueueKind.RETRY:
             return [_whole_second_ms(score) for score in self.scores]
         return self._first_scores() if self.topic.type.has_due_times else self._none
 
     def priorities(self) -> Sequence[int | None]:
-        """Return the priority of each entry.
-
-        It is None for retries, for dead messages, and for types without priorities.
-        """
+        """Return the priority of each entry; None for retries, the dead, and other types."""
         return self._none if self.topic.type.has_due_times else self._first_scores()
 
     def retries_left(self) -> list[int]:
@@ -177,10 +179,13 @@ class Page:
             return [retries_of(int(score), most, charged) for score in self.scores]
         if self.kind is QueueKind.STORE:
             most = self.topic.max_retries
-            return [int(score) if score <= MOST_RETRIES else most for score in self.scores]
+            return [
+                min(most, deliveries_of(int(score))) if score <= MOST_RETRIES else most
+                for score in self.scores
+            ]
         if self.kind is QueueKind.DEAD:
             return [0] * len(self.scores)
-        return [int(score % 1000) for score in self.scores]
+        return [min(MOST_RETRIES, int(score % 1000 % SUSPECT_LEVEL)) for score in self.scores]
 
     def prepared_at_ms(self) -> Sequence[int | None]:
         """Return the time at which each entry was claimed; None in other queues."""
@@ -191,10 +196,7 @@ class Page:
         return [int(score) for score in self.scores] if self.kind is QueueKind.DEAD else self._none
 
     def consumers(self) -> Sequence[str | None]:
-        """Return the consumer that holds each entry; in the dead queue, the one that had it last.
-
-        It is None in other queues.
-        """
+        """Return who holds each entry, or had a dead one last; None in other queues."""
         if self.kind is QueueKind.DEAD:
             return [death.consumer for death in self.deaths]
         return self._of_claim(None if self.claim is None else self.claim.consumer)
@@ -221,10 +223,7 @@ class Page:
         ]
 
     def expire_at_ms(self) -> Sequence[int | None]:
-        """Return when each entry expires; None for never.
-
-        For a message that waits and has a time to live, it follows from the time when it is due.
-        """
+        """Return when each entry expires, counted from its due time if it has one; or None."""
         return [
             body.expires_at_ms if lives is None or due is None else due + lives
             for body, lives, due in zip(
@@ -283,15 +282,17 @@ def _first_delivery_score(score: float) -> int | None:
 ReadPage = Callable[[tuple[float, bytes] | None], tuple[Page, bool]]
 
 
-def pages_after_each_other(read: ReadPage) -> Iterator[Page]:
+def pages_after_each_other(
+    read: ReadPage, after: tuple[float, bytes] | None = None
+) -> Iterator[Page]:
     """Yield the pages of a queue. A message that stays in the queue is yielded once.
 
     A message that moves in the meantime may be missing. read: takes the last entry read (score and
     content; None at first), and returns the page after it and whether there may be more. If that
     entry has left the queue, the page begins with all entries of its score, and so may repeat some.
+    after: the entry to begin after; None for the first page.
     """
-    at: tuple[float, bytes] | None = None
-    seen: tuple[float, bytes] | None = None
+    at = seen = after
     more = True
     while more:
         page, more = read(at)

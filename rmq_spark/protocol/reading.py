@@ -4,26 +4,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
-from rmq_spark.protocol.calls import Call, Read, Request, fields_of, text_of
-from rmq_spark.protocol.chunks import chunks
+from rmq_spark.protocol.calls import Call, Read, Request, TopicQueues, fields_of, text_of
 from rmq_spark.protocol.claims import (
     ClaimRecord,
     ConsumerSeen,
     Figures,
     Header,
+    Overview,
     QueueFigures,
     SlotDue,
     SlotHolders,
 )
+from rmq_spark.protocol.packing import chunks
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Death, Page, QueueKind
-from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.keys import Keys
 
 # Redis checks a store in about 1 us, so a call takes about 4 ms.
 STORES_A_CALL = 4096
+# A call takes 20 us if nobody has used the slots, else up to half a ms.
+SLOTS_A_FIGURES_CALL = 16
 # A page usually blocks Redis for 2 ms (measured with bench/table.py).
 ENTRIES_A_PAGE = 1024
 BYTES_A_PAGE = 1024 * 1024
@@ -52,25 +54,16 @@ def headers(queues: TopicQueues, consumer: str) -> Request[list[Header]]:
     return Request(reads, lambda replies: [Header.parse(reply) for reply in replies])
 
 
-def consumers(queues: TopicQueues, now_ms: int) -> Request[list[ConsumerSeen]]:
-    """List the consumers that Redis remembers, the last seen first. now_ms: Redis' time."""
-    return Request(_holder_reads(queues), lambda replies: _consumers_of(*_halves(replies), now_ms))
-
-
 def holders(queues: TopicQueues) -> Request[list[SlotHolders]]:
     """List the consumers that each slot knows, and the claims in it, slot by slot."""
-
-    def read(replies: list[Any]) -> list[SlotHolders]:
-        pairs = zip(*_halves(replies), strict=True)
-        return [SlotHolders(_headers_of(headers), _records_of(claims)) for headers, claims in pairs]
-
-    return Request(_holder_reads(queues), read)
-
-
-def _holder_reads(queues: TopicQueues) -> list[Read]:
     headers = [("HGETALL", queues.keys.consumers(slot)) for slot in queues.slots]
     claims = [("HGETALL", queues.keys.claims(slot)) for slot in queues.slots]
-    return headers + claims
+
+    def read(replies: list[Any]) -> list[SlotHolders]:
+        pairs = zip(replies[: len(headers)], replies[len(headers) :], strict=True)
+        return [SlotHolders(_headers_of(known), _records_of(made)) for known, made in pairs]
+
+    return Request(headers + claims, read)
 
 
 def _headers_of(fields: Any) -> dict[str, Header]:
@@ -80,29 +73,6 @@ def _headers_of(fields: Any) -> dict[str, Header]:
         for name, text in fields_of(fields)
         if not name.startswith(b"@")
     }
-
-
-def _consumers_of(headers: list[Any], claims: list[Any], now_ms: int) -> list[ConsumerSeen]:
-    held = Counter(name for of_slot in claims for name in _holders_of(of_slot))
-    found: dict[str, list[Header]] = {}
-    for of_slot in headers:
-        for name, header in _headers_of(of_slot).items():
-            found.setdefault(name, []).append(header)
-    seen = [
-        ConsumerSeen(
-            name,
-            len(of_slots),
-            held[name],
-            max(0, now_ms - max(header.seen_ms for header in of_slots)),
-        )
-        for name, of_slots in found.items()
-    ]
-    return sorted(seen, key=lambda consumer: (consumer.ms_ago, consumer.consumer))
-
-
-def _holders_of(claims: Any) -> set[str]:
-    """Return the consumers with claims in a slot, except empty claims."""
-    return {record.consumer for record in _records_of(claims) if record.sealed}
 
 
 def _records_of(claims: Any) -> list[ClaimRecord]:
@@ -149,9 +119,13 @@ def due(
         lambda replies: [
             SlotDue(
                 *(slot, count, held, None if next_ms == b"" else next_ms),
-                *(tuple(name.decode() for name in names) for names in claims),
+                expired=tuple(name.decode() for name in expired),
+                live=tuple(name.decode() for name in live),
+                alone=bool(alone),
             )
-            for slot, (count, held, next_ms, *claims) in zip(slots, replies, strict=True)
+            for slot, (count, held, next_ms, expired, live, alone) in zip(
+                slots, replies, strict=True
+            )
         ],
     )
 
@@ -162,10 +136,7 @@ def counts(
     scores: Sequence[int],
     kind: QueueKind = QueueKind.STORE,
 ) -> Request[list[list[int]]]:
-    """Count the messages that a queue delivers up to and including each score.
-
-    The answer has a list for each slot, with a count for each score.
-    """
+    """Count what a queue delivers up to and including each score: a list for each slot."""
     args = [queues.descending if kind is QueueKind.STORE else 0, *scores]
     return Request([Call("counts", queues.keys_of(slot, kind), args) for slot in slots], list)
 
@@ -220,41 +191,51 @@ def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
     return [keys.store(slot) for slot in slots]
 
 
-def figures(queues: TopicQueues) -> Request[Figures]:
-    """Count the messages in all queues, and sum up the counters, over all slots."""
-    return Request(_figure_calls(queues), lambda replies: _figures_of(*_halves(replies)))
+def overview(queues: TopicQueues, *, one_node: bool) -> Request[Overview]:
+    """Count what is in all slots of a topic. one_node: as for any_due."""
+    every = overviews([queues], one_node=one_node)
+    return Request(every.calls, lambda replies: every.parse(replies)[0])
+
+
+def overviews(several: Sequence[TopicQueues], *, one_node: bool) -> Request[list[Overview]]:
+    """Count what is in all slots of each of several topics. one_node: as for any_due."""
+    size = SLOTS_A_FIGURES_CALL if one_node else 1
+    by_queues = [_figure_calls(queues, size) for queues in several]
+
+    def read(replies: list[Any]) -> list[Overview]:
+        left = iter(replies)
+        return [_overview_of(list(islice(left, len(calls)))) for calls in by_queues]
+
+    return Request(list(chain.from_iterable(by_queues)), read)
 
 
 def figures_by_slot(queues: TopicQueues) -> Request[tuple[Figures, list[Figures]]]:
     """Count the messages in all queues, and sum up the counters: over all slots, and by slot."""
 
     def read(replies: list[Any]) -> tuple[Figures, list[Figures]]:
-        counted, stats = _halves(replies)
-        pairs = zip(counted, stats, strict=True)
-        return _figures_of(counted, stats), [_figures_of([one], [of]) for one, of in pairs]
+        return _figures_of(replies), [_figures_of([reply]) for reply in replies]
 
-    return Request(_figure_calls(queues), read)
+    return Request(_figure_calls(queues, 1), read)
 
 
-def _figure_calls(queues: TopicQueues) -> list[Call | Read]:
-    kinds = "store retry dead claims stats"
-    calls = [
-        Call("figures", queues.keys_of(slot, kinds), [queues.descending, queues.has_due_times])
-        for slot in queues.slots
+def _figure_calls(queues: TopicQueues, slots_a_call: int) -> list[Call]:
+    args = [queues.descending, queues.has_due_times]
+    return [
+        Call("figures", queues.keys.of_figures(part), args)
+        for part in chunks(queues.slots, slots_a_call)
     ]
-    return [*calls, *(("HGETALL", queues.keys.stats(slot)) for slot in queues.slots)]
 
 
-def _halves(replies: list[Any]) -> tuple[list[Any], list[Any]]:
-    middle = len(replies) // 2
-    return replies[:middle], replies[middle:]
+def _overview_of(replies: list[Any]) -> Overview:
+    now_ms = max(reply[0] for reply in replies)
+    return Overview(now_ms, _figures_of(replies), _consumers_of(replies, now_ms))
 
 
-def _figures_of(counted: list[Any], stats: list[Any]) -> Figures:
-    columns = list(zip(*counted, strict=True))
+def _figures_of(replies: list[Any]) -> Figures:
+    columns = list(zip(*replies, strict=True))
     counters: Counter[str] = Counter()
-    for of_slot in stats:
-        counters.update({name.decode(): int(number) for name, number in fields_of(of_slot)})
+    for fields in columns[12]:
+        counters.update({name.decode(): number for name, number in fields_of(fields)})
     return Figures(
         store=QueueFigures(sum(columns[1]), sum(columns[2]), _earliest(columns[3])),
         prepare=QueueFigures(sum(columns[4]), sum(columns[5]), _earliest(columns[6])),
@@ -270,7 +251,22 @@ def _figures_of(counted: list[Any], stats: list[Any]) -> Figures:
 
 
 def _earliest(texts: Iterable[bytes]) -> int | None:
-    return min((int(float(text)) for text in texts if text), default=None)
+    return min((int(text) for text in texts if text), default=None)
+
+
+def _consumers_of(replies: list[Any], now_ms: int) -> list[ConsumerSeen]:
+    """Return the consumers in replies of figures, the last seen first."""
+    found: dict[str, ConsumerSeen] = {}
+    for reply in replies:
+        for name, slots, held_slots, seen_ms in chunks(reply[13], 4):
+            known = found.get(name.decode()) or ConsumerSeen(name.decode(), 0, 0, now_ms)
+            found[known.consumer] = ConsumerSeen(
+                known.consumer,
+                known.slots + slots,
+                known.held_slots + held_slots,
+                min(known.ms_ago, max(0, now_ms - seen_ms)),
+            )
+    return sorted(found.values(), key=lambda consumer: (consumer.ms_ago, consumer.consumer))
 
 
 def page(
@@ -300,18 +296,7 @@ def page(
 
     def read(replies: list[Any]) -> tuple[Page, bool]:
         more, *rows = replies[0]
-        deaths = [Death.parse(text) for text in rows[2::3]] if is_dead else []
-        page = Page(
-            topic=queues.definition,
-            kind=kind,
-            slot=slot,
-            contents=rows[::3],
-            scores=[float(text) for text in rows[1::3]],
-            claim=claim,
-            deaths=deaths,
-            bodies=[death.body for death in deaths] if is_dead else rows[2::3],
-        )
-        return page, bool(more)
+        return _page_of(queues, kind, slot, rows[::3], rows[1::3], rows[2::3], claim), bool(more)
 
     return Request([Call("page", keys, args)], read)
 
@@ -345,10 +330,7 @@ def _size_of(reply: Any) -> int:
 def slots_with(
     queues: TopicQueues, kind: QueueKind, content: bytes, slots: Sequence[int]
 ) -> Request[list[int]]:
-    """Find the slots whose queue holds a content, or in a keyed topic a key.
-
-    kind: any queue except prepare.
-    """
+    """Find the slots whose queue, any except prepare, holds a content or a key."""
     reads = [("ZMSCORE", getattr(queues.keys, kind)(slot), content) for slot in slots]
 
     def read(replies: list[Any]) -> list[int]:
@@ -358,29 +340,34 @@ def slots_with(
 
 
 def entry(queues: TopicQueues, kind: QueueKind, slot: int, content: bytes) -> Request[Page]:
-    """Read one message of a queue. The answer is a page with it, or an empty page.
-
-    kind: any queue except prepare. content: in a keyed topic, the key.
-    """
+    """Read one message of a queue except prepare: a page with it, or an empty page."""
     is_dead = kind is QueueKind.DEAD
     belongings = queues.keys.deaths(slot) if is_dead else queues.keys.bodies(slot)
-    reads = [
-        ("ZMSCORE", getattr(queues.keys, kind)(slot), content),
-        ("HGET", belongings, content),
-    ]
+    reads = [("ZMSCORE", getattr(queues.keys, kind)(slot), content), ("HGET", belongings, content)]
 
     def read(replies: list[Any]) -> Page:
         (score,), belonging = replies
-        there = [] if score is None else [(belonging or b"").removeprefix(_REQUEUED)]
-        deaths = [Death.parse(text) for text in there] if is_dead else []
-        return Page(
-            topic=queues.definition,
-            kind=kind,
-            slot=slot,
-            contents=[content] * len(there),
-            scores=[float(score) for _ in there],
-            deaths=deaths,
-            bodies=[death.body for death in deaths] if is_dead else there,
-        )
+        if score is None:
+            return _page_of(queues, kind, slot, [], [], [])
+        text = (belonging or b"").removeprefix(_REQUEUED)
+        return _page_of(queues, kind, slot, [content], [score], [text])
 
     return Request(reads, read)
+
+
+def _page_of(
+    queues: TopicQueues,
+    kind: QueueKind,
+    slot: int,
+    contents: list[bytes],
+    scores: Sequence[Any],
+    texts: Sequence[bytes],
+    claim: ClaimRecord | None = None,
+) -> Page:
+    """Return a page. texts: what Redis keeps beside each entry: its death, or else its body."""
+    numbers = [float(score) for score in scores]
+    if kind is not QueueKind.DEAD:
+        return Page(queues.definition, kind, slot, contents, numbers, claim, (), texts)
+    deaths = [Death.parse(text) for text in texts]
+    bodies = [death.body for death in deaths]
+    return Page(queues.definition, kind, slot, contents, numbers, claim, deaths, bodies)

@@ -1,25 +1,53 @@
 """Requests that return messages of claims to their queues, or delete what has ended."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.protocol.calls import Call, Conversation, Request, repeated, text_of, while_more
+from rmq_spark.protocol import reading
+from rmq_spark.protocol.calls import (
+    ALL_KINDS,
+    Call,
+    Conversation,
+    Request,
+    TopicQueues,
+    repeated,
+    text_of,
+    while_more,
+)
 from rmq_spark.protocol.claims import Rollback, RollbackResult, SlotDue
-from rmq_spark.protocol.names import ClaimId, ConsumerName
-from rmq_spark.protocol.topic_queues import ALL_KINDS, TopicQueues
-from rmq_spark.topics.durations import LONGEST_DURATION_MS
+from rmq_spark.protocol.names import ClaimId, ConsumerName, claimed_by, rest_name
+from rmq_spark.protocol.packing import BYTES_A_CALL, chunks_in_bytes
+from rmq_spark.topics.parsing import LONGEST_DURATION_MS
 
 # A consumer that was not seen for this long is forgotten: its checkpoint is probably deleted.
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
 # A rollback moves messages one by one, and takes 3 to 7 us for each: less than 10 ms
 # (bench/stalls.py).
 MESSAGES_A_ROLLBACK = 1024
-# Redis runs a pipeline of small requests without a break: 8 full calls block it for 40 ms.
-FORGETS_A_PIPELINE = 8
+# Redis runs a pipeline of small requests without a break: 8 full calls of forget block it for
+# 40 ms, and of give_back for 80 ms.
+FORGETS_A_PIPELINE = GIVE_BACKS_A_PIPELINE = 8
 # In place of a delay, for messages that nobody got.
 _UNREAD = "unread"
+
+
+def grouped(messages: Iterable[tuple[int, str, int | None, bytes, str]]) -> list[Rollback]:
+    """Group messages into one rollback for each slot, claim and delay, in order.
+
+    messages: the slot, claim id, delay in ms, content and reason of each.
+    """
+    wanted: dict[tuple[int, str, int | None], list[tuple[bytes, str]]] = {}
+    for slot, claim_id, delay_ms, content, reason in messages:
+        wanted.setdefault((slot, claim_id, delay_ms), []).append((content, reason))
+    rollbacks = []
+    for (slot, claim_id, delay_ms), found in wanted.items():
+        reasons = [reason for _, reason in found]
+        contents = [content for content, _ in found]
+        one = reasons[: 1 if len(set(reasons)) == 1 else None]
+        rollbacks.append(Rollback(slot, claim_id, contents, delay_ms, one))
+    return rollbacks
 
 
 def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[RollbackResult]:
@@ -65,10 +93,11 @@ def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
     ]
     all_reasons = one.reasons if len(one.reasons) > 1 else [*one.reasons, ""][:1]
     calls = []
-    for start in range(0, len(one.contents), MESSAGES_A_ROLLBACK):
-        part = one.contents[start : start + MESSAGES_A_ROLLBACK]
+    start = 0
+    for part in chunks_in_bytes(one.contents, MESSAGES_A_ROLLBACK, BYTES_A_CALL, len):
         reasons = all_reasons[start : start + len(part)] if len(all_reasons) > 1 else all_reasons
         calls.append(Call("rollback", keys, [*fixed, len(part), *part, *reasons]))
+        start += len(part)
     return calls
 
 
@@ -80,15 +109,23 @@ def _sum_of(results: Iterable[RollbackResult]) -> RollbackResult:
 
 
 def give_back(
-    queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, seq: int = 0
+    queues: TopicQueues,
+    slots: Iterable[int],
+    consumer: str,
+    run: int,
+    seq: int = 0,
+    *,
+    failed: bool = False,
 ) -> Conversation[int]:
     """Give back all messages that a consumer in plain Python holds. Returns their number.
 
-    They move as if their leases had expired. Bars older runs. seq: the last batch that the run
-    asked for; a claim of that batch that arrives late is refused. Raises Superseded.
+    Each counts as rolled back. Those of older runs are suspect; with ``failed``, so are those of
+    this run. Bars older runs. seq: the last batch that the run asked for; a claim of that batch
+    that arrives late is refused. Raises Fenced.
     """
     asked = list(slots)
-    calls = queues.calls("leave", "claims consumers", asked, [consumer, run, seq])
+    args = [consumer, run, seq, int(failed)]
+    calls = queues.calls("abandon", "claims consumers stats", asked, args)
     left = yield Request(calls, lambda replies: _named(asked, replies))
     return sum((yield from give_back_claims(queues, left)).values())
 
@@ -102,26 +139,56 @@ def give_back_expired(
     has not finished precedes what others have left.
     """
     named = [(slot.slot, name) for slot in due for name in slot.expired]
-    own_first = sorted(named, key=lambda claim: claim[1].rsplit(":", 2)[0] != consumer)
+    own_first = sorted(named, key=lambda claim: claimed_by(claim[1]) != consumer)
     return (yield from give_back_claims(queues, own_first))
+
+
+def look(
+    queues: TopicQueues,
+    slots: Sequence[int],
+    consumer: str,
+    *,
+    due_before_ms: int | None = None,
+    epochs: Mapping[int, int | None] | None = None,
+) -> Conversation[tuple[list[SlotDue], dict[int, int]]]:
+    """Count what claims could take now, as reading.due, but give back expired claims before.
+
+    Returns also the messages that were given back, by slot.
+    """
+    request = reading.due(queues, slots, consumer, due_before_ms=due_before_ms, epochs=epochs)
+    due = yield request
+    given_back = yield from give_back_expired(queues, due, consumer)
+    if given_back:
+        due = yield request
+    return due, given_back
 
 
 def give_back_claims(
     queues: TopicQueues, claims: Sequence[tuple[int, str]]
 ) -> Conversation[dict[int, int]]:
     """Give back claims whose lease has ended. claims: slots and names. Returns messages by slot."""
+
+    def next_call(at: int, reply: Sequence[Any]) -> Call | None:
+        name = reply[1].decode()
+        return give_back_call(queues, claims[at][0], name) if name else None
+
     calls = [give_back_call(queues, slot, name) for slot, name in claims]
-    replies: list[int] = yield Request(calls, list)
+    replies = yield from repeated(calls, next_call, GIVE_BACKS_A_PIPELINE)
     moved: dict[int, int] = {}
-    for (slot, _), messages in zip(claims, replies, strict=True):
-        moved[slot] = moved.get(slot, 0) + messages
+    for (slot, _), of_claim in zip(claims, replies, strict=True):
+        moved[slot] = moved.get(slot, 0) + sum(reply[0] for reply in of_claim)
     return moved
 
 
 def give_back_call(queues: TopicQueues, slot: int, name: str) -> Call:
-    """Return the call that gives back one claim whose lease has ended."""
-    keys = [*queues.keys_of(slot, ALL_KINDS), *queues.claims_and_bodies(slot, [name])]
-    return Call("give_back", keys, [name, queues.definition.max_retries, queues.backoff])
+    """Return the call that gives back one claim whose lease has ended, or a part of it."""
+    rest = rest_name(name)
+    keys = [
+        *queues.keys_of(slot, ALL_KINDS),
+        *queues.claims_and_bodies(slot, [name]),
+        *queues.claims_and_bodies(slot, [rest]),
+    ]
+    return Call("give_back", keys, [name, queues.definition.max_retries, queues.backoff, rest])
 
 
 def expire(queues: TopicQueues, slots: Iterable[int]) -> Conversation[int]:
@@ -162,14 +229,6 @@ def _named(slots: Sequence[int], replies: Sequence[Sequence[bytes]]) -> list[tup
     ]
 
 
-def upgrade(queues: TopicQueues) -> Conversation[int]:
-    """Give back what an earlier version has claimed. Returns the number of messages."""
-    kinds = "store claims stats old_prepare old_first"
-    calls = queues.calls("upgrade", kinds, queues.slots, [])
-    replies = yield from repeated(calls, while_more(calls, 1))
-    return sum(reply[0] for of_slot in replies for reply in of_slot)
-
-
 def drop(queues: TopicQueues) -> Conversation[None]:
     """Delete everything that a consumer group holds, in all slots."""
     yield from repeated(
@@ -182,5 +241,5 @@ def drop(queues: TopicQueues) -> Conversation[None]:
 
 def drop_call(queues: TopicQueues, slot: int, names: Sequence[str]) -> Call:
     """Return the call that deletes a slot. names: all of its claims."""
-    keys = queues.keys_of(slot, f"{ALL_KINDS} old_prepare old_first")
+    keys = queues.keys_of(slot, ALL_KINDS)
     return Call("drop", [*keys, *queues.claims_and_bodies(slot, names)], names)

@@ -125,11 +125,7 @@ def script_names(folder: _Folder) -> list[str]:
 
 
 def load_scripts(folder: _Folder, knows_flags: bool) -> dict[str, Script]:
-    """Load all scripts of a folder, by name.
-
-    knows_flags: whether the server reads the flags of scripts, as Redis 7 and later do. Raises
-    ValueError for a script whose header names no known effect.
-    """
+    """Load all scripts of a folder. knows_flags: as for scripts_for. Raises ValueError."""
     return {name: _load(folder, name, knows_flags) for name in script_names(folder)}
 
 
@@ -144,8 +140,5 @@ def _load(folder: _Folder, name: str, knows_flags: bool) -> Script:
 
 @cache
 def scripts_for(knows_flags: bool) -> dict[str, Script]:
-    """Load the scripts of this installation, by name.
-
-    knows_flags: whether the server reads the flags of scripts, as Redis 7 and later do.
-    """
+    """Load the scripts of this installation. knows_flags: whether the server reads their flags."""
     return load_scripts(_lua_folder(), knows_flags)

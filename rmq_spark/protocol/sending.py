@@ -1,14 +1,20 @@
 """Requests of senders and operators: send, cancel, requeue, purge."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
-from rmq_spark.protocol.calls import Call, Request
-from rmq_spark.protocol.chunks import chunks
-from rmq_spark.protocol.messagepack import Pairs, calls_of, lowest_of
+from rmq_spark.protocol.calls import Call, Conversation, Request, TopicQueues, repeated
+from rmq_spark.protocol.packing import (
+    BYTES_A_CALL,
+    Pairs,
+    calls_of,
+    chunks_in_bytes,
+    largest_of,
+    lowest_of,
+)
 from rmq_spark.protocol.pages import QueueKind
-from rmq_spark.protocol.topic_queues import TopicQueues
 
 # A slot with 300 000 messages takes 3 to 5 us for each that is sent or cancelled, so that the calls
 # of others wait less than 10 ms (bench/stalls.py). The scripts take up to 3900: Lua passes at most
@@ -16,6 +22,8 @@ from rmq_spark.protocol.topic_queues import TopicQueues
 MESSAGES_A_SEND = 2048
 # A requeue goes from message to message, and takes 8 to 17 us for each; a purge takes 4 to 6 us.
 MESSAGES_A_REPAIR = 512
+# Redis runs a pipeline of small requests without a break: 16 full calls block it for 0.1 s.
+REQUEUES_A_PIPELINE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +62,25 @@ def _send_call(queues: TopicQueues, slot: int, pairs: Pairs, bodies: Pairs) -> C
     for group in queues.definition.groups:
         keys += queues.of_group(group).keys_of(slot, "store retry stats bodies")
     lowest = [lowest_of(pairs)] if queues.sends_times else []
-    args = [len(pairs) // 2, queues.keeps_first_body, *lowest]
+    args = [len(pairs) // 2, queues.keeps_first_body, largest_of(pairs), *lowest]
     return Call(queues.definition.type.send_script, keys, args, pairs, bodies)
 
 
 def cancel(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]]) -> Request[int]:
-    """Remove messages that no consumer of this group has claimed. The answer is their number.
-
-    contents: the contents of the messages, by slot.
-    """
+    """Remove contents, by slot, that nobody in this group has claimed. The answer: how many."""
     calls = [
         Call("cancel", queues.keys_of(slot, "store retry stats bodies"), part)
         for slot, wanted in contents.items()
-        for part in chunks(wanted, MESSAGES_A_SEND)
+        for part in chunks_in_bytes(wanted, MESSAGES_A_SEND, BYTES_A_CALL, len)
     ]
     return Request(calls, sum)
 
 
-def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[int]:
+def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Conversation[int]:
     """Move messages from the dead queue to the store as first deliveries.
 
-    by_slot: score (above 16), content, score, content, ... for each slot. The answer is the number
-    of messages that were in the dead queue.
+    by_slot: score (above 16), content, score, content, ... for each slot. Returns the number of
+    messages that were in the dead queue.
     """
     calls = [
         Call(
@@ -87,7 +92,14 @@ def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Request[int]:
         for slot, pairs in by_slot.items()
         for part, _ in calls_of(pairs, MESSAGES_A_REPAIR)
     ]
-    return Request(calls, sum)
+
+    def next_call(at: int, reply: Sequence[int]) -> Call | None:
+        left = calls[at].pairs[2 * reply[1] :]  # of messages with large bodies
+        calls[at] = replace(calls[at], pairs=left)
+        return calls[at] if len(left) else None
+
+    replies = yield from repeated(calls, next_call, REQUEUES_A_PIPELINE)
+    return sum(reply[0] for of_part in replies for reply in of_part)
 
 
 def purge(
@@ -101,8 +113,19 @@ def purge(
     is_dead = kind is QueueKind.DEAD
     counter, belongings = ("", "deaths") if is_dead else ("cancelled", "bodies")
     calls = [
-        Call("purge", queues.keys_of(slot, f"{kind} stats {belongings}"), [counter, *part])
+        Call(
+            "purge",
+            queues.keys_of(slot, f"{kind} stats {belongings}"),
+            [counter, *chain.from_iterable(part)],
+        )
         for slot, pairs in by_slot.items()
-        for part in chunks(pairs, 2 * MESSAGES_A_REPAIR)
+        for part in chunks_in_bytes(
+            list(zip(pairs[::2], pairs[1::2], strict=True)),
+            *(MESSAGES_A_REPAIR, BYTES_A_CALL, _content_size),
+        )
     ]
     return Request(calls, sum)
+
+
+def _content_size(pair: tuple[Any, bytes]) -> int:
+    return len(pair[1])

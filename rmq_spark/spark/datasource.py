@@ -22,17 +22,18 @@ from rmq_spark.spark.schemas import (
     WHOLE_TABLE_SCHEMA,
     check_schema,
 )
-from rmq_spark.spark.sink.exactly_once_writer import RmqStagedStreamWriter
-from rmq_spark.spark.sink.writers import RmqStreamWriter, RmqWriter
-from rmq_spark.spark.source.stream_reader import RmqStreamReader
-from rmq_spark.spark.table.catalog import (
+from rmq_spark.spark.sink.exactly_once import RmqStagedStreamWriter
+from rmq_spark.spark.sink.writer import RmqStreamWriter, RmqWriter
+from rmq_spark.spark.source.reader import RmqStreamReader
+from rmq_spark.spark.tables import (
+    RmqTableReader,
     is_from_catalog,
+    is_table,
+    parse_table_options,
     stored_options,
     user_options,
     with_stored_options,
 )
-from rmq_spark.spark.table.selection import is_table, parse_table_options
-from rmq_spark.spark.table.table_reader import RmqTableReader
 
 _NOT_CONSUMED = (
     "spark.read cannot consume messages: a batch read does not report when they are processed. For "

@@ -9,11 +9,7 @@ def is_of_spark(error: Exception) -> bool:
 
 
 def cause(error: Exception) -> str:
-    """Extract the line that states the cause from the text of a Spark error.
-
-    The text also contains stack traces and query plans. An error without text yields the name of
-    its class.
-    """
+    """Extract the line that states the cause from a Spark error, among traces and plans."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     traced = [at for at, line in enumerate(lines) if "Traceback (most recent" in line]
     if traced:

@@ -1,33 +1,76 @@
 """Typed values of the options of a read, a write or each_message."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rmq_spark import options as declared
+from rmq_spark.client.broker import Broker
 from rmq_spark.errors import InvalidOption
-from rmq_spark.options import listener_options as listener
-from rmq_spark.options import sink_options as sink
-from rmq_spark.options import source_options as source
-from rmq_spark.options import topic_options as topic
-from rmq_spark.options.connection_options import KEY_PREFIX
-from rmq_spark.options.ensemble_options import HOSTS
-from rmq_spark.options.option import Values
-from rmq_spark.ownership.ensemble import EnsembleOptions, ensemble_of
-from rmq_spark.spark.batch_limits import Limits
-from rmq_spark.spark.subscription import Subscription
-from rmq_spark.topics.definition import group_text
-from rmq_spark.topics.durations import LONGEST_DURATION_MS, duration_text
-from rmq_spark.topics.topic_types import TopicType
-from rmq_spark.transport.connection import ConnectionOptions, connection_of
+from rmq_spark.options import KEY_PREFIX, ZOOKEEPER_HOSTS
+from rmq_spark.ownership.zookeeper import EnsembleOptions, ensemble_of
+from rmq_spark.redis.connection import ConnectionOptions, connection_of
+from rmq_spark.spark.limits import Limits
+from rmq_spark.topics.definition import TopicDefinition, group_text
+from rmq_spark.topics.parsing import LONGEST_DURATION_MS, Values, duration_text
+from rmq_spark.topics.types import TopicType
+
+_PATTERN = "pattern:"  # a topic's name cannot contain a colon
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """The topics and the consumer group that a query reads.
+
+    names: the topics, each once. pattern: a regular expression that must match whole names, used
+    instead of names. owns: whether the query owns slots through ZooKeeper. Without ownership, a
+    pattern skips exclusive topics.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    group: str = ""
+    owns: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text that a checkpoint stores: sorted names, separated by commas, or the pattern."""
+        if self.pattern is not None:
+            return f"{_PATTERN}{self.pattern}"
+        return ",".join(sorted(self.names))
+
+    @property
+    def is_single(self) -> bool:
+        return self.pattern is None and len(self.names) == 1
+
+    def continues(self, earlier: str) -> bool:
+        """Return whether a query can continue from a checkpoint with the text ``earlier``.
+
+        You can add topics to a list of names, but not remove them. A pattern must stay the same.
+        """
+        if self.pattern is not None or earlier.startswith(_PATTERN):
+            return self.text == earlier
+        return set(earlier.split(",")) <= set(self.names)
+
+    def find(self, broker: Broker) -> list[TopicDefinition]:
+        """Read the definitions of the topics, sorted by name.
+
+        A pattern skips topics without the consumer group and, without ownership, exclusive topics.
+        """
+        if self.pattern is None:
+            return broker.definitions(sorted(self.names))
+        matches = re.compile(self.pattern).fullmatch
+        return [
+            topic
+            for topic in broker.topics(matches)
+            if self.group in topic.groups and (self.owns or not topic.exclusive)
+        ]
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a streaming read. None means that the user did not give the option.
-
-    Fields that end in ``_ms`` are in milliseconds. ensemble: the ZooKeeper servers through which
-    queries own slots.
-    """
+    """The options of a streaming read. None means that the user did not give the option."""
 
     connection: ConnectionOptions
     key_prefix: str
@@ -55,8 +98,8 @@ class SinkOptions:
     """The options of a write. None means that the user did not give the option.
 
     slot_basis, time_range, priority, fixed_time and delay (ms), time_to_live (ms) and expires_at
-    are defaults for rows without such a value. topic_type, slot_amount, max_retries, retry_backoff,
-    groups, keyed, payload, on_expiry and dead_retention (ms) define a topic that the write creates.
+    are defaults for rows without such a value. topic_type, slot_amount and settings (by
+    keyword of Broker.create) define a topic that the write creates.
     fail_past: whether a fixed time that has passed is an error.
     """
 
@@ -72,40 +115,16 @@ class SinkOptions:
     delay: int | None
     fail_past: bool
     operation: str
-    max_retries: int | None
-    retry_backoff: str | None
-    groups: tuple[str, ...] | None
-    keyed: bool | None
-    payload: str | None
-    on_expiry: str | None
-    dead_retention: int | None
+    settings: Mapping[str, Any]
     time_to_live: int | None
     expires_at: int | None
     group: str | None
     exactly_once: bool
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings for a topic that this write creates, without those that are not given."""
-        given = {
-            "max_retries": self.max_retries,
-            "retry_backoff": self.retry_backoff,
-            "groups": self.groups,
-            "keyed": self.keyed,
-            "payload": self.payload,
-            "on_expiry": self.on_expiry,
-            "dead_retention": self.dead_retention,
-        }
-        return {name: value for name, value in given.items() if value is not None}
-
 
 @dataclass(frozen=True)
 class ListenerOptions:
-    """The options of each_message.
-
-    timeout_ms: the time limit for one call of the function; None for no limit. delay_ms: the wait
-    before the retry of a message that failed; None for the topic's backoff.
-    """
+    """The options of each_message. delay_ms: None for the topic's backoff."""
 
     connection: ConnectionOptions
     key_prefix: str
@@ -115,34 +134,33 @@ class ListenerOptions:
 
 
 def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
-    """Parse the options of a streaming read. Raises InvalidOption for one that is not accepted."""
     if any(name.lower() == "queue" for name in given):
         raise InvalidOption(
             "spark.readStream does not take the option queue: it consumes the messages that are "
             'due. Leave queue out, or read a queue as a table with spark.read.format("rmq").'
         )
-    values = source.SOURCE.parse(given)
+    values = declared.SOURCE.parse(given)
     subscription = _subscription(values)
     return SourceOptions(
         connection=connection_of(values),
         key_prefix=values[KEY_PREFIX],
         subscription=subscription,
-        topic_type=values.get(topic.TOPIC_TYPE),
-        slot_amount=values.get(topic.SLOT_AMOUNT),
-        limits=_limits(values[source.MAX_RECORDS_PER_TRIGGER], subscription),
-        target_batch_ms=values.get(source.TARGET_BATCH_DURATION),
-        num_partitions=values.get(source.NUM_PARTITIONS),
-        lease_ms=values[source.VISIBILITY_TIMEOUT],
-        max_processing_ms=values.get(source.MAX_PROCESSING_TIME),
-        poll_interval_ms=values[source.POLL_INTERVAL],
-        release_on_stop=values[source.RELEASE_ON_STOP],
-        include_headers=values[source.INCLUDE_HEADERS],
+        topic_type=values.get(declared.TOPIC_TYPE),
+        slot_amount=values.get(declared.SLOT_AMOUNT),
+        limits=_limits(values[declared.MAX_RECORDS_PER_TRIGGER], subscription),
+        target_batch_ms=values.get(declared.TARGET_BATCH_DURATION),
+        num_partitions=values.get(declared.NUM_PARTITIONS),
+        lease_ms=values[declared.VISIBILITY_TIMEOUT],
+        max_processing_ms=values.get(declared.MAX_PROCESSING_TIME),
+        poll_interval_ms=values[declared.POLL_INTERVAL],
+        release_on_stop=values[declared.RELEASE_ON_STOP],
+        include_headers=values[declared.INCLUDE_HEADERS],
         ensemble=ensemble_of(values),
     )
 
 
 def _subscription(values: Values) -> Subscription:
-    wanted = (source.TOPIC, source.TOPICS, source.TOPIC_PATTERN)
+    wanted = (declared.SOURCE_TOPIC, declared.TOPICS, declared.TOPIC_PATTERN)
     given = [option.name for option in wanted if option in values]
     if len(given) != 1:
         found = f"The options {' and '.join(given)} exclude each other"
@@ -151,12 +169,12 @@ def _subscription(values: Values) -> Subscription:
             "(one name), topics (several names, separated by commas) and topicPattern (a regular "
             "expression)."
         )
-    group = values[topic.GROUP]
-    pattern = values.get(source.TOPIC_PATTERN)
+    group = values[declared.GROUP]
+    pattern = values.get(declared.TOPIC_PATTERN)
     if pattern is not None:
-        return Subscription(pattern=pattern, group=group, owns=HOSTS in values)
-    one = values.get(source.TOPIC)
-    names = values.get(source.TOPICS) if one is None else (one,)
+        return Subscription(pattern=pattern.pattern, group=group, owns=ZOOKEEPER_HOSTS in values)
+    one = values.get(declared.SOURCE_TOPIC)
+    names = values.get(declared.TOPICS) if one is None else (one,)
     return Subscription(names=names or (), group=group)
 
 
@@ -169,50 +187,43 @@ def _limits(limit: int | dict[str, int], subscription: Subscription) -> Limits:
             f"maxRecordsPerTrigger names {', '.join(strangers)}, which this query does not read. "
             f"Accepted: {', '.join(subscription.names)}."
         )
-    return Limits(of_topic=limit, of_others=source.DEFAULT_MAX_RECORDS)
+    return Limits(of_topic=limit, of_others=declared.DEFAULT_MAX_RECORDS)
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Parse the options of a write. Raises InvalidOption for one that is not accepted."""
-    values = sink.SINK.parse(given)
+    values = declared.SINK.parse(given)
     _check_operation(values)
     return SinkOptions(
         connection=connection_of(values),
         key_prefix=values[KEY_PREFIX],
-        topic=values.get(sink.TOPIC),
-        topic_type=values.get(topic.TOPIC_TYPE),
-        slot_amount=values.get(topic.SLOT_AMOUNT),
-        slot_basis=values.get(sink.SLOT_BASIS),
-        **{keyword: values.get(option) for keyword, option in topic.VALUES.items()},
-        fail_past=values[sink.PAST_FIXED_TIME] == "fail",
-        operation=values[sink.OPERATION],
-        max_retries=values.get(topic.MAX_RETRIES),
-        retry_backoff=values.get(topic.RETRY_BACKOFF),
-        groups=values.get(topic.GROUPS),
-        keyed=values.get(topic.KEYED),
-        payload=values.get(topic.PAYLOAD),
-        on_expiry=values.get(topic.ON_EXPIRY),
-        dead_retention=values.get(topic.DEAD_RETENTION),
-        time_to_live=values.get(topic.TIME_TO_LIVE),
-        expires_at=values.get(topic.EXPIRES_AT),
-        group=values.get(sink.GROUP),
-        exactly_once=values[sink.DELIVERY_GUARANTEE] == sink.EXACTLY_ONCE,
+        topic=values.get(declared.SINK_TOPIC),
+        topic_type=values.get(declared.TOPIC_TYPE),
+        slot_amount=values.get(declared.SLOT_AMOUNT),
+        slot_basis=values.get(declared.SLOT_BASIS),
+        **{keyword: values.get(option) for keyword, option in declared.VALUES.items()},
+        fail_past=values[declared.PAST_FIXED_TIME] == "fail",
+        operation=values[declared.OPERATION],
+        settings={
+            keyword: values[option]
+            for keyword, option in declared.OF_SETTINGS.items()
+            if option in values
+        },
+        time_to_live=values.get(declared.TIME_TO_LIVE),
+        expires_at=values.get(declared.EXPIRES_AT),
+        group=values.get(declared.SINK_GROUP),
+        exactly_once=values[declared.DELIVERY_GUARANTEE] == declared.EXACTLY_ONCE,
     )
 
 
 def _check_operation(values: Values) -> None:
-    """Check that the operation accepts the guarantee, the delay and the group.
-
-    Raises InvalidOption.
-    """
-    operation = values[sink.OPERATION]
-    if values[sink.DELIVERY_GUARANTEE] == sink.EXACTLY_ONCE and operation != "send":
+    operation = values[declared.OPERATION]
+    if values[declared.DELIVERY_GUARANTEE] == declared.EXACTLY_ONCE and operation != "send":
         raise InvalidOption(
             f"deliveryGuarantee=exactlyOnce is not accepted with operation={operation}. Accepted: "
             "operation=send. The other operations can be repeated without harm."
         )
     _check_delay(operation, values)
-    group = values.get(sink.GROUP)
+    group = values.get(declared.SINK_GROUP)
     if group is not None and operation not in ("cancel", "requeue", "purge"):
         raise InvalidOption(
             f"group={group_text(group)!r} is not accepted with operation={operation}. Accepted: "
@@ -222,7 +233,7 @@ def _check_operation(values: Values) -> None:
 
 
 def _check_delay(operation: str, values: Values) -> None:
-    delay, time = values.get(sink.DELAY), values.get(topic.VALUES["fixed_time"])
+    delay, time = values.get(declared.SINK_DELAY), values.get(declared.VALUES["fixed_time"])
     if delay is None:
         return
     if operation == "rollback" and delay > LONGEST_DURATION_MS:
@@ -238,12 +249,11 @@ def _check_delay(operation: str, values: Values) -> None:
 
 
 def parse_listener_options(given: Mapping[str, str]) -> ListenerOptions:
-    """Parse the options of each_message. Raises InvalidOption for one that is not accepted."""
-    values = listener.LISTENER.parse(given)
+    values = declared.LISTENER.parse(given)
     return ListenerOptions(
         connection=connection_of(values),
         key_prefix=values[KEY_PREFIX],
-        timeout_ms=values.get(listener.TIMEOUT),
-        delay_ms=values.get(listener.DELAY),
-        log_contents=values[listener.LOG_CONTENTS],
+        timeout_ms=values.get(declared.TIMEOUT),
+        delay_ms=values.get(declared.RETRY_DELAY),
+        log_contents=values[declared.LOG_CONTENTS],
     )

@@ -1,5 +1,7 @@
 """The columns of the source and of queues as tables."""
 
+from collections.abc import Iterable
+
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -56,9 +58,8 @@ WHOLE_TABLE_SCHEMA = StructType([*TABLE_SCHEMA.fields, *_ON_REQUEST])
 def check_schema(schema: StructType, columns: StructType, whose: str) -> StructType:
     """Check the schema that a user wants, and return it.
 
-    columns: the columns that exist; key and content may also be BINARY. whose: the reader that
-    offers them, for the error. Raises InvalidOption for an unknown column, another type, or an
-    empty schema.
+    columns: those that exist; key and content may also be BINARY. whose: the reader that offers
+    them, for the error.
     """
     offered: dict[str, tuple[DataType, ...]] = {
         field.name.lower(): (field.dataType,) for field in columns.fields
@@ -83,3 +84,13 @@ def check_schema(schema: StructType, columns: StructType, whose: str) -> StructT
     if not schema.fields:
         raise InvalidOption("The schema has no columns. Accepted: at least one, such as content.")
     return schema
+
+
+def first_not_utf8(texts: Iterable[bytes | None]) -> tuple[int, UnicodeDecodeError] | None:
+    """Return the position of the first text that is not valid UTF-8, and its error."""
+    for at, text in enumerate(texts):
+        try:
+            (text or b"").decode()
+        except UnicodeDecodeError as error:
+            return at, error
+    return None

@@ -2,30 +2,34 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, cast
 
 import crcmod.predefined
 
 from rmq_spark.errors import ExclusiveSlot, InvalidOption, ScriptFailed
-from rmq_spark.topics.durations import LONGEST_DURATION_MS, parse_duration_ms
-from rmq_spark.topics.keys import DEFAULT_GROUP
-from rmq_spark.topics.message_value import LONGEST_WAIT_MS
-from rmq_spark.topics.parsers import NotAccepted, duration
-from rmq_spark.topics.scores import MOST_RETRIES
-from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
+from rmq_spark.topics.keys import ACCEPTED_NAME, DEFAULT_GROUP, MOST_RETRIES, NAME
+from rmq_spark.topics.parsing import (
+    FLAG,
+    LONGEST_DURATION_MS,
+    NotAccepted,
+    Option,
+    Parser,
+    checked_text,
+    choice,
+    duration,
+    duration_text,
+    parse_duration_ms,
+    whole,
+)
+from rmq_spark.topics.types import LONGEST_WAIT_MS, TOPIC_TYPES, TopicType
 
 DEFAULT_SLOT_AMOUNT = 64
 MOST_SLOTS = 65_536
 DEFAULT_GROUP_TEXT = "default"
-# The settings of a topic that may change, and those that stay as they were at its creation.
-CHANGEABLE = (
-    *("max_retries", "retry_backoff", "exclusive", "paused", "groups"),
-    *("on_expiry", "dead_retention"),
-)
-LASTING = ("keyed", "payload")
 # The payload that a message keeps when an equal one is sent: the last, or its own.
 KEEP_LAST, KEEP_FIRST = "last", "first"
 # What becomes of a message that expires.
@@ -34,18 +38,16 @@ DROP, BURY = "drop", "dead"
 # RocketMQ's delays from its third level on, which its retries use.
 ROCKETMQ_BACKOFF = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _crc32 = crcmod.predefined.mkPredefinedCrcFun("crc-32")
+# A number without a unit is ms everywhere else. Here, somebody may mean days and lose the dead.
+_ACCEPTED_RETENTION = "`none`, or a duration with its unit: `12h`, `30d`"
+_retention = duration(1, LONGEST_WAIT_MS)
 
 
 def check_topic_name(name: str) -> str:
     """Return a topic's name unchanged. Raises InvalidOption if no topic can have it."""
-    if not _NAME.fullmatch(name):
-        raise InvalidOption(
-            f"topic={name[:250]!r} is not a topic name. Accepted: 1 to 200 of the characters "
-            "A-Z a-z 0-9 . _ -",
-            name="topic",
-        )
+    if not re.fullmatch(NAME, name):
+        raise InvalidOption.of("topic", name[:250], ACCEPTED_NAME, "is not a topic name")
     return name
 
 
@@ -56,79 +58,82 @@ def check_slot_amount(value: str | int) -> int:
     except ValueError:
         amount = 0
     if not 1 <= amount <= MOST_SLOTS or amount & (amount - 1):
-        raise InvalidOption(
-            f"slot_amount={value!r} is not accepted. Accepted: a power of two, 1 to {MOST_SLOTS}.",
-            name="slot_amount",
-        )
+        raise InvalidOption.of("slot_amount", value, f"a power of two, 1 to {MOST_SLOTS}")
     return amount
-
-
-def check_word(name: str, value: str, accepted: Sequence[str]) -> None:
-    """Raise InvalidOption unless a setting has one of the accepted values."""
-    if value not in accepted:
-        text = f"{name}={value!r} is not accepted. Accepted: {', '.join(accepted)}."
-        raise InvalidOption(text, name=name)
 
 
 def check_key_prefix(prefix: str) -> str:
     """Return a key prefix unchanged. Raises InvalidOption unless it is empty or ends in a colon."""
     if prefix and (not prefix.endswith(":") or set(prefix) & set("{}") or len(prefix) == 1):
-        raise InvalidOption(
-            f"key_prefix={prefix!r} is not accepted. Accepted: a text that ends in ':' and has no "
-            "braces, such as 'shop:'.",
-            name="key_prefix",
-        )
+        accepted = "a text that ends in ':' and has no braces, such as 'shop:'"
+        raise InvalidOption.of("key_prefix", prefix, accepted)
     return prefix
 
 
-def parse_retry_backoff(text: str) -> tuple[int, ...]:
-    """Parse the waits in ms before the first, second, ... retry; the last one repeats.
+def check_group(group: str) -> str:
+    """Return a group's name unchanged; it is empty for the default group. Raises InvalidOption."""
+    if group != DEFAULT_GROUP and (not re.fullmatch(NAME, group) or group == DEFAULT_GROUP_TEXT):
+        raise InvalidOption.of("group", group, ACCEPTED_NAME, "is not a group name")
+    return group
 
-    text: ``none``, ``rocketmq``, or up to 16 durations with units. Raises InvalidOption.
+
+def parse_group(text: str) -> str:
+    """Parse a group's name; ``default`` names the default group. Raises InvalidOption."""
+    name = text.strip() if isinstance(text, str) else text
+    if name == DEFAULT_GROUP_TEXT:
+        return DEFAULT_GROUP
+    if not isinstance(name, str) or name == "":
+        accepted = f"{DEFAULT_GROUP_TEXT}, or {ACCEPTED_NAME}"
+        raise InvalidOption.of("group", text, accepted, "is not a group name")
+    return check_group(name)
+
+
+def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
+    """Parse names of groups, as a list or separated by commas. Raises InvalidOption."""
+    listed = [name for name in text.split(",") if name.strip()] if isinstance(text, str) else text
+    names = tuple(DEFAULT_GROUP if name == DEFAULT_GROUP else parse_group(name) for name in listed)
+    if not names:
+        accepted = "names, in a list or separated by commas"
+        raise InvalidOption.of("groups", text, accepted, "has no name")
+    if len(set(names)) < len(names):
+        raise InvalidOption.of("groups", list(names), "one or more names, each once")
+    return names
+
+
+def group_text(group: str) -> str:
+    """Write a group's name as options and people write it: ``default`` for the empty one."""
+    return group or DEFAULT_GROUP_TEXT
+
+
+def parse_retry_backoff(given: str | Iterable[int]) -> tuple[int, ...]:
+    """Parse the waits before the first, second, ... retry; the last one repeats. Returns ms.
+
+    given: ``none``, ``rocketmq``, or up to 16 durations with units; or ms. Raises InvalidOption.
     """
-    if not isinstance(text, str):
-        raise InvalidOption(
-            f"retry_backoff={text!r} is not a text. Accepted: {_ACCEPTED_BACKOFF}.",
-            name="retry_backoff",
+    if isinstance(given, str):
+        word = given.strip().lower()
+        named = {"none": "", "rocketmq": ROCKETMQ_BACKOFF}
+        words = named.get(word, given).replace(",", " ").split()
+        waits = tuple(parse_duration_ms("retry_backoff", one) for one in words)
+        fits = word == "none" or bool(waits)
+    else:
+        waits = tuple(given) if isinstance(given, Iterable) else (0,)
+        fits = True
+    if not (fits and len(waits) <= MOST_RETRIES and all(map(_is_wait, waits))):
+        raise InvalidOption.of(
+            *("retry_backoff", given),
+            f"none, rocketmq, or 1 to {MOST_RETRIES} durations above 0 and up to 366d, such as "
+            "'10s, 30s, 1m'; the last one repeats",
         )
-    named = {"none": "", "rocketmq": ROCKETMQ_BACKOFF}
-    words = named.get(text.strip().lower(), text).replace(",", " ").split()
-    waits = tuple(parse_duration_ms("retry_backoff", word) for word in words)
-    if text.strip().lower() != "none" and not waits:
-        raise InvalidOption(
-            f"retry_backoff={text!r} has no duration. Accepted: {_ACCEPTED_BACKOFF}.",
-            name="retry_backoff",
-        )
-    check_retry_backoff(waits)
     return waits
 
 
-def check_retry_backoff(waits: tuple[int, ...]) -> None:
-    """Check the waits before retries, in ms. Raises InvalidOption for too many or a wrong one."""
-    fits = all(1 <= wait <= LONGEST_DURATION_MS for wait in waits)
-    if len(waits) > MOST_RETRIES or not fits:
-        raise InvalidOption(
-            f"retry_backoff={list(waits)} (ms) is not accepted. Accepted: {_ACCEPTED_BACKOFF}.",
-            name="retry_backoff",
-        )
-
-
-_ACCEPTED_BACKOFF = (
-    f"none, rocketmq, or 1 to {MOST_RETRIES} durations above 0 and up to 366d, such as "
-    "'10s, 30s, 1m'; the last one repeats"
-)
-
-
-# A number without a unit is ms everywhere else. Here, somebody may mean days and lose the dead.
-ACCEPTED_RETENTION = "`none`, or a duration with its unit: `12h`, `30d`"
-_retention = duration(1, LONGEST_WAIT_MS)
+def _is_wait(ms: object) -> bool:
+    return isinstance(ms, int) and 1 <= ms <= LONGEST_DURATION_MS
 
 
 def parse_dead_retention(value: str | int | timedelta | None) -> int | None:
-    """Parse how long dead messages are kept, in ms; None to keep them forever.
-
-    value: ``none``, a text with a unit, or a number of ms. Raises InvalidOption.
-    """
+    """Parse ``none``, a text with a unit, or ms, to ms; None: keep forever. InvalidOption."""
     parsed: Any = value
     if isinstance(value, timedelta):
         parsed = value // timedelta(milliseconds=1)
@@ -137,19 +142,50 @@ def parse_dead_retention(value: str | int | timedelta | None) -> int | None:
             parsed = None if value.strip().lower() == "none" else _retention.read(value)
         except NotAccepted:
             parsed = value
-    return check_dead_retention(parsed)
+    is_whole = isinstance(parsed, int) and not isinstance(parsed, bool)
+    if parsed is not None and not (is_whole and 1 <= parsed <= LONGEST_WAIT_MS):
+        accepted = _ACCEPTED_RETENTION.replace("`", "")
+        raise InvalidOption.of("dead_retention", value, accepted)
+    return cast(int | None, parsed)
 
 
-def check_dead_retention(value: Any) -> int | None:
-    """Return a retention in ms, or None for none, unchanged. Raises InvalidOption for another."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and not (is_whole and 1 <= value <= LONGEST_WAIT_MS):
-        raise InvalidOption(
-            f"dead_retention={value!r} is not accepted. Accepted: "
-            f"{ACCEPTED_RETENTION.replace('`', '')}.",
-            name="dead_retention",
-        )
-    return cast(int | None, value)
+def _retries(value: Any) -> Any:
+    if type(value) is not int or not 0 <= value <= MOST_RETRIES:
+        raise InvalidOption.of("max_retries", value, f"a whole number, 0 to {MOST_RETRIES}")
+    return value
+
+
+def _one_of(name: str, *accepted: Any) -> Callable[[Any], Any]:
+    def accept(value: Any) -> Any:
+        if not any(value is one or (isinstance(one, str) and value == one) for one in accepted):
+            raise InvalidOption.of(name, value, " or ".join(map(str, accepted)))
+        return value
+
+    return accept
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a topic, declared with its field of TopicDefinition.
+
+    From it come the keyword of Broker.create and alter, the option of a write, and the name in the
+    JSON in Redis. option: its name and its form as text. accept: turns a value that a program gives
+    into the field's; raises InvalidOption. text: writes the field's value as a text that the option
+    takes. flag: that of ``rmq create`` and ``rmq alter``, whose commands and the console then take
+    the text. is_lasting: whether it stays as it was when the topic was created. in_writes: whether
+    the sink takes it for a topic that it creates.
+    """
+
+    option: Option[Any]
+    accept: Callable[[Any], Any]
+    text: Callable[[Any], str] = str
+    flag: str = ""
+    is_lasting: bool = False
+    in_writes: bool = True
+
+
+def _setting(default: Any, accept: Callable[[Any], Any], option: Option[Any], **more: Any) -> Any:
+    return field(default=default, metadata={"setting": Setting(option, accept, **more)})
 
 
 @dataclass(frozen=True)
@@ -167,66 +203,119 @@ class TopicDefinition:
     name: str
     type: TopicType
     slot_amount: int = DEFAULT_SLOT_AMOUNT
-    max_retries: int = MOST_RETRIES
-    retry_backoff_ms: tuple[int, ...] = ()
-    exclusive: bool = False
-    paused: bool = False
-    groups: tuple[str, ...] = (DEFAULT_GROUP,)
-    keyed: bool = False
-    payload: str = KEEP_LAST
-    on_expiry: str = DROP
-    dead_retention_ms: int | None = None
+    max_retries: int = _setting(
+        MOST_RETRIES,
+        _retries,
+        Option(
+            "maxRetries",
+            whole(0, MOST_RETRIES),
+            "Deliveries after the first",
+            otherwise=f"`{MOST_RETRIES}`",
+        ),
+        flag="--retries",
+    )
+    retry_backoff_ms: tuple[int, ...] = _setting(
+        (),
+        parse_retry_backoff,
+        Option(
+            "retryBackoff",
+            checked_text(
+                parse_retry_backoff,
+                f"`none`, `rocketmq`, or up to {MOST_RETRIES} durations: `10s, 30s, 1m`",
+            ),
+            "Waits before the first, second, ... retry; the last one repeats",
+            otherwise="`none`",
+        ),
+        text=lambda waits: ", ".join(map(duration_text, waits)) or "none",
+        flag="--backoff",
+    )
+    exclusive: bool = _setting(
+        False,
+        _one_of("exclusive", True, False),
+        Option("exclusive", FLAG, "Whether only the owner of a slot may read it"),
+        in_writes=False,
+    )
+    paused: bool = _setting(
+        False,
+        _one_of("paused", True, False),
+        Option("paused", FLAG, "Whether nobody gets messages"),
+        in_writes=False,
+    )
+    groups: tuple[str, ...] = _setting(
+        (DEFAULT_GROUP,),
+        parse_groups,
+        Option(
+            "groups",
+            Parser(parse_groups, "names, separated by commas: `billing,audit`"),
+            "Consumer groups; each gets a copy of every message",
+            otherwise=f"`{DEFAULT_GROUP_TEXT}`",
+        ),
+    )
+    keyed: bool = _setting(
+        False,
+        _one_of("keyed", True, False),
+        Option(
+            "keyed",
+            FLAG,
+            "Whether messages of a new topic merge by a column `key`, and content is their payload",
+            otherwise="`false`",
+        ),
+        is_lasting=True,
+    )
+    payload: str = _setting(
+        KEEP_LAST,
+        _one_of("payload", KEEP_LAST, KEEP_FIRST),
+        Option(
+            "payload",
+            choice(KEEP_LAST, KEEP_FIRST),
+            "Which content a message of a new keyed topic keeps when its key is sent again",
+            otherwise=f"`{KEEP_LAST}`",
+        ),
+        is_lasting=True,
+    )
+    on_expiry: str = _setting(
+        DROP,
+        _one_of("on_expiry", DROP, BURY),
+        Option(
+            "onExpiry",
+            choice(DROP, BURY),
+            "What happens to messages of a new topic that expire: dropped, or moved to the dead "
+            "queue",
+            otherwise=f"`{DROP}`",
+        ),
+        flag="--on-expiry",
+    )
+    dead_retention_ms: int | None = _setting(
+        None,
+        parse_dead_retention,
+        Option(
+            "deadRetention",
+            Parser(parse_dead_retention, _ACCEPTED_RETENTION),
+            "How long dead messages of a new topic are kept; `rmq expire` deletes older ones",
+            otherwise="`none`",
+        ),
+        text=lambda ms: "none" if ms is None else duration_text(ms),
+        flag="--dead-retention",
+    )
 
     def __post_init__(self) -> None:
         check_topic_name(self.name)
         check_slot_amount(self.slot_amount)
-        for name in ("exclusive", "paused", "keyed"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidOption(
-                    f"{name}={getattr(self, name)!r} is not accepted. Accepted: True or False."
-                )
-        is_whole = isinstance(self.max_retries, int) and not isinstance(self.max_retries, bool)
-        if not (is_whole and 0 <= self.max_retries <= MOST_RETRIES):
-            raise InvalidOption(
-                f"max_retries={self.max_retries!r} is not accepted. Accepted: a whole number, 0 to "
-                f"{MOST_RETRIES}.",
-                name="max_retries",
-            )
-        check_retry_backoff(self.retry_backoff_ms)
-        check_word("payload", self.payload, (KEEP_LAST, KEEP_FIRST))
-        check_word("on_expiry", self.on_expiry, (DROP, BURY))
-        check_dead_retention(self.dead_retention_ms)
+        for name, setting in SETTINGS_BY_FIELD.items():
+            object.__setattr__(self, name, setting.accept(getattr(self, name)))
         if self.payload != KEEP_LAST and not self.keyed:
             raise InvalidOption(
                 f"payload={self.payload!r} is for keyed topics, where a message has a payload "
                 "beside its key. Accepted here: last. Or create the topic with keyed=true."
             )
-        if not self.groups or len(set(self.groups)) < len(self.groups):
-            raise InvalidOption(
-                f"groups={list(self.groups)} is not accepted. Accepted: one or more names, each "
-                "once."
-            )
-        for group in self.groups:
-            check_group(group)
 
     def to_json(self) -> str:
         """Write the definition as the JSON that Redis stores in ``rmq_topics``."""
-        return json.dumps(
-            {
-                "deadRetention": self.dead_retention_ms,
-                "exclusive": self.exclusive,
-                "groups": list(self.groups),
-                "keyed": self.keyed,
-                "maxRetries": self.max_retries,
-                "onExpiry": self.on_expiry,
-                "paused": self.paused,
-                "payload": self.payload,
-                "retryBackoff": list(self.retry_backoff_ms),
-                "slotAmount": self.slot_amount,
-                "topicType": self.type.name,
-            },
-            sort_keys=True,
-        )
+        fixed = {"slotAmount": self.slot_amount, "topicType": self.type.name}
+        settings = {
+            setting.option.name: getattr(self, name) for name, setting in SETTINGS_BY_FIELD.items()
+        }
+        return json.dumps(fixed | settings, sort_keys=True)
 
     @staticmethod
     def from_json(name: str, text: str | bytes) -> "TopicDefinition":
@@ -234,25 +323,25 @@ class TopicDefinition:
         try:
             fields = cast(dict[str, Any], json.loads(text))
             return TopicDefinition(
-                name=name,
-                type=TOPIC_TYPES[fields["topicType"]],
-                slot_amount=fields["slotAmount"],
-                max_retries=fields["maxRetries"],
-                retry_backoff_ms=tuple(fields["retryBackoff"]),
-                exclusive=fields["exclusive"],
-                paused=fields["paused"],
-                groups=tuple(fields["groups"]),
-                # Definitions of version 0.1 lack these.
-                keyed=fields.get("keyed", False),
-                payload=fields.get("payload", KEEP_LAST),
-                on_expiry=fields.get("onExpiry", DROP),
-                dead_retention_ms=fields.get("deadRetention"),
+                name,
+                TOPIC_TYPES[fields["topicType"]],
+                fields["slotAmount"],
+                **{
+                    of_field: fields[setting.option.name]
+                    for of_field, setting in SETTINGS_BY_FIELD.items()
+                    if setting.option.name in fields
+                },
             )
         except (ValueError, TypeError, KeyError) as error:
             raise ScriptFailed(
                 f"The definition of topic {name} in rmq_topics cannot be read ({error}): {text!r}. "
                 "Delete that field of rmq_topics and define the topic again."
             ) from error
+
+    def text_of(self, keyword: str) -> str:
+        """Return the value of a setting as its option takes it. keyword: as in SETTINGS."""
+        field_name = next(one for one in SETTINGS_BY_FIELD if one.removesuffix("_ms") == keyword)
+        return SETTINGS[keyword].text(getattr(self, field_name))
 
     @property
     def usual_group(self) -> str:
@@ -269,88 +358,45 @@ class TopicDefinition:
         return replace(self, **changes)
 
     def slot_of(self, basis: bytes | str) -> int:
-        """Return the slot of a message with this slotBasis (or, without one, this content).
-
-        Text is hashed as UTF-8. Raises InvalidOption for another type.
-        """
+        """Return the slot of a slotBasis, or of a content. Text is hashed as UTF-8."""
         if not isinstance(basis, str | bytes):
-            raise InvalidOption(f"slot_basis={basis!r} is not accepted. Accepted: bytes or str.")
+            raise InvalidOption.of("slot_basis", basis, "bytes or str")
         return slot_of(basis.encode() if isinstance(basis, str) else basis, self.slot_amount)
 
     def check_slot(self, slot: int) -> int:
         """Return a slot unchanged. Raises InvalidOption if the topic has no such slot."""
         if not isinstance(slot, int) or not 0 <= slot < self.slot_amount:
-            raise InvalidOption(
-                f"slot={slot!r} is not a slot of topic {self.name}. Accepted: 0 to "
-                f"{self.slot_amount - 1}."
-            )
+            why = f"is not a slot of topic {self.name}"
+            raise InvalidOption.of("slot", slot, f"0 to {self.slot_amount - 1}", why)
         return slot
 
 
-def check_group(group: str) -> str:
-    """Return a group's name unchanged; it is empty for the default group. Raises InvalidOption."""
-    if group != DEFAULT_GROUP and (not _NAME.fullmatch(group) or group == DEFAULT_GROUP_TEXT):
-        raise InvalidOption(
-            f"group={group!r} is not a group name. Accepted: 1 to 200 of A-Z a-z 0-9 . _ -",
-            name="group",
-        )
-    return group
+SETTINGS_BY_FIELD: Mapping[str, Setting] = {
+    one.name: one.metadata["setting"] for one in fields(TopicDefinition) if one.metadata
+}
+# The keyword of a setting is the name of its field without the unit.
+SETTINGS = {name.removesuffix("_ms"): setting for name, setting in SETTINGS_BY_FIELD.items()}
+FLAGS = {keyword: setting for keyword, setting in SETTINGS.items() if setting.flag}
+LASTING = tuple(keyword for keyword, setting in SETTINGS.items() if setting.is_lasting)
 
 
-def parse_group(text: str) -> str:
-    """Parse a group's name as options write it. ``default`` names the default group.
-
-    Raises InvalidOption for any other text that is not a group's name, such as an empty one.
-    """
-    name = text.strip() if isinstance(text, str) else text
-    if name == DEFAULT_GROUP_TEXT:
-        return DEFAULT_GROUP
-    if not isinstance(name, str) or name == "":
-        raise InvalidOption(
-            f"group={text!r} is not a group name. Accepted: {DEFAULT_GROUP_TEXT}, or 1 to 200 of "
-            "A-Z a-z 0-9 . _ -",
-            name="group",
-        )
-    return check_group(name)
-
-
-def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
-    """Parse names of groups, as a list or separated by commas. Raises InvalidOption."""
-    listed = [name for name in text.split(",") if name.strip()] if isinstance(text, str) else text
-    names = tuple(DEFAULT_GROUP if name == DEFAULT_GROUP else parse_group(name) for name in listed)
-    if not names:
-        raise InvalidOption(
-            f"groups={text!r} has no name. Accepted: names, in a list or separated by commas.",
-            name="groups",
-        )
-    return names
-
-
-def group_text(group: str) -> str:
-    """Write a group's name as options and people write it: ``default`` for the empty one."""
-    return group or DEFAULT_GROUP_TEXT
-
-
-def parse_settings(done: str, settings: dict[str, Any]) -> dict[str, Any]:
+def parse_settings(done: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Convert settings to fields of TopicDefinition. Raises InvalidOption for an unknown one.
 
     done: what the caller does with them, for the error: "set" or "changed".
     """
-    known = (*LASTING, *CHANGEABLE) if done == "set" else CHANGEABLE
+    known = [one for one, setting in SETTINGS.items() if done == "set" or not setting.is_lasting]
     unknown = sorted(set(settings) - set(known))
     if unknown:
         accepted = ("slot_amount", *known) if done == "set" else known
         raise InvalidOption(
             f"{', '.join(unknown)} of a topic cannot be {done}. Accepted: {', '.join(accepted)}."
         )
-    fields = dict(settings)
-    if "retry_backoff" in fields:
-        fields["retry_backoff_ms"] = parse_retry_backoff(fields.pop("retry_backoff"))
-    if "dead_retention" in fields:
-        fields["dead_retention_ms"] = parse_dead_retention(fields.pop("dead_retention"))
-    if "groups" in fields:
-        fields["groups"] = parse_groups(fields["groups"])
-    return fields
+    return {
+        name: SETTINGS[keyword].accept(settings[keyword])
+        for name in SETTINGS_BY_FIELD
+        if (keyword := name.removesuffix("_ms")) in settings
+    }
 
 
 def refuse_exclusive(topic: TopicDefinition) -> None:
@@ -371,3 +417,12 @@ def slot_of(basis: bytes, slot_amount: int) -> int:
     ``rmq_spark.spark.sink.operations``.
     """
     return cast(int, _crc32(basis)) % slot_amount
+
+
+def by_slots(bases: Iterable[bytes], slot_amount: int) -> dict[int, list[bytes]]:
+    """Group bases by their slots."""
+    found: defaultdict[int, list[bytes]] = defaultdict(list)
+    crc32 = _crc32
+    for basis in bases:
+        found[crc32(basis) % slot_amount].append(basis)
+    return found

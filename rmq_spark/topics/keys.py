@@ -1,9 +1,26 @@
-"""The names of keys in Redis."""
+"""The names of keys in Redis, and the scores in them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 DEFAULT_GROUP = ""
+# A name of a topic, a group or a consumer, as a part of the name of a key.
+NAME = r"[A-Za-z0-9._-]{1,200}"
+ACCEPTED_NAME = "1 to 200 of . _ - A-Z a-z 0-9"
+# What the script figures reads of a slot, beside its store.
+_OF_FIGURES = ("retry", "dead", "claims", "stats", "consumers")
+# From RMQ's design: a message is delivered once and retried up to 16 times. In a store, a score of
+# 16 or less is a number of retries left, so the lowest score of a first delivery is 17.
+MOST_RETRIES = 16
+LOWEST_SCORE = MOST_RETRIES + 1
+# A message of a claim that was lost is suspect. Its score in the store is negative: retries left,
+# plus so much for each level of suspicion (lua/include/records.lua).
+SUSPECT_LEVEL = 32
+# Scores are IEEE doubles, which are exact for whole numbers up to here.
+HIGHEST_SCORE = 2**53
+# As the score of a FixedTime message that is sent, this means the time at which Redis stores it.
+# A negative score is a delay with its sign changed (lua/include/dated.lua).
+AT_ONCE = 0
 
 
 @dataclass(frozen=True)
@@ -64,14 +81,6 @@ class Keys:
         """Name the HASH of a slot: consumer:seq:ordinal -> record."""
         return self._tagged("claims", slot)
 
-    def old_prepare(self, slot: int) -> str:
-        """Name the ZSET in which an earlier version kept the messages of all claims."""
-        return self._tagged("prepare", slot)
-
-    def old_first(self, slot: int) -> str:
-        """Name the HASH in which an earlier version kept the first scores of claims."""
-        return self._tagged("first", slot)
-
     def consumers(self, slot: int) -> str:
         """Name the HASH of a slot: consumer -> header; and @epoch, @paused."""
         return self._tagged("consumers", slot)
@@ -79,6 +88,16 @@ class Keys:
     def stats(self, slot: int) -> str:
         """Name the HASH of a slot: counter -> number."""
         return self._tagged("stats", slot)
+
+    def of_figures(self, slots: Iterable[int]) -> list[str]:
+        """Name what figures reads of slots, quicker than name by name: all topics have millions."""
+        begin, end = f"_{{{self.prefix}{self.topic}_", f"}}@{self.group}" if self.group else "}"
+        kinds = [f"{self.prefix}{kind}" for kind in _OF_FIGURES]
+        names = []
+        for slot in slots:
+            tag = f"{begin}{slot}{end}"
+            names += [self.store(slot), *[kind + tag for kind in kinds]]
+        return names
 
     def stages(self, slot: int) -> str:
         """Name the HASH of a slot: stage -> its start in ms, messages published; for all groups."""
@@ -107,3 +126,8 @@ def sink_key(query: str, prefix: str = "") -> str:
 def listener_key(batch: str, prefix: str = "") -> str:
     """Name the HASH of a batch of each_message: its counts, by task."""
     return f"{prefix}listener:{batch}"
+
+
+def deliveries_of(score: int) -> int:
+    """Return how often a message may be delivered, by its score of 16 or less in a store."""
+    return -score % SUSPECT_LEVEL if score < 0 else score

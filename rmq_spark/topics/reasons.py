@@ -1,8 +1,12 @@
-"""The reasons for which messages are rolled back, as dead messages keep them."""
+"""The reasons for which messages are rolled back, as dead messages keep them.
+
+And ``printable``, which makes a text of others fit for a terminal, a log or a page.
+"""
 
 import os
 import re
 import traceback
+from collections.abc import Callable
 
 from rmq_spark.errors import InvalidOption
 
@@ -15,22 +19,40 @@ _CLASS = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?::|$)")
 _LONGEST_CLASS = 64
 
 
+def printable(text: str, kept: str = "") -> str:
+    """Escape the characters of a text that could change how other text is shown.
+
+    These are control characters, line ends, and marks such as a right-to-left override. kept: those
+    that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def reason_of(error: BaseException) -> str:
     """Describe an error by its class, text and place, in one line of at most 500 characters."""
-    try:
-        text = str(error)[:LONGEST_REASON]
-    except Exception:
-        text = "(its text cannot be read)"
+    name = _read(lambda: type(error).__name__, "BaseException")
+    text = _read(lambda: str(error)[:LONGEST_REASON], "(its text cannot be read)")
     trace = traceback.extract_tb(error.__traceback__)
     place = f" ({os.path.basename(trace[-1].filename)}:{trace[-1].lineno})" if trace else ""
-    return one_line(f"{type(error).__name__}: ", text, place)
+    return one_line(f"{name}: ", text, place)
+
+
+def _read(read: Callable[[], object], otherwise: str) -> str:
+    """Read a text of an error, whose class may raise anything."""
+    try:
+        return str(read())
+    except BaseException:
+        return otherwise
 
 
 def one_line(before: str, text: str, behind: str = "") -> str:
     """Join texts to a reason of one line. If it is too long, ``text`` loses its end."""
-    words = " ".join(text.split())
-    # Half a surrogate pair is not valid UTF-8: neither Redis nor Arrow would take it.
-    clean = words.encode("utf-8", "backslashreplace").decode()
+    # Also half a surrogate pair, which is not valid UTF-8: neither Redis nor Arrow would take it.
+    before, clean, behind = map(printable, (before, " ".join(text.split()), behind))
     room = max(0, LONGEST_REASON - len(before) - len(behind))
     return f"{before}{clean[:room]}{behind}"[:LONGEST_REASON]
 
@@ -45,15 +67,18 @@ def parse_reason(given: str | BaseException | None) -> str:
     if isinstance(given, BaseException):
         return reason_of(given)
     if not isinstance(given, str):
-        raise InvalidOption(f"reason={given!r} is not accepted. Accepted: a text or an exception.")
+        raise InvalidOption.of("reason", given, "a text or an exception")
     return one_line("", given)
 
 
 def class_of(reason: str) -> str:
     """Return what a reason is counted under, as the counters of the dead queue do."""
-    if not reason:
-        return "none"
+    if not reason or reason in _OF_SCRIPTS:
+        return reason or "none"
+    return exception_class_of(reason) or "other"
+
+
+def exception_class_of(reason: str) -> str | None:
+    """Return the class of an exception with which a reason begins; None if it does not."""
     found = _CLASS.match(reason)
-    if reason in _OF_SCRIPTS or found is None:
-        return reason if reason in _OF_SCRIPTS else "other"
-    return found[1][:_LONGEST_CLASS]
+    return found[1][:_LONGEST_CLASS] if found else None

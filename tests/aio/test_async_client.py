@@ -2,22 +2,24 @@
 
 import asyncio
 import contextvars
+import subprocess
+import sys
 import time
 
 import pytest
 
 from rmq_spark import aio
-from rmq_spark.aio import gathered_sends
+from rmq_spark.aio import client as client_module
 from rmq_spark.client import Message
 from rmq_spark.errors import (
     ConsumerMisused,
     InvalidMessage,
     InvalidOption,
-    Lost,
+    LeaseLost,
     ServerUnavailable,
     UnknownTopic,
 )
-from rmq_spark.transport.awaiting import TaskLock, awaited, run_awaiting
+from rmq_spark.redis.aio import TaskLock, await_only, greenlet_spawn
 
 from ..seeding import numbered
 
@@ -41,10 +43,10 @@ def test_blocking_code_waits_and_the_event_loop_goes_on():
         return value
 
     def blocking(first, *, second):
-        return awaited(later(first)) + awaited(later(second))
+        return await_only(later(first)) + await_only(later(second))
 
     async def main():
-        return await asyncio.gather(*(run_awaiting(blocking, n, second=1) for n in range(100)))
+        return await asyncio.gather(*(greenlet_spawn(blocking, n, second=1) for n in range(100)))
 
     assert asyncio.run(main()) == [number + 1 for number in range(100)]
 
@@ -57,16 +59,16 @@ def test_errors_and_cancellations_come_where_the_code_waits():
 
     def blocking():
         try:
-            awaited(fail())
+            await_only(fail())
         except ValueError as error:
             seen.append(str(error))
         try:
-            awaited(asyncio.sleep(1000))
+            await_only(asyncio.sleep(1000))
         finally:
             seen.append("end")
 
     async def main():
-        task = asyncio.create_task(run_awaiting(blocking))
+        task = asyncio.create_task(greenlet_spawn(blocking))
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -81,20 +83,20 @@ def test_blocking_code_sees_and_sets_the_context_of_its_task():
 
     def blocking():
         before = variable.get()
-        awaited(asyncio.sleep(0))
+        await_only(asyncio.sleep(0))
         variable.set("set inside")
         return before
 
     async def main():
         variable.set("of the task")
-        return await run_awaiting(blocking), variable.get()
+        return await greenlet_spawn(blocking), variable.get()
 
     assert asyncio.run(main()) == ("of the task", "set inside")
 
 
 def test_outside_of_a_coroutine_it_is_refused():
     with pytest.raises(RuntimeError, match=r"belongs to rmq_spark\.aio"):
-        awaited(asyncio.sleep(0))
+        await_only(asyncio.sleep(0))
 
 
 def test_a_lock_of_tasks_is_held_by_one_and_may_be_taken_again():
@@ -103,13 +105,13 @@ def test_a_lock_of_tasks_is_held_by_one_and_may_be_taken_again():
     def work(lock, name):
         with lock, lock:
             order.append(f"{name} in")
-            awaited(asyncio.sleep(0.01))
+            await_only(asyncio.sleep(0.01))
             order.append(f"{name} out")
 
     async def main():
         lock = TaskLock()
         first, second, third = (
-            asyncio.create_task(run_awaiting(work, lock, name)) for name in "abc"
+            asyncio.create_task(greenlet_spawn(work, lock, name)) for name in "abc"
         )
         await asyncio.sleep(0)
         second.cancel()
@@ -185,8 +187,8 @@ def test_single_messages_go_together(connected, topic):
     async def main():
         async with await connected() as broker:
             queue = await broker.queue("T")
-            send_checked = queue._queue._send_checked
-            queue._queue._send_checked = lambda *args: calls.append(args) or send_checked(*args)
+            send_checked = queue._queue.send_checked
+            queue._queue.send_checked = lambda *args: calls.append(args) or send_checked(*args)
             await asyncio.gather(
                 *(queue.send_one(content, fixed_time=1000) for content in numbered(100))
             )
@@ -197,7 +199,7 @@ def test_single_messages_go_together(connected, topic):
 
 
 def test_what_is_asked_while_sends_are_under_way_follows(connected, topic, monkeypatch):
-    monkeypatch.setattr(gathered_sends, "_MESSAGES_A_SEND", 3)
+    monkeypatch.setattr(client_module, "_MESSAGES_A_SEND", 3)
 
     async def main():
         async with await connected() as broker:
@@ -481,7 +483,7 @@ def test_tasks_that_share_a_consumer_wait_for_each_other(connected, topic):
             await (await broker.queue("T")).send([b"x"], fixed_time=1000)
             stale = await consumer.poll(1)
             await consumer.poll(1)
-            with pytest.raises(Lost):
+            with pytest.raises(LeaseLost):
                 await stale.commit()
 
     asyncio.run(main())
@@ -527,5 +529,99 @@ def test_a_second_task_is_refused_while_one_works_on_a_batch(connected, broker):
                 await consumer.poll()
             may_end.set()
             assert await working == 1
+
+    asyncio.run(main())
+
+
+def test_a_broker_of_a_loop_that_has_ended_says_so(own_redis):
+    """Failed before: RuntimeError: Event loop is closed."""
+    kept = []
+
+    async def first():
+        broker = await aio.connect(own_redis.url)
+        await broker.create("T", "FixedTime", 1)
+        kept.extend([broker, await broker.queue("T"), broker.consumer("T", "a")])
+
+    async def second():
+        broker, queue, consumer = kept
+        for use in (
+            lambda: broker.topics(),
+            lambda: queue.send(["a"], fixed_time=1000),
+            lambda: queue.send_one("a", fixed_time=1000),
+            lambda: consumer.__aenter__(),
+            lambda: broker.close(),
+        ):
+            with pytest.raises(ConsumerMisused, match="an event loop that has ended"):
+                await use()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_a_broker_of_another_thread_says_so_and_nobody_hangs(own_redis):
+    """Failed before: a call waited for ever."""
+
+    async def main():
+        async with await aio.connect(own_redis.url) as broker:
+            await broker.create("T", "FixedTime", 1)
+            queue = await broker.queue("T")
+
+            async def elsewhere():
+                for _ in range(20):
+                    with pytest.raises(ConsumerMisused, match="an event loop that is another one"):
+                        await queue.send(["there"], fixed_time=1000)
+                    with pytest.raises(ConsumerMisused, match="an event loop that is another one"):
+                        await queue.send_one("there", fixed_time=1000)
+
+            other = asyncio.to_thread(asyncio.run, elsewhere())
+            here = [queue.send_one(f"here{n}", fixed_time=1000) for n in range(200)]
+            await asyncio.wait_for(asyncio.gather(other, *here), 60)
+            assert (await queue.figures()).store.count == 200
+
+    asyncio.run(main())
+
+
+def test_what_is_dropped_without_a_close_makes_no_noise(own_redis, tmp_path):
+    program = f"""
+import asyncio, gc
+from rmq_spark import aio, connect
+
+async def main():
+    broker = await aio.connect({own_redis.url!r})
+    await broker.create("T", "FixedTime", 1)
+    queue = await broker.queue("T")
+    await queue.send(["a"], fixed_time=1000)
+    consumer = await broker.consumer("T", "a").__aenter__()
+    await consumer.poll()
+
+asyncio.run(main())
+gc.collect()
+broker = connect({own_redis.url!r})
+broker.queue("T").send(["b"], fixed_time=1000)
+broker.consumer("T", "b").__enter__().poll()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+    )
+    lines = [line for line in done.stderr.splitlines() if "stores nothing on disk" not in line]
+    assert (done.returncode, lines) == (0, [])
+
+
+def test_a_broker_that_is_closed_says_so(connected, topic):
+    """Failed before: it connected again for good, or RuntimeError: cannot schedule new futures."""
+
+    async def main():
+        broker = await connected()
+        queue, consumer = await broker.queue("T"), broker.consumer("T", "a")
+        await broker.close()
+        for use in (
+            lambda: broker.topics(),
+            lambda: queue.send(["a"], fixed_time=1000),
+            lambda: queue.send_one("a", fixed_time=1000),
+            lambda: consumer.__aenter__(),
+        ):
+            with pytest.raises(ConsumerMisused, match=r"is closed. Connect again: await rmq_spark"):
+                await use()
+        await broker.close()
 
     asyncio.run(main())

@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
-from rmq_spark.aio import async_broker
+from rmq_spark.aio import client as client_module
+from rmq_spark.client.receiving import callers
 from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
-from rmq_spark.transport.server import Server
+from rmq_spark.process import stopped_by_signals
+from rmq_spark.redis.server import Server
 
 from ..logs import logged
 from ..seeding import numbered
@@ -49,6 +51,36 @@ def test_a_coroutine_function_runs_in_the_loop_of_the_program(connected, topic):
     asyncio.run(main())
     assert sorted(got) == numbered(200)
     assert is_empty(topic)
+
+
+def test_a_call_that_goes_on_when_it_is_cancelled_does_not_hold_its_slot(
+    connected, topic, monkeypatch
+):
+    """Failed before: its slot gave no message any more, and nobody was told."""
+    monkeypatch.setattr(callers, "_CANCELLED_S", 0.1)
+    topic.send([b"stubborn"], fixed_time=1000, slot_basis=b"one")
+    topic.send([b"next"], fixed_time=2000, slot_basis=b"one")
+    over, done = asyncio.Event(), []
+
+    async def work(message):
+        while message.content == b"stubborn" and not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+        done.append(message.content)
+
+    async def main():
+        async with (
+            await connected() as broker,
+            broker.listen("T", "a", work, timeout="100ms", delay="1h") as listener,
+        ):
+            try:
+                await until(lambda: (listener.succeeded, listener.failed) == (1, 1))
+            finally:
+                over.set()
+
+    asyncio.run(main())
+    assert done[0] == b"next"
+    assert topic.figures().retry.count == 1
 
 
 def test_a_call_that_takes_too_long_is_cancelled_and_its_message_comes_again(connected, topic):
@@ -271,7 +303,7 @@ def test_listeners_that_open_at_once_share_their_connections(connected, topic, m
 
     async def main():
         async with await connected() as broker, AsyncExitStack() as stack:
-            monkeypatch.setattr(async_broker, "Server", counted)
+            monkeypatch.setattr(client_module, "Server", counted)
             blocks = [broker.listen("T", f"a{number}", work) for number in range(8)]
             await asyncio.gather(*map(stack.enter_async_context, blocks))
 
@@ -402,7 +434,7 @@ def test_a_listener_whose_loop_was_closed_ends_and_gives_its_messages_back(
 ):
     """Failed before: it renewed the leases of its messages for as long as the program ran."""
     topic.send(numbered(20), fixed_time=1000)
-    begun = []
+    begun, handler = [], signal.getsignal(signal.SIGTERM)
 
     async def work(message):
         begun.append(message)
@@ -420,6 +452,9 @@ def test_a_listener_whose_loop_was_closed_ends_and_gives_its_messages_back(
     wait_until(lambda: not listener.is_running, "the listener ends")
     wait_until(lambda: not topic.figures().prepare.count, "the messages are given back")
     wait_until(lambda: "listener a has ended: The event loop" in logged(caplog), "the log names it")
+    with stopped_by_signals(print):  # the next one takes over what it has left
+        pass
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 ENDS_EARLY = """

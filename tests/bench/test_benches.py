@@ -15,8 +15,7 @@ from stalled_commands import ELSEWHERE
 
 from rmq_spark.cli import app
 
-from .. import ROOT, quick_spark
-from ..jars import do_without
+from .. import ROOT, missing, quick_spark
 
 BENCH = ROOT / "bench"
 COMMANDS = {name for group in app.COMMANDS.values() for name in group}
@@ -55,6 +54,7 @@ def test_a_bench_writes_its_figures_with_machine_and_versions(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.in_turn(5)
 @pytest.mark.parametrize(
     ("name", "size"),
     [
@@ -116,7 +116,7 @@ def test_no_command_is_missing_from_the_stalls():
 
 def need_maven():
     if not shutil.which("mvn"):
-        do_without("Maven, which gets Kafka, was not found: 'apt-get install maven'.")
+        missing.do_without("Maven, which gets jars", "apt-get install maven")
 
 
 @pytest.mark.rounds

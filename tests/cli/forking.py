@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rmq_spark.cli.main import main
+from rmq_spark.cli.__main__ import main
 
 from .. import programs
 

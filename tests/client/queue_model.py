@@ -1,7 +1,8 @@
 """The protocol in plain Python: one slot, kept in dicts.
 
 Time is three words here: a lease has run out or never does, a message is due or never will be, and
-a wait is over or never is. Scores below 10_000 are due; FAR stands for those that are not. A body
+a wait is over or never is. Scores below 10_000 are due; FAR stands for those that are not. Scores
+below 0 are those of suspects. A body
 has expired or lives, or its time to live begins when its message is due.
 """
 
@@ -12,6 +13,21 @@ from enum import StrEnum
 FAR = None
 DUE_BEFORE_MS = 1500  # the one bound that claims use here, between scores and between retries
 LONGEST_RETRY = 16
+# With how many others of their level suspects come again. The last ones are all their holder has.
+SUSPECTS = {1: 256, 2: 16, 3: 1, 4: 1}
+ALONE = 4
+
+
+def score_of(level, deliveries):
+    return -(32 * level + deliveries) if level else deliveries
+
+
+def level_of(score):
+    return -score // 32 if score is not FAR and score < 0 else 0
+
+
+def deliveries_of(score):
+    return -score % 32 if score < 0 else score
 
 
 class Expiry(StrEnum):
@@ -57,12 +73,13 @@ class Record:
     replayed: int = 0
     with_bodies: bool = False  # whether its bodies have a key
     has_expired: int = 0  # messages that making it found expired
+    given_up: bool = False  # by its consumer, when its lease ended
 
     def left(self, score):
         return max(0, self.left_at_first(score) - self.charged)
 
     def left_at_first(self, score):
-        return score - 1 if score <= LONGEST_RETRY else self.max_retries
+        return deliveries_of(score) - 1 if score <= LONGEST_RETRY else self.max_retries
 
 
 @dataclass
@@ -79,11 +96,13 @@ class Model:
     backoff: bool
     store: dict[bytes, int | None] = field(default_factory=dict)
     prepare: dict[bytes, Held] = field(default_factory=dict)
-    retry: dict[bytes, tuple[int, int | None]] = field(default_factory=dict)  # left, due second
+    # The score for the store without its sign, and the due second.
+    retry: dict[bytes, tuple[int, int | None]] = field(default_factory=dict)
     dead: set[bytes] = field(default_factory=set)
     records: dict[tuple[str, int, int], Record] = field(default_factory=dict)
     headers: dict[str, Header] = field(default_factory=dict)
     taken: int = 0  # messages claimed so far
+    used: bool = False  # whether a message has ever been sent; a slot of a deleted topic has none
     epoch: int | None = None
     plans: dict[str, str] = field(default_factory=dict)  # consumer -> mark of its last plan
     paused: bool = False
@@ -97,6 +116,7 @@ class Model:
 
     def send(self, contents, score, copies: Sequence[Copy] = ()):
         """copies: those of the contents, or none."""
+        self.used |= bool(contents)
         self.set_bodies(contents, copies)
         new = 0
         for content in contents:
@@ -145,17 +165,25 @@ class Model:
 
     # -- the first phase
 
+    def is_deserted(self):
+        """Nothing was ever here, as in a slot of a deleted topic: nobody leaves a key behind."""
+        return not (self.used or self.headers or self.paused) and self.epoch is None
+
     def plan(self, consumer, run, mark):
         header = self.headers.get(consumer, Header())
         if run < header.run:
-            return "Superseded"
-        header.run = run
-        self.headers[consumer] = header
-        self.plans[consumer] = mark
+            return "Fenced"
+        if not self.is_deserted():
+            header.run = run
+            self.headers[consumer] = header
+            self.plans[consumer] = mark
         return None
 
     def due(self, consumer, due_before, epoch):
-        """Messages due, those held back, and the claims to give back; or the name of the error."""
+        """Messages due, those held back, the claims to give back, and whether one must be alone.
+
+        Or the name of the error.
+        """
         if self.epoch is not None and epoch is None:
             return "ExclusiveSlot"
         count = len(self.due_messages(due_before)) + len(self.retries_due(due_before))
@@ -164,23 +192,37 @@ class Model:
         others = any(name[0] != consumer for name in self.holding().difference(expired))
         fenced = epoch is not None and self.epoch is not None and epoch < self.epoch
         held = self.paused or fenced or (epoch is not None and others)
-        return (0, count, expired) if held else (count, 0, expired)
+        if held:
+            return 0, count, expired, False
+        return count, 0, expired, self.has_one_to_be_alone_with(due_before)
 
-    def claim(self, name, run, limit, lease, due_before, epoch, replay_only, mark):
+    def has_one_to_be_alone_with(self, due_before):
+        """In the store, or first among the retries."""
+        retries = [
+            (float("inf") if s is FAR else s, score, c) for c, (score, s) in self.retry.items()
+        ]
+        first = min(retries, default=None)
+        of_retries = first is not None and first[2] in self.retries_due(due_before)
+        in_store = any(level_of(score) == ALONE for score in self.store.values())
+        return in_store or (of_retries and level_of(-first[1]) == ALONE)
+
+    def claim(self, name, run, limit, lease, due_before, epoch, replay_only, mark, alone=False):
         """Contents with scores and retries left, in order; or the name of the error."""
         consumer, seq, _ = name
         header = self.headers.get(consumer, Header())
         if run < header.run:
-            return "Superseded"
+            return "Fenced"
         if seq <= header.settled:
-            return "Settled"
+            return "AlreadyCommitted"
         record = self.records.get(name)
         if record is None and (replay_only or name[1:] <= header.last):
-            return "Lost"
+            return "LeaseLost"
         if record is None and mark and self.plans.get(consumer) != mark:
             return []
         if record is None and self.epoch is not None and epoch is None:
             return "ExclusiveSlot"
+        if self.is_deserted():
+            return []
         header.run = run
         self.headers[consumer] = header
         if record is not None:
@@ -193,7 +235,7 @@ class Model:
         held = epoch is not None and any(h.claim[0] != consumer for h in self.prepare.values())
         if epoch is not None and not fenced:
             self.epoch = epoch
-        popped = {} if fenced or held else self.take(limit, due_before)
+        popped = {} if fenced or held else self.take(limit, due_before, alone)
         with_bodies = bool(self.bodies)
         over = self.move_bodies(popped)
         self.prepare |= {content: Held(name, score) for content, score in popped.items()}
@@ -223,7 +265,7 @@ class Model:
 
     def redeliver(self, name, record, run, lease):
         record.charged += 0 < record.run < run
-        record.run, record.expired = run, not lease
+        record.run, record.expired, record.given_up = run, not lease, False
         return self.held_by(name)
 
     def held_by(self, name):
@@ -245,12 +287,27 @@ class Model:
     def due_retries(self, due_before):
         due = self.retries_due(due_before)
         for content in due:
-            left, _ = self.retry.pop(content)
-            self.store.setdefault(content, left)
+            score, _ = self.retry.pop(content)
+            self.store.setdefault(content, -score if score > LONGEST_RETRY else score)
         return len(due)
 
-    def take(self, limit, due_before):
+    def take(self, limit, due_before, alone):
         due = self.due_messages(due_before)
+        popped = self.suspects(due, limit, alone) or self.others(due, limit)
+        for _, content in popped:
+            del self.store[content]
+        return {content: score for score, content in popped}
+
+    def suspects(self, due, limit, alone):
+        free = [pair for pair in due if pair[1] not in self.prepare]
+        for level in range(ALONE if alone else ALONE - 1, 0, -1):
+            of_level = [pair for pair in free if level_of(pair[0]) == level]
+            if of_level:
+                return of_level[: min(limit, SUSPECTS[level])]
+        return []
+
+    def others(self, due, limit):
+        due = [pair for pair in due if pair[0] > 0]
         retries = [pair for pair in due if pair[0] <= LONGEST_RETRY]
         firsts = [pair for pair in due if pair[0] > LONGEST_RETRY]
         lead, last = (firsts, retries) if self.descending else (retries, firsts)
@@ -261,31 +318,33 @@ class Model:
         popped += [p for p in last if p[1] not in self.prepare][: limit - len(popped)]
         if limit == 1 and not popped:
             popped = [pair for pair in lead if pair[1] not in self.prepare][:1]
-        for _, content in popped:
-            del self.store[content]
-        return {content: score for score, content in popped}
+        return popped
 
     def replay(self, consumer, run, seq_from, seq_to, lease):
         header = self.headers.get(consumer, Header())
         if run < header.run:
-            return "Superseded"
+            return "Fenced"
+        if self.is_deserted():
+            return []
         header.run = run
         self.headers[consumer] = header
         listed = []
         for name, record in self.records.items():
             if name[0] == consumer and seq_from < name[1] <= seq_to:
-                record.expired, record.replayed = not lease, run
+                record.expired, record.replayed, record.given_up = not lease, run, False
                 listed.append((*name[1:], record.sealed))
         return sorted(listed)
 
     # -- the second phase, and the ways back
 
-    def commit(self, consumer, run, seq, since, finisher):
+    def commit(self, consumer, run, seq, since, finisher, named):
+        """named: whether the caller names claims."""
         header = self.headers.get(consumer, Header())
         if run < header.run:
-            return "Superseded"
-        header.run, header.settled = run, max(header.settled, seq)
-        self.headers[consumer] = header
+            return "Fenced"
+        if not (named and self.is_deserted()):
+            header.run, header.settled = run, max(header.settled, seq)
+            self.headers[consumer] = header
         done = [
             name
             for name, record in self.records.items()
@@ -304,37 +363,39 @@ class Model:
     def set_leases(self, consumer, run, lease):
         header = self.headers.get(consumer, Header())
         if run < header.run:
-            return "Superseded"
+            return "Fenced"
         own = [record for name, record in self.records.items() if name[0] == consumer]
         for record in own:
-            record.expired = not lease
+            record.expired, record.given_up = not lease, False
         if own:
             header.run = run
             self.headers[consumer] = header
         return len(own)
 
-    def leave(self, consumer, run, seq):
+    def leave(self, consumer, run, seq, failed=False):
         """The claims that it has to give back; or the name of the error."""
         header = self.headers.get(consumer, Header())
         if run < header.run:
-            return "Superseded"
-        header.run, header.settled = run, max(header.settled, header.last[0], seq)
-        self.headers[consumer] = header
+            return "Fenced"
+        if not (seq and self.is_deserted()):
+            header.run, header.settled = run, max(header.settled, header.last[0], seq)
+            self.headers[consumer] = header
         own = [name for name in self.records if name[0] == consumer]
         holding = self.holding()
         for name in own:
             self.records[name].expired = True
+            self.records[name].given_up = not failed and self.records[name].run >= run
             if name not in holding:
                 del self.records[name]
         return sorted(holding.intersection(own))
 
-    def let_go(self, consumer, run, seq):
-        left = self.leave(consumer, run, seq)
-        return left if left == "Superseded" else sum(map(self.give_back_claim, left))
+    def let_go(self, consumer, run, seq, failed):
+        left = self.leave(consumer, run, seq, failed)
+        return left if left == "Fenced" else sum(map(self.give_back_claim, left))
 
     def unread(self, consumer, run, seq):
         if run < self.headers.get(consumer, Header()).run:
-            return "Superseded"
+            return "Fenced"
         marked = [r for n, r in self.records.items() if n[:2] == (consumer, seq) and r.run == run]
         for record in marked:
             record.run = 0
@@ -353,7 +414,7 @@ class Model:
                 rolled += 1
         return rolled, len(contents) - rolled
 
-    def give_back(self, content, left, waits):
+    def give_back(self, content, left, waits, level=0):
         copy = self.held_bodies.pop(content)
         if left == 0:
             self.dead.add(content)
@@ -361,10 +422,10 @@ class Model:
         elif content in self.store:
             self.keep_newer_body(content, copy)
         elif not waits:
-            self.store[content] = left
+            self.store[content] = score_of(level, left)
             self.keep_body(content, copy)
         else:
-            self.retry[content] = (left, FAR)
+            self.retry[content] = (abs(score_of(level, left)), FAR)
             self.keep_body(content, copy)
 
     def keep_body(self, content, copy):
@@ -391,17 +452,28 @@ class Model:
             return 0
         record = self.records.pop(name)
         held = [(c, h.score) for c, h in self.prepare.items() if h.claim == name]
+        is_lost = record.run > 0 and not record.given_up
+        size = next((n for n in (1, 2) if len(held) > SUSPECTS[n]), 3)
         for content, score in held:
             del self.prepare[content]
             left = record.left(score)
-            if record.run > 0:
+            if record.run > 0 and not is_lost:
                 self.give_back(content, left, self.backoff)
+            elif is_lost and level_of(score) == ALONE:
+                self.give_back(content, left, self.backoff, ALONE)
+            elif is_lost:  # it costs nothing
+                level = max(size, level_of(score) + 1)
+                self.return_uncharged(content, score_of(level, left + 1))
             else:  # as it was, but for what replays have cost
                 is_charged = left < record.left_at_first(score)
-                copy = self.held_bodies.pop(content)
-                if content not in self.store:
-                    self.store[content] = left + 1 if is_charged else score
-                    self.keep_body(content, copy)
-                else:
-                    self.keep_newer_body(content, copy)
+                again = score_of(level_of(score), left + 1) if is_charged else score
+                self.return_uncharged(content, again)
         return len(held)
+
+    def return_uncharged(self, content, score):
+        copy = self.held_bodies.pop(content)
+        if content not in self.store:
+            self.store[content] = score
+            self.keep_body(content, copy)
+        else:
+            self.keep_newer_body(content, copy)

@@ -6,8 +6,7 @@ import pytest
 
 from rmq_spark.client import Broker, TopicType, connect
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.receiving.consumer_runs import ConsumerRuns
-from rmq_spark.client.staging import Staging
+from rmq_spark.client.staging import stage
 from rmq_spark.errors import (
     GroupNotEmpty,
     InvalidOption,
@@ -18,9 +17,8 @@ from rmq_spark.errors import (
 )
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
-from rmq_spark.protocol.sealing import Manifest
-from rmq_spark.protocol.stages import StageName
-from rmq_spark.topics.keys import topics_key
+from rmq_spark.protocol.staging import Manifest, StageName
+from rmq_spark.topics.keys import consumer_key, topics_key
 
 from ..logs import logged
 from ..seeding import LONG_MS, numbered, open_run, rollback
@@ -134,7 +132,9 @@ def test_a_bad_key_prefix_is_refused_by_its_keyword(redis_url):
 
 
 def test_a_wrong_name_of_the_number_of_slots_names_the_right_one(broker):
-    with pytest.raises(InvalidOption, match=r"slots of a topic .* Accepted: slot_amount, keyed, "):
+    with pytest.raises(
+        InvalidOption, match=r"slots of a topic .* Accepted: slot_amount, max_retries, "
+    ):
         broker.create("T", "Priority", slots=3)
 
 
@@ -323,8 +323,8 @@ def test_a_group_that_gets_messages_while_it_is_removed_stays_with_them(broker, 
 def test_deleting_a_topic_leaves_what_a_consumer_of_several_topics_has_done(broker):
     for name in ("A", "B"):
         broker.create(name, "FixedTime", 1)
-    book = ConsumerRuns(broker.server, "c", broker.key_prefix)
-    run = book.open("A,B", 0)
+    key = consumer_key("c", broker.key_prefix)
+    run = broker.server.ask(claiming.open_run(key, "A,B", 0))
     queue = broker.queue("A")
     queue.send(numbered(1), fixed_time=1000)
     queue.ask(
@@ -333,16 +333,15 @@ def test_deleting_a_topic_leaves_what_a_consumer_of_several_topics_has_done(brok
         claiming.Claiming(consumer="c", run=1, seq=1, lease_ms=LONG_MS),
     )
     broker.delete("A")
-    assert book.topics() == "A,B"
-    assert book.open("A,B", 0) > run
+    assert broker.server.ask(claiming.topics_of(key)) == "A,B"
+    assert broker.server.ask(claiming.open_run(key, "A,B", 0)) > run
 
 
 def test_a_sealed_batch_goes_on_without_a_topic_that_was_deleted(broker, caplog):
     name = StageName("query", 0, 0, "attempt")
     for topic in ("A", "B"):
-        definition = broker.create(topic, "FixedTime", 1)
-        staging = Staging(broker.server, definition, broker.key_prefix)
-        staging.stage(str(name), {0: [1000, b"m"]}, {})
+        broker.create(topic, "FixedTime", 1)
+        stage(broker.queue(topic), str(name), {0: [1000, b"m"]}, {})
     broker.delete("A")
     manifest = Manifest({str(name): {"A": {0: 1}, "B": {0: 1}}}, 2)
     assert StagedSink(broker, "query").publish(0, manifest).new == 1
@@ -461,7 +460,7 @@ def test_a_topic_that_is_made_in_another_way_during_a_send_gets_none_of_it(broke
         broker.delete("Again")
         broker.create("Again", "FixedTime", 2)
         queue._read_s -= 2
-        queue._refresh()
+        queue.refresh()
         yield from (f"m{number}" for number in range(50))
 
     with pytest.raises(UnknownTopic, match="created in another way"):

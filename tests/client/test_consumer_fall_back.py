@@ -4,7 +4,7 @@ import pytest
 
 from rmq_spark.client import connect
 from rmq_spark.client.messages import Message
-from rmq_spark.errors import Lost
+from rmq_spark.errors import LeaseLost
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_batch_that_redis_has_forgotten_is_lost(own_redis, queue, clerk, call)
     second = clerk.poll(3)
     assert contents(second) == ["b0", "b1", "b2"]
     fall_back(own_redis)
-    with pytest.raises(Lost, match="3 of 3 messages"):
+    with pytest.raises(LeaseLost, match="3 of 3 messages"):
         getattr(second, call)()
     assert queue.figures().store.count == 5
 
@@ -54,7 +54,7 @@ def test_a_commit_removes_no_batch_that_came_back_unfinished(own_redis, queue, c
     second = clerk.poll(1)
     assert contents(second) == ["urgent"]
     fall_back(own_redis)
-    with pytest.raises(Lost, match="1 of 1 messages"):
+    with pytest.raises(LeaseLost, match="1 of 1 messages"):
         second.commit()
     assert queue.figures().prepare.count == 5
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.errors import ConsumerMisused, Lost
+from rmq_spark.errors import ConsumerMisused, LeaseLost
 from rmq_spark.protocol.pages import QueueKind
 
 from ..seeding import numbered
@@ -77,7 +77,7 @@ def test_a_batch_that_is_done_is_left_alone_and_one_given_back_is_lost(broker, t
         done.mark_unread()
         gone = consumer.poll(3)
         consumer.poll(3)
-        with pytest.raises(Lost):
+        with pytest.raises(LeaseLost):
             gone.mark_unread()
 
 

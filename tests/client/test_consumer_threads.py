@@ -5,12 +5,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from rmq_spark import errors
 from rmq_spark.client.queue import Queue
-from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol import claiming, returning
 
 from ..logs import logged
 from ..seeding import numbered
@@ -180,7 +181,7 @@ def test_a_thread_that_ended_keeps_no_other_out_and_its_batch_comes_again(topic,
     assert contents(again) == contents(left)
     assert {message.delivery_count for message in again} == {2}
     assert "before it has committed the last one" in logged(caplog)
-    with pytest.raises(errors.Lost, match="given back"):
+    with pytest.raises(errors.LeaseLost, match="given back"):
         left.commit()
     assert again.commit() == 3
 
@@ -206,7 +207,7 @@ def test_another_thread_may_close_it(topic, consumer):
     batch = consumer.poll()
     assert in_thread(consumer.close) is None
     assert topic.figures().store.count == 3
-    with pytest.raises(errors.Lost):
+    with pytest.raises(errors.LeaseLost):
         batch.commit()
 
 
@@ -296,13 +297,13 @@ def test_a_forked_copy_of_a_consumer_leaves_its_batch_alone(broker, redis_url):
 
 @pytest.mark.parametrize(
     ("amid", "when"),
-    [(reading.due, "before"), (claiming.claim, "before"), (claiming.claim, "behind")],
+    [(returning.look, "before"), (claiming.claim, "before"), (claiming.claim, "behind")],
     ids=["look", "claim", "claimed"],
 )
 def test_a_signal_handler_that_closes_amid_a_poll_leaves_it_nothing(
     broker, topic, consumer, monkeypatch, amid, when
 ):
-    """Failed before: the poll returned messages that were given back, or failed with Settled."""
+    """Failed before: poll returned messages that were given back, or raised AlreadyCommitted."""
     topic.send(numbered(10), fixed_time=1000)
     ask, closed = Queue.ask, []
 
@@ -322,6 +323,61 @@ def test_a_signal_handler_that_closes_amid_a_poll_leaves_it_nothing(
     monkeypatch.setattr(Queue, "ask", interrupted)
     with pytest.raises(errors.ConsumerMisused, match="is closed"):
         consumer.poll()
+    with broker.consumer("T", "other") as other:
+        batch = other.poll()
+        assert contents(batch) == numbered(10)
+        assert {message.delivery_count for message in batch} == {1}
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_signal_handler_that_closes_amid_a_commit_is_told_of(
+    broker, topic, consumer, monkeypatch, when
+):
+    """Failed before: the commit counted messages that had been given back."""
+    topic.send(numbered(10), fixed_time=1000)
+    ask, batch = Queue.ask, consumer.poll()
+
+    def interrupted(queue, make, *args, **kwargs):
+        if make is not claiming.commit:
+            return ask(queue, make, *args, **kwargs)
+        if when == "before":
+            consumer.close()
+        answer = ask(queue, make, *args, **kwargs)
+        consumer.close()
+        return answer
+
+    monkeypatch.setattr(Queue, "ask", interrupted)
+    if when == "behind":
+        assert batch.commit() == 10
+        assert topic.figures().store.count == 0
+    else:
+        with pytest.raises(errors.LeaseLost, match="was given back"):
+            batch.commit()
+        assert topic.figures().store.count == 10
+
+
+def test_a_claim_that_arrives_amid_the_end_of_an_interrupted_poll_costs_nothing(
+    broker, topic, consumer, monkeypatch
+):
+    """Failed before: such a claim was overlooked when the others were marked as unread."""
+    topic.send(numbered(10), fixed_time=1000)
+    ask, on_its_way = Queue.ask, []
+
+    def interrupted(queue, make, *args, **kwargs):
+        if make is claiming.claim:
+            on_its_way.append(lambda: ask(queue, make, *args, **kwargs))
+            raise KeyboardInterrupt
+        answer = ask(queue, make, *args, **kwargs)
+        if make is claiming.unread and on_its_way:
+            with suppress(errors.AlreadyCommitted):
+                on_its_way.pop()()
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Queue, "ask", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll()
+        consumer.close()
     with broker.consumer("T", "other") as other:
         batch = other.poll()
         assert contents(batch) == numbered(10)

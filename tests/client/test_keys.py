@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rmq_spark import Message
-from rmq_spark.client.message_bodies import LONGEST_KEY_BYTES, LONGEST_TIME_TO_LIVE_MS
+from rmq_spark.client.messages import LONGEST_KEY_BYTES, LONGEST_TIME_TO_LIVE_MS
 from rmq_spark.errors import InvalidMessage, InvalidOption, TopicMismatch
 from rmq_spark.protocol import reading
 

@@ -1,29 +1,35 @@
 """A listener: a function is called for every message, in threads."""
 
 import asyncio
+import logging
 import os
 import signal
 import threading
 import time
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
 
 import pytest
+import redis
 
-from rmq_spark.client import Message
-from rmq_spark.client.receiving import slot_claims, slot_work, waiting
+from rmq_spark.client import Message, connect
+from rmq_spark.client.receiving import schedule, slot_claims
 from rmq_spark.client.receiving import workers as workers_module
-from rmq_spark.client.receiving.slot_work import SlotWork
+from rmq_spark.client.receiving.slot_claims import SlotWork
 from rmq_spark.errors import (
     ConsumerMisused,
     ExclusiveSlot,
+    Fenced,
     InvalidOption,
     ServerUnavailable,
-    Superseded,
     UnknownTopic,
 )
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import Claim
 
 from ..logs import logged
+from ..not_saving import not_saving
 from ..seeding import LONG_MS, numbered
 from ..waiting import wait_until
 
@@ -68,7 +74,7 @@ def test_every_message_is_given_to_the_function_once(broker, topic, seen):
 
 
 def test_messages_of_one_slot_come_one_after_another_in_order(broker, topic, monkeypatch):
-    monkeypatch.setattr(slot_claims, "MESSAGES_A_CLAIM", 3)
+    monkeypatch.setattr(slot_claims, "LARGEST_CLAIM", 3)
     at_work, overlaps, order = set(), [], {}
 
     def function(message):
@@ -113,6 +119,93 @@ def test_a_function_that_raises_rolls_its_message_back_alone(broker, topic, seen
     assert page.contents == [b"m00003"]
     assert page.deaths[0].reason.startswith("ValueError: not this one (test_listener.py:")
     assert "ValueError: not this one" in logged(caplog)
+
+
+class UnreadableError(BaseException):
+    """An error whose text ends whoever asks for it."""
+
+    def __str__(self):
+        raise SystemExit(1)
+
+
+class NamelessType(type):
+    @property
+    def __name__(cls):
+        raise ValueError("nameless")
+
+
+class NamelessError(BaseException, metaclass=NamelessType):
+    pass
+
+
+RAISED = [
+    GeneratorExit("x"),
+    KeyboardInterrupt("x"),
+    BaseExceptionGroup("x", [SystemExit(1)]),
+    asyncio.CancelledError("x"),
+    UnreadableError(),
+    NamelessError("x"),
+]
+FORMS = ["thread", "coroutine", "loop"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("raised", RAISED, ids=lambda error: type.__repr__(type(error))[8:-2])
+def test_whatever_a_function_raises_costs_its_message_alone(broker, form, raised):
+    """Failed before with a loop: the listener ended, and what had succeeded before died."""
+    if form == "loop" and isinstance(raised, KeyboardInterrupt):
+        pytest.skip("In an event loop, a KeyboardInterrupt ends the loop.")
+    broker.create("T", "FixedTime", 1, max_retries=0)
+    topic = broker.queue("T")
+    topic.send(numbered(20), fixed_time=1000)
+
+    def function(message):
+        if message.content == b"m00005":
+            raise raised
+
+    async def coroutine(message):
+        function(message)
+
+    with ExitStack() as stack:
+        how = {"loop": stack.enter_context(running_loop())} if form == "loop" else {}
+        of_form = function if form == "thread" else coroutine
+        with broker.listen("T", "a", of_form, workers=1, **how) as listener:
+            wait_until(lambda: listener.succeeded + listener.failed == 20, "all messages")
+            assert listener.is_running
+    assert (listener.succeeded, listener.failed) == (19, 1)
+    counters = topic.figures().counters
+    assert (counters["committed"], counters["dead"]) == (19, 1)
+
+
+def test_what_succeeded_before_its_loop_ended_is_committed(broker):
+    broker.create("T", "FixedTime", 1, max_retries=0)
+    topic = broker.queue("T")
+    topic.send(numbered(20), fixed_time=1000)
+    with running_loop() as loop:
+
+        async def function(message):
+            if message.content == b"m00005":
+                loop.stop()
+                await asyncio.sleep(1000)
+
+        with (
+            pytest.raises(ConsumerMisused, match="has ended"),
+            broker.listen("T", "a", function, workers=1, loop=loop) as listener,
+        ):
+            wait_until(lambda: not listener.is_running, "the end of the listener")
+    counters = topic.figures().counters
+    assert (counters["committed"], counters["dead"]) == (5, 1)
+    assert topic.figures().store.count == 14
+
+
+@contextmanager
+def running_loop():
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
 
 
 def test_a_function_that_exits_has_failed_and_its_slot_goes_on(broker, topic, seen):
@@ -192,6 +285,24 @@ def test_a_coroutine_function_runs_in_an_event_loop(broker, topic, seen):
     with broker.listen("T", "a", function):
         wait_until(lambda: is_empty(topic), "all messages")
     assert sorted(seen) == numbered(50)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["function", "coroutine"])
+def test_what_a_call_sets_in_its_context_is_not_there_for_the_next(broker, topic, seen, is_async):
+    """Seen: a message was logged under the customer of the one before."""
+    customer = ContextVar("customer", default=None)
+
+    def function(message):
+        seen.append(customer.get())
+        customer.set(message.content)
+
+    async def later(message):
+        function(message)
+
+    send(topic, numbered(3), slot_basis=b"one")
+    with broker.listen("T", "a", later if is_async else function, workers=1):
+        wait_until(lambda: is_empty(topic), "all messages")
+    assert seen == [None] * 3
 
 
 def test_a_function_that_returns_a_coroutine_has_failed(broker, topic):
@@ -286,6 +397,66 @@ def test_a_stop_waits_no_longer_than_its_grace(broker, topic, caplog):
     may_end.set()
 
 
+def test_a_second_stop_can_shorten_the_grace(broker, topic):
+    """Failed before: it was ignored, and the stop waited for the first grace."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def function(message):
+        begun.set()
+        may_end.wait(300)
+
+    send(topic, [b"m"])
+    listener = broker.listen("T", "a", function)
+    thread = threading.Thread(target=listener.run)
+    thread.start()
+    assert begun.wait(60)
+    listener.stop(grace="1h")
+    listener.stop(grace=0)
+    thread.join(60)
+    assert not thread.is_alive()
+    may_end.set()
+
+
+def test_a_log_handler_that_raises_ends_no_worker(broker, topic, seen):
+    """Failed before: the worker was gone, and nothing was taken for ever."""
+
+    class Broken(logging.Handler):
+        def emit(self, record):
+            raise OSError("stderr is closed")
+
+    def function(message):
+        seen.append(message.content)
+        if message.content == b"m00000":
+            raise ValueError
+
+    log, broken = logging.getLogger("rmq_spark"), Broken()
+    log.addHandler(broken)
+    try:
+        send(topic, numbered(10))
+        with broker.listen("T", "a", function, workers=1, delay="1h") as listener:
+            wait_until(lambda: listener.failed + listener.succeeded == 10, "all messages")
+    finally:
+        log.removeHandler(broken)
+    assert (listener.succeeded, listener.failed) == (9, 1)
+
+
+def test_a_listener_that_cannot_start_all_threads_leaves_none(broker, topic, monkeypatch):
+    before, started, start = set(threading.enumerate()), [], threading.Thread.start
+
+    def start_some(thread):
+        if thread.name == "rmq-worker":
+            if len(started) == 3:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        broker.listen("T", "a", print, workers=5).run()
+    assert len(started) == 3
+    wait_until(lambda: set(threading.enumerate()) <= before, "the end of all threads")
+
+
 @pytest.mark.parametrize("retries", [0, 3])
 def test_a_stop_that_does_not_wait_costs_only_the_message_in_work_a_retry(broker, retries):
     """Seen: without a retry, the messages died that were not begun, and those that were done."""
@@ -334,7 +505,7 @@ def test_another_process_that_takes_the_name_ends_it(broker, topic, seen):
     def run():
         try:
             listener.run()
-        except Superseded as error:
+        except Fenced as error:
             errors.append(error)
 
     thread = threading.Thread(target=run)
@@ -491,28 +662,59 @@ def test_a_call_that_is_given_up_while_redis_is_away_loses_no_message(
         wait_until(lambda: is_empty(topic), "the end")
 
 
-def test_a_claim_whose_commit_failed_comes_again_while_its_slot_is_busy(
-    broker, topic, seen, monkeypatch
-):
+def test_a_commit_that_fails_for_a_moment_is_repeated(broker, topic, seen, monkeypatch):
+    """What is done must not come again because Redis was away."""
     failing_once(monkeypatch, slot_claims.SlotClaims, "commit")
+    topic.send([b"done"], fixed_time=1000, slot_basis=b"one")
+    with broker.listen("T", "a", remember(seen), workers=1, visibility_timeout="1s"):
+        wait_until(lambda: topic.figures().counters["committed"] == 1, "the commit")
+    assert seen == [b"done"]
 
-    def function(message):
-        seen.append(message.content)
-        time.sleep(0.02)
 
-    topic.send([b"orphan"], fixed_time=1000, slot_basis=b"one")
-    with broker.listen("T", "a", function, workers=1, visibility_timeout="1s"):
-        wait_until(lambda: b"orphan" in seen, "its first delivery")
+def note_and_wait(folder, message):
+    """Note each call in a file, and wait for another file."""
+    with (folder / message.content.decode()).open("a") as notes:
+        notes.write("called\n")
+    wait_until((folder / "go").exists, "the word to go on")
 
-        def busy():
-            topic.send([b"m%d" % len(seen)], fixed_time=1000, slot_basis=b"one")
-            return seen.count(b"orphan") == 2
 
-        wait_until(busy, "its second delivery")
+async def note_and_await(folder, message):
+    await asyncio.to_thread(note_and_wait, folder, message)
+
+
+@pytest.mark.parametrize(
+    ("function", "how"),
+    [
+        (note_and_wait, {}),
+        (note_and_wait, {"processes": True}),
+        (note_and_await, {}),
+    ],
+    ids=["threads", "processes", "asyncio"],
+)
+def test_what_is_done_while_redis_takes_no_writes_is_committed_after_the_repair(
+    own_redis, tmp_path, caplog, function, how
+):
+    broker, admin = connect(own_redis.url, patience_s=0.5), redis.Redis.from_url(own_redis.url)
+    broker.create("T", "FixedTime", SLOTS, max_retries=0)
+    topic = broker.queue("T")
+    topic.send(numbered(20), fixed_time=1000)
+    calling = partial(function, tmp_path)
+    with broker.listen("T", "a", calling, workers=2, **how) as listener, caplog.at_level("WARNING"):
+        wait_until(lambda: any(tmp_path.iterdir()), "the first call")
+        with not_saving(admin):
+            (tmp_path / "go").touch()
+            wait_until(lambda: "cannot save its data" in caplog.text, "a commit that has to wait")
+        wait_until(lambda: topic.figures().counters["committed"] == 20, "all commits")
+        assert listener.is_running
+    (tmp_path / "go").unlink()
+    assert [file.name for file in tmp_path.iterdir() if file.read_text() != "called\n"] == []
+    assert topic.figures().dead.count == 0
+    broker.close()
+    admin.close()
 
 
 def test_a_slot_with_many_messages_does_not_starve_the_others(broker, topic, seen, monkeypatch):
-    monkeypatch.setattr(slot_claims, "MESSAGES_A_CLAIM", 10)
+    monkeypatch.setattr(slot_claims, "LARGEST_CLAIM", 10)
     put(topic, 0, *numbered(500))
     put(topic, 3, b"rare")
     with broker.listen("T", "a", remember(seen), workers=1):
@@ -521,7 +723,7 @@ def test_a_slot_with_many_messages_does_not_starve_the_others(broker, topic, see
 
 
 def test_an_urgent_message_overtakes_what_a_slow_listener_has_claimed(broker, seen, monkeypatch):
-    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.0)  # every message takes longer
+    monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.0)  # every message takes longer
     broker.create("P", "Priority", slot_amount=1)
     calls = broker.queue("P")
     calls.send(numbered(200), priority=50)
@@ -541,7 +743,7 @@ def test_quick_messages_of_a_slot_do_not_make_the_claims_of_a_slow_one_large(
     broker, topic, monkeypatch
 ):
     """Seen: claims of one and of many messages took turns there, and a retry never came."""
-    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.2)
+    monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.2)
     put(topic, 0, *numbered(5))
     asked = []
     claim = claiming.claim
@@ -568,7 +770,7 @@ def test_quick_messages_of_a_slot_do_not_make_the_claims_of_a_slow_one_large(
 
 
 def test_what_a_slow_listener_gives_back_keeps_its_time_and_order(broker, seen, monkeypatch):
-    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.0)
+    monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.0)
     broker.create("O", "FixedTime", slot_amount=1)
     sent = [(b"%02d" % (50 - number), 1000 + number) for number in range(50)]
     for content, due_ms in sent:  # the order of contents is another
@@ -579,7 +781,7 @@ def test_what_a_slow_listener_gives_back_keeps_its_time_and_order(broker, seen, 
 
 
 def test_claims_of_a_slow_listener_become_small(broker, topic, seen, monkeypatch):
-    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.0)
+    monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.0)
     topic.send(numbered(200), fixed_time=1000, slot_basis=b"one")
     with broker.listen("T", "a", remember(seen), workers=1):
         wait_until(lambda: len(seen) == 200 and is_empty(topic), "all messages")
@@ -598,13 +800,13 @@ def test_claims_of_a_listener_that_is_fast_again_grow(broker, topic, seen, monke
         return work
 
     monkeypatch.setattr(slot_claims.SlotClaims, "take", noted)
-    monkeypatch.setattr(slot_work, "_LONGEST_S", 0.0)
+    monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.0)
     topic.send(numbered(1000), fixed_time=1000, slot_basis=b"one")
 
     def function(message):
         seen.append(message.content)
         if len(seen) == 20:
-            monkeypatch.setattr(slot_work, "_LONGEST_S", 3600.0)
+            monkeypatch.setattr(slot_claims, "_LONGEST_S", 3600.0)
 
     with broker.listen("T", "a", function, workers=1):
         wait_until(lambda: len(seen) == 1000 and is_empty(topic), "all messages")
@@ -615,11 +817,11 @@ def test_claims_of_a_listener_that_is_fast_again_grow(broker, topic, seen, monke
 def test_a_message_without_a_wake_up_is_found_while_another_slot_is_busy(
     broker, topic, seen, monkeypatch
 ):
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.2)
     with broker.listen("T", "a", remember(seen), workers=1) as listener:
         put(topic, 0, b"first")
         wait_until(lambda: b"first" in seen, "it listens")
-        wait_until(lambda: listener._waiter._wakeups.hears_all, "wake-ups")
+        wait_until(lambda: listener._waiter._notifications.hears_all, "wake-ups")
         put(topic, 2, b"silent")
 
         def busy():

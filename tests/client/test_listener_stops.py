@@ -1,16 +1,20 @@
 """A listener whose grace ends while no function is in work: what has not failed costs nothing."""
 
 import os
+import signal
 import threading
 
 import pytest
 
-from rmq_spark.client.receiving.child_process import ProcessCaller
+from rmq_spark.client import connect
+from rmq_spark.client.receiving import listener as listener_module
+from rmq_spark.client.receiving.callers import ProcessCaller
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.workers import Workers
 from rmq_spark.errors import UnusableFunction
 from rmq_spark.protocol import claiming, returning
 
+from ..logs import logged
 from ..seeding import numbered
 from ..waiting import wait_until
 
@@ -111,7 +115,7 @@ def test_the_grace_ends_before_the_answer_of_a_claim(broker, topic, monkeypatch)
 
 
 def test_the_grace_ends_before_a_claim_arrives(broker, topic, monkeypatch):
-    """Failed before: the block raised Settled, which is what the late claim gets."""
+    """Failed before: the block raised AlreadyCommitted, which is what the late claim gets."""
     asked, may_arrive, reported, seen = (*(threading.Event() for _ in range(3)), [])
     report = Workers._report
 
@@ -120,8 +124,8 @@ def test_the_grace_ends_before_a_claim_arrives(broker, topic, monkeypatch):
         may_arrive.wait(60)
         return (yield from claim(queues, requests, terms))
 
-    def arrive_behind(queues, slots, consumer, run, seq=0):
-        count = yield from give_back(queues, slots, consumer, run, seq)
+    def arrive_behind(queues, slots, consumer, run, seq=0, **how):
+        count = yield from give_back(queues, slots, consumer, run, seq, **how)
         if seq:  # the end, not the start
             may_arrive.set()
             reported.wait(60)
@@ -195,3 +199,56 @@ def test_what_was_done_is_committed_if_no_process_can_be_started(broker, topic, 
         listen_in_process(broker).run()
     assert topic.figures().counters["committed"] == 1
     assert deliveries(broker) == dict.fromkeys(numbered(8, start=2), 1)
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_stop_waits_only_once_for_a_redis_that_hangs(own_redis, caplog, is_busy):
+    """Failed before: three times, half a minute each, while a supervisor waits."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(message):
+        begun.set()
+        go_on.wait()
+
+    with connect(own_redis.url, patience_s=1, socketTimeout="1s") as broker:
+        broker.create("T", "FixedTime", 1)
+        with broker.listen("T", "a", work) as listener:
+            if is_busy:
+                broker.queue("T").send([b"m"], fixed_time=1000)
+                assert begun.wait(60)
+            os.kill(own_redis.pid, signal.SIGSTOP)
+            try:
+                listener.stop(0)
+            finally:
+                wait_until(lambda: not listener._thread.is_alive(), "the end of the listener")
+                os.kill(own_redis.pid, signal.SIGCONT)
+        go_on.set()
+    assert logged(caplog).count("retrying Redis") == 1
+    assert "keeps its messages until the lease ends" in logged(caplog)
+
+
+def test_a_stop_gives_back_to_a_redis_that_has_answered_again(own_redis, caplog, monkeypatch):
+    """Failed before: for 5 s after an outage, a stop left all to the end of the lease."""
+    monkeypatch.setattr(listener_module, "_AWAY_S", 3600)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(message):
+        begun.set()
+        go_on.wait()
+
+    with connect(own_redis.url, patience_s=1, socketTimeout="1s") as broker:
+        broker.create("T", "FixedTime", 1)
+        topic = broker.queue("T")
+        with broker.listen("T", "a", work) as listener:
+            os.kill(own_redis.pid, signal.SIGSTOP)
+            try:
+                wait_until(lambda: listener._away is not None, "that Redis is found to be away")
+            finally:
+                os.kill(own_redis.pid, signal.SIGCONT)
+            topic.send([b"m"], fixed_time=1000)
+            assert begun.wait(60)
+            wait_until(lambda: listener._away_error() is None, "that Redis counts as back")
+            listener.stop(0)
+        go_on.set()
+        assert topic.figures().store.count == 1
+    assert "until the lease ends" not in logged(caplog)

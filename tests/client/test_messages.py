@@ -252,3 +252,31 @@ def test_an_empty_slot_basis_is_one(broker):
     queue = broker.queue("T")
     queue.send([Message(c, slot_basis="") for c in numbered(20)], fixed_time=5)
     assert queue.server.command("ZCARD", queue.keys.store(0)) == 20
+
+
+@pytest.mark.parametrize("topic_type", ["RangeMerge", "Priority", "FixedTime"])
+@pytest.mark.parametrize("slot_basis", [None, "one"])
+def test_contents_with_all_else_in_common_are_sent_like_messages_with_values(
+    broker, topic_type, slot_basis
+):
+    """What they have in common is checked and packed once."""
+    contents = [b"", "one", b"two" * 20, "ü" * 200, bytes(70_000), *numbered(300)]
+    value = {"RangeMerge": {"time_range": 1}, "Priority": {"priority": 20}}
+    common = value.get(topic_type, {"fixed_time": 1000})
+    stored = []
+    for name, messages, more in (
+        ("Alike", contents, common),
+        ("Each", [Message(content, **common) for content in contents], {}),
+    ):
+        broker.create(name, topic_type, 8)
+        queue = broker.queue(name)
+        result = queue.send(messages, slot_basis=slot_basis, **more)
+        assert (result.new, result.merged) == (305, 0)
+        assert queue.send(iter(contents), slot_basis=slot_basis, **common).merged == 305
+        found = {}
+        for slot in queue.slots:
+            for page in queue.pages("store", slot):
+                found |= dict.fromkeys(page.contents, slot)
+        stored.append(found)
+    assert stored[0] == stored[1]
+    assert len(stored[0]) == 305

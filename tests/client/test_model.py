@@ -25,12 +25,11 @@ from rmq_spark.client import Queue, TopicDefinition, TopicType
 from rmq_spark.errors import ClaimError
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.bodies import Body
-from rmq_spark.protocol.calls import Request
+from rmq_spark.protocol.calls import Request, TopicQueues
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest
 from rmq_spark.protocol.pages import Death
-from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.definition import BURY, DROP, KEEP_FIRST, KEEP_LAST
-from rmq_spark.topics.topic_types import TOPIC_TYPES
+from rmq_spark.topics.types import TOPIC_TYPES
 
 from .. import servers
 from ..seeding import ENDS, FAR_MS, LONG_MS, requeue, rollback
@@ -75,6 +74,7 @@ next_batches = {
     "epoch": epochs,
     "due_before": behind,
     "gives_back": st.sampled_from([True, True, False]),
+    "alone": st.booleans(),
 }
 # Which claims a commit names at first: none, its batch's first one, or all of the consumer.
 named = st.sampled_from(["none", "first", "all"])
@@ -234,7 +234,8 @@ class QueueHistory(RuleBasedStateMachine):
 
         def due():
             answers[:] = self.queue.ask(reading.due, [0], consumer, **how)
-            return answers[0].due, answers[0].held, sorted(map(claim_name, answers[0].expired))
+            expired = sorted(map(claim_name, answers[0].expired))
+            return answers[0].due, answers[0].held, expired, answers[0].alone
 
         self.both(self.model.due(consumer, due_before, epoch), due)
         expected = self.model.give_back_expired() if answers else 0
@@ -326,7 +327,9 @@ class QueueHistory(RuleBasedStateMachine):
         self.queue.ask(claiming.pause, paused)
         self.model.paused = paused
 
-    def claim_next(self, consumer, sent, carries, limit, lease, epoch, due_before, gives_back):
+    def claim_next(
+        self, consumer, sent, carries, limit, lease, epoch, due_before, gives_back, alone
+    ):
         if sent:  # there may be no other rule that sends
             self.send_due(sent, carries)
         if gives_back:
@@ -334,7 +337,9 @@ class QueueHistory(RuleBasedStateMachine):
         self.seq[consumer] += 1
         name = (consumer, self.seq[consumer], 0)
         self.plan(consumer)
-        self.claim_named(name, self.run[consumer], limit, lease, due_before, epoch, False)
+        self.claim_named(
+            name, self.run[consumer], limit, lease, due_before, epoch, False, alone=alone
+        )
 
     def plan(self, consumer):
         run, mark = self.run[consumer], mark_of(consumer, self.seq[consumer])
@@ -364,12 +369,16 @@ class QueueHistory(RuleBasedStateMachine):
         run = self.run[consumer] - back[0]
         self.claim_named(name, run, limit, lease, how[0], epoch, how[1], plain)
 
-    def claim_named(self, name, run, limit, lease, due_before, epoch, replay_only, plain=False):
+    def claim_named(
+        self, name, run, limit, lease, due_before, epoch, replay_only, plain=False, alone=False
+    ):
         epoch = epoch if self.exclusive else None
         mark = "" if plain or replay_only else mark_of(*name[:2])
         may_be_over = (Expiry.OVER, Expiry.TO_LIVE)
         self.may_end |= {c for c, copy in self.model.bodies.items() if copy.expiry in may_be_over}
-        expected = self.model.claim(name, run, limit, lease, due_before, epoch, replay_only, mark)
+        expected = self.model.claim(
+            name, run, limit, lease, due_before, epoch, replay_only, mark, alone
+        )
 
         def real():
             terms = claiming.Claiming(
@@ -379,7 +388,8 @@ class QueueHistory(RuleBasedStateMachine):
                 replay_only=replay_only,
                 mark=mark,
             )
-            claims = self.queue.ask(claiming.claim, [ClaimRequest(0, name[2], limit)], terms)
+            request = ClaimRequest(0, name[2], limit, alone=alone)
+            claims = self.queue.ask(claiming.claim, [request], terms)
             if name in self.model.records:  # else it was not made, and may be made without a mark
                 self.note_read(name, run, rows_of(claims[0]))
             return rows_of(claims[0])
@@ -408,7 +418,8 @@ class QueueHistory(RuleBasedStateMachine):
         finisher = finisher and run - finisher
         since = 0 if finisher is None else seq - 1
         own = [text_of(name) for name in self.model.records if name[0] == consumer]
-        expected = self.model.commit(consumer, run, seq, since, finisher)
+        named = names != "none" and (names != "all" or bool(own))
+        expected = self.model.commit(consumer, run, seq, since, finisher, named)
         which = {"since": since, "finished_by": finisher}
         slots = {0: () if names == "none" else own if names == "all" else [f"{consumer}:{seq}:0"]}
         self.both(
@@ -429,12 +440,15 @@ class QueueHistory(RuleBasedStateMachine):
             self.both(expected, lambda: self.queue.ask(claiming.release, [0], consumer, run))
 
     @precondition(lambda self: self.model.records)
-    @rule(consumer=consumers, old_run=behind, knows_seq=st.booleans())
-    def let_go(self, consumer, old_run, knows_seq):
+    @rule(consumer=consumers, old_run=behind, knows_seq=st.booleans(), failed=st.booleans())
+    def let_go(self, consumer, old_run, knows_seq, failed):
         """A plain consumer starts, or lets go of its batch."""
         run, seq = self.run[consumer] - old_run, self.seq[consumer] * knows_seq
-        expected = self.model.let_go(consumer, run, seq)
-        self.both(expected, lambda: self.queue.ask(returning.give_back, [0], consumer, run, seq))
+        expected = self.model.let_go(consumer, run, seq, failed)
+        self.both(
+            expected,
+            lambda: self.queue.ask(returning.give_back, [0], consumer, run, seq, failed=failed),
+        )
 
     @precondition(lambda self: self.model.records)
     @rule(consumer=consumers, old_run=behind, knows_seq=st.booleans())
@@ -557,7 +571,7 @@ class QueueHistory(RuleBasedStateMachine):
         reads = [("ZRANGE", key, 0, -1, "WITHSCORES") for key in keys]
         of_bodies = [self.keys.claim_bodies(0, text_of(name)) for name in names]
         counts = [
-            ("EXISTS", self.keys.part(0), self.keys.old_prepare(0)),
+            ("EXISTS", self.keys.part(0)),
             ("EXISTS", *of_bodies, self.keys.part(0)),
         ]
         *replies, strange, bodies_of_claims = self.server.commands([*self.look_at, *reads, *counts])
@@ -649,7 +663,7 @@ class QueueHistory(RuleBasedStateMachine):
             expired,
         ) in found.items():
             of = model.records[name]
-            assert (version, run, sealed) == (3, of.run, of.sealed)
+            assert (version, run, sealed) == (1, of.run, of.sealed)
             assert rest == [of.moved, of.max_retries, of.charged, of.replayed]
             assert expired == of.has_expired
             assert deadline > 0

@@ -1,5 +1,6 @@
 """A listener whose function runs in processes of its own."""
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -9,7 +10,8 @@ import time
 
 import pytest
 
-from rmq_spark.client.receiving.child_process import ProcessCaller
+from rmq_spark.client import connect
+from rmq_spark.client.receiving.callers import ProcessCaller
 from rmq_spark.errors import InvalidOption, RmqError, UnusableFunction
 from rmq_spark.protocol.claims import Delivered
 
@@ -100,6 +102,12 @@ def test_each_call_runs_in_the_same_process(open_caller, tmp_path):
     assert processes[0] != str(os.getpid())
 
 
+def test_a_time_of_weeks_is_a_limit_like_any_other(open_caller):
+    """Seen: "timeout is too large", since poll takes no more than 24 days."""
+    caller = open_caller(do, timeout_s=366 * 86_400.0)
+    assert call(caller, b"pass") is None
+
+
 def test_a_coroutine_function_runs(open_caller, tmp_path):
     caller, noted = open_caller(write_later), tmp_path / "noted"
     assert call(caller, f"{noted} 0".encode()) is None
@@ -151,6 +159,69 @@ def test_a_process_that_was_killed_between_calls_is_replaced(open_caller):
     os.kill(caller._process.pid, signal.SIGKILL)
     wait_until(lambda: not caller._process.is_alive(), "its end")
     assert call(caller, b"pass") is None
+
+
+def test_a_process_that_somebody_else_collects_costs_its_message_alone(open_caller):
+    """Failed before: ProcessLookupError, which ended the listener."""
+    caller, before = open_caller(do), signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert "process of the function ended" in call(caller, b"os._exit(3)")
+        assert call(caller, b"pass") is None
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_function_can_see_whether_its_parent_is_alive(open_caller):
+    """Failed before: the parent seemed to have ended, since what it had started was dropped."""
+    line = b"import multiprocessing; assert multiprocessing.parent_process().is_alive()"
+    assert call(open_caller(do), line) is None
+
+
+def test_a_process_that_has_ended_keeps_its_number_until_its_group_is_killed(open_caller):
+    """Failed before: the number was free again, and a kill of the group could meet others."""
+    caller = open_caller(do)
+    child = caller._process.pid
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: not is_alive(child), "its end")
+    multiprocessing.active_children()  # collects all children that multiprocessing knows
+    os.kill(child, 0)
+    caller.prepare()
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_what_a_process_leaves_behind_is_killed_where_a_look_collects_it(open_caller, monkeypatch):
+    monkeypatch.delattr(os, "waitid")  # as on macOS before Python 3.13
+    test_a_process_that_dies_is_noticed_though_another_holds_its_pipe(open_caller)
+
+
+def test_a_killed_guardian_is_replaced(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import os, time
+from rmq_spark.client.receiving.child_process import ChildProcess
+
+def fork():
+    if (child := os.fork()) == 0:
+        os.setsid()
+        time.sleep(1000)
+    return ChildProcess(child)
+
+first = fork()
+guardian = max(int(pid) for pid in open(f"/proc/self/task/{os.getpid()}/children").read().split())
+os.kill(guardian, 9)
+os.waitpid(guardian, 0)
+second = fork()
+print(first.pid, second.pid)
+"""
+    )
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    children = [int(pid) for pid in ended.stdout.split()]
+    wait_until(lambda: not any(map(is_alive, children)), "the end of both")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -227,7 +298,7 @@ def test_children_end_when_their_parent_is_killed(tmp_path):
     program.write_text(
         f"""
 import pickle, os, time, signal
-from rmq_spark.client.receiving.child_process import ProcessCaller
+from rmq_spark.client.receiving.callers import ProcessCaller
 from rmq_spark.protocol.claims import Delivered
 
 def work(message):
@@ -245,6 +316,41 @@ if __name__ == "__main__":
     parent.kill()
     parent.wait()
     wait_until(lambda: not is_alive(child), "the end of the child")
+
+
+def test_what_a_function_has_started_ends_when_the_listener_is_killed(tmp_path):
+    """Failed before: it went on beside the next delivery of the message."""
+    noted = tmp_path / "noted"
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import pickle, os, subprocess, time
+from rmq_spark.client.receiving.callers import ProcessCaller
+from rmq_spark.protocol.claims import Delivered
+
+def work(message):
+    started = subprocess.Popen(["sleep", "1000"])
+    with open({str(noted)!r}, "a") as file:
+        file.write(f"{{os.getpid()}} {{started.pid}} .")
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    caller = ProcessCaller(pickle.dumps(work), "", None)
+    if (copy := os.fork()) == 0:  # it lives on, and holds all that its parent holds
+        time.sleep(1000)
+    open({str(noted)!r}, "w").write(f"{{copy}} ")
+    caller.call(Delivered(b"m", "T", 0, 1000, None, 1, 16, "a:1:0:1", 1000))
+"""
+    )
+    parent = subprocess.Popen([sys.executable, program])
+    wait_until(lambda: noted.exists() and noted.read_text().endswith("."), "the call")
+    copy, *others = map(int, noted.read_text().split()[:-1])
+    parent.kill()
+    parent.wait()
+    try:
+        wait_until(lambda: not any(map(is_alive, others)), "the end of all others")
+    finally:
+        os.kill(copy, signal.SIGKILL)
 
 
 # -- the listener
@@ -389,3 +495,48 @@ if __name__ == "__main__":
         [sys.executable, program], capture_output=True, text=True, timeout=100, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_program_may_stop_its_listener_at_its_end(own_redis, tmp_path):
+    """Failed before: the call in work was killed first, and its message died."""
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, time\n"
+        "def work(message):\n"
+        "    while not pathlib.Path('ending').exists(): time.sleep(0.01)\n"
+    )
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import atexit, pathlib, threading, time
+from rmq_spark.client import connect
+from slow import work
+
+def stop():
+    listener.stop()
+    pathlib.Path("ending").touch()
+    thread.join()
+
+if __name__ == "__main__":
+    atexit.register(stop)
+    broker = connect({own_redis.url!r})
+    broker.create("T", "FixedTime", 1, max_retries=0)
+    broker.queue("T").send(["m"], fixed_time=1000)
+    listener = broker.listen("T", "a", work, processes=True, workers=1)
+    thread = threading.Thread(target=listener.run, daemon=True)
+    thread.start()
+    while not listener.at_work:
+        time.sleep(0.01)
+"""
+    )
+    ended = subprocess.run(
+        [sys.executable, program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    with connect(own_redis.url) as broker:
+        counters = broker.queue("T").figures().counters
+    assert (counters["committed"], counters["dead"]) == (1, 0)

@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.errors import Lost
+from rmq_spark.errors import LeaseLost
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.names import ClaimId
@@ -75,7 +75,7 @@ def test_a_claim_that_is_given_back_between_parts_is_lost(slot):
         slot.release("a")
         assert slot.give_back_expired("b") == 10
 
-    with pytest.raises(Lost):
+    with pytest.raises(LeaseLost):
         parts_of(slot, 3, take_away)
 
 

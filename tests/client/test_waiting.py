@@ -1,13 +1,14 @@
 """A consumer that waits: woken by Redis, or by a look where a wake-up was missed."""
 
 import threading
+from contextlib import ExitStack, closing
 from datetime import timedelta
 
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.receiving import consumer, waiting
-from rmq_spark.client.receiving.waiting import Waiter
+from rmq_spark.client.receiving import consumer, schedule
+from rmq_spark.client.receiving.schedule import Waiter
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 
 from ..logs import logged
@@ -26,7 +27,7 @@ def topic(broker):
 @pytest.fixture
 def only_wake_ups(monkeypatch):
     """Without looks, only a wake-up or a time that is known can end a wait."""
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", NEVER_S)
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", NEVER_S)
 
 
 class Reader:
@@ -54,8 +55,8 @@ class Reader:
 
         def is_calm():
             waiter = self.consumer._waiter
-            hears = waiter is not None and waiter._wakeups.hears_all
-            return hears and not waiter._wakeups._fresh and not waiter._slots._ripe
+            hears = waiter is not None and waiter._notifications.hears_all
+            return hears and not waiter._notifications._fresh and not waiter._slots._ripe
 
         wait_until(lambda: is_calm() or not self._thread.is_alive(), "the consumer waits")
 
@@ -190,7 +191,7 @@ def test_the_deletion_of_the_topic_ends_the_wait(broker, topic, only_wake_ups, m
 def test_a_message_of_a_sender_who_does_not_publish_is_found_and_told_of(
     broker, topic, monkeypatch, caplog
 ):
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.05)
     reader = Reader(broker, batches=2)
     topic.server.client.zadd(topic.keys.store(2), {b"first": 1000})
     wait_until(lambda: reader.taken, "the first one")
@@ -201,7 +202,7 @@ def test_a_message_of_a_sender_who_does_not_publish_is_found_and_told_of(
 
 
 def test_a_user_who_may_not_subscribe_finds_messages_all_the_same(own_redis, monkeypatch):
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.05)
     admin = connect(own_redis.url)
     admin.create("T", "FixedTime", 4)
     words = ["ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@all", "-subscribe", "resetchannels"]
@@ -217,7 +218,7 @@ def test_a_user_who_may_not_subscribe_finds_messages_all_the_same(own_redis, mon
 
 
 def test_a_paused_topic_with_due_messages_is_no_missed_wake_up(broker, topic, monkeypatch, caplog):
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.02)
     topic.send([b"m"], fixed_time=1000)
     broker.alter("T", paused=True)
     with broker.consumer("T", "a") as reader:
@@ -231,7 +232,7 @@ def test_a_look_costs_few_commands(own_redis, slots):
     with connect(own_redis.url) as broker:
         queue = broker.create("T", "FixedTime", slots) and broker.queue("T")
         waiter = Waiter(queue)
-        wait_until(lambda: waiter._wakeups.hears_all, "wake-ups")
+        wait_until(lambda: waiter._notifications.hears_all, "wake-ups")
         count = lambda: queue.server.client.info("stats")["total_commands_processed"]  # noqa: E731
         waiter._look(queue)  # loads the scripts
         before = count()
@@ -243,7 +244,7 @@ def test_a_look_costs_few_commands(own_redis, slots):
 def test_a_message_without_a_wake_up_is_found_while_another_slot_is_busy(
     broker, topic, monkeypatch
 ):
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.2)
     client, seen = topic.server.client, []
     with broker.consumer("T", "a") as reader:
         assert len(reader.poll(wait="100ms")) == 0
@@ -279,7 +280,7 @@ def test_a_topic_that_is_created_again_with_more_slots_is_read_whole(broker, top
 def test_a_lease_that_began_unseen_ends_the_wait_before_a_message_that_is_far_away(
     broker, topic, monkeypatch
 ):
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.2)
     client = topic.server.client
     client.zadd(topic.keys.store(0), {b"far": 10**13})
     reader = Reader(broker)
@@ -288,3 +289,11 @@ def test_a_lease_that_began_unseen_ends_the_wait_before_a_message_that_is_far_aw
         client.zadd(topic.keys.store(0), {b"m": 1000})
         assert broker.consumer("T", "other", visibility_timeout="1s").poll()
     assert reader.result() == [b"m"]
+
+
+def test_more_readers_wait_than_redis_py_has_connections_by_default(broker, topic):
+    """Failed before: from the 101st connection on, every call of the program failed."""
+    with ExitStack() as stack:
+        waiters = [stack.enter_context(closing(Waiter(topic))) for _ in range(105)]
+        wait_until(lambda: all(each._notifications.hears_all for each in waiters), "all hear")
+        topic.send([b"m"], fixed_time=1000)

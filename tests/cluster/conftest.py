@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_cluster import LocalCluster
+from jobs.flights.redis_cluster import LocalCluster
 
 from .. import servers
 

@@ -2,8 +2,8 @@
 
 from redis.crc import key_slot
 
-from rmq_spark.dev_servers.redis_cluster import LocalCluster
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from jobs.flights.redis_cluster import LocalCluster
+from rmq_spark.local.redis import LocalRedis
 
 KEYS_A_MOVE = 10
 

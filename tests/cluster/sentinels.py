@@ -7,7 +7,7 @@ from pathlib import Path
 
 import redis
 
-from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
+from rmq_spark.local.redis import LocalRedis, free_port
 
 from .. import servers
 from ..waiting import wait_until

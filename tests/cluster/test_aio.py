@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rmq_spark import aio
-from rmq_spark.client.receiving import waiting
+from rmq_spark.client.receiving import schedule
 from rmq_spark.topics.keys import Keys
 
 from ..seeding import numbered
@@ -97,7 +97,7 @@ def test_slots_that_move_meanwhile_lose_nothing(own_cluster):
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_who_waits_is_woken_by_the_node_to_which_a_slot_has_moved(own_cluster, monkeypatch):
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 3600.0)
 
     async def main():
         async with await aio.connect(own_cluster.url, cluster="true") as broker:
@@ -107,7 +107,7 @@ def test_who_waits_is_woken_by_the_node_to_which_a_slot_has_moved(own_cluster, m
                 polling = asyncio.create_task(consumer.poll(wait="60s"))
                 while consumer._consumer._waiter is None:
                     await asyncio.sleep(0.01)
-                wakeups = consumer._consumer._waiter._wakeups
+                wakeups = consumer._consumer._waiter._notifications
                 async with asyncio.timeout(60):
                     while not wakeups.hears_all:
                         await asyncio.sleep(0.01)

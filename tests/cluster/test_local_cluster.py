@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from rmq_spark.dev_servers.redis_cluster import LocalCluster
+from jobs.flights.redis_cluster import LocalCluster
 
 STOPPED_S = 4  # longer than a node waits for one that it is to meet: cluster-node-timeout, 2 s
 

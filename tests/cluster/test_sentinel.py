@@ -4,7 +4,7 @@ import pytest
 
 import rmq_spark
 from rmq_spark.errors import InvalidOption, ServerRefused, ServerUnavailable
-from rmq_spark.transport.connection import parse_connection
+from rmq_spark.redis.connection import parse_connection
 
 from ..waiting import wait_until
 from .sentinels import NAME, Sentinels

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 from .. import programs, quick_spark, servers
 
@@ -14,7 +14,7 @@ from .. import programs, quick_spark, servers
 @pytest.mark.parametrize(
     "way",
     [
-        pytest.param("SPARK_REMOTE", marks=pytest.mark.long),
+        pytest.param("SPARK_REMOTE", marks=[pytest.mark.long, pytest.mark.in_turn(2)]),
         pytest.param("SPARK_MASTER", marks=pytest.mark.rounds),
     ],
 )

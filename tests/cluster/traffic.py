@@ -5,7 +5,7 @@ import time
 from collections import Counter
 
 import rmq_spark
-from rmq_spark.errors import Lost, ServerError
+from rmq_spark.errors import LeaseLost, ServerError
 
 from ..waiting import wait_until
 
@@ -109,7 +109,7 @@ class Traffic:
                     # Worked on before it is committed: that may be done though its reply is lost.
                     self.delivered.update(contents)
                     batch.commit()
-                except (ServerError, Lost):  # a replica may lack the claim
+                except (ServerError, LeaseLost):  # a replica may lack the claim
                     continue
                 if contents or not self._ended.is_set():
                     quiet_since = time.monotonic()

@@ -1,12 +1,11 @@
 """A real browser, Debian's or the system's Chromium, without the network."""
 
-import os
 import shutil
 from contextlib import contextmanager
-from typing import NoReturn
 
-import pytest
 from playwright.sync_api import sync_playwright
+
+from .. import missing
 
 # It must not call home, and as root it cannot have a sandbox.
 FLAGS = (
@@ -21,16 +20,9 @@ FLAGS = (
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
 
-def do_without() -> NoReturn:
-    """Skips the test on a laptop, fails it in CI."""
-    text = "No Chromium was found: 'apt-get install chromium'."
-    if os.environ.get("CI"):
-        pytest.fail(text)
-    pytest.skip(text)
-
-
 def executable() -> str:
-    return next(filter(None, map(shutil.which, PROGRAMS)), None) or do_without()
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    return found or missing.do_without("Chromium", "apt-get install chromium fonts-dejavu-core")
 
 
 @contextmanager

@@ -6,11 +6,11 @@ from contextlib import ExitStack, contextmanager
 import httpx
 
 from rmq_spark.client import Broker
-from rmq_spark.console.console import Console
-from rmq_spark.console.console_settings import ConsoleSettings
-from rmq_spark.console.serving import serve
-from rmq_spark.transport.connection import parse_connection
-from rmq_spark.transport.server import Server
+from rmq_spark.console.app import serve
+from rmq_spark.console.auth import ConsoleSettings
+from rmq_spark.console.state import Console
+from rmq_spark.redis.connection import parse_connection
+from rmq_spark.redis.server import Server
 
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 

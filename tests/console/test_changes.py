@@ -6,7 +6,7 @@ import time
 import pytest
 
 from rmq_spark.client import Message
-from rmq_spark.console.bulk_jobs import Action, JobState
+from rmq_spark.console.jobs import Action, JobState
 
 ORDERS = "/topics/Orders"
 
@@ -171,7 +171,7 @@ def test_a_job_leaves_alone_what_dies_after_it_began(site, orders):
 
 def test_a_job_is_stopped_and_resumed_and_loses_and_doubles_nothing(site, orders, monkeypatch):
     """Each message is in exactly one queue, whenever the job stops."""
-    monkeypatch.setattr("rmq_spark.views.browsing.ENTRIES_A_READ", 4)
+    monkeypatch.setattr("rmq_spark.inspect.browse.ENTRIES_A_READ", 4)
     contents = [f"{number:04}" for number in range(8000)]
     bury(site, orders, contents, "Broken: x")
     for round_ in range(2000):
@@ -193,7 +193,7 @@ def test_a_job_with_a_fault_of_its_own_ends_and_is_resumed(site, orders, monkeyp
     """Else it would run for ever, and let no other job change this queue."""
     bury(site, orders, ["a", "b"], "Broken: x")
     with monkeypatch.context() as patched:
-        patched.setattr("rmq_spark.console.bulk_jobs.requeue_page", lambda *_: 1 / 0)
+        patched.setattr("rmq_spark.console.jobs.requeue_page", lambda *_: 1 / 0)
         site.note(f"{ORDERS}/job", {"action": "requeue"})
         job = ended(site, 1)
     assert (job["state"], job["error"]) == ("failed", "ZeroDivisionError, see the console's log")

@@ -7,8 +7,14 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from rmq_spark.console.console_settings import ConsoleSettings, is_loopback, read_tokens
-from rmq_spark.console.guard import COOKIE, HEADERS, Sessions
+from rmq_spark.console.auth import (
+    COOKIE,
+    HEADERS,
+    ConsoleSettings,
+    Sessions,
+    is_loopback,
+    read_tokens,
+)
 from rmq_spark.errors import InvalidOption
 
 from .site import running
@@ -203,7 +209,7 @@ def test_a_session_ends(monkeypatch):
     sessions = Sessions()
     cookie = sessions.new("anna")
     assert sessions.user_of(cookie) == "anna"
-    monkeypatch.setattr("rmq_spark.console.guard.time.time", lambda: 4e9)
+    monkeypatch.setattr("rmq_spark.console.auth.time.time", lambda: 4e9)
     assert sessions.user_of(cookie) is None
 
 
@@ -211,6 +217,14 @@ def test_logging_out_forgets_the_cookie(guarded):
     log_in(guarded, TOKENS["anna"])
     guarded.client.post("/logout", headers={"Sec-Fetch-Site": "same-origin"})
     assert guarded.client.get("/api/topics").status_code == 401
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_all_addresses_are_those_of_ipv4_too(redis_url):
+    with running(redis_url, "both:", tokens=TOKENS, host="::") as site:
+        port = urlsplit(site.address).port
+        for host in ("127.0.0.1", "[::1]"):
+            assert httpx.get(f"http://{host}:{port}/login").status_code == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "me.lan"])

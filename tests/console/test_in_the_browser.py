@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from rmq_spark.client import Message
-from rmq_spark.console.console_app import PAGES
+from rmq_spark.console.app import PAGES
 
 from .browsers import opened
 from .site import running
@@ -237,16 +237,16 @@ def test_all_dead_of_a_reason_are_requeued_and_the_rest_deleted(site, orders, vi
 
 def test_a_job_is_stopped_and_resumed(site, orders, visitor, monkeypatch):
     """A slow job, so that there is time for a click."""
-    from rmq_spark.console import bulk_jobs
+    from rmq_spark.console import jobs
 
-    requeue = bulk_jobs.requeue_page
+    requeue = jobs.requeue_page
 
     def slowly(*args):
         time.sleep(0.3)
         return requeue(*args)
 
-    monkeypatch.setattr(bulk_jobs, "requeue_page", slowly)
-    monkeypatch.setattr("rmq_spark.views.browsing.ENTRIES_A_READ", 4)
+    monkeypatch.setattr(jobs, "requeue_page", slowly)
+    monkeypatch.setattr("rmq_spark.inspect.browse.ENTRIES_A_READ", 4)
     contents = [f"{number}" for number in range(100)]
     bury(site, orders, contents, "Broken: x")
     page = visitor.open(site, "/topics/Orders/dead")
@@ -257,7 +257,7 @@ def test_a_job_is_stopped_and_resumed(site, orders, visitor, monkeypatch):
     stopped = orders.figures()
     assert 0 < stopped.dead.count < 100
     assert stopped.dead.count + stopped.store.count == 100
-    monkeypatch.setattr(bulk_jobs, "requeue_page", requeue)
+    monkeypatch.setattr(jobs, "requeue_page", requeue)
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#jobs .badge")).to_have_text("done")
     assert (orders.figures().dead.count, orders.figures().store.count) == (0, 100)

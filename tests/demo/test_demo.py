@@ -3,9 +3,11 @@
 import pytest
 import redis
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from jobs.flights.progress import WAITING
+from rmq_spark.local.redis import LocalRedis
 
 FLIGHTS = 3000
+pytestmark = pytest.mark.timeout(600)  # the first test also waits for the demo
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +55,12 @@ def test_it_shows_progress(done):
     shown = [line for line in lines if " s |" in line]
     assert shown
     assert [line for line in shown if set(line.partition("|")[2]) <= set(" |0")] == []
-    assert lines.count("Waiting for Spark to send the first messages ...") == 1
+    assert lines.count(WAITING) == 1
 
 
 def test_it_draws_a_picture(done, output):
     assert (output / "lateness.png").read_bytes().startswith(b"\x89PNG")
+    assert str(output / "lateness.png") in done.stdout.splitlines()[-1]
 
 
 def test_it_leaves_nothing_in_a_redis_that_was_named(done, server):

@@ -6,7 +6,7 @@ import pytest
 
 from jobs.flights.check import Compared
 from jobs.flights.lateness import Lateness
-from jobs.flights.report import Outcome, differences, table
+from jobs.flights.report import Outcome, differences, gain, table
 from rmq_spark.client import TopicType
 
 GOOD = Outcome(
@@ -28,6 +28,18 @@ MERGED = replace(
     merged=900,
     compared=replace(GOOD.compared, delivered=100),
 )
+
+
+def test_what_a_topic_was_good_for_is_said_in_a_sentence():
+    assert gain(MERGED) == (
+        "Replanning: 1 000 changes took 100 pieces of work, because 90% merged with an equal one "
+        "that waited."
+    )
+    assert gain(GOOD) == (
+        "Departures: 1 000 messages waited for a time of their own; half came within 412 ms of it, "
+        "99% within 1234 ms."
+    )
+    assert gain(replace(GOOD, lateness=None)) == ""
 
 
 @pytest.mark.parametrize("outcome", [GOOD, MERGED])

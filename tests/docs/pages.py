@@ -1,4 +1,4 @@
-"""The pages of the documentation, and each page's code as one program that is run."""
+"""Each page's code as one program that is run."""
 
 import os
 import re
@@ -6,19 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 from .. import ROOT, programs, quick_spark
+from ..texts.page import PAGES, Unreadable, command_of, lines_of
 from .readers import AFTER, BEFORE, ELSEWHERE, IN_A_CLONE, INSTEAD, SERVERS
 
-FILES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("[!.]*/README.md")]
-NAMES = sorted({file.relative_to(ROOT).as_posix() for file in FILES})
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 TIMEOUT_S = 540
 # What a page may hold. Without a language, or as text, it is an output or a drawing.
@@ -29,72 +26,19 @@ SHOWN = ("", "text", "mermaid")
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rmq_spark", "pyspark_rmq", "lua", "jobs")
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page. line: where its text begins, from 1."""
-
-    language: str
-    text: str
-    line: int
-
-
-def text_of(name):
-    return (ROOT / name).read_text(encoding="utf-8")
-
-
-def blocks_of(name):
-    """All fenced blocks of a page."""
-    found, fence, start = [], None, 0
-    lines = text_of(name).splitlines()
-    for number, line in enumerate(lines, 1):
-        mark = re.match(r" *(`{3,}|~{3,})\s*(\S*)", line)
-        if fence is None and mark:
-            fence, start = mark, number
-        elif fence is not None and mark and mark[1].startswith(fence[1]) and not mark[2]:
-            text = textwrap.dedent("\n".join(lines[start : number - 1]))
-            found.append(Block(fence[2], text, start + 1))
-            fence = None
-    assert fence is None, f"{name}:{start}: the block has no end"
-    return found
-
-
-def lines_of(block):
-    """The lines of a sh block as they stand, those that end in a backslash joined to the next."""
-    return re.findall(r"(?:.*\\\n)*.+", block.text)
-
-
-def command_of(line):
-    """A line without its comment, its words one blank apart."""
-    return " ".join(re.sub(r"(^|\s)#.*", "", line.replace("\\\n", " ")).split())
-
-
-def shell_lines():
-    """Every command of every page."""
-    return {
-        command_of(line)
-        for name in NAMES
-        for block in blocks_of(name)
-        if block.language == "sh"
-        for line in lines_of(block)
-    }
-
-
 def runs_elsewhere(command):
     """Whether another test runs it, or tries it without doing it, as those of make."""
-    return command in ELSEWHERE or is_make(command)
+    return command in ELSEWHERE or command.startswith("make ")
 
 
-def is_make(command):
-    return command.startswith("make ")
-
-
-def program_of(name):
+def program_of(page):
     """A page as a program; empty where it has nothing that runs."""
     parts = []
-    for block in blocks_of(name):
-        place = f"{name}:{block.line}"
+    for block in page.blocks:
+        place = f"{page.name}:{block.line}"
         known = (*RUN, *CHECKED, *SHOWN)
-        assert block.language in known, f"{place}: {block.language} is run by nobody; write {known}"
+        if block.language not in known:
+            raise Unreadable(f"{place}: nobody runs a block of {block.language}. Write {known}")
         if block.language == "python":
             parts.append(f"# {place}\n{block.text}")
         elif block.language == "sql":
@@ -106,17 +50,21 @@ def program_of(name):
     if not parts:
         return ""
     text = "\n\n".join(
-        ["from tests.docs import page_steps", BEFORE.get(name, ""), *parts, AFTER.get(name, "")]
+        [
+            "from tests.docs import page_steps",
+            *(BEFORE.get(page.name, ""), *parts, AFTER.get(page.name, "")),
+        ]
     )
-    for old, new in INSTEAD.get(name, {}).items():
-        assert old in text_of(name), f"{name} does not hold {old}"
+    for old, new in INSTEAD.get(page.name, {}).items():
+        if old not in page.text:
+            raise Unreadable(f"{page.name}: lacks {old}. Change INSTEAD in tests/docs/readers.py")
         text = text.replace(old, new)
     return text
 
 
 def outputs_of(name):
     """The lines that a page shows as printed by the block before them, but for cuts (...)."""
-    blocks = [block for block in blocks_of(name) if block.language in (*RUN, "text")]
+    blocks = PAGES[name].blocks_of(*RUN, "text")
     shown = [
         block.text
         for before, block in pairwise(blocks)
@@ -136,7 +84,7 @@ def comparable(line):
 
 def run_page(name, folder):
     """Runs a page in a folder of its own, with a Redis of its own. Returns what it printed."""
-    text = program_of(name)
+    text = program_of(PAGES[name])
     if not text:
         return ""
     work = folder / "work"

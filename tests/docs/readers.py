@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from rmq_spark.local.zookeeper import LocalEnsemble
 
 from .. import kafka_broker, postgres
 
@@ -87,6 +87,8 @@ VARYING = {
 }
 # By page, what stands on it and cannot be so here: addresses, ports, folders.
 INSTEAD = {
+    # The page shows what is worked out where no Redis answers.
+    "docs/scaling.md": {"rmq size": "rmq --redis-url redis://127.0.0.1:1/0 size"},
     "docs/operations.md": {"start_http_server(9311)": "start_http_server(0)"},
     "docs/jobs.md": {
         "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0": (
@@ -116,47 +118,48 @@ ELSEWHERE = {
     ". ~/rmq-venv/bin/activate": (
         "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
     ),
-    "pip install '.[spark,cli,local]'": "tests/docs/test_lines.py::test_the_extras_are_there",
-    "pip install '.[spark,cli]'": "tests/docs/test_lines.py::test_the_extras_are_there",
+    "pip install '.[spark,cli,local]'": (
+        "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
+    ),
+    "pip install '.[spark,cli]'": (
+        "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
+    ),
     # Variables that the page has when it runs, with an address of its own.
     "export RMQ_JDBC_URL=jdbc:postgresql://127.0.0.1:5432/shop RMQ_JDBC_USER=shop "
     "RMQ_JDBC_PASSWORD=...": "tests/docs/test_examples.py::test_the_blocks_of_a_page_run",
     "export PGHOST=127.0.0.1 PGPORT=5432 PGDATABASE=shop PGUSER=shop PGPASSWORD=...": (
         "tests/docs/test_examples.py::test_the_blocks_of_a_page_run"
     ),
-    "rmq local": (
-        "tests/cli/commands/test_program_commands.py::test_a_local_redis_lives_until_it_is_ended"
-    ),
+    "rmq local": ("tests/cli/test_program_commands.py::test_a_local_redis_lives_until_it_is_ended"),
     "pip install .": "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes",
     "spark-submit --py-files rmq_spark.zip job.py": (
         "tests/packaging/test_zip.py::test_as_py_files_it_sends_and_reads_after_register"
     ),
     # Each starts a Spark of its own, beside those of its kind that run.
-    "python -m rmq_spark.jobs send --from iceberg --table lake.flights --source-option type=sql "
+    "rmq job send --from iceberg --table lake.flights --source-option type=sql "
     "--source-option uri=sqlite:///lake.db --source-option "
     '"warehouse=file://$PWD/lake" --topic Boarding -o topicType=FixedTime --run 2026-11-22 '
     '--checkpoint boarding --select "tail AS content, 0 AS fixedTime"': (
         "tests/ports/test_iceberg_source.py::test_a_run_sends_the_rows_of_the_table_once"
     ),
-    "python -m rmq_spark.jobs export --topic Flights --once --checkpoint flights-checkpoint --to "
+    "rmq job export --topic Flights --once --checkpoint flights-checkpoint --to "
     "iceberg --table lake.flights --target-option type=sql --target-option uri=sqlite:///lake.db "
     '--target-option "warehouse=file://$PWD/lake" --select "content AS tail, dueTime"': (
         "tests/ports/test_iceberg_target.py::test_a_topic_goes_into_a_table_which_is_made"
     ),
-    "python -m rmq_spark.jobs export --topic Flights --once --checkpoint flights-to-kafka-once "
+    "rmq job export --topic Flights --once --checkpoint flights-to-kafka-once "
     "--exactly-once --to kafka --target-option kafka.bootstrap.servers=127.0.0.1:9092 "
     "--target-option topic=flights": (
         "tests/ports/test_kafka_target.py::test_a_message_becomes_a_record_with_a_name_for_ever"
     ),
-    "python -m rmq_spark.jobs export --topic Flights --once --checkpoint flights-to-rocketmq --to "
+    "rmq job export --topic Flights --once --checkpoint flights-to-rocketmq --to "
     "rocketmq --target-option endpoints=127.0.0.1:8081 --target-option topic=flights": (
         "tests/ports/test_rocketmq_target.py::test_a_message_has_a_name_for_ever_that_a_replay_repeats"
     ),
-    "python -m rmq_spark.jobs requeue_dead --topic Invoices --where \"content LIKE '%order%'\" "
-    "--dry-run": (
+    "rmq job requeue_dead --topic Invoices --where \"content LIKE '%order%'\" --dry-run": (
         "tests/jobs/test_topic_jobs.py::test_dead_messages_are_chosen_by_why_and_at_whose_they_died"
     ),
-    "python -m rmq_spark.jobs report --to parquet --path figures": (
+    "rmq job report --to parquet --path figures": (
         "tests/jobs/test_topic_jobs.py::test_reports_as_files_are_one_table"
     ),
 }

@@ -2,8 +2,9 @@
 
 import pytest
 
-from .pages import NAMES, comparable, outputs_of, run_page
-from .readers import AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS, VARYING
+from ..texts.page import NAMES
+from .pages import comparable, outputs_of, run_page
+from .readers import PRINTED, VARYING
 
 # The pages that take longest, and whose subjects have quicker tests.
 LONG = {
@@ -12,7 +13,9 @@ LONG = {
         *(
             "console",
             "consume",
+            "install",
             "jobs",
+            "keys",
             "operations",
             "order",
             "ownership",
@@ -26,7 +29,9 @@ LONG = {
 
 
 def of_page(name):
-    return pytest.param(name, marks=[pytest.mark.long] if name in LONG else [])
+    return pytest.param(
+        name, marks=[pytest.mark.long, pytest.mark.in_turn(3)] if name in LONG else []
+    )
 
 
 @pytest.mark.timeout(600)  # whole minutes on a machine that has much else to do
@@ -40,8 +45,3 @@ def test_the_blocks_of_a_page_run(name, tmp_path):
         varying = tuple(VARYING.get(name, ()))
         shown = [line for line in outputs_of(name) if not line.startswith(varying)]
         assert [line for line in shown if line not in there] == [], printed
-
-
-@pytest.mark.parametrize("table", [AFTER, BEFORE, IN_A_CLONE, INSTEAD, PRINTED, SERVERS, VARYING])
-def test_what_is_said_of_pages_is_said_of_those_that_there_are(table):
-    assert set(table) - set(NAMES) == set()

@@ -6,13 +6,12 @@ import pytest
 
 from rmq_spark.spark.options import parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
-from rmq_spark.spark.source.stream_reader import RmqStreamReader
+from rmq_spark.spark.source.reader import RmqStreamReader
 
-from .page_tables import Tables
-from .pages import text_of
+from ..texts.page import Page
 
-TABLES = Tables(text_of("docs/reference.md"))
-FIELDS = {name.strip("`"): kind for name, kind, _ in TABLES.rows("Progress reports")}
+REFERENCE = Page.read("docs/reference.md")
+FIELDS = {name.strip("`"): kind for name, kind, _ in REFERENCE.rows("Progress reports")}
 TYPES = {
     "text": str,
     "number": int | float,
@@ -60,7 +59,7 @@ def test_the_fields_of_one_topic(report):
     assert set(found) == set(FIELDS)
     assert [name for name in found if not isinstance(found[name], TYPES[FIELDS[name]])] == []
     assert found["counters"]["committed"] == 2
-    counters = {cells[0].strip("`") for cells in TABLES.rows("Counters")}
+    counters = {cells[0].strip("`") for cells in REFERENCE.rows("Counters")}
     assert set(found["counters"]) == counters
 
 
@@ -68,5 +67,5 @@ def test_several_topics_have_them_by_name_and_sums_beside(report):
     found = report(topicPattern="Orders.*")
     assert set(found) == SUMS
     assert set(found["topics"]["Orders"]) == set(FIELDS) - {"topic"}
-    above = TABLES.section("Progress reports")
+    above = REFERENCE.section("Progress reports")
     assert [name for name in SUMS if f"`{name}`" not in above] == []

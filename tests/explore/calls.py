@@ -9,13 +9,12 @@ from enum import StrEnum
 from typing import Any
 
 from rmq_spark.client import TopicDefinition
-from rmq_spark.errors import Lost
+from rmq_spark.errors import LeaseLost
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.bodies import Body
-from rmq_spark.protocol.calls import Call, Read, Request
+from rmq_spark.protocol.calls import Call, Read, Request, TopicQueues
 from rmq_spark.protocol.claims import Claim, ClaimRequest, Rollback
 from rmq_spark.protocol.names import ClaimId, claim_name
-from rmq_spark.protocol.topic_queues import TopicQueues
 from rmq_spark.topics.keys import Keys
 
 from .ghosts import NO_BODY, Row
@@ -24,7 +23,17 @@ LEASE_MS = 3_600_000
 WAIT_MS = 3_600_000
 EXPIRES_MS = 10**13  # what does not expire while anything is explored: in the year 2286
 # The calls whose answers somebody looks at.
-ANSWERED = ("claim", "replay", "renew", "release", "due", "commit", "leave", "give_back", "expire")
+ANSWERED = (
+    "claim",
+    "replay",
+    "renew",
+    "release",
+    "due",
+    "commit",
+    "abandon",
+    "give_back",
+    "expire",
+)
 UNNAMED = -1  # as claim.lua answers
 
 # Requests are built for a topic, and for the claims of the slot that hold messages.
@@ -75,6 +84,8 @@ class Action:
     delayed: bool = False
     payload: str = ""
     expires: bool = False
+    alone: bool = False
+    failed: bool = False
 
     @property
     def claim(self) -> str:
@@ -130,7 +141,10 @@ def requeue(content: str, score: int, *, slot: int = 0) -> Action:
     return Action(
         f"requeue {content} with {score}",
         "requeue",
-        lambda queues, _: sending.requeue(queues, {slot: [score, content.encode()]}),
+        lambda queues, _: Request(
+            next(sending.requeue(queues, {slot: [score, content.encode()]})).calls,
+            lambda replies: replies[0][0],
+        ),
         slot=slot,
         contents=frozenset({content}),
     )
@@ -157,7 +171,9 @@ def give_back(claim: str, *, slot: int = 0) -> Action:
     return Action(
         f"{claim} in slot {slot} is given back",
         "give_back",
-        lambda queues, _: Request([returning.give_back_call(queues, slot, claim)], sum),
+        lambda queues, _: Request(
+            [returning.give_back_call(queues, slot, claim)], lambda replies: replies[0][0]
+        ),
         **{"slot": slot, "consumer": consumer, "seq": int(seq), "ordinal": int(ordinal)},
     )
 
@@ -203,6 +219,7 @@ def claim(
     epoch: int | None = None,
     replay_only: bool = False,
     planned: bool = False,
+    alone: bool = False,
     knows: Knows = Knows.ALL,
 ) -> Action:
     consumer, run = who(caller)
@@ -216,7 +233,7 @@ def claim(
     )
 
     def ask(queues: TopicQueues, named: tuple[str, ...]) -> Request[Claim | Unnamed]:
-        request = ClaimRequest(slot, ordinal, limit)
+        request = ClaimRequest(slot, ordinal, limit, alone=alone)
         others = [name for name in named if name != own]
 
         def read(replies: list[Any]) -> Claim | Unnamed:
@@ -229,7 +246,7 @@ def claim(
         return Request(claiming.claim_calls(queues, request, terms, others), read)
 
     how = f", limit {limit}" + f", epoch {epoch}" * (epoch is not None) + ", replay" * replay_only
-    how += ", planned" * planned + f", knows {knows}" * (knows != Knows.ALL)
+    how += ", planned" * planned + ", alone" * alone + f", knows {knows}" * (knows != Knows.ALL)
     return Action(
         f"{caller} claims {own} in slot {slot}{how}",
         "claim",
@@ -240,6 +257,7 @@ def claim(
         replay_only=replay_only,
         mark=mark,
         knows=knows,
+        alone=alone,
     )
 
 
@@ -247,7 +265,7 @@ def with_bodies(queues: TopicQueues, made: Claim, bodies: Any) -> Claim:
     """The claim as its reader gets it."""
     try:
         return claiming.with_bodies(queues, made, bodies)
-    except Lost:
+    except LeaseLost:
         return made
 
 
@@ -285,7 +303,7 @@ def commit(caller: str, seq: int, *, slot: int = 0, knows: Knows = Knows.ALL) ->
         "commit",
         lambda queues, named: Request(
             [claiming.commit_call(queues, slot, args, named)],
-            lambda replies: names_in(replies[0][6:]),
+            lambda replies: names_in(replies[0][7:]),
         ),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
         knows=knows,
@@ -302,17 +320,21 @@ def release(caller: str, *, slot: int = 0) -> Action:
     )
 
 
-def leave(caller: str, seq: int = 0, *, slot: int = 0) -> Action:
-    """What a plain consumer calls when it starts, polls or closes; it gives back behind this."""
+def leave(caller: str, seq: int = 0, *, slot: int = 0, failed: bool = False) -> Action:
+    """What a plain consumer calls when it starts, polls or closes; it gives back behind this.
+
+    failed: whether an error has ended its work.
+    """
     consumer, run = who(caller)
     return Action(
-        f"{caller} leaves slot {slot}" + f" after batch {seq}" * (seq > 0),
-        "leave",
+        f"{caller} leaves slot {slot}" + f" after batch {seq}" * (seq > 0) + ", failed" * failed,
+        "abandon",
         lambda queues, _: Request(
-            next(returning.give_back(queues, [slot], consumer, run, seq)).calls,
+            next(returning.give_back(queues, [slot], consumer, run, seq, failed=failed)).calls,
             lambda replies: names_in(replies[0]),
         ),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq},
+        failed=failed,
     )
 
 

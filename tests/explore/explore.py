@@ -5,7 +5,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol import scripts
 
 from .explorer import ExploredServer, Explorer, PromiseBroken, Tally

@@ -15,9 +15,8 @@ import redis
 
 from rmq_spark.protocol.calls import Call, Read
 from rmq_spark.protocol.scripts import Effect, Script, load_scripts
-from rmq_spark.transport.connection import parse_connection
-from rmq_spark.transport.reruns import with_reads_behind
-from rmq_spark.transport.server import FIRST_WITH_FLAGS, Server
+from rmq_spark.redis.connection import parse_connection
+from rmq_spark.redis.server import FIRST_WITH_FLAGS, Server, with_reads_behind
 
 from .calls import Action, Calls, Unnamed
 from .ghosts import Ghost, after, forgotten

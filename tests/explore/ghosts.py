@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 # The calls by which a slot comes to know of a run.
-RAISING = ("plan", "claim", "replay", "commit", "renew", "release", "leave")
+RAISING = ("plan", "claim", "replay", "commit", "renew", "release", "abandon")
 # Content, score in the store, or None on a retry, retries left, and the payload in keyed topics.
 Row = tuple[str, int | None, int, str | None]
 NO_BODY = b"no body"  # in place of a payload
@@ -98,7 +98,7 @@ def after(step: Any) -> Ghost:
         changes["plans"] = tuple(sorted({**ghost.marks, by.consumer: by.mark}.items()))
     if by.kind == "commit":
         changes["done"] = raised(ghost.settled, by.consumer, by.seq)
-    if by.kind == "leave":  # what was claimed is over
+    if by.kind == "abandon":  # what was claimed is over
         last = max(by.seq, ghost.latest(by.consumer)[0])
         changes["done"] = raised(ghost.settled, by.consumer, last)
     if step.brings:

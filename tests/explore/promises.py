@@ -9,14 +9,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rmq_spark.client import TopicDefinition
+from rmq_spark.client import TopicDefinition, TopicType
 from rmq_spark.topics.definition import BURY, KEEP_FIRST
 
 from .ghosts import Ghost, Row
-from .slot_state import FAR, MOST_RETRIES, Copy, Held, View
+from .slot_state import (
+    ALONE,
+    FAR,
+    MOST_RETRIES,
+    SUSPECTS,
+    Copy,
+    Held,
+    View,
+    after_wait,
+    deliveries_of,
+    level_of,
+)
 
 SENDING = ("send", "requeue")
-OF_A_RUN = ("plan", "claim", "replay", "commit", "renew", "release", "leave", "unread")
+OF_A_RUN = ("plan", "claim", "replay", "commit", "renew", "release", "abandon", "unread")
 COMMIT_NAMES = 8  # of claims that a commit was not told, at most
 
 
@@ -124,7 +135,8 @@ class Step:
 
     def deliveries(self, view: View, content: str) -> int:
         """How often a message may be delivered from now on, that of the newest copy."""
-        copies = [view.retry[content][0]] if content in view.retry else [0]
+        waiting = view.retry.get(content, (0, False))
+        copies = [deliveries_of(after_wait(waiting[0]))]
         if content in view.store:
             copies.append(self.deliveries_of_score(view.store[content]))
         if content in view.prepare:
@@ -134,7 +146,17 @@ class Step:
         return max(copies)
 
     def deliveries_of_score(self, score: float) -> int:
-        return int(score) if score <= MOST_RETRIES else self.max_retries + 1
+        return deliveries_of(score) if score <= MOST_RETRIES else self.max_retries + 1
+
+    def charges(self, content: str, claim: str) -> bool:
+        """Whether a message of a claim loses a delivery, should this call take it out.
+
+        If its holder has lost the claim, only one that was alone in work does.
+        """
+        record = self.before.claims[claim]
+        was_alone = level_of(self.before.scores(claim)[content]) == ALONE
+        is_blamed = self.action.kind == "rollback" or record.given_up or was_alone
+        return record.run > 0 and is_blamed
 
 
 def refused_calls_change_nothing(step: Step) -> bool:
@@ -154,15 +176,15 @@ def nothing_in_flight_is_lost(step: Step) -> bool:
     """What is in flight stays so, waits again, is committed by its consumer, or is buried."""
     return all(
         step.settles(held.claim)
-        or content in (step.after.dead if is_spent(step, held) else step.after.anywhere)
+        or content in (step.after.dead if is_spent(step, content, held) else step.after.anywhere)
         for content, held in step.before.prepare.items()
         if not still_holds(step, content, held)
     )
 
 
-def is_spent(step: Step, held: Held) -> bool:
+def is_spent(step: Step, content: str, held: Held) -> bool:
     """Whether it has no delivery left, should this one fail."""
-    return held.left == 0 and step.before.claims[held.claim].run > 0
+    return held.left == 0 and step.charges(content, held.claim)
 
 
 def still_holds(step: Step, content: str, held: Held) -> bool:
@@ -187,7 +209,7 @@ def only_the_spent_are_buried(step: Step) -> bool:
     held = {content: step.before.prepare.get(content) for content in step.after.dead}
     return all(
         held[content] is not None
-        and is_spent(step, held[content])
+        and is_spent(step, content, held[content])
         and not still_holds(step, content, held[content])
         for content in step.after.dead - step.before.dead - step.expired
     )
@@ -264,7 +286,7 @@ def is_kept(step: Step, name: str) -> bool:
 
 
 def was_given_back(step: Step, name: str) -> bool:
-    if step.done("leave"):  # with nothing to give back
+    if step.done("abandon"):  # with nothing to give back
         return name.startswith(f"{step.action.consumer}:") and not step.before.held(name)
     expired = step.before.held(name) and not step.before.claims[name].live
     return step.done("give_back") and name == step.action.claim and bool(expired)
@@ -281,7 +303,7 @@ def what_is_given_back_is_whole(step: Step) -> bool:
     if record is None or record.live or not held:
         return step.answer == 0 and is_unchanged(step)
     gone = step.action.claim not in step.after.claims
-    spent = {content for content, left in held.items() if left == 0 and record.run > 0}
+    spent = {c for c, left in held.items() if left == 0 and step.charges(c, step.action.claim)}
     to_wait = held.keys() - spent
     return (
         gone
@@ -293,7 +315,7 @@ def what_is_given_back_is_whole(step: Step) -> bool:
 
 def who_leaves_names_what_it_holds(step: Step) -> bool:
     """A consumer that leaves gets the names of its claims to give back, and has no others."""
-    if not step.done("leave"):
+    if not step.done("abandon"):
         return True
     own = {name for name in step.after.claims if name.split(":")[0] == step.action.consumer}
     return step.answer == own and own <= set(step.before.holding)
@@ -415,6 +437,9 @@ def may_be_left(step: Step, content: str) -> bool:
     was, left = step.deliveries(step.before, content), step.deliveries(step.after, content)
     if step.done("unread"):
         return was <= left <= min(was + 1, step.max_retries + 1)
+    held = step.before.prepare.get(content)
+    if held and comes_back(step, content, held) and content not in step.before.waiting:
+        return left == held.left + (not step.charges(content, held.claim))
     return left == was
 
 
@@ -447,17 +472,17 @@ def claims_keep_scores(step: Step) -> bool:
 def score_before(step: Step, name: str, content: str) -> float | None:
     if name in step.before.claims:
         return step.before.scores(name).get(content)
-    waiting = step.before.retry.get(content, (None, None))
-    return step.before.store.get(content, waiting[0])
+    waiting = step.before.retry.get(content)
+    return step.before.store.get(content, after_wait(waiting[0]) if waiting else None)
 
 
 def older_runs_take_nothing(step: Step) -> bool:
     """A run that was superseded is refused, in whatever it calls; so is a batch that is settled."""
     by, ghost = step.action, step.ghost
     if by.kind in OF_A_RUN and by.run < ghost.runs.get(by.consumer, 0):
-        return step.error == "RMQ_SUPERSEDED"
+        return step.error == "RMQ_FENCED"
     if by.kind == "claim" and by.seq <= ghost.settled.get(by.consumer, 0):
-        return step.error == "RMQ_SETTLED"
+        return step.error == "RMQ_ALREADYCOMMITTED"
     return True
 
 
@@ -474,9 +499,9 @@ def refused_for_a_reason(step: Step) -> bool:
     by, ghost = step.action, step.ghost
     latest = ghost.latest(by.consumer)
     reasons = {
-        "RMQ_SUPERSEDED": by.run < ghost.runs.get(by.consumer, 0),
-        "RMQ_SETTLED": by.seq <= ghost.settled.get(by.consumer, 0),
-        "RMQ_LOST": by.claim not in step.before.claims
+        "RMQ_FENCED": by.run < ghost.runs.get(by.consumer, 0),
+        "RMQ_ALREADYCOMMITTED": by.seq <= ghost.settled.get(by.consumer, 0),
+        "RMQ_LEASELOST": by.claim not in step.before.claims
         and (by.replay_only or (by.seq, by.ordinal) <= latest),
         "RMQ_EXCLUSIVE": by.epoch is None and ghost.epoch > 0,
     }
@@ -512,7 +537,7 @@ def leases_are_the_consumers_own(step: Step) -> bool:
 def expected_lease(step: Step, name: str) -> bool:
     by = step.action
     consumer, seq, _ = name.split(":")
-    if step.done("renew", "release", "leave") and consumer == by.consumer:
+    if step.done("renew", "release", "abandon") and consumer == by.consumer:
         return by.kind == "renew"
     if step.done("replay") and consumer == by.consumer and int(seq) <= by.seq:
         return True
@@ -524,14 +549,18 @@ def expected_lease(step: Step, name: str) -> bool:
 def what_is_due_is_taken(step: Step) -> bool:
     """A claim that had room has left nothing that is due and that nobody holds.
 
-    What had expired has taken room.
+    What had expired has taken room. A claim of suspects leaves all that are not of their level.
     """
     by = step.action
     if not step.makes_a_claim or len(step.after.held(by.claim)) + len(step.expired) == by.limit:
         return True
+    if level := level_taken(step):
+        left = [c for c, score in step.after.store.items() if level_of(score) == level]
+        has_room = len(step.after.held(by.claim)) + len(step.expired) < SUSPECTS[level]
+        return not has_room or step.after.prepare.keys() >= set(left)
     # In an exclusive slot, what others have left is given back first, by whoever plans.
     others = any(not name.startswith(f"{by.consumer}:") for name in step.before.holding)
-    return is_held_back(step, step.exclusive and others) or not any_waits(step.after)
+    return is_held_back(step, step.exclusive and others) or not any_waits(step.after, by.alone)
 
 
 def what_is_due_is_counted(step: Step) -> bool:
@@ -543,7 +572,11 @@ def what_is_due_is_counted(step: Step) -> bool:
     live = set(step.before.holding) - set(held)
     others = any(not name.startswith(f"{step.action.consumer}:") for name in live)
     if is_held_back(step, step.exclusive and others):
-        return slot.due == 0
+        return slot.due == 0 and not slot.alone
+    levels = set(map(level_of, step.before.store.values()))
+    waits_over = any(not waits for _, waits in step.before.retry.values())
+    if slot.alone != (ALONE in levels) and not waits_over:
+        return False
     return slot.due > 0 or not (held or any_waits(step.before))
 
 
@@ -552,11 +585,91 @@ def is_held_back(step: Step, others: bool) -> bool:
     return step.ghost.paused or (step.action.epoch or 0) < step.ghost.epoch or others
 
 
-def any_waits(view: View) -> bool:
-    """Whether anything waits that may be taken now."""
+def any_waits(view: View, alone: bool = True) -> bool:
+    """Whether anything waits that may be taken now. alone: by one who has nothing else in work."""
     return any(
-        score != FAR and content not in view.prepare for content, score in view.store.items()
+        score != FAR and content not in view.prepare and (alone or level_of(score) < ALONE)
+        for content, score in view.store.items()
     ) or any(not waits for _, waits in view.retry.values())
+
+
+def level_taken(step: Step) -> int:
+    """The level of the suspects that a new claim has taken, 0 if it has taken others or none."""
+    taken = [*step.after.scores(step.action.claim), *step.expired]
+    return max((level_of(score_of_copy(step, content)) for content in taken), default=0)
+
+
+def score_of_copy(step: Step, content: str) -> float:
+    waiting = step.before.retry.get(content, (0, False))
+    return step.before.store.get(content, after_wait(waiting[0]))
+
+
+def suspects_come_with_few(step: Step) -> bool:
+    """Suspects come without others, so many at most, and the most suspect ones to who is alone."""
+    if not step.makes_a_claim or not (level := level_taken(step)):
+        return True
+    taken = step.after.scores(step.action.claim)
+    return (
+        len(taken) <= SUSPECTS[level]
+        and {level_of(score) for score in taken.values()} <= {level}
+        and (level < ALONE or step.action.alone)
+    )
+
+
+def what_is_lost_is_suspect(step: Step) -> bool:
+    """What comes back from a claim that its holder has lost is more suspect; nothing else is."""
+    return all(
+        level_of(score) == expected_level(step, content)
+        for content, score in [
+            *step.after.store.items(),
+            *((content, after_wait(score)) for content, (score, _) in step.after.retry.items()),
+        ]
+        if score != FAR
+    )
+
+
+def expected_level(step: Step, content: str) -> int:
+    if step.done("send") and content in step.action.contents:
+        is_kept = content in step.before.store and step.topic.type == TopicType.RANGE_MERGE
+        return level_of(step.before.store[content]) if is_kept else 0
+    if content in step.before.store:
+        return level_of(step.before.store[content])
+    if content in step.before.retry:
+        return level_of(after_wait(step.before.retry[content][0]))
+    held = step.before.prepare.get(content)
+    if held is None or step.done("rollback") or not comes_back(step, content, held):
+        return 0
+    level, record = (
+        level_of(step.before.scores(held.claim)[content]),
+        step.before.claims[held.claim],
+    )
+    if record.run == 0:  # nobody got it
+        return level
+    if record.given_up:
+        return 0
+    lost = len(step.before.held(held.claim))
+    return min(ALONE, max(level + 1, 1 if lost > 256 else 2 if lost > 16 else 3))
+
+
+def only_a_consumer_gives_up_its_claims(step: Step) -> bool:
+    """A claim is given up by the run that has it, if no error has ended its work."""
+    by = step.action
+    return all(
+        record.given_up
+        == (
+            by.run == record.run and not by.failed
+            if step.done("abandon") and name.startswith(f"{by.consumer}:")
+            else not record.live
+            and name in step.before.claims
+            and step.before.claims[name].given_up
+            and not is_ended_anew(step, name)
+        )
+        for name, record in step.after.claims.items()
+    )
+
+
+def is_ended_anew(step: Step, name: str) -> bool:
+    return step.done("release") and name.startswith(f"{step.action.consumer}:")
 
 
 # -- of keyed topics
@@ -587,7 +700,7 @@ def the_newer_body_stays(step: Step) -> bool:
 def comes_back(step: Step, content: str, held: Held) -> bool:
     """Whether a message leaves its claim for the store or the retry queue."""
     gone = not still_holds(step, content, held) and not step.settles(held.claim)
-    return gone and not is_spent(step, held)
+    return gone and not is_spent(step, content, held)
 
 
 def expected_body(step: Step, content: str) -> Copy | None:
@@ -621,7 +734,8 @@ def dead_body(step: Step, content: str) -> Copy | None:
         return before.bodies[content]
     held = before.prepare.get(content)
     if held and not still_holds(step, content, held) and not step.settles(held.claim):
-        return before.held_body(content) if is_spent(step, held) else before.dead_bodies[content]
+        spent = is_spent(step, content, held)
+        return before.held_body(content) if spent else before.dead_bodies[content]
     return before.dead_bodies.get(content)
 
 
@@ -731,5 +845,8 @@ PROMISES = (
     leases_are_the_consumers_own,
     what_is_due_is_taken,
     what_is_due_is_counted,
+    suspects_come_with_few,
+    what_is_lost_is_suspect,
+    only_a_consumer_gives_up_its_claims,
     counters_balance,
 )

@@ -21,6 +21,11 @@ ELSEWHERE = "elsewhere"  # a server that no real one is
 REQUEUED = b"~"
 FAR_MS = 3_600_000  # from now: no call takes that long
 LONG_PAST_MS = 1
+LOST_MS = 2  # the deadline of a claim that is over, and that its consumer did not give up
+# Of suspects: their level times this, and their deliveries left, is their score without its sign.
+A_LEVEL = 32
+SUSPECTS = {1: 256, 2: 16, 3: 1, 4: 1}  # by level: how many of them a claim takes
+ALONE = 4
 ENDS = ("merged", "committed", "cancelled", "dead", "expired")
 # The keys of a slot, in the order of restore.lua and dump.lua; behind them those of the claims, and
 # in a keyed topic the hash of bodies and those of the claims' bodies.
@@ -31,10 +36,24 @@ VERSION, MADE, RUN, DEADLINE, SEALED, HELD, MOVED, MAX_RETRIES, CHARGED, REPLAYE
 )
 
 
+def level_of(score: float) -> int:
+    return int(-score // A_LEVEL) if score < 0 else 0
+
+
+def deliveries_of(score: float) -> int:
+    """Of a message that was delivered before."""
+    return int(-score % A_LEVEL if score < 0 else score)
+
+
+def after_wait(score: int) -> int:
+    """The score for the store of a message in the retry queue."""
+    return -score if score > MOST_RETRIES else score
+
+
 class Record(NamedTuple):
     """One claim. live: its lease has not run out. sealed, held: what it took, and still has.
 
-    latest: since it was made, no message has arrived.
+    latest: since it was made, no message has arrived. given_up: by its consumer, and over.
     """
 
     run: int
@@ -45,10 +64,11 @@ class Record(NamedTuple):
     charged: int = 0
     replayed: int = 0
     latest: bool = False
+    given_up: bool = False
 
     def left(self, score: float) -> int:
         """Retries left of a message that had this score in the store."""
-        at_first = int(score) - 1 if score <= MOST_RETRIES else self.max_retries
+        at_first = deliveries_of(score) - 1 if score <= MOST_RETRIES else self.max_retries
         return max(0, at_first - self.charged)
 
 
@@ -83,7 +103,7 @@ class Slot(NamedTuple):
     """Everything in a slot, sorted."""
 
     store: tuple = ()  # content, score
-    retry: tuple = ()  # content, retries left, whether it still waits
+    retry: tuple = ()  # content, score for the store without its sign, whether it still waits
     dead: tuple = ()  # content
     untold: tuple = ()  # content that is dead or tells of a death, and not both
     claims: tuple = ()  # name, Record
@@ -238,9 +258,9 @@ def scored(messages: tuple, far: int) -> list:
 
 
 def text_of(record: Record, far: int, accepted: int) -> str:
-    deadline = far if record.live else LONG_PAST_MS
+    deadline = far if record.live else LONG_PAST_MS if record.given_up else LOST_MS
     arrivals = accepted if record.latest else 0
-    fields = (3, LONG_PAST_MS, record.run, deadline, record.sealed, record.held, 0)
+    fields = (1, LONG_PAST_MS, record.run, deadline, record.sealed, record.held, 0)
     fields += (record.max_retries, record.charged, record.replayed, arrivals, 0)
     return " ".join(map(str, fields))
 
@@ -256,6 +276,7 @@ def record_of(text: bytes, now_ms: int, arrivals: int) -> Record:
         charged=fields[CHARGED],
         replayed=fields[REPLAYED],
         latest=fields[ARRIVALS] == arrivals,
+        given_up=fields[DEADLINE] == LONG_PAST_MS,
     )
 
 

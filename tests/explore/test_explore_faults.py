@@ -24,6 +24,7 @@ from .worlds import (
     REQUEUED,
     RETRIES,
     SLOTS,
+    SUSPECTS,
     World,
 )
 
@@ -207,8 +208,8 @@ FAULTS = (
     Fault(
         "what nobody got costs a retry",
         "give_back",
-        "if record.run == UNDELIVERED then",
-        "if false then",
+        "return_uncharged(slot, record, items, bodies)",
+        "return_messages(slot, terms, record, items, bodies, now, function() return '' end)",
         BACKOFF,
         promises.only_deliveries_cost,
     ),
@@ -230,9 +231,9 @@ FAULTS = (
     ),
     Fault(
         "a claim does not notice what was sent",
-        "include/counters",
-        "'HMGET', stats, 'accepted', 'rolledBack'",
-        "'HMGET', stats, 'none', 'rolledBack'",
+        "claim",
+        "'HMGET', slot.stats, 'accepted', 'rolledBack'",
+        "'HMGET', slot.stats, 'none', 'rolledBack'",
         RETRIES,
         promises.who_names_too_few_is_told,
     ),
@@ -342,7 +343,7 @@ FAULTS = (
     ),
     Fault(
         "a consumer that leaves claims its batch later",
-        "leave",
+        "abandon",
         "header.settled = math.max(header.settled, header.last_seq, seq)",
         "",
         PLAIN,
@@ -350,15 +351,15 @@ FAULTS = (
     ),
     Fault(
         "a consumer that leaves keeps its leases",
-        "leave",
-        "record.deadline = LONG_PAST",
+        "abandon",
+        "record.deadline = (has_failed or record.run < run) and LOST or LONG_PAST",
         "",
         PLAIN,
         promises.leases_are_the_consumers_own,
     ),
     Fault(
         "a consumer that leaves does not bar the run before",
-        "leave",
+        "abandon",
         "header.run, header.seen = run, now_ms()",
         "header.seen = now_ms()",
         PLAIN,
@@ -366,7 +367,7 @@ FAULTS = (
     ),
     Fault(
         "a consumer that leaves forgets what it holds",
-        "leave",
+        "abandon",
         "if record.consumer == consumer and record.held == 0 then",
         "if record.consumer == consumer then",
         PLAIN,
@@ -374,7 +375,7 @@ FAULTS = (
     ),
     Fault(
         "a consumer that leaves is not told of its claims",
-        "leave",
+        "abandon",
         "names[#names + 1] = record.name",
         "",
         PLAIN,
@@ -580,6 +581,54 @@ FAULTS = (
         FIRST_STAYS,
         promises.bodies_go_with_their_messages,
     ),
+    Fault(
+        "a message that was not alone is charged",
+        "include/returning",
+        "if level == ALONE then",
+        "if level > 2 then",
+        SUSPECTS,
+        promises.only_deliveries_cost,
+    ),
+    Fault(
+        "a suspect comes with others",
+        "include/take",
+        "math.min(limit, CLAIMED_WITH[level], upto - past)",
+        "math.min(limit, upto - past)",
+        RETRIES,
+        promises.suspects_come_with_few,
+    ),
+    Fault(
+        "who has other messages in work gets one to be alone with",
+        "include/take",
+        "(alone or level < ALONE)",
+        "true",
+        SUSPECTS,
+        promises.suspects_come_with_few,
+    ),
+    Fault(
+        "what is lost is not suspect",
+        "include/returning",
+        "math.max(by_size, level + 1)",
+        "0",
+        RETRIES,
+        promises.what_is_lost_is_suspect,
+    ),
+    Fault(
+        "a message to be alone with is not named",
+        "due",
+        "level_of(first) == ALONE",
+        "false",
+        SUSPECTS,
+        promises.what_is_due_is_counted,
+    ),
+    Fault(
+        "an older run has given up its claims itself",
+        "abandon",
+        "(has_failed or record.run < run) and LOST or LONG_PAST",
+        "LONG_PAST",
+        PLAIN,
+        promises.only_a_consumer_gives_up_its_claims,
+    ),
 )
 
 
@@ -593,6 +642,7 @@ def redis():
 
 
 @pytest.mark.long
+@pytest.mark.in_turn(4)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_explorer_finds(fault, redis, tmp_path):
     lua = tmp_path / "lua"

@@ -63,7 +63,7 @@ def like_a_plain_consumer(state: Any, by: Action) -> bool:
     """
     if by.kind == "claim" and holds_an_earlier_batch(state.slots[by.slot], by):
         return False
-    if by.run < 2 or by.kind == "leave":
+    if by.run < 2 or by.kind == "abandon":
         return True
     ghost = state.ghosts[by.slot]
     has_begun = ghost.runs.get(by.consumer, 0) >= by.run  # nothing else could come first
@@ -276,7 +276,7 @@ PRIORITY = World(
         claim("a1", 1, limit=1),
         claim("a1", 2, limit=2),
         claim("a2", 1, limit=1),
-        claim("a2", 3, limit=8),
+        claim("a2", 3, limit=8, alone=True),
         claim("b1", 1, limit=1),
         claim("b1", 2, limit=2),
         claim("b1", 2, limit=2, knows=Knows.STALE),
@@ -314,6 +314,7 @@ PLAIN = World(
         leave("a1"),
         leave("a1", 2),
         leave("a2"),
+        leave("a2", failed=True),
         give_back("a:1:0"),
         give_back("a:2:0"),
         give_back("a:3:0"),
@@ -500,7 +501,50 @@ FIRST_STAYS = World(
     may=with_payloads_in_order,
 )
 
+SUSPECTS = World(
+    "suspects",
+    topic(TopicType.FIXED_TIME, max_retries=1, retry_backoff_ms=(WAIT_MS,)),
+    begin=(
+        "send x with 1000",
+        "send y with 2000",
+        "a1 claims a:1:0 in slot 0, limit 2",
+        "a1 releases slot 0",
+        "a:1:0 in slot 0 is given back",
+        "a1 claims a:2:0 in slot 0, limit 1",
+        "a1 releases slot 0",
+        "a:2:0 in slot 0 is given back",
+    ),
+    actions=(
+        send("x", 1000, times=2),
+        send("y", 2000),
+        requeue("x", 3000),
+        claim("a1", 1),
+        claim("a1", 2, limit=1),
+        claim("a1", 3, alone=True),
+        claim("a1", 4, alone=True),
+        claim("a2", 5),
+        claim("b1", 1, alone=True),
+        claim("b1", 2),
+        due("b1"),
+        give_back("a:1:0"),
+        give_back("a:2:0"),
+        give_back("a:3:0"),
+        give_back("a:4:0"),
+        give_back("a:5:0"),
+        give_back("b:1:0"),
+        give_back("b:2:0"),
+        leave("a2"),
+        leave("a2", failed=True),
+        release("a1"),
+        unread("b1", 1),
+        commit("a1", 4),
+        rollback("b1", 1, "x"),
+    ),
+    depth=7,
+    small_depth=4,
+)
+
 WORLDS = (
     *(RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN, FORGETTING, PAUSING),
-    *(KEYED, REQUEUED, FIRST_STAYS),
+    *(KEYED, REQUEUED, FIRST_STAYS, SUSPECTS),
 )

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import redis
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_cluster import LocalCluster
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from jobs.flights.redis_cluster import LocalCluster
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol.scripts import scripts_for
-from rmq_spark.transport.server import FIRST_WITH_FLAGS
+from rmq_spark.redis.server import FIRST_WITH_FLAGS
 
 from ..processes import client_of
 from ..waiting import NotInTime, wait_until

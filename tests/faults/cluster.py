@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rmq_spark.dev_servers.spark_cluster import LocalSpark
+from jobs.flights.spark_cluster import LocalSpark
 
 from .. import programs
 

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from rmq_spark.topics.durations import parse_duration_ms
+from rmq_spark.topics.parsing import parse_duration_ms
 
 from ..processes import alive, family, send
 from ..waiting import NotInTime, wait_until

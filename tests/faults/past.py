@@ -6,7 +6,7 @@ from typing import Protocol
 
 import redis
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 from ..waiting import wait_until
 

@@ -14,8 +14,8 @@ import redis
 from redis.crc import key_slot
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_cluster import LocalCluster
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from jobs.flights.redis_cluster import LocalCluster
+from rmq_spark.local.redis import LocalRedis
 
 from ..cluster import moving
 from ..processes import send

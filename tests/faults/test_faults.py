@@ -42,13 +42,16 @@ def test_a_page_without_a_place_for_the_table_is_refused_before_the_first_cell(
     assert f"--markdown={page}: needed is a file with <!-- faults" in capsys.readouterr().err
 
 
+IN_TURN = [pytest.mark.long, pytest.mark.in_turn(2)]
+
+
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
 @NEEDS_PROC
 @pytest.mark.parametrize(
     ("cells", "messages", "cluster"),
     [
-        pytest.param(SMALL, 3000, False, marks=pytest.mark.long, id="one-server"),
-        pytest.param(ON_CLUSTER, 1200, True, marks=pytest.mark.long, id="cluster"),
+        pytest.param(SMALL, 3000, False, marks=IN_TURN, id="one-server"),
+        pytest.param(ON_CLUSTER, 1200, True, marks=IN_TURN, id="cluster"),
         pytest.param(OTHERS, 3000, False, marks=pytest.mark.rounds, id="others"),
         pytest.param(OTHERS_ON_IT, 1200, True, marks=pytest.mark.rounds, id="others-on-it"),
     ],

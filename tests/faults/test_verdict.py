@@ -93,9 +93,9 @@ def test_all_payloads_of_a_key_but_the_last_are_superseded(tmp_path):
 
 def test_a_query_that_stops_where_it_must_go_on_fails_it():
     stopped = verdict(ONCE)
-    stopped.stopped.append("Lost: claim c:1:0 is gone")
+    stopped.stopped.append("LeaseLost: claim c:1:0 is gone")
     (text,) = stopped.faults_found()
-    assert "must go on: Lost: claim c:1:0 is gone" in text
+    assert "must go on: LeaseLost: claim c:1:0 is gone" in text
 
 
 def test_spark_reads_files_in_the_order_in_which_they_were_laid_down(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 from .. import mariadb, postgres
 from .trade import SELECT, Trade

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_spark.client import Message, connect
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.outbox import Outbox
 
 from .. import ROOT, mariadb, postgres, quick_spark

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_spark.client import Message
 from rmq_spark.jobs.program import Ending
-from rmq_spark.jobs.targets.jdbc_target import JdbcTarget
+from rmq_spark.jobs.targets.jdbc import JdbcTarget
 
 from ..logs import logged
 from .trade import SELECT, Killed, order
@@ -149,7 +149,10 @@ def test_a_table_that_is_not_there_is_made(trade):
     assert trade.psql("SELECT content FROM {t} WHERE due < now()") == [["a"]]
 
 
-def test_a_topic_goes_into_derby(trade):
+def test_a_topic_goes_into_a_database_of_standard_sql(trade, monkeypatch):
+    """By way of Derby, which comes with PySpark and in which a user is only a schema."""
+    for name in ("RMQ_JDBC_USER", "RMQ_JDBC_PASSWORD"):
+        monkeypatch.delenv(name)
     url = f"jdbc:derby:{trade.folder}/shop;create=true"
     trade.orders([order(1), order(2), order(2, "B"), order("x")])
     said = trade.export(
@@ -171,7 +174,7 @@ def test_a_topic_goes_into_derby(trade):
     ["parquet", *(pytest.param(form, marks=pytest.mark.long) for form in ("orc", "json", "csv"))],
 )
 def test_files_get_each_message_once_and_the_exceptions_beside_them(trade, form, monkeypatch):
-    from rmq_spark.jobs.targets.spark_target import SparkTarget
+    from rmq_spark.jobs.targets.base import SparkTarget
 
     path = trade.folder / "out"
     arguments = ("--to", form, "--path", path, "--checkpoint", trade.folder / "checkpoint")

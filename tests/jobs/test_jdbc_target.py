@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rmq_spark.jobs.databases.database import jdbc_options
-from rmq_spark.jobs.targets.jdbc_target import JdbcTarget
-from rmq_spark.jobs.targets.target import ExportBatch
+from rmq_spark.jobs.targets.base import ExportBatch, Place
+from rmq_spark.jobs.targets.jdbc import JdbcTarget
 from rmq_spark.spark.failure_cause import cause
+from rmq_spark.sql.jdbc import jdbc_options
 
 from ..waiting import wait_until
 from .trade import Killed, order
@@ -163,7 +163,7 @@ def test_of_two_exports_at_once_the_second_waits_and_writes_nothing_twice(
         def shape(rows):
             return rows.selectExpr("rmq_number", "CAST(content AS INT) AS id")
 
-        target = JdbcTarget(trade.spark, options, f"{trade.table}_exceptions")
+        target = JdbcTarget(Place(trade.spark, None, options, f"{trade.table}_exceptions"))
         return target.write(ExportBatch(messages, shape, query, 0, 10))
 
     insert, inserted, go_on = JdbcTarget._insert, threading.Event(), threading.Event()

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 from rmq_spark.client import connect
 from rmq_spark.errors import InvalidOption, UnknownTopic
-from rmq_spark.jobs import commands
+from rmq_spark.jobs import program
 from rmq_spark.jobs.program import Job, JobFailed
 
 from .. import ROOT, quick_spark
@@ -73,16 +73,16 @@ def orders(redis_of_jobs):
         broker.delete("Orders")
 
 
-@pytest.mark.parametrize("name", commands.MODULES)
+@pytest.mark.parametrize("name", program.MODULES)
 def test_each_job_tells_how_it_is_used(name, run):
     code, out, err = run(name, "--help")
     assert (code, err) == (0, "")
-    assert out.startswith(f"usage: python -m rmq_spark.jobs {name}")
+    assert out.startswith(f"usage: rmq job {name}")
 
 
 def test_every_job_is_among_them():
     demos = {"demo", "cluster_demo"}
-    assert {path.stem for path in JOBS.glob("*.py")} - demos == set(commands.MODULES)
+    assert {path.stem for path in JOBS.glob("*.py")} - demos == set(program.MODULES)
 
 
 def test_an_outbox_begins_with_nothing_and_without_spark(run, orders, shop):
@@ -172,16 +172,17 @@ def test_an_option_without_a_name_is_not_shown(run):
     ],
 )
 def test_how_a_job_ended_is_its_exit_code(error, code, told, capsys):
-    def job(_):
+    def work(_):
         raise error
 
-    assert commands.run(Job("a_job", "It fails.", lambda _: None, job), Namespace()) == code
+    job = Job("a_job", "It fails.", lambda _: None, work, needs_spark=False)
+    assert program.run(job, Namespace()) == code
     assert capsys.readouterr().err == ("" if told is None else f"a_job: {told}\n")
 
 
-@pytest.mark.parametrize("name", commands.MODULES)
+@pytest.mark.parametrize("name", program.MODULES)
 def test_the_help_shows_defaults_and_what_is_required(name):
-    (names,) = [one for one in commands.new_parser()._actions if one.choices]
+    (names,) = [one for one in program.new_parser()._actions if one.choices]
     for action in names.choices[name]._actions:
         if action.required:
             assert "(required)" in action.help, action.dest
@@ -190,27 +191,23 @@ def test_the_help_shows_defaults_and_what_is_required(name):
     assert "Exit codes: 0 done" in names.choices[name].format_help()
 
 
-@pytest.mark.parametrize("module", ["rmq_spark.jobs", *commands.MODULES.values()])
-def test_a_module_that_is_misused_is_not_silent(module):
-    done = subprocess.run(
-        [sys.executable, "-m", module, "--nonsense"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("usage: python -m rmq_spark.jobs")
-
-
-def test_every_way_to_start_a_job_runs_it(orders, redis_of_jobs):
-    environment = {**os.environ, "RMQ_REDIS_URL": redis_of_jobs.url}
-    for way in ("rmq_spark.jobs expire", "rmq_spark.jobs.expire", "rmq_spark.cli job expire"):
-        command = [sys.executable, "-m", *way.split(), "--topics", "Orders"]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+@pytest.mark.parametrize("way", [("-m", "rmq_spark.cli", "job", "expire"), ("jobs/expire.py",)])
+def test_both_ways_to_start_a_job_run_it(way, orders, redis_of_jobs):
+    def start(*arguments):
+        return subprocess.run(
+            [sys.executable, *way, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "RMQ_REDIS_URL": redis_of_jobs.url},
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
-        assert (done.returncode, done.stdout) == (0, "Orders: 0 messages given back\n"), done
+
+    done = start("--topics", "Orders")
+    assert (done.returncode, done.stdout) == (0, "Orders: 0 messages given back\n"), done
+    misused = start("--nonsense")
+    assert (misused.returncode, misused.stdout) == (2, "")
+    assert misused.stderr.startswith("usage: rmq job")
 
 
 def test_jobs_without_spark_start_none(run, orders):
@@ -222,7 +219,7 @@ def test_jobs_without_spark_start_none(run, orders):
 WITHOUT_SPARK = """
 import sys
 sys.modules.update(dict.fromkeys(("pyspark", "py4j", "pyarrow", "numpy", "pandas")))
-from rmq_spark.jobs.commands import main
+from rmq_spark.jobs.program import main
 sys.exit(main(sys.argv[1:]))
 """
 

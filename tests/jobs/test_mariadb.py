@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rmq_spark.jobs.databases.database import Database, jdbc_options
 from rmq_spark.spark.failure_cause import cause
+from rmq_spark.sql.jdbc import JdbcDatabase, jdbc_options
 
 from ..waiting import wait_until
 from .trade import order
@@ -104,20 +104,20 @@ def test_a_wrong_password_is_not_shown(trade, to_table, monkeypatch):
 def test_a_deadlock_refuses_nothing(trade, to_table):
     trade.broker.create("Orders", "FixedTime", slot_amount=1)  # so that 1 comes before 2
     trade.orders([order(1), order(2)])
-    database = Database(trade.spark, jdbc_options({"url": trade.database.url}))
+    database = JdbcDatabase(trade.spark, jdbc_options({"url": trade.database.url}))
     with ThreadPoolExecutor() as pool, database.connect() as other, other.transaction():
         # MariaDB ends the transaction that has changed less.
-        other.update(f"INSERT INTO {trade.table} (id) SELECT seq FROM seq_100_to_999")
-        other.update(f"INSERT INTO {trade.table} (id) VALUES (2)")
+        other.run(f"INSERT INTO {trade.table} (id) SELECT seq FROM seq_100_to_999")
+        other.run(f"INSERT INTO {trade.table} (id) VALUES (2)")
 
         def cross():
             wait_until(lambda: trade.count(trade.database.waiting), "the export waits for row 2")
-            other.update(f"INSERT INTO {trade.table} (id) VALUES (1)")
+            other.run(f"INSERT INTO {trade.table} (id) VALUES (1)")
 
         crossed = pool.submit(cross)
         with pytest.raises(Exception, match=r"The database ended the transaction: .+ Deadlock"):
             to_table()
         crossed.result()
-        other.update(f"DELETE FROM {trade.table}")
+        other.run(f"DELETE FROM {trade.table}")
     assert trade.count("SELECT count(*) FROM {t}_exceptions") == 0
     assert to_table() == "2 messages done, 0 of them refused"

@@ -3,7 +3,7 @@
 import pytest
 
 from rmq_spark.errors import OutboxMisused
-from rmq_spark.jobs.targets.outbox_marks import OutboxMarks
+from rmq_spark.jobs.targets.base import OutboxMarks
 
 from .trade import Killed, order
 

@@ -108,9 +108,7 @@ def test_a_run_may_have_no_rows(trade, run):
 
 
 def test_of_two_that_read_a_run_at_once_the_first_counts(trade, run, monkeypatch):
-    from rmq_spark.jobs import spool
-
-    has = spool.Folder.has
+    has = send.Folder.has
     looked = []
 
     def another_comes_first(self, name):
@@ -122,7 +120,7 @@ def test_of_two_that_read_a_run_at_once_the_first_counts(trade, run, monkeypatch
             trade.psql("INSERT INTO {t} VALUES (4)")
         return found
 
-    monkeypatch.setattr(spool.Folder, "has", another_comes_first)
+    monkeypatch.setattr(send.Folder, "has", another_comes_first)
     assert run("monday").startswith("0 rows sent")
     assert accepted(trade) == 3
     folders = [path.name for path in (trade.folder / "checkpoint" / "monday").iterdir()]

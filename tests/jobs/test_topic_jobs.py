@@ -5,8 +5,6 @@ import time
 import pytest
 
 from rmq_spark.client import Message
-from rmq_spark.jobs import expire
-from rmq_spark.jobs.commands import new_parser
 from rmq_spark.jobs.program import JobFailed
 
 
@@ -117,10 +115,9 @@ def test_what_a_dead_consumer_holds_is_given_back_in_all_groups(trade):
         assert len(consumer.poll()) == 1
         while not consumer.queue.figures().prepare.due:
             time.sleep(0.05)
-    told = expire.expire(new_parser().parse_args(["expire", *trade.redis]))
+    told = trade.job("expire")
     assert told.splitlines() == ["Mails: 0 messages given back", "Orders: 2 messages given back"]
-    given = new_parser().parse_args(["expire", *trade.redis, "--topics", "Ord.*"])
-    told = expire.expire(given)
+    told = trade.job("expire", "--topics", "Ord.*")
     assert told == "Orders: 0 messages given back"
     assert [consumer.queue.figures().prepare.count for consumer in consumers] == [0, 0]
 
@@ -133,7 +130,7 @@ def test_the_long_dead_are_deleted_in_all_groups_and_reported(trade):
         with trade.broker.consumer("Orders", "clerk", group=group) as clerk:
             clerk.poll().rollback()
     time.sleep(0.01)
-    told = expire.expire(new_parser().parse_args(["expire", *trade.redis]))
+    told = trade.job("expire")
     assert told == "Orders: 0 messages given back, 4 dead messages deleted"
     trade.job("report", "--to", "parquet", "--path", trade.folder / "report")
     rows = trade.spark.read.parquet(str(trade.folder / "report")).collect()
@@ -151,10 +148,10 @@ def test_a_topic_that_cannot_be_read_keeps_no_other_from_giving_back(trade):
     while not consumer.queue.figures().prepare.due:
         time.sleep(0.05)
     with pytest.raises(JobFailed) as failure:
-        expire.expire(new_parser().parse_args(["expire", *trade.redis]))
+        trade.job("expire")
     mails, orders = str(failure.value).splitlines()
     assert mails.startswith("Mails: ")
-    assert "rmq upgrade" in mails
+    assert "another version of rmq-spark" in mails
     assert orders == "Orders: 1 messages given back"
     assert consumer.queue.figures().prepare.count == 0
 

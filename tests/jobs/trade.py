@@ -5,18 +5,9 @@ import time
 import uuid
 
 from rmq_spark.client import Broker
-from rmq_spark.jobs import export, relay_outbox, report, requeue_dead, send
-from rmq_spark.jobs.commands import new_parser
-from rmq_spark.transport.connection import parse_connection
-from rmq_spark.transport.server import Server
-
-JOBS = {
-    "relay_outbox": lambda _, given: relay_outbox.relay(given),
-    "export": export.export,
-    "report": report.report,
-    "requeue_dead": requeue_dead.requeue_dead,
-    "send": send.send,
-}
+from rmq_spark.jobs.program import new_parser
+from rmq_spark.redis.connection import parse_connection
+from rmq_spark.redis.server import Server
 
 # Makes columns of the content that ``order`` returns.
 SELECT = (
@@ -52,7 +43,7 @@ class Trade:
     def job(self, name, *arguments):
         """Runs a job in the session of the tests. Returns what it says."""
         given = new_parser().parse_args([name, *self.redis, *map(str, arguments)])
-        return JOBS[name](self.spark, given)
+        return given.job.work(*([self.spark] if given.job.needs_spark else []), given)
 
     def sql(self, sql):
         """Rows of the database, in which {t} stands for this test's own table name."""

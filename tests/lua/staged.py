@@ -1,10 +1,36 @@
 """Staged messages as the tests see them."""
 
-from rmq_spark.client.staging import LastSealed, Staging
+from rmq_spark.client.staging import stage, sweep
+from rmq_spark.protocol import staging
 from rmq_spark.protocol.bodies import Body
+from rmq_spark.topics.keys import sink_key
 
 QUERY = "a-query"
 NAME = f"{QUERY}:1:0:a"
+
+
+class Book:
+    """What Redis keeps of the batch that a query sealed last."""
+
+    def __init__(self, server, query, key_prefix="", **forget):
+        self.server = server
+        self.key = sink_key(query, key_prefix)
+        self.forget = forget
+
+    def seal(self, batch, manifest):
+        return self.server.ask(staging.seal(self.key, batch, manifest))
+
+    def announce(self, batch, manifest, name):
+        return self.server.ask(staging.announce(self.key, batch, manifest, name))
+
+    def conclude(self, batch, name):
+        return self.server.ask(staging.conclude(self.key, batch, name, **self.forget))
+
+    def unseal(self, batch, manifest):
+        return self.server.ask(staging.unseal(self.key, batch, manifest, **self.forget))
+
+    def last(self):
+        return self.server.ask(staging.last_sealed(self.key))
 
 
 class Stages:
@@ -13,14 +39,22 @@ class Stages:
     def __init__(self, slot):
         self.slot = slot
         self.redis = slot.redis
-        self.staging = Staging(slot.queue.server, slot.queue.definition, slot.broker.key_prefix)
-        self.book = LastSealed(slot.queue.server, QUERY, slot.broker.key_prefix)
+        self.book = Book(slot.queue.server, QUERY, slot.broker.key_prefix)
+
+    def stage(self, *args):
+        stage(self.slot.queue, *args)
+
+    def discard(self, names):
+        return self.slot.queue.ask(staging.discard, names)
+
+    def sweep(self, *args):
+        return sweep(self.slot.queue, *args)
 
     def put(self, contents, name=NAME, score=1000, held=0):
         """Stages contents with one score. Returns how many the stage then holds."""
         of_slot = {0: held}
         pairs = [value for content in contents for value in (score, content)]
-        self.staging.stage(name, {0: pairs}, of_slot)
+        self.stage(name, {0: pairs}, of_slot)
         return of_slot[0]
 
     def stage_with_bodies(self, keys, score=1000):
@@ -28,16 +62,16 @@ class Stages:
         of_slot = {0: 0}
         pairs = [value for key in keys for value in (score, key)]
         bodies = [value for key in keys for value in (key, Body(payload=key).pack())]
-        self.staging.stage(NAME, {0: pairs}, of_slot, {0: bodies})
+        self.stage(NAME, {0: pairs}, of_slot, {0: bodies})
         return of_slot[0]
 
     def publish(self, totals):
         """Publishes stages, by name, of so many messages."""
-        return self.staging.publish({0: totals})
+        return self.slot.queue.ask(staging.publish, {0: totals})
 
     @property
     def begun(self):
-        return self.staging.begun([0])[0]
+        return self.slot.queue.ask(staging.begun, [0])[0]
 
     @property
     def names(self):

@@ -3,10 +3,9 @@
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.staging import LastSealed
-from rmq_spark.protocol.sealing import Manifest
+from rmq_spark.protocol.staging import Manifest
 
-from .staged import QUERY
+from .staged import QUERY, Book
 
 FIRST, SECOND = (Manifest({name: {"T": {0: 3}}}) for name in ("q:1:0:a", "q:1:0:b"))
 
@@ -48,7 +47,7 @@ def test_nothing_is_made_where_nothing_was_sealed(book, slot, key):
 
 def test_a_full_server_lets_it_through(own_redis):
     broker = connect(own_redis.url, patience_s=2)
-    book = LastSealed(broker.server, QUERY)
+    book = Book(broker.server, QUERY)
     book.seal(1, FIRST)
     broker.server.client.config_set("maxmemory", 1)
     assert book.announce(1, FIRST, "a")

@@ -78,8 +78,8 @@ def test_all_groups_get_the_same(broker):
 def test_a_stage_publishes_them(slot):
     send(slot, (b"a", OLD), (b"b", OLD))
     stages, held = Stages(slot), {0: 0}
-    stages.staging.stage(NAME, {0: pairs_of([b"a", b"b"])}, held, {0: [b"a", b"", b"b", NEW]})
-    stages.staging.stage(NAME, {0: pairs_of([b"c"])}, held, {0: [b"c", b""]})
+    stages.stage(NAME, {0: pairs_of([b"a", b"b"])}, held, {0: [b"a", b"", b"b", NEW]})
+    stages.stage(NAME, {0: pairs_of([b"c"])}, held, {0: [b"c", b""]})
     stages.publish({NAME: 3})
     assert bodies(slot) == {b"b": NEW}
 
@@ -96,7 +96,7 @@ def test_such_a_pair_in_a_stage_comes_to_every_group(broker):
     """An error in the first group would be behind LPOP: the others never got the messages."""
     slots = [Slot(broker, "T", group=group, groups=["one", "two"]) for group in ("one", "two")]
     stages = Stages(slots[0])
-    stages.staging.stage(NAME, {0: pairs_of([b"a", b"a"])}, {0: 0}, {0: [b"a", b"", b"a", NEW]})
+    stages.stage(NAME, {0: pairs_of([b"a", b"a"])}, {0: 0}, {0: [b"a", b"", b"a", NEW]})
     stages.publish({NAME: 2})
     for slot in slots:
         assert (set(slot.store), bodies(slot)) == ({b"a"}, {b"a": NEW})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.protocol import claiming, sending, stages
+from rmq_spark.protocol import claiming, sending, staging
 from rmq_spark.protocol.bodies import NO_BODIES, Body
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.pages import QueueKind
@@ -86,8 +86,8 @@ def test_of_equal_keys_in_one_call_the_first_body_stays_too(new_slot, topic_type
     bodies = [b"k", LAST.pack(), b"l", FIRST.pack(), b"l", LAST.pack()]
     if staged:
         stages_of_slot = Stages(slot)
-        stages_of_slot.staging.stage(NAME, {0: pairs}, {0: 0}, {0: bodies})
-        slot.queue.ask(stages.publish, {0: {NAME: 3}})
+        stages_of_slot.stage(NAME, {0: pairs}, {0: 0}, {0: bodies})
+        slot.queue.ask(staging.publish, {0: {NAME: 3}})
     else:
         slot.queue.ask(sending.send, {0: pairs}, {0: bodies})
     assert bodies_of(claim_due(slot)) == {b"k": FIRST, b"l": FIRST}
@@ -164,7 +164,10 @@ def test_a_claim_that_is_given_back_keeps_its_bodies(slot, undelivered):
     slot.release()
     slot.give_back_expired()
     slot.check_conservation()
-    assert bodies_of(slot.claim(seq=2)) == sent | {numbered(1)[0]: LAST}
+    found = {}
+    for seq in range(2, 8):  # suspects come in parts
+        found |= bodies_of(slot.claim(seq=seq))
+    assert found == sent | {numbered(1)[0]: LAST}
 
 
 def test_a_dead_message_keeps_its_body_until_it_is_requeued(slot):
@@ -344,10 +347,10 @@ def test_what_is_staged_is_published_with_its_bodies(typed_slot):
     pairs = [value for key in keys for value in (score_in(slot), key)]
     bodies = [value for key in keys for value in (key, Body(payload=key).pack())]
     held = {}
-    staged.staging.stage(NAME, {0: pairs}, held, {0: bodies})
-    staged.staging.stage(NAME, {0: pairs[:2]}, held, {0: [keys[0], LAST.pack()]})
+    staged.stage(NAME, {0: pairs}, held, {0: bodies})
+    staged.stage(NAME, {0: pairs[:2]}, held, {0: [keys[0], LAST.pack()]})
     assert held == {0: 2701}
-    assert slot.queue.ask(stages.publish, {0: {NAME: 2701}}).merged == 1
+    assert slot.queue.ask(staging.publish, {0: {NAME: 2701}}).merged == 1
     expected = {key: Body(payload=key) for key in keys} | {keys[0]: LAST}
     assert bodies_of(claim_due(slot)) == expected
 
@@ -383,8 +386,8 @@ def test_a_time_to_live_that_is_staged_begins_when_the_message_is_published_or_d
     slot = new_slot(topic_type, keyed=True)
     score = 50 if topic_type == "Priority" else slot.now_ms() - 2 * LONG_MS
     body = Body(payload=b"p", time_to_live_ms=LONG_MS)
-    Stages(slot).staging.stage(NAME, {0: [score, b"k"]}, {0: 0}, {0: [b"k", body.pack()]})
-    slot.queue.ask(stages.publish, {0: {NAME: 1}})
+    Stages(slot).stage(NAME, {0: [score, b"k"]}, {0: 0}, {0: [b"k", body.pack()]})
+    slot.queue.ask(staging.publish, {0: {NAME: 1}})
     claim = slot.claim()
     # A priority says nothing about time.
     assert claim.contents == ([b"k"] if topic_type == "Priority" else [])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.errors import Lost, Settled, Superseded
+from rmq_spark.errors import AlreadyCommitted, Fenced, LeaseLost
 
 from ..seeding import FAR_MS, LONG_MS, numbered
 
@@ -79,7 +79,7 @@ def test_an_older_run_is_superseded_and_changes_nothing(slot):
     slot.claim(run=2, limit=1)
     before = slot.dump()
     for seq in (1, 2):
-        with pytest.raises(Superseded, match="run 1 of consumer a was superseded by run 2"):
+        with pytest.raises(Fenced, match="run 1 of consumer a was superseded by run 2"):
             slot.claim(run=1, seq=seq)
     assert slot.dump() == before
 
@@ -105,7 +105,7 @@ def test_a_settled_batch_is_refused_and_pops_nothing(slot):
     slot.put_due([b"m"])
     before = slot.dump()
     for seq in (4, 3):
-        with pytest.raises(Settled, match=f"batch {seq} of consumer a is settled"):
+        with pytest.raises(AlreadyCommitted, match=f"batch {seq} of consumer a is settled"):
             slot.claim(seq=seq)
     assert slot.dump() == before
     assert slot.claimed(seq=5) == [b"m"]
@@ -117,7 +117,7 @@ def test_a_claim_that_was_given_back_is_lost_not_smaller(slot):
     slot.give_back_expired("b")
     assert slot.claimed("b") == [b"m"]
     before = slot.dump()
-    with pytest.raises(Lost, match="claim a:1:0 is gone"):
+    with pytest.raises(LeaseLost, match="claim a:1:0 is gone"):
         slot.claim("a")
     assert slot.dump() == before
 
@@ -126,7 +126,7 @@ def test_earlier_names_than_the_last_claimed_are_lost_and_later_ones_are_new(slo
     slot.put_due(numbered(3))
     slot.claim(seq=2, ordinal=1, limit=1)
     for seq, ordinal in ((1, 15), (2, 0)):
-        with pytest.raises(Lost):
+        with pytest.raises(LeaseLost):
             slot.claim(seq=seq, ordinal=ordinal)
     assert slot.claimed(seq=2, ordinal=2, limit=1) == [numbered(3)[1]]
     assert slot.claimed(seq=3, ordinal=0, limit=1) == [numbered(3)[2]]
@@ -135,13 +135,13 @@ def test_earlier_names_than_the_last_claimed_are_lost_and_later_ones_are_new(slo
 def test_a_name_that_is_no_longer_the_last_is_still_lost(slot):
     slot.claim(seq=1, ordinal=3)
     slot.claim(seq=2, ordinal=0)
-    with pytest.raises(Lost):
+    with pytest.raises(LeaseLost):
         slot.claim(seq=1, ordinal=4)
 
 
 def test_replay_only_never_makes_a_claim(slot):
     slot.put_due([b"m"])
-    with pytest.raises(Lost):
+    with pytest.raises(LeaseLost):
         slot.claim(replay_only=True)
     assert slot.records == {}
     slot.claim()

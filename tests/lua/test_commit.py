@@ -2,12 +2,12 @@
 
 import pytest
 
-from rmq_spark.errors import Settled, Superseded
+from rmq_spark.errors import AlreadyCommitted, Fenced
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claiming import EVERY_RUN
 from rmq_spark.protocol.claims import ClaimRequest
 
-from ..seeding import LONG_MS, numbered
+from ..seeding import FAR_MS, LONG_MS, numbered
 
 
 def call(slot, consumer="a", run=1, seq=1, names=()):
@@ -53,12 +53,12 @@ def test_settled_never_goes_back(slot):
     slot.commit(seq=5)
     slot.commit(seq=3)
     assert slot.header().settled == 5
-    with pytest.raises(Settled):
+    with pytest.raises(AlreadyCommitted):
         slot.claim(seq=4)
 
 
 def test_a_commit_settles_batches_that_never_claimed(slot):
-    assert call(slot, seq=7) == [0, 0, 0, 0, 0, 0]
+    assert call(slot, seq=7) == [0, 0, 0, 0, 0, 0, 0]
     assert slot.header().settled == 7
 
 
@@ -84,10 +84,10 @@ def test_claims_that_are_named_are_committed_and_others_named_in_turn(slot):
     for ordinal in range(4):
         slot.claim(ordinal=ordinal, limit=1)
     reply = call(slot, names=["a:1:0", "a:1:2", "gone:7:0"])
-    assert (reply[:6], sorted(reply[6:])) == ([2, 0, 2, 2, 0, 0], [b"a:1:1", b"a:1:3"])
+    assert (reply[:7], sorted(reply[7:])) == ([2, 0, 2, 2, 0, 0, 0], [b"a:1:1", b"a:1:3"])
     assert sorted(slot.records) == ["a:1:1", "a:1:3"]
     assert set(slot.prepare) == set(numbered(4)[1::2])
-    assert call(slot, names=["a:1:1", "a:1:3"]) == [2, 0, 2, 2, 1, 0]
+    assert call(slot, names=["a:1:1", "a:1:3"]) == [2, 0, 2, 2, 1, 0, 0]
     assert slot.records == slot.prepare == {}
 
 
@@ -96,7 +96,7 @@ def test_claims_that_are_named_but_not_of_the_batch_stay(slot):
     slot.claim("a", limit=1)
     slot.claim("a", seq=2, limit=1)
     slot.claim("b", limit=1)
-    assert call(slot, names=["b:1:0", "a:2:0", "a:1:0"]) == [1, 0, 1, 1, 0, 0]
+    assert call(slot, names=["b:1:0", "a:2:0", "a:1:0"]) == [1, 0, 1, 1, 0, 0, 0]
     assert sorted(slot.records) == ["a:2:0", "b:1:0"]
     assert set(slot.prepare) == set(numbered(3)[1:])
 
@@ -106,7 +106,7 @@ def test_claims_that_hold_nothing_need_no_name(slot):
     slot.claim(ordinal=0)
     slot.claim(ordinal=1)
     slot.rollback(numbered(1))
-    assert call(slot) == [1, 0, 0, 2, 0, 0]
+    assert call(slot) == [1, 0, 0, 2, 0, 0, 0]
     assert slot.records == {}
 
 
@@ -116,9 +116,9 @@ def test_a_call_names_up_to_eight_claims_and_the_queue_commits_all(slot):
         slot.claim(ordinal=ordinal, limit=1)
     slot.claim("b")
     reply = call(slot)
-    assert reply[:6] == [0, 0, 0, 0, 0, 0]
-    assert len(reply[6:]) == len(set(reply[6:])) == 8
-    assert {name.split(b":")[0] for name in reply[6:]} == {b"a"}
+    assert reply[:7] == [0, 0, 0, 0, 0, 0, 0]
+    assert len(reply[7:]) == len(set(reply[7:])) == 8
+    assert {name.split(b":")[0] for name in reply[7:]} == {b"a"}
     assert len(slot.records) == 17
     result = slot.commit()
     assert (result.claimed, result.committed, result.records) == (16, 16, 16)
@@ -170,6 +170,41 @@ def test_a_commit_tells_a_batch_that_was_settled_from_one_that_was_lost(slot):
     assert (lost.records, lost.held, lost.again) == (0, set(), set())
 
 
+def test_a_commit_counts_the_claims_of_its_batch_that_were_given_back(slot):
+    slot.put_due(numbered(6))
+    slot.claim(seq=1, limit=1)
+    for ordinal, lease_ms in enumerate((0, LONG_MS, 0)):
+        slot.claim(seq=2, ordinal=ordinal, limit=1, lease_ms=lease_ms)
+    slot.claim("b", seq=2, limit=1)
+    slot.queue.expire()
+    result = slot.commit(seq=2)
+    assert (result.gone, result.records) == ({0: 2}, 2)
+    assert slot.commit(seq=2).gone == {}
+
+
+def test_a_batch_without_a_claim_in_the_slot_has_none_that_is_gone(slot):
+    slot.put_due(numbered(1))
+    slot.claim(seq=2, lease_ms=0)
+    slot.queue.expire()
+    assert slot.commit(seq=1).gone == slot.commit(seq=3).gone == {}
+
+
+def test_a_claim_that_lost_all_its_messages_to_rollbacks_is_not_gone(slot):
+    slot.put_due(numbered(2))
+    slot.claim(lease_ms=0)
+    slot.rollback(numbered(2))
+    slot.queue.expire()
+    assert slot.commit().gone == {}
+
+
+def test_claims_that_another_call_must_commit_are_not_gone(slot):
+    slot.put_due(numbered(12))
+    for ordinal in range(12):
+        slot.claim(ordinal=ordinal, limit=1)
+    result = slot.commit()
+    assert (result.gone, result.records) == ({}, 12)
+
+
 def test_a_batch_is_settled_by_its_own_commit_or_a_later_one(slot):
     slot.commit(seq=4)
     assert slot.commit(seq=5).again == set()
@@ -180,6 +215,7 @@ def test_each_slot_of_a_commit_answers_for_itself(broker):
     broker.create("T", "FixedTime", 4)
     queue = broker.queue("T")
     asked = {"consumer": "a", "run": 1, "seq": 1, "lease_ms": LONG_MS}
+    queue.send(numbered(100), fixed_time=FAR_MS)
     requests = [ClaimRequest(slot, 0) for slot in (0, 1)]
     queue.ask(claiming.claim, requests, claiming.Claiming(**asked))
     queue.ask(claiming.commit, {0: ()}, "a", 1, 1)
@@ -192,7 +228,7 @@ def test_an_older_run_is_superseded_and_deletes_nothing(slot):
     slot.claim(run=1)
     slot.claim(run=2)
     before = slot.dump()
-    with pytest.raises(Superseded):
+    with pytest.raises(Fenced):
         slot.commit(run=1)
     assert slot.dump() == before
 
@@ -201,7 +237,7 @@ def test_a_newer_run_commits_and_bars_the_older(slot):
     slot.put_due([b"m"])
     slot.claim(run=1)
     assert slot.commit(run=2, finished_by=EVERY_RUN).committed == 1
-    with pytest.raises(Superseded):
+    with pytest.raises(Fenced):
         slot.claim(run=1, seq=2)
 
 
@@ -215,7 +251,8 @@ def test_claims_of_an_earlier_run_that_were_not_replayed_stay(slot):
     assert list(slot.records) == ["a:1:0"]
     slot.queue.ask(claiming.release, [0], "a", 2)
     slot.give_back_expired("b")
-    assert slot.claimed("b") == [numbered(3)[0], numbered(3)[2]]
+    assert slot.claimed("b") == [numbered(3)[0]]
+    assert slot.claimed("b", seq=2) == [numbered(3)[2]]
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -262,7 +299,7 @@ def test_an_old_task_cannot_claim_what_the_commit_of_the_replay_would_delete(slo
     """Seen: an old run's task popped after the replay had passed its slot; nobody read that."""
     slot.queue.ask(claiming.replay, "a", 2, 0, 1, 1000)
     slot.put_due([b"m"])
-    with pytest.raises(Superseded):
+    with pytest.raises(Fenced):
         slot.claim(run=1, seq=1)
     slot.commit(run=2, seq=1)
     assert slot.claimed("b") == [b"m"]

@@ -2,10 +2,9 @@
 
 import pytest
 
-from rmq_spark.client.staging import LastSealed
-from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest
+from rmq_spark.protocol.staging import FORGET_STAGES_MS, Manifest
 
-from .staged import QUERY
+from .staged import QUERY, Book
 
 SEALED = Manifest({"q:1:0:a": {"T": {0: 3}}}, messages=3)
 
@@ -61,7 +60,7 @@ def test_a_sink_that_is_not_used_any_more_is_forgotten_after_30_days(book, slot,
 
 
 def test_a_sink_to_be_kept_stays(slot, key):
-    kept = LastSealed(slot.queue.server, QUERY, slot.broker.key_prefix, forget_ms=0)
+    kept = Book(slot.queue.server, QUERY, slot.broker.key_prefix, forget_ms=0)
     sealed(kept)
     assert kept.conclude(1, "a")
     assert slot.redis.pttl(key) == -1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest
+from rmq_spark.protocol.staging import FORGET_STAGES_MS, Manifest
 
 from ..logs import logged
 from ..seeding import Slot, numbered
@@ -12,20 +12,20 @@ from .staged import NAME, QUERY, Stages
 def test_a_stage_goes_with_its_entry_and_others_stay(stages):
     stages.put([b"a"])
     stages.put([b"b"], "a-query:1:1:b")
-    assert stages.staging.discard({0: [NAME]}) == 1
+    assert stages.discard({0: [NAME]}) == 1
     assert stages.names == ["a-query:1:1:b"]
     assert len(stages.keys()) == 1
 
 
 def test_what_is_not_there_may_be_discarded(stages):
-    assert stages.staging.discard({0: [NAME, "a-query:1:1:b"]}) == 0
-    assert stages.staging.discard({0: []}) == 0
+    assert stages.discard({0: [NAME, "a-query:1:1:b"]}) == 0
+    assert stages.discard({0: []}) == 0
 
 
 def test_more_than_a_call_takes(stages):
     names = [f"a-query:1:{n}:x" for n in range(2500)]
     stages.put([b"a"], names[-1])
-    assert stages.staging.discard({0: names}) == 1
+    assert stages.discard({0: names}) == 1
     assert stages.names == []
 
 
@@ -33,7 +33,7 @@ def test_a_sweep_takes_what_the_query_staged_up_to_the_batch(stages):
     kept = [f"{QUERY}:3:0:x", "another:1:0:x"]
     for name in [*kept, f"{QUERY}:2:0:x", f"{QUERY}:1:7:x"]:
         stages.put([b"m"], name)
-    assert stages.staging.sweep([0], QUERY, 2, {})
+    assert stages.sweep([0], QUERY, 2, {})
     assert stages.names == kept
 
 
@@ -41,7 +41,7 @@ def test_a_sweep_leaves_the_evidence_of_the_batch_and_takes_that_of_earlier_ones
     for name in (now := f"{QUERY}:2:0:x", f"{QUERY}:1:0:x"):
         stages.put(numbered(3), name)
         stages.publish({name: 3})
-    assert stages.staging.sweep([0], QUERY, 2, {0: {now: 3}})
+    assert stages.sweep([0], QUERY, 2, {0: {now: 3}})
     assert stages.evidence == {now: 3}
 
 
@@ -51,7 +51,7 @@ def test_a_sweep_that_misses_evidence_says_so_and_deletes_nothing(stages, found)
     if found:
         stages.put(numbered(found))
         stages.publish({NAME: found})
-    assert not stages.staging.sweep([0], QUERY, 2, {0: {NAME: 3}})
+    assert not stages.sweep([0], QUERY, 2, {0: {NAME: 3}})
     assert stages.names == [f"{QUERY}:2:1:x"]
 
 

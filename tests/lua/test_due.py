@@ -5,13 +5,17 @@ import pytest
 from rmq_spark.errors import ExclusiveSlot
 from rmq_spark.protocol import claiming, reading
 
-from ..seeding import FAR_MS, LONG_MS, numbered
+from ..seeding import FAR_MS, LONG_MS, numbered, suspect
 
 
 def due(slot, consumer="a", epoch=None, **options):
     epochs = None if epoch is None else {0: epoch}
     found = slot.queue.ask(reading.due, [0], consumer, epochs=epochs, **options)[0]
     return found.due, found.held
+
+
+def is_alone(slot):
+    return slot.queue.ask(reading.due, [0], "a")[0].alone
 
 
 def test_due_messages_and_retries_count_and_later_ones_do_not(slot):
@@ -147,7 +151,40 @@ def test_a_claim_takes_exactly_what_is_due(new_slot, topic_type):
     count = due(slot)[0]
     slot.give_back_expired("a")
     assert due(slot)[0] == count
-    assert len(slot.claimed("a")) == count
+    suspects, others = slot.claimed("a"), slot.claimed("a", seq=2)
+    assert (len(suspects), len(others)) == (1, count - 1)
+
+
+def test_a_message_to_be_alone_with_is_named(slot):
+    slot.put({b"suspect": suspect(3, 17), b"due": 1000})
+    assert not is_alone(slot)
+    slot.put({b"alone": suspect(4, 17)})
+    assert due(slot)[0] == 3
+    assert is_alone(slot)
+
+
+def test_a_message_to_be_alone_with_is_named_in_a_priority_topic(new_slot):
+    slot = new_slot("Priority")
+    slot.put({b"due": 1000})
+    assert not is_alone(slot)
+    slot.put({b"alone": suspect(4, 17)})
+    assert is_alone(slot)
+
+
+def test_a_message_to_be_alone_with_is_named_when_its_wait_is_over(slot):
+    slot.put_waiting({b"m": FAR_MS - suspect(4, 17)})
+    assert not is_alone(slot)
+    slot.put_waiting({b"n": 5_016})
+    assert not is_alone(slot)
+    slot.put_waiting({b"m": 5_000 - suspect(4, 17), b"n": 6_016})
+    slot.count("accepted", -2)  # these two are the same messages
+    assert is_alone(slot)
+
+
+def test_no_message_to_be_alone_with_is_named_in_a_paused_slot(slot):
+    slot.put({b"alone": suspect(4, 17)})
+    slot.queue.ask(claiming.pause, True)
+    assert not is_alone(slot)
 
 
 def expired(slot, consumer="a", **options):

@@ -1,6 +1,9 @@
 """Counts of all queues."""
 
 from rmq_spark.client import QueueFigures
+from rmq_spark.client.queue import overview_of
+from rmq_spark.protocol import reading
+from rmq_spark.protocol.reading import SLOTS_A_FIGURES_CALL
 
 from ..seeding import FAR_MS, LONG_MS, numbered
 from ..waiting import wait_until
@@ -42,6 +45,7 @@ def test_claimed_messages_are_due_when_the_lease_has_run_out(slot):
 def test_empty_claims_have_no_deadline_that_matters(slot):
     slot.claim(lease_ms=0)
     assert slot.queue.figures().prepare == QueueFigures(0, 0, None)
+    assert [seen.held_slots for seen in overview_of(slot.queue).consumers] == [0]
 
 
 def test_the_retry_queue_tells_the_next_retry(slot):
@@ -66,6 +70,40 @@ def test_slots_add_up(broker):
     figures = queue.figures()
     assert figures.store == QueueFigures(102, 2, due)
     assert figures.counters["accepted"] == 102
+
+
+def test_slots_of_one_call_and_of_several_add_up_alike(broker):
+    broker.create("T", "FixedTime", 4 * SLOTS_A_FIGURES_CALL)
+    queue = broker.queue("T")
+    first_due = queue.now_ms() - 1000
+    queue.send(numbered(200), fixed_time=FAR_MS)
+    queue.send([b"due later"], fixed_time=first_due + 1)
+    queue.send([b"due"], fixed_time=first_due)
+    for slot in queue.slots[::2]:
+        queue.server.command("ZADD", queue.keys.retry(slot), FAR_MS + 1000 * (slot % 5) + 3, "m")
+        queue.server.command("ZADD", queue.keys.dead(slot), 500 + slot % 7, "m")
+    with broker.consumer("T", "clerk") as clerk, broker.consumer("T", "aide") as aide:
+        assert len(clerk.poll(1)) == len(aide.poll(1)) == 1
+        broker.alter("T", paused=True)  # a mark in each slot, which is no consumer
+        of_all, of_each = (
+            queue.ask(reading.overview, one_node=one_node) for one_node in (True, False)
+        )
+        by_slot, _ = queue.ask(reading.figures_by_slot)
+        found = queue.ask(reading.holders)
+    assert of_all.figures == of_each.figures == by_slot
+    assert of_all.figures.store.count == 200
+    assert of_all.figures.prepare == QueueFigures(2, 0, of_each.figures.prepare.oldest_ms)
+    assert of_all.figures.retry == QueueFigures(32, 0, FAR_MS)
+    assert of_all.figures.dead == QueueFigures(32, 0, 500)
+    assert of_all.figures.counters["accepted"] == 202
+    for known in (of_all, of_each):
+        consumers = {seen.consumer: seen for seen in known.consumers}
+        assert consumers.keys() == {"clerk", "aide"}
+        for name, seen in consumers.items():
+            headers = [slot.headers[name] for slot in found if name in slot.headers]
+            assert seen.slots == len(headers)
+            assert seen.held_slots == 1
+            assert known.now_ms - seen.ms_ago == max(header.seen_ms for header in headers)
 
 
 def test_nothing_is_written(slot):

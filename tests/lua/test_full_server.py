@@ -7,7 +7,7 @@ from rmq_spark.errors import ServerFull, ServerUnsuitable
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.bodies import Body
 
-from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue
+from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue, suspect
 from .staged import NAME, Stages
 
 
@@ -212,21 +212,10 @@ def test_a_claim_without_messages_is_given_back_and_a_consumer_leaves(server_of_
     slot.claim("a", lease_ms=0)
     server_of_test[1]()
     call = returning.give_back_call(slot.queue.queues, 0, "a:1:0")
-    assert slot.queue.server.pipeline([call, call]) == [0, 0]
-    keys = slot.queue.queues.keys_of(0, "claims consumers")
-    assert slot.queue.server.call("leave", keys, ["a", 2, 1]) == []  # nothing to free
+    assert slot.queue.server.pipeline([call, call]) == [[0, b""]] * 2
+    keys = slot.queue.queues.keys_of(0, "claims consumers stats")
+    assert slot.queue.server.call("abandon", keys, ["a", 2, 1]) == []  # nothing to free
     assert slot.header().run == 2
-
-
-def test_what_the_version_before_has_claimed_is_given_back(server_of_test, slot):
-    slot.redis.zadd(slot.keys.old_prepare(0), {b"old": 1_763_739_000_016})
-    slot.redis.hset(slot.keys.old_first(0), "a:1:0", "1000")
-    slot.redis.hset(slot.keys.claims(0), "a:1:0", "2 1763739000 1 1 1 0 1763739000000 0")
-    slot.count("accepted", 1)
-    server_of_test[1]()
-    assert slot.queue.ask(returning.upgrade) == 1
-    assert slot.store == {b"old": 1000}
-    assert slot.claimed() == [b"old"]
 
 
 @pytest.mark.parametrize("delay_ms", [None, LONG_MS])
@@ -239,16 +228,18 @@ def test_messages_are_rolled_back(server_of_test, slot, delay_ms):
 
 
 def test_claims_expire_and_the_dead_are_buried_cancelled_and_requeued(server_of_test, slot):
-    slot.put({b"last": 1, b"more": 9})
+    slot.put({b"last": suspect(4, 1), b"more": 9})
     slot.put_due(numbered(2))
-    slot.claim(lease_ms=0)
+    slot.claim(alone=True, lease_ms=0)
+    slot.claim(seq=2, lease_ms=0)
     server_of_test[1]()
     assert slot.queue.expire() == 4
     assert set(slot.dead) == {b"last"}
     assert slot.queue.expire() == 0
     assert slot.queue.cancel({0: numbered(1)}) == 1
     assert requeue(slot.queue, 0, [b"last"], 500) == 1
-    assert slot.store == {b"last": 500, b"more": 8, numbered(2)[1]: 16}
+    again = {b"more": suspect(3, 9), numbered(2)[1]: suspect(3, 17)}
+    assert slot.store == {b"last": 500} | again
 
 
 def test_dead_messages_are_forgotten(server_of_test, slot):

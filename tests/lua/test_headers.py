@@ -6,7 +6,7 @@ import pytest
 
 from rmq_spark import errors
 from rmq_spark.protocol import scripts
-from rmq_spark.transport import failures
+from rmq_spark.redis import failures
 
 FOLDER = scripts._lua_folder()
 NAMES = scripts.script_names(FOLDER)
@@ -88,7 +88,7 @@ def test_the_header_names_the_errors_of_the_code_and_no_others(name):
     code = re.sub(r"^--.*$", "", scripts.assemble(FOLDER, name), flags=re.M)
     raised = set(re.findall(r"RMQ_[A-Z]+", code))
     if "superseded(" not in code.replace("local function superseded(", ""):
-        raised -= {"RMQ_SUPERSEDED"}
+        raised -= {"RMQ_FENCED"}
     if not re.search(r"(?<!local function )\bread_records?\(", code):
         raised -= {"RMQ_VERSION"}
     assert set(re.findall(r"RMQ_[A-Z]+", section(SCRIPTS[name], "Errors"))) == raised

@@ -3,18 +3,16 @@
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.staging import LastSealed
 from rmq_spark.errors import ScriptFailed, WrongKeyType
 from rmq_spark.protocol import claiming, reading, returning, scripts
 from rmq_spark.protocol import sending as build
-from rmq_spark.protocol.calls import Call
+from rmq_spark.protocol.calls import ALL_KINDS, Call
 from rmq_spark.protocol.pages import QueueKind
-from rmq_spark.protocol.sealing import Manifest
-from rmq_spark.protocol.topic_queues import ALL_KINDS
+from rmq_spark.protocol.staging import Manifest
 from rmq_spark.topics.keys import consumer_key, sink_key, topics_key
 
 from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue
-from .staged import NAME, QUERY, Stages
+from .staged import NAME, QUERY, Book, Stages
 
 LEFT = "claims consumers"
 OTHER_QUERY = "another-query"
@@ -45,8 +43,6 @@ def call_of(slot, name):
     queue, a = slot.queue, "a"
     stages = Stages(slot)
     held = slot.claim(a, limit=2).contents
-    if name == "upgrade":
-        leave_old_claim(slot)
     calls = {
         "alter": lambda: slot.broker.alter(queue.definition.name, max_retries=3),
         "announce": lambda: stages.book.announce(1, MANIFEST, "another"),
@@ -55,7 +51,7 @@ def call_of(slot, name):
         "claim": lambda: slot.claim(a, seq=2),
         "commit": lambda: slot.commit(a),
         "conclude": lambda: stages.book.conclude(1, "a"),
-        "discard": lambda: stages.staging.discard({0: [NAME]}),
+        "discard": lambda: stages.discard({0: [NAME]}),
         "counts": lambda: queue.ask(reading.counts, [0], [5_000]),
         "due": lambda: queue.ask(reading.due, [0], a),
         "expire": lambda: queue.expire(),
@@ -63,8 +59,8 @@ def call_of(slot, name):
         "forget": lambda: forget_dead(queue),
         "drop": lambda: queue.ask(returning.drop),
         "give_back": lambda: queue.server.pipeline([give_back_of(queue, "b:1:0")]),
-        "leave": lambda: queue.server.call("leave", queue.queues.keys_of(0, LEFT), [a, 1, 1]),
-        "open": lambda: open_run(queue, a, 5),
+        "abandon": lambda: queue.server.call("abandon", queue.queues.keys_of(0, LEFT), [a, 1, 1]),
+        "begin_run": lambda: open_run(queue, a, 5),
         "page": lambda: list(queue.pages(QueueKind.PREPARE, 0)),
         "pause": lambda: queue.ask(claiming.pause, True),
         "plan": lambda: queue.ask(claiming.plan, [0], a, 1, "mark"),
@@ -79,21 +75,13 @@ def call_of(slot, name):
         "send_first": lambda: queue.server.pipeline([send_of("send_first", slot)]),
         "send_last": lambda: queue.server.pipeline([send_of("send_last", slot)]),
         "send_at": lambda: queue.server.pipeline([send_of("send_at", slot, 500)]),
-        "settle": lambda: note_committed(queue, a, 9),
+        "note_committed": lambda: note_committed(queue, a, 9),
         "stirred": lambda: queue.ask(reading.stirred, [0], one_node=True),
         "stage": lambda: stages.put([b"more"], held=1),
         "unread": lambda: queue.ask(claiming.unread, [0], a, 1, 1),
         "unseal": lambda: stages.book.unseal(1, MANIFEST),
-        "upgrade": lambda: queue.ask(returning.upgrade),
     }
     return calls[name]
-
-
-def leave_old_claim(slot):
-    """Writes a claim as a version before 0.2 kept it; other scripts refuse its record."""
-    slot.redis.zadd(slot.keys.old_prepare(0), {b"old": 1_763_739_000_016})
-    slot.redis.hset(slot.keys.old_first(0), "old:1:0", "1000")
-    slot.redis.hset(slot.keys.claims(0), "old:1:0", "2 1763739000 1 1 1 0 1763739000000 0")
 
 
 def give_back_of(queue, name):
@@ -105,17 +93,16 @@ def forget_dead(queue):
 
 
 def other_book(slot):
-    return LastSealed(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
+    return Book(slot.queue.server, OTHER_QUERY, slot.broker.key_prefix)
 
 
 def send_of(name, slot, *lowest):
     keys = slot.queue.queues.keys_of(0, "store retry stats bodies")
-    return Call(name, keys, [1, 0, *lowest], [500, b"waiting"])
+    return Call(name, keys, [1, 0, 7, *lowest], [500, b"waiting"])
 
 
 # Beside the kinds of keys: claim_a and claim_b are those claims, *_bodies their bodies; new,
-# new_bodies and part keys that must not be there, old_prepare and old_first those of the version
-# before.
+# new_bodies, part, rest and rest_bodies keys that must not be there.
 KEYS = {
     "alter": "topics",
     "announce": "sink",
@@ -129,11 +116,11 @@ KEYS = {
     "drop": "claims",
     "due": "store retry claims consumers",
     "expire": "claims consumers",
-    "figures": "store retry dead claims stats",
+    "figures": "store retry dead claims stats consumers",
     "forget": "dead deaths stats",
-    "give_back": f"{ALL_KINDS} claim_b claim_b_bodies",
-    "leave": "claims consumers",
-    "open": "consumer",
+    "give_back": f"{ALL_KINDS} claim_b claim_b_bodies rest rest_bodies",
+    "abandon": "claims consumers",
+    "begin_run": "consumer",
     "page": "claim_b claim_b_bodies",
     "pause": "consumers",
     "plan": "consumers",
@@ -148,12 +135,11 @@ KEYS = {
     "send_first": "store retry stats bodies",
     "send_last": "store retry stats bodies",
     "send_at": "store retry stats bodies",
-    "settle": "consumer",
+    "note_committed": "consumer",
     "stage": "stage stages",
     "stirred": "store",
     "unread": "claims consumers",
     "unseal": "sink",
-    "upgrade": "store claims stats old_prepare old_first",
 }
 NAMES = scripts.script_names(scripts._lua_folder())
 READ_ONLY = {"any_due", "counts", "due", "figures", "page", "stirred"}
@@ -170,6 +156,8 @@ def key_named(slot, kind):
         "claim_a": slot.keys.claim(0, "a:1:0"),
         "claim_b": slot.keys.claim(0, "b:1:0"),
         "new": slot.keys.claim(0, "a:2:0"),
+        "rest": slot.keys.claim(0, "~b:1:0"),
+        "rest_bodies": slot.keys.claim_bodies(0, "~b:1:0"),
         "claim_a_bodies": slot.keys.claim_bodies(0, "a:1:0"),
         "claim_b_bodies": slot.keys.claim_bodies(0, "b:1:0"),
         "new_bodies": slot.keys.claim_bodies(0, "a:2:0"),
@@ -222,10 +210,10 @@ def test_a_key_of_another_type_is_named_before_anything_is_written(slot, name, k
     assert everything(slot) == before
 
 
-OTHER_RECORDS = ["1 1 1 1 1 1", "2 1 1 1 1 1 1 1", "3 1 1 1 1 1 1 1 1 1 1"]
-OTHER_RECORDS += ["3 1 1 1 1 1 1 1 1 1 1 1 1", "4 1 1 1 1 1 1 1 1 1 1 1", "text", ""]
-# One deletes whatever it finds, the other is there for such records.
-READ_NO_RECORDS = {"drop", "upgrade"}
+OTHER_RECORDS = ["1 1 1 1 1 1", "0 1 1 1 1 1 1 1", "1 1 1 1 1 1 1 1 1 1 1"]
+OTHER_RECORDS += ["1 1 1 1 1 1 1 1 1 1 1 1 1", "2 1 1 1 1 1 1 1 1 1 1 1", "text", ""]
+# It deletes whatever it finds.
+READ_NO_RECORDS = {"drop"}
 # Two read only the record of the claim that they are for.
 READ_ONE_RECORD = {"give_back": "b:1:0", "rollback": "a:1:0"}
 
@@ -285,7 +273,7 @@ def test_a_cache_flushed_between_two_scripts_of_a_pipeline_repeats_only_the_seco
     (one,) = build.send(queue.queues, {0: [500, b"m"]}).calls
     broker.server.client.script_flush()
     broker.server._load_one(broker.server._scripts["send_at"])
-    other = [queue.keys.claims(1), queue.keys.consumers(1)]
+    other = [queue.keys.claims(1), queue.keys.consumers(1), queue.keys.stats(1)]
     replies = broker.server.pipeline([one, Call("replay", other, ["a", 1, 0, 1, 1000])])
     assert replies == [[1, 0], []]
     assert queue.figures().counters["accepted"] == 2

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from rmq_spark.options.table_options import QUEUE
+from rmq_spark.options import QUEUE
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import (
     UNBOUNDED,
@@ -302,7 +302,7 @@ def test_large_contents_behind_small_ones_are_not_read_all_at_once(slot):
     slot.put_due(numbered(255))
     slot.put({name + bytes(100_000): 5_000 for name in numbered(64, "x")})
     page, more = slot.queue.ask(reading.page, STORE, 0)
-    assert (len(page.contents), more) == (255 + 16, True)
+    assert (len(page.contents), more) == (255 + 18, True)
 
 
 def test_sizes_count_what_claims_hold(slot):

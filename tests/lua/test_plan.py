@@ -3,8 +3,8 @@
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.errors import Lost, Settled, Superseded
-from rmq_spark.protocol import claiming
+from rmq_spark.errors import AlreadyCommitted, Fenced, LeaseLost
+from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import ClaimRequest
 
 from ..seeding import LONG_MS, numbered
@@ -118,21 +118,23 @@ def test_a_claim_that_was_given_back_is_lost_and_not_forgotten(slot):
     plan(slot, "m1")
     slot.claim(mark="m1", lease_ms=0)
     slot.queue.expire()
-    with pytest.raises(Lost):
+    with pytest.raises(LeaseLost):
         slot.claim(mark="m1")
 
 
 def test_a_settled_batch_stays_settled(slot):
+    slot.put_due([b"m"])
     plan(slot, "m1")
     slot.commit()
-    with pytest.raises(Settled):
+    with pytest.raises(AlreadyCommitted):
         slot.claim(mark="m1")
 
 
 def test_an_older_run_plans_nothing(slot):
+    slot.put_due([b"m"])
     plan(slot, "m2", run=2)
     before = slot.dump()
-    with pytest.raises(Superseded, match="run 1 of consumer a was superseded by run 2"):
+    with pytest.raises(Fenced, match="run 1 of consumer a was superseded by run 2"):
         plan(slot, "m1")
     assert slot.dump() == before
 
@@ -140,7 +142,7 @@ def test_an_older_run_plans_nothing(slot):
 def test_planning_bars_older_runs(slot):
     slot.put_due(numbered(2))
     plan(slot, "m1", run=2)
-    with pytest.raises(Superseded):
+    with pytest.raises(Fenced):
         slot.claim(run=1)
 
 
@@ -151,3 +153,18 @@ def test_a_header_of_an_earlier_version_has_no_plan(slot):
     plan(slot, "m1")
     assert slot.header().settled == 3
     assert slot.claimed(seq=4, mark="m1") == numbered(2)
+
+
+@pytest.mark.parametrize("kind", ["store", "retry"])
+def test_messages_that_somebody_has_stored_by_hand_are_planned(slot, kind):
+    """Failed before: a slot without counters kept no plan, so that no claim was ever made there."""
+    slot.redis.zadd(getattr(slot.keys, kind)(0), dict.fromkeys(numbered(3), 1005))
+    (due,) = slot.queue.ask(reading.due, [0], "a")
+    assert due.due == 3
+    plan(slot, "m1")
+    assert slot.claimed(mark="m1") == numbered(3)
+    assert slot.commit().committed == 3
+    figures = slot.queue.figures()
+    assert (figures.store.count, figures.prepare.count, figures.retry.count) == (0, 0, 0)
+    assert figures.counters["committed"] == 3
+    slot.count("accepted", 3)

@@ -4,9 +4,8 @@ import pytest
 
 from rmq_spark.client import SendResult, connect
 from rmq_spark.errors import ServerFull, StageLost
-from rmq_spark.protocol import stages as build
-from rmq_spark.protocol.sealing import Manifest
-from rmq_spark.protocol.stages import Begun
+from rmq_spark.protocol import staging as build
+from rmq_spark.protocol.staging import Begun, Manifest
 
 from ..seeding import LONG_MS, Slot, numbered
 from .staged import NAME, Stages

@@ -2,7 +2,9 @@
 
 import pytest
 
-from ..seeding import LONG_MS, numbered
+from rmq_spark.protocol import returning
+
+from ..seeding import LONG_MS, numbered, suspect
 
 
 @pytest.fixture
@@ -61,8 +63,8 @@ def test_one_that_dies_again_keeps_the_last_reason(slot):
 
 
 def test_a_lease_that_ran_out_is_a_reason(slot):
-    slot.put_due([b"m"])
-    slot.claim(lease_ms=0)
+    slot.put({b"m": suspect(4, 1)})
+    slot.claim(alone=True, lease_ms=0)
     slot.wait_past(slot.records["a:1:0"].deadline)
     slot.give_back_expired("b")
     assert slot.deaths == {b"m": b"a lease ran out"}
@@ -70,20 +72,21 @@ def test_a_lease_that_ran_out_is_a_reason(slot):
 
 
 def test_a_claim_that_its_consumer_gave_up_is_given_back(slot):
-    slot.put_due([b"m"])
-    slot.claim()
+    slot.put({b"m": suspect(4, 1), b"n": 1000})
+    slot.claim(alone=True)
     slot.release()
     slot.give_back_expired("b")
-    assert slot.deaths == {b"m": b"a given back"}
-    assert slot.queue.figures().deaths == {"given back": 1}
+    slot.claim(seq=2)
+    slot.queue.ask(returning.give_back, [0], "a", 1)
+    assert slot.deaths == dict.fromkeys([b"m", b"n"], b"a given back")
+    assert slot.queue.figures().deaths == {"given back": 2}
 
 
 def test_what_is_dead_in_thousands_is_told_for_each(slot):
     slot.put_due(numbered(5000))
-    slot.claim(lease_ms=0)
-    slot.wait_past(slot.records["a:1:0"].deadline)
-    slot.give_back_expired("b")
-    assert slot.deaths == dict.fromkeys(numbered(5000), b"a lease ran out")
+    slot.claim()
+    slot.queue.ask(returning.give_back, [0], "a", 1)
+    assert slot.deaths == dict.fromkeys(numbered(5000), b"a given back")
 
 
 def test_reasons_for_more_than_one_call_stay_with_their_messages(slot):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmq_spark.errors import Superseded
+from rmq_spark.errors import Fenced
 from rmq_spark.protocol import claiming
 
 from ..seeding import LONG_MS, numbered
@@ -47,7 +47,7 @@ def test_an_older_run_than_the_slot_knows_may_not_renew(slot):
     slot.put_due([b"m"])
     slot.claim("a", run=2)
     before = slot.dump()
-    with pytest.raises(Superseded, match="run 1 of consumer a was superseded by run 2"):
+    with pytest.raises(Fenced, match="run 1 of consumer a was superseded by run 2"):
         slot.queue.ask(claiming.renew, [0], "a", 1, LONG_MS)
     assert slot.dump() == before
 

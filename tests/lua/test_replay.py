@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmq_spark.errors import Superseded
+from rmq_spark.errors import Fenced
 from rmq_spark.protocol import claiming
 
 from ..seeding import LONG_MS, numbered
@@ -60,7 +60,7 @@ def test_a_replay_bars_older_runs_even_where_they_had_nothing(slot):
     slot.put_due([b"m"])
     assert listed(slot, 0, 1) == []
     assert slot.header().run == 2
-    with pytest.raises(Superseded):
+    with pytest.raises(Fenced):
         slot.claim(run=1)
     assert slot.store == {b"m": 1000}
 
@@ -77,7 +77,7 @@ def test_listing_alone_charges_nothing_and_reading_charges_once(slot):
 def test_an_older_run_is_superseded_and_renews_nothing(slot):
     slot.claim(run=3)
     before = slot.dump()
-    with pytest.raises(Superseded):
+    with pytest.raises(Fenced):
         listed(slot, 0, 1, run=2)
     assert slot.dump() == before
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rmq_spark.errors import CheckpointRefused, ScriptFailed
-from rmq_spark.protocol.sealing import Manifest, Sealed
+from rmq_spark.protocol.staging import Manifest, Sealed
 
 FIRST, SECOND = (Manifest({name: {"T": {5: 70, 10: 7}}}) for name in ("q:1:0:a", "q:1:0:b"))
 

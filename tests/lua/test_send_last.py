@@ -21,7 +21,7 @@ def send(slot, contents, score):
 def call_of(slot, sent, pairs):
     keys = slot.queue.queues.keys_of(0, "store retry stats bodies")
     script = slot.queue.definition.type.send_script
-    return Call(script, keys, [sent, 0, *([17] if script == "send_at" else [])], pairs)
+    return Call(script, keys, [sent, 0, 6, *([17] if script == "send_at" else [])], pairs)
 
 
 def test_the_score_is_stored_as_given(slot):

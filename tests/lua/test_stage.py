@@ -51,7 +51,7 @@ def test_a_stage_that_holds_something_else_is_lost_and_left_as_it_is(stages, slo
 
 def test_a_stage_that_was_deleted_is_not_begun_again(stages):
     stages.put([b"a"])
-    stages.staging.discard({0: [NAME]})
+    stages.discard({0: [NAME]})
     with pytest.raises(StageLost, match="holds 0 messages"):
         stages.put([b"b"], held=1)
     assert stages.names == stages.keys() == []

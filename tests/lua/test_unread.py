@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.errors import Superseded
+from rmq_spark.errors import Fenced
 from rmq_spark.protocol import claiming
 
 from ..seeding import LONG_MS, numbered
@@ -131,7 +131,7 @@ def test_an_older_run_is_superseded(slot):
     slot.claim(run=1)
     slot.claim(run=2)
     before = slot.dump()
-    with pytest.raises(Superseded):
+    with pytest.raises(Fenced):
         unread(slot, run=1)
     assert slot.dump() == before
 

@@ -3,11 +3,10 @@
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.staging import LastSealed
 from rmq_spark.errors import CheckpointRefused
-from rmq_spark.protocol.sealing import FORGET_STAGES_MS, Manifest, Sealed
+from rmq_spark.protocol.staging import FORGET_STAGES_MS, Manifest, Sealed
 
-from .staged import QUERY
+from .staged import QUERY, Book
 
 FIRST, SECOND = (Manifest({name: {"T": {0: 3}}}, 3) for name in ("q:1:0:a", "q:1:0:b"))
 
@@ -65,7 +64,7 @@ def test_a_query_that_does_not_come_back_is_forgotten_after_30_days(book, slot, 
 
 def test_a_full_server_lets_it_through(own_redis):
     broker = connect(own_redis.url, patience_s=2)
-    book = LastSealed(broker.server, QUERY)
+    book = Book(broker.server, QUERY)
     book.seal(1, FIRST)
     broker.server.client.config_set("maxmemory", 1)
     assert book.unseal(1, FIRST)

@@ -14,12 +14,11 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-from .. import ROOT, kafka_broker
+from .. import kafka_broker
 from ..ports import delta_spark
-from .notebook_rules import METADATA, faults
+from ..texts.notebooks import FOLDER, METADATA, unfit
 
-FOLDER = ROOT / "notebooks"
-NAMES = ("quickstart", "operations", "behaviour", "updates", "kafka_to_delta")
+NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 CELL_TIMEOUT_S = 300
 
 
@@ -96,8 +95,8 @@ def main(arguments=None):
     for name in names or NAMES:
         begin = time.monotonic()
         notebook = executed(name)
-        if found := faults(notebook):
-            sys.exit("\n".join(f"{name} {fault}" for fault in found))
+        if found := [*unfit(name, notebook)]:
+            sys.exit("\n".join(found))
         nbformat.write(notebook, path_of(name))
         size = path_of(name).stat().st_size // 1024
         sys.stdout.write(f"{name}: {time.monotonic() - begin:.0f} s, {size} KiB\n")

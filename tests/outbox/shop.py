@@ -8,8 +8,8 @@ import pymysql
 from rmq_spark.client import Broker
 from rmq_spark.outbox import Outbox
 from rmq_spark.protocol.pages import QueueKind
-from rmq_spark.transport.connection import parse_connection
-from rmq_spark.transport.server import Server
+from rmq_spark.redis.connection import parse_connection
+from rmq_spark.redis.server import Server
 
 from ..waiting import wait_until
 

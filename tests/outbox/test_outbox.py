@@ -1,6 +1,7 @@
 """What a service holds: send, relay in a thread, mark, clean."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import psycopg
@@ -16,11 +17,11 @@ from rmq_spark.errors import (
     UnknownTopic,
 )
 from rmq_spark.outbox import Outbox, Relayed
-from rmq_spark.outbox.marks import ids_of
 from rmq_spark.outbox.rounds import Rounds
+from rmq_spark.outbox.rows import ids_of
 
 from ..waiting import wait_until
-from .shop import soon
+from .shop import Shop, soon
 
 
 def send(shop, messages, **options):
@@ -204,8 +205,8 @@ def test_a_relay_that_works_or_has_ended_is_not_used_again(shop):
 
 
 def test_run_once_leaves_the_messages_to_a_relay_that_works(shop, monkeypatch):
-    monkeypatch.setattr("rmq_spark.outbox.relaying._LOCK_S", 0.05)
-    monkeypatch.setattr("rmq_spark.outbox.relaying._ONCE_S", 0.1)
+    monkeypatch.setattr("rmq_spark.outbox.relay._LOCK_S", 0.05)
+    monkeypatch.setattr("rmq_spark.outbox.relay._ONCE_S", 0.1)
     with shop.outbox().relay(shop.broker, topic="Orders"):
         send(shop, [Message("a", fixed_time=0)])
         shop.arrives("a")
@@ -226,7 +227,7 @@ def test_a_second_relay_waits_until_the_first_ends(shop, monkeypatch):
     with first:
         send(shop, [Message("a", fixed_time=0)])
         shop.arrives("a")
-        monkeypatch.setattr("rmq_spark.outbox.relaying._LOCK_S", 0.05)
+        monkeypatch.setattr("rmq_spark.outbox.relay._LOCK_S", 0.05)
         with second:
             send(shop, [Message("b", fixed_time=0)])
             shop.arrives("b")
@@ -236,6 +237,48 @@ def test_a_second_relay_waits_until_the_first_ends(shop, monkeypatch):
             send(shop, [Message("c", fixed_time=0)])
             shop.arrives("c")
     assert (first.total.sent, second.total.sent) == (2, 1)
+
+
+@pytest.fixture
+def postgresql_shop(postgresql_server, redis_of_outbox):
+    shop = Shop(postgresql_server, redis_of_outbox.url)
+    shop.broker.create("Orders", "FixedTime", slot_amount=4)
+    shop.outbox().create_tables()
+    yield shop
+    shop.close()
+
+
+def test_a_relay_that_waits_for_another_one_does_not_listen(postgresql_shop):
+    """Seen: PostgreSQL kept every announcement for a relay that read none, without an end."""
+    shop = postgresql_shop
+    first, second = (shop.outbox().relay(shop.broker, topic="Orders") for _ in range(2))
+    with first:
+        send(shop, [Message("a", fixed_time=0)])
+        shop.arrives("a")
+        with second:
+            listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %{t}%'"
+            assert shop.one(listening) == "1"
+
+
+def test_a_strict_default_of_the_database_fails_no_mark(postgresql_shop):
+    """Seen: beside a service, every third mark and a relay's rounds could not be serialized."""
+    shop = postgresql_shop
+    send(shop, [Message("a", fixed_time=0)])
+    shop.relay()
+    login = shop.database.environment
+    strict = Outbox(
+        f"{shop.database.url}?options=-c%20default_transaction_isolation%3Dserializable",
+        user=login["RMQ_JDBC_USER"],
+        password=login["RMQ_JDBC_PASSWORD"],
+        table=shop.table,
+    )
+    with shop.connect() as busy, ThreadPoolExecutor() as pool:
+        busy.execute(f"UPDATE {shop.table} SET sent_at = CURRENT_TIMESTAMP")
+        marked = pool.submit(strict.mark, "delivered", [1])
+        wait_until(lambda: shop.one(shop.database.waiting) == "1", "a wait for the row")
+        busy.commit()
+        assert marked.result() == 1
+    assert shop.states() == {"delivered": 1}
 
 
 def test_a_relay_goes_on_after_its_connections_were_cut(shop):
@@ -410,8 +453,8 @@ def test_a_state_that_is_none_is_refused(shop):
 @pytest.fixture
 def old_rows(shop, monkeypatch):
     """1, 3 and 5 were sent an hour ago and are done; 7 is dead; the others were just sent."""
-    monkeypatch.setattr("rmq_spark.outbox.cleaning._ROWS_A_STEP", 2)
-    monkeypatch.setattr("rmq_spark.outbox.cleaning.IDS_A_STATEMENT", 1)
+    monkeypatch.setattr("rmq_spark.outbox.rows._ROWS_A_STEP", 2)
+    monkeypatch.setattr("rmq_spark.outbox.rows.IDS_A_STATEMENT", 1)
     shop.insert(", ".join(f"('{n}', {soon(-n)})" for n in range(1, 8)))
     shop.relay()
     shop.sql(f"UPDATE {{t}} SET sent_at = {soon(-60)} WHERE content IN ('1', '3', '5', '7')")

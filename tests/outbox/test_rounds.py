@@ -1,5 +1,7 @@
 """Rounds: what is sent, what waits, what is refused; and who is killed where."""
 
+import threading
+import time
 from contextlib import closing
 from string import ascii_lowercase
 
@@ -7,14 +9,17 @@ import pytest
 
 from rmq_spark.client import Broker, Message
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.staging import Staging
-from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import InvalidOption, OutboxMisused, ServerFull, ServerUnavailable
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.outbox import Outbox, Relayed
-from rmq_spark.outbox.round_stages import RoundStages
 from rmq_spark.outbox.rounds import Rounds
+from rmq_spark.protocol import staging
+from rmq_spark.sql import database as database_module
+from rmq_spark.sql.postgresql import PostgreSql
 from rmq_spark.topics.keys import sink_key
 
+from .. import postgres
+from ..tcp_proxy import TcpProxy
 from .shop import Shop, soon
 
 OF_KEYS = "message_key, content, fixed_time"
@@ -157,6 +162,15 @@ def test_late_arrivals_are_found_behind_the_time_that_is_reached(shop):
     assert shop.relay() == Relayed(sent=1, late=1)
 
 
+def test_a_clock_of_the_relay_that_is_an_hour_behind_delays_nothing(shop, monkeypatch):
+    """Failed before: the message was sent when the relay's own clock reached its time."""
+    shop.insert(f"('due', {soon(0)})")
+    now_s = time.time
+    monkeypatch.setattr(time, "time", lambda: now_s() - 3600)
+    shop.relay()
+    assert shop.contents() == ["due"]
+
+
 def test_one_that_commits_after_later_ones_were_sent_is_not_skipped(shop):
     slow = shop.connect()
     shop.outbox().send(slow, [Message("slow", fixed_time=0)])
@@ -191,6 +205,22 @@ class Killed(BaseException):
 
 def killed(*_):
     raise Killed
+
+
+def test_rows_without_a_time_do_not_starve_those_with_one(shop, monkeypatch):
+    """Failed before: as long as there were enough of the former, the latter were not sent."""
+    shop.insert(", ".join(f"('order {n:02}', NULL)" for n in range(35)))
+    shop.insert(f"('timed', {soon(-1)})")
+    finish = Rounds._finish
+
+    def until_round_3(self, number, *more):
+        return killed() if number == 3 else finish(self, number, *more)
+
+    monkeypatch.setattr(Rounds, "_finish", until_round_3)
+    with pytest.raises(Killed):
+        shop.relay(limit=10, defaults=Message(fixed_time=0))
+    assert len(shop.contents()) == 30
+    assert "timed" in shop.contents()
 
 
 MOMENTS = [
@@ -253,9 +283,8 @@ def test_an_error_of_redis_leaves_the_round_open(shop, monkeypatch):
 
 def stages(shop):
     """How many messages are staged, by stage."""
-    topic = shop.broker.definition("Orders")
-    staging = Staging(shop.broker.server, topic, shop.prefix)
-    return [stage for of_slot in staging.begun(range(topic.slot_amount)) for stage in of_slot]
+    queue = shop.broker.queue("Orders")
+    return [stage for of_slot in queue.ask(staging.begun, queue.slots) for stage in of_slot]
 
 
 def test_a_round_that_does_not_fit_into_redis_leaves_nothing_there(database):
@@ -330,6 +359,70 @@ def test_the_server_gives_up_a_relay_that_has_vanished(shop):
         assert [tuple(row) for row in connection.query(asked)] == known
 
 
+def test_a_relay_gives_up_a_database_that_is_gone_behind_a_proxy(
+    postgresql_server, redis_of_outbox, monkeypatch
+):
+    """Failed before: it waited for ever for an answer on a connection that nobody closed."""
+    monkeypatch.setattr(database_module, "ANSWER_S", 1.0)
+    shop, proxy = Shop(postgresql_server, redis_of_outbox.url), TcpProxy(postgresql_server.port)
+    shop.broker.create("Orders", "FixedTime", slot_amount=4)
+    shop.outbox().create_tables()
+    far = Outbox(
+        f"postgresql://127.0.0.1:{proxy.port}/postgres",
+        **{"user": postgres.USER, "password": postgres.PASSWORD, "table": shop.table},
+    )
+    with closing(shop), far.relay(shop.broker, topic="Orders"):
+        shop.insert("('a', CURRENT_TIMESTAMP)")
+        shop.arrives("a")
+        proxy.hush()
+        shop.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        shop.insert("('b', CURRENT_TIMESTAMP)")
+        shop.arrives("b")
+    proxy.close()
+
+
+def test_a_relay_gives_up_a_database_that_falls_silent_while_it_begins_to_listen(
+    postgresql_server, redis_of_outbox, monkeypatch
+):
+    """Failed before: of its connections, only that of the rounds was given up."""
+    monkeypatch.setattr(database_module, "ANSWER_S", 1.0)
+    shop, proxy = Shop(postgresql_server, redis_of_outbox.url), TcpProxy(postgresql_server.port)
+    shop.broker.create("Orders", "FixedTime", slot_amount=4)
+    shop.outbox().create_tables()
+    far = Outbox(
+        f"postgresql://127.0.0.1:{proxy.port}/postgres",
+        **{"user": postgres.USER, "password": postgres.PASSWORD, "table": shop.table},
+    )
+    announcements, silent = PostgreSql.announcements, threading.Event()
+    connect = PostgreSql.connect
+
+    def connect_and_hush(database):
+        connection = connect(database)
+        proxy.hush()
+        silent.set()
+        return connection
+
+    def listen(database, channel):
+        if not silent.is_set():
+            monkeypatch.setattr(PostgreSql, "connect", connect_and_hush)
+        return announcements(database, channel)
+
+    monkeypatch.setattr(PostgreSql, "announcements", listen)
+    with closing(shop), far.relay(shop.broker, topic="Orders"):
+        assert silent.wait(60)
+        monkeypatch.setattr(PostgreSql, "connect", connect)
+        shop.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        shop.insert("('b', CURRENT_TIMESTAMP)")
+        shop.arrives("b")
+    proxy.close()
+
+
 def test_a_horizon_beyond_the_last_time_of_the_database_is_far_enough(shop):
     shop.insert(f"('a', {soon(60)})")
     assert shop.relay(horizon="366d").sent == 1
@@ -337,7 +430,7 @@ def test_a_horizon_beyond_the_last_time_of_the_database_is_far_enough(shop):
     assert shop.relay(horizon=40 * 366 * 24 * 3600 * 1000).sent == 1
 
 
-@pytest.mark.parametrize(("of", "moment"), [(RoundStages, "stage"), (Rounds, "_finish")])
+@pytest.mark.parametrize(("of", "moment"), [(Rounds, "_stage"), (Rounds, "_finish")])
 def test_two_relays_that_run_the_same_round_send_it_once(shop, monkeypatch, of, moment):
     """The lock lets only one relay work, but nothing may depend on it."""
     shop.insert(f"('a', {soon(-1)}), ('bad', NULL)")

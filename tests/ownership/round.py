@@ -23,8 +23,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble, LocalZookeeper
+from rmq_spark.local.redis import LocalRedis
+from rmq_spark.local.zookeeper import LocalEnsemble, LocalZookeeper
 
 from .. import programs
 from ..processes import alive, family

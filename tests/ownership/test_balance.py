@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.ownership.balance import balance
-from rmq_spark.ownership.paths import Nodes, read_assignment, write_assignment
+from rmq_spark.ownership.member import balance
+from rmq_spark.ownership.nodes import Nodes, read_assignment, write_assignment
 
 MEMBERS = st.sets(st.sampled_from("abcdefgh"), min_size=1)
 SLOTS = st.sampled_from([1, 2, 16, 64])

@@ -3,7 +3,7 @@
 import pytest
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.ownership.ensemble import EnsembleOptions, parse_ensemble
+from rmq_spark.ownership.zookeeper import EnsembleOptions, parse_ensemble
 from rmq_spark.spark.options import parse_source_options
 
 

@@ -4,11 +4,11 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from rmq_spark.dev_servers.redis_server import free_port
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 from rmq_spark.errors import OwnershipUnavailable
-from rmq_spark.ownership.ensemble import EnsembleOptions
+from rmq_spark.local.redis import free_port
+from rmq_spark.local.zookeeper import LocalEnsemble
 from rmq_spark.ownership.member import Member
+from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.topics.definition import TopicDefinition, TopicType
 
 TOPIC = TopicDefinition("T", TopicType.FIXED_TIME, 4)

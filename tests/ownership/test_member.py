@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +14,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import make_digest_acl
 
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 from rmq_spark.errors import OwnershipRefused, OwnershipUnavailable, TopicMismatch
-from rmq_spark.ownership.ensemble import EnsembleOptions
+from rmq_spark.local.zookeeper import LocalEnsemble
 from rmq_spark.ownership.member import Member, State
+from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.topics.definition import TopicDefinition, TopicType
 
 from ..waiting import wait_until
@@ -299,7 +300,7 @@ def other_process(zookeeper, root):
     code = (
         "import sys, time\n"
         "from rmq_spark.topics.definition import TopicDefinition, TopicType\n"
-        "from rmq_spark.ownership.ensemble import EnsembleOptions\n"
+        "from rmq_spark.ownership.zookeeper import EnsembleOptions\n"
         "from rmq_spark.ownership.member import Member\n"
         f"options = EnsembleOptions({zookeeper.hosts!r}, {root!r}, {SESSION_MS})\n"
         f"topic = TopicDefinition('T', TopicType.FIXED_TIME, {SLOTS})\n"
@@ -419,3 +420,29 @@ def test_a_path_behind_the_hosts_is_made(join, client, zookeeper, root):
     member = join("a", hosts=f"{zookeeper.hosts}/a/b")
     owned(member, SLOTS)
     assert client.exists(f"/a/b{root}/T/slots/0")
+
+
+def test_a_node_that_somebody_deletes_is_created_again(join, client, root):
+    """Failed before: until another one joined, the members could not agree any more."""
+    first, second = join("a"), join("b")
+    owned(first, SLOTS // 2)
+    owned(second, SLOTS // 2)
+    client.delete(f"{root}/T/assignment")
+    wait_until(lambda: client.exists(f"{root}/T/assignment"), "the node")
+    second.stop()
+    owned(first, SLOTS)
+
+
+def test_a_member_joins_an_ensemble_that_has_lost_its_data(join, root):
+    """Failed before: its client had seen later changes, and was refused for ever."""
+    with LocalEnsemble(settings={"tickTime": "200"}) as ensemble:
+        member = join("a", hosts=ensemble.hosts, session_timeout_ms=1000)
+        owned(member, SLOTS)
+        (server,) = ensemble.servers
+        server.kill()
+        for folder in server._folder.glob("**/version-2"):
+            shutil.rmtree(folder)
+        server.start()
+        wait_until(lambda: not member.between_batches(), "the end of the session")
+        owned(member, SLOTS)
+        member.stop()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 from .. import ROOT, quick_spark
 

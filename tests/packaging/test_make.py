@@ -9,7 +9,17 @@ import pytest
 
 TOOLS = ("sh", "make", "sed", "awk", "cat", "cksum", "dirname", "rm")
 TARGETS = (
-    *("demo", "cluster-demo", "bench", "test", "test-all", "rounds", "mutants", "servers"),
+    *(
+        "demo",
+        "cluster-demo",
+        "bench",
+        "test",
+        "test-all",
+        "shares",
+        "rounds",
+        "mutants",
+        "servers",
+    ),
     *(
         "explore",
         "faults",

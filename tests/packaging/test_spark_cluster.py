@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rmq_spark
-from rmq_spark.dev_servers.spark_cluster import LocalSpark
+from jobs.flights.spark_cluster import LocalSpark
 
 from ..waiting import wait_until
 from .conftest import SPARK_HOME

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from rmq_spark.jobs.targets.delta_target import DeltaTarget
-from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
+from rmq_spark.jobs.targets.base import NUMBER, ExportBatch, Place
+from rmq_spark.jobs.targets.delta import DeltaTarget
 
 from ..jobs.trade import SELECT, Killed, order
 from ..waiting import wait_until
@@ -194,7 +195,8 @@ def test_of_two_exports_that_write_a_batch_at_once_one_writes_it(spark, tmp_path
     errors = []
 
     def write():
-        target = DeltaTarget(spark, None, {"path": path}, f"{path}_exceptions", str(tmp_path))
+        given = Namespace(table=None, checkpoint=str(tmp_path))
+        target = DeltaTarget(Place(spark, given, {"path": path}, f"{path}_exceptions"))
         try:
             target.write(ExportBatch(messages, lambda rows: rows, "query", 0, 10))
         except Exception as error:

@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..jars import KEPT, do_without, jars
+from .. import missing
+from ..jars import KEPT, jars
 
 VERSION = "4.2.1"
 POM = Path(__file__).parent / "delta_pom.xml"
@@ -55,5 +56,5 @@ def _install(folder: Path) -> None:
             [*command, f"pyspark=={VERSION}"], capture_output=True, text=True, timeout=INSTALLED_S
         )
         if done.returncode:
-            do_without(f"pip did not install PySpark {VERSION}: {done.stderr[-500:]}")
+            missing.do_without(f"PySpark {VERSION}, which pip did not install", done.stderr[-500:])
         into.rename(folder)

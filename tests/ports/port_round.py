@@ -37,7 +37,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from rmq_spark.client import connect
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 from .. import ROOT, quick_spark
 from ..waiting import wait_until

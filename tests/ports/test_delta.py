@@ -61,7 +61,16 @@ def test_it_needs_a_path_or_a_table(trade, place):
 )
 def test_a_connector_for_another_spark_is_told_before_anything_is_written(trade, redis_of_ports):
     trade.orders([order(1)])
-    command = [sys.executable, "-m", "rmq_spark.jobs", "export", "--topic", "Orders", "--once"]
+    command = [
+        sys.executable,
+        "-m",
+        "rmq_spark.cli",
+        "job",
+        "export",
+        "--topic",
+        "Orders",
+        "--once",
+    ]
     place = ["--to", "delta", "--path", str(trade.folder / "orders"), "--checkpoint", "checkpoint"]
     done = subprocess.run(
         [*command, *trade.redis, *place, *delta_spark.options()],

@@ -9,10 +9,10 @@ import pytest
 from pyiceberg.table import Transaction
 from pyspark.sql import functions as sql
 
-from rmq_spark.dev_servers.redis_server import free_port
-from rmq_spark.jobs.targets import iceberg_target
-from rmq_spark.jobs.targets.iceberg_target import IcebergTarget
-from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
+from rmq_spark.jobs.targets import iceberg as iceberg_target
+from rmq_spark.jobs.targets.base import NUMBER, ExportBatch, Place
+from rmq_spark.jobs.targets.iceberg import IcebergTarget
+from rmq_spark.local.redis import free_port
 
 from ..jobs.trade import SELECT, Killed, order
 from .iceberg_catalog import TABLE, Warehouse
@@ -34,6 +34,11 @@ def to_table(trade, warehouse):
         )
 
     return export
+
+
+def target_at(spark, warehouse, folder):
+    options = {"table": TABLE, **warehouse.properties}
+    return IcebergTarget(Place(spark, None, options, str(folder / "exceptions")))
 
 
 def ids(warehouse):
@@ -162,9 +167,7 @@ def before_the_commit(monkeypatch, act):
 def test_of_two_exports_that_write_a_batch_at_once_one_writes_it(
     spark, warehouse, tmp_path, monkeypatch, exists
 ):
-    one, two = (
-        IcebergTarget(warehouse.catalog, TABLE, str(tmp_path / "exceptions")) for _ in range(2)
-    )
+    one, two = (target_at(spark, warehouse, tmp_path) for _ in range(2))
     if exists:
         one.write(batch_of(spark, 0, 1))
     before_the_commit(monkeypatch, lambda: two.write(batch_of(spark, 1)))
@@ -173,7 +176,7 @@ def test_of_two_exports_that_write_a_batch_at_once_one_writes_it(
 
 
 def test_another_writer_between_hinders_nothing(spark, warehouse, tmp_path, monkeypatch):
-    target = IcebergTarget(warehouse.catalog, TABLE, str(tmp_path / "exceptions"))
+    target = target_at(spark, warehouse, tmp_path)
     target.write(batch_of(spark, 0, 1))
 
     def append():
@@ -231,6 +234,7 @@ def test_what_is_missing_is_told(trade, monkeypatch):
     )
     with pytest.raises(Exception, match=r"catalog default cannot be opened: .*refused"):
         trade.export(*into, *rest)
+    monkeypatch.delitem(sys.modules, iceberg_target.__name__)
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
     with pytest.raises(Exception, match=r"pip install 'rmq-spark\[iceberg\]'"):
         trade.export(*into)

@@ -5,9 +5,9 @@ import uuid
 import pytest
 from confluent_kafka import Producer
 
-from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.jobs import session
 from rmq_spark.jobs.program import JobFailed
-from rmq_spark.jobs.session import connectors
+from rmq_spark.local.redis import free_port
 
 from ..kafka_broker import QUIET
 
@@ -85,8 +85,8 @@ def test_brokers_that_are_down_are_told(from_kafka):
 
 @pytest.mark.long
 def test_without_the_connector_its_coordinates_are_named(trade, from_kafka, monkeypatch):
-    _, package = connectors._CONNECTORS["kafka"]
-    monkeypatch.setitem(connectors._CONNECTORS, "kafka", ("no.such.Class", package))
+    _, package = session._CONNECTORS["kafka"]
+    monkeypatch.setitem(session._CONNECTORS, "kafka", ("no.such.Class", package))
     named = r"--conf spark\.jars\.packages=org\.apache\.spark:spark-sql-kafka-0-10_2\.13:4\.2\.0"
     with pytest.raises(JobFailed, match=named):
         from_kafka()

@@ -13,13 +13,16 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from rmq_spark.client import Message
-from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.jobs.program import JobFailed
-from rmq_spark.jobs.targets import kafka_transactions
-from rmq_spark.jobs.targets.kafka_connector import KafkaConnector
-from rmq_spark.jobs.targets.kafka_records import records as records_of
-from rmq_spark.jobs.targets.kafka_transactions import GROUP, KafkaTransactions
-from rmq_spark.jobs.targets.target import NUMBER, ExportBatch
+from rmq_spark.jobs.targets import kafka as kafka_target
+from rmq_spark.jobs.targets.base import NUMBER, ExportBatch
+from rmq_spark.jobs.targets.kafka import (
+    GROUP,
+    KafkaCluster,
+    KafkaTransactions,
+    kafka_records,
+)
+from rmq_spark.local.redis import free_port
 
 from .. import programs, quick_spark
 from ..jobs.trade import Killed
@@ -27,7 +30,7 @@ from ..kafka_broker import KafkaBroker
 from .kafka_ports import ID
 
 WAYS = pytest.mark.parametrize("way", [(), ("--exactly-once",)], ids=["connector", "transactions"])
-WRITERS = {(): KafkaConnector, ("--exactly-once",): KafkaTransactions}
+WRITERS = {(): KafkaCluster, ("--exactly-once",): KafkaTransactions}
 
 
 @pytest.fixture
@@ -279,7 +282,7 @@ def batch_of(spark, number, query):
         [(0, f"batch {number}", None, "Orders", 0, f"c:{number}:0:1")], f"{NUMBER} LONG, {schema}"
     )
     batch = ExportBatch(messages, lambda rows: rows, query, number, 10)
-    return batch, records_of(batch, messages, required=None)
+    return batch, kafka_records(batch, messages, required=None)
 
 
 def test_of_two_exports_with_one_checkpoint_the_older_commits_nothing_more(spark, kafka, topic):
@@ -317,7 +320,7 @@ def test_a_transaction_that_an_earlier_run_left_open_is_aborted(spark, kafka, to
 
 def test_a_transaction_that_holds_the_offset_back_is_named(spark, kafka, topic, monkeypatch):
     """Failed before: the error advised to check that the brokers run, and they did."""
-    monkeypatch.setattr(kafka_transactions, "_ANSWERS_S", 3.0)
+    monkeypatch.setattr(kafka_target, "_ANSWERS_S", 3.0)
     options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
     batch, rows = batch_of(spark, 0, uuid.uuid4().hex)
     export, next_run = (KafkaTransactions(options, None) for _ in range(2))
@@ -379,10 +382,10 @@ def test_a_commit_that_comes_late_commits_nothing_of_the_next_batch(
 
 
 def test_a_call_that_kafkas_client_does_not_end_is_given_up(monkeypatch):
-    monkeypatch.setattr(kafka_transactions, "_HANGS_S", 0.1)
+    monkeypatch.setattr(kafka_target, "_HANGS_S", 0.1)
     ended = threading.Event()
     with pytest.raises(JobFailed, match=r"has not answered for .* start the job again"):
-        kafka_transactions._kept_waiting(ended.wait)
+        kafka_target._kept_waiting(ended.wait)
     ended.set()
 
 
@@ -394,7 +397,7 @@ def test_after_a_kill_without_exactly_once_it_is_not_guessed(
     to_kafka()
     trade.orders(["b"])
     with monkeypatch.context() as patched:
-        patched.setattr(KafkaConnector, "write", lambda *_: 1 / 0)
+        patched.setattr(KafkaCluster, "write", lambda *_: 1 / 0)
         with pytest.raises(Exception, match="ZeroDivision"):
             to_kafka()
     with pytest.raises(Exception, match="It is not known whether batch 1 is in the Kafka topic"):
@@ -452,8 +455,8 @@ def test_a_broker_that_is_killed_and_started_amid_a_batch_gets_all(
 
         monkeypatch.setattr(KafkaTransactions, "_produce", falling)
     else:
-        write = KafkaConnector.write
-        monkeypatch.setattr(KafkaConnector, "write", lambda *given: (fall(), write(*given)))
+        write = KafkaCluster.write
+        monkeypatch.setattr(KafkaCluster, "write", lambda *given: (fall(), write(*given)))
     to_kafka(*way, broker=own_kafka)
     starting.join()
     assert values(own_kafka.records(topic)) == sorted(sent)
@@ -464,7 +467,8 @@ def test_without_the_connector_an_export_names_its_coordinates(trade, kafka, top
     trade.orders(["a"])
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "rmq_spark.jobs", "export", "--topic", "Orders", *trade.redis),
+            *(sys.executable, "-m", "rmq_spark.cli", "job"),
+            *("export", "--topic", "Orders", *trade.redis),
             *("--to", "kafka", "--checkpoint", trade.folder / "checkpoint", "--once"),
             *("--target-option", f"kafka.bootstrap.servers={kafka.address}"),
             *("--target-option", f"topic={topic}"),

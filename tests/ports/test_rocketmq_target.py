@@ -7,9 +7,9 @@ import uuid
 import pytest
 
 from rmq_spark.client import Message
-from rmq_spark.dev_servers.redis_server import free_port
-from rmq_spark.jobs.rocketmq.rocketmq_client import RocketMQTopic
-from rmq_spark.jobs.targets import rocketmq_target
+from rmq_spark.jobs.targets import rocketmq as rocketmq_target
+from rmq_spark.jobs.targets.rocketmq import RocketMQTopic
+from rmq_spark.local.redis import free_port
 
 from .. import programs, quick_spark
 from ..jobs.trade import Killed
@@ -236,7 +236,8 @@ def test_without_the_client_an_export_names_the_extra(trade, tmp_path):
     (tmp_path / "rocketmq.py").write_text("raise ImportError('not installed')\n")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "rmq_spark.jobs", "export", "--topic", "Orders", *trade.redis),
+            *(sys.executable, "-m", "rmq_spark.cli", "job"),
+            *("export", "--topic", "Orders", *trade.redis),
             *("--to", "rocketmq", "--checkpoint", trade.folder / "checkpoint", "--once"),
             *("--target-option", "endpoints=127.0.0.1:1", "--target-option", "topic=t"),
         ],

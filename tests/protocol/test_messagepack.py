@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.protocol import messagepack as packing
-from rmq_spark.protocol.messagepack import PackedPairs, calls_of, packed
+from rmq_spark.protocol import packing as packing
+from rmq_spark.protocol.packing import PackedPairs, calls_of, packed
 
 CONTENTS = st.lists(st.binary(max_size=40), max_size=60)
 
@@ -20,7 +20,7 @@ def columns(contents):
     starts = [0]
     for row in rows:
         starts.append(starts[-1] + len(row))
-    return PackedPairs(memoryview(b"".join(rows)), starts, 0)
+    return PackedPairs(memoryview(b"".join(rows)), starts, 0, 0)
 
 
 def bodies_of(pairs, form):

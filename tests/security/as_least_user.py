@@ -14,8 +14,8 @@ from pathlib import Path
 
 import redis
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
-from rmq_spark.transport.server import Server
+from rmq_spark.local.redis import LocalRedis
+from rmq_spark.redis.server import Server
 from tests.security.documented import documented_users
 
 ADMIN = {"username": "admin", "password": "any"}

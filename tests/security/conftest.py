@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
+from rmq_spark.local.redis import LocalRedis, free_port
 
 from .. import programs, quick_spark, servers
 from ..certificates import speaks_tls

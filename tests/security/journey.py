@@ -3,12 +3,12 @@
 import uuid
 
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.staging import Staging
+from rmq_spark.client.messages import Message
+from rmq_spark.client.staging import stage
 from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.pages import QueueKind
-from rmq_spark.protocol.sealing import Manifest
-from rmq_spark.protocol.stages import StageName
+from rmq_spark.protocol.staging import Manifest, StageName
 
 from ..seeding import committed_up_to, note_committed, open_run
 
@@ -85,6 +85,31 @@ class Journey:
         assert queue.send(["high"], priority=30).merged == 1
         assert queue.figures().retry.count == 0
 
+    def carry(self):
+        """Bodies that expire, of messages in ascending and in descending order."""
+        for topic_type, value in (("FixedTime", {"fixed_time": 0}), ("Priority", {"priority": 20})):
+            self.broker.create("Keyed", topic_type, 1, keyed=True)
+            queue = self.broker.queue("Keyed")
+            queue.send([Message("x", key=key) for key in "abc"], time_to_live="1h", **value)
+            with self.broker.consumer("Keyed", "clerk") as clerk:
+                batch = clerk.poll()
+                assert [message.content for message in batch] == [b"x"] * 3
+                first = next(iter(batch))
+                assert batch.rollback([first]) == 1
+                assert batch.commit() == 2
+                assert [(again.key, again.content) for again in clerk.poll()] == [(first.key, b"x")]
+            self.broker.delete("Keyed")
+
+    def lose_large(self):
+        """A claim of large messages, which is given back in parts."""
+        self.broker.create("Large", "FixedTime", 1)
+        queue = self.broker.queue("Large")
+        queue.send([b"%d" % number + bytes(600_000) for number in range(3)], fixed_time=DUE)
+        with self.broker.consumer("Large", "clerk") as clerk:
+            assert len(clerk.poll()) == 3
+        assert queue.figures().store.count == 3
+        self.broker.delete("Large")
+
     def lose(self):
         """A claim whose lease runs out, one that nobody read, and one that is read again."""
         queue = self.broker.queue("Priority")
@@ -107,11 +132,10 @@ class Journey:
     def publish(self):
         """A batch that is sent exactly once, and what was staged in vain."""
         queue = self.broker.queue("FixedTime")
-        staging = Staging(queue.server, queue.definition, queue.key_prefix)
         sink = StagedSink(self.broker, "a-query")
         names = [StageName("a-query", 0, 0, uuid.uuid4().hex) for _ in range(2)]
         for name in names:
-            staging.stage(str(name), {0: [DUE, b"x", DUE, b"y"]}, {})
+            stage(queue, str(name), {0: [DUE, b"x", DUE, b"y"]}, {})
         batch = Manifest({str(names[0]): {"FixedTime": {0: 2}}}, 2)
         assert sink.publish(0, batch).new == 2
         assert sink.resume(0, batch) is None
@@ -133,6 +157,8 @@ class Journey:
         self.consume()
         self.bring_back()
         self.put_off()
+        self.carry()
         self.lose()
+        self.lose_large()
         self.publish()
         self.unmake()

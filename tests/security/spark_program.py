@@ -221,8 +221,8 @@ def main():
 
     @attempt("lost claim")
     def _():
-        write(messages(4), "Lost", IN_URL)
-        return drain(read("Lost", IN_URL), "lost", lose_claims)
+        write(messages(4), "LeaseLost", IN_URL)
+        return drain(read("LeaseLost", IN_URL), "lost", lose_claims)
 
 
 logging.basicConfig(level=logging.DEBUG)

@@ -12,15 +12,14 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from rmq_spark.client import Message, connect
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.staging import Staging
+from rmq_spark.client.staging import stage
 from rmq_spark.protocol import claiming, sending
 from rmq_spark.protocol.claims import ClaimRequest
-from rmq_spark.protocol.sealing import Manifest
-from rmq_spark.protocol.stages import StageName
-from rmq_spark.spark.listener.message_child import InputFormat, Job
-from rmq_spark.spark.listener.message_runner import MessageRunner
+from rmq_spark.protocol.staging import Manifest, StageName
+from rmq_spark.spark.listener.child import InputFormat, Job
+from rmq_spark.spark.listener.runner import MessageRunner
 from rmq_spark.spark.options import parse_sink_options
-from rmq_spark.spark.sink.writers import RmqWriter
+from rmq_spark.spark.sink.writer import RmqWriter
 
 from ..spark.driving import DUE, Run
 from .journey import LEASE_MS
@@ -66,7 +65,7 @@ def dangerous(trap):
         b"\r\nFLUSHALL\r\n",
         b"$-1\r\n",
         b"-ERR no such message\r\n",
-        b"RMQ_LOST claim",
+        b"RMQ_LEASELOST claim",
         b"\x93\xc0\xff\xcd\x01",  # cmsgpack
         b"'; DROP TABLE orders; --",
         b"{T_0}",
@@ -162,11 +161,10 @@ def test_as_bases_of_slots(queue, dangerous):
 
 def test_through_the_stages_of_an_exactly_once_sink(queue, dangerous):
     broker = connect_like(queue)
-    staging = Staging(queue.server, queue.definition, queue.key_prefix)
     name = StageName("a-query", 0, 0, "attempt")
     slots = by_slot(queue, dangerous)
     pairs = {slot: [v for c in of for v in (DUE, c)] for slot, of in slots.items()}
-    staging.stage(str(name), pairs, {})
+    stage(queue, str(name), pairs, {})
     manifest = Manifest({str(name): {"T": {n: len(of) for n, of in slots.items()}}}, len(dangerous))
     assert StagedSink(broker, "a-query").publish(0, manifest).new == len(dangerous)
     with broker.consumer("T", "clerk") as clerk:

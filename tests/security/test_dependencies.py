@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from rmq_spark.dev_servers.redis_server import free_port
+from rmq_spark.local.redis import free_port
 
 from .. import programs
 

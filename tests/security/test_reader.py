@@ -7,7 +7,7 @@ import redis
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ServerRefused
-from rmq_spark.metrics.queues import QueueCollector
+from rmq_spark.inspect.prometheus import QueueCollector
 from rmq_spark.protocol.pages import QueueKind
 
 from .. import servers

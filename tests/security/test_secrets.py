@@ -8,14 +8,14 @@ import traceback
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.dev_servers.redis_server import free_port
 from rmq_spark.errors import InvalidOption, ServerUnsuitable
+from rmq_spark.local.redis import free_port
+from rmq_spark.redis.connection import parse_connection
 from rmq_spark.spark.options import (
     parse_listener_options,
     parse_sink_options,
     parse_source_options,
 )
-from rmq_spark.transport.connection import parse_connection
 
 from ..logs import logged
 from ..waiting import wait_until
@@ -87,7 +87,7 @@ def test_nothing_that_spark_prints_logs_or_writes_holds_a_password(tried):
     [
         ("stdout", "*********(redacted)"),  # explain
         ("stdout", "numInputRows"),  # progress
-        ("stderr", "Lost"),  # errors of workers, in the driver's log
+        ("stderr", "LeaseLost"),  # errors of workers, in the driver's log
         ("events/", "SparkListenerSQLExecutionStart"),
         ("events/", "spark.executorEnv.RMQ_REDIS_URL"),
         ("checkpoint-orders/offsets/", "consumer"),

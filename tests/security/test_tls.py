@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 
 from rmq_spark.client import connect
 from rmq_spark.errors import InvalidOption, ServerUnavailable, ServerUntrusted
-from rmq_spark.transport.connection import new_client, parse_connection
+from rmq_spark.redis.connection import new_client, parse_connection
 
 from .. import servers
 from ..certificates import Authority, speaks_tls

@@ -24,8 +24,8 @@ from pathlib import Path
 import redis
 
 import rmq_spark
-from rmq_spark.dev_servers.redis_server import LocalRedis
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from rmq_spark.local.redis import LocalRedis
+from rmq_spark.local.zookeeper import LocalEnsemble
 
 from .. import postgres
 from ..faults.cell import DURABLE

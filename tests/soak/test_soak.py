@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
+from rmq_spark.local.zookeeper import LocalEnsemble
 from rmq_spark.protocol.claims import Figures, QueueFigures
 
 from .. import servers

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 
 from .driving import Rmq
 

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 import rmq_spark
 from rmq_spark.client.queue import Queue
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
-from rmq_spark.spark.sink.writers import RmqWriter
-from rmq_spark.spark.source.stream_reader import NO_LIMIT, RmqStreamReader
+from rmq_spark.spark.sink.writer import RmqWriter
+from rmq_spark.spark.source.reader import NO_LIMIT, RmqStreamReader
 
 _numbers = itertools.count()
 DUE = 1_000_000  # ms: long past, so due at once
@@ -127,10 +127,17 @@ class Run:
 
     def plan(self, start: dict[str, Any], all_available: bool = False) -> dict[str, Any]:
         limit = ReadAllAvailable() if all_available else self.reader.getDefaultReadLimit()
-        return self.reader.latestOffset(start, limit)
+        return self._latest(start, limit)
 
     def plan_of(self, start: dict[str, Any], rows: int) -> dict[str, Any]:
-        return self.reader.latestOffset(start, ReadMaxRows(rows or NO_LIMIT))
+        return self._latest(start, ReadMaxRows(rows or NO_LIMIT))
+
+    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Plans a batch and, once there is one, commits that before it."""
+        end = self.reader.latestOffset(start, limit)
+        if end != start and start["seq"]:
+            self.reader.commit(start)
+        return end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
         return self.reader.partitions(start, end)
@@ -148,6 +155,16 @@ class Run:
         """Plans and reads one batch."""
         end = self.plan(start)
         return end, self.batch(start, end)
+
+    def until(
+        self, start: dict[str, Any], count: int
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Plans and reads batches until they have so many messages together."""
+        rows: list[dict[str, Any]] = []
+        while len(rows) < count:
+            start, more = self.next(start)
+            rows += more
+        return start, rows
 
     def again(self, schema: StructType | None = None, **options: str) -> "Run":
         """A later run of the same query."""

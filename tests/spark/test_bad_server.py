@@ -7,7 +7,6 @@ import re
 import pytest
 from pyspark.sql.types import StringType, StructType
 
-from rmq_spark.dev_servers.redis_server import LocalRedis, free_port
 from rmq_spark.errors import (
     InvalidOption,
     RmqError,
@@ -16,10 +15,11 @@ from rmq_spark.errors import (
     ServerUnsuitable,
     WrongKeyType,
 )
+from rmq_spark.local.redis import LocalRedis, free_port
+from rmq_spark.redis.server import Server
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
-from rmq_spark.spark.sink.writers import RmqWriter
-from rmq_spark.transport.server import Server
+from rmq_spark.spark.sink.writer import RmqWriter
 
 from .driving import DUE, Rmq, Run, chained_text, refused
 

@@ -4,18 +4,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rmq_spark.topics.durations import duration_text
-from rmq_spark.topics.parsers import (
+from rmq_spark.topics.parsing import (
     MOMENT,
     NotAccepted,
     checked_text,
     choice,
     duration,
     duration_or_whole,
+    duration_text,
     moment_or_relative,
     whole,
 )
-from rmq_spark.topics.topic_types import TopicType
+from rmq_spark.topics.types import TopicType
 
 
 def refusal(parser, text):

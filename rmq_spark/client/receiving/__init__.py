@@ -1,7 +1,7 @@
 """The readers for plain Python: consumer takes batches, listener calls a function for messages.
 
-sessions begins a start of a reader. consumer_runs keeps the numbers of these starts, and
-owned_slots says which slots a reader may claim. waiting and slot_waits let readers sleep until a
-message falls due. batch and slot_work hold what was taken. The workers of a listener call its
-function by callers, or in a child_process.
+session begins a start of a reader, says which slots it may claim, and makes its requests. schedule
+lets readers sleep until a message falls due. slot_claims holds what a listener has taken; its
+workers call its function by callers, or in a child_process. work_in_process lets a suspect message
+be alone in its process.
 """

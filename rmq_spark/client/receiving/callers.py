@@ -1,16 +1,38 @@
-"""How a listener calls its function for a message: in a thread, or in the caller's event loop."""
+"""How a listener calls its function for a message: in a thread, an event loop, or a process."""
 
 import asyncio
+import contextlib
 import inspect
+import math
+import multiprocessing
 import os
-from collections.abc import Callable
+import pickle
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from typing import Any, Protocol
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.popen_spawn_posix import Popen
+from typing import Any
 
+from rmq_spark.client.receiving.child_process import (
+    LOADING_S,
+    ChildProcess,
+    refuse_unrun,
+    signal_name,
+)
 from rmq_spark.client.tracing import mark_failed, process_span
-from rmq_spark.errors import ConsumerMisused, InvalidOption
+from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction
+from rmq_spark.ownership.zookeeper import EnsembleOptions
+from rmq_spark.process import STOP_SIGNALS
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.topics.durations import duration_text
+from rmq_spark.topics.parsing import check_amount, duration_text
 from rmq_spark.topics.reasons import reason_of
 
 # How often a call that waits for an event loop looks whether that has ended.
@@ -18,29 +40,33 @@ _LOOK_EVERY_S = 1.0
 # After how many looks in a row an event loop that does not run has ended. It may run again for a
 # program that calls run_until_complete several times.
 _ENDED_AFTER = 10
+# How long a coroutine that was cancelled may take to end. One may also refuse to.
+_CANCELLED_S = 10.0
+# A fork would copy locks that other threads hold.
+_CONTEXT = multiprocessing.get_context("spawn")
+# How long a process may take to end, such as to close what the function has opened.
+_CLOSING_S = 5.0
+# How often to look whether a process that does not answer is there.
+_ALIVE_CHECK_S = 1.0
+_GUARD = 'Call listen and run only under if __name__ == "__main__":'
 
 
-class Caller(Protocol):
-    """Calls a function for messages, one after another."""
-
-    def prepare(self) -> None:
+class Caller(ABC):
+    def prepare(self) -> None:  # noqa: B027 - not all need it
         """Get ready for a call, before the message counts as begun."""
-        ...
 
+    @abstractmethod
     def call(self, message: Delivered) -> str | None:
         """Call the function. Return None, or the reason if it has failed."""
-        ...
 
-    def give_up(self) -> None:
+    def give_up(self) -> None:  # noqa: B027 - Python cannot end a thread
         """End the call in work, if that is possible. Any thread may call it."""
-        ...
 
-    def close(self) -> None:
-        """Free what the caller holds."""
-        ...
+    def close(self) -> None:  # noqa: B027 - not all hold something
+        pass
 
 
-class ThreadCaller:
+class ThreadCaller(Caller):
     """Calls a function or a coroutine function in the current thread, without a limit of time."""
 
     def __init__(self, function: Callable[[Delivered], Any], group: str) -> None:
@@ -49,11 +75,7 @@ class ThreadCaller:
         self._loop = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
         self._process = os.getpid()
 
-    def prepare(self) -> None:
-        """Do nothing."""
-
     def call(self, message: Delivered) -> str | None:
-        """Call the function. Return None, or the reason if it has raised."""
         reason = self._call(message)
         if os.getpid() != self._process:  # the function has forked, and this is the copy
             os._exit(0)
@@ -62,26 +84,23 @@ class ThreadCaller:
     def _call(self, message: Delivered) -> str | None:
         headers = [message.headers]
         with process_span(message.topic, message.slot, headers, group=self._group) as span:
+            own = copy_context()  # what a call sets must not be there for the next message
             try:
                 if self._loop is not None:
-                    self._loop.run(self._function(message))
+                    self._loop.run(self._function(message), context=own)
                 else:
-                    refuse_unrun(self._function(message))
+                    refuse_unrun(own.run(self._function, message), ", or an async function")
             except BaseException as error:  # a sys.exit() would leave the slot without a worker
                 mark_failed(span, error)
                 return reason_of(error)
         return None
 
-    def give_up(self) -> None:
-        """Do nothing: Python cannot end a thread."""
-
     def close(self) -> None:
-        """End the event loop of a coroutine function."""
         if self._loop is not None:
             self._loop.close()
 
 
-class LoopCaller:
+class LoopCaller(Caller):
     """Calls a coroutine function in an event loop that runs in another thread."""
 
     def __init__(
@@ -98,52 +117,67 @@ class LoopCaller:
         self._in_work: Future[str | None] | None = None
 
     def prepare(self) -> None:
-        """Do nothing."""
+        if self._loop.is_closed():
+            raise _loop_ended()
 
     def call(self, message: Delivered) -> str | None:
-        """Call the function. Return None, or the reason if it has raised or took too long.
-
-        Raises ConsumerMisused if the event loop has ended, with or without an end of the call.
-        """
-        called = self._run(message)
+        goes_on = threading.Event()
+        called = self._run(message, goes_on)
         try:
             self._in_work = asyncio.run_coroutine_threadsafe(called, self._loop)
         except RuntimeError:
             called.close()
             raise _loop_ended() from None
         try:
-            return self._result(self._in_work)
+            return self._result(self._in_work, goes_on)
         except CancelledError:
             return "CancelledError: the call was cancelled"
 
-    def _result(self, in_work: "Future[str | None]") -> str | None:
+    def _result(self, in_work: "Future[str | None]", goes_on: threading.Event) -> str | None:
+        """Return the result of a call. goes_on: set if it goes on although it was cancelled."""
         looks_without = 0
         while looks_without < _ENDED_AFTER and not self._loop.is_closed():
             try:
                 return in_work.result(_LOOK_EVERY_S)
             except TimeoutError:  # not the function's own, which _run returns
                 looks_without = 0 if self._loop.is_running() else looks_without + 1
+                if goes_on.is_set():
+                    return f"TimeoutError: {too_long(self._timeout_s)}, and goes on"
         if in_work.done():
             return in_work.result()
         raise _loop_ended()
 
     def give_up(self) -> None:
-        """Cancel the call in work."""
         if self._in_work is not None:
             self._in_work.cancel()
 
-    def close(self) -> None:
-        """Do nothing: the loop belongs to others."""
-
-    async def _run(self, message: Delivered) -> str | None:
+    async def _run(self, message: Delivered, goes_on: threading.Event) -> str | None:
         headers = [message.headers]
         with process_span(message.topic, message.slot, headers, group=self._group) as span:
             try:
-                await self._call(message)
-            except (Exception, SystemExit) as error:
+                with self._noted_if_it_goes_on(goes_on):
+                    await self._call(message)
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                raise  # somebody ends the call, or the loop
+            except BaseException as error:
                 mark_failed(span, error)
                 return reason_of(error)
         return None
+
+    @contextlib.contextmanager
+    def _noted_if_it_goes_on(self, goes_on: threading.Event) -> Iterator[None]:
+        """Note a call that does not end although it was cancelled, by the clock of the loop.
+
+        A loop that stands still has not cancelled it yet.
+        """
+        if self._timeout_s is None:
+            yield
+            return
+        note = self._loop.call_later(self._timeout_s + _CANCELLED_S, goes_on.set)
+        try:
+            yield
+        finally:
+            note.cancel()
 
     async def _call(self, message: Delivered) -> None:
         timeout = asyncio.timeout(self._timeout_s)
@@ -156,6 +190,136 @@ class LoopCaller:
             raise
 
 
+class ProcessCaller(Caller):
+    """Calls a function in a child process, which serves one thread of the listener.
+
+    It is killed when a call takes too long, and replaced before the next call.
+    """
+
+    def __init__(self, function: bytes, group: str, timeout_s: float | None) -> None:
+        self._function = function
+        self._group = group
+        self._timeout_s = timeout_s
+        self._is_given_up = False
+        self._process: ChildProcess
+        self._pipe: Connection
+        self._start()
+
+    def prepare(self) -> None:
+        if not self._is_given_up and not self._process.is_alive():
+            self._start()
+
+    def call(self, message: Delivered) -> str | None:
+        try:
+            self._pipe.send(message)
+            if self._answers(math.inf if self._timeout_s is None else self._timeout_s):
+                reason: str | None = self._pipe.recv()
+                return reason
+            has_ended = not self._process.is_alive()
+        except (EOFError, OSError):  # it may have closed the pipe only
+            has_ended = True
+        exit_code = self._process.kill()
+        if has_ended:
+            return f"the process of the function ended: {_how(exit_code)}"
+        return f"TimeoutError: {too_long(self._timeout_s)}"
+
+    def _answers(self, limit_s: float) -> bool:
+        ends_s = time.monotonic() + limit_s  # a single poll takes no more than 24 days
+        while (left_s := ends_s - time.monotonic()) > 0:
+            if self._pipe.poll(min(left_s, _ALIVE_CHECK_S)):
+                return True
+            if not self._process.is_alive():  # one that it has forked may hold the pipe open
+                return self._pipe.poll(0)
+        return False
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        self._process.kill()
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.wait(_CLOSING_S)
+        self._process.kill()
+
+    def _start(self) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        child = _CONTEXT.Process(
+            target=_serve, args=(theirs, self._function, self._group), name="rmq-child"
+        )
+        refused: str | None
+        try:
+            with _held_back_signals():
+                # Not by start(): then multiprocessing, too, would wait for the child. It is kept,
+                # because the child's parent_process() ends with it.
+                self._started = Popen(child)
+                self._process = ChildProcess(self._started.pid)
+        except OSError as error:
+            refused = f"its process cannot be started: {error}"
+        except RuntimeError:  # this is a child, which runs the parent's program again
+            refused = f"it would be started by a process that is being started. {_GUARD}"
+        else:
+            theirs.close()
+            refused = self._refusal()
+        if refused and not self._is_given_up:  # else by the kill of give_up
+            raise UnusableFunction(f"The function of listen cannot run in a process: {refused}")
+
+    def _refusal(self) -> str | None:
+        refused: str | None = f"it was not loaded within {LOADING_S:g} s"
+        try:
+            if self._answers(max(LOADING_S, self._timeout_s or 0)):
+                refused = self._pipe.recv()
+            elif not self._process.is_alive():
+                raise EOFError
+        except EOFError:
+            how = _how(self._process.kill())
+            refused = f"its process ended while it started ({how}). stderr says why. {_GUARD}"
+        if refused:
+            self._process.kill()
+        return refused
+
+
+def _how(exit_code: int) -> str:
+    return signal_name(exit_code) or f"exit code {exit_code}"
+
+
+@contextlib.contextmanager
+def _held_back_signals() -> Iterator[None]:
+    """Let a child that starts meanwhile get no signal before it can ignore them, in ``_serve``."""
+    resource_tracker.ensure_running()  # its own start would let the signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(pipe: Connection, function: bytes, group: str) -> None:
+    os.setsid()
+    # A supervisor may signal all processes of a service, but the parent decides when to stop.
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    try:
+        caller = ThreadCaller(pickle.loads(function), group)  # noqa: S301 - our parent's
+    except BaseException as error:
+        pipe.send(reason_of(error))
+        return
+    pipe.send(None)
+    with contextlib.closing(caller), contextlib.suppress(EOFError, OSError):  # the parent's close
+        while True:
+            pipe.send(caller.call(pipe.recv()))
+
+
+def pickled_for_processes(function: Callable[[Delivered], Any]) -> bytes:
+    try:
+        return pickle.dumps(function)
+    except Exception as error:
+        raise InvalidOption(
+            f"The function of listen cannot run in processes: {type(error).__name__}: {error}. "
+            "Accepted: a function that is defined at the top of a module."
+        ) from None
+
+
 def _loop_ended() -> ConsumerMisused:
     return ConsumerMisused(
         "The event loop of this listener has ended before the listener. Its messages come again. "
@@ -165,12 +329,10 @@ def _loop_ended() -> ConsumerMisused:
 
 
 def too_long(timeout_s: float | None) -> str:
-    """Say that a call took longer than its time."""
     return f"took longer than {duration_text(round(1000 * (timeout_s or 0)))}"
 
 
 def check_function(function: object) -> None:
-    """Raise InvalidOption for what is no function that a listener can call."""
     accepted = "Accepted: a function of one argument, or an async function."
     if not callable(function):
         raise InvalidOption(f"listen got a {type(function).__name__}. {accepted}")
@@ -186,12 +348,45 @@ def check_function(function: object) -> None:
         pass  # some built-in functions do not tell
 
 
-def refuse_unrun(returned: Any) -> None:
-    """Raise TypeError for a coroutine or generator: it has not run, so the message is not done."""
-    if inspect.isawaitable(returned) or inspect.isgenerator(returned):
-        if inspect.iscoroutine(returned):
-            returned.close()
-        raise TypeError(
-            f"The function returned a {type(returned).__name__}, which has not run. Accepted: a "
-            "function that does its work before it returns, or an async function."
-        )
+@dataclass(frozen=True)
+class ListenerSettings:
+    """The function of a listener, and how it is called.
+
+    lease_ms: of a claim. timeout_ms: the longest time for a message. delay_ms: the wait before a
+    retry; None for the topic's backoff. loop: the event loop of another thread, in which to run a
+    coroutine function; None for one in each worker.
+    """
+
+    function: Callable[[Delivered], Any]
+    workers: int
+    lease_ms: int
+    processes: bool = False
+    timeout_ms: int | None = None
+    delay_ms: int | None = None
+    ensemble: EnsembleOptions | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def __post_init__(self) -> None:
+        check_function(self.function)
+        check_amount("workers", self.workers)
+        if self.timeout_ms == 0:
+            raise InvalidOption("timeout=0 is not accepted. Accepted: 1ms or more.")
+
+    @property
+    def hanging_after_s(self) -> float | None:
+        """The time after which a worker that hangs is given up, unless it can end the call."""
+        ends_calls = self.processes or self.loop is not None
+        return None if ends_calls else self._timeout_s
+
+    def callers(self, group: str) -> Callable[[], Caller]:
+        """Return what opens the caller of a worker. group: the consumer group, for traces."""
+        if self.processes:
+            pickled = pickled_for_processes(self.function)
+            return partial(ProcessCaller, pickled, group, self._timeout_s)
+        if self.loop is not None:
+            return partial(LoopCaller, self.function, group, self.loop, self._timeout_s)
+        return partial(ThreadCaller, self.function, group)
+
+    @property
+    def _timeout_s(self) -> float | None:
+        return None if self.timeout_ms is None else self.timeout_ms / 1000

@@ -1,33 +1,26 @@
 """The consumer for plain Python: take a batch, work, commit."""
 
 import logging
+import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
+from typing import Any
 
-from rmq_spark.client.process_lock import ProcessLock
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.batch import Batch
-from rmq_spark.client.receiving.sessions import open_session
-from rmq_spark.client.receiving.waiting import Waiter
-from rmq_spark.errors import ConsumerMisused, Lost, RmqError
-from rmq_spark.ownership.ensemble import EnsembleOptions
-from rmq_spark.protocol import claiming, reading, returning
-from rmq_spark.protocol.calls import CALLS_A_PIPELINE
-from rmq_spark.protocol.chunks import chunks
-from rmq_spark.protocol.claims import (
-    MESSAGES_A_CLAIM,
-    Claim,
-    ClaimRequest,
-    Delivered,
-    Rollback,
-    SlotDue,
-)
-from rmq_spark.protocol.names import claim_name
-from rmq_spark.topics.durations import Duration, parse_wait_ms
-from rmq_spark.topics.parsers import check_amount
+from rmq_spark.client.receiving.schedule import Waiter
+from rmq_spark.client.receiving.session import Session, forget_consumer, open_session
+from rmq_spark.client.receiving.work_in_process import IN_PROCESS
+from rmq_spark.client.tracing import LoopSpans
+from rmq_spark.errors import ConsumerMisused, LeaseLost, RmqError
+from rmq_spark.ownership.zookeeper import EnsembleOptions
+from rmq_spark.protocol import returning
+from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, SlotDue
+from rmq_spark.topics.parsing import Duration, check_amount, parse_wait_ms
+from rmq_spark.topics.reasons import parse_reason
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +30,198 @@ REFRESH_S = 1.0
 # How long a consumer waits after it found due messages that others took before it, a second time.
 OTHERS_WERE_FASTER_S = 0.1
 _FOREVER = timedelta(days=36500)
+
+
+class ProcessLock:
+    """A lock of a consumer, whose copy would commit or give back what is not its own."""
+
+    def __init__(self, lock: AbstractContextManager[Any], name: str) -> None:
+        self._lock = lock
+        self._name = name
+        self._process = os.getpid()
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this process is a copy of the one in which the lock was made."""
+        return os.getpid() != self._process
+
+    def __enter__(self) -> None:
+        # Before the lock is taken: another thread may have held it when the process was forked.
+        if self.is_copy:
+            raise ConsumerMisused(
+                f"The consumer {self._name} belongs to process {self._process}, and this is a copy "
+                "of that process. Open a consumer with another name in each process."
+            )
+        self._lock.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._lock.__exit__(*error)
+
+
+class Batch:
+    """Messages that a consumer has taken and not yet committed. Iterate over it.
+
+    Any thread can call its methods.
+    """
+
+    def __init__(
+        self, session: Session, queue: Queue, lock: ProcessLock, seq: int, slots: Sequence[int]
+    ) -> None:
+        """Begin a batch, which is empty until ``fill``. slots: those of its claims."""
+        self._session, self._queue, self._lock = session, queue, lock
+        self._seq, self._slots = seq, slots
+        self._messages: list[Delivered] = []
+        self._spans = LoopSpans(self._messages, queue.keys.group)
+        # The number of messages that were not rolled back, by slot and claim.
+        self._waiting: dict[tuple[int, str], int] = {}
+        self._is_seen = self._is_done = self._is_given_back = self._is_unread = False
+
+    def __iter__(self) -> Iterator[Delivered]:
+        return iter(self._spans)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def commit(self) -> int:
+        """Commit the messages that were not rolled back. Return their number.
+
+        A second call changes nothing and returns 0. Raises LeaseLost if the lease of some messages
+        expired and they were given back; all others are then committed. Also raises LeaseLost if
+        the whole batch was given back because you took the next one or closed the consumer. Raises
+        ConsumerMisused if the batch is marked as unread.
+        """
+        with self._lock:
+            if self._is_done:
+                return 0
+            self._check_is_taken()
+            self._refuse_unread("commit it")
+            result = self._session.commit(self._queue, dict.fromkeys(self._slots, self._seq))
+            self._is_done, self._slots = True, ()
+            IN_PROCESS.end(self._session)
+            # Settled before: by a try whose answer was lost, or by a signal handler that has closed
+            # the consumer amid this call, and given back what the call did not commit first.
+            again = frozenset() if self._is_given_back else result.again
+            if not result.held:
+                self._check_is_taken()
+            waiting = self._waiting.items()
+            done = result.committed + sum(n for (slot, _), n in waiting if slot in again)
+            self._check_is_held(result.held | again, f"{done} are committed")
+            return done
+
+    def rollback(
+        self,
+        messages: Iterable[Delivered] | None = None,
+        *,
+        delay: Duration | None = None,
+        reason: str | BaseException | None = None,
+    ) -> int:
+        """Roll back ``messages``, or the whole batch. The other messages still wait for commit.
+
+        Messages are redelivered after ``delay`` (such as "30s"; a timedelta; ms), or after the
+        topic's backoff if delay is None. A message without a retry left moves to the dead queue,
+        which keeps the first 500 characters of ``reason``. Returns how many were rolled back;
+        messages whose lease has expired are not counted.
+        """
+        wait_ms = None if delay is None else parse_wait_ms("delay", delay)
+        failed = self._messages if messages is None else list(messages)
+        text = parse_reason(reason)
+        self._spans.mark_failed(failed, reason)
+        wanted = returning.grouped(
+            (message.slot, message.claim_id, wait_ms, message.name, text) for message in failed
+        )
+        with self._lock:
+            self._refuse_unread("roll messages of it back")
+            results = self._queue.ask(returning.rollback_each, wanted)
+            for one, result in zip(wanted, results, strict=True):
+                if (claim := (one.slot, one.claim_id)) in self._waiting:  # else of another batch
+                    self._waiting[claim] -= result.rolled_back
+        return sum(result.rolled_back for result in results)
+
+    def mark_unread(self) -> None:
+        """Mark the batch as unread, so that it costs no retry. For a consumer that only looks.
+
+        The messages return to their places when they are given back: when you take the next batch,
+        when you close the consumer, or when the lease expires. commit and rollback then raise
+        ConsumerMisused. Raises LeaseLost if the batch was given back.
+        """
+        with self._lock:
+            if not self._is_done:
+                self._check_is_taken()
+                self._session.mark_unread(self._queue, self._slots, self._seq)
+                self._is_unread = True
+
+    def renew(self) -> None:
+        """Renew the lease, for a batch that takes a long time.
+
+        Raises LeaseLost like commit; the messages that you still hold then have the new lease.
+        """
+        with self._lock:
+            if not self._is_done:
+                self._check_is_taken()
+                renewed = self._session.renew(self._queue, dict.fromkeys(self._slots, self._seq))
+                held = {slot for slot, claims in renewed.items() if claims}
+                self._check_is_held(held, "The others have a new lease")
+
+    # -- for the consumer, under its lock
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether messages wait for the commit."""
+        return not (self._is_done or self._is_given_back) and any(self._waiting.values())
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the batch costs no retry."""
+        return self._is_unread
+
+    def fill(self, claims: Sequence[Claim]) -> None:
+        """Add the messages of the claims. From now on, giving the batch back costs a retry."""
+        self._is_seen = True  # first: what cannot be read costs a retry, too, and dies in the end
+        definition = self._queue.definition
+        self._messages += [one for claim in claims for one in claim.messages(definition)]
+        self._waiting = {(claim.slot, claim.claim_id): len(claim.contents) for claim in claims}
+        self._is_done = not self._messages
+
+    def give_back(self, *, failed: bool = False) -> None:
+        """Give it back, at no cost if nobody has got it. failed: whether an error ends the work."""
+        self._is_given_back = True
+        if self._slots:
+            if not self._is_seen:
+                self._session.disown(self._queue, self._slots, self._seq)
+            self._session.give_back(self._queue, self._slots, self._seq, failed=failed)
+            self._slots = ()
+
+    def _check_is_taken(self) -> None:
+        if self._is_given_back:
+            raise LeaseLost(
+                f"The batch of consumer {self._session.name} was given back when the next one was "
+                "taken or the consumer was closed: its messages come again. Commit before that."
+            )
+
+    def _refuse_unread(self, done: str) -> None:
+        if self._is_unread:
+            raise ConsumerMisused(
+                f"The batch of consumer {self._session.name} is marked unread: it can only be "
+                f"given back. Take another batch to {done}."
+            )
+
+    def _check_is_held(self, held: Container[int], done: str) -> None:
+        """Raise LeaseLost unless every slot with messages that were not rolled back is in ``held``.
+
+        A claim is always given back as a whole, and its record is deleted. A claim whose messages
+        were all rolled back, even by others who have its claimId, keeps its record until its
+        commit.
+        """
+        lost = sum(n for (slot, _), n in self._waiting.items() if slot not in held)
+        if lost:
+            name, lease_ms = self._session.name, self._session.lease_ms
+            raise LeaseLost(
+                f"Consumer {name} no longer holds {lost} of {len(self)} messages of its batch: "
+                f"their lease (visibility_timeout, {lease_ms} ms) ended, or Redis has forgotten "
+                "the claim. Unless the topic was deleted, they come again, here or at another "
+                f"consumer, or are in the dead queue. {done}. Take fewer messages at once, call "
+                "renew() in time, or set a longer visibility_timeout."
+            )
 
 
 class Consumer:
@@ -57,7 +242,7 @@ class Consumer:
     Nothing renews a lease by itself: if a batch takes long, call batch.renew() in time.
 
     A name belongs to one process at a time: a second start takes over from the first, which then
-    fails with Superseded. Consumers with different names share the messages of a topic. With
+    fails with Fenced. Consumers with different names share the messages of a topic. With
     ZooKeeper, they share its slots, and each reads its own.
 
     A consumer belongs to one thread at a time. While a thread's batch is neither committed nor
@@ -84,20 +269,16 @@ class Consumer:
         self._open_queue = open_queue
         self.queue = queue = open_queue()
         self.name = name
-        self._lease_ms = lease_ms
         self._refreshed_s = time.monotonic()
         # Reentrant: a signal handler that closes the consumer may interrupt one of its calls.
         self._lock = ProcessLock(queue.server.new_lock(), name)
-        self._claimed_slots: list[int] = []
-        self._unseen = False  # whether nobody has got what is claimed in these slots
-        self._taken: Batch | None = None
+        self._batch: Batch | None = None  # the last one that was asked for
         self._caller = queue.server.caller()  # who took the batch
         self._closed = False
         self._waiter: Waiter | None = None  # from the first wait on
         self._may_be_quick = True
-        session = open_session(queue, name, ensemble)
-        self._run, self._seq, self._runs = session.run, session.last_seq, session.runs
-        self._ownership = session.ownership
+        self._session = open_session(queue, name, lease_ms, ensemble)
+        self._seq = self._session.last_seq
         self._epochs: Mapping[int, int | None] = {}
 
     def __enter__(self) -> "Consumer":
@@ -110,7 +291,7 @@ class Consumer:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self.close()
+            self._close(failed=error is not None)
         except RmqError as failure:
             if error is None:
                 raise
@@ -121,6 +302,10 @@ class Consumer:
 
         Any thread can call it. In a copy of the process, which was forked, it does nothing.
         """
+        self._close()
+
+    def _close(self, failed: bool = False) -> None:
+        """Close the consumer. failed: whether an error ends it, so that no message pays for it."""
         if self._lock.is_copy:
             return
         with self._lock:
@@ -128,18 +313,15 @@ class Consumer:
             if self._waiter is not None:
                 self._waiter.close()
             try:
-                self._give_back()
+                self._give_back(failed)
             finally:
-                self._ownership.stop()
+                self._session.ownership.stop()
 
     def forget(self) -> None:
         """Close the consumer and delete its state in Redis. For a name that is used only once."""
         with self._lock:
             self.close()
-            queue = self.queue
-            for part in chunks(queue.slots, CALLS_A_PIPELINE):
-                queue.server.commands([("HDEL", queue.keys.consumers(s), self.name) for s in part])
-            self._runs.forget()
+            forget_consumer(self.queue, self.name)
 
     def batches(self, limit: int = DEFAULT_LIMIT, *, wait: bool = True) -> Iterator[Batch]:
         """Yield batches of up to ``limit`` messages.
@@ -193,10 +375,10 @@ class Consumer:
             return self._waiter
 
     def _poll(self, limit: int, ripe: list[int] | None) -> Batch:
-        """Take due messages of ripe slots, or of all. Without any, the batch is empty."""
         with self._lock:
             self._check_may_poll()
-            if self._is_at_work() and not (self._taken and self._taken._unread):
+            batch = self._batch
+            if batch is not None and batch.is_at_work and not batch.is_unread:
                 _log.warning(
                     "rmq: consumer %s takes a new batch before it has committed the last one, so "
                     "those messages come again with one retry less",
@@ -204,37 +386,37 @@ class Consumer:
                 )
             self._give_back()
             self._refresh(at_once=ripe is None)
-            self._epochs = self._ownership.between_batches()
+            self._epochs = self._session.ownership.between_batches()
             if self._waiter is not None:
                 self._waiter.read_only(self._epochs)
             try:
-                claims = self._claim_some(limit, ripe)
+                batch, claims = self._claim_some(limit, ripe)
             except RmqError:
                 self._check_may_poll()  # a signal handler may have closed it amid this call
                 raise
             if self._closed:
                 self._give_back()
             self._check_may_poll()
-            self._unseen = False  # also what cannot be read costs a retry, and dies in the end
-            batch, caller = Batch(self, claims), self.queue.server.caller()
+            self._caller = self.queue.server.caller()
+            batch.fill(claims)
             self._check_may_poll()
-            self._taken, self._caller = batch, caller
+            if not batch:
+                IN_PROCESS.end(self._session)
             return batch
 
-    def _claim_some(self, wanted: int, ripe: list[int] | None) -> list[Claim]:
+    def _claim_some(self, wanted: int, ripe: list[int] | None) -> tuple[Batch, list[Claim]]:
         """Claim due messages, and drop what has expired on the way to them."""
-        claims = self._claim(wanted, ripe)
+        batch, claims = self._claim(wanted, ripe)
         while any(claim.expired for claim in claims) and not any(c.contents for c in claims):
             self._give_back()  # the claims are empty
-            claims = self._claim(wanted, ripe)
-        return claims
+            batch, claims = self._claim(wanted, ripe)
+        return batch, claims
 
     def _refresh(self, *, at_once: bool) -> None:
-        """Read the topic's definition again, at once or if it is a second old."""
         now = time.monotonic()
         if at_once or now >= self._refreshed_s + REFRESH_S:
             self.queue = self._open_queue()
-            self._ownership.check(self.queue.definition)
+            self._session.ownership.check(self.queue.definition)
             self._refreshed_s = now
 
     def _check_may_poll(self) -> None:
@@ -243,7 +425,8 @@ class Consumer:
                 f"The consumer {self.name} is closed and takes nothing more. Open a new one."
             )
         caller = self.queue.server.caller()
-        if self._is_at_work() and caller != self._caller and self._caller.is_alive():
+        is_at_work = self._batch is not None and self._batch.is_at_work
+        if is_at_work and caller != self._caller and self._caller.is_alive():
             kind = caller.kind
             raise ConsumerMisused(
                 f"Two {kind}s use the consumer {self.name}: {kind} {caller.name} asks for a batch, "
@@ -251,39 +434,33 @@ class Consumer:
                 f"Open one consumer for each {kind}, each with another name."
             )
 
-    def _is_at_work(self) -> bool:
-        """Check whether messages of the last batch wait for its commit."""
-        taken = self._taken
-        return taken is not None and not taken._done and any(taken._waiting.values())
-
-    def _claim(self, wanted: int, ripe: list[int] | None) -> list[Claim]:
+    def _claim(self, wanted: int, ripe: list[int] | None) -> tuple[Batch, list[Claim]]:
         looked = self._epochs if ripe is None else self._epochs.keys() & set(ripe)
         requests = self._quick_request(wanted, list(looked))
         if not requests:
             requests = self._requests(wanted, sorted(looked))
+        if requests and not requests[0].alone and not IN_PROCESS.begin(self._session):
+            requests = []
         self._seq += 1
-        self._unseen, self._claimed_slots = True, [request.slot for request in requests]
-        owned = self._epochs
-        terms = claiming.Claiming(self.name, self._run, self._seq, self._lease_ms, epochs=owned)
-        claims = self.queue.ask(claiming.claim, requests, terms)
+        slots = [request.slot for request in requests]
+        batch = self._batch = Batch(self._session, self.queue, self._lock, self._seq, slots)
+        claims = self._session.claim(self.queue, requests, self._seq, self._epochs)
         # If others were faster, the next request looks first, which costs Redis less.
         if requests:
             self._may_be_quick = any(claim.contents for claim in claims)
-        return claims
+        return batch, claims
 
     def _quick_request(self, wanted: int, ripe: Sequence[int]) -> list[ClaimRequest]:
-        """Return the claim of a message that a wake-up has told of, or none.
-
-        It saves a round trip.
-        """
         sure = None if self._waiter is None else self._waiter.sure_of(ripe)
         if sure is None or not self._may_be_quick:
             return []
         return [ClaimRequest(sure, 0, min(wanted, MESSAGES_A_CLAIM))]
 
     def _requests(self, wanted: int, slots: Sequence[int]) -> list[ClaimRequest]:
-        """Return the claims of what a look finds due in some slots."""
         due = self._due_slots(slots)
+        suspect = next((slot for slot in due if slot.alone), None)
+        if suspect is not None and IN_PROCESS.begin_alone(self._session):
+            return [ClaimRequest(suspect.slot, 0, 1, others=suspect.live, alone=True)]
         # Starts at another slot each time, so that a small limit does not starve the last slots.
         start = (self._seq + 1) % len(due) if due else 0
         requests, left = [], wanted
@@ -295,97 +472,12 @@ class Consumer:
         return requests
 
     def _due_slots(self, slots: Sequence[int]) -> list[SlotDue]:
-        """Return those of some slots with due messages, after expired claims were given back."""
-        due = self.queue.ask(reading.due, slots, self.name, epochs=self._epochs)
-        if self.queue.ask(returning.give_back_expired, due, self.name):
-            due = self.queue.ask(reading.due, slots, self.name, epochs=self._epochs)
+        due, _ = self.queue.ask(returning.look, slots, self.name, epochs=self._epochs)
         if self._waiter is not None:
             self._waiter.looked(due)
         return [slot for slot in due if slot.due]
 
-    def commit(self, batch: Batch) -> int:
-        """Commit a batch. Return the number of messages. Raises Lost like Batch.commit."""
-        with self._lock:
-            if batch._done:
-                return 0
-            self._check_is_taken(batch)
-            batch._refuse_unread("commit it")
-            # No earlier batch: if Redis has lost writes, it may hold an unfinished one again.
-            name = claim_name(self.name, self._seq, 0)
-            result = self.queue.ask(
-                claiming.commit,
-                self._claimed_slots,
-                self.name,
-                self._run,
-                self._seq,
-                since=self._seq - 1,
-                expected={slot: [name] for slot in self._claimed_slots},
-            )
-            self._claimed_slots = []
-            batch._done = True
-            waiting = batch._waiting.items()
-            done = result.committed + sum(n for (slot, _), n in waiting if slot in result.again)
-            held = result.held | result.again
-            batch._check_is_held(held, self._lease_ms, f"{done} are committed")
-            return done
-
-    def rollback(
-        self, batch: Batch, messages: Iterable[Delivered], delay_ms: int | None, reason: str = ""
-    ) -> int:
-        """Roll back messages. Return their number. delay_ms: None for the topic's backoff."""
-        by_claim: dict[tuple[int, str], list[bytes]] = {}
-        for message in messages:
-            by_claim.setdefault((message.slot, message.claim_id), []).append(message.name)
-        wanted = [Rollback(*claim, held, delay_ms, [reason]) for claim, held in by_claim.items()]
-        with self._lock:
-            batch._refuse_unread("roll messages of it back")
-            rolled_back = [
-                result.rolled_back for result in self.queue.ask(returning.rollback_each, wanted)
-            ]
-            for claim, how_many in zip(by_claim, rolled_back, strict=True):
-                if claim in batch._waiting:  # else the message came with another batch
-                    batch._waiting[claim] -= how_many
-        return sum(rolled_back)
-
-    def mark_unread(self, batch: Batch) -> None:
-        """Mark a batch as unread, so that it costs no retry. Raises Lost if it was given back."""
-        with self._lock:
-            if batch._done:
-                return
-            self._check_is_taken(batch)
-            self.queue.ask(claiming.unread, self._claimed_slots, self.name, self._run, self._seq)
-            batch._unread = True
-
-    def renew(self, batch: Batch) -> None:
-        """Renew the lease of a batch. Raises Lost like Batch.renew."""
-        with self._lock:
-            if batch._done:
-                return
-            self._check_is_taken(batch)
-            renewed = self.queue.ask(
-                claiming.renew,
-                self._claimed_slots,
-                self.name,
-                self._run,
-                self._lease_ms,
-                since=self._seq - 1,
-            )
-            held = {slot for slot, claims in renewed.items() if claims}
-            batch._check_is_held(held, self._lease_ms, "The others have a new lease")
-
-    def _check_is_taken(self, batch: Batch) -> None:
-        """Raise Lost unless the batch is the last one taken and was not given back."""
-        if batch is not self._taken:
-            raise Lost(
-                f"The batch of consumer {self.name} was given back when the next one was taken or "
-                "the consumer was closed: its messages come again. Commit before that."
-            )
-
-    def _give_back(self) -> None:
-        """Give back the last poll's messages. It costs no retry if the poll was broken off."""
-        self._taken = None
-        if slots := self._claimed_slots:
-            if self._unseen:
-                self.queue.ask(claiming.unread, slots, self.name, self._run, self._seq)
-            self.queue.ask(returning.give_back, slots, self.name, self._run, self._seq)
-            self._claimed_slots = []
+    def _give_back(self, failed: bool = False) -> None:
+        IN_PROCESS.end(self._session)
+        if self._batch is not None:
+            self._batch.give_back(failed=failed)

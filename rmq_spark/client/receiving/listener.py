@@ -1,37 +1,47 @@
 """The listener for plain Python: calls a function for every message."""
 
-import logging
 import queue as queues
 import threading
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.listener_settings import ListenerSettings
-from rmq_spark.client.receiving.owned_slots import Ownership
-from rmq_spark.client.receiving.sessions import open_session
+from rmq_spark.client.receiving.callers import ListenerSettings
+from rmq_spark.client.receiving.schedule import Waiter
+from rmq_spark.client.receiving.session import Ownership, open_session
 from rmq_spark.client.receiving.slot_claims import SlotClaims
-from rmq_spark.client.receiving.stop_signals import stopped_by_signals
-from rmq_spark.client.receiving.waiting import Waiter
+from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.client.receiving.workers import Workers
-from rmq_spark.errors import ConsumerMisused, RmqError, ServerUnavailable, UnknownTopic
-from rmq_spark.protocol import reading, returning
+from rmq_spark.errors import (
+    PASSING,
+    ConsumerMisused,
+    RmqError,
+    ServerUnavailable,
+    UnknownTopic,
+)
+from rmq_spark.process import UnfailingLog, stopped_by_signals
+from rmq_spark.protocol import returning
 from rmq_spark.protocol.claims import SlotDue
 from rmq_spark.topics.definition import refuse_exclusive
-from rmq_spark.topics.durations import Duration, parse_wait_ms
+from rmq_spark.topics.parsing import Duration, parse_wait_ms
 
-_log = logging.getLogger(__name__)
+DEFAULT_WORKERS = 8
+_log = UnfailingLog(__name__)
 
 HAS_RUN = "This listener has run. Make another one with broker.listen."
 # How long a stop waits for messages in work.
 DEFAULT_GRACE = "30s"
+# How long a stop takes a Redis to be away after it was found to be.
+_AWAY_S = 5.0
 # How often the topic's definition is read again.
 _LOOK_EVERY_S = 1.0
 # How long what a look has found is handed out without another one.
 _LOOK_LASTS_S = 0.1
+# How often a listener that holds back looks whether it may go on.
+_HELD_BACK_S = 0.02
 # The fewest slots to ask at once what is due, if so many may have messages.
 _SLOTS_A_LOOK = 64
 
@@ -68,12 +78,19 @@ class Listener:
         self._running = threading.Lock()
         self._is_stopped = False  # at once, even if the event is set in another thread
         self._grace_s = _seconds(DEFAULT_GRACE)
+        self._stopped_s: float | None = None
+        # When Redis was last found to be away, and how.
+        self._away: tuple[float, RmqError] | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._refreshed_s = 0.0
         self._last_slot = -1  # the one that was handed out last
         self._due: deque[SlotDue] = deque()  # those that the last look has found, not handed out
         self._looked_s = 0.0
+        # Since when it is alone with a suspect message, and until when the next one waits, so that
+        # others have as much of the time.
+        self._alone_since_s: float | None = None
+        self._no_suspects_until_s = 0.0
         self._finished: queues.SimpleQueue[tuple[int, float]] = queues.SimpleQueue()
         # Set by run:
         self._waiter: Waiter | None = None
@@ -147,10 +164,13 @@ class Listener:
         """Let ``run`` take nothing more, finish what is in work, and return.
 
         grace: how long it waits for messages in work. After that they are given back, and come
-        again. Messages of a claim that are not yet in work are given back at no cost. Any thread or
-        signal handler can call it.
+        again. Messages of a claim that are not yet in work are given back at no cost. A second call
+        can shorten the grace. Any thread or signal handler can call it.
         """
-        self._grace_s, self._is_stopped = _seconds(grace), True
+        grace_s = _seconds(grace)
+        self._grace_s = min(grace_s, self._grace_s) if self._is_stopped else grace_s
+        self._is_stopped = True
+        self._stopped_s = self._stopped_s or time.monotonic()
         if threading.current_thread() is not threading.main_thread():
             self._take_no_more()
             return
@@ -161,6 +181,7 @@ class Listener:
             self._take_no_more()
 
     def _take_no_more(self) -> None:
+        self._stopped_s = self._stopped_s or time.monotonic()
         self._stopping.set()
         if self._waiter is not None:
             self._waiter.close()
@@ -171,7 +192,7 @@ class Listener:
         grace: how long a stop by a signal waits for messages in work. A second signal ends the
         program.
 
-        Raises Superseded if another process takes over the name, UnknownTopic if the topic is
+        Raises Fenced if another process takes over the name, UnknownTopic if the topic is
         deleted, and other errors of Redis that do not pass by themselves. A Redis that cannot be
         reached is waited for. Raises ConsumerMisused for a second call.
         """
@@ -186,22 +207,19 @@ class Listener:
             raise self._error
 
     def _run(self, grace: Duration) -> None:
-        """Take over the name, and call the function until the listener stops."""
         settings, queue = self._settings, self._queue
-        session = open_session(queue, self.name, settings.ensemble)
-        claims = SlotClaims(queue, session, settings.lease_ms, settings.delay_ms)
+        session = open_session(queue, self.name, settings.lease_ms, settings.ensemble)
+        claims = SlotClaims(queue, session, settings.delay_ms)
         self._waiter = Waiter(queue)
-        self._workers = Workers(
-            claims,
-            self._open_caller,
-            settings.workers,
-            settings.lease_ms,
-            settings.hanging_after_s,
-            self._ended,
-            self._note,
-            self._stopping,
-        )
-        with stopped_by_signals(partial(self.stop, grace)):
+        try:
+            self._workers = Workers(
+                claims, settings, self._open_caller, self._ended, self._note, self._stopping
+            )
+        except BaseException:  # such as of a process that may start no more threads
+            self._waiter.close()
+            session.ownership.stop()
+            raise
+        with stopped_by_signals(lambda _: self.stop(grace)):
             _log.info("rmq: listening to %s as %s", queue.definition.name, self.name)
             self._begun.set()
             try:
@@ -213,7 +231,6 @@ class Listener:
     def _dispatch(
         self, claims: SlotClaims, ownership: Ownership, waiter: Waiter, workers: Workers
     ) -> None:
-        """Hand due slots to workers until the listener stops."""
         while not self._stopping.is_set():
             is_reserved, handed = workers.reserve(_LOOK_EVERY_S), 0
             try:
@@ -223,7 +240,7 @@ class Listener:
                     handed = self._hand_out(claims, waiter, workers)
                     if not handed:
                         waiter.wait(self._queue, time.monotonic() + _LOOK_EVERY_S)
-            except ServerUnavailable as error:
+            except PASSING as error:
                 self._note(error)
                 self._stopping.wait(_LOOK_EVERY_S)
             except RmqError as error:
@@ -232,23 +249,47 @@ class Listener:
                 workers.cancel()
 
     def _hand_out(self, claims: SlotClaims, waiter: Waiter, workers: Workers) -> int:
-        """Hand ripe slots with due messages to free workers, of which one is reserved already."""
         waiter.look_if_time(self._queue)
         self._look_if_needed(claims, waiter)
+        if not waiter.at_work:
+            IN_PROCESS.end(self)
+        suspect = self._suspect(waiter)
+        if suspect is None and self._due and not self._may_begin(waiter):
+            self._stopping.wait(_HELD_BACK_S)
+            return 0
         handed = 0
         while self._due and (not handed or workers.reserve()):
-            slot = self._due.popleft()
+            slot = suspect or replace(self._due.popleft(), alone=False)
             waiter.begin(slot.slot)
             self._last_slot = slot.slot
             workers.hand(slot)
             handed += 1
+            if suspect is not None:
+                self._due.clear()
         return handed
 
-    def _refresh_if_time(self, claims: SlotClaims, ownership: Ownership, waiter: Waiter) -> None:
-        """Read the topic's definition again, and the slots to read, once a second.
+    def _suspect(self, waiter: Waiter) -> SlotDue | None:
+        """Return a slot with a suspect message to be alone with, if nothing else is in work."""
+        now = time.monotonic()
+        if self._alone_since_s is not None:
+            if waiter.at_work:
+                return None
+            self._no_suspects_until_s = 2 * now - self._alone_since_s
+            self._alone_since_s = None
+        suspect = next((slot for slot in self._due if slot.alone), None)
+        if suspect is None or now < self._no_suspects_until_s:
+            return None
+        if not IN_PROCESS.begin_alone(self, not waiter.at_work):
+            return None
+        self._alone_since_s = now
+        return suspect
 
-        Raises UnknownTopic for a topic that has other slots now.
-        """
+    def _may_begin(self, waiter: Waiter) -> bool:
+        """Return whether to begin messages: not beside a suspect one, here or at another reader."""
+        is_held_back = self._alone_since_s is not None or IN_PROCESS.is_wished_by(self)
+        return not is_held_back and IN_PROCESS.begin(self)
+
+    def _refresh_if_time(self, claims: SlotClaims, ownership: Ownership, waiter: Waiter) -> None:
         while not self._finished.empty():
             waiter.end(*self._finished.get())
         now = time.monotonic()
@@ -256,6 +297,7 @@ class Listener:
             return
         slots = self._queue.slots
         self._queue, self._refreshed_s = self._open_queue(), now
+        self._away = None  # it has answered
         ownership.check(self._queue.definition)
         if self._queue.slots != slots:
             raise UnknownTopic(
@@ -266,7 +308,6 @@ class Listener:
         waiter.read_only(claims.epochs)
 
     def _look_if_needed(self, claims: SlotClaims, waiter: Waiter) -> None:
-        """Find ripe slots with due messages, unless the last look has found more of them."""
         ripe = waiter.ripe()
         if time.monotonic() < self._looked_s + _LOOK_LASTS_S:
             still_ripe = set(ripe)
@@ -278,21 +319,17 @@ class Listener:
             self._looked_s = time.monotonic()
 
     def _look(self, ripe: list[int], claims: SlotClaims, waiter: Waiter) -> list[SlotDue]:
-        """Return the ripe slots with due messages, after expired claims were given back."""
         behind = bisect_right(ripe, self._last_slot)  # so that no slot starves the others
         most = max(self._settings.workers, _SLOTS_A_LOOK)
         asked = [*ripe[behind:], *ripe[:behind]][:most]
-        due = self._queue.ask(reading.due, asked, self.name, epochs=claims.epochs)
-        if self._queue.ask(returning.give_back_expired, due, self.name):
-            due = self._queue.ask(reading.due, asked, self.name, epochs=claims.epochs)
+        due, _ = self._queue.ask(returning.look, asked, self.name, epochs=claims.epochs)
         waiter.looked(due)
         return [slot for slot in due if slot.due]
 
     def _finish(self, claims: SlotClaims, waiter: Waiter, workers: Workers) -> None:
-        """Wait for messages in work, give back the rest, and end the workers."""
-        self._stopping.set()
-        waiter.close()
-        given_up = workers.finish(self._grace_s)
+        self._take_no_more()
+        given_up = workers.finish(self._left_s, lambda: self._away_error() is not None)
+        IN_PROCESS.end(self)
         if given_up:
             _log.warning(
                 "rmq: listener %s stops while %d calls of its function are in work: their messages "
@@ -300,12 +337,24 @@ class Listener:
                 *(self.name, given_up),
             )
         try:
+            if error := self._away_error():
+                raise error
             self._open_queue()  # without its topic, a bar against late claims would stay for ever
             claims.give_back()
         except UnknownTopic:
             _log.info("rmq: %s has nothing to give back: the topic is deleted", self.name)
         except RmqError as error:
             _log.warning("rmq: %s keeps its messages until the lease ends: %s", self.name, error)
+
+    def _left_s(self) -> float:
+        """Return how long a stop still waits for messages in work."""
+        return (self._stopped_s or 0.0) + self._grace_s - time.monotonic()
+
+    def _away_error(self) -> RmqError | None:
+        """Return the error of a Redis that was away just now: a stop does not wait for it again."""
+        if self._away is None or time.monotonic() - self._away[0] > _AWAY_S:
+            return None
+        return self._away[1]
 
     def _run_quietly(self) -> None:
         try:
@@ -320,14 +369,15 @@ class Listener:
     # -- called in the threads of the workers, too
 
     def _ended(self, slot: int, rest_s: float) -> None:
-        """Let a slot be handed out again, after a rest."""
         self._finished.put((slot, rest_s))
         if self._waiter is not None:
             self._waiter.poke()
 
     def _note(self, error: RmqError) -> None:
         """Note an error: one that passes, or one that ends the listener."""
-        if isinstance(error, ServerUnavailable):
+        if isinstance(error, PASSING):
+            if isinstance(error, ServerUnavailable):
+                self._away = time.monotonic(), error
             _log.warning("rmq: listener %s waits for Redis: %s", self.name, error)
             return
         self._error = self._error or error

@@ -1,41 +1,139 @@
 """The claims of a listener in Redis: one at a time in each slot, each committed by itself."""
 
 import itertools
-import logging
 import threading
-from collections.abc import Container, Iterable, Mapping
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.sessions import Session
-from rmq_spark.client.receiving.slot_work import SlotWork
-from rmq_spark.errors import Settled
-from rmq_spark.protocol import claiming, returning
-from rmq_spark.protocol.claims import ClaimRequest, Delivered, Rollback, RollbackResult, SlotDue
-from rmq_spark.protocol.names import claim_name
-from rmq_spark.topics.durations import duration_text
+from rmq_spark.client.receiving.session import Session
+from rmq_spark.errors import AlreadyCommitted
+from rmq_spark.process import UnfailingLog
+from rmq_spark.protocol import returning
+from rmq_spark.protocol.claims import (
+    Claim,
+    ClaimRequest,
+    Delivered,
+    Rollback,
+    RollbackResult,
+    SlotDue,
+)
+from rmq_spark.topics.parsing import duration_text
 
-_log = logging.getLogger(__name__)
+_log = UnfailingLog(__name__)
 
-# The messages of a claim are worked on one after another. If the process is killed, each of them
-# loses a retry, also those that were not begun; so a claim is small. A claim that took too long is
-# followed by a smaller one.
-MESSAGES_A_CLAIM = 256
+# The messages of a claim are worked on one after another. If the process is killed, all of them
+# come again, also those that were done; so a claim is small. A claim that took too long is followed
+# by a smaller one.
+LARGEST_CLAIM = 256
 # Why a message is rolled back whose function has not returned within the grace of a stop.
 _STOPPED = "given back"
+# How long a claim is worked on before the rest of it is given back. A more urgent message that
+# arrives meanwhile waits so long, and other slots with due messages do, too.
+_LONGEST_S = 1.0
+
+
+class SlotWork:
+    """The messages of one claim, and how far a thread has come with them.
+
+    A thread that hangs in a message can be given up: another goes on behind that message.
+
+    failed: a message whose function has failed, and the reason, until it is rolled back. A commit
+    before that would lose it.
+    """
+
+    def __init__(self, claim: Claim, messages: Sequence[Delivered]) -> None:
+        self.slot = claim.slot
+        self.seq = claim.seq
+        self.claim_id = claim.claim_id
+        # Whether the claim has taken anything out of the store, be it expired.
+        self.took_any = bool(messages or claim.expired)
+        self._messages = messages
+        self._claimed_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._owner: object = None
+        self._at = 0
+        self._began_s: float | None = None
+        self.failed: tuple[Delivered, str] | None = None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def own(self, owner: object) -> None:
+        with self._lock:
+            self._owner = owner
+
+    def begin(self, owner: object) -> Delivered | None:
+        """Return the next message; None behind the last one, or for a thread that was given up."""
+        with self._lock:
+            if self._owner is not owner or self._at == len(self._messages):
+                return None
+            self._began_s = time.monotonic()
+            return self._messages[self._at]
+
+    def end(self, owner: object, reason: str | None = None) -> bool:
+        """Note that a thread is done with its message. Returns False if it was given up."""
+        with self._lock:
+            if self._owner is not owner:
+                return False
+            message = self._pass()
+            if reason is not None:
+                self.failed = message, reason
+            return True
+
+    def is_owned_by(self, owner: object) -> bool:
+        with self._lock:
+            return self._owner is owner
+
+    def give_up(self, timeout_s: float, reason: str) -> Delivered | None:
+        """Take the messages from a thread that is at one for too long; return that one."""
+        with self._lock:
+            began_s = self._began_s
+            if began_s is None or time.monotonic() - began_s <= timeout_s:
+                return None
+            self._owner = None
+            message = self._pass()
+            self.failed = message, reason
+            return message
+
+    def take_away(self) -> Delivered | None:
+        """Take the messages from their thread. Returns the one whose function has not returned."""
+        with self._lock:
+            self._owner = None
+            return None if self._began_s is None else self._pass()
+
+    def _pass(self) -> Delivered:
+        self._began_s = None
+        self._at += 1
+        return self._messages[self._at - 1]
+
+    @property
+    def is_through(self) -> bool:
+        return self._at == len(self._messages)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time for the claim is over. At least one message is worked on."""
+        return self._at > 0 and time.monotonic() - self._claimed_s > _LONGEST_S
+
+    @property
+    def is_quick(self) -> bool:
+        return time.monotonic() - self._claimed_s < _LONGEST_S / 2
+
+    def rest(self) -> Sequence[Delivered]:
+        with self._lock:
+            is_in_call = self._began_s is not None
+            return self._messages[self._at + is_in_call :]
 
 
 class SlotClaims:
-    """Makes claims, returns single messages of them, and commits them. All raise an RmqError.
+    """Makes claims, returns single messages of them, and commits them. works: those in work."""
 
-    queue: as last read. epochs: the slots to claim from, with their epochs. delay_ms: the wait
-    before the retry of a message; None for the topic's backoff. works: the claims in work, by slot.
-    """
-
-    def __init__(self, queue: Queue, session: Session, lease_ms: int, delay_ms: int | None) -> None:
+    def __init__(self, queue: Queue, session: Session, delay_ms: int | None) -> None:
         self.queue = queue
         self.epochs: Mapping[int, int | None] = {}
         self._session = session
-        self._lease_ms, self._delay_ms = lease_ms, delay_ms
+        self._delay_ms = delay_ms
         # Messages of the next claim, by slot. Quick messages of one slot do not speak for another.
         self._limits: dict[int, int] = {}
         self._numbers = itertools.count(session.last_seq + 1)
@@ -46,17 +144,15 @@ class SlotClaims:
         self._lock, self._is_closed = threading.Lock(), False  # for who takes and who closes
 
     def take(self, slot: SlotDue) -> SlotWork:
-        """Claim due messages of a slot. Raises Settled if the claims are closed."""
+        """Claim due messages of a slot; alone if nothing else is in work."""
         queue, session = self.queue, self._session
         with self._lock:
             if self._is_closed:
-                raise Settled(f"Listener {session.name} has stopped.")
+                raise AlreadyCommitted(f"Listener {session.name} has stopped.")
             number = self._asked[slot.slot] = next(self._numbers)
-        terms = claiming.Claiming(
-            session.name, session.run, number, self._lease_ms, epochs=self.epochs
-        )
-        request = ClaimRequest(slot.slot, 0, self._limit_of(slot.slot), others=slot.live)
-        (claim,) = queue.ask(claiming.claim, [request], terms)
+        limit = 1 if slot.alone else self._limit_of(slot.slot)
+        request = ClaimRequest(slot.slot, 0, limit, others=slot.live, alone=slot.alone)
+        (claim,) = session.claim(queue, [request], number, self.epochs)
         try:
             work = SlotWork(claim, list(claim.messages(queue.definition)))
         except Exception:
@@ -69,10 +165,7 @@ class SlotClaims:
         return work
 
     def drop(self, work: SlotWork) -> None:
-        """Leave a claim alone, after an error: its messages come again when its lease ends.
-
-        Those that were not begun come again earlier, at no cost.
-        """
+        """Leave a claim alone, after an error. What was not begun comes again early, at no cost."""
         self._dropped.append(work)
         self.works.pop(work.slot, None)
 
@@ -82,29 +175,17 @@ class SlotClaims:
             self._is_closed = True
 
     def give_back_failed(self, at_work: Container[int]) -> None:
-        """Give back, at no cost, what nobody has got of claims that failed.
-
-        at_work: the slots that workers have, whose claims have not failed.
-        """
+        """Give back, at no cost, what nobody has got of claims whose slot no worker has."""
         while self._dropped:
             self._give_back_rests(self._dropped[:1])
             del self._dropped[0]
-        session = self._session
         for slot, number in self._asked.copy().items():
             if slot not in at_work:
-                self._disown(slot, number)
-                self.queue.ask(returning.give_back, [slot], session.name, session.run, number)
+                self._session.disown(self.queue, [slot], number)
+                self._session.give_back(self.queue, [slot], number)
                 del self._asked[slot]
 
-    def _disown(self, slot: int, number: int) -> None:
-        """Mark a claim that nobody has got as unread, or refuse it if it arrives only now."""
-        name, run = self._session.name, self._session.run
-        # A commit of no claim. From here on, Redis refuses this one, so that none is overlooked.
-        self.queue.ask(claiming.commit, [slot], name, run, number, since=number)
-        self.queue.ask(claiming.unread, [slot], name, run, number)
-
     def _give_back_rests(self, works: Iterable[SlotWork]) -> None:
-        """Give back the messages that were not begun, at no cost."""
         wanted = [
             Rollback(work.slot, work.claim_id, [message.name for message in rest], unread=True)
             for work in works
@@ -114,73 +195,71 @@ class SlotClaims:
             self.queue.ask(returning.rollbacks, wanted)
 
     def roll_back(self, work: SlotWork, message: Delivered, reason: str) -> RollbackResult:
-        """Roll back one message, whose function has failed."""
-        wanted = Rollback(work.slot, work.claim_id, [message.name], self._delay_ms, [reason])
+        wanted = self._rollback(work, message, self._delay_ms, reason)
         result = self.queue.ask(returning.rollbacks, [wanted])
         work.failed = None
         return result
 
-    def hand_back(self, work: SlotWork, message: Delivered | None) -> None:
-        """End a claim that was taken away from its thread.
+    def hand_back(self, taken: Iterable[tuple[SlotWork, Delivered | None]]) -> None:
+        """End claims that were taken away from their threads, all at once.
 
-        message: the one whose function has not returned, which is given back without a wait. A
-        rollback by that thread may still be on its way: another one of the same message does no
-        harm.
+        taken: each with the message whose function has not returned. A rollback by that thread may
+        still be on its way: another one of the same message does no harm.
         """
-        if failed := work.failed:
-            self.roll_back(work, *failed)
-        if message is not None:
-            wanted = Rollback(work.slot, work.claim_id, [message.name], 0, [_STOPPED])
-            self.queue.ask(returning.rollbacks, [wanted])
-        self.commit(work)
+        works, wanted = [], []
+        for work, message in taken:
+            works.append(work)
+            if work.failed:
+                failed, reason = work.failed
+                wanted.append(self._rollback(work, failed, self._delay_ms, reason))
+            if message is not None:
+                wanted.append(self._rollback(work, message, 0, _STOPPED))
+        if wanted:
+            self.queue.ask(returning.rollbacks, wanted)
+        self.commit(*works)
 
-    def commit(self, work: SlotWork) -> None:
+    def _rollback(
+        self, work: SlotWork, message: Delivered, delay_ms: int | None, reason: str
+    ) -> Rollback:
+        return Rollback(work.slot, work.claim_id, [message.name], delay_ms, [reason])
+
+    def commit(self, *works: SlotWork) -> None:
         """Give back the messages that were not begun, at no cost, and commit the others."""
-        self._set_limit(work, len(work.rest()))
-        self._give_back_rests([work])
+        for work in works:
+            self._set_limit(work, len(work.rest()))
+        self._give_back_rests(works)
         session = self._session
-        result = self.queue.ask(
-            claiming.commit,
-            [work.slot],
-            session.name,
-            session.run,
-            work.seq,
-            since=work.seq - 1,
-            expected={work.slot: [claim_name(session.name, work.seq, 0)]},
-        )
-        if len(work) and work.slot not in result.held | result.again:
-            _log.warning(
-                "rmq: listener %s lost a claim of slot %d before its commit: its messages come "
-                "again. Redis was away for longer than visibility_timeout (%s)",
-                *(session.name, work.slot, duration_text(self._lease_ms)),
-            )
-        self.works.pop(work.slot, None)
+        result = session.commit(self.queue, {work.slot: work.seq for work in works})
+        for work in works:
+            if len(work) and work.slot not in result.held | result.again:
+                _log.warning(
+                    "rmq: listener %s lost a claim of slot %d before its commit: its lease "
+                    "(visibility_timeout, %s) ended, or Redis has forgotten it. Unless the topic "
+                    "was deleted, its messages come again",
+                    *(session.name, work.slot, duration_text(session.lease_ms)),
+                )
+            self.works.pop(work.slot, None)
 
     def _set_limit(self, work: SlotWork, rest: int) -> None:
         """Let the slot's next claim take about as many messages as can be worked on in its time."""
         if rest:
             self._limits[work.slot] = max(1, len(work) - rest)
         elif work.is_quick:
-            self._limits[work.slot] = min(2 * self._limit_of(work.slot), MESSAGES_A_CLAIM)
+            self._limits[work.slot] = min(2 * self._limit_of(work.slot), LARGEST_CLAIM)
 
     def _limit_of(self, slot: int) -> int:
-        return self._limits.get(slot, MESSAGES_A_CLAIM)
+        return self._limits.get(slot, LARGEST_CLAIM)
 
-    def renew(self, works: Iterable[SlotWork]) -> None:
-        """Renew the leases of these claims, and of no other."""
-        name, run = self._session.name, self._session.run
-        for work in works:
-            since = work.seq - 1
-            self.queue.ask(claiming.renew, [work.slot], name, run, self._lease_ms, since=since)
+    def renew(self) -> None:
+        # All at once: one after another, they could take longer than a lease over a slow link, or
+        # wait for the one node of a cluster that does not answer.
+        self._session.renew(self.queue, {one.slot: one.seq for one in list(self.works.values())})
 
     def give_back(self) -> None:
-        """Give back all claims that are left, and bar claims that arrive late.
-
-        What nobody has got is given back at no cost.
-        """
+        """Give back all claims that are left, and bar claims that arrive late."""
         self._give_back_rests([*self._dropped, *self.works.copy().values()])
         for slot, number in self._asked.copy().items():
-            self._disown(slot, number)
-        session, last = self._session, next(self._numbers)
-        queue = self.queue
-        queue.ask(returning.give_back, queue.slots, session.name, session.run, last)
+            self._session.disown(self.queue, [slot], number)
+        # What is left had begun, or is done and could not be committed.
+        last = next(self._numbers)
+        self._session.give_back(self.queue, self.queue.slots, last, failed=True)

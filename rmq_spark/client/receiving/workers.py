@@ -1,19 +1,20 @@
 """The workers of a listener: threads that claim messages, have them worked on, and commit."""
 
-import logging
 import queue as queues
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
-from rmq_spark.client.receiving.callers import Caller, too_long
-from rmq_spark.client.receiving.slot_claims import SlotClaims
-from rmq_spark.client.receiving.slot_work import SlotWork
-from rmq_spark.errors import Lost, RmqError, Settled
+from rmq_spark.client.receiving.callers import Caller, ListenerSettings, too_long
+from rmq_spark.client.receiving.slot_claims import SlotClaims, SlotWork
+from rmq_spark.errors import PASSING, AlreadyCommitted, LeaseLost, RmqError
+from rmq_spark.process import UnfailingLog
 from rmq_spark.protocol.claims import Delivered, SlotDue
 from rmq_spark.topics.reasons import reason_of
 
-_log = logging.getLogger(__name__)
+_log = UnfailingLog(__name__)
+_T = TypeVar("_T")
 
 # How often leases are renewed and hanging functions looked for, at the least.
 _LOOK_EVERY_S = 1.0
@@ -26,82 +27,84 @@ _NOTHING_TAKEN_S = 0.1
 class Workers:
     """Threads that work on slots with due messages, one slot at a time each.
 
-    succeeded, failed, left_alone: as of Listener. on_end: called in a worker with a slot that it no
-    longer works on, and for how long the slot should rest, in s. on_error: called in a worker with
-    an error; the worker goes on.
+    on_end: called in a worker with a slot that it no longer works on, and for how long, in s, the
+    slot should rest. on_error: called in a worker, which goes on. stopping: once it is set, no
+    message is begun.
     """
 
     def __init__(
         self,
         slot_claims: SlotClaims,
+        settings: ListenerSettings,
         open_caller: Callable[[], Caller],
-        amount: int,
-        lease_ms: int,
-        hanging_after_s: float | None,
         on_end: Callable[[int, float], None],
         on_error: Callable[[RmqError], None],
         stopping: threading.Event,
     ) -> None:
-        """Start the threads.
-
-        hanging_after_s: give up a thread after this time in a message. stopping: once it is set,
-        no message is begun.
-        """
         self.succeeded = self.failed = self.left_alone = 0
         self._counting = threading.Lock()
         self._slot_claims = slot_claims
         self._open_caller = open_caller
-        self._amount = amount
-        self._lease_ms = lease_ms
-        self._hanging_after_s = hanging_after_s
+        self._amount = amount = settings.workers
+        self._lease_ms = settings.lease_ms
+        self._hanging_after_s = settings.hanging_after_s
         self._on_end, self._on_error = on_end, on_error
         self._stopping, self._ended = stopping, threading.Event()
         self._free = threading.Semaphore(amount)
         self._slots: queues.SimpleQueue[SlotDue | None] = queues.SimpleQueue()
         self._callers: set[Caller] = set()
-        for _ in range(amount):
-            self._start(self._run)
-        self._start(self._keep)
+        try:
+            for _ in range(amount):
+                self._start(self._run)
+            self._start(self._keep)
+        except RuntimeError:  # no thread can be started: those that were must not stay
+            self.finish(lambda: 0.0)
+            raise
 
     # -- called by the thread that hands out slots
 
     def reserve(self, timeout_s: float = 0.0) -> bool:
-        """Reserve a free worker. Return False if there is none within a time."""
         return self._free.acquire(timeout=timeout_s)
 
     def cancel(self) -> None:
-        """Free a worker that was reserved."""
         self._free.release()
 
     def hand(self, slot: SlotDue) -> None:
-        """Give a slot to the worker that was reserved."""
         self._slots.put(slot)
 
     @property
     def at_work(self) -> int:
-        """The number of slots in work."""
         return len(self._slot_claims.works)
 
-    def finish(self, grace_s: float) -> int:
+    def finish(
+        self, time_left_s: Callable[[], float], is_away: Callable[[], bool] = lambda: False
+    ) -> int:
         """End the threads after their current messages. Return how many calls were given up.
 
-        grace_s: how long to wait for messages in work. What was not begun is given back, also of
-        claims that are between two messages, or that Redis has not answered yet.
+        time_left_s: returns how long to go on waiting for messages in work, which a second stop may
+        shorten. is_away: returns whether Redis was just found not to answer. What was not begun is
+        given back, also of claims that are between two messages, or that Redis has not answered
+        yet.
         """
         self._stopping.set()
-        ends_s = time.monotonic() + grace_s
-        ended = sum(self.reserve(max(0.0, ends_s - time.monotonic())) for _ in range(self._amount))
+        ended = 0
+        while ended < self._amount:
+            left_s = max(0.0, time_left_s())
+            if self.reserve(min(left_s, _LOOK_EVERY_S)):
+                ended += 1
+            elif not left_s:
+                break
         self._ended.set()
-        given_up = self._take_away() if ended < self._amount else 0
+        given_up = self._take_away(is_away) if ended < self._amount else 0
         for _ in range(self._amount):
             self._slots.put(None)
         return given_up
 
-    def _take_away(self) -> int:
+    def _take_away(self, is_away: Callable[[], bool]) -> int:
         """End the claims of threads that have not ended. Return how many calls were given up.
 
-        If Redis does not answer, the others come again when their leases end: a stop must not wait
-        for each of them.
+        If Redis does not answer, the others come again when their leases end: a stop must not
+        wait for each of them.
         """
         self._slot_claims.close()
         works = list(self._slot_claims.works.values())
@@ -109,8 +112,8 @@ class Workers:
         for caller in list(self._callers):
             caller.give_up()
         try:
-            for work, message in taken:
-                self._slot_claims.hand_back(work, message)
+            if not is_away():
+                self._slot_claims.hand_back(taken)
         except RmqError as error:
             self._on_error(error)
         return sum(message is not None for _, message in taken)
@@ -140,10 +143,9 @@ class Workers:
             caller.close()
 
     def _take(self, slot: SlotDue, me: object, caller: Caller) -> bool:
-        """Claim messages of a slot and work on them. Returns False for a thread given up."""
         try:
             work = self._slot_claims.take(slot)
-        except Lost:  # its lease ended before its answer came, and another reader gave it back
+        except LeaseLost:  # its lease ended before its answer came, and another reader gave it back
             _log.warning("rmq: a claim of slot %d is lost: its messages come again", slot.slot)
             self._release(slot.slot, _AFTER_ERROR_S)
             return True
@@ -160,7 +162,7 @@ class Workers:
             self._call_each(work, me, caller)
             if not work.is_owned_by(me):
                 return False
-            self._slot_claims.commit(work)
+            self._until_answered(lambda: self._slot_claims.commit(work))
         except BaseException as error:
             self._report(error)
             self._drop(work)
@@ -179,7 +181,11 @@ class Workers:
             message = work.begin(me) if self._may_go_on(work) else None
             if message is None:
                 return
-            reason = caller.call(message)
+            try:
+                reason = caller.call(message)
+            except BaseException as error:  # such as the end of an event loop: it ends the listener
+                self._report(error)
+                reason = reason_of(error)
             if not work.end(me, reason):
                 return
             if reason is None:
@@ -193,7 +199,7 @@ class Workers:
         return is_wanted and not work.is_through and not work.is_over
 
     def _roll_back(self, work: SlotWork, message: Delivered, reason: str) -> None:
-        result = self._slot_claims.roll_back(work, message, reason)
+        result = self._until_answered(lambda: self._slot_claims.roll_back(work, message, reason))
         # After the end of a grace, another thread has perhaps rolled it back as well.
         self._count(failed=1, left_alone=0 if self._ended.is_set() else result.left_alone)
         _log.warning(
@@ -201,14 +207,23 @@ class Workers:
             *(message.topic, message.slot, reason),
         )
 
+    def _until_answered(self, ask: Callable[[], _T]) -> _T:
+        """Ask Redis until it answers: what is done must not come again because Redis was away."""
+        while True:
+            try:
+                return ask()
+            except PASSING as error:
+                if self._ended.wait(_AFTER_ERROR_S):
+                    raise
+                self._report(error)
+
     def _drop(self, work: SlotWork) -> None:
-        """Leave a claim alone, after an error."""
         self._slot_claims.drop(work)
         self._release(work.slot, _AFTER_ERROR_S)
 
     def _report(self, error: BaseException) -> None:
         """Report an error, also one that nobody expects: a slot must not stay with this worker."""
-        if isinstance(error, Settled) and self._ended.is_set():
+        if isinstance(error, AlreadyCommitted) and self._ended.is_set():
             return  # a claim that a stop has refused
         if not isinstance(error, RmqError):
             _log.error("rmq: a thread of a listener has failed", exc_info=error)
@@ -216,7 +231,6 @@ class Workers:
         self._on_error(error)
 
     def _release(self, slot: int, rest_s: float) -> None:
-        """Free this worker, and its slot after a rest."""
         self._on_end(slot, rest_s)
         self._free.release()
 
@@ -229,7 +243,6 @@ class Workers:
     # -- the thread that keeps what the workers have
 
     def _keep(self) -> None:
-        """Renew leases, and give up functions that hang, until the workers have ended."""
         renew_every_s = self._lease_ms / 3000
         renewed_s = time.monotonic()
         hanging_s = self._hanging_after_s or 2 * _LOOK_EVERY_S
@@ -239,7 +252,7 @@ class Workers:
                 self._give_up_hanging()
                 if time.monotonic() - renewed_s >= renew_every_s and self._slot_claims.works:
                     renewed_s = time.monotonic()
-                    self._slot_claims.renew(list(self._slot_claims.works.values()))
+                    self._slot_claims.renew()
             except Exception as error:  # without this thread, leases would end
                 self._report(error)
 
@@ -253,7 +266,6 @@ class Workers:
                 self._start(self._go_on, work, message, reason)
 
     def _go_on(self, work: SlotWork, message: Delivered, reason: str) -> None:
-        """Take the place of a worker that hangs in a message."""
         try:
             self._roll_back(work, message, reason)
         except RmqError as error:  # a commit would lose the message

@@ -12,10 +12,15 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.spark.listener.batch_counts import BatchCounts, Counts
-from rmq_spark.spark.listener.message_child import InputFormat, Job
-from rmq_spark.spark.listener.message_task import RESULT, MessageTask, locate_rollback_columns
-from rmq_spark.spark.options import parse_listener_options
+from rmq_spark.spark.listener.child import InputFormat, Job
+from rmq_spark.spark.listener.task import (
+    RESULT,
+    BatchCounts,
+    Counts,
+    MessageTask,
+    locate_rollback_columns,
+)
+from rmq_spark.spark.options import ListenerOptions, parse_listener_options
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +90,15 @@ def each_message(
     if the function cannot be loaded on an executor; with a ServerError if Redis cannot be reached.
     No message is lost then: the batch is replayed.
     """
-    return EachMessage(function, batch=batch, timeout=timeout, delay=delay, options=options)
+    input_format = _INPUT_FORMATS.get(batch) if isinstance(batch, bool | str) else None
+    if input_format is None:
+        raise InvalidOption(
+            f"batch={batch!r} is not accepted. Accepted: False, True or 'arrow', 'pandas'."
+        )
+    durations = {"timeout": timeout, "delay": delay}
+    given = {name: text for name, text in durations.items() if text is not None}
+    parsed = parse_listener_options(_texts({**(options or {}), **given}))
+    return EachMessage(function, input_format, parsed)
 
 
 class EachMessage:
@@ -99,28 +112,12 @@ class EachMessage:
     """
 
     def __init__(
-        self,
-        function: Callable[[Any], Any],
-        *,
-        batch: bool | str = False,
-        timeout: str | None = None,
-        delay: str | None = None,
-        options: Mapping[str, str] | None = None,
+        self, function: Callable[[Any], Any], input_format: InputFormat, options: ListenerOptions
     ) -> None:
-        self.succeeded = 0
-        self.failed = 0
-        self.left_alone = 0
-        input_format = _INPUT_FORMATS.get(batch) if isinstance(batch, bool | str) else None
-        if input_format is None:
-            raise InvalidOption(
-                f"batch={batch!r} is not accepted. Accepted: False, True or 'arrow', 'pandas'."
-            )
-        durations = {"timeout": timeout, "delay": delay}
-        given = {name: text for name, text in durations.items() if text is not None}
-        self._options = parse_listener_options(_texts({**(options or {}), **given}))
-        pickled, broadcasts = _pickled(function)
+        self.succeeded = self.failed = self.left_alone = 0
+        self._function, self._broadcasts = _pickled(function)
         self._name = f"{getattr(function, '__qualname__', 'function')}-{uuid.uuid4().hex}"
-        self._function, self._broadcasts, self._input_format = pickled, broadcasts, input_format
+        self._input_format, self._options = input_format, options
 
     def __repr__(self) -> str:
         counts = f"succeeded={self.succeeded}, failed={self.failed}, left_alone={self.left_alone}"
@@ -144,7 +141,6 @@ class EachMessage:
             self._log(batch_id, total, [error for row in rows for error in row.errors])
 
     def _count(self, by_task: Mapping[str, Counts]) -> Counts:
-        """Add the counts of a batch to the totals. Returns their sum."""
         total = sum(by_task.values(), Counts())
         self.succeeded += total.succeeded
         self.failed += total.failed
@@ -152,7 +148,6 @@ class EachMessage:
         return total
 
     def _log(self, batch_id: int, total: Counts, errors: list[str]) -> None:
-        """Log how many messages of a batch failed, and the first errors."""
         _log.warning(
             "rmq: batch %d: %d of %d messages failed and were rolled back%s",
             batch_id,
@@ -178,7 +173,6 @@ class _Pickler(cloudpickle.CloudPickler):
 
 
 def _pickled(function: Any) -> tuple[bytes, list[Broadcast[Any]]]:
-    """Pickle a function. Returns it with its broadcast variables. Raises InvalidOption."""
     accepted = "Accepted: a function of one argument that Spark can send to its executors."
     if not callable(function):
         raise InvalidOption(f"each_message got a {type(function).__name__}. {accepted}")
@@ -201,7 +195,6 @@ def _pickled(function: Any) -> tuple[bytes, list[Broadcast[Any]]]:
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Check that all values of options are text. Raises InvalidOption otherwise."""
     for name, value in options.items():
         if not isinstance(value, str):
             raise InvalidOption(

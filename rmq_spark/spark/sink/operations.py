@@ -12,33 +12,30 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol import returning, sending
 from rmq_spark.protocol.claims import Rollback
-from rmq_spark.protocol.messagepack import PackedPairs
+from rmq_spark.protocol.packing import PackedPairs
 from rmq_spark.spark.options import SinkOptions
-from rmq_spark.spark.sink.arrow_pairs import packed_by_slot, rows_by_slot
-from rmq_spark.spark.sink.columns import COLUMNS, Rows, bytes_of
-from rmq_spark.spark.sink.delays import check_delay_option, message_delays, retry_delays
-from rmq_spark.spark.sink.row_bodies import BODY_COLUMNS, bodies_of_rows
+from rmq_spark.spark.sink.columns import COLUMNS, Rows, bytes_of, packed_by_slot, rows_by_slot
+from rmq_spark.spark.sink.values import (
+    BODY_COLUMNS,
+    bodies_of_rows,
+    check_delay_option,
+    message_delays,
+    retry_delays,
+)
 from rmq_spark.topics.definition import TopicDefinition, group_text
-from rmq_spark.topics.message_value import MessageValue
-from rmq_spark.topics.topic_types import TOPIC_TYPES, TopicType
+from rmq_spark.topics.types import TOPIC_TYPES, MessageValue, TopicType
 
 # The columns for time ranges, priorities, fixed times and delays.
 VALUES = tuple(of.value_name for of_type in TOPIC_TYPES.values() for of in of_type.values)
 
 
 class Checked(NamedTuple):
-    """Rows that were checked and packed for a definition of their topic."""
-
     messages: Outgoing
     topic: TopicDefinition
 
 
 class Operation(ABC):
-    """The action of a write on its rows, chosen by the option ``operation``.
-
-    columns: the columns that it accepts. required: the columns that it needs. creates: whether it
-    may create a topic.
-    """
+    """The action of a write on its rows. creates: whether it may create a topic."""
 
     columns: tuple[str, ...]
     required: tuple[str, ...] = ()
@@ -50,51 +47,31 @@ class Operation(ABC):
     def check_topic(  # noqa: B027 - most operations need nothing more of a topic
         self, topic: TopicDefinition, columns: set[str]
     ) -> None:
-        """Check that columns and options suffice for a topic. Raises InvalidOption if not.
-
-        columns: the names of the columns of the write.
-        """
+        """Check that columns and options suffice for a topic."""
 
     def check_type(  # noqa: B027 - most operations need no value
         self, what: str, topic_type: TopicType, columns: set[str]
     ) -> None:
-        """Check that columns and options suffice for a topic type. Raises InvalidOption if not.
-
-        what: the text that names the type in the error, such as a topic.
-        """
+        """Check that columns and options suffice for a topic type. what: names it in the error."""
 
     @abstractmethod
     def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> Any:
-        """Check the rows of one topic and build the argument ``work`` of ``do``.
-
-        topic: the definition for all of these rows; another thread may give the queue a newer one.
-        Raises InvalidMessage for the first row that is not accepted.
-        """
+        """Check rows, and return what ``do`` takes. The queue may have a newer definition."""
 
     @abstractmethod
     def do(self, queue: Queue, work: Any) -> dict[str, int]:
-        """Run the operation in Redis. Returns the number of messages by outcome.
-
-        Raises ServerError.
-        """
+        """Run the operation in Redis. Returns the number of messages by outcome."""
 
 
 class Send(Operation):
-    """The operation ``send``: stores messages in a topic, for all its consumer groups."""
-
     columns = ("key", "content", "slotBasis", *VALUES, *BODY_COLUMNS, "topic")
     creates = True
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Check that a column or an option supplies the value that the topic type needs.
-
-        Raises InvalidOption if neither does.
-        """
         check_delay_option(topic, columns, self._options)
         self.check_type(f"Topic {topic.name}", topic.type, columns)
 
     def check_type(self, what: str, topic_type: TopicType, columns: set[str]) -> None:
-        """Check that a column or an option supplies the value that a topic type needs."""
         names = [of.value_name for of in topic_type.values]
         given = [of for of in topic_type.values if of.value_in(self._options) is not None]
         if not given and columns.isdisjoint(names):
@@ -105,7 +82,6 @@ class Send(Operation):
             )
 
     def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> Checked:
-        """Compute score, slot and body of each row, and pack scores, names and bodies by slot."""
         names, options = rows.names(topic), self._options
         refuse_past = options.fail_past and topic.type.can_be_past
         expires_at = options.expires_at is not None or "expiresAt" in rows.columns
@@ -126,30 +102,20 @@ class Send(Operation):
         return Checked(Outgoing(*packed_by_slot(scores, names, slots, bodies)), topic)
 
     def do(self, queue: Queue, work: Checked) -> dict[str, int]:
-        """Send the messages. Outcomes: new, and merged with an equal message that waits.
-
-        Raises UnknownTopic if the topic was deleted since the rows were checked.
-        """
-        sent = queue._send_checked(*work)
+        sent = queue.send_checked(*work)
         return {"new": sent.new, "merged": sent.merged}
 
 
 class Cancel(Operation):
-    """The operation ``cancel``: removes messages that no consumer has claimed yet."""
-
     columns = ("key", "content", "slotBasis", "slot", "topic")
 
     def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> dict[int, list[bytes]]:
-        """Group the names of the rows by slot."""
         texts = bytes_of(rows.names(topic))
         slots = slots_of_rows(topic, rows, texts, self._options)
         return {slot: texts[at].tolist() for slot, at in rows_by_slot(slots)}
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
-        """Cancel the messages in all consumer groups, or only in the group that the option names.
-
-        Outcomes: cancelled and not found. Each counts a message once for each group.
-        """
+        """Cancel in all groups, or in that of the option. Counts a message once for each group."""
         groups = queue.definition.groups if self._options.group is None else (queue.keys.group,)
         cancelled = sum(queue.of_group(group).cancel(work) for group in groups)
         asked = len(groups) * sum(map(len, work.values()))
@@ -157,27 +123,16 @@ class Cancel(Operation):
 
 
 class Requeue(Operation):
-    """The operation ``requeue``: moves messages from the dead queue to the store.
-
-    The next delivery of such a message counts as its first.
-    """
+    """Moves messages from the dead queue to the store; their next delivery counts as the first."""
 
     columns = ("key", "content", "slotBasis", "slot", *VALUES, "topic")
 
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Check that a column or an option supplies the value, unless the topic type has a default.
-
-        Raises InvalidOption if neither does.
-        """
         check_delay_option(topic, columns, self._options)
         if topic.type.requeue_value is None:
             Send(self._options).check_topic(topic, columns)
 
     def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> dict[int, PackedPairs]:
-        """Compute the score and the slot of each row, and pack scores and contents by slot.
-
-        A row without a time is due at once.
-        """
         names, options, now_ms = rows.names(topic), self._options, queue.now_ms()
         default = topic.type.value_in(options)
         if default is None:
@@ -190,17 +145,13 @@ class Requeue(Operation):
         return packed_by_slot(scores, names, slots)[0]
 
     def do(self, queue: Queue, work: dict[int, PackedPairs]) -> dict[str, int]:
-        """Requeue the messages. Outcomes: requeued, and not found in the dead queue."""
         requeued = queue.ask(sending.requeue, work)
         asked = sum(map(len, work.values())) // 2
         return {"requeued": requeued, "not found": asked - requeued}
 
 
 class Purge(Cancel):
-    """The operation ``purge``: deletes messages from the dead queue."""
-
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
-        """Check that an option names the group of a topic with several. Raises InvalidOption."""
         if self._options.group is None and len(topic.groups) > 1:
             raise InvalidOption(
                 f"Topic {topic.name} has the consumer groups "
@@ -209,41 +160,27 @@ class Purge(Cancel):
             )
 
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
-        """Delete the messages. Outcomes: purged, and not found in the dead queue."""
         purged = queue.purge(work)
         return {"purged": purged, "not found": sum(map(len, work.values())) - purged}
 
 
 class RollBack(Operation):
-    """The operation ``rollback``: rolls back single messages of a claim for a retry."""
-
     columns = ("key", "content", "slot", "claimId", "delay", "reason", "topic")
     required = ("slot", "claimId")
 
     def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> list[Rollback]:
-        """Group contents into one rollback for each slot, claim and delay."""
         names, slots = rows.names(topic), rows.slots(topic).tolist()
-        wanted: dict[tuple[int, str, int | None], list[tuple[bytes, str]]] = {}
-        keys = zip(slots, rows.claim_ids(), retry_delays(rows, self._options.delay), strict=True)
-        for key, content, reason in zip(keys, bytes_of(names), rows.reasons(), strict=True):
-            wanted.setdefault(key, []).append((content, reason))
-        return [
-            Rollback(slot, claim_id, [c for c, _ in found], delay_ms, [r for _, r in found])
-            for (slot, claim_id, delay_ms), found in wanted.items()
-        ]
+        delays = retry_delays(rows, self._options.delay)
+        columns = slots, rows.claim_ids(), delays, bytes_of(names), rows.reasons()
+        return returning.grouped(zip(*columns, strict=True))
 
     def do(self, queue: Queue, work: list[Rollback]) -> dict[str, int]:
-        """Roll back the messages. Outcomes: rolled back and left alone.
-
-        A message is left alone if its claim no longer holds it: the message was rolled back before,
-        its lease has ended, or its batch was committed.
-        """
+        """Roll back the messages. One that its claim no longer holds is left alone."""
         result = queue.ask(returning.rollbacks, work)
         return {"rolled back": result.rolled_back, "left alone": result.left_alone}
 
 
 def check_names(topic: TopicDefinition, columns: set[str]) -> None:
-    """Raise InvalidMessage if the column is missing that identifies messages of a topic."""
     name = "key" if topic.keyed else "content"
     if name not in columns:
         raise InvalidMessage(
@@ -270,11 +207,7 @@ def scores_of_rows(
     not_before_ms: int | None,
     score_of: Callable[[MessageValue, Any], Any],
 ) -> Any:
-    """Check the value or the delay of each row, and return its score, as an array.
-
-    default, default_delay_ms: the value or the delay of rows that have neither. not_before_ms: as
-    for ``Rows.values``. score_of: turns values or delays into scores. Raises InvalidMessage.
-    """
+    """Check the value or the delay of each row, and return its score, as an array."""
     delays = message_delays(rows, topic, default_delay_ms)
     if delays is None or topic.type.delay is None:
         return score_of(topic.type, rows.values(topic, default, not_before_ms))
@@ -284,11 +217,7 @@ def scores_of_rows(
 
 
 def slots_of_rows(topic: TopicDefinition, rows: Rows, names: Any, options: SinkOptions) -> Any:
-    """Return the slot of each row, as an array: the column slot, or else a hash.
-
-    The hash is CRC-32 of slotBasis, or else of the name: key or content. Its low bits are the slot,
-    because the number of slots is a power of two.
-    """
+    """Return the slots: the column, or the low bits of CRC-32 of slotBasis, key or content."""
     if "slot" in rows.columns:
         return rows.slots(topic)
     bases = rows.bases(names, options.slot_basis)

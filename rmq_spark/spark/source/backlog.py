@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.protocol.claims import CommitResult, Figures, SlotDue
+from rmq_spark.protocol.claims import STATES, CommitResult, Figures, SlotDue
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,6 @@ class Backlog:
     """
 
     def __init__(self, queue: Queue, due_before_ms: int) -> None:
-        """Create the backlog. due_before_ms: Redis' time in ms when the query began."""
         self._topic = queue.definition.name
         self.due_before_ms = due_before_ms
         self._left = 0  # messages that the query may still read
@@ -43,19 +42,14 @@ class Backlog:
         self._given_up: set[int] = set()
 
     def bound(self, due: int) -> int:
-        """Cap the number of due messages at what the query may still read."""
         return min(due, self._left)
 
     def begin(self, quotas: dict[int, int]) -> None:
-        """Note a planned batch. quotas: messages by slot."""
         self._planned = quotas
         self._left -= sum(quotas.values())
 
     def note_committed(self, result: CommitResult) -> None:
-        """Update the backlog from the commit of the planned batch.
-
-        Messages that the batch did not find, or that were rolled back, can be read again.
-        """
+        """Count what the batch did not find, or rolled back, as unread again."""
         # Moved messages waited for a retry. They must not use up the allowance of those that were
         # due. Expired ones were due, and are gone.
         gone = result.committed + result.expired - result.moved
@@ -69,19 +63,15 @@ class Backlog:
         self._planned = {}
 
     def note_given_back(self, messages: Mapping[int, int]) -> None:
-        """Note that messages of expired claims wait again. messages: their number by slot.
+        """Note that messages of expired claims wait again; by slot.
 
-        They belonged to other consumers. They must not use up the allowance of the messages that
+        They belonged to other consumers, and must not use up the allowance of the messages that
         were due, unless they are counted with these.
         """
         self._left += sum(n for slot, n in messages.items() if slot in self._counted)
 
     def takeable(self, slots: list[SlotDue]) -> list[SlotDue]:
-        """Return the slots to plan from, without those that were given up.
-
-        Adds the due messages of slots that it sees for the first time to the backlog. slots: the
-        replies of all slots that the query may claim.
-        """
+        """Return the slots to plan from. Counts those that it sees for the first time."""
         new = [slot for slot in slots if slot.slot not in self._counted]
         self._left += sum(slot.due + slot.held for slot in new)
         self._counted |= {slot.slot for slot in slots}
@@ -94,10 +84,7 @@ class Backlog:
         return [slot for slot in slots if slot.slot not in self._given_up]
 
     def end(self, paused: bool) -> None:
-        """Read nothing more. Logs a warning if due messages are left that cannot be claimed.
-
-        paused: whether the topic is.
-        """
+        """Read nothing more. Warn if due messages are left that cannot be claimed."""
         if self._held:
             slots = ", ".join(map(str, self._held_in[:_MOST_SLOTS_NAMED]))
             more = " and others" if len(self._held_in) > _MOST_SLOTS_NAMED else ""
@@ -118,29 +105,12 @@ class Backlog:
 
 
 def backlog_figures(figures: Figures) -> dict[str, Any]:
-    """Convert the figures of a topic to the fields of a progress report.
-
-    oldestDueMs is the time since which the oldest message is due, in ms since 1970, or None. The
-    counters run since the topic was created, over all consumers of this consumer group.
-    """
-    return {
-        "due": figures.store.due,
-        "delayed": figures.store.count - figures.store.due,
-        "prepared": figures.prepare.count,
-        "retry": figures.retry.count,
-        "dead": figures.dead.count,
-        "oldestDueMs": figures.store.oldest_ms,
-        "counters": figures.counters,
-    }
+    return {**figures.states, "oldestDueMs": figures.store.oldest_ms, "counters": figures.counters}
 
 
 def summed_figures(topics: Collection[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum the figures of several topics. oldestDueMs is the earliest of them.
-
-    Without topics, all sums are 0 and oldestDueMs is None.
-    """
-    names = ("due", "delayed", "prepared", "retry", "dead")
+    """Sum the figures of several topics. oldestDueMs is the earliest of them."""
     oldest = [topic["oldestDueMs"] for topic in topics if topic["oldestDueMs"] is not None]
-    return {name: sum(topic[name] for topic in topics) for name in names} | {
+    return {name: sum(topic[name] for topic in topics) for name in STATES} | {
         "oldestDueMs": min(oldest, default=None)
     }

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_spark.protocol.claims import CLAIMS_A_SLOT, MESSAGES_A_CLAIM
-from rmq_spark.spark.even_shares import share_evenly
+from rmq_spark.spark.limits import share_evenly
 
 # The most messages that a slot can give to one batch.
 MESSAGES_A_SLOT = MESSAGES_A_CLAIM * CLAIMS_A_SLOT
@@ -27,7 +27,8 @@ class PlannedClaim:
 
     seq: the batch. ordinal: the number (0 to 15) of the claim among those of the same slot and
     batch. epoch: the epoch under which the query owns the slot; None without ownership. others: the
-    names of claims that probably hold messages of the slot.
+    names of claims that probably hold messages of the slot. alone: whether the batch has no other
+    claim, so that it can take a message that may end its holder.
     """
 
     topic: str
@@ -37,6 +38,7 @@ class PlannedClaim:
     limit: int
     epoch: int | None = None
     others: tuple[str, ...] = ()
+    alone: bool = False
 
 
 def allocate(due: Mapping[int, int], limit: int | None, turn: int) -> dict[int, int]:
@@ -79,10 +81,7 @@ def earliest(
 
 
 def _fair_quotas(wanted: Mapping[int, int], limit: int, turn: int) -> dict[int, int]:
-    """Divide the part of a limited batch that is shared evenly: one eighth.
-
-    A limit below eight has no eighth: there, every eighth batch is shared evenly as a whole.
-    """
+    """Share one eighth of a batch evenly, or of a limit below eight every eighth batch."""
     if limit >= FAIR_SHARE:
         return allocate(wanted, limit // FAIR_SHARE, turn)
     # These batches rotate by their own number: the turns 8, 16, ... would always come to the same
@@ -96,8 +95,8 @@ def _count_first(
 ) -> dict[int, int]:
     """Count how many of the first ``limit`` messages each slot holds.
 
-    Searches the lead of the last of these messages. If several slots hold messages at that lead,
-    they share the rest evenly.
+    Searches the lead of the last of them. If several slots hold messages at that lead, they share
+    the rest evenly.
     """
     # Messages with leads 9, 7, 7 and 4, and a limit of 2: one message has the lead 9 or more, which
     # fits (near_enough); three have the lead 7 or more, which exceeds the limit (too_far).
@@ -120,16 +119,12 @@ def _count_first(
 
 
 def _first_leads(first_lead: int) -> list[int]:
-    """Return the leads to count first, ascending and geometrically spaced.
-
-    Most due messages have been due for a short time only, compared with the time since 1970.
-    """
+    """Return the leads to count first, geometrically spaced. Most messages are young."""
     steps = range(1, LEADS_A_ROUND + 1)
     return sorted({round(first_lead ** (step / LEADS_A_ROUND)) for step in steps})
 
 
 def _leads_between(too_far: int, near_enough: int) -> list[int]:
-    """Return evenly spaced leads between two others, ascending. Empty if those are neighbours."""
     steps = min(LEADS_A_ROUND, near_enough - too_far - 1)
     return [too_far + (near_enough - too_far) * step // (steps + 1) for step in range(1, steps + 1)]
 
@@ -143,8 +138,7 @@ def claims_of(
 ) -> list[PlannedClaim]:
     """Divide the quotas of a topic into claims, the full ones first in each slot.
 
-    quotas: messages by slot. epochs: epochs by slot, at least of the slots in quotas. others: the
-    names of claims that hold messages, by slot.
+    quotas: messages by slot. others: the names of claims that hold messages, by slot.
     """
     most, live = MESSAGES_A_CLAIM, others or {}
     return [
@@ -177,5 +171,4 @@ def group_into_tasks(claims: Iterable[PlannedClaim], partitions: int) -> list[li
 
 
 def _size(claims: list[PlannedClaim]) -> int:
-    """Return the most messages that claims can take."""
     return sum(claim.limit for claim in claims)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rmq_spark.spark.listener import batch_counts
-from rmq_spark.spark.listener.batch_counts import BatchCounts, Counts, TaskCounts
+from rmq_spark.spark.listener import task as task_module
+from rmq_spark.spark.listener.task import BatchCounts, Counts, TaskCounts
 from rmq_spark.spark.options import parse_listener_options
 
 
@@ -25,7 +25,7 @@ def test_counts_are_taken_once_by_task(rmq, batch):
 def test_counts_are_not_written_at_every_call(batch, monkeypatch):
     task = TaskCounts(batch, "1")
     for succeeded in range(100):
-        monkeypatch.setattr(batch_counts.time, "monotonic", lambda at=succeeded: 1000 + at / 1000)
+        monkeypatch.setattr(task_module.time, "monotonic", lambda at=succeeded: 1000 + at / 1000)
         task.write(Counts(succeeded))
     assert batch.take() == {"1": Counts(0)}
     task.write(Counts(100), is_done=True)
@@ -51,8 +51,8 @@ def test_tasks_of_a_batch_that_ends_stop_and_are_waited_for(batch, monkeypatch):
         looks.append(seconds)
 
     looks = []
-    monkeypatch.setattr(batch_counts, "_LONGEST_WAIT_S", 0.2)
-    monkeypatch.setattr(batch_counts.time, "sleep", look)
+    monkeypatch.setattr(task_module, "_LONGEST_WAIT_S", 0.2)
+    monkeypatch.setattr(task_module.time, "sleep", look)
     assert batch.end() == {"1": Counts(3), "2": Counts(9), "3": Counts()}
     assert looks
 

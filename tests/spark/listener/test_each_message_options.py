@@ -6,7 +6,7 @@ import pytest
 
 import rmq_spark
 from rmq_spark.errors import InvalidOption
-from rmq_spark.options.listener_options import LISTENER
+from rmq_spark.options import LISTENER
 
 from ..driving import refused
 

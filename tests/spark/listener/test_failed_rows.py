@@ -5,7 +5,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from rmq_spark.spark.listener.message_child import failed_rows
+from rmq_spark.spark.listener.child import failed_rows
 
 
 @pytest.mark.parametrize(

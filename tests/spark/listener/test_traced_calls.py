@@ -9,7 +9,7 @@ from pyspark.sql.functions import expr
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
 from rmq_spark import Message
-from rmq_spark.spark.listener.traced_calls import TracedCalls
+from rmq_spark.spark.listener.child import TracedCalls
 from rmq_spark.spark.schemas import HEADERS, WHOLE_SOURCE_SCHEMA
 
 from ...waiting import wait_until
@@ -213,7 +213,7 @@ SCHEMA = StructType([WHOLE_SOURCE_SCHEMA[name] for name in ("topic", "slot", "cl
     ],
 )
 def test_columns_are_found_by_name_in_any_case(schema, monkeypatch):
-    monkeypatch.setattr("rmq_spark.spark.listener.traced_calls.is_on", lambda: True)
+    monkeypatch.setattr("rmq_spark.spark.listener.child.is_on", lambda: True)
     assert TracedCalls(schema).is_on()
 
 
@@ -226,7 +226,7 @@ def test_columns_are_found_by_name_in_any_case(schema, monkeypatch):
     ],
 )
 def test_rows_without_the_columns_have_no_spans(schema, monkeypatch):
-    monkeypatch.setattr("rmq_spark.spark.listener.traced_calls.is_on", lambda: True)
+    monkeypatch.setattr("rmq_spark.spark.listener.child.is_on", lambda: True)
     assert not TracedCalls(schema).is_on()
 
 

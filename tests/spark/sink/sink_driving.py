@@ -7,11 +7,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from rmq_spark.client.staging import Staging
-from rmq_spark.protocol import stages
-from rmq_spark.protocol.stages import StageName
+from rmq_spark.protocol import staging
+from rmq_spark.protocol.staging import StageName
+from rmq_spark.redis.server import Server
 from rmq_spark.spark.datasource import RmqDataSource
-from rmq_spark.transport.server import Server
 
 from ..driving import DUE
 
@@ -65,7 +64,7 @@ class Sink:
 
     def stages(self):
         """Of all slots: the names that are registered and unpublished, and the lists there are."""
-        begun = Staging(self.queue.server, self.queue.definition).begun(self.queue.slots)
+        begun = self.queue.ask(staging.begun, self.queue.slots)
         lists = self.queue.server.client.keys(f"stage_?{self.topic}_*")
         waiting = {name for of in begun for name, stage in of.items() if not stage.published}
         return sorted(waiting), lists
@@ -89,7 +88,7 @@ def killed(monkeypatch, script, nth=0, after=False):
 
     with monkeypatch.context() as patched:
         patched.setattr(Server, "pipeline", until)
-        patched.setattr(stages, "PUBLISHES_A_PIPELINE", 1)
+        patched.setattr(staging, "PUBLISHES_A_PIPELINE", 1)
         with pytest.raises(Killed):
             yield
 

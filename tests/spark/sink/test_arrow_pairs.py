@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_spark.protocol import sending
-from rmq_spark.protocol.messagepack import lowest_of, packed
-from rmq_spark.spark.sink import arrow_pairs as packing
+from rmq_spark.protocol.packing import lowest_of, packed
+from rmq_spark.spark.sink import columns as packing
 
 ROWS = st.lists(
     st.tuples(st.integers(17, 2**53), st.binary(max_size=300), st.integers(0, 65535)), min_size=1

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
-from rmq_spark.spark.sink import arrow_pairs as packing
+from rmq_spark.spark.sink import columns as packing
 
 from ..driving import DUE, refused
 
@@ -261,7 +261,7 @@ def test_a_row_is_named_by_its_place_in_the_batch_also_among_several_topics(rmq)
     [
         ("a{b}", "topic='a{b}'"),
         ("", "topic=''"),
-        ("x" * 201, "1 to 200 of the"),
+        ("x" * 201, "1 to 200 of . _ -"),
         (None, "topic is None"),
     ],
 )

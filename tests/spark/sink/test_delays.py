@@ -14,7 +14,7 @@ from pyspark.sql.types import (
 )
 
 from rmq_spark.errors import InvalidMessage, InvalidOption
-from rmq_spark.protocol.stages import StageName
+from rmq_spark.protocol.staging import StageName
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.options import parse_sink_options
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from rmq_spark.client.staging import LastSealed, Staging
+from rmq_spark.client import staging as stages
 from rmq_spark.errors import (
     CheckpointRefused,
     InvalidMessage,
@@ -20,16 +20,15 @@ from rmq_spark.errors import (
     StageLost,
     UnknownTopic,
 )
-from rmq_spark.protocol import stages
-from rmq_spark.protocol.stages import StageName
+from rmq_spark.protocol import staging
+from rmq_spark.protocol.staging import StageName
+from rmq_spark.redis.server import Server
 from rmq_spark.spark.datasource import RmqDataSource
-from rmq_spark.spark.sink import arrow_pairs as packing
+from rmq_spark.spark.sink import columns as packing
 from rmq_spark.spark.sink.columns import Rows
-from rmq_spark.spark.sink.exactly_once_writer import RmqStagedStreamWriter
-from rmq_spark.spark.sink.target_topics import SinkTopics
-from rmq_spark.spark.sink.writers import RmqStreamWriter
+from rmq_spark.spark.sink.exactly_once import RmqStagedStreamWriter
+from rmq_spark.spark.sink.writer import RmqStreamWriter, SinkTopics
 from rmq_spark.topics.keys import sink_key
-from rmq_spark.transport.server import Server
 
 from ... import programs
 from ...processes import family
@@ -232,6 +231,16 @@ def test_a_task_that_fails_takes_back_what_it_staged(sink):
     assert sink.stages() == ([], [])
 
 
+def test_a_commit_lacking_the_result_of_a_task_publishes_nothing(sink):
+    message = sink.stage(1, numbers(0, 20))
+    for messages in ([None], [message, None]):
+        with refused(InvalidOption, "no rows to 1 of", "trigger(continuous=...)"):
+            sink.writer().commit(messages, 1)
+    assert sink.consume() == []
+    sink.writer().commit([message], 1)
+    assert sorted(sink.consume()) == names(20)
+
+
 def test_a_batch_without_rows_is_no_obstacle(sink):
     sink.run(1, [], [])
     sink.writer().commit([], 2)
@@ -289,7 +298,7 @@ def test_two_drivers_that_publish_at_once_do_it_once(sink, monkeypatch):
         return replies
 
     monkeypatch.setattr(Server, "pipeline", with_another)
-    monkeypatch.setattr(stages, "PUBLISHES_A_PIPELINE", 1)
+    monkeypatch.setattr(staging, "PUBLISHES_A_PIPELINE", 1)
     sink.writer().commit(first, 1)
     assert sorted(sink.consume()) == names(40)
     assert sink.stages() == ([], [])
@@ -317,7 +326,7 @@ def test_a_driver_whose_evidence_a_later_batch_has_swept_misses_nothing(sink, mo
 
 def test_the_evidence_of_a_batch_goes_with_the_sweep_of_a_later_one(sink):
     def registered():
-        begun = Staging(sink.queue.server, sink.queue.definition).begun(sink.queue.slots)
+        begun = sink.queue.ask(staging.begun, sink.queue.slots)
         return {StageName.parse(name).batch for of in begun for name in of}
 
     for batch in (1, 2, 3):
@@ -344,13 +353,13 @@ def test_every_call_may_be_repeated_and_the_cache_flushed(sink, monkeypatch, scr
 
 
 def test_a_task_whose_stage_was_swept_fails_instead_of_sending_a_part(sink, monkeypatch):
-    stage = Staging.stage
+    stage = stages.stage
 
-    def swept(self, name, by_slot, held, bodies):
-        stage(self, name, by_slot, held, bodies)
-        self.sweep(range(4), sink.query, 1, {})
+    def swept(queue, name, by_slot, held, bodies):
+        stage(queue, name, by_slot, held, bodies)
+        stages.sweep(queue, range(4), sink.query, 1, {})
 
-    monkeypatch.setattr(Staging, "stage", swept)
+    monkeypatch.setattr(stages, "stage", swept)
     monkeypatch.setattr(packing, "ROWS_A_BATCH", 10)
     with pytest.raises(StageLost):
         sink.stage(1, numbers(0, 40))
@@ -405,8 +414,8 @@ def test_rows_are_checked_for_one_definition_while_another_thread_learns_of_the_
         sink.rmq.broker.create(
             sink.topic, "FixedTime", sink.queue.definition.slot_amount, keyed=True
         )
-        queues[0]._distrust()
-        assert queues[0]._refresh()
+        queues[0].distrust()
+        assert queues[0].refresh()
         return found
 
     writer = sink.writer()
@@ -545,7 +554,7 @@ def test_a_driver_killed_while_it_publishes_what_a_task_staged_at_the_second_try
                     os.kill(pid, signal.SIGKILL)
     assert (rmq.folder / "failed").exists()
     query = json.loads((rmq.folder / "checkpoint" / "metadata").read_text())["id"]
-    assert LastSealed(queue.server, query).last().pending.stages
+    assert queue.server.ask(staging.last_sealed(sink_key(query))).pending.stages
     taken = sink.consume()
     assert 0 < len(taken) < MANY
 

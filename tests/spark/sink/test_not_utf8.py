@@ -18,7 +18,7 @@ import rmq_spark
 from rmq_spark.errors import InvalidMessage
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.spark.options import parse_sink_options
-from rmq_spark.spark.sink.validation import REASON, with_refusals
+from rmq_spark.spark.sink.writer import REASON, with_refusals
 
 from ...logs import logged
 from ..driving import DUE, refused

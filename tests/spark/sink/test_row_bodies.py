@@ -9,7 +9,7 @@ from rmq_spark.errors import InvalidMessage
 from rmq_spark.protocol.bodies import Body
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.columns import Rows
-from rmq_spark.spark.sink.row_bodies import bodies_of_rows
+from rmq_spark.spark.sink.values import bodies_of_rows
 
 NO_HEADERS = pa.nulls(2, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 EMPTY_HEADERS = pa.array([[], []], NO_HEADERS.type)

@@ -3,15 +3,19 @@
 import time
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql.types import StringType, StructType
 
 from rmq_spark import Message
+from rmq_spark.errors import InvalidOption
+from rmq_spark.spark.datasource import RmqDataSource
 
 from ... import ROOT
 from ...waiting import wait_until
-from ..driving import DUE, chained_text, contents
+from ..driving import DUE, chained_text, contents, refused
 
 VALUES = {
     "RangeMerge": ("timeRange", "1", "1"),
@@ -290,3 +294,42 @@ def test_a_write_without_a_mode_fails_with_a_text_of_spark_that_the_page_explain
     page = (ROOT / "docs/send-from-spark.md").read_text("utf-8")
     assert f'| `{said}` | add `.mode("append")`' in page
     assert rmq.broker.find(name) is None
+
+
+def test_a_commit_without_the_result_of_a_task_is_refused(rmq):
+    given = {"redis.url": rmq.url, "topic": rmq.queue().definition.name, "fixedTime": str(DUE)}
+    source, schema = RmqDataSource(given), StructType().add("content", StringType())
+    batch = pa.record_batch({"content": ["m0"]})
+    written = source.writer(schema, overwrite=False).write(iter([batch]))
+    for messages in ([None], [written, None]):
+        with refused(InvalidOption, f"1 of {len(messages)} tasks", "trigger(processingTime=...)"):
+            source.writer(schema, overwrite=False).commit(messages)
+        with refused(InvalidOption, f"1 of {len(messages)} tasks", "trigger(processingTime=...)"):
+            source.streamWriter(schema, overwrite=False).commit(messages, 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("guarantee", ["atLeastOnce", "exactlyOnce"])
+def test_under_a_continuous_trigger_no_epoch_counts_as_done(spark, rmq, guarantee):
+    queue, session = rmq.queue(), spark.newSession()
+    # Spark only logs that a commit was refused, and ends the query when its epochs pile up.
+    session.conf.set("spark.sql.streaming.continuous.epochBacklogQueueSize", "4")
+    query = (
+        session.readStream.format("rate")
+        .option("numPartitions", 1)
+        .load()
+        .selectExpr("cast(value AS string) content", "timestamp fixedTime")
+        .writeStream.format("rmq")
+        .options(**{"redis.url": rmq.url, "topic": queue.definition.name})
+        .option("deliveryGuarantee", guarantee)
+        .option("checkpointLocation", str(rmq.folder / "continuous"))
+        .trigger(continuous="100 milliseconds")
+        .start()
+    )
+    try:
+        with pytest.raises(StreamingQueryException, match="exceeded its maximum"):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert list((rmq.folder / "continuous" / "commits").iterdir()) == []
+    assert queue.figures().counters["accepted"] == 0

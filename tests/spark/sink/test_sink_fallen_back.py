@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.client.staging import LastSealed
-from rmq_spark.dev_servers.redis_server import LocalRedis
 from rmq_spark.errors import StageLost
-from rmq_spark.protocol import stages
+from rmq_spark.local.redis import LocalRedis
+from rmq_spark.protocol import staging
+from rmq_spark.redis.server import Server
 from rmq_spark.topics.keys import sink_key
-from rmq_spark.transport.server import Server
 
 from ..driving import Rmq, names, refused
 from .sink_driving import Killed, Sink, killed, numbers
@@ -57,7 +56,7 @@ class FallBack:
     def __enter__(self):
         self._patched = self._monkeypatch.context()
         patched = self._patched.__enter__()
-        patched.setattr(stages, "PUBLISHES_A_PIPELINE", 1)
+        patched.setattr(staging, "PUBLISHES_A_PIPELINE", 1)
         patched.setattr(Server, "pipeline", self._before(Server.pipeline))
         patched.setattr(Server, "commands", self._before(Server.commands))
         patched.setattr(Server, "command", self._before(Server.command))
@@ -147,7 +146,7 @@ def test_nothing_of_a_batch_is_lost_wherever_redis_falls_back_to(
             assert stored(sink) == sorted(["before", *names(12)]), where
             start_again(sink, 2, ["next"])
             assert stored(sink) == sorted(["before", *names(12), "next"]), where
-            assert LastSealed(sink.queue.server, sink.query).last().batch == 2
+            assert sink.queue.server.ask(staging.last_sealed(sink_key(sink.query))).batch == 2
             assert sink.stages() == ([], []), where
 
 
@@ -159,7 +158,7 @@ def test_a_whole_batch_that_lost_its_stages_is_unsealed_and_its_room_is_free(rmq
     keys.put_back(before)
     with refused(StageLost, f"{sink.query}:1:", "and 0 were published", "Start the query again"):
         sink.writer().commit(messages, 1)
-    assert LastSealed(sink.queue.server, sink.query).last().batch == 0
+    assert sink.queue.server.ask(staging.last_sealed(sink_key(sink.query))).batch == 0
     assert sink.stages() == ([], [])
     sink.run(1, *ROWS)
     assert stored(sink) == sorted(names(12))
@@ -249,7 +248,7 @@ def test_a_restart_from_an_older_rdb(monkeypatch, tmp_path, script):
             return pipeline(self, wanted)
 
         monkeypatch.setattr(Server, "pipeline", falls_back)
-        monkeypatch.setattr(stages, "PUBLISHES_A_PIPELINE", 1)
+        monkeypatch.setattr(staging, "PUBLISHES_A_PIPELINE", 1)
         with refused(StageLost, "Start the query again"):
             sink.writer().commit(messages, 1)
         assert stored(sink) == ["before"]

@@ -8,12 +8,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from rmq_spark import Message
-from rmq_spark.dev_servers.redis_server import LocalRedis
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol.claims import Claim
+from rmq_spark.redis.server import Server
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
-from rmq_spark.spark.source import query_run, task_reader, topic_run
+from rmq_spark.spark.source import run as run_module
+from rmq_spark.spark.source import task
+from rmq_spark.spark.source import topic as topic_module
 from rmq_spark.topics.definition import TopicDefinition, TopicType
-from rmq_spark.transport.server import Server
 
 from ...seeding import rollback
 from ...waiting import wait_until
@@ -187,7 +189,7 @@ def test_the_engines_own_limit_goes_before_the_option(rmq):
 
 
 def test_with_a_limit_of_one_messages_of_all_slots_come_in_their_order(rmq, monkeypatch):
-    monkeypatch.setattr(topic_run.secrets, "randbelow", lambda most: 0)  # the first turn
+    monkeypatch.setattr(topic_module.secrets, "randbelow", lambda most: 0)  # the first turn
     queue = rmq.due(40, slots=4)
     with rmq.by_hand(queue, maxRecordsPerTrigger=1) as run:
         end, taken = run.initial(), []
@@ -217,7 +219,7 @@ def planned(run, start):
 def test_by_default_a_batch_has_as_many_partitions_as_it_is_worth(
     rmq, monkeypatch, messages, tasks
 ):
-    monkeypatch.setattr(query_run, "MESSAGES_A_TASK", 100)
+    monkeypatch.setattr(run_module, "MESSAGES_A_TASK", 100)
     queue = rmq.due(messages, slots=16)
     with rmq.by_hand(queue) as run:
         start = run.initial()
@@ -265,9 +267,10 @@ def test_contents_of_0_bytes_and_of_1_mib_come_as_they_were_sent(rmq):
     assert sorted(contents(rows)) == ["", large]
 
 
-def test_more_bytes_than_one_arrow_batch_holds_come_in_several(rmq):
+def test_more_bytes_than_one_arrow_batch_holds_come_in_several(rmq, monkeypatch):
     queue = rmq.queue("FixedTime", 1)
-    queue.send([f"{n:02}" + "x" * 2**20 for n in range(40)], fixed_time=DUE)
+    queue.send([f"{n:02}" + "x" * 2**16 for n in range(40)], fixed_time=DUE)
+    monkeypatch.setattr(task, "BYTES_A_READ", 2**20)
     with rmq.by_hand(queue) as run:
         start = run.initial()
         (partition,) = run.partitions(start, run.plan(start))
@@ -282,25 +285,26 @@ def test_a_claim_of_more_bytes_than_arrow_addresses_comes_in_parts():
     rows = 2048
     claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, [b"1000"] * rows, 1, 16)
     schema = to_arrow_schema(SOURCE_SCHEMA, timezone="UTC")
-    batches = task_reader._batches(topic, schema, [claim], rows * 1_100_000)
+    batches = task._batches(topic, schema, [claim], rows * 1_100_000)
     sizes = [(batch.num_rows, batch.nbytes) for batch in batches]
     assert sum(count for count, _ in sizes) == rows
-    assert max(size for _, size in sizes) < 2 * task_reader.BYTES_A_READ
+    assert max(size for _, size in sizes) < 2 * task.BYTES_A_READ
 
 
 def test_a_claim_of_large_messages_is_read_in_parts_of_a_bounded_size(rmq, monkeypatch):
     queue = rmq.queue("FixedTime", 1)
-    sent = [f"{n:03}" + "x" * 2**20 for n in range(100)]
+    sent = [f"{n:03}" + "x" * 2**16 for n in range(100)]
     queue.send(sent, fixed_time=DUE)
-    monkeypatch.setattr(task_reader, "FIRST_MESSAGES", 8)
-    read_at_once, _read_on = [], task_reader._read_on
+    monkeypatch.setattr(task, "FIRST_MESSAGES", 8)
+    monkeypatch.setattr(task, "BYTES_A_READ", 2**21)
+    read_at_once, _read_on = [], task._Reading._read_on
 
     def read_on(*args):
         claims = _read_on(*args)
         read_at_once.append(sum(len(content) for content in claims[0].contents))
         return claims
 
-    monkeypatch.setattr(task_reader, "_read_on", read_on)
+    monkeypatch.setattr(task._Reading, "_read_on", read_on)
     with rmq.by_hand(queue) as run:
         start = run.initial()
         (partition,) = run.partitions(start, run.plan(start))
@@ -309,7 +313,7 @@ def test_a_claim_of_large_messages_is_read_in_parts_of_a_bounded_size(rmq, monke
         ]
     assert got == sent
     assert len(read_at_once) == 3
-    assert max(read_at_once) <= task_reader.BYTES_A_READ
+    assert max(read_at_once) <= task.BYTES_A_READ
 
 
 def test_a_paused_topic_gives_nothing_until_it_goes_on(rmq):

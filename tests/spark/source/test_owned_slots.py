@@ -9,8 +9,8 @@ from kazoo.client import KazooClient
 from pyspark.errors import StreamingQueryException
 
 import rmq_spark
-from rmq_spark.dev_servers.zookeeper_ensemble import LocalEnsemble
 from rmq_spark.errors import ExclusiveSlot, OwnershipError, OwnershipUnavailable
+from rmq_spark.local.zookeeper import LocalEnsemble
 from rmq_spark.protocol import claiming, reading, sending
 from rmq_spark.protocol.claims import ClaimRequest, CommitResult
 from rmq_spark.spark.source.backlog import Backlog
@@ -133,7 +133,7 @@ def owns_all(run, start):
 
 
 def offset_of(run, start):
-    from rmq_spark.spark.source.offsets import Offset
+    from rmq_spark.spark.source.run import Offset
 
     return Offset.from_dict(start, run.reader._options.subscription)
 
@@ -155,7 +155,8 @@ def test_what_a_lost_owner_has_in_flight_nobody_else_gets_before_its_lease_ends(
     assert queue.figures().prepare.due == 8 or queue.figures().counters["rolledBack"]
     rows = second.batch(second_start, end)
     assert set(contents(rows)) <= set(contents(held))
-    assert {row["deliveryCount"] for row in rows} == {2}
+    assert len(rows) <= SLOTS  # suspects, one of each slot
+    assert {row["deliveryCount"] for row in rows} == {1}
 
 
 def test_an_owner_that_was_lost_after_planning_gets_no_rows(rmq, owning, zookeeper):

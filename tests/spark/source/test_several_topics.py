@@ -13,8 +13,8 @@ from rmq_spark.errors import (
     UnknownTopic,
 )
 from rmq_spark.protocol import claiming, reading
-from rmq_spark.spark.source.batch_sizing import FIRST_MESSAGES
-from rmq_spark.spark.source.lease_renewal import LeaseTimer
+from rmq_spark.spark.source.leases import LeaseTimer
+from rmq_spark.spark.source.sizing import FIRST_MESSAGES
 
 from ...waiting import wait_until
 from ..driving import Run, contents, names, refused, send_due
@@ -80,7 +80,7 @@ def test_with_release_on_stop_the_messages_of_every_topic_are_given_back(rmq, tw
     with Run(options(rmq, topics=listed(*two), releaseOnStop="true")) as run:
         run.next(run.initial())
     with Run(options(rmq, topics=listed(*two))) as other:
-        _, rows = other.next(other.initial())
+        _, rows = other.until(other.initial(), 12)
     assert len(rows) == 12
 
 
@@ -170,6 +170,33 @@ def test_a_pattern_takes_in_new_topics_while_it_runs_and_lets_go_of_deleted_ones
         assert contents(run.batch(start, end)) == ["new"]
         report = run.reader.reportLatestOffset()
         assert set(report["topics"]) == {f"{prefix}A", f"{prefix}C"}
+
+
+@pytest.fixture
+def idle(rmq):
+    """An idle run of a pattern and a group, with so many slots that it asks them after minutes."""
+    prefix = f"{rmq.name()}."
+    rmq.broker.create(f"{prefix}Slots", "FixedTime", 4096, groups=("", "late"))
+    given = options(rmq, topicPattern=prefix.replace(".", "[.]") + "[A-Z][a-z]+", group="late")
+    with Run(given) as run:
+        start = run.initial()
+        assert run.plan(start) == start
+        yield prefix, run, start
+
+
+@pytest.mark.parametrize("change", ["created", "plain", "group"])
+def test_an_idle_query_finds_a_topic_soon_whatever_the_slots(rmq, idle, change):
+    prefix, run, start = idle
+    groups, exclusive = ("",) if change == "group" else ("", "late"), change == "plain"
+    rmq.broker.create(f"{prefix}New", "FixedTime", 2, groups=groups, exclusive=exclusive)
+    assert run.plan(start) == start
+    if change == "plain":
+        rmq.broker.alter(f"{prefix}New", exclusive=False)
+    if change == "group":
+        rmq.broker.add_group(f"{prefix}New", "late")
+    send_due(rmq.broker.queue(f"{prefix}New"), range(3))
+    end = wait_until(lambda: (e := run.plan(start)) != start and e, "the new topic is read")
+    assert by_topic(run.batch(start, end)) == {f"{prefix}New": 3}
 
 
 def test_a_pattern_may_match_nothing_yet(rmq):

@@ -124,7 +124,7 @@ def test_with_release_on_stop_a_failed_batch_goes_to_whoever_comes_first(spark, 
         batches.run(frame, rmq.folder / "checkpoint")
     wait_until(lambda: due_to_another(queue) == 8, "the failed batch to be given back")
     with rmq.by_hand(queue) as other:
-        end, rows = other.next(other.initial())
+        end, rows = other.until(other.initial(), 8)
         other.plan(end)
     assert sorted(contents(rows)) == names(8)
     # The first query's replay finds nothing, and goes on with what is new.

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from rmq_spark.spark.source.query_run import UNREAD_BATCHES_TO_WARN_OF
+from rmq_spark.spark.source.run import UNREAD_BATCHES_TO_WARN_OF
 
 from ...logs import logged
 from ...waiting import wait_until

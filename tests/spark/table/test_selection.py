@@ -2,7 +2,7 @@
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, QueueKind
-from rmq_spark.spark.table.selection import Scope
+from rmq_spark.spark.tables import Scope
 from rmq_spark.topics.definition import TopicDefinition, TopicType
 
 from ..driving import refused

@@ -254,6 +254,30 @@ def test_a_table_with_a_list_of_columns_says_how_it_must_be_made(spark):
         spark.sql("DROP TABLE listed")
 
 
+def test_a_write_of_sql_names_the_topic_in_its_own_statement(spark, rmq):
+    """Spark passes the options of CREATE TABLE to no writer; those of a view it does."""
+    queue, row = rmq.queue(), "SELECT 'm' AS content"
+    given = {"topic": queue.definition.name, "redis.url": rmq.url, "fixedTime": str(DUE)}
+    options = ", ".join(f"`{name}` '{value}'" for name, value in given.items())
+    spark.sql(f"CREATE TABLE sent (content STRING) USING rmq OPTIONS ({options})")
+    try:
+        for refused in (
+            f"INSERT INTO sent {row}",
+            f"CREATE TABLE selected USING rmq OPTIONS ({options}) AS {row}",
+        ):
+            with pytest.raises(Exception, match=r"INSERT INTO t WITH \(topic = 'T'\) SELECT"):
+                spark.sql(refused)
+        own = options.replace("` '", "` = '")
+        spark.sql(f"INSERT INTO sent WITH ({own}) {row}")
+        spark.sql(
+            f"CREATE OR REPLACE TEMPORARY VIEW v (content STRING) USING rmq OPTIONS ({options})"
+        )
+        spark.sql("INSERT INTO v SELECT 'n' AS content")
+    finally:
+        spark.sql("DROP TABLE sent")
+    assert queue.figures().store.count == 2
+
+
 @pytest.mark.parametrize(
     "secret",
     [

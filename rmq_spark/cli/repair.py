@@ -1,0 +1,163 @@
+"""Commands that repair queues: cancel, requeue, purge, expire."""
+
+from typing import Annotated
+
+import typer
+
+from rmq_spark.cli import arguments
+from rmq_spark.cli.arguments import (
+    are_named,
+    encoded,
+    encoded_basis,
+    given_values,
+    option_help,
+    pages_of,
+    parse_values,
+    print_count,
+    remark_on_keys,
+    times_of,
+)
+from rmq_spark.cli.output import confirm, print_remark, print_result
+from rmq_spark.cli.session import broker_of, queue_of
+from rmq_spark.client import repair
+from rmq_spark.client.messages import Message, contents_by_slot, requeue_score
+from rmq_spark.errors import ServerRefused
+from rmq_spark.inspect.fields import count_text, messages_text
+from rmq_spark.protocol import reading
+from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
+from rmq_spark.topics.parsing import Option, choice
+
+PURGED = Option(
+    "--queue",
+    choice(QueueKind.DEAD, QueueKind.STORE, QueueKind.RETRY),
+    "The queue",
+    default=QueueKind.DEAD,
+)
+
+
+def cancel(
+    context: typer.Context,
+    topic: arguments.Topic,
+    contents: Annotated[list[str], typer.Argument(help=arguments.NAMES_HELP, show_default=False)],
+    slot_basis: arguments.SlotBasis = None,
+    group: Annotated[
+        str | None, typer.Option(help="Only for this consumer group, instead of all.")
+    ] = None,
+    as_json: arguments.Json = False,
+) -> None:
+    """Cancel messages that no consumer has claimed yet."""
+    broker = broker_of(context)
+    definition = broker.definition(topic)
+    groups = definition.groups if group is None else (parse_group(group),)
+    basis = encoded_basis(slot_basis)
+    cancelled = sum(
+        broker.queue(topic, group=each).cancel(encoded(contents), slot_basis=basis)
+        for each in groups
+    )
+    if not cancelled:
+        remark_on_keys(definition)
+    print_count(as_json, topic, cancelled, "cancelled")
+
+
+def requeue(
+    context: typer.Context,
+    topic: arguments.Topic,
+    contents: arguments.Names = None,
+    every: arguments.Every = False,
+    slots: arguments.Slots = None,
+    since: arguments.From = None,
+    until: arguments.Until = None,
+    slot_basis: arguments.SlotBasis = None,
+    time_range: arguments.TimeRange = None,
+    priority: arguments.Priority = None,
+    fixed_time: arguments.FixedTime = None,
+    delay: arguments.Delay = None,
+    group: arguments.Group = DEFAULT_GROUP_TEXT,
+    as_json: arguments.Json = False,
+) -> None:
+    """Requeue dead messages, with all their retries.
+
+    They are due at once unless an option sets a time or a delay. A Priority topic needs --priority.
+    """
+    queue = queue_of(context, topic, group)
+    given = given_values(time_range, priority, fixed_time, delay)
+    needed = queue.definition.type.requeue_value is None
+    value = Message(b"", **parse_values(queue, given, "requeued", needed=needed))  # type: ignore[arg-type]
+    score = requeue_score(value, queue.definition, queue.now_ms())
+    if are_named(contents, every):
+        by_slot = contents_by_slot(encoded(contents), encoded_basis(slot_basis), queue.definition)
+        requeued = repair.requeue(queue, by_slot, score)
+    else:  # only earlier deaths: a message that dies again meanwhile must not be requeued again
+        times = times_of(queue, since, until).within(None, queue.now_ms())
+        pages = pages_of(queue, QueueKind.DEAD, slots, times)
+        requeued = sum(repair.requeue_page(queue, page, score) for page in pages)
+    if contents and not requeued:
+        print_remark(
+            "The dead queue does not hold them. If they were sent with a slot basis, add "
+            "--slot-basis; if another consumer group had them, --group."
+        )
+        remark_on_keys(queue.definition)
+    print_count(as_json, topic, requeued, "requeued")
+
+
+def purge(
+    context: typer.Context,
+    topic: arguments.Topic,
+    contents: arguments.Names = None,
+    every: arguments.Every = False,
+    queues: Annotated[str, typer.Option("--queue", help=option_help(PURGED))] = str(PURGED.default),
+    slots: arguments.Slots = None,
+    since: arguments.From = None,
+    until: arguments.Until = None,
+    slot_basis: arguments.SlotBasis = None,
+    group: arguments.Group = DEFAULT_GROUP_TEXT,
+    yes: arguments.Yes = False,
+    as_json: arguments.Json = False,
+) -> None:
+    """Delete dead or waiting messages permanently.
+
+    You cannot purge messages that a consumer holds (the queue prepare).
+    """
+    kind = QueueKind(PURGED.parse(queues))
+    queue = queue_of(context, topic, group)
+    if are_named(contents, every):
+        confirm(f"Delete {messages_text(len(contents or []))} of the {kind} queue of {topic}?", yes)
+        deleted = queue.purge(encoded(contents), kind, slot_basis=encoded_basis(slot_basis))
+    else:
+        held = sum(queue.ask(reading.sizes, [kind], queue.slots))
+        chosen = "all messages" if slots is since is until is None else "the chosen messages"
+        pages = pages_of(queue, kind, slots, times_of(queue, since, until))
+        confirm(f"Delete {chosen} of the {kind} queue of {topic}, which holds {held:,}?", yes)
+        deleted = 0
+        for page in pages:
+            deleted += repair.purge_page(queue, page)
+    if contents and not deleted:
+        remark_on_keys(queue.definition)
+    print_count(as_json, topic, deleted, "deleted")
+
+
+def expire(
+    context: typer.Context,
+    topic: arguments.Topic,
+    group: arguments.Group = DEFAULT_GROUP_TEXT,
+    as_json: arguments.Json = False,
+) -> None:
+    """End leases that have run out, and the retention of the dead.
+
+    If you do not run it, the next consumer of the same slot gives messages back, but nobody else
+    deletes dead ones. Also gives back the messages of claims whose record was deleted by hand.
+    """
+    queue = queue_of(context, topic, group)
+    given_back, forgotten = repair.sweep(queue)
+    try:
+        given_back += repair.give_back_strays(queue)
+    except ServerRefused:
+        print_remark(
+            "rmq did not look for claims whose record was deleted by hand: this Redis user may not "
+            "run SCAN and EXISTS"
+        )
+    text = f"{topic}: {messages_text(given_back)} given back"
+    if queue.definition.dead_retention_ms is not None:
+        text += f", {count_text(forgotten, 'dead message')} deleted"
+    print_result(as_json, text, topic=topic, messages=given_back, forgotten=forgotten)

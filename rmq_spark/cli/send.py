@@ -1,0 +1,189 @@
+"""The command rmq send: the messages that it makes of its arguments, or of stdin."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from rmq_spark.cli import arguments
+from rmq_spark.cli.arguments import (
+    encoded_basis,
+    given_values,
+    moment,
+    parse_values,
+    parsed,
+    refuse_both,
+    types_of,
+)
+from rmq_spark.cli.output import print_result
+from rmq_spark.cli.session import broker_of
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.hints import creation, describe_missing
+from rmq_spark.client.messages import LONGEST_KEY_BYTES, Message
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
+from rmq_spark.inspect.fields import content_text
+from rmq_spark.options import EXPIRES_AT, TIME_TO_LIVE
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.types import TopicType
+
+LINES_A_SEND = 10_000
+# What Python makes of bytes from the shell that are not UTF-8.
+_NOT_UTF_8 = re.compile("[\ud800-\udfff]")
+_HEADER = "Accepted: a name, which is UTF-8, and a value, such as --header source=web."
+
+
+def send(
+    context: typer.Context,
+    topic: arguments.Topic,
+    contents: arguments.Contents = None,
+    slot_basis: arguments.SlotBasis = None,
+    time_range: arguments.TimeRange = None,
+    priority: arguments.Priority = None,
+    fixed_time: arguments.FixedTime = None,
+    delay: arguments.Delay = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="For a keyed topic: the key of the one message, whose content is next."),
+    ] = None,
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option(help="For a keyed topic: the text between key and content of each message."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header of the messages; repeatable."),
+    ] = None,
+    time_to_live: arguments.TimeToLive = None,
+    expires_at: arguments.ExpiresAt = None,
+    as_json: arguments.Json = False,
+) -> None:
+    """Send messages: the given contents, or the lines of stdin.
+
+    Write -- before contents that begin with a dash. In a keyed topic, use --key to send one
+    message, with a content or without one, or --key-delimiter to send several: a content or line
+    without the delimiter is a key alone.
+    """
+    given = given_values(time_range, priority, fixed_time, delay)
+    headers = parse_headers(header)
+    has_keys = key is not None or key_delimiter is not None
+    queue = _queue_to_send_to(broker_of(context), topic, types_of(given), has_keys)
+    messages = messages_of(queue.definition, contents, key, key_delimiter, _lines)
+    values = parse_values(queue, given, "sent")
+    expiry = parse_expiry(queue, time_to_live, expires_at)
+    basis = encoded_basis(slot_basis)
+    new = merged = 0
+    parts = iter(messages)  # stdin may be endless
+    while part := list(islice(parts, LINES_A_SEND)):
+        sent = queue.send(part, slot_basis=basis, headers=headers or None, **values, **expiry)  # type: ignore[arg-type]
+        new, merged = new + sent.new, merged + sent.merged
+    text = f"{topic}: {new:,} new, {merged:,} merged"
+    print_result(as_json, text, topic=topic, new=new, merged=merged)
+
+
+def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType], has_keys: bool) -> Queue:
+    """Open the queue of a topic. If it is missing, the error shows how to create it."""
+    try:
+        return broker.queue(topic)
+    except UnknownTopic:
+        command = creation(broker, topic, given, keyed=has_keys)
+        remedy = f"Create it with {command}, then send again."
+        raise UnknownTopic(f"{describe_missing(broker, topic)} {remedy}") from None
+
+
+def _lines() -> Iterator[bytes]:
+    for line in sys.stdin.buffer if sys.stdin else ():
+        yield line.rstrip(b"\r\n")
+
+
+def parse_headers(given: Iterable[str] | None) -> list[tuple[str, bytes]]:
+    headers = []
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (equals and name and not _NOT_UTF_8.search(name)):
+            shown = content_text(os.fsencode(text))
+            raise InvalidOption(f"--header={shown!r} is not accepted. {_HEADER}")
+        headers.append((name, os.fsencode(value)))
+    return headers
+
+
+def parse_expiry(
+    queue: Queue, time_to_live: str | None, expires_at: str | None
+) -> dict[str, int | None]:
+    if None not in (time_to_live, expires_at):
+        refuse_both("--time-to-live", "--expires-at")
+    return {
+        "time_to_live": parsed(TIME_TO_LIVE.called("--time-to-live"), time_to_live),
+        "expires_at": moment(queue, EXPIRES_AT.called("--expires-at"), expires_at),
+    }
+
+
+def messages_of(
+    topic: TopicDefinition,
+    contents: list[str] | None,
+    key: str | None,
+    delimiter: str | None,
+    lines: Callable[[], Iterator[bytes]],
+) -> Iterable[Any]:
+    """Return the messages to send, as ``Queue.send`` takes them.
+
+    contents: the arguments; None or empty for the lines of stdin. With a key, they are the only
+    payload, and none means no payload. delimiter: the text that ends the key in each of them.
+    """
+    _check_keys(topic, contents, key, delimiter)
+    if key is not None:
+        return [Message(os.fsencode(contents[0]) if contents else None, key=os.fsencode(key))]
+    texts = map(os.fsencode, contents) if contents else lines()
+    if delimiter is None:
+        return texts
+    return _keyed(topic, texts, os.fsencode(delimiter))
+
+
+def _check_keys(
+    topic: TopicDefinition, contents: list[str] | None, key: str | None, delimiter: str | None
+) -> None:
+    given = [
+        flag
+        for flag, value in (("--key", key), ("--key-delimiter", delimiter))
+        if value is not None
+    ]
+    if given and not topic.keyed:
+        raise InvalidOption(
+            f"{given[0]} is not for topic {topic.name}, which is not keyed: its messages merge by "
+            f"their content. Leave {given[0]} out. Nothing was sent."
+        )
+    if topic.keyed and len(given) != 1:
+        found = "--key and --key-delimiter exclude each other" if given else "No key is given"
+        raise InvalidOption(
+            f"{found}. Topic {topic.name} is keyed. Accepted: --key KEY with one content or none, "
+            "or --key-delimiter TEXT, with contents or lines such as KEY TEXT CONTENT. Nothing was "
+            "sent."
+        )
+    if key is not None and len(contents or ()) > 1:
+        raise InvalidOption(
+            f"--key={key!r} is for one message, but there are {len(contents or ())} contents. "
+            "Accepted: one content or none; --key-delimiter sends several. Nothing was sent."
+        )
+    if key is not None and not 1 <= len(os.fsencode(key)) <= LONGEST_KEY_BYTES:
+        raise InvalidOption(
+            f"--key is {len(os.fsencode(key)):,} bytes long. Accepted: 1 to {LONGEST_KEY_BYTES:,} "
+            "bytes. Nothing was sent."
+        )
+    if delimiter == "":
+        raise InvalidOption.of("--key-delimiter", "", "at least one character")
+
+
+def _keyed(topic: TopicDefinition, texts: Iterable[bytes], delimiter: bytes) -> Iterator[Message]:
+    for number, text in enumerate(texts, 1):
+        key, found, content = text.partition(delimiter)
+        if not 1 <= len(key) <= LONGEST_KEY_BYTES:
+            raise InvalidMessage(
+                f"Message {number} ({content_text(text)!r}): the key before --key-delimiter is "
+                f"{len(key):,} bytes long. Accepted in the keyed topic {topic.name}: 1 to "
+                f"{LONGEST_KEY_BYTES:,} bytes. The messages of earlier lines may have been sent."
+            )
+        yield Message(content if found else None, key=key)

@@ -1,0 +1,254 @@
+"""A reader's start: the number of its run, and the slots that it may claim."""
+
+import logging
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rmq_spark.client.administration import Administration
+from rmq_spark.client.hints import queue_command
+from rmq_spark.client.queue import Queue
+from rmq_spark.errors import InvalidOption, OwnershipError
+from rmq_spark.ownership.zookeeper import EnsembleOptions
+from rmq_spark.protocol import claiming, reading, returning
+from rmq_spark.protocol.calls import CALLS_A_PIPELINE
+from rmq_spark.protocol.claims import Claim, ClaimRequest, CommitResult
+from rmq_spark.protocol.names import ScopedName, claim_name
+from rmq_spark.protocol.packing import chunks
+from rmq_spark.topics.definition import TopicDefinition, refuse_exclusive
+from rmq_spark.topics.keys import ACCEPTED_NAME, NAME, consumer_key
+
+if TYPE_CHECKING:
+    from rmq_spark.ownership.member import Member
+
+_log = logging.getLogger(__name__)
+
+# Two ticks of ZooKeeper, in seconds: it looks for ended sessions once a tick, by default every 2 s.
+NOTICED_WITHIN_S = 4.0
+
+
+class AllSlots:
+    """All slots of a topic that other readers can read, too."""
+
+    exclusive = False
+
+    def __init__(self, definition: TopicDefinition) -> None:
+        self._epochs: dict[int, int | None] = {}
+        self.check(definition)
+
+    def between_batches(self, at_work: Container[int] = ()) -> Mapping[int, int | None]:
+        return self._epochs
+
+    def wait_for_slots(self) -> None:
+        """Return at once, because the reader may claim all slots from the start."""
+
+    def check(self, definition: TopicDefinition) -> None:
+        refuse_exclusive(definition)
+        if len(self._epochs) != definition.slot_amount:
+            self._epochs = dict.fromkeys(range(definition.slot_amount))
+
+    def figures(self) -> dict[str, int]:
+        return {}
+
+    def stop(self) -> None:
+        """Do nothing, because the reader has not joined other members."""
+
+
+class OwnedSlots:
+    exclusive = True
+
+    def __init__(self, ensemble: EnsembleOptions, queue: Queue, consumer: str) -> None:
+        self._ensemble = ensemble
+        self._queue = queue
+        self._consumer = consumer
+        self._checked: Mapping[int, int] = {}
+        self._member = new_member(ensemble, queue, consumer)
+        try:
+            queue.server.run_in_thread(self._member.start)
+        except BaseException:  # such as the cancellation of a task: the start goes on in its thread
+            self._member.stop()
+            raise
+
+    def between_batches(self, at_work: Container[int] = ()) -> Mapping[int, int | None]:
+        """Return the slots to claim from now, with their epochs; release those of other members.
+
+        at_work: the slots with a claim in flight, which are released by a later call.
+        """
+        epochs = self._member.between_batches(at_work)
+        self._check_epochs({s: e for s, e in epochs.items() if self._checked.get(s) != e})
+        self._checked = epochs
+        return dict(epochs)
+
+    def _check_epochs(self, new: Mapping[int, int]) -> None:
+        stored = self._queue.ask(reading.epochs, list(new)) if new else []
+        for (slot, epoch), known in zip(new.items(), stored, strict=True):
+            if known > epoch:
+                raise OwnershipError(
+                    f"Slot {slot} of topic {self._queue.definition.name} was consumed under the "
+                    f"epoch {known}, but ZooKeeper at {self._ensemble.hosts} gives {epoch}. The "
+                    "ensemble was replaced, or has lost its data. Make sure that nobody reads "
+                    f"the topic through another ensemble. Then run: "
+                    f"{queue_command(self._queue, 'lower-epochs')}"
+                )
+
+    def wait_for_slots(self) -> None:
+        """Wait for slots that others still have, until ZooKeeper must have noticed their death."""
+        session_s = self._ensemble.session_timeout_ms / 1000
+        longest_s = 1.5 * session_s + NOTICED_WITHIN_S
+        if not self._queue.server.run_in_thread(partial(self._member.wait_for_slots, longest_s)):
+            _log.warning(
+                "rmq: topic %s: %s does not own all of its assigned slots yet. It owns "
+                "%d; %d members read the topic",
+                self._queue.definition.name,
+                self._consumer,
+                self._member.slots_owned,
+                len(self._member.members),
+            )
+
+    def check(self, definition: TopicDefinition) -> None:
+        if not definition.exclusive:
+            raise OwnershipError(
+                f"The topic {definition.name} is no longer exclusive, because somebody has set "
+                "exclusive=False. Start this reader again: with ZooKeeper to make the topic "
+                "exclusive again, or without to share it."
+            )
+
+    def figures(self) -> dict[str, int]:
+        return {"slotsOwned": self._member.slots_owned, "members": len(self._member.members)}
+
+    def stop(self) -> None:
+        self._queue.server.run_in_thread(self._member.stop)
+
+
+Ownership = AllSlots | OwnedSlots
+
+
+def ownership_of(queue: Queue, consumer: str, ensemble: EnsembleOptions | None) -> Ownership:
+    if ensemble is None:
+        return AllSlots(queue.definition)
+    return OwnedSlots(ensemble, queue, consumer)
+
+
+def new_member(ensemble: EnsembleOptions, queue: Queue, consumer: str) -> "Member":
+    try:
+        from rmq_spark.ownership.member import Member
+    except ModuleNotFoundError as error:
+        if error.name != "kazoo":
+            raise
+        raise InvalidOption(
+            "zookeeper.hosts needs the package kazoo: pip install 'rmq-spark[zookeeper]'"
+        ) from None
+    return Member(ensemble, queue.definition, topic_in_zookeeper(queue), consumer)
+
+
+def topic_in_zookeeper(queue: Queue) -> str:
+    """Name a topic as ZooKeeper does: with its key prefix, and its consumer group behind an @."""
+    group = f"@{queue.keys.group}" if queue.keys.group else ""
+    return f"{queue.key_prefix}{queue.definition.name}{group}"
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A start of a consumer: its number among all starts of that name, its run.
+
+    last_seq: the highest number of a batch that earlier runs of the name have claimed. A batch of a
+    session has one claim in each of its slots.
+    """
+
+    name: str
+    run: int
+    last_seq: int
+    lease_ms: int
+    ownership: Ownership
+
+    def claim(
+        self,
+        queue: Queue,
+        requests: Sequence[ClaimRequest],
+        seq: int,
+        epochs: Mapping[int, int | None],
+    ) -> list[Claim]:
+        """Make the claims of a batch. All methods raise Fenced if another run has taken over."""
+        terms = claiming.Claiming(self.name, self.run, seq, self.lease_ms, epochs=epochs)
+        return queue.ask(claiming.claim, requests, terms)
+
+    def commit(self, queue: Queue, seqs: Mapping[int, int]) -> CommitResult:
+        """Commit a batch in each slot, but no earlier one: Redis may have it again by a loss."""
+        return queue.ask(
+            claiming.commit,
+            seqs,
+            self.name,
+            self.run,
+            seqs,
+            since={slot: seq - 1 for slot, seq in seqs.items()},
+            expected={slot: [claim_name(self.name, seq, 0)] for slot, seq in seqs.items()},
+        )
+
+    def renew(self, queue: Queue, seqs: Mapping[int, int]) -> dict[int, int]:
+        """Renew the leases of these batches, of one in each slot, all at once."""
+        since = {slot: seq - 1 for slot, seq in seqs.items()}
+        return queue.ask(claiming.renew, since, self.name, self.run, self.lease_ms, since=since)
+
+    def mark_unread(self, queue: Queue, slots: Iterable[int], seq: int) -> None:
+        """Mark a batch as not delivered, so that giving it back costs no retry."""
+        queue.ask(claiming.unread, slots, self.name, self.run, seq)
+
+    def disown(self, queue: Queue, slots: Sequence[int], seq: int) -> None:
+        """Mark the claims of a batch that nobody has got as unread; refuse those that arrive now.
+
+        The call that makes them may still be on its way.
+        """
+        # A commit of no claim. From here on, Redis refuses them, so that none is overlooked.
+        refused = {slot: [claim_name(self.name, seq, 0)] for slot in slots}
+        queue.ask(claiming.commit, slots, self.name, self.run, seq, since=seq, expected=refused)
+        self.mark_unread(queue, slots, seq)
+
+    def give_back(
+        self, queue: Queue, slots: Iterable[int], seq: int = 0, *, failed: bool = False
+    ) -> None:
+        """Give back what it holds, and refuse late claims up to a batch. failed: by an error."""
+        queue.ask(returning.give_back, slots, self.name, self.run, seq, failed=failed)
+
+
+def open_session(
+    queue: Queue, name: str, lease_ms: int, ensemble: EnsembleOptions | None
+) -> Session:
+    """Take over a name: older runs are barred, and what they hold is given back."""
+    if not re.fullmatch(NAME, name):
+        raise InvalidOption(
+            f"The consumer name {name!r} is not accepted. Accepted: {ACCEPTED_NAME}"
+        )
+    if ensemble is None:
+        refuse_exclusive(queue.definition)
+    known_run = max(header.run for header in queue.ask(reading.headers, name))
+    topic, key, forget_ms = queue.keys.topic, _key_of(queue, name), returning.FORGET_CONSUMERS_MS
+    # A later start needs the number no more: it takes Redis' time, or one more than the headers'.
+    run = queue.server.ask(claiming.open_run(key, topic, known_run, forget_ms=forget_ms))
+    queue.ask(returning.give_back, queue.slots, name, run)
+    # Read only now: older runs of this name could claim until give_back barred them.
+    headers = queue.ask(reading.headers, name)
+    last_seq = max(max(header.last_seq, header.settled) for header in headers)
+    ownership = ownership_of(queue, name, ensemble)
+    try:
+        if ownership.exclusive and not queue.definition.exclusive:
+            # Only now that ZooKeeper has answered: others without it are refused from here on.
+            administration = Administration(queue.server, key_prefix=queue.key_prefix)
+            administration.alter(queue.definition.name, exclusive=True)
+        ownership.wait_for_slots()
+    except BaseException:
+        ownership.stop()
+        raise
+    return Session(name, run, last_seq, lease_ms, ownership)
+
+
+def forget_consumer(queue: Queue, name: str) -> None:
+    for part in chunks(queue.slots, CALLS_A_PIPELINE):
+        queue.server.commands([("HDEL", queue.keys.consumers(slot), name) for slot in part])
+    queue.server.command("UNLINK", _key_of(queue, name))
+
+
+def _key_of(queue: Queue, name: str) -> str:
+    scoped = ScopedName(queue.keys.topic, queue.keys.group, name)
+    return consumer_key(str(scoped), queue.key_prefix)

@@ -1,0 +1,183 @@
+"""What users change: topics, single messages, and the dead in bulk.
+
+Each change is a function that takes the fields of a form and returns a Note. Every change is logged
+with its user, and never with a content.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from rmq_spark.client import repair
+from rmq_spark.client.messages import Message, requeue_score
+from rmq_spark.client.queue import Queue
+from rmq_spark.console.jobs import Action
+from rmq_spark.console.state import Console, Note
+from rmq_spark.errors import InvalidOption
+from rmq_spark.inspect.fields import messages_text
+from rmq_spark.options import typed_value
+from rmq_spark.protocol.pages import Position, QueueKind
+from rmq_spark.topics.definition import FLAGS, group_text
+from rmq_spark.topics.parsing import Option, choice
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+# The fields of a form: each may come several times.
+Form = Mapping[str, list[str]]
+Change = Callable[[Console, Form, str, str], Note]
+ACTION = Option("action", choice(*Action), "What to do with the dead messages")
+
+
+def field_of(form: Form, name: str) -> str:
+    return (form.get(name) or [""])[0]
+
+
+def pause(console: Console, form: Form, user: str, topic: str) -> Note:
+    console.broker.alter(topic, paused=True)
+    _note(user, "paused", topic)
+    return Note(f"{topic} is paused: no consumer gets new messages. Sending still works.")
+
+
+def resume(console: Console, form: Form, user: str, topic: str) -> Note:
+    console.broker.alter(topic, paused=False)
+    _note(user, "resumed", topic)
+    return Note(f"{topic} delivers again.")
+
+
+def alter(console: Console, form: Form, user: str, topic: str) -> Note:
+    changes: dict[str, Any] = {
+        name: setting.option.called(name).parse(field_of(form, name))
+        for name, setting in FLAGS.items()
+        if name in form
+    }
+    if not changes:
+        raise InvalidOption(f"No setting is given. Accepted: {', '.join(FLAGS)}.")
+    console.broker.alter(topic, **changes)
+    # In one line, for the log.
+    told = ", ".join(f"{name}={' '.join(field_of(form, name).split())}" for name in changes)
+    _note(user, f"set {told} of", topic)
+    return Note(f"{topic}: {told}. Senders and consumers see it from their next batch.")
+
+
+def send(console: Console, form: Form, user: str, topic: str) -> Note:
+    queue = console.queue(topic, None)
+    definition = queue.definition
+    content: bytes | None = field_of(form, "content").encode()
+    key = field_of(form, "key").encode() if definition.keyed else None
+    basis = field_of(form, "slot_basis")
+    values = _values(queue, form)
+    message = Message(content, slot_basis=basis or None, key=key, **values)
+    sent = queue.send([message])
+    _note(user, "sent a message to", topic)
+    told = "new" if sent.new else "merged with one that waits"
+    return Note(f"One message was sent to {topic}; it is {told}.")
+
+
+def _values(queue: Queue, form: Form) -> dict[str, Any]:
+    values = {}
+    for of in queue.definition.type.values:
+        text = field_of(form, of.keyword).strip()
+        if text:
+            values[of.keyword] = typed_value(of, queue.now_ms).parse(text)
+    return values
+
+
+def requeue(console: Console, form: Form, user: str, topic: str) -> Note:
+    queue, _ = _queue_and_kind(console, form, topic)
+    score = _requeue_score(queue, form)
+    chosen, gone = _chosen(console, form)
+    return _done(user, queue, repair.requeue(queue, _names(chosen), score), "requeued", gone)
+
+
+def purge(console: Console, form: Form, user: str, topic: str) -> Note:
+    queue, kind = _queue_and_kind(console, form, topic)
+    if kind is QueueKind.PREPARE:
+        raise InvalidOption("Messages that a consumer holds cannot be deleted.")
+    chosen, gone = _chosen(console, form)
+    scores = _by_slot((position.slot, position.score) for position in chosen)
+    return _done(user, queue, repair.purge(queue, kind, _names(chosen), scores), "deleted", gone)
+
+
+def cancel(console: Console, form: Form, user: str, topic: str) -> Note:
+    queue, _ = _queue_and_kind(console, form, topic)
+    chosen, gone = _chosen(console, form)
+    return _done(user, queue, queue.cancel(_names(chosen)), "cancelled", gone)
+
+
+def start_job(console: Console, form: Form, user: str, topic: str) -> Note:
+    queue, _ = _queue_and_kind(console, form, topic)
+    action = Action(ACTION.parse(field_of(form, "action")))
+    score = _requeue_score(queue, form) if action is Action.REQUEUE else 0
+    job = console.jobs.start(action, queue, user, field_of(form, "reason") or None, score)
+    _note(user, f"began job {job.number} to {action} the dead of", topic)
+    return Note(f"Job {job.number} has begun to {action} dead messages of {topic}.")
+
+
+def stop_job(console: Console, form: Form, user: str, number: str) -> Note:
+    job = console.jobs.stop(number)
+    _note(user, f"stopped job {job.number} on", job.queue.definition.name)
+    return Note(f"Job {job.number} has stopped after {messages_text(job.done)}.")
+
+
+def resume_job(console: Console, form: Form, user: str, number: str) -> Note:
+    job = console.jobs.resume(number)
+    _note(user, f"resumed job {job.number} on", job.queue.definition.name)
+    return Note(f"Job {job.number} goes on.")
+
+
+def _queue_and_kind(console: Console, form: Form, topic: str) -> tuple[Queue, QueueKind]:
+    kind = QueueKind(field_of(form, "queue") or QueueKind.DEAD.value)
+    return console.queue(topic, field_of(form, "group")), kind
+
+
+def _requeue_score(queue: Queue, form: Form) -> int:
+    value = Message(b"", **_values(queue, form))
+    return requeue_score(value, queue.definition, queue.now_ms())
+
+
+def _chosen(console: Console, form: Form) -> tuple[list[Position], int]:
+    """Return where the chosen messages lie, and how many of them are not known any more."""
+    named = form.get("ref", [])
+    if not named:
+        raise InvalidOption("No message is chosen. Tick the messages first.")
+    found = [console.references.find(reference) for reference in named]
+    known = [position for position in found if position is not None]
+    return known, len(found) - len(known)
+
+
+def _names(chosen: Iterable[Position]) -> dict[int, list[bytes]]:
+    return _by_slot((position.slot, position.name) for position in chosen)
+
+
+def _by_slot(pairs: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
+    by_slot: dict[int, list[_T]] = {}
+    for slot, value in pairs:
+        by_slot.setdefault(slot, []).append(value)
+    return by_slot
+
+
+def _done(user: str, queue: Queue, how_many: int, done: str, gone: int) -> Note:
+    topic, group = queue.definition.name, group_text(queue.keys.group)
+    _note(user, f"{done} {messages_text(how_many)} in group {group} of", topic)
+    rest = f" {messages_text(gone)} could not be found any more." if gone else ""
+    return Note(f"{messages_text(how_many)} {done}.{rest}", failed=not how_many)
+
+
+def _note(user: str, done: str, topic: str) -> None:
+    _log.info("rmq console: %s %s topic %s", user, done, topic)
+
+
+# By the address of each.
+CHANGES: Mapping[str, Change] = {
+    "/topics/{subject}/pause": pause,
+    "/topics/{subject}/resume": resume,
+    "/topics/{subject}/settings": alter,
+    "/topics/{subject}/send": send,
+    "/topics/{subject}/requeue": requeue,
+    "/topics/{subject}/purge": purge,
+    "/topics/{subject}/cancel": cancel,
+    "/topics/{subject}/job": start_job,
+    "/jobs/{subject}/stop": stop_job,
+    "/jobs/{subject}/resume": resume_job,
+}

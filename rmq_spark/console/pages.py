@@ -1,0 +1,582 @@
+"""What each page of the console shows: functions that return dicts, as JSON and HTML show them."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import redis
+
+from rmq_spark.client.administration import all_queues
+from rmq_spark.client.queue import Queue
+from rmq_spark.console.state import Console, LastingEnsemble
+from rmq_spark.errors import InvalidOption, OwnershipError
+from rmq_spark.inspect.browse import (
+    ENTRIES_A_SEARCH,
+    Found,
+    Wanted,
+    browse,
+    deaths_from,
+    find_named,
+    read_entry,
+)
+from rmq_spark.inspect.checks import FAIL, WARN
+from rmq_spark.inspect.fields import (
+    content_text,
+    definition_json,
+    entry_json,
+    queues_json,
+    row_json,
+    time_json,
+)
+from rmq_spark.inspect.figures import Rate, Row
+from rmq_spark.inspect.histogram import bar_json, bars_of
+from rmq_spark.protocol import reading
+from rmq_spark.protocol.calls import ALL_KINDS
+from rmq_spark.protocol.claims import STATES, ClaimRecord, ConsumerSeen, Figures, SlotHolders
+from rmq_spark.protocol.pages import Bounds, Entry, Position, QueueKind
+from rmq_spark.redis.server import Server
+from rmq_spark.topics.definition import FLAGS, group_text
+from rmq_spark.topics.parsing import Option, duration, whole
+from rmq_spark.topics.reasons import class_of, printable
+
+Query = Mapping[str, str]
+
+SORTS = {
+    "topic": "topic",
+    "in": "inPerSecond",
+    "out": "outPerSecond",
+    **dict(zip(STATES, STATES, strict=True)),
+    "oldest": "oldestDueForMs",
+}
+SPAN = Option("span", duration(1000), "For how long from now to draw bars")
+SPANS = ("5m", "1h", "6h", "1d", "7d", "30d")
+# A strip of slots shows at most so many cells; a cell of a larger topic stands for several slots.
+MOST_CELLS = 128
+MESSAGES_A_PAGE = 50
+LIMIT = Option("limit", whole(1, 500), "How many messages to list")
+# A page shows at most so many bytes of a content, as text or as a dump.
+TEXT_SHOWN, DUMP_SHOWN = 64 * 1024, 2 * 1024
+BYTES_A_LINE = 16
+# What an entry carries that --hide-contents hides.
+_CARRIED = ("content", "contentBase64", "key", "keyBase64", "headers", "reason")
+# Estimates weigh the keys of so many slots of a topic, and of each key so many messages.
+SLOTS_WEIGHED = 4
+MESSAGES_WEIGHED = 10
+SLOW_CALLS = 128
+_NOT_PERMITTED = "this Redis user may not ask for it"
+_INFO = (
+    *("redis_version", "valkey_version", "uptime_in_seconds", "connected_clients", "maxclients"),
+    *("used_memory", "used_memory_peak", "maxmemory", "maxmemory_policy"),
+    *("mem_fragmentation_ratio", "aof_enabled", "aof_last_write_status", "rdb_last_save_time"),
+    *("rdb_last_bgsave_status", "role", "connected_slaves", "instantaneous_ops_per_sec"),
+)
+
+
+def topics(console: Console, query: Query) -> dict[str, Any]:
+    """Return the state of all topics. query: q, sort, order."""
+    rows, unreadable = console.look()
+    wanted = query.get("q", "").strip().lower()
+    sort = query.get("sort", "") if query.get("sort") in SORTS else "topic"
+    field, down = SORTS[sort], query.get("order", "asc" if sort == "topic" else "desc") == "desc"
+    listed = [_row(console, row) for row in rows if wanted in row.topic.lower()]
+    listed.sort(key=lambda one: (one["topic"], one["group"]))
+    listed.sort(key=lambda one: 0 if one[field] is None else one[field], reverse=down)
+    return {
+        "redisAddress": console.broker.server.address,
+        "q": query.get("q", ""),
+        "sort": sort,
+        "order": "desc" if down else "asc",
+        "topics": listed,
+        "totals": {name: sum(one[name] for one in listed) for name in STATES},
+        "unreadable": unreadable,
+        "findings": [f._asdict() for f in console.findings() if f.state in (WARN, FAIL)],
+    }
+
+
+def _row(console: Console, row: Row) -> dict[str, Any]:
+    line = console.rates.line(row.topic, row.group)
+    return {
+        **row_json(row, line[-1] if line else Rate(0.0, 0.0, 0.0)),
+        "topicType": row.definition.type.name,
+        "paused": row.definition.paused,
+        "warnings": _warnings_of(row),
+        "line": _line_json(line),
+    }
+
+
+def _line_json(line: Sequence[Rate]) -> list[dict[str, float]]:
+    end_s = line[-1].at_s if line else 0.0
+    return [
+        {
+            "secondsAgo": round(end_s - rate.at_s, 1),
+            "inPerSecond": round(rate.came, 1),
+            "outPerSecond": round(rate.went, 1),
+        }
+        for rate in line
+    ]
+
+
+def _warnings_of(row: Row) -> list[str]:
+    paused = row.definition.paused
+    found = {
+        "paused": paused,
+        "nobody reads": row.due and not row.consumers and not paused,
+        "leases ended": row.figures.prepare.due,
+    }
+    return [words for words, holds in found.items() if holds]
+
+
+def topic(console: Console, query: Query, name: str) -> dict[str, Any]:
+    """Return the state of a topic in one group. query: group, span."""
+    queue = console.queue(name, query.get("group"))
+    definition, now_ms = queue.definition, queue.now_ms()
+    figures, by_slot = queue.ask(reading.figures_by_slot)
+    holders = queue.ask(reading.holders)
+    consumers = consumers_json(holders, now_ms)
+    seen = [
+        ConsumerSeen(one["consumer"], one["slots"], one["heldSlots"], one["seenMsAgo"])
+        for one in consumers
+    ]
+    row = Row(queue, now_ms, figures, seen)
+    rate, owners = console.rates.note(row), _owners(console, queue)
+    return {
+        **{setting.option.name: definition.text_of(name) for name, setting in FLAGS.items()},
+        **definition_json(definition),
+        "settings": [
+            {
+                "name": name,
+                "label": setting.flag.strip("-").replace("-", " "),
+                "value": definition.text_of(name),
+                "choices": setting.option.parser.choices,
+            }
+            for name, setting in FLAGS.items()
+        ],
+        "group": row.group,
+        "now": time_json(now_ms),
+        "inPerSecond": round(rate.came, 1),
+        "outPerSecond": round(rate.went, 1),
+        "line": _line_json(console.rates.line(name, row.group)),
+        "oldestDueForMs": row.oldest_age_ms,
+        "mergedShare": _share(figures.counters["merged"], figures.counters["accepted"]),
+        "queues": queues_json(figures, now_ms),
+        "counters": figures.counters,
+        "deaths": figures.deaths,
+        "warnings": _warnings_of(row),
+        **_bars(queue, now_ms, query.get("span", "")),
+        "slots": [
+            {**_slot_json(slot, of, held), "owner": owners.get(slot)}
+            for slot, (of, held) in enumerate(zip(by_slot, holders, strict=True))
+        ],
+        "consumers": consumers,
+    }
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 4) if whole else 0.0
+
+
+def _bars(queue: Queue, now_ms: int, span: str) -> dict[str, Any]:
+    """Return the bars of a queue; span: a duration from now on, or empty for all messages."""
+    topic = queue.definition
+    span = span if topic.type.has_due_times else ""
+    times = Bounds(None, now_ms + SPAN.parse(span)) if span else Bounds()
+    return {"span": span, "bars": [bar_json(topic, bar) for bar in bars_of(queue, now_ms, times)]}
+
+
+def _slot_json(slot: int, figures: Figures, holders: SlotHolders) -> dict[str, Any]:
+    return {
+        "slot": slot,
+        "store": figures.store.count,
+        "due": figures.store.due + figures.retry.due,
+        "prepared": figures.prepare.count,
+        "retry": figures.retry.count,
+        "dead": figures.dead.count,
+        "holders": sorted({claim.consumer for claim in holders.claims if claim.held}),
+    }
+
+
+def _owners(console: Console, queue: Queue) -> dict[int, str]:
+    if console.ensemble is None or not queue.definition.exclusive:
+        return {}
+    try:
+        members = console.ensemble.members(queue)
+    except (OwnershipError, InvalidOption):  # the page about consumers says why
+        return {}
+    return {slot: member.name for member in members for slot in member.owned}
+
+
+def cells_of(slots: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells of the strip of slots. In a large topic, a cell sums up several slots."""
+    width = -(-len(slots) // MOST_CELLS)
+    return [_cell(slots[at : at + width]) for at in range(0, len(slots), width)]
+
+
+def _cell(slots: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    counts = ("store", "due", "prepared", "retry", "dead")
+    return {
+        "first": slots[0]["slot"],
+        "last": slots[-1]["slot"],
+        **{name: sum(slot[name] for slot in slots) for name in counts},
+        "holders": sorted({holder for slot in slots for holder in slot["holders"]}),
+        "owners": sorted({slot["owner"] for slot in slots if slot["owner"]}),
+    }
+
+
+def consumers_json(holders: Iterable[SlotHolders], now_ms: int) -> list[dict[str, Any]]:
+    listed = list(holders)
+    names = {name for of_slot in listed for name in of_slot.headers}
+    names |= {claim.consumer for of_slot in listed for claim in of_slot.claims if claim.held}
+    found = [_consumer_json(name, listed, now_ms) for name in names]
+    return sorted(found, key=lambda one: (one["seenMsAgo"], one["consumer"]))
+
+
+def _consumer_json(name: str, holders: Sequence[SlotHolders], now_ms: int) -> dict[str, Any]:
+    headers = [of.headers[name] for of in holders if name in of.headers]
+    claims = [claim for of_slot in holders for claim in _held_by(name, of_slot)]
+    seen_ms = max((header.seen_ms for header in headers), default=0)
+    run = max((header.run for header in headers), default=0)
+    return {
+        "consumer": name,
+        "started": time_json(run or None),  # a run's number is the time of its start
+        "slots": len(headers),
+        "heldSlots": sum(1 for of in holders if _held_by(name, of)),
+        "claims": len(claims),
+        "messages": sum(claim.held for claim in claims),
+        "lastBatch": max((header.last_seq for header in headers), default=0),
+        "committedBatch": max((header.settled for header in headers), default=0),
+        "holdsSince": time_json(min((claim.made_ms for claim in claims), default=None)),
+        "leaseEnds": time_json(min((claim.deadline_ms for claim in claims), default=None)),
+        "seen": time_json(seen_ms or None),
+        "seenMsAgo": max(0, now_ms - seen_ms),
+    }
+
+
+def _held_by(consumer: str, of_slot: SlotHolders) -> list[ClaimRecord]:
+    return [claim for claim in of_slot.claims if claim.consumer == consumer and claim.held]
+
+
+class MessageGone(InvalidOption):
+    """An error for a message that the queue does not hold any more, or that is not known."""
+
+
+def messages(console: Console, query: Query, name: str) -> dict[str, Any]:
+    """Return a part of a queue of a topic.
+
+    query: group; queue; slot; limit; after, the reference of the message to continue after; find, a
+    text, and by: "prefix", or "name" for a whole content or key; reason, a class.
+    """
+    queue, kind = console.queue(name, query.get("group")), _kind_of(query)
+    slot = query.get("slot", "").strip()
+    of_slot = Option("slot", whole(0, queue.slots[-1]), "The slot")
+    slots = [of_slot.parse(slot)] if slot else None
+    text, by, reason = query.get("find", ""), query.get("by", "prefix"), query.get("reason", "")
+    if console.settings.hide_contents and text:
+        raise InvalidOption(
+            "A search is not accepted with --hide-contents: it would show what is in messages."
+        )
+    if text and by == "name" and kind is not QueueKind.PREPARE:
+        entries = find_named(queue, kind, text.encode())
+        found = Found(entries, len(entries), None)
+    else:
+        wanted = _wanted(text.encode(), by, reason)
+        after = _position_of(console, query.get("after", ""))
+        most = LIMIT.parse(query.get("limit") or str(MESSAGES_A_PAGE))
+        found = browse(queue, kind, slots=slots, after=after, most=most, wanted=wanted)
+    sizes = queue.ask(reading.sizes, [kind], slots or queue.slots)
+    return {
+        **_topic_of(queue),
+        "queue": kind.value,
+        "slot": query.get("slot", ""),
+        "find": text,
+        "by": by,
+        "reason": reason,
+        "after": query.get("after", ""),
+        "held": sum(sizes),
+        "looked": found.looked,
+        "lookedAtMost": ENTRIES_A_SEARCH if text or reason else None,
+        "messages": [_listed_json(console, queue, kind, *one) for one in found.entries],
+        "next": _next_of(console, queue, kind, found.after),
+    }
+
+
+def _group_of(queue: Queue) -> dict[str, Any]:
+    return {"topic": queue.definition.name, "group": group_text(queue.keys.group)}
+
+
+def _topic_of(queue: Queue) -> dict[str, Any]:
+    return {**definition_json(queue.definition), "group": group_text(queue.keys.group)}
+
+
+def _next_of(console: Console, queue: Queue, kind: QueueKind, after: Position | None) -> str | None:
+    return None if after is None else console.references.name(queue, kind, after)
+
+
+def _kind_of(query: Query) -> QueueKind:
+    return QueueKind(query.get("queue") or QueueKind.STORE)
+
+
+def _position_of(console: Console, reference: str) -> Position | None:
+    if not reference:
+        return None
+    found = console.references.find(reference)
+    if found is None:
+        raise MessageGone(
+            "The place to continue at is not known any more: the console was restarted, or has "
+            "listed many messages since. Begin at the first page again."
+        )
+    return found
+
+
+def _wanted(text: bytes, by: str, reason: str) -> Wanted | None:
+    if not text and not reason:
+        return None
+
+    def is_wanted(name: bytes, death: str | None) -> bool:
+        fits = not text or (name == text if by == "name" else name.startswith(text))
+        return fits and (not reason or class_of(death or "") == reason)
+
+    return is_wanted
+
+
+def _listed_json(
+    console: Console, queue: Queue, kind: QueueKind, entry: Entry, position: Position
+) -> dict[str, Any]:
+    fields = entry_json(queue.definition.name, entry)
+    own = {field: fields.pop(field) for field in _CARRIED if field in fields}
+    hidden = console.settings.hide_contents
+    return {
+        "ref": console.references.name(queue, kind, position),
+        **fields,
+        "preview": None if hidden else content_text(entry.content),
+        "keyPreview": None if hidden or entry.key is None else content_text(entry.key),
+        "bytes": len(entry.content or b""),
+        "headers": len(entry.headers),
+        "reasonClass": class_of(entry.reason) if entry.reason is not None else None,
+        "reason": None if hidden else own.get("reason"),
+        "hidden": hidden,
+    }
+
+
+def message(console: Console, query: Query, name: str, reference: str) -> dict[str, Any]:
+    """Return a message with all it carries, as a list has named it. query: group, queue."""
+    queue, kind = console.queue(name, query.get("group")), _kind_of(query)
+    position = console.references.find(reference)
+    found = None if position is None else read_entry(queue, kind, position)
+    if found is None:
+        raise MessageGone(
+            "The message is not in this queue any more: it was delivered, moved or deleted, or the "
+            "console was restarted. Look for it in the list again."
+        )
+    entry, hidden = found[0], console.settings.hide_contents
+    fields = entry_json(queue.definition.name, entry)
+    if hidden:
+        fields = {field: value for field, value in fields.items() if field not in _CARRIED}
+    return {
+        **_topic_of(queue),
+        "ref": reference,
+        "message": fields,
+        "bytes": len(entry.content or b""),
+        "keyBytes": None if entry.key is None else len(entry.key),
+        "hidden": hidden,
+        "now": time_json(queue.now_ms()),
+        "reasonClass": class_of(entry.reason) if entry.reason is not None else None,
+        "shown": None if hidden else content_shown(entry.content),
+        "keyShown": None if hidden or entry.key is None else content_text(entry.key),
+        "headersShown": []
+        if hidden
+        else [{"name": key, "value": content_text(value)} for key, value in entry.headers],
+    }
+
+
+def content_shown(content: bytes | None) -> dict[str, Any]:
+    """Return a content as a text, or as a dump if it is not UTF-8. cut: its end is left out."""
+    if content is None:
+        return {"form": "none", "text": "", "cut": False}
+    try:
+        text = content[:TEXT_SHOWN].decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(content[:TEXT_SHOWN]) - 3 or len(content) <= TEXT_SHOWN:
+            return {
+                "form": "bytes",
+                "text": _dump(content[:DUMP_SHOWN]),
+                "cut": len(content) > DUMP_SHOWN,
+            }
+        text = content[: error.start].decode()
+    cut = len(content) > TEXT_SHOWN
+    indented = None if cut else _indented(text)
+    return {
+        "form": "text" if indented is None else "JSON",
+        "text": printable(text if indented is None else indented, "\n\t"),
+        "cut": cut,
+    }
+
+
+def _indented(text: str) -> str | None:
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _dump(content: bytes) -> str:
+    lines = []
+    for at in range(0, len(content), BYTES_A_LINE):
+        part = content[at : at + BYTES_A_LINE]
+        plain = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{at:06x}  {part.hex(' '):<{3 * BYTES_A_LINE}} {plain}")
+    return "\n".join(lines)
+
+
+def dead(console: Console, query: Query, name: str) -> dict[str, Any]:
+    """Return some of the dead by class of reason, and how many were read. query: group, after."""
+    queue = console.queue(name, query.get("group"))
+    after = _position_of(console, query.get("after", ""))
+    found = deaths_from(queue, after)
+    figures = queue.figures()
+    reasons: dict[str, dict[str, Any]] = {}
+    for reason, died_ms in found.reasons:
+        _count_death(reasons, reason, died_ms, console.settings.hide_contents)
+    listed = sorted(reasons.values(), key=lambda one: (-one["messages"], one["reason"]))
+    return {
+        **_topic_of(queue),
+        "dead": figures.dead.count,
+        "firstDied": time_json(figures.dead.oldest_ms),
+        "looked": len(found.reasons),
+        "after": query.get("after", ""),
+        "next": _next_of(console, queue, QueueKind.DEAD, found.after),
+        "reasons": [
+            {**one, "first": time_json(one["first"]), "last": time_json(one["last"])}
+            for one in listed
+        ],
+        "diedEver": figures.deaths,
+        "hidden": console.settings.hide_contents,
+    }
+
+
+def _count_death(
+    reasons: dict[str, dict[str, Any]], reason: str, died_ms: int, hidden: bool
+) -> None:
+    new = {"messages": 0, "first": died_ms, "last": died_ms, "example": None}
+    of = reasons.setdefault(class_of(reason), {"reason": class_of(reason), **new})
+    of["messages"] += 1
+    of["first"] = min(of["first"], died_ms)
+    if died_ms >= of["last"]:
+        of["last"] = died_ms
+        of["example"] = None if hidden else reason
+
+
+def consumers(console: Console, query: Query) -> dict[str, Any]:
+    rows, _ = console.look()
+    return {
+        "consumers": [
+            {**_backlog_json(row), "oldestDueForMs": row.oldest_age_ms, **one}
+            for row in rows
+            if row.known_consumers or row.figures.prepare.count
+            for one in consumers_json(row.queue.ask(reading.holders), row.now_ms)
+        ],
+        "unread": [_backlog_json(row) for row in rows if row.due and not row.consumers],
+        "zookeeper": _zookeeper(console.ensemble, rows),
+    }
+
+
+def _backlog_json(row: Row) -> dict[str, Any]:
+    return {"topic": row.topic, "group": row.group, "due": row.due}
+
+
+def _zookeeper(ensemble: LastingEnsemble | None, rows: list[Row]) -> dict[str, Any] | None:
+    if ensemble is None:
+        return None
+    options, error = ensemble.options, None
+    try:
+        members = [
+            {"topic": row.topic, "group": row.group, **asdict(member)}
+            for row in rows
+            if row.definition.exclusive
+            for member in ensemble.members(row.queue)
+        ]
+    except (OwnershipError, InvalidOption) as failure:
+        members, error = [], str(failure)
+    return {"hosts": options.hosts, "root": options.path, "error": error, "members": members}
+
+
+def server(console: Console, query: Query) -> dict[str, Any]:
+    broker = console.broker
+    queues = list(all_queues(broker))
+    slots = {queue.definition.name: queue.definition.slot_amount for queue in queues}
+    nodes = [_node_json(broker.server, *node) for node in _nodes(broker.server)]
+    return {
+        "redisAddress": broker.server.address,
+        "keyPrefix": broker.key_prefix,
+        "nodes": nodes,
+        "findings": [finding._asdict() for finding in console.findings()],
+        "memory": sorted(map(_memory_json, queues), key=lambda one: -(one["bytes"] or 0)),
+        "topics": len(slots),
+        "slots": sum(slots.values()),
+    }
+
+
+def _nodes(of: Server) -> list[tuple[str, dict[str, Any]]]:
+    if not of.is_cluster:
+        return [(of.address, {})]
+    return [(node.name, {"target_nodes": node}) for node in of.client.get_primaries()]
+
+
+def _node_json(of: Server, name: str, target: dict[str, Any]) -> dict[str, Any]:
+    info = of.client.info(**target)
+    saved = int(info.get("rdb_last_save_time", 0))
+    return {
+        "node": name,
+        **{field: info[field] for field in _INFO if field in info},
+        "lastSaved": time_json(1000 * saved) if saved else None,
+        **_slow(of, target),
+    }
+
+
+def _slow(of: Server, target: dict[str, Any]) -> dict[str, Any]:
+    """Return the slow calls that the node remembers, by script, without their arguments."""
+    try:
+        threshold = of.client.config_get("slowlog-log-slower-than", **target)
+        calls = of.client.slowlog_get(SLOW_CALLS, **target)
+    except redis.ResponseError:
+        return {"slow": [], "slowError": _NOT_PERMITTED}
+    names = of.script_names
+    found: dict[str, dict[str, Any]] = {}
+    for call in calls:
+        name = _called(call["command"], names)
+        one = found.setdefault(name, {"call": name, "calls": 0, "longestMs": 0.0, "last": 0})
+        one["calls"] += 1
+        one["longestMs"] = max(one["longestMs"], round(call["duration"] / 1000, 1))
+        one["last"] = max(one["last"], call["start_time"])
+    listed = sorted(found.values(), key=lambda one: -one["longestMs"])
+    return {
+        "slow": [{**one, "last": time_json(1000 * one["last"])} for one in listed],
+        "slowError": None,
+        "slowAboveMs": int(threshold.get("slowlog-log-slower-than", 0)) / 1000,
+    }
+
+
+def _called(command: bytes, names: Mapping[str, str]) -> str:
+    """Name a call without its arguments, which may be contents."""
+    words = command.split(b" ", 2)
+    verb = words[0].decode("ascii", "replace")[:40]
+    if verb.upper() == "EVALSHA" and len(words) > 1:
+        return f"script {names.get(words[1].decode('ascii', 'replace'), 'of another program')}"
+    return verb
+
+
+def _memory_json(queue: Queue) -> dict[str, Any]:
+    amount = queue.definition.slot_amount
+    weighed = queue.slots[:: max(1, amount // SLOTS_WEIGHED)][:SLOTS_WEIGHED]
+    pipeline = queue.server.client.pipeline(transaction=False)
+    for slot in weighed:
+        for kind in ALL_KINDS.split():
+            if kind != QueueKind.PREPARE:
+                pipeline.memory_usage(getattr(queue.keys, kind)(slot), samples=MESSAGES_WEIGHED)
+    try:
+        size = sum(found or 0 for found in pipeline.execute()) * amount // len(weighed)
+    except redis.ResponseError:  # not permitted
+        size = None
+    return {**_group_of(queue), "bytes": size, "slotsWeighed": len(weighed)}

@@ -1,0 +1,109 @@
+"""Looks at the messages of a queue, part by part, with a bound on what is read at once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from rmq_spark.client.queue import Queue, walk, walk_part
+from rmq_spark.protocol import reading
+from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Entry, Page, Position, QueueKind
+
+# A page of so many entries holds Redis for less than 0.5 ms, and their requeue for 1 to 2 ms in
+# large queues (bench/stalls.py).
+ENTRIES_A_READ = 128
+# The most entries that one search reads, in about 0.1 s.
+ENTRIES_A_SEARCH = 8_000
+# Takes the content of a message (in a keyed topic, its key), and why it died if it is dead.
+Wanted = Callable[[bytes, str | None], bool]
+
+
+class Found(NamedTuple):
+    """What a look has found. looked: how many it read. after: where to continue, or None."""
+
+    entries: list[tuple[Entry, Position]]
+    looked: int
+    after: Position | None
+
+
+def browse(
+    queue: Queue,
+    kind: QueueKind,
+    *,
+    slots: Sequence[int] | None = None,
+    after: Position | None = None,
+    most: int = 50,
+    wanted: Wanted | None = None,
+) -> Found:
+    """Read up to ``most`` messages of one queue, slot by slot, in the order of their scores.
+
+    slots: None for all. after: the message to continue after. wanted: which messages to return; it
+    reads at most ENTRIES_A_SEARCH to find them. Each call to Redis reads at most ENTRIES_A_READ.
+    """
+    size = min(most, ENTRIES_A_READ) if wanted is None else ENTRIES_A_READ
+    found: list[tuple[Entry, Position]] = []
+    looked, last = 0, after
+    for page in pages_from(queue, kind, after, slots=slots, size=size):
+        reasons = page.reasons()
+        for at, name in enumerate(page.contents):
+            if len(found) == most or (wanted and looked == ENTRIES_A_SEARCH):
+                return Found(found, looked, last)
+            last = page.position(at)
+            looked += 1
+            if wanted is None or wanted(name, reasons[at]):
+                found.append((next(page.only([at]).entries()), last))
+    return Found(found, looked, None)
+
+
+class Deaths(NamedTuple):
+    """The reasons and times of deaths that a look has found; otherwise as Found."""
+
+    reasons: list[tuple[str, int]]
+    after: Position | None
+
+
+def deaths_from(queue: Queue, after: Position | None) -> Deaths:
+    """Read why and when messages died, of up to ENTRIES_A_SEARCH messages after one of them."""
+    found: list[tuple[str, int]] = []
+    for page in pages_from(queue, QueueKind.DEAD, after):
+        reasons = (reason or "" for reason in page.reasons())
+        found += zip(reasons, (int(score) for score in page.scores), strict=True)
+        if len(found) >= ENTRIES_A_SEARCH:
+            return Deaths(found, page.position(-1))
+    return Deaths(found, None)
+
+
+def pages_from(
+    queue: Queue,
+    kind: QueueKind,
+    after: Position | None,
+    scores: Bounds = UNBOUNDED,
+    *,
+    slots: Sequence[int] | None = None,
+    size: int | None = None,
+) -> Iterator[Page]:
+    """Yield the rest of a queue after a message, slot by slot. None: all slots, ENTRIES_A_READ."""
+    asked = [slot for slot in slots or queue.slots if after is None or slot >= after.slot]
+    sizes = queue.ask(reading.sizes, [kind], asked)
+    for slot, held in zip(asked, sizes, strict=True):
+        if held:
+            at = after if after is not None and after.slot == slot else None
+            yield from walk(queue, kind, slot, scores, at, size or ENTRIES_A_READ)
+
+
+def find_named(queue: Queue, kind: QueueKind, name: bytes) -> list[tuple[Entry, Position]]:
+    """Find the messages with a content or key in all slots. kind: any queue except prepare."""
+    slots = queue.ask(reading.slots_with, kind, name, queue.slots)
+    found = (read_entry(queue, kind, Position(slot, 0, name)) for slot in slots)
+    return [one for one in found if one is not None]
+
+
+def read_entry(queue: Queue, kind: QueueKind, position: Position) -> tuple[Entry, Position] | None:
+    if kind is not QueueKind.PREPARE:
+        page = queue.ask(reading.entry, kind, position.slot, position.name)
+        return next(((entry, page.position(0)) for entry in page.entries()), None)
+    for claim in queue.ask(reading.records, position.slot):
+        if claim.name == position.claim:
+            for page in walk_part(queue, kind, position.slot, claim=claim, most=ENTRIES_A_READ):
+                if position.name in page.contents:
+                    at = page.contents.index(position.name)
+                    return next(page.only([at]).entries()), position
+    return None

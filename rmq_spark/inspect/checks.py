@@ -1,0 +1,165 @@
+"""Checks of a Redis server: connection, persistence, memory, permissions, claims."""
+
+import shlex
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import redis
+
+from rmq_spark.client.administration import all_queues
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.hints import queue_command
+from rmq_spark.client.queue import Queue
+from rmq_spark.client.repair import queues_with_strays
+from rmq_spark.errors import (
+    InvalidOption,
+    RmqError,
+    ServerError,
+    ServerRefused,
+    ServerUnavailable,
+    ServerUntrusted,
+)
+from rmq_spark.inspect.figures import look
+from rmq_spark.redis.server import NO_EVICTION, Server
+
+FULL_PERCENT = 80
+OK, WARN, FAIL, SKIP = "ok", "warn", "FAIL", "skip"
+_REDIS_REMEDIES: tuple[tuple[type[RmqError], str], ...] = (
+    (InvalidOption, "Correct --redis-url, RMQ_REDIS_URL or --option as the message says"),
+    (
+        ServerUnavailable,
+        "Run rmq local in another terminal and paste the line that it prints; or start your Redis "
+        "and set RMQ_REDIS_URL to its address",
+    ),
+    (
+        ServerRefused,
+        "Put user and password into RMQ_REDIS_URL, as in redis://user:password@host:6379; "
+        "permissions: docs/security.md",
+    ),
+    (
+        ServerUntrusted,
+        "Use the host name of the certificate, and -o redis.sslCaCerts=FILE of its authority",
+    ),
+)
+_DEFAULT_REMEDY = "Do what the message says, then run rmq doctor again"
+
+
+class Finding(NamedTuple):
+    """The result of a check. state: OK, WARN, FAIL, or SKIP for a check that did not run."""
+
+    what: str
+    state: str
+    seen: str
+    remedy: str = ""
+
+
+def seen_of(error: RmqError) -> str:
+    """Describe an error of the connection, without the remedies that follow in its text."""
+    return str(error).partition(". rmq-spark tried")[0]
+
+
+def check_server(broker: Broker) -> Iterator[Finding]:
+    """Check a server that answers: persistence, memory and permissions. Asks few questions."""
+    server, info = broker.server, broker.server.info()
+    yield Finding("Redis", OK, f"{server.address}, {software_of(info)}")
+    yield _policy(server, info)
+    yield _persistence(server, info)
+    yield _memory(server, info)
+    yield _permissions(server)
+
+
+def redis_cli(address: str, command: str) -> str:
+    parts = urlsplit(address)
+    if parts.scheme == "unix":
+        return f"redis-cli -s {shlex.quote(parts.path)} {command}"
+    where = f"-u {address} " if parts.scheme in ("redis", "rediss") else ""  # else: Sentinels
+    return f"redis-cli {where}{command}"
+
+
+def remedy_of(error: RmqError) -> str:
+    return next(
+        (text for kind, text in _REDIS_REMEDIES if isinstance(error, kind)), _DEFAULT_REMEDY
+    )
+
+
+def software_of(info: dict[str, Any]) -> str:
+    """Name a server and its version, such as "Valkey 9.1.2"."""
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info['redis_version']}"
+
+
+def _policy(server: Server, info: dict[str, Any]) -> Finding:
+    """Look at the policy now: a Server refuses others than noeviction only when it connects."""
+    policy = info.get("maxmemory_policy", NO_EVICTION)
+    if policy == NO_EVICTION:
+        return Finding("Redis policy", OK, policy)
+    remedy = redis_cli(server.address, "CONFIG SET maxmemory-policy noeviction")
+    return Finding("Redis policy", FAIL, f"{policy}: a full Redis evicts whole queues", remedy)
+
+
+def _persistence(server: Server, info: dict[str, Any]) -> Finding:
+    if info.get("aof_enabled"):
+        return Finding("Redis on disk", OK, "appendonly yes")
+    try:
+        saves = bool(server.client.config_get("save").get("save"))
+    except (redis.RedisError, AttributeError):  # not permitted, or a reply for each node
+        return Finding(
+            "Redis on disk", SKIP, "appendonly no; this user cannot read the setting save"
+        )
+    remedy = redis_cli(server.address, "CONFIG SET appendonly yes")
+    if saves:
+        return Finding("Redis on disk", WARN, "snapshots only: a crash loses messages", remedy)
+    seen = "persistence is off: a restart loses all messages"
+    return Finding("Redis on disk", WARN, seen, remedy)
+
+
+def _memory(server: Server, info: dict[str, Any]) -> Finding:
+    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if not limit:
+        # With a limit below the machine's memory, a full Redis refuses senders.
+        seen = f"{used / 2**20:,.0f} MiB used, no maxmemory: a full machine kills Redis"
+        remedy = redis_cli(server.address, "CONFIG SET maxmemory 2gb")
+        return Finding("Redis memory", WARN, seen, remedy)
+    percent = 100 * used // limit
+    seen = f"{used / 2**20:,.0f} of {limit / 2**20:,.0f} MiB ({percent} %)"
+    if percent < FULL_PERCENT:
+        return Finding("Redis memory", OK, seen)
+    return Finding(
+        "Redis memory",
+        WARN,
+        seen,
+        "Consume faster, purge dead messages with rmq purge, or set a higher maxmemory",
+    )
+
+
+def _permissions(server: Server) -> Finding:
+    try:
+        denied = server.find_denied()
+    except RmqError as error:
+        return Finding("Redis user", FAIL, str(error), remedy_of(error))
+    if not denied:
+        return Finding("Redis user", OK, "may run all commands of the queue")
+    rights = " ".join(f"+{name.lower()}" for name in sorted(denied))
+    remedy = redis_cli(server.address, f"ACL SETUSER {server.username or 'default'} {rights}")
+    return Finding("Redis user", FAIL, f"may not run {', '.join(sorted(denied))}", remedy)
+
+
+def check_claims(broker: Broker) -> Finding:
+    """Check that this version can settle every claim. Looks through all keys of the database."""
+    failures: list[tuple[Queue, ServerError]] = []
+    try:
+        rows = look(broker, failed=lambda *failure: failures.append(failure))
+        stray = queues_with_strays(broker.server, broker.key_prefix, all_queues(broker))
+    except ServerRefused:
+        return Finding("Claims", SKIP, "this user may not run SCAN and HGETALL")
+    except RmqError as error:
+        return Finding("Claims", FAIL, seen_of(error), remedy_of(error))
+    if stray:
+        remedy = "; ".join(queue_command(queue, "expire") for queue in stray)
+        seen = f"topic {stray[0].definition.name} has claims whose record was deleted by hand"
+        return Finding("Claims", FAIL, seen, remedy)
+    if failures:
+        return Finding("Claims", FAIL, seen_of(failures[0][1]), remedy_of(failures[0][1]))
+    return Finding("Claims", OK, f"topics: {len({row.topic for row in rows})}")

@@ -1,0 +1,167 @@
+"""Metrics for Prometheus: of all queues on a server, counted when it asks, and of a listener."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from rmq_spark.client.broker import Broker
+from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.listener import Listener
+from rmq_spark.errors import RmqError, cannot_listen
+from rmq_spark.inspect.figures import Row, Shared, look
+from rmq_spark.redis.server import NO_EVICTION
+from rmq_spark.topics.definition import group_text
+from rmq_spark.topics.reasons import printable
+
+_log = logging.getLogger(__name__)
+
+_OF_LISTENER = ("topic", "group", "listener")
+# Of each group: the kind of metric, its name and meaning, one more label or none, and the numbers
+# by the values of that label.
+_FIGURES: tuple[tuple[Any, str, str, str, Callable[[Row], Mapping[str, float]]], ...] = (
+    (
+        GaugeMetricFamily,
+        "rmq_messages",
+        "Messages in a queue",
+        "queue",
+        lambda row: {name: queue.count for name, queue in row.figures.queues.items()},
+    ),
+    (
+        CounterMetricFamily,
+        "rmq_events",
+        "What happened to messages, by what it was",
+        "event",
+        lambda row: row.figures.counters,
+    ),
+    (
+        CounterMetricFamily,
+        "rmq_deaths",
+        "Messages that died, by class of the reason",
+        "reason",
+        lambda row: row.figures.deaths,
+    ),
+    (
+        GaugeMetricFamily,
+        "rmq_due_messages",
+        "Messages that may be delivered now",
+        "",
+        lambda row: {"": row.due},
+    ),
+    (
+        GaugeMetricFamily,
+        "rmq_oldest_due_seconds",
+        "For how long the oldest message has been due",
+        "",
+        lambda row: {"": (row.oldest_age_ms or 0) / 1000},
+    ),
+    (
+        GaugeMetricFamily,
+        "rmq_consumers",
+        "Consumers that were seen within a minute",
+        "",
+        lambda row: {"": len(row.consumers)},
+    ),
+)
+
+
+class QueueCollector(Collector):
+    """A collector for prometheus-client. Register it, or pass it to ``serve``.
+
+    connect: connects to Redis, on the first request. If Redis does not answer, rmq_up is 0 and the
+    other metrics are left out. A queue whose keys cannot be read is left out; a warning names it.
+    """
+
+    def __init__(self, connect: Callable[[], Broker]) -> None:
+        self._connect = connect
+        self._broker: Broker | None = None
+        self._look = Shared(self._look_now)
+
+    def describe(self) -> list[Metric]:
+        """Return no metrics, so that registering the collector does not call Redis."""
+        return []
+
+    def _look_now(self) -> list[Row] | None:
+        try:
+            self._broker = self._broker or self._connect()
+            return look(self._broker, failed=_warn_of)
+        except RmqError as error:
+            _log.warning("rmq: no metrics of queues: %s", error)
+            return None
+
+    def collect(self) -> Iterator[Metric]:
+        """Count all metrics now. Those who ask at the same time share one look at the topics."""
+        rows = self._look.get()
+        yield GaugeMetricFamily("rmq_up", "Whether Redis answered", value=int(rows is not None))
+        if rows is None:
+            return
+        if self._broker is not None:
+            meaning = "Whether Redis evicts keys when it is full, as of the last minute"
+            evicts = self._broker.server.policy != NO_EVICTION
+            yield GaugeMetricFamily("rmq_redis_evicts", meaning, value=int(evicts))
+        for family_of, name, meaning, label, values in _FIGURES:
+            labels = ["topic", "group", label] if label else ["topic", "group"]
+            family = family_of(name, meaning, labels=labels)
+            for row in rows:
+                for value, number in values(row).items():
+                    of_row = (row.topic, row.group, printable(value))
+                    family.add_metric(of_row[: len(labels)], number)
+            yield family
+
+
+def _warn_of(queue: Queue, error: RmqError) -> None:
+    topic, group = queue.definition.name, group_text(queue.keys.group)
+    _log.warning("rmq: no metrics of topic %s, group %s: %s", topic, group, error)
+
+
+@contextmanager
+def serve(collector: Collector, host: str, port: int) -> Iterator[int]:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise cannot_listen(host, port, error) from None
+    try:
+        yield int(server.server_port)
+    finally:
+        server.shutdown()
+        thread.join()
+
+
+def dashboard_json() -> str:
+    """Read the dashboard for Grafana. Import it there and choose the data source."""
+    return resources.files(__package__).joinpath("dashboard.json").read_text(encoding="utf-8")
+
+
+class ListenerCollector(Collector):
+    """A collector for prometheus-client, which reads the counts of a listener when it is asked.
+
+    Register it with ``prometheus_client.REGISTRY.register(ListenerCollector(listener))``.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def collect(self) -> Iterator[Metric]:
+        listener = self._listener
+        values = [listener.topic, group_text(listener.group), listener.name]
+        messages = CounterMetricFamily(
+            "rmq_listener_messages",
+            "Messages for which the function was called",
+            labels=[*_OF_LISTENER, "outcome"],
+        )
+        counts = listener.succeeded, listener.failed, listener.left_alone
+        for outcome, count in zip(("succeeded", "failed", "left_alone"), counts, strict=True):
+            messages.add_metric([*values, outcome], count)
+        yield messages
+        at_work = GaugeMetricFamily(
+            "rmq_listener_workers_at_work", "Workers that have messages", labels=_OF_LISTENER
+        )
+        at_work.add_metric(values, listener.at_work)
+        yield at_work

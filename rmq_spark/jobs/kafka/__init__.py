@@ -1,1 +1,0 @@
-"""What exports to Kafka and streams from Kafka share: the check of a cluster, and its errors."""

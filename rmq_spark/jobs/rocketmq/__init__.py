@@ -1,1 +1,0 @@
-"""How exports reach RocketMQ: the connection, and how a task sends."""

@@ -1,0 +1,1 @@
+"""Servers on one machine, for trials, notebooks and tests: Redis and ZooKeeper."""

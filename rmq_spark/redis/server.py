@@ -1,0 +1,539 @@
+"""A Redis server: runs requests, loads scripts on demand, retries, and types errors."""
+
+import logging
+import os
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
+
+import redis
+from redis import exceptions as redis_errors
+
+from rmq_spark import errors
+from rmq_spark.protocol.calls import Call, Conversation, Read, Request
+from rmq_spark.protocol.packing import in_parts, packed
+from rmq_spark.protocol.scripts import Effect, Script, scripts_for
+from rmq_spark.redis.connection import (
+    ConnectionOptions,
+    new_client,
+    not_accepted,
+    renew_after_fork,
+    renew_locks,
+)
+from rmq_spark.redis.failures import PERMIT, is_temporary, root_of, typed_error
+from rmq_spark.redis.routing import Cluster, Command, OneServer, Replication
+
+Calls = Sequence[Call | Read]
+# Takes the calls of a pipeline, and the indices of those that have failed. Returns the indices of
+# all that must run again, in order.
+Widened = Callable[[Calls, Collection[int]], list[int]]
+# Stands for the key itself among the arguments below.
+_KEY = "the key"
+# The commands of the scripts, with arguments that change nothing when the key does not exist.
+# RPUSH has no such arguments; no script calls it after it has removed a message.
+_HARMLESS: dict[str, tuple[str, ...]] = {
+    "EXISTS": (),
+    "HDEL": ("",),
+    "HEXISTS": ("",),
+    "HGET": ("",),
+    "HGETALL": (),
+    "HINCRBY": ("", "no number"),
+    "HKEYS": (),
+    "HMGET": ("",),
+    "HSTRLEN": ("",),
+    "HSET": ("", "", "a field without value"),
+    "INFO": (),
+    "LLEN": (),
+    "LPOP": ("0",),
+    "PERSIST": (),
+    "PEXPIRE": ("no number",),
+    "RENAME": (_KEY,),
+    "TYPE": (),
+    "UNLINK": (),
+    "ZADD": ("no number", ""),
+    "ZCARD": (),
+    "ZCOUNT": ("1", "0"),
+    "ZINTER": ("no number", ""),
+    "ZMSCORE": ("",),
+    "ZRANGE": ("1", "0"),
+    "ZRANGEBYSCORE": ("1", "0"),
+    "ZRANGESTORE": (_KEY, "no number", ""),
+    "ZRANK": ("",),
+    "ZREM": ("",),
+    "ZREMRANGEBYRANK": ("1", "0"),
+    "ZUNIONSTORE": ("no number", ""),
+}
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+# ZMSCORE and ZADD GT are the newest commands in the scripts.
+OLDEST_VERSION = (6, 2)
+# The first version that reads flags in the first line of a script.
+FIRST_WITH_FLAGS = (7, 0)
+# The first version with sharded channels for publish and subscribe.
+FIRST_WITH_SHARDED_CHANNELS = (7, 0)
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
+# The only maxmemory-policy that keeps messages, and how often a program in use looks whether it is
+# still set.
+NO_EVICTION = "noeviction"
+POLICY_EVERY_S = 60.0
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A thread or a task. number: distinguishes those of one name."""
+
+    kind: str
+    name: str
+    number: int
+    is_alive: Callable[[], bool] = field(compare=False)
+
+
+def with_reads_behind(calls: Calls, failed: Collection[int]) -> list[int]:
+    """Add the reads right behind each call: they show what it has left."""
+    found: set[int] = set()
+    for at, call in enumerate(calls):
+        if at in failed or (at - 1 in found and not isinstance(call, Call)):
+            found.add(at)
+    return sorted(found)
+
+
+def with_slot_behind(calls: Calls, failed: Collection[int]) -> list[int]:
+    """Add the later calls of the same slot too: each would be undone by one that ran behind it."""
+    slots: set[str] = set()
+    found: set[int] = set()
+    for at, call in enumerate(calls):
+        if isinstance(call, Call) and (at in failed or call.keys[0] in slots):
+            slots.add(call.keys[0])
+            found.add(at)
+    return with_reads_behind(calls, found.union(failed))
+
+
+def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> frozenset[str]:
+    """Find the commands of the scripts that this user may not run.
+
+    run: runs commands and returns their replies, errors among them. key: a key of the scripts: the
+    user's key patterns must cover the keys of the probe. Raises the error of a broken connection.
+    """
+    probe = f"{key}:permitted"
+    words = [
+        (command, probe, *(probe if word is _KEY else word for word in arguments))
+        for command, arguments in _HARMLESS.items()
+    ]
+    replies = run([Command(probe, each) for each in (*words, ("TIME",))])
+    for reply in replies:
+        if isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError):
+            raise reply
+    asked = zip([*_HARMLESS, "TIME"], replies, strict=True)
+    return frozenset(command for command, reply in asked if _denies(reply))
+
+
+def _denies(reply: Any) -> bool:
+    # Only a denied command counts, not a denied key: scripts read all their keys before they write.
+    return isinstance(reply, redis_errors.NoPermissionError) and "to run the" in str(reply)
+
+
+def commands_of(script: str) -> frozenset[str]:
+    return frozenset(re.findall(r"'([A-Z]+)'", script)) & {*_HARMLESS, "TIME"}
+
+
+class Server:
+    """A Redis server that runs the scripts of the queue.
+
+    Threads can share it. In a forked copy of the process, it makes connections of its own.
+    """
+
+    def __init__(self, options: ConnectionOptions, patience_s: float | None = None) -> None:
+        """Connect. patience_s: how long to retry; None: as long as the options want."""
+        self._options = options
+        self._patience_s = options.patience_s if patience_s is None else patience_s
+        self.client: Any = None
+        self.closed = False
+        _servers.add(self)
+        try:
+            info = self._retry(self._first_info)
+        except (TypeError, UnicodeError) as error:  # redis-py raises these when it connects
+            raise not_accepted(error, options) from None
+        self._nodes = self._route()
+        self._replication = (
+            Replication(options.min_replicas, options.replica_timeout_ms, options.prefix)
+            if options.min_replicas
+            else None
+        )
+        self.version = _version_of(info)
+        self.policy = NO_EVICTION  # what Redis does when it is full, as last seen
+        self._policy_seen_s = time.monotonic()
+        self._check(info)
+        self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
+        self._loaded, self._loading = False, self.new_lock()
+        self._known_denied: frozenset[str] | None = None  # None: not asked yet
+
+    def __repr__(self) -> str:
+        return f"Server({self.address})"
+
+    # AsyncServer does the next five in another way.
+
+    def _route(self) -> OneServer | Cluster:
+        if self.is_cluster:
+            return Cluster(self.client)
+        return OneServer(self.client, self.address)
+
+    def run_in_thread(self, run: Callable[[], _T]) -> _T:
+        """Run what waits for others than Redis, or uses redis-py's blocking client."""
+        return run()
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def caller(self) -> Caller:
+        thread = threading.current_thread()
+        return Caller("thread", thread.name, thread.ident or 0, thread.is_alive)
+
+    def new_lock(self) -> AbstractContextManager[Any]:
+        """Return a lock that its holder may take again."""
+        return threading.RLock()
+
+    @property
+    def address(self) -> str:
+        return self._options.address
+
+    @property
+    def username(self) -> str | None:
+        """The user that the connection logs in as; None for Redis' default user."""
+        return self._options.username or urlsplit(self._options.url).username
+
+    @property
+    def command_options(self) -> tuple[str, ...]:
+        return self._options.command_options
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the server is a Redis Cluster, where all keys of a call have one hash slot."""
+        return self._options.cluster
+
+    def close(self) -> None:
+        self.closed = True
+        self._nodes.close()
+
+    def nodes_of(self, keys: Sequence[str]) -> list[tuple[Any, list[str]]]:
+        """Group keys by the node that has them. Returns redis-py's client of each node."""
+        return self._nodes.clients_of(keys)
+
+    def refresh_nodes(self) -> None:
+        """Ask a cluster again which node has which keys, if it can be reached now."""
+        self._nodes.refresh()
+
+    def warn_if_not_on_disk(self) -> None:
+        """Log a warning, once a process, if the server does not store its data on disk."""
+        if self.address in _warned or self._options.cluster:
+            return
+        _warned.add(self.address)
+        try:
+            info = self.run_in_thread(lambda: self.client.info("persistence"))
+            saves = self.run_in_thread(lambda: self.client.config_get("save")).get("save")
+        except redis.RedisError:
+            return  # a user without permission to look can still work
+        if not info.get("aof_enabled") and not saves:
+            _log.warning(
+                "rmq: Redis at %s stores nothing on disk: its messages are lost when it stops. "
+                "Set appendonly yes.",
+                self.address,
+            )
+
+    def info(self) -> dict[str, Any]:
+        """Return what the server, or a node of its cluster, says about itself."""
+        node = {"target_nodes": self.client.get_random_primary_node()} if self.is_cluster else {}
+        return cast(dict[str, Any], self.client.info(**node))
+
+    def find_denied(self, key: str = "rmq") -> frozenset[str]:
+        return self._retry(lambda: denied_commands(self._run_once, key))  # type: ignore[no-any-return]
+
+    def command(self, *words: Any) -> Any:
+        """Run a plain command that may run twice. Raises an RmqError."""
+        return self.commands([words])[0]
+
+    def commands(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run plain commands that may run twice, in one round trip. Raises an RmqError.
+
+        commands: the words of each; the second word is its key, if there is one.
+        """
+        self._look_at_policy()
+        asked = [Command(str((*words, "")[1]), words) for words in commands]
+        replies = self._run_until_answered(asked, lambda left: self._nodes.run(left, None))
+        for words, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, Exception):
+                raise self._typed(reply, _named(words)) from None
+        return replies
+
+    def keys_like(self, pattern: str) -> list[str]:
+        """List the keys that match a pattern of SCAN. Looks through all keys of the database."""
+        client = self.client
+        scan = partial(client.scan_iter, match=pattern, count=1000)
+        found = self._retry(lambda: self.run_in_thread(lambda: list(scan())), "SCAN")
+        return [key.decode(errors="surrogateescape") for key in found]
+
+    @property
+    def script_names(self) -> dict[str, str]:
+        """The names of the scripts, by the digest with which Redis calls them."""
+        return {script.sha: name for name, script in self._scripts.items()}
+
+    def now_ms(self) -> int:
+        """Return the server's time in ms since 1970."""
+        seconds, microseconds = self.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def ask(self, request: Request[_T] | Conversation[_T]) -> _T:
+        """Run a request, or all of a conversation, for its answer. Raises an RmqError."""
+        if isinstance(request, Request):
+            last_counts = request.last_counts
+            run = partial(self.pipeline, last_counts=True) if last_counts else self.pipeline
+            return request.parse(in_parts(request.calls, run, request.calls_a_pipeline))
+        answer: Any = None
+        try:
+            while True:
+                answer = self.ask(request.send(answer))
+        except StopIteration as end:
+            return cast(_T, end.value)
+
+    def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run one script and return its reply. Raises an RmqError for every failure."""
+        return self.pipeline([Call(script, keys, args)])[0]
+
+    def pipeline(self, calls: Sequence[Call | Read], last_counts: bool = False) -> list[Any]:
+        """Run scripts and reads in one round trip (in a cluster, one a node) for their replies.
+
+        Calls that a broken connection leaves unanswered run again, so each must be safe to run
+        twice. The reads behind a call always run after it, also when it runs again: they show what
+        it has left. last_counts: as of Request. Raises the first error among the replies, after all
+        calls have run.
+        """
+        self._look_at_policy()
+        widened = with_slot_behind if last_counts else with_reads_behind
+        replies = self._run_until_answered(calls, partial(self._run, widened=widened), widened)
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, errors.RmqError):
+                raise reply
+            if isinstance(reply, Exception):
+                what = call.script if isinstance(call, Call) else _named(call)
+                raise self._typed(reply, what) from None
+        return replies
+
+    def _run_until_answered(
+        self,
+        asked: Sequence[_T],
+        run: Callable[[Sequence[_T]], list[Any]],
+        widened: Callable[[Any, list[int]], list[int]] = lambda _, failed: failed,
+    ) -> list[Any]:
+        """Run all; run those that fail for now again, with what ``widened`` returns for them."""
+        replies: dict[int, Any] = {}
+
+        def run_rest() -> None:
+            left = [at for at in range(len(asked)) if at not in replies]
+            answers = dict(zip(left, run([asked[at] for at in left]), strict=True))
+            failed = [at for at, reply in answers.items() if _failed_for_now(reply)]
+            again = set(widened(asked, failed))
+            replies.update({at: reply for at, reply in answers.items() if at not in again})
+            if failed:
+                raise answers[failed[0]]
+
+        self._retry(run_rest)
+        return [replies[at] for at in range(len(asked))]
+
+    def _run(self, calls: Sequence[Call | Read], widened: Widened) -> list[Any]:
+        with self._loading:  # one at a time, where many begin together
+            if not self._loaded:
+                self._load()
+            self._check_permitted(calls)
+        replies = self._send(calls)
+        missing = [
+            at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)
+        ]
+        if missing:
+            again = widened(calls, missing)
+            for at, reply in zip(again, self._loaded_again(calls, again), strict=True):
+                replies[at] = reply
+        return replies
+
+    def _loaded_again(self, calls: Sequence[Call | Read], again: Sequence[int]) -> list[Any]:
+        """Load the scripts again, and run the calls whose script was missing.
+
+        An error is the reply to these calls alone, not to those that have already run.
+        """
+        try:
+            self._load()
+            return self._send([calls[at] for at in again])
+        except (redis.RedisError, redis_errors.RedisClusterException) as error:
+            return [root_of(error)] * len(again)
+
+    def _send(self, calls: Sequence[Call | Read]) -> list[Any]:
+        commands = [self._command(call) for call in calls]
+        needs_replicas = any(
+            self._scripts[call.script].needs_replicas for call in _scripts_of(calls)
+        )
+        return self._nodes.run(commands, self._replication if needs_replicas else None)
+
+    def _command(self, call: Call | Read) -> Command:
+        if not isinstance(call, Call):
+            return Command(str(call[1]), call)
+        sha = self._scripts[call.script].sha
+        words = ["EVALSHA", sha, len(call.keys), *call.keys, *call.args]
+        packs = [packed(pairs) for pairs in (call.pairs, call.bodies) if len(pairs)]
+        return Command(call.keys[0], words + packs)
+
+    def _load(self) -> None:
+        for script in self._scripts.values():
+            self._load_one(script)
+        self._loaded = True
+
+    def _check_permitted(self, calls: Sequence[Call | Read]) -> None:
+        # A script that only reads can stop anywhere.
+        scripts = [c for c in _scripts_of(calls) if self._scripts[c.script].effect != Effect.READS]
+        if not scripts:
+            return
+        if self._known_denied is None:
+            self._known_denied = denied_commands(self._run_once, scripts[0].keys[0])
+        if not self._known_denied:
+            return
+        reads = {str(call[0]) for call in calls if not isinstance(call, Call)}
+        for script in {call.script for call in scripts}:
+            missing = self._known_denied & (commands_of(self._scripts[script].text) | reads)
+            if missing:
+                self._known_denied = None  # ask again next time: the user may get the permission
+                raise errors.ServerRefused(
+                    f"Redis at {self.address} does not permit this user "
+                    f"{', '.join(sorted(missing))}, without which the script {script} would stop "
+                    f"half-way. {PERMIT}"
+                )
+
+    def _run_once(self, commands: Sequence[Command]) -> list[Any]:
+        return self._nodes.run(commands, None)
+
+    def _load_one(self, script: Script) -> None:
+        self.run_in_thread(lambda: self.client.script_load(script.text))
+
+    def _retry(self, run: Callable[[], Any], what: str = "a command") -> Any:
+        """Run a function until it succeeds; retry errors that may pass, within the patience.
+
+        After a time-out there is one more try, however short the patience. Raises an RmqError.
+        what: the call, for the error.
+        """
+        begun_s, tries, wait = time.monotonic(), 0, _FIRST_WAIT_S
+        while True:
+            tries += 1
+            try:
+                return run()
+            except (redis.RedisError, redis_errors.RedisClusterException) as raised:
+                error = root_of(raised)
+            # Raise outside the handler: redis-py's error in the traceback may quote a password.
+            if not isinstance(error, redis.RedisError | redis_errors.RedisClusterException):
+                raise error from None
+            past_s = time.monotonic() - begun_s
+            # A time-out alone may take longer than the patience, on a connection that has died.
+            is_first = tries == 1 and isinstance(error, redis_errors.TimeoutError)
+            if not is_temporary(error) or (past_s + wait >= self._patience_s and not is_first):
+                raise typed_error(error, what, self._options, tries, past_s)
+            if tries == 1:  # one line for each outage
+                _log.warning(
+                    "rmq: retrying Redis at %s for up to %g s: %s",
+                    *(self.address, self._patience_s, type(error).__name__),
+                )
+            self.pause(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _first_info(self) -> dict[str, Any]:
+        if self.client is None:
+            self.client = self.run_in_thread(lambda: new_client(self._options))
+        return self.run_in_thread(self.info)
+
+    def _check(self, info: dict[str, Any]) -> None:
+        if self.version < OLDEST_VERSION:
+            raise errors.ServerUnsuitable(
+                f"Redis at {self.address} has version {info.get('redis_version')}. Use Redis 6.2 "
+                "or later, or Valkey."
+            )
+        if info.get("cluster_enabled") and not self.is_cluster:
+            raise errors.ServerUnsuitable(
+                f"Redis at {self.address} is part of a Redis Cluster. Set "
+                f"{self._options.prefix}cluster=true."
+            )
+        policy = info.get("maxmemory_policy", NO_EVICTION)
+        if policy != NO_EVICTION:
+            raise errors.ServerUnsuitable(
+                f"Redis at {self.address} has maxmemory-policy {policy}: it would evict whole "
+                "queues. Set maxmemory-policy noeviction."
+            )
+
+    def _look_at_policy(self) -> None:
+        """Warn of a policy that evicts keys and was set after the connection was made."""
+        if time.monotonic() < self._policy_seen_s + POLICY_EVERY_S:
+            return
+        self._policy_seen_s = time.monotonic()
+        try:
+            policy = self.run_in_thread(self.info).get("maxmemory_policy", NO_EVICTION)
+        except (redis.RedisError, redis_errors.RedisClusterException):
+            return  # whoever asks for something gets to know
+        if policy not in (self.policy, NO_EVICTION):
+            _log.warning(
+                "rmq: Redis at %s now has maxmemory-policy %s: when it is full, it evicts whole "
+                "queues. Set maxmemory-policy noeviction.",
+                *(self.address, policy),
+            )
+        self.policy = policy
+
+    def _typed(self, error: Exception, what: str) -> errors.RmqError:
+        return typed_error(error, what, self._options)
+
+
+_servers: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _renew_after_fork() -> None:
+    for server in list(_servers):
+        renew_locks(server)
+        if server.client is not None:
+            renew_after_fork(server.client)
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
+
+
+def _scripts_of(calls: Sequence[Call | Read]) -> Iterator[Call]:
+    return (call for call in calls if isinstance(call, Call))
+
+
+def _failed_for_now(reply: Any) -> bool:
+    return isinstance(reply, Exception) and is_temporary(reply)
+
+
+def _named(words: Sequence[Any]) -> str:
+    """Write a command and its key for errors, without its values, which may be secret."""
+    return " ".join(str(word) for word in words[:2])
+
+
+def _version_of(info: dict[str, Any]) -> tuple[int, int]:
+    if "valkey_version" in info:  # every Valkey has the commands of Redis 7.2
+        return (7, 2)
+    major, minor = str(info.get("redis_version", "0.0")).split(".")[:2]
+    return int(major), int(minor)
+
+
+_shared: dict[tuple[int, ConnectionOptions, float | None], Server] = {}
+
+
+def shared_server(options: ConnectionOptions, patience_s: float | None = None) -> Server:
+    """Return this process's server for these options, connecting on the first call.
+
+    Spark reuses a worker process for many tasks. The process id is part of the key because
+    connections do not survive a fork.
+    """
+    key = (os.getpid(), options, patience_s)
+    if key not in _shared:
+        _shared[key] = Server(options, patience_s)
+    return _shared[key]

@@ -1,0 +1,67 @@
+"""The pages name the figures that are exported to Prometheus, and no others."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from rmq_spark.inspect.prometheus import ListenerCollector, QueueCollector
+from rmq_spark.inspect.queries import QueryMetrics
+from rmq_spark.spark.source.backlog import backlog_figures
+
+from ..texts.page import PAGES
+
+
+@pytest.fixture
+def there(broker):
+    """All families by name, once a message of a topic has died and a query has read it."""
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(lambda: broker))
+    broker.create("Orders", "FixedTime", 1, max_retries=0)
+    broker.queue("Orders").send(["m"], fixed_time=0)
+    with broker.consumer("Orders", "clerk") as clerk:
+        clerk.poll().rollback()
+    reported = backlog_figures(broker.queue("Orders").figures()) | {"slotsOwned": 1}
+    source = SimpleNamespace(latestOffset=json.dumps({"topic": "Orders", **reported}))
+    progress = SimpleNamespace(id="one", sources=[source], numInputRows=1, batchDuration=1)
+    listener = broker.listen("Orders", "billing", print)
+    registry.register(ListenerCollector(listener))
+    metrics = QueryMetrics(registry)
+    metrics.onQueryStarted(SimpleNamespace(id="one", name="one"))
+    metrics.onQueryProgress(SimpleNamespace(progress=progress))
+    return {family.name: family for family in registry.collect()}
+
+
+def labels_of(family):
+    """Without that of a histogram's buckets."""
+    return [label for label in family.samples[-1].labels if label != "le"]
+
+
+def names_in(text):
+    found = set(re.findall(r"\brmq_[a-z_]+", text)) - {"rmq_spark", "rmq_"}
+    return {re.sub(r"_total$", "", name) for name in found}
+
+
+def test_the_reference_has_their_types_and_labels(there):
+    table = PAGES["docs/reference.md"].by_name("Figures for Prometheus")
+    assert {name: tuple(cells[:2]) for name, cells in table.items()} == {
+        name: (family.type, ", ".join(labels_of(family))) for name, family in there.items()
+    }
+
+
+def test_the_page_of_operations_names_them_and_no_other(there):
+    assert names_in(PAGES["docs/operations.md"].text) == set(there)
+
+
+def test_alert_rules_ask_for_them(there):
+    blocks = [block for page in PAGES.values() for block in page.blocks_of("yaml")]
+    alerts = [yaml.safe_load(block.text) for block in blocks if "alert:" in block.text]
+    rules = [rule for alert in alerts for group in alert["groups"] for rule in group["rules"]]
+    assert rules
+    for rule in rules:
+        assert {"alert", "expr"} <= rule.keys()
+        assert names_in(rule["expr"]) or rule["expr"].startswith("up{")  # Prometheus' own figure
+        assert names_in(rule["expr"]) <= set(there)

@@ -1,0 +1,103 @@
+"""The figures of real queries, as their listener keeps them."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from rmq_spark.inspect.queries import QueryMetrics
+from rmq_spark.local.redis import LocalRedis
+
+from ..spark.driving import Rmq
+from ..waiting import wait_until
+
+LABELS = ("query", "topic")
+
+
+@pytest.fixture
+def metrics(spark):
+    registry = CollectorRegistry()
+    listener = QueryMetrics(registry)
+    spark.streams.addListener(listener)
+    yield registry
+    spark.streams.removeListener(listener)
+
+
+@pytest.fixture
+def rmq(request, tmp_path):
+    with LocalRedis(settings={"appendonly": "no"}) as server:
+        rmq = Rmq(server.url, request.node.originalname, tmp_path)
+        yield rmq
+        rmq.close()
+
+
+def test_a_query_tells_what_it_read_and_what_became_of_it(spark, rmq, metrics):
+    queue = rmq.due(50)
+    name = queue.definition.name
+    query = (
+        rmq.read(spark, queue)
+        .writeStream.format("noop")
+        .queryName("billing")
+        .option("checkpointLocation", str(rmq.folder / "checkpoint"))
+        .start()
+    )
+
+    def value(metric, **labels):
+        return metrics.get_sample_value(metric, {"query": "billing", **labels})
+
+    try:
+        wait_until(lambda: value("rmq_query_received_total") == 50, "50 messages are counted")
+        assert value("rmq_query_active") == 1
+        assert value("rmq_query_batch_seconds_count") >= 1
+        queue.send(["late"], fixed_time=99)
+        wait_until(
+            lambda: value("rmq_query_events", topic=name, event="committed") >= 50,
+            "the commit of the first batch is seen",
+        )
+        assert value("rmq_query_messages", topic=name, state="dead") == 0
+        wait_until(
+            lambda: value("rmq_query_lateness_seconds", topic=name) == 0,
+            "an idle query is not late",
+        )
+        assert value("rmq_query_messages", topic=name, state="due") == 0
+    finally:
+        query.stop()
+    wait_until(lambda: value("rmq_query_active") == 0, "its end is seen")
+    wait_until(
+        lambda: value("rmq_query_lateness_seconds", topic=name) is None,
+        "of its queues nothing more is told",
+    )
+    assert value("rmq_query_failures_total") == 0
+
+
+def test_a_query_that_fails_is_counted(spark, rmq, metrics):
+    queue = rmq.due(1)
+
+    def fail(frame, number):
+        raise RuntimeError("on purpose")
+
+    query = (
+        rmq.read(spark, queue)
+        .writeStream.foreachBatch(fail)
+        .queryName("failing")
+        .option("checkpointLocation", str(rmq.folder / "checkpoint"))
+        .start()
+    )
+    with pytest.raises(Exception, match="on purpose"):
+        query.awaitTermination(60)
+    failed = {"query": "failing"}
+    wait_until(
+        lambda: metrics.get_sample_value("rmq_query_failures_total", failed) == 1, "it is counted"
+    )
+
+
+def test_a_query_of_another_source_is_left_out(spark, rmq, metrics):
+    query = (
+        spark.readStream.format("rate")
+        .load()
+        .writeStream.format("noop")
+        .queryName("other")
+        .option("checkpointLocation", str(rmq.folder / "checkpoint"))
+        .start()
+    )
+    wait_until(lambda: query.lastProgress is not None, "it makes progress")
+    query.stop()
+    assert metrics.get_sample_value("rmq_query_received_total", {"query": "other"}) is None

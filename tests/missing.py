@@ -1,0 +1,24 @@
+"""What a machine lacks: a test that needs it is skipped on a laptop and fails in CI."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from typing import NoReturn
+
+import pytest
+
+# How a skip for something that can be installed begins, for the count at the end of a run.
+NEEDS = "Needs "
+
+
+def do_without(what: str, install: str) -> NoReturn:
+    """Skip the test, or fail it in CI. install: the command that brings what is missing."""
+    text = f"{NEEDS}{what}: {install}"
+    if os.environ.get("CI"):
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+def counted(reasons: Iterable[str]) -> list[str]:
+    """A line for each reason for which tests were skipped, the most frequent first."""
+    return [f"{count} skipped. {reason}" for reason, count in Counter(reasons).most_common()]

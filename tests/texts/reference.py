@@ -1,0 +1,349 @@
+"""Rules of the pages of reference: they say what the code says."""
+
+import dataclasses
+import inspect
+import re
+import runpy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, get_args
+
+import rmq_spark
+from rmq_spark import aio, errors
+from rmq_spark.cli.app import app
+from rmq_spark.errors import InvalidOption
+from rmq_spark.options import CONNECTION, LISTENER, OF_SETTINGS, SINK, SLOT_AMOUNT, SOURCE, TABLE
+from rmq_spark.outbox.rows import EXPECTED
+from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.protocol.reading import ENTRIES_A_PAGE
+from rmq_spark.spark.options import parse_listener_options, parse_sink_options, parse_source_options
+from rmq_spark.spark.schemas import TABLE_SCHEMA, WHOLE_SOURCE_SCHEMA, WHOLE_TABLE_SCHEMA
+from rmq_spark.spark.sink.columns import COLUMNS
+from rmq_spark.spark.sink.operations import OPERATIONS
+from rmq_spark.spark.tables import parse_table_options
+from rmq_spark.topics.definition import TopicDefinition, parse_retry_backoff
+from rmq_spark.topics.parsing import parse_duration_ms
+from rmq_spark.topics.types import TopicType
+
+from .. import ROOT
+from .page import Page, Unreadable, plain
+
+with_tables: Callable[[str], str] = runpy.run_path(str(ROOT / "docs/write_tables.py"))[
+    "with_tables"
+]
+HERE = "tests/texts/reference.py"
+TOPIC = {"topic": "Orders"}
+# By heading: the options, how they are parsed, and what is given beside the one that is tried.
+OPTIONS: dict[str, tuple[Any, Callable[..., Any], dict[str, str]]] = {
+    "The connection": (CONNECTION, parse_sink_options, {}),
+    "The source": (SOURCE, parse_source_options, TOPIC),
+    "The sink": (SINK, parse_sink_options, {}),
+    "The table": (TABLE, parse_table_options, {**TOPIC, "queue": "dead"}),
+    "each_message": (LISTENER, parse_listener_options, {}),
+}
+# What an option needs beside it, by its beginning; None takes something away.
+BESIDE: dict[str, dict[str, str | None]] = {
+    "redis.sentinel": {"redis.sentinels": "host:26379", "redis.sentinelMaster": "shop"},
+    "topics": {"topic": None},
+    "topicPattern": {"topic": None},
+    "zookeeper.": {"zookeeper.hosts": "zk1"},
+}
+IN_WORDS = ("text", "a file that can be read", "1 to 200 of . _ - A-Z a-z 0-9")
+NOT_OURS = {
+    *("AbstractEventLoop", "Any", "BaseException", "Callable", "DataFrame", "False", "Iterable"),
+    *("Iterator", "Mapping", "None", "Row", "Self", "Sequence", "SparkSession", "True"),
+}
+# Methods that other parts of the package call.
+INSIDE = {"Queue": ("ask", "distrust", "refresh", "send_checked"), "Batch": ("fill", "give_back")}
+CLASSES = (
+    *(rmq_spark.Broker, rmq_spark.Queue, rmq_spark.Consumer, rmq_spark.Batch),
+    *(rmq_spark.Outbox, rmq_spark.Relay),
+)
+VALUES = (
+    *(rmq_spark.Message, rmq_spark.SendResult, rmq_spark.Delivered, rmq_spark.TopicDefinition),
+    *(rmq_spark.Figures, rmq_spark.QueueFigures, rmq_spark.Bounds, rmq_spark.Entry),
+    rmq_spark.Relayed,
+)
+
+
+def place(page: Page, heading: str, name: str = "") -> int:
+    """The position of a name's row below a heading; of the heading, if it has none."""
+    start = page.text.index(f"# {heading}\n")
+    end = page.text.find("\n#", start)
+    row = re.compile(rf"^\|.*`{re.escape(name)}`", re.MULTILINE).search(page.text, start, end)
+    return row.start() if name and row else start
+
+
+def compare(
+    page: Page, heading: str, shown: Mapping[str, object], there: Mapping[str, object]
+) -> Iterator[str]:
+    """What a table says of names, and what the code says of them."""
+    for name in sorted({*shown, *there}):
+        at = place(page, heading, name)
+        if name not in shown:
+            yield page.at(at, f"'{heading}' lacks {name}. Write: {name} {there[name]}".rstrip())
+        elif name not in there:
+            yield page.at(at, f"the code has no {name}. Remove it from '{heading}'")
+        elif shown[name] != there[name]:
+            yield page.at(at, f"{name}: {shown[name]} is wrong. Write {there[name]}")
+
+
+def stale_tables(page: Page) -> Iterator[str]:
+    try:
+        written = with_tables(page.text)
+    except KeyError as unknown:
+        yield page.at(f"generated: {unknown.args[0]}", f"nothing writes the table {unknown}")
+        return
+    for number, (here, there) in enumerate(
+        zip(page.text.splitlines(), [*written.splitlines(), ""], strict=False), 1
+    ):
+        if here != there:
+            yield f"{page.name}:{number}: a written table is stale. Run: make docs"
+            return
+
+
+def wrongly_accepted(page: Page) -> Iterator[str]:
+    """Every accepted value that is named is accepted, those beyond its bounds are not."""
+    for heading, (table, _, _) in OPTIONS.items():
+        for name, (default, accepted, _) in page.by_name(heading).items():
+            at = place(page, heading, name)
+            values = re.findall(r"`([^`]+)`", accepted)
+            if not (values or accepted.startswith(IN_WORDS)):
+                yield page.at(at, f"{name}: name a value that is accepted, or one of {IN_WORDS}")
+            beyond = [
+                past
+                for low, high in re.findall(r"`([^`]+)` to `([^`]+)`", accepted)
+                for past in (next_to(low, -1), next_to(high, 1))
+            ]
+            for value in [*values, *beyond]:
+                refusal = refusal_of(heading, name, value)
+                if refusal and value in values:
+                    yield page.at(at, f"{name}: {value} is refused: {refusal}. Name another")
+                elif not refusal and value in beyond:
+                    yield page.at(at, f"{name}: {value} is accepted, too. Correct the bounds")
+            if table.find(name).default is not None and (
+                refusal_of(heading, name, plain(default))
+                or parsed(heading, name, plain(default)) != parsed(heading, name, None)
+            ):
+                yield page.at(at, f"{name}: {default} is not the default")
+
+
+def parsed(heading: str, name: str, value: str | None) -> object:
+    _, parse, given = OPTIONS[heading]
+    options: dict[str, str | None] = {**given}
+    if (heading, name) == ("The sink", "group"):
+        options["operation"] = "cancel"
+    for beginning, beside in BESIDE.items():
+        if name.startswith(beginning):
+            options |= beside
+    options[name] = value
+    return parse({key: text for key, text in options.items() if text is not None})
+
+
+def refusal_of(heading: str, name: str, value: str) -> str:
+    try:
+        parsed(heading, name, value)
+    except InvalidOption as refused:
+        return str(refused)
+    return ""
+
+
+def next_to(value: str, step: int) -> str:
+    """The next one, of a whole number or of a duration in ms."""
+    if value.isdecimal():
+        return str(int(value) + step)
+    past = parse_duration_ms("value", value) + step
+    return f"{past}ms" if past >= 0 else "-1ms"
+
+
+def defaults_of_topics(page: Page) -> Iterator[str]:
+    """What a sink's options default to is what a definition does."""
+    new = TopicDefinition("Orders", TopicType.PRIORITY)
+    known: dict[str, tuple[Callable[[str], object], object]] = {
+        "slotAmount": (SLOT_AMOUNT.parse, new.slot_amount),
+        "maxRetries": (OF_SETTINGS["max_retries"].parse, new.max_retries),
+        "retryBackoff": (parse_retry_backoff, new.retry_backoff_ms),
+        "groups": (OF_SETTINGS["groups"].parse, new.groups),
+    }
+    cells = page.by_name("The sink")
+    shown = {name: parse(plain(cells[name][0])) for name, (parse, _) in known.items()}
+    yield from compare(page, "The sink", shown, {name: value for name, (_, value) in known.items()})
+
+
+def settings_of_topics(page: Page) -> Iterator[str]:
+    rows = page.by_name("Settings of a topic")
+    shown = {name: (plain(cells[1]), cells[2]) for name, cells in rows.items()}
+    there = {
+        field.name: (
+            "" if field.default is dataclasses.MISSING else str(field.default),
+            str(field.type).replace(" | ", " or ") if get_args(field.type) else field.type.__name__,
+        )
+        for field in dataclasses.fields(TopicDefinition)
+        if field.name != "name"
+    }
+    yield from compare(page, "Settings of a topic", shown, there)
+    options = {option.name for option in SINK.options}
+    for name in {plain(cells[0]) for cells in rows.values()} - options - {""}:
+        yield page.at(place(page, "Settings of a topic", name), f"the sink has no option {name}")
+
+
+def columns(page: Page) -> Iterator[str]:
+    for heading, schema in (
+        ("Columns of the source", WHOLE_SOURCE_SCHEMA),
+        ("Columns of a table", WHOLE_TABLE_SCHEMA),
+    ):
+        shown = {name: cells[0] for name, cells in page.by_name(heading).items()}
+        there = {field.name: field.dataType.simpleString().upper() for field in schema.fields}
+        yield from compare(page, heading, shown, there)
+        if [*shown] != [*there] and {*shown} == {*there}:
+            yield page.at(place(page, heading), f"the order is not {', '.join(there)}")
+    operations = ("send", "cancel", "requeue", "rollback", "purge")
+    assert {*operations} == {*OPERATIONS}
+    rows = page.by_name("Columns of the sink")
+    taken = {
+        name: (
+            kind,
+            *(
+                "needed" if name in each.required else "taken" if name in each.columns else ""
+                for each in map(OPERATIONS.__getitem__, operations)
+            ),
+        )
+        for name, (_, kind) in COLUMNS.items()
+    }
+    told = {
+        name: (cells[0], *(cell if cell in ("", "needed") else "taken" for cell in cells[1:6]))
+        for name, cells in rows.items()
+    }
+    yield from compare(page, "Columns of the sink", told, taken)
+
+
+def classes_of_errors(page: Page) -> Iterator[str]:
+    there = {
+        name: ", ".join(base.__name__ for base in one.__bases__)
+        for name, one in vars(errors).items()
+        if isinstance(one, type)
+    }
+    shown = {name: parents for name, (parents, _) in page.by_name("Errors").items()}
+    yield from compare(page, "Errors", shown, there)
+    for name in shown:
+        if not hasattr(rmq_spark, name):
+            yield page.at(place(page, "Errors", name), f"{name} is not public. Add it to __all__")
+
+
+def environment_variables(page: Page) -> Iterator[str]:
+    heading = "Environment variables"
+    files = (ROOT / "rmq_spark").rglob("*.py")
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    pattern = r"os\.environ\.get\(\"(\w+)\"|^URL_VARIABLE = \"(\w+)\""
+    read = {one or other for one, other in re.findall(pattern, sources, re.MULTILINE)}
+    begun = tuple(re.findall(r"os\.environ\.get\(f\"(\w+)\{", sources))
+    shown = page.by_name(heading)
+    read |= {name for name in shown if name.startswith(begun)}
+    yield from compare(page, heading, dict.fromkeys(shown, ""), dict.fromkeys(read, ""))
+    readers = ("Makefile", ".ci/run", "tests/client/test_model.py")
+    texts = "".join((ROOT / file).read_text(encoding="utf-8") for file in readers)
+    for name in re.findall(r"`([A-Z_]+)`", page.section(heading).partition("In a clone")[2]):
+        if name not in texts:
+            yield page.at(f"`{name}`", f"nothing reads {name} in a clone. Remove it")
+
+
+def signatures() -> dict[str, set[str]]:
+    """By heading, name(parameters) -> type of all that users call."""
+    found = {each.__name__: {*methods(each)} for each in CLASSES}
+    found["Connect"] = {signature("connect", rmq_spark.connect)}
+    found["Values"] = {signature(each.__name__, each) for each in VALUES}
+    found["With Spark"] = {
+        signature(name, getattr(rmq_spark, name)) for name in ("each_message", "register")
+    }
+    return found
+
+
+def methods(owner: type) -> Iterator[str]:
+    hidden = INSIDE.get(owner.__name__, ())
+    for name in hidden:
+        if not hasattr(owner, name):
+            raise Unreadable(f"{HERE}: {owner.__name__} has no {name}. Remove it from INSIDE")
+    for name, call in inspect.getmembers(owner, inspect.isfunction):
+        if not name.startswith("_") and name not in hidden:
+            yield signature(name, call)
+
+
+def signature(name: str, call: Callable[..., object]) -> str:
+    """A signature without self, and with types by their own names."""
+    text = re.sub(r"^\(self(, )?", "(", str(inspect.signature(call)))
+    text = re.sub(r"<QueueKind\.(\w+): '\w+'>", r"QueueKind.\1", text)
+    text = re.sub(r"<function .*? at \w+>", "...", text)
+    text = re.sub(r"\b(?:\w+\.)+(?=[A-Za-z])(?<!QueueKind\.)", "", text)
+    return f"{name}{text}".replace("'EachMessage'", "EachMessage")
+
+
+def wrong_signatures(page: Page) -> Iterator[str]:
+    def squeezed(lines: Iterable[str]) -> dict[str, str]:
+        return {re.sub(r"\s", "", line): line for line in lines}
+
+    for heading, there in signatures().items():
+        block = "".join(re.findall(r"```text\n(.*?)```", page.section(heading), re.DOTALL))
+        shown = re.sub(r"^    #.*\n", "", block, flags=re.MULTILINE)
+        here, known = squeezed(re.sub(r"\n +", " ", shown).splitlines()), squeezed(there)
+        at = place(page, heading)
+        for line in sorted(here.keys() - known.keys()):
+            yield page.at(at, f"'{heading}' has {here[line]}, which the code has not. Remove it")
+        for line in sorted(known.keys() - here.keys()):
+            yield page.at(at, f"'{heading}' lacks a signature. Write {known[line]}")
+
+
+def public_names(page: Page) -> Iterator[str]:
+    """All of __all__ is documented, and what is documented is public."""
+    start, end = page.text.index("\n## Plain Python\n"), page.text.index("\n## The command rmq\n")
+    plain_python = page.text[start:end]
+    documented = plain_python + page.section("Errors")
+    for name in rmq_spark.__all__:
+        if not name.startswith("_") and not re.search(rf"\b{name}\b", documented):
+            yield page.at(start + 1, f"{name} is public and not named. Document it")
+    shown = " ".join(re.findall(r"```text\n(.*?)```", plain_python, re.DOTALL))
+    used = set(re.findall(r"\b[A-Z][a-z]\w+", re.sub(r"#.*|'[^']*'", "", shown)))
+    for name in sorted(used - NOT_OURS):
+        if not (hasattr(rmq_spark, name) or hasattr(aio, name)):
+            yield page.at(start + plain_python.index(name), f"{name} is not public. Export it")
+
+
+def named_in_operations(page: Page) -> Iterator[str]:
+    """The page of operations names every option and column of the table, and every command."""
+    wanted = {f"`{each.name}`" for each in TABLE.options if each not in CONNECTION.options}
+    wanted |= {f"`{name}`" for name in TABLE_SCHEMA.fieldNames()}
+    wanted |= {f"`rmq {each.name or each.callback.__name__}" for each in app.registered_commands}
+    for name in sorted(wanted):
+        if name not in page.text:
+            yield f"{page.name}: does not name {name.strip('`')}. Explain it"
+
+
+def scripts_of_the_protocol(page: Page) -> Iterator[str]:
+    """The table names every script, with the numbers of its header as bounds."""
+    heading, bounds = "The scripts", {}
+    for scripts, *_, bound in page.rows(heading):
+        bounds |= dict.fromkeys(re.findall(r"`(\w+)`", scripts), bound)
+    files = {file.stem: file for file in (ROOT / "lua").glob("*.lua")}
+    yield from compare(page, heading, dict.fromkeys(bounds, ""), dict.fromkeys(files, ""))
+    for name in sorted(bounds.keys() & files.keys()):
+        header = files[name].read_text(encoding="utf-8").partition("\nlocal ")[0]
+        told = header + str(ENTRIES_A_PAGE) * (name == "page")  # its callers' own
+        for number in re.findall(r"\d+", bounds[name]):
+            if number not in told:
+                at = place(page, heading, name)
+                yield page.at(at, f"the header of {name} has no bound of {number}. Correct one")
+
+
+def queues_in_the_figure(page: Page) -> Iterator[str]:
+    figure = page.blocks_of("mermaid")[0]
+    for name in {kind.value for kind in QueueKind} - set(re.findall(r"\b[a-z]+\b", figure.text)):
+        yield f"{page.name}:{figure.line}: the figure has no queue {name}. Draw it"
+
+
+def marks_in_the_figure(page: Page) -> Iterator[str]:
+    """The figure of the outbox has the states that a mark sets, each after those it may follow."""
+    figure = page.blocks_of("mermaid")[0]
+    marks = re.findall(r"(\w+) --> (\w+): mark", figure.text)
+    for state in {*EXPECTED} - {after for _, after in marks}:
+        yield f"{page.name}:{figure.line}: no mark leads to {state}. Draw it"
+    for before, after in marks:
+        if before not in EXPECTED.get(after, ()):
+            yield f"{page.name}:{figure.line}: no mark leads from {before} to {after}. Remove it"
