@@ -1,8 +1,10 @@
 # The whole interface of a checkout. Every target makes .venv itself when it is missing or stale.
-# PYTHON=... and JAVA_HOME say which Python (3.11 or later) and Java (17 or later) to take.
+# PYTHON=... and JAVA_HOME say which Python (3.11 or later) and Java (17 or later) to take;
+# SPARK=4.0 takes that Spark, in a .venv of its own.
 
-export PYTHON
-export PYSPARK_PYTHON = $(CURDIR)/.venv/bin/python
+VENV = .venv$(SPARK:%=-%)
+export PYTHON SPARK
+export PYSPARK_PYTHON = $(CURDIR)/$(VENV)/bin/python
 # Another Spark or another program's paths, set in the user's shell, are not for us.
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
@@ -11,7 +13,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 .PHONY: debounce soak outbox ports ownership-demo notebooks docs screenshots lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
-PYTEST = .venv/bin/python -m pytest --dist worksteal
+PYTEST = $(VENV)/bin/python -m pytest --dist worksteal
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -22,15 +24,15 @@ help: ## list the targets
 
 demo: ## send and receive 336 776 flights as three topics; ARGS="--help" lists options
 	@.ci/environment java
-	@.venv/bin/python jobs/demo.py $(ARGS)
+	@$(VENV)/bin/python jobs/demo.py $(ARGS)
 
 cluster-demo: ## the demo on a Redis Cluster, three ZooKeepers and a Spark cluster, with deaths
 	@.ci/environment java
-	@.venv/bin/python jobs/cluster_demo.py $(ARGS)
+	@$(VENV)/bin/python jobs/cluster_demo.py $(ARGS)
 
 bench: ## measure sending, receiving, latency and more into bench/results; ARGS="send" picks some
 	@.ci/environment java
-	@.venv/bin/python bench/run_all.py $(ARGS)
+	@$(VENV)/bin/python bench/run_all.py $(ARGS)
 
 test: ## try everything once on real servers, in 10 minutes on two cores; ARGS="-k name" picks some
 	@.ci/environment java
@@ -57,61 +59,61 @@ mutants: ## break each line of the scripts in turn; a test must fail; ARGS="-k c
 
 servers: ## test on other Redis and Valkey servers; ARGS="--server /path/to/valkey-server"
 	@.ci/environment java
-	@.venv/bin/python -m tests.run_servers $(ARGS)
+	@$(VENV)/bin/python -m tests.run_servers $(ARGS)
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment
-	@.venv/bin/python -m tests.explore.explore $(ARGS)
+	@$(VENV)/bin/python -m tests.explore.explore $(ARGS)
 
 faults: ## kill, stop and cut off real queries and Redis, and count; ARGS="--help" lists options
 	@.ci/environment java
-	@.venv/bin/python -m tests.faults.run_faults $(ARGS)
+	@$(VENV)/bin/python -m tests.faults.run_faults $(ARGS)
 
 debounce: ## kill a query while the keys that it consumes change, and count; ARGS="--help" lists options
 	@.ci/environment java
-	@.venv/bin/python -m tests.faults.debounce $(ARGS)
+	@$(VENV)/bin/python -m tests.faults.debounce $(ARGS)
 
 soak: ## everything at once for an hour, with random kills, and count; ARGS="--minutes 15"
 	@.ci/environment java
-	@.venv/bin/python -m tests.soak.soak $(ARGS)
+	@$(VENV)/bin/python -m tests.soak.soak $(ARGS)
 
 outbox: ## kill the outbox job while orders come into PostgreSQL and MariaDB, and count; ARGS="--help" lists options
 	@.ci/environment java
-	@.venv/bin/python -m tests.jobs.outbox_round $(ARGS)
+	@$(VENV)/bin/python -m tests.jobs.outbox_round $(ARGS)
 
 ports: ## kill exports and streams between topics and other systems, and count; ARGS="--help" lists options
 	@.ci/environment java
-	@.venv/bin/python -m tests.ports.port_round $(ARGS)
+	@$(VENV)/bin/python -m tests.ports.port_round $(ARGS)
 
 ownership-demo: ## queries and services share a topic through ZooKeeper, come, go and die; ARGS="--help" lists options
 	@.ci/environment java
-	@.venv/bin/python -m tests.ownership.ownership_demo $(ARGS)
+	@$(VENV)/bin/python -m tests.ownership.ownership_demo $(ARGS)
 
 notebooks: ## run the notebooks and keep their outputs; ARGS="quickstart" picks some
 	@.ci/environment java
-	@.venv/bin/python -m tests.notebooks.run_notebooks $(ARGS)
+	@$(VENV)/bin/python -m tests.notebooks.run_notebooks $(ARGS)
 
 docs: ## write the tables of options and commands in docs/reference.md from the code
 	@.ci/environment
-	@.venv/bin/python docs/write_tables.py
+	@$(VENV)/bin/python docs/write_tables.py
 
 screenshots: ## make the pictures of docs/console.md in a real browser (chromium on PATH)
 	@.ci/environment
-	@.venv/bin/python docs/make_screenshots.py $(ARGS)
+	@$(VENV)/bin/python docs/make_screenshots.py $(ARGS)
 
 lint: ## check style, format, types, imports, and what pages, docstrings and notebooks say
 	@.ci/environment
-	@.venv/bin/python -m ruff check .
-	@.venv/bin/python -m ruff format --check .
-	@.venv/bin/python -m mypy
-	@.venv/bin/python -m tests.texts
+	@$(VENV)/bin/python -m ruff check .
+	@$(VENV)/bin/python -m ruff format --check .
+	@$(VENV)/bin/python -m mypy
+	@$(VENV)/bin/python -m tests.texts
 
 bench-peers: ## measure beside Kafka, RocketMQ, BullMQ and others, which it installs; ARGS="brokers" picks some
 	@.ci/environment java npm mvn
-	@.venv/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt 'rmq-spark[peers]'
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt 'rmq-spark[peers]'
 	@npm install --prefix bench/peers --no-package-lock --no-audit --no-fund --loglevel error
-	@.venv/bin/python bench/run_all.py $(or $(ARGS),peers beside_kafka brokers)
+	@$(VENV)/bin/python bench/run_all.py $(or $(ARGS),peers beside_kafka brokers)
 
 audit: ## compare the pinned packages with known vulnerabilities, where osv.dev can be reached
 	@.ci/environment
-	@.venv/bin/python -m tests.security.audit $(ARGS)
+	@$(VENV)/bin/python -m tests.security.audit $(ARGS)

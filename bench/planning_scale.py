@@ -15,12 +15,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from measuring import NOTING, Figure, Report, arguments_of
-from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_side import timed
 
 import rmq_spark
 from rmq_spark.client import Broker
 from rmq_spark.local.redis import LocalRedis
+from rmq_spark.spark.compatibility import ReadMaxRows
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.source.reader import NO_LIMIT
 

@@ -446,6 +446,14 @@ RELEASE_ON_STOP = Option(
     default="false",
     see="consume.md#stop-and-start-again",
 )
+CHECKPOINT = Option(
+    "checkpointLocation",
+    Parser(str, "a path that pyarrow can read on the driver"),
+    "The same as that of the query. A query that stops then commits a batch that it has finished; "
+    "up to Spark 4.1, `availableNow` needs it",
+    otherwise="none",
+    see="consume.md#stop-and-start-again",
+)
 POLL_INTERVAL = Option(
     "pollInterval",
     duration(1),
@@ -462,10 +470,10 @@ SOURCE = OptionTable(
         replace(TOPIC_TYPE, help="Fail if the topic has another type; the source makes no topic"),
         replace(SLOT_AMOUNT, help="Fail if the topic has another number of slots", otherwise=""),
         *(MAX_RECORDS_PER_TRIGGER, TARGET_BATCH_DURATION, NUM_PARTITIONS, VISIBILITY_TIMEOUT),
-        *(MAX_PROCESSING_TIME, RELEASE_ON_STOP, POLL_INTERVAL, INCLUDE_HEADERS),
+        *(MAX_PROCESSING_TIME, RELEASE_ON_STOP, CHECKPOINT, POLL_INTERVAL, INCLUDE_HEADERS),
         *(*CONNECTION.options, *ENSEMBLE.options),
     ),
-    passed_over=SPARKS_OWN,
+    passed_over=SPARKS_OWN - {"checkpointlocation"},
 )
 
 

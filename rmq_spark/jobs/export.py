@@ -31,6 +31,7 @@ from rmq_spark.jobs.targets import chosen_target
 from rmq_spark.jobs.targets.base import NUMBER, ExportBatch, OutboxMarks, Target
 from rmq_spark.options import MAX_REFUSED
 from rmq_spark.outbox.outbox import Outbox
+from rmq_spark.spark.compatibility import TELLS_START
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, WHOLE_SOURCE_SCHEMA
 from rmq_spark.spark.sink.exactly_once import QUERY_ID
 from rmq_spark.sql.database import EXCEPTIONS_SUFFIX
@@ -98,9 +99,10 @@ def export(spark: SparkSession, given: argparse.Namespace) -> str:
     marks = _marks(given)
     target = chosen_target(spark, given)
     topics = "topics" if "," in given.topic else "topic"
+    place = {} if TELLS_START else {"checkpointLocation": given.checkpoint}
     messages = (
         spark.readStream.format("rmq")
-        .options(**{**given.option, topics: given.topic})
+        .options(**{**given.option, **place, topics: given.topic})
         .schema(_read_schema(given))
         .load()
     )

@@ -7,13 +7,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
 from rmq_spark.errors import InvalidOption
+from rmq_spark.spark.compatibility import DataSourceStreamArrowWriter, stream_reader
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.schemas import (
     SOURCE_SCHEMA,
@@ -96,7 +96,8 @@ class RmqDataSource(DataSource):
         Raises InvalidOption for an option or a column that is not accepted.
         """
         options = parse_source_options(self.options)
-        return RmqStreamReader(options, check_schema(schema, WHOLE_SOURCE_SCHEMA, "the rmq source"))
+        columns = check_schema(schema, WHOLE_SOURCE_SCHEMA, "the rmq source")
+        return stream_reader(RmqStreamReader(options, columns))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the writer of ``df.write``.

@@ -84,6 +84,7 @@ class SourceOptions:
     max_processing_ms: int | None
     poll_interval_ms: int
     release_on_stop: bool = False
+    checkpoint: str | None = None
     include_headers: bool = False
     ensemble: EnsembleOptions | None = None
 
@@ -154,6 +155,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         max_processing_ms=values.get(declared.MAX_PROCESSING_TIME),
         poll_interval_ms=values[declared.POLL_INTERVAL],
         release_on_stop=values[declared.RELEASE_ON_STOP],
+        checkpoint=values.get(declared.CHECKPOINT),
         include_headers=values[declared.INCLUDE_HEADERS],
         ensemble=ensemble_of(values),
     )

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from rmq_spark.client.broker import Broker
@@ -35,6 +34,7 @@ from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind
 from rmq_spark.redis.connection import ConnectionOptions, connection_of
 from rmq_spark.redis.server import shared_server
+from rmq_spark.spark.compatibility import arrow_schema
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.keys import LOWEST_SCORE
 from rmq_spark.topics.parsing import Option
@@ -212,7 +212,7 @@ class RmqTableReader(DataSourceReader):
         options, topic = self._options, partition.topic
         server = shared_server(options.connection)
         queue = Queue(server, topic, key_prefix=options.key_prefix, group=options.group)
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._schema)
         for kind in partition.scope.queues:
             scores = partition.scope.scores_of(kind, topic)
             if scores is None:

@@ -9,11 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 import rmq_spark
 from rmq_spark.client.queue import Queue
+from rmq_spark.spark.compatibility import (
+    TELLS_START,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+)
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.sink.writer import RmqWriter
@@ -21,6 +28,9 @@ from rmq_spark.spark.source.reader import NO_LIMIT, RmqStreamReader
 
 _numbers = itertools.count()
 DUE = 1_000_000  # ms: long past, so due at once
+knows_available_now = pytest.mark.skipif(
+    not TELLS_START, reason="the source needs Spark 4.2 to know of Trigger.AvailableNow"
+)
 
 
 def chained_text(error: BaseException | None) -> str:
@@ -74,6 +84,8 @@ class Rmq:
 
     def read(self, spark: SparkSession, queue: Queue, **options: Any) -> DataFrame:
         schema = options.pop("schema", None)
+        if not TELLS_START:
+            options = {"checkpointLocation": self.folder / "checkpoint", **options}
         reader = spark.readStream.format("rmq").options(**self.options(queue, **options))
         return (reader.schema(schema) if schema else reader).load()
 
@@ -86,18 +98,17 @@ class Rmq:
 
     def into_parquet(self, frame: DataFrame, name: str = "", **trigger: Any) -> Any:
         """Starts a query into <folder>/out with its checkpoint beside; AvailableNow by default."""
-        return (
-            frame.writeStream.format("parquet")
-            .option("checkpointLocation", str(self.folder / f"checkpoint{name}"))
-            .trigger(**(trigger or {"availableNow": True}))
-            .start(str(self.folder / f"out{name}"))
-        )
+        trigger = trigger or {"availableNow": True}
+        writer = self._into_parquet(frame, name)
+        return writer.trigger(**trigger).start(str(self.folder / f"out{name}"))
+
+    def _into_parquet(self, frame: DataFrame, name: str) -> Any:
+        writer = frame.writeStream.format("parquet")
+        return writer.option("checkpointLocation", str(self.folder / f"checkpoint{name}"))
 
     def drain(self, frame: DataFrame, name: str = "") -> Any:
-        """Runs such a query to its end."""
-        query = self.into_parquet(frame, name)
-        assert query.awaitTermination(60)
-        return query
+        """Runs such a query until it has read all that is due."""
+        return drained(self._into_parquet(frame, name), str(self.folder / f"out{name}"))
 
     def parquet(self, spark: SparkSession, name: str = "") -> DataFrame:
         return spark.read.parquet(str(self.folder / f"out{name}"))
@@ -105,6 +116,20 @@ class Rmq:
     def contents(self, spark: SparkSession, name: str = "") -> list[str]:
         """What the query wrote, sorted, duplicates and all."""
         return sorted(row.content for row in self.parquet(spark, name).select("content").collect())
+
+
+def drained(writer: DataStreamWriter, *place: str) -> StreamingQuery:
+    """Runs a query until it has read all that is due, in as many batches as it takes."""
+    if TELLS_START:
+        query = writer.trigger(availableNow=True).start(*place)
+        assert query.awaitTermination(60)
+        return query
+    query = writer.trigger(processingTime="0 seconds").start(*place)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return query
 
 
 def send_due(queue: Queue, numbers: Iterator[int] | range) -> None:

@@ -47,7 +47,12 @@ BESIDE: dict[str, dict[str, str | None]] = {
     "topicPattern": {"topic": None},
     "zookeeper.": {"zookeeper.hosts": "zk1"},
 }
-IN_WORDS = ("text", "a file that can be read", "1 to 200 of . _ - A-Z a-z 0-9")
+IN_WORDS = (
+    "text",
+    "a path that pyarrow can read",
+    "a file that can be read",
+    "1 to 200 of . _ - A-Z a-z 0-9",
+)
 NOT_OURS = {
     *("AbstractEventLoop", "Any", "BaseException", "Callable", "DataFrame", "False", "Iterable"),
     *("Iterator", "Mapping", "None", "Row", "Self", "Sequence", "SparkSession", "True"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from rmq_spark.client.broker import Broker
@@ -16,6 +16,7 @@ from rmq_spark.client.staging import Stage, manifest_of
 from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol.staging import Manifest, Sealed, StageName
 from rmq_spark.redis.server import shared_server
+from rmq_spark.spark.compatibility import DataSourceStreamArrowWriter
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.writer import SinkWork, results_of
 from rmq_spark.topics.definition import TopicDefinition

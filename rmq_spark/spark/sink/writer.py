@@ -11,11 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_spark.client.administration import new_definition
@@ -24,6 +20,7 @@ from rmq_spark.client.hints import describe_missing
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption, TopicError, UnknownTopic
 from rmq_spark.redis.server import Server, shared_server
+from rmq_spark.spark.compatibility import DataSourceStreamArrowWriter
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.columns import NOTHING_SENT, Rows, coalesce, locate_columns
 from rmq_spark.spark.sink.operations import OPERATIONS, check_names

@@ -15,12 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from rmq_spark.client.broker import Broker
@@ -28,9 +22,16 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.protocol.names import ConsumerName
 from rmq_spark.redis.server import Server
+from rmq_spark.spark.compatibility import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from rmq_spark.spark.limits import Limits
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog, backlog_figures, summed_figures
+from rmq_spark.spark.source.checkpoint import LoggedProgress, read_progress
 from rmq_spark.spark.source.run import Offset, QueryRun
 from rmq_spark.spark.source.task import RmqPartition, read_partition
 from rmq_spark.spark.source.topic import queue_of
@@ -167,12 +168,23 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return next(({"topic": name} | found for name, found in by_topic.items()))
         return summed_figures(by_topic.values()) | {"topics": by_topic}
 
+    @property
+    def has_checkpoint(self) -> bool:
+        return self._options.checkpoint is not None
+
+    def logged_progress(self) -> LoggedProgress:
+        """Read the checkpoint that the option checkpointLocation names; nothing without it."""
+        if self._options.checkpoint is None:
+            return LoggedProgress()
+        return read_progress(self._options.checkpoint, self._options.subscription)
+
     def stop(self) -> None:
         """End this run. Its claims keep their lease, unless releaseOnStop is set.
 
-        Spark does not report whether it has finished the batch in work. If a finished batch is
-        released, its messages are delivered a second time. releaseOnStop accepts that. Even so, the
-        claims keep their lease in these cases:
+        With checkpointLocation, it commits the last batch if the checkpoint has it as finished.
+        Without, Spark does not report that. If a finished batch is released, its messages are
+        delivered a second time. releaseOnStop accepts that. Even so, the claims keep their lease in
+        these cases:
 
         - The query has Trigger.Once: Spark never asks for an offset after its only batch.
         - The run has only replayed a batch: then nothing shows whether it has Trigger.Once.
@@ -185,6 +197,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # lost the JVM, which may come back with the same checkpoint while the lease lasts.
         lost_driver = isinstance(sys.exc_info()[1], EOFError | ConnectionError)
         try:
+            finished = self.logged_progress().finished
+            if finished is not None and finished["consumer"] == run.consumer:
+                run.commit(int(finished["seq"]))
             asks_on = self._asked and not self._once
             run.stop(self._options.release_on_stop and asks_on and not lost_driver)
         except RmqError as error:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from rmq_spark.client.queue import Queue
@@ -17,6 +16,7 @@ from rmq_spark.protocol import claiming
 from rmq_spark.protocol.bodies import payloads_of
 from rmq_spark.protocol.claims import Claim, ClaimRequest
 from rmq_spark.redis.server import shared_server
+from rmq_spark.spark.compatibility import arrow_schema
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.schemas import first_not_utf8
 from rmq_spark.spark.source.columns import MessageColumns
@@ -72,13 +72,11 @@ def read_partition(
     # numpy and pandas and takes 0.1 s, longer than many tasks.
     gc.freeze()
     reading = _Reading(options, partition.delivery)
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    columns = arrow_schema(schema)
     ahead = reading.claims_ahead(partition.claims)
     for claims, size in ahead:
         try:
-            yield from _batches(
-                partition.delivery.topics[claims[0].topic], arrow_schema, claims, size
-            )
+            yield from _batches(partition.delivery.topics[claims[0].topic], columns, claims, size)
         except pa.ArrowInvalid:
             ahead.close()  # wait for the claims under way, so that they are marked as unread, too
             reading.refuse_unreadable(claims)

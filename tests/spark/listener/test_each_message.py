@@ -23,7 +23,7 @@ from ...logs import logged
 from ...processes import alive
 from ...seeding import requeue
 from ...waiting import wait_until
-from ..driving import DUE, contents, refused
+from ..driving import DUE, contents, drained, refused
 from .test_runner import SHORT_S
 
 DELIVERIES = 17  # one, and 16 retries
@@ -60,15 +60,9 @@ def listen(rmq):
     """Runs a listener over a topic: a query that ends when nothing is due any more."""
 
     def run(frame, listener, **trigger):
-        query = (
-            frame.writeStream.foreachBatch(listener)
-            .option("checkpointLocation", str(rmq.folder / "listened"))
-            .trigger(**(trigger or {"availableNow": True}))
-            .start()
-        )
-        if not trigger:
-            assert query.awaitTermination(60)
-        return query
+        writer = frame.writeStream.foreachBatch(listener)
+        writer = writer.option("checkpointLocation", str(rmq.folder / "listened"))
+        return writer.trigger(**trigger).start() if trigger else drained(writer)
 
     return run
 
@@ -323,13 +317,8 @@ def test_binary_contents_are_rolled_back_as_they_are(rmq, spark):
     schema = "content BINARY, topic STRING, slot INT, claimId STRING"
     frame = rmq.read(spark, queue, schema=schema)
     heard = listener(rmq, refuse, delay="1h")
-    query = (
-        frame.writeStream.foreachBatch(heard)
-        .option("checkpointLocation", str(rmq.folder / "binary"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
+    writer = frame.writeStream.foreachBatch(heard)
+    drained(writer.option("checkpointLocation", str(rmq.folder / "binary")))
     assert totals(heard) == (0, 1, 0)
     assert queue.figures().retry.count == 1
 

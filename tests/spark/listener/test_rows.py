@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 from pyspark.sql.conversion import ArrowTableToRowsConversion
-from pyspark.sql.pandas.types import to_arrow_type
 
+from rmq_spark.spark.compatibility import arrow_schema
 from rmq_spark.spark.listener.child import rows_of
 
 EARLIEST, LATEST = datetime(1900, 1, 1), datetime(9999, 12, 30)
@@ -72,10 +72,10 @@ def in_zone(name):
 def batch_and_schema(columns):
     """A batch as Spark sends it. columns: types and values."""
     fields = [types.StructField(f"c{at}", of_type) for at, (of_type, _) in enumerate(columns)]
-    arrays = [pa.array(values, to_arrow_type(of, timezone="UTC")) for of, values in columns]
-    return pa.RecordBatch.from_arrays(arrays, [one.name for one in fields]), types.StructType(
-        fields
-    )
+    schema = types.StructType(fields)
+    of_arrow = [field.type for field in arrow_schema(schema)]
+    arrays = [pa.array(values, of) for of, (_, values) in zip(of_arrow, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema.fieldNames()), schema
 
 
 @given(data=st.data(), pairs=st.lists(PAIRS, min_size=1, max_size=4), rows=st.integers(1, 4))

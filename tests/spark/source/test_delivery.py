@@ -4,13 +4,13 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from rmq_spark import Message
 from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol.claims import Claim
 from rmq_spark.redis.server import Server
+from rmq_spark.spark.compatibility import arrow_schema
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.source import run as run_module
 from rmq_spark.spark.source import task
@@ -284,7 +284,7 @@ def test_a_claim_of_more_bytes_than_arrow_addresses_comes_in_parts():
     topic = TopicDefinition("T", TopicType.FIXED_TIME, 1)
     rows = 2048
     claim = Claim("T", 0, "c", 1, 0, 1, [b"x" * 1_100_000] * rows, [b"1000"] * rows, 1, 16)
-    schema = to_arrow_schema(SOURCE_SCHEMA, timezone="UTC")
+    schema = arrow_schema(SOURCE_SCHEMA)
     batches = task._batches(topic, schema, [claim], rows * 1_100_000)
     sizes = [(batch.num_rows, batch.nbytes) for batch in batches]
     assert sum(count for count, _ in sizes) == rows

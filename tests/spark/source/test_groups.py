@@ -5,7 +5,7 @@ import pytest
 import rmq_spark
 from rmq_spark.errors import CheckpointRefused, GroupNotEmpty, InvalidOption, TopicMismatch
 
-from ..driving import Run, contents, names, refused, send_due
+from ..driving import Run, contents, drained, names, refused, send_due
 
 
 @pytest.fixture
@@ -64,13 +64,8 @@ def test_failed_messages_go_back_to_the_group_that_read_them(spark, rmq, queue):
 
     body = rmq_spark.each_message(fail, options={"redis.url": rmq.url})
     frame = rmq.read(spark, queue, group="b", maxRecordsPerTrigger=10)
-    query = (
-        frame.writeStream.foreachBatch(body)
-        .option("checkpointLocation", str(rmq.folder / "each"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
+    writer = frame.writeStream.foreachBatch(body)
+    drained(writer.option("checkpointLocation", str(rmq.folder / "each")))
     dead = queue.of_group("b").figures().dead.count
     assert (counts(queue)[0], dead) == (10, 10)
     with rmq.by_hand(queue, group="a") as run:
@@ -194,14 +189,8 @@ def test_failed_messages_of_the_default_group_go_back_to_it_where_another_is_fir
         raise ValueError(message.content)
 
     body = rmq_spark.each_message(fail, options={"redis.url": rmq.url})
-    query = (
-        rmq.read(spark, default_last)
-        .writeStream.foreachBatch(body)
-        .option("checkpointLocation", str(rmq.folder / "each"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
+    writer = rmq.read(spark, default_last).writeStream.foreachBatch(body)
+    drained(writer.option("checkpointLocation", str(rmq.folder / "each")))
     assert (body.failed, body.left_alone) == (20, 0)
     assert default_last.figures().dead.count == 10
     assert default_last.of_group("a").figures().store.count == 10

@@ -17,7 +17,7 @@ from rmq_spark.spark.source.backlog import Backlog
 
 from ...seeding import open_run
 from ...waiting import wait_until
-from ..driving import contents, names, refused
+from ..driving import contents, knows_available_now, names, refused
 
 SLOTS = 4
 
@@ -316,6 +316,7 @@ def options_of(rmq, queue, zookeeper, root):
     return rmq.options(queue, **keeper)
 
 
+@knows_available_now
 def test_spark_reads_all_there_is_and_reports_slots_and_members(spark, rmq, zookeeper, root):
     queue = rmq.due(100, SLOTS)
     frame = spark.readStream.format("rmq").options(**options_of(rmq, queue, zookeeper, root)).load()

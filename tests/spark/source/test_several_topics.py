@@ -17,7 +17,7 @@ from rmq_spark.spark.source.leases import LeaseTimer
 from rmq_spark.spark.source.sizing import FIRST_MESSAGES
 
 from ...waiting import wait_until
-from ..driving import Run, contents, names, refused, send_due
+from ..driving import Run, contents, knows_available_now, names, refused, send_due
 
 
 @pytest.fixture
@@ -226,6 +226,7 @@ def test_the_backlog_stands_in_the_report_by_topic_and_in_all(rmq, two):
     assert [report["topics"][queue.definition.name]["due"] for queue in two] == [5, 7]
 
 
+@knows_available_now
 def test_available_now_reads_what_was_due_in_every_topic(spark, rmq, two):
     frame = (
         spark.readStream.format("rmq").options(**options(rmq, topics=listed(*two))).load()

@@ -16,7 +16,15 @@ from rmq_spark.spark.schemas import SOURCE_SCHEMA
 
 from ... import programs
 from ...waiting import wait_until
-from ..driving import DUE, chained_text, contents, names, send_due
+from ..driving import (
+    DUE,
+    chained_text,
+    contents,
+    drained,
+    knows_available_now,
+    names,
+    send_due,
+)
 
 
 class Batches:
@@ -36,13 +44,12 @@ class Batches:
             raise ValueError(f"batch {batch_id} fails on purpose")
 
     def run(self, frame, checkpoint, **trigger) -> None:
-        query = (
-            frame.writeStream.foreachBatch(self)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(**(trigger or {"availableNow": True}))
-            .start()
-        )
-        assert query.awaitTermination(60)
+        writer = frame.writeStream.foreachBatch(self)
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        if not trigger:
+            drained(writer)
+            return
+        assert writer.trigger(**trigger).start().awaitTermination(60)
 
     def contents(self) -> list[str]:
         return sorted(row.content for reads in self.reads.values() for row in reads[-1])
@@ -52,6 +59,7 @@ def due_to_another(queue) -> int:
     return sum(slot.due for slot in queue.ask(reading.due, queue.slots, "another"))
 
 
+@knows_available_now
 def test_an_available_now_query_ends_with_all_in_several_batches(spark, rmq):
     queue = rmq.due(50)
     queue.send(["later"], fixed_time=queue.now_ms() + 3_600_000)
@@ -185,6 +193,7 @@ def test_a_query_that_goes_on_finds_new_messages_until_it_is_stopped(spark, rmq)
     assert query.exception() is None
 
 
+@knows_available_now
 def test_trigger_once_reads_all_in_one_batch_and_the_next_start_commits_it(spark, rmq):
     queue = rmq.due(30)
     frame = rmq.read(spark, queue, maxRecordsPerTrigger=7)

@@ -1,0 +1,67 @@
+"""The progress of a query as its checkpoint shows it.
+
+Spark keeps a file for each planned batch in ``offsets``, with a line for each source, and one for
+each finished batch in ``commits``. Both are named by the batch's number.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from pyarrow.fs import FileSelector, FileSystem
+
+from rmq_spark.errors import InvalidOption
+from rmq_spark.spark.options import Subscription
+
+
+@dataclass(frozen=True)
+class LoggedProgress:
+    """The offset behind the last finished batch, and that behind a batch that is not finished."""
+
+    finished: dict[str, Any] | None = None
+    unfinished: dict[str, Any] | None = None
+
+
+def read_progress(path: str, subscription: Subscription) -> LoggedProgress:
+    """Read the offsets of the source with this subscription. Raises InvalidOption."""
+    try:
+        files, folder = FileSystem.from_uri(path if ":" in path else os.path.abspath(path))
+        folder = folder.rstrip("/")
+        planned, finished = (_batches(files, f"{folder}/{name}") for name in ("offsets", "commits"))
+        logged = {
+            batch: _offset(_lines(files, f"{folder}/offsets/{batch}"), subscription)
+            for batch in {max(planned, default=None), max(finished, default=None)} - {None}
+            if batch in planned
+        }
+    except (OSError, ValueError) as error:
+        raise InvalidOption(
+            f"checkpointLocation={path!r} cannot be read: {error}. Accepted: that of the query, as "
+            "an absolute path or a URI that pyarrow can read on the driver."
+        ) from None
+    last, done = max(planned, default=-1), max(finished, default=-1)
+    return LoggedProgress(logged.get(done), logged.get(last) if last > done else None)
+
+
+def _batches(files: FileSystem, folder: str) -> set[int]:
+    found = files.get_file_info(FileSelector(folder, allow_not_found=True))
+    return {int(each.base_name) for each in found if each.base_name.isdecimal()}
+
+
+def _lines(files: FileSystem, path: str) -> list[str]:
+    with files.open_input_stream(path) as file:
+        content: bytes = file.read()
+    return content.decode().splitlines()
+
+
+def _offset(lines: list[str], subscription: Subscription) -> dict[str, Any]:
+    # Behind the version and the metadata, which are of no source.
+    offsets = [json.loads(line) for line in lines[2:] if line.startswith("{")]
+    ours = [
+        offset
+        for offset in offsets
+        if "consumer" in offset and subscription.continues(str(offset.get("topic")))
+    ]
+    if len(ours) != 1:
+        raise ValueError(f"{len(ours)} of its sources read {subscription.text}")
+    return dict(ours[0])

@@ -1,0 +1,229 @@
+"""Calls in the order of Spark 4.0 and 4.1, made by hand; and what a checkpoint tells a source."""
+
+import json
+
+import pytest
+
+from rmq_spark.errors import CheckpointRefused, InvalidOption
+from rmq_spark.spark.compatibility import EarlierStreamReader
+from rmq_spark.spark.options import parse_source_options
+from rmq_spark.spark.schemas import SOURCE_SCHEMA
+from rmq_spark.spark.source.checkpoint import LoggedProgress, read_progress
+from rmq_spark.spark.source.reader import RmqStreamReader
+
+from ...logs import logged
+from ...waiting import wait_until
+from ..driving import names, refused, send_due
+
+
+class Checkpoint:
+    """The files of Spark: offsets of planned batches, and marks of finished ones."""
+
+    def __init__(self, folder):
+        self.path = folder / "checkpoint"
+
+    def plan(self, batch, *offsets):
+        self._file("offsets", batch).write_text("\n".join(["v1", "{}", *map(json.dumps, offsets)]))
+        self._file("offsets", f".{batch}.crc").write_bytes(b"crc")
+
+    def finish(self, batch):
+        self._file("commits", batch).write_text("v1\n{}")
+
+    def _file(self, folder, name):
+        (self.path / folder).mkdir(parents=True, exist_ok=True)
+        return self.path / folder / str(name)
+
+
+@pytest.fixture
+def checkpoint(rmq):
+    return Checkpoint(rmq.folder)
+
+
+@pytest.fixture
+def opened(rmq):
+    """Makes readers of one query, which are stopped at the end."""
+    readers = []
+
+    def opened(queue, **options):
+        given = parse_source_options(rmq.options(queue, **options))
+        readers.append(EarlierStreamReader(RmqStreamReader(given, SOURCE_SCHEMA)))
+        return readers[-1]
+
+    yield opened
+    for reader in readers:
+        reader.stop()
+
+
+def rows_of(reader, start, end):
+    partitions = reader.partitions(start, end)
+    batches = [batch for partition in partitions for batch in reader.read(partition)]
+    return sorted(row["content"] for batch in batches for row in batch.to_pylist())
+
+
+def first_batch(reader):
+    """The calls for the first batch of a new query."""
+    end = reader.latestOffset()
+    return end, rows_of(reader, reader.initialOffset(), end)
+
+
+def next_batch(reader, start):
+    """The calls for a later one."""
+    end = reader.latestOffset()
+    reader.commit(start)
+    return end, rows_of(reader, start, end)
+
+
+def test_a_call_for_the_next_offset_commits_the_batch_before(rmq, opened):
+    queue = rmq.due(6)
+    reader = opened(queue, maxRecordsPerTrigger=4)
+    first, some = first_batch(reader)
+    second, others = next_batch(reader, first)
+    assert queue.figures().counters["committed"] == 4
+    assert sorted(some + others) == names(6)
+    assert reader.latestOffset() == second
+    assert queue.figures().counters["committed"] == 6
+
+
+def test_a_new_query_with_nothing_due_begins_with_an_empty_batch(rmq, opened):
+    queue = rmq.due(0)
+    reader = opened(queue)
+    end, rows = first_batch(reader)
+    assert (reader.initialOffset(), rows) == (end, [])
+    send_due(queue, range(3))
+    wait_until(lambda: reader.latestOffset() != end, "a batch is planned")
+
+
+@pytest.mark.parametrize("planned", [1, 2])
+def test_a_batch_that_is_not_finished_comes_again_as_it_was(rmq, opened, planned):
+    queue = rmq.due(6)
+    reader = opened(queue, maxRecordsPerTrigger=3)
+    end, rows = first_batch(reader)
+    start = reader.initialOffset()
+    if planned == 2:
+        start, (end, rows) = end, next_batch(reader, end)
+    again = opened(queue, maxRecordsPerTrigger=3)
+    assert again.partitions(end, end) == []
+    assert rows_of(again, again.initialOffset() if planned == 1 else start, end) == rows
+    again.latestOffset()
+    assert queue.figures().counters["committed"] == 3 * planned
+
+
+def test_a_query_goes_on_behind_a_finished_batch(rmq, opened):
+    queue = rmq.due(6)
+    first, some = first_batch(opened(queue, maxRecordsPerTrigger=3))
+    again = opened(queue, maxRecordsPerTrigger=3)
+    assert again.partitions(first, first) == []
+    _, others = next_batch(again, first)
+    assert queue.figures().counters["committed"] == 3
+    assert sorted(some + others) == names(6)
+
+
+# -- AvailableNow: one call of latestOffset, before anything else
+
+
+def test_the_checkpoint_tells_an_available_now_query_where_it_stands(rmq, opened, checkpoint):
+    queue = rmq.due(4)
+    place = {"checkpointLocation": str(checkpoint.path)}
+    reader = opened(queue, **place)
+    first, some = first_batch(reader)
+    checkpoint.plan(0, first)
+    checkpoint.finish(0)
+    reader.stop()
+    assert queue.figures().counters["committed"] == 4
+    send_due(queue, range(4, 6))
+    again = opened(queue, **place)
+    second = again.latestOffset()
+    assert again.partitions(first, first) == []
+    again.commit(first)
+    assert sorted(some + rows_of(again, first, second)) == names(6)
+
+
+def test_an_available_now_query_ends_with_the_batch_that_it_replays(rmq, opened, checkpoint):
+    queue = rmq.due(4)
+    place = {"checkpointLocation": str(checkpoint.path)}
+    first, rows = first_batch(opened(queue, **place))
+    checkpoint.plan(0, first)
+    send_due(queue, range(4, 6))
+    again = opened(queue, **place)
+    assert again.latestOffset() == first
+    assert again.partitions(first, first) == []
+    assert rows_of(again, again.initialOffset(), first) == rows
+    assert queue.figures().counters["committed"] == 0
+    checkpoint.finish(0)
+    again.stop()
+    assert queue.figures().counters["committed"] == 4
+
+
+def test_without_the_checkpoint_a_second_available_now_query_is_refused(rmq, opened, caplog):
+    queue = rmq.due(4)
+    reader = opened(queue)
+    first, _ = first_batch(reader)
+    reader.stop()
+    assert "its only batch stays claimed" in logged(caplog)
+    assert "checkpointLocation" in logged(caplog)
+    send_due(queue, range(4, 6))
+    again = opened(queue)
+    again.latestOffset()
+    with refused(CheckpointRefused, "checkpointLocation", "processAllAvailable"):
+        again.partitions(first, first)
+    assert queue.figures().counters["committed"] == 0
+
+
+# -- reading a checkpoint
+
+
+@pytest.fixture
+def progress(rmq, checkpoint):
+    queue = rmq.due(0)
+    subscription = parse_source_options(rmq.options(queue)).subscription
+
+    def offset(seq, topic=queue.definition.name):
+        return {"consumer": "c", "seq": seq, "topic": topic, "version": 1}
+
+    return offset, lambda: read_progress(str(checkpoint.path), subscription)
+
+
+def test_nothing_is_known_of_a_new_query(progress):
+    _, read = progress
+    assert read() == LoggedProgress()
+
+
+def test_the_last_finished_batch_is_found_and_one_behind_it(progress, checkpoint):
+    offset, read = progress
+    for batch in range(8, 12):
+        checkpoint.plan(batch, offset(batch + 1))
+        checkpoint.finish(batch)
+    assert read() == LoggedProgress(offset(12), None)
+    checkpoint.plan(12, offset(13))
+    assert read() == LoggedProgress(offset(12), offset(13))
+
+
+def test_among_several_sources_the_topic_decides(progress, checkpoint):
+    offset, read = progress
+    checkpoint.plan(0, {"0": 7}, offset(5, "Others"), offset(1))
+    checkpoint.finish(0)
+    assert read() == LoggedProgress(offset(1), None)
+    checkpoint.plan(1, offset(2), offset(2))
+    with refused(InvalidOption, "2 of its sources"):
+        read()
+
+
+@pytest.mark.parametrize("path", ["dbfs:/checkpoint", "what://folder/checkpoint"])
+def test_a_place_that_cannot_be_read_is_refused(rmq, path):
+    subscription = parse_source_options(rmq.options(rmq.due(0))).subscription
+    with refused(InvalidOption, f"checkpointLocation='{path}'", "pyarrow"):
+        read_progress(path, subscription)
+
+
+# -- a real query, on any Spark
+
+
+def test_a_query_that_stops_commits_what_its_checkpoint_has_as_finished(spark, rmq):
+    queue = rmq.due(5)
+    place = str(rmq.folder / "checkpoint")
+    frame = rmq.read(spark, queue, checkpointLocation=place)
+    query = rmq.into_parquet(frame, processingTime="1 hour")
+    wait_until(lambda: (rmq.folder / "checkpoint/commits/0").exists(), "the batch is finished")
+    query.stop()
+    wait_until(lambda: queue.figures().counters["committed"] == 5, "it is committed")
+    assert sorted(rmq.contents(spark)) == names(5)
