@@ -114,6 +114,13 @@ def _sentinel(text: str) -> tuple[str, int]:
     return host, port
 
 
+def _check_function_name(text: str) -> None:
+    module, colon, function = text.partition(":")
+    names = [*module.split("."), function]
+    if not colon or not all(name.isidentifier() for name in names):
+        raise NotAccepted
+
+
 def _check_client_name(text: str) -> None:
     if not text or not text.isprintable() or " " in text:
         raise NotAccepted
@@ -144,6 +151,13 @@ PASSWORD = Option(
     f"Password of the user. Better: put it into the address in `{URL_VARIABLE}`",
     is_secret=True,
     see="security.md#where-to-put-the-password",
+)
+CREDENTIAL_PROVIDER = Option(
+    "redis.credentialProvider",
+    checked_text(_check_function_name, "`module:function`"),
+    "Function without arguments that returns a CredentialProvider of redis-py, for passwords that "
+    "change. Every process calls it, so its module must be installed on executors, too",
+    see="security.md#passwords-that-change",
 )
 CLUSTER = Option(
     "redis.cluster",
@@ -229,7 +243,7 @@ KEY_PREFIX = Option(
 CONNECTION = OptionTable(
     "the connection to Redis",
     (
-        *(URL, USERNAME, PASSWORD, CLUSTER),
+        *(URL, USERNAME, PASSWORD, CREDENTIAL_PROVIDER, CLUSTER),
         *(SENTINELS, SENTINEL_MASTER, SENTINEL_USERNAME, SENTINEL_PASSWORD),
         *(MIN_REPLICAS, REPLICA_TIMEOUT, *CLIENT, KEY_PREFIX),
     ),

@@ -42,7 +42,7 @@ class _ClockNeeded(Exception):
 
 
 async def connect(
-    url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: str
+    url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: Any
 ) -> "AsyncBroker":
     """Connect to Redis from a program with asyncio. Arguments and errors as for client.connect.
 

@@ -2,8 +2,11 @@
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
+
+from redis.credentials import CredentialProvider
 
 from rmq_spark.client.administration import Administration
 from rmq_spark.client.receiving.callers import ListenerSettings
@@ -122,16 +125,16 @@ def _text(name: str, value: Any) -> str:
 
 
 def connect(
-    url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: str
+    url: str | None = None, *, key_prefix: str = "", patience_s: float | None = None, **options: Any
 ) -> Broker:
     """Connect to Redis from a plain Python program.
 
     url: ``redis://``, ``rediss://`` or ``unix://``; by default RMQ_REDIS_URL, or else the local
     server. options: the options that begin with ``redis.``, without that prefix, such as
     ``password``, ``socketTimeout="5s"``, ``cluster=True``, ``min_replicas=1``, or
-    ``sentinels="host:port,..."`` with ``sentinelMaster``. patience_s: how long to retry a broken
-    connection; None for 10 s, or for 25 s if a replica may take over. Raises InvalidOption,
-    ServerError.
+    ``sentinels="host:port,..."`` with ``sentinelMaster``. credentialProvider can also be an object
+    of redis-py. patience_s: how long to retry a broken connection; None for 10 s, or for 25 s if a
+    replica may take over. Raises InvalidOption, ServerError.
 
     Warns if Redis keeps nothing on disk.
     """
@@ -142,6 +145,13 @@ def connect(
 
 def connection_from(url: str | None, options: Mapping[str, Any]) -> ConnectionOptions:
     """Parse the arguments of connect. Raises InvalidOption."""
-    given = {name: _text(name, value) for name, value in options.items()}
+    found = {name: value for name, value in options.items() if _is_provider(name, value)}
+    given = {name: _text(name, options[name]) for name in options.keys() - found.keys()}
     given |= {} if url is None else {"url": url}
-    return parse_connection(given)
+    parsed = parse_connection(given)
+    return replace(parsed, provider=next(iter(found.values()), parsed.provider))
+
+
+def _is_provider(name: str, value: Any) -> bool:
+    by_name = name.lower().replace("_", "") == "credentialprovider"
+    return by_name and isinstance(value, CredentialProvider)

@@ -22,6 +22,7 @@ from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.event import ClientType
 
 from rmq_spark.errors import ConsumerMisused
 from rmq_spark.redis.connection import (
@@ -29,6 +30,7 @@ from rmq_spark.redis.connection import (
     ConnectionOptions,
     client_arguments,
     client_of_sentinels,
+    follow_tokens,
     on_async_connect,
 )
 from rmq_spark.redis.failures import is_of_replica
@@ -435,13 +437,16 @@ class AsyncServer(Server):
     def _open_node(self, host: str, port: int) -> Node:
         of_url = {**parse_url(self._options.url), "host": host, "port": port}
         pool = redis.asyncio.ConnectionPool(**{**of_url, **self._arguments()})
-        return Node(redis.asyncio.Redis.from_pool(pool), f"{host}:{port}")
+        client = redis.asyncio.Redis.from_pool(pool)
+        return Node(follow_tokens(client, ClientType.ASYNC, self._options), f"{host}:{port}")
 
     def _new_client(self) -> Any:
         sentinels = self._options.sentinels
         if sentinels is None:
-            return redis.asyncio.Redis.from_url(self._options.url, **self._arguments())
-        return client_of_sentinels(Sentinel, sentinels, self._arguments())
+            client: Any = redis.asyncio.Redis.from_url(self._options.url, **self._arguments())
+        else:
+            client = client_of_sentinels(Sentinel, sentinels, self._arguments())
+        return follow_tokens(client, ClientType.ASYNC, self._options)
 
     def _arguments(self) -> dict[str, Any]:
         own = {"retry": Retry(NoBackoff(), 0), "redis_connect_func": on_async_connect}

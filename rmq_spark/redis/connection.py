@@ -1,5 +1,7 @@
 """The connection to Redis: its options, and the redis-py client that they describe."""
 
+import functools
+import importlib
 import os
 import re
 import socket
@@ -16,6 +18,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import parse_url
+from redis.credentials import CredentialProvider
+from redis.event import AfterPooledConnectionsInstantiationEvent, ClientType, EventDispatcher
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -24,6 +28,7 @@ from rmq_spark.options import (
     CLIENT,
     CLUSTER,
     CONNECTION,
+    CREDENTIAL_PROVIDER,
     DEFAULT_URL,
     MIN_REPLICAS,
     PASSWORD,
@@ -115,10 +120,12 @@ class Sentinels:
 class ConnectionOptions:
     """The address of Redis, and the login. Its repr shows no secret.
 
-    client: further keyword arguments for redis-py, as sorted pairs. sentinels: the Sentinels that
-    name the server, instead of the url. min_replicas: how many replicas must confirm each write
-    within replica_timeout_ms; 0: wait for none. prefix: what the user writes before the names of
-    these options, for errors: ``redis.``, or nothing for the keywords of connect.
+    provider: of the login, instead of username and password: redis-py's object, or the function
+    that returns it, as ``module:function``. client: further keyword arguments for redis-py, as
+    sorted pairs. sentinels: the Sentinels that name the server, instead of the url. min_replicas:
+    how many replicas must confirm each write within replica_timeout_ms; 0: wait for none. prefix:
+    what the user writes before the names of these options, for errors: ``redis.``, or nothing for
+    the keywords of connect.
     """
 
     url: str
@@ -129,6 +136,7 @@ class ConnectionOptions:
     sentinels: Sentinels | None
     min_replicas: int
     replica_timeout_ms: int
+    provider: CredentialProvider | str | None = None
     prefix: str = REDIS
 
     @property
@@ -192,6 +200,7 @@ def connection_of(values: Values) -> ConnectionOptions:
         sentinels=sentinels,
         min_replicas=values[MIN_REPLICAS],
         replica_timeout_ms=values[REPLICA_TIMEOUT],
+        provider=values.get(CREDENTIAL_PROVIDER),
     )
 
 
@@ -250,11 +259,13 @@ def new_client(options: ConnectionOptions) -> Any:
     arguments["redis_connect_func"] = drop_unsent if options.cluster else on_connect
     try:
         if options.sentinels is not None:
-            return client_of_sentinels(Sentinel, options.sentinels, arguments)
+            client = client_of_sentinels(Sentinel, options.sentinels, arguments)
+            return follow_tokens(client, ClientType.SYNC, options)
         if options.cluster:
             _check_for_cluster(options)
             return RedisCluster.from_url(options.url, **arguments)
-        return redis.Redis.from_url(options.url, **arguments)
+        client = redis.Redis.from_url(options.url, **arguments)
+        return follow_tokens(client, ClientType.SYNC, options)
     except InvalidOption:
         raise
     except (TypeError, ValueError) as error:
@@ -309,7 +320,59 @@ def client_arguments(options: ConnectionOptions) -> dict[str, Any]:
         arguments["username"] = options.username
     if options.password is not None:
         arguments["password"] = options.password
+    if options.provider is not None:
+        _check_no_other_login(options)
+        arguments["credential_provider"] = _provider_of(options)
     return arguments
+
+
+def _check_no_other_login(options: ConnectionOptions) -> None:
+    in_url = urlsplit(options.url)
+    if options.username or options.password or in_url.username or in_url.password:
+        raise InvalidOption(
+            f"{options.prefix}credentialProvider cannot be used with another user or password. "
+            f"Leave out {options.prefix}username, {options.prefix}password and those in "
+            f"{options.prefix}url or {URL_VARIABLE}."
+        )
+
+
+def _provider_of(options: ConnectionOptions) -> CredentialProvider:
+    if isinstance(options.provider, CredentialProvider):
+        return options.provider
+    name = f"{options.prefix}credentialProvider={options.provider!r}"
+    try:
+        found = _called(options.provider, os.getpid())
+    except Exception as error:  # its text may quote a secret
+        raise InvalidOption(
+            f"{name} cannot be called ({type(error).__name__}). Accepted: module:function, of a "
+            "module that every process can import, on executors, too."
+        ) from None
+    if not isinstance(found, CredentialProvider):
+        raise InvalidOption(
+            f"{name} returned a {type(found).__name__}. Accepted: a "
+            "redis.credentials.CredentialProvider."
+        )
+    return found
+
+
+@functools.cache
+def _called(function: str, process: int) -> Any:
+    """Call a function once in each process: a provider may have threads, and tokens to share."""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)()
+
+
+def follow_tokens(client: Any, kind: ClientType, options: ConnectionOptions) -> Any:
+    """Let a client that was made from a URL log in again with each token that comes.
+
+    Only redis-py's clients of a cluster do so by themselves.
+    """
+    if options.provider is not None:
+        made = AfterPooledConnectionsInstantiationEvent(
+            [client.connection_pool], kind, _provider_of(options)
+        )
+        EventDispatcher().dispatch(made)
+    return client
 
 
 def client_of_sentinels(kind: Any, sentinels: Sentinels, arguments: dict[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """The rows that a function gets: those of Spark, whatever the columns."""
 
+import inspect
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -55,6 +56,11 @@ def nested(children):
         children.map(in_a_map),
     )
 
+
+# Spark 4.0 gives a bytearray, which no set or dict can hold as a key; a function always gets bytes.
+GIVES_BYTES = "binary_as_bytes" in inspect.signature(ArrowTableToRowsConversion.convert).parameters
+if not GIVES_BYTES:
+    del FLAT[types.BinaryType()]
 
 PAIRS = st.recursive(st.sampled_from(list(FLAT.items())), nested, max_leaves=4)
 
