@@ -1,6 +1,8 @@
 """What the tests here share: topics, DataFrames on them, and queries driven call by call."""
 
 import itertools
+import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -203,6 +205,28 @@ class Run:
 
     def __exit__(self, *_: object) -> None:  # Spark, too, stops a reader in a finally
         self.stop()
+
+
+class CheckpointFiles:
+    """What Spark writes: the offsets of planned batches, and the marks of finished ones."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def plan(self, batch: int, *offsets: Any) -> None:
+        lines = ["v1", "{}", *map(json.dumps, offsets)]
+        self._file("offsets", str(batch)).write_text("\n".join(lines))
+        self._file("offsets", f".{batch}.crc").write_bytes(b"crc")
+
+    def finish(self, batch: int) -> None:
+        self._file("commits", str(batch)).write_text("v1\n{}")
+
+    def empty(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _file(self, folder: str, name: str) -> Path:
+        (self.path / folder).mkdir(parents=True, exist_ok=True)
+        return self.path / folder / name
 
 
 def contents(rows: list[dict[str, Any]]) -> list[str]:

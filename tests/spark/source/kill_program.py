@@ -44,13 +44,12 @@ def read(topic: str) -> DataFrame:
     return spark.readStream.format("rmq").options(**options).load().select("content")
 
 
-def into_parquet(frame: DataFrame, name: str):
-    return (
-        frame.writeStream.format("parquet")
-        .option("checkpointLocation", str(folder / f"checkpoint{name}"))
-        .trigger(availableNow=True)
-        .start(str(folder / f"out{name}"))
-    )
+def drain_into_parquet(frame: DataFrame, name: str) -> None:
+    writer = frame.writeStream.format("parquet").trigger(processingTime="0 seconds")
+    writer = writer.option("checkpointLocation", str(folder / f"checkpoint{name}"))
+    query = writer.start(str(folder / f"out{name}"))
+    query.processAllAvailable()
+    query.stop()
 
 
 spark = (
@@ -61,14 +60,9 @@ spark = (
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("OFF")
-into_parquet(
-    read(given["flaky"]).mapInPandas(failing_once, "content STRING"), "-flaky"
-).awaitTermination()
+drain_into_parquet(read(given["flaky"]).mapInPandas(failing_once, "content STRING"), "-flaky")
 tell("flaky done")
-first = into_parquet(read(given["killed"]), "-killed")
-first.awaitTermination()
+drain_into_parquet(read(given["killed"]), "-killed")
 tell(str(spark.sparkContext._gateway.proc.pid))
 sys.stdin.readline()  # more messages were sent
-into_parquet(
-    read(given["killed"]).mapInPandas(hanging, "content STRING"), "-killed"
-).awaitTermination()
+drain_into_parquet(read(given["killed"]).mapInPandas(hanging, "content STRING"), "-killed")

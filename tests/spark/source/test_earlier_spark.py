@@ -1,7 +1,5 @@
 """Calls in the order of Spark 4.0 and 4.1, made by hand; and what a checkpoint tells a source."""
 
-import json
-
 import pytest
 
 from rmq_spark.errors import CheckpointRefused, InvalidOption
@@ -13,30 +11,12 @@ from rmq_spark.spark.source.reader import RmqStreamReader
 
 from ...logs import logged
 from ...waiting import wait_until
-from ..driving import names, refused, send_due
-
-
-class Checkpoint:
-    """The files of Spark: offsets of planned batches, and marks of finished ones."""
-
-    def __init__(self, folder):
-        self.path = folder / "checkpoint"
-
-    def plan(self, batch, *offsets):
-        self._file("offsets", batch).write_text("\n".join(["v1", "{}", *map(json.dumps, offsets)]))
-        self._file("offsets", f".{batch}.crc").write_bytes(b"crc")
-
-    def finish(self, batch):
-        self._file("commits", batch).write_text("v1\n{}")
-
-    def _file(self, folder, name):
-        (self.path / folder).mkdir(parents=True, exist_ok=True)
-        return self.path / folder / str(name)
+from ..driving import CheckpointFiles, names, refused, send_due
 
 
 @pytest.fixture
 def checkpoint(rmq):
-    return Checkpoint(rmq.folder)
+    return CheckpointFiles(rmq.folder / "checkpoint")
 
 
 @pytest.fixture
