@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -43,13 +44,16 @@ SETTINGS = {
 }
 QUIET = {"log_level": 2}  # of the client; it logs each attempt to connect
 ISOLATIONS = ("read_committed", "read_uncommitted")
+# Releases of the connector for earlier versions of Spark; later ones take the newest.
+OF_SPARK = {"4.0": "4.0.0", "4.1": "4.1.1"}
 BEGIN_S = 120
 READ_S = 60
 
 
 def connector() -> str:
     """The jars of Spark's Kafka connector, for spark.jars; without them the test is skipped."""
-    return ",".join(jars(POM, "connector"))
+    version = OF_SPARK.get(pyspark.__version__[:3])
+    return ",".join(jars(POM, "connector", **({"spark": version} if version else {})))
 
 
 def found_connector() -> str:

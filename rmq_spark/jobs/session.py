@@ -19,16 +19,19 @@ from rmq_spark.spark.datasource import register
 _LOOK_S = 0.2  # how often the main thread checks whether a signal has come
 # Spark wraps a task's exception in others. Look at no more causes than this.
 _MOST_CAUSES = 30
-# By format, a class of its connector, and the Maven coordinates of the release that the tests use.
-# {scala} stands for the version of Scala that Spark is built with.
+# By format, a class of its connector, the Maven coordinates of a release, and the last version of
+# Spark for which there is one. {scala}: the version of Scala that Spark is built with; {minor}: the
+# version of Spark, or the last one.
 _CONNECTORS = {
     KAFKA: (
         "org.apache.spark.sql.kafka010.KafkaSourceProvider",
-        "org.apache.spark:spark-sql-kafka-0-10_{scala}:4.2.0",
+        "org.apache.spark:spark-sql-kafka-0-10_{scala}:{minor}.0",
+        "4.2",
     ),
     DELTA: (
         "org.apache.spark.sql.delta.sources.DeltaDataSource",
-        "io.delta:delta-spark_4.2_{scala}:4.4.0",
+        "io.delta:delta-spark_{minor}_{scala}:4.4.0",
+        "4.2",
     ),
 }
 # Settings without which a connector that is loaded does not work.
@@ -116,17 +119,19 @@ def check_connector(spark: SparkSession, form: str) -> None:
     """
     if form not in _CONNECTORS:
         return
-    name, package = _CONNECTORS[form]
+    name, package, last = _CONNECTORS[form]
     jvm: Any = spark._jvm
     try:
         found = jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JJavaError as error:
+        minor = min(".".join(spark.version.split(".")[:2]), last, key=_numbers)
         scala = ".".join(jvm.scala.util.Properties.versionNumberString().split(".")[:2])
+        found = package.format(scala=scala, minor=minor)
         settings = f" {DELTA_SETTINGS}" if form == DELTA else ""
         raise JobFailed(
             f"Spark {spark.version} does not find the connector of the format {form}. Load it with "
-            f"--conf spark.jars.packages={package.format(scala=scala)}{settings} (or a later "
-            "release, up to that of your Spark), or name its jars with --conf spark.jars=..."
+            f"--conf spark.jars.packages={found}{settings} (or a later release, up to that of your "
+            "Spark), or name its jars with --conf spark.jars=..."
         ) from error
     jar = str(found.getProtectionDomain().getCodeSource().getLocation())
     built = re.search(r"delta-spark_(\d+\.\d+)_[^/]*", jar)
@@ -136,6 +141,10 @@ def check_connector(spark: SparkSession, form: str) -> None:
             f"{spark.version}. Run the job with Spark {built[1]} (pip install "
             f"'pyspark=={built[1]}.*'), or load a connector that is built for this Spark."
         )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 class Folder:

@@ -85,8 +85,10 @@ def test_brokers_that_are_down_are_told(from_kafka):
 
 @pytest.mark.long
 def test_without_the_connector_its_coordinates_are_named(trade, from_kafka, monkeypatch):
-    _, package = session._CONNECTORS["kafka"]
-    monkeypatch.setitem(session._CONNECTORS, "kafka", ("no.such.Class", package))
-    named = r"--conf spark\.jars\.packages=org\.apache\.spark:spark-sql-kafka-0-10_2\.13:4\.2\.0"
+    _, *package = session._CONNECTORS["kafka"]
+    monkeypatch.setitem(session._CONNECTORS, "kafka", ("no.such.Class", *package))
+    named = (
+        r"--conf spark\.jars\.packages=org\.apache\.spark:spark-sql-kafka-0-10_2\.13:4\.[012]\.0"
+    )
     with pytest.raises(JobFailed, match=named):
         from_kafka()
