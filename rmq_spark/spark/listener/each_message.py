@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 # The most errors of a batch in the log.
 _ERRORS_A_BATCH = 20
+_INTERRUPTED = "java.lang.InterruptedException"
 _INPUT_FORMATS = {
     False: InputFormat.MESSAGE,
     True: InputFormat.ARROW,
@@ -131,8 +132,10 @@ class EachMessage:
         task = MessageTask(job, self._options, positions, self._broadcasts, reported)
         try:
             rows = frame.mapInArrow(task.run, RESULT).collect()
-        except BaseException:
+        except BaseException as error:
             self._count(reported.end())
+            if str(getattr(error, "java_exception", "")).startswith(_INTERRUPTED):
+                raise _QueryStopped from None
             raise
         returned = {row.task: Counts(row.succeeded, row.failed, row.left_alone) for row in rows}
         # An attempt that failed has returned nothing, but reported its counts under its own name.
@@ -157,6 +160,17 @@ class EachMessage:
         )
         for error in errors[:_ERRORS_A_BATCH]:
             _log.warning("rmq: batch %d: %s", batch_id, error)
+
+
+class _QueryStopped(Exception):
+    """Takes the place of py4j's error if ``query.stop()`` interrupts a batch.
+
+    Spark searches the error for this text, with a regular expression (StreamExecution.PROXY_ERROR)
+    that overflows the stack of its thread where the text is as long as the trace of Java.
+    """
+
+    def __str__(self) -> str:
+        return f"py4j.protocol.Py4JJavaError: An error occurred while calling a job: {_INTERRUPTED}"
 
 
 class _Pickler(cloudpickle.CloudPickler):

@@ -448,7 +448,7 @@ def test_the_functions_process_is_kept_and_ends_with_its_worker(rmq, claimed, no
         wait_until(lambda child=child: not alive(child), "it ends")
 
 
-def test_no_process_hangs_on_when_the_query_is_stopped(rmq, spark, listen, notes):
+def test_no_process_hangs_on_when_the_query_is_stopped(rmq, spark, listen, notes, request):
     note = notes.taker()
 
     def hang(message):
@@ -458,6 +458,9 @@ def test_no_process_hangs_on_when_the_query_is_stopped(rmq, spark, listen, notes
     query = listen(rmq.read(spark, rmq.due(10)), listener(rmq, hang), processingTime="0 seconds")
     wait_until(notes.read, "the function is called")
     query.stop()
+    # The JVM has inherited the file of pytest's own capture, before any fixture began.
+    captured = request.config.pluginmanager.getplugin("capturemanager").read_global_capture()
+    assert "StackOverflowError" not in captured.err
     for pid in [pid for call in notes.read() for pid in call]:
         wait_until(lambda pid=pid: not alive(pid), "it ends")
 
