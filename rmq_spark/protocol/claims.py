@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, repeat
 from typing import Any, NamedTuple
 
@@ -127,19 +128,23 @@ class Claim:
     @property
     def retries_left(self) -> list[int]:
         """The number of retries that each message has left."""
+        return self._retries_of(self.scores)
+
+    def _retries_of(self, scores: list[int]) -> list[int]:
         of_first = max(0, self.max_retries - self.charged)
+        if min(scores, default=0) > MOST_RETRIES:
+            return [of_first] * len(scores)
         return [
             of_first if score > MOST_RETRIES else retries_of(score, self.max_retries, self.charged)
-            for score in self.scores
+            for score in scores
         ]
 
     def messages(self, topic: TopicDefinition) -> Iterator[Delivered]:
         """Return the messages in delivery order, with the values that the topic's messages have."""
-        lefts = self.retries_left
-        firsts = [
-            score if score > MOST_RETRIES else None
-            for _, score in zip(self.contents, self.scores, strict=True)
-        ]
+        scores = self.scores
+        lefts = self._retries_of(scores)
+        firsts = [score if score > MOST_RETRIES else None for score in scores]
+        counts = {left: max(1, self.max_retries - left + 1) for left in set(lefts)}
         packed = list(map(Body.parse, self.bodies))
         if topic.keyed and not packed:
             packed = [Body()] * len(lefts)
@@ -150,7 +155,7 @@ class Claim:
             repeat(self.slot),
             firsts if topic.type.has_due_times else repeat(None),
             repeat(None) if topic.type.has_due_times else firsts,
-            [max(1, self.max_retries - left + 1) for left in lefts],
+            map(counts.__getitem__, lefts),
             lefts,
             repeat(self.claim_id),
             repeat(self.claimed_at_ms),
@@ -158,7 +163,8 @@ class Claim:
             [body.headers for body in packed] if packed else repeat(()),
             [body.expires_at_ms for body in packed] if packed else repeat(None),
         )
-        return map(Delivered._make, zip(*columns, strict=False))
+        # Not by _make, which is a function of Python.
+        return map(partial(tuple.__new__, Delivered), zip(*columns, strict=False))
 
 
 class OtherClaims:

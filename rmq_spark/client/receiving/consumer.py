@@ -178,7 +178,8 @@ class Batch:
         """Add the messages of the claims. From now on, giving the batch back costs a retry."""
         self._is_seen = True  # first: what cannot be read costs a retry, too, and dies in the end
         definition = self._queue.definition
-        self._messages += [one for claim in claims for one in claim.messages(definition)]
+        for claim in claims:
+            self._messages += claim.messages(definition)
         self._waiting = {(claim.slot, claim.claim_id): len(claim.contents) for claim in claims}
         self._is_done = not self._messages
 
