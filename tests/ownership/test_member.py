@@ -273,7 +273,7 @@ def test_a_session_that_ends_between_two_calls_leaves_nothing_behind(join, zooke
     before_call(first, number, end)
     second = join("b")
     shared(first, second)
-    assert len(first.members) == len(second.members) == 2
+    wait_until(lambda: len(first.members) == len(second.members) == 2, "they know each other")
 
 
 @pytest.mark.parametrize("number", range(3))

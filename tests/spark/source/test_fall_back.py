@@ -133,7 +133,11 @@ def wait_for_replica(redis: LocalRedis) -> None:
     WAIT speaks of the writes of its own connection. Without one, it is content with a replica that
     is still loading its first snapshot.
     """
-    with Redis.from_url(redis.url) as client, client.pipeline(transaction=False) as writes:
+    # Later than WAIT itself: redis-py's default is shorter.
+    with (
+        Redis.from_url(redis.url, socket_timeout=90) as client,
+        client.pipeline(transaction=False) as writes,
+    ):
         writes.set("a write", "to wait for").wait(1, 60_000)
         assert writes.execute() == [True, 1]
 
