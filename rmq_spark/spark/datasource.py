@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -138,7 +139,11 @@ def register(spark: SparkSession | None = None) -> None:
     """
     session = spark or SparkSession.active()
     _add_archive_to_import_path(session)
-    session.dataSource.register(RmqDataSource)
+    try:
+        session.dataSource.register(RmqDataSource)
+    except AnalysisException as error:  # only of Spark 4.0 and 4.1, which have found it themselves
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def _add_archive_to_import_path(session: SparkSession) -> None:

@@ -20,6 +20,8 @@ def send(topic: str) -> None:
 
 
 def read(topic: str, **options: str):
+    # That of run, below: up to Spark 4.1, AvailableNow needs it.
+    options["checkpointLocation"] = f"{folder}/checkpoint-{topic.lower()}"
     return spark.readStream.format("rmq").options(**redis, topic=topic, **options).load()
 
 

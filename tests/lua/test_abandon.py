@@ -21,6 +21,13 @@ def give_back(slot, consumer="a", run=1, seq=0, **how):
     return slot.queue.ask(returning.give_back, [0], consumer, run, seq, **how)
 
 
+def test_a_consumer_that_starts_bars_older_runs_from_an_unused_slot_too(slot):
+    slot.forget_use()
+    leave(slot, run=2)
+    with pytest.raises(Fenced):
+        leave(slot, run=1)
+
+
 def test_all_batches_of_the_consumer_are_in_the_store_at_once(slot):
     slot.put_due(numbered(3))
     for seq in (1, 2):

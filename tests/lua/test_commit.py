@@ -25,6 +25,13 @@ def test_committed_messages_are_gone_with_their_records(slot):
     assert slot.counters == {"accepted": 3, "claimed": 3, "committed": 3}
 
 
+def test_a_commit_that_names_no_claim_bars_older_runs_from_an_unused_slot_too(slot):
+    slot.forget_use()
+    call(slot, run=2)
+    with pytest.raises(Fenced):
+        call(slot, run=1)
+
+
 def test_a_commit_takes_all_earlier_batches_and_no_later_one(slot):
     slot.put_due(numbered(4))
     for seq in (1, 2, 3, 4):

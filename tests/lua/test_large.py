@@ -70,6 +70,12 @@ def test_a_message_that_is_larger_than_a_claim_moves_alone(slot, size):
     assert claims_until_empty(slot) == [[content] for content in contents]
 
 
+def test_a_message_that_fits_alone_but_not_behind_the_first_waits(slot):
+    contents = large(1, 400 * KIB, "a") + large(1, A_CLAIM - 100 * KIB, "b")
+    slot.put_due(contents)
+    assert claims_until_empty(slot) == [[content] for content in contents]
+
+
 def mixed(how_many, is_large, size):
     """Contents of which some have this size."""
     return [
@@ -507,8 +513,11 @@ def test_a_call_requeues_a_mib_of_bodies_and_the_request_all(new_slot):
     slot.check_conservation()
 
 
-def test_a_requeue_of_nothing_that_is_there_says_what_it_looked_at(slot):
-    assert requeue_once(slot, numbered(3)) == [0, 3]
+@pytest.mark.parametrize("dead", [0, 1])
+def test_a_requeue_says_how_many_it_looked_at_whatever_is_there(slot, dead):
+    for name in numbered(3)[:dead]:
+        slot.redis.zadd(slot.keys.dead(0), {name: slot.now_ms()})
+    assert requeue_once(slot, numbered(3)) == [dead, 3]
 
 
 def test_everything_large_comes_back_from_everywhere(new_slot):

@@ -30,6 +30,15 @@ def test_a_planned_claim_is_made_and_read_again(slot):
     assert (again.contents, again.forgotten) == (numbered(2), False)
 
 
+@pytest.mark.parametrize("place", ["store", "retry"])
+def test_a_slot_in_which_somebody_has_stored_messages_by_hand_gets_it_too(slot, place):
+    slot.forget_use()
+    slot.redis.zadd(getattr(slot.keys, place)(0), {b"m": 5016})
+    plan(slot, "m1")
+    assert slot.redis.hexists(slot.keys.consumers(0), "a")
+    slot.count("accepted", 1)
+
+
 @pytest.mark.parametrize("planned", ["", "another batch's"])
 def test_a_claim_whose_plan_is_not_known_is_not_made(slot, planned):
     slot.put_due(numbered(3))

@@ -5,5 +5,5 @@ run, and topic does this in one topic. task makes the claims in a task.
 
 A plan draws on planning (quotas of slots, claims, tasks), sizing (targetBatchDuration), backlog
 (AvailableNow), client.receiving.session (ZooKeeper) and schedule (idle queries). leases keeps
-claims alive.
+claims alive. checkpoint reads from Spark's files where a query stands.
 """

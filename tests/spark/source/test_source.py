@@ -11,6 +11,7 @@ from chispa import assert_df_equality
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import StringType, StructField, StructType
 
+import rmq_spark
 from rmq_spark.protocol import reading
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 
@@ -57,6 +58,14 @@ class Batches:
 
 def due_to_another(queue) -> int:
     return sum(slot.due for slot in queue.ask(reading.due, queue.slots, "another"))
+
+
+def test_to_register_a_format_that_spark_has_found_does_no_harm(spark, rmq):
+    for _ in range(2):
+        rmq_spark.register(spark)
+    queue = rmq.due(3)
+    rmq.drain(rmq.read(spark, queue))
+    assert rmq.contents(spark) == names(3)
 
 
 @knows_available_now
