@@ -47,7 +47,7 @@ class TcpProxy:
         self.mend()
 
     def lead_new_to(self, target: int) -> None:
-        """New connections go to another server; those that there are stay."""
+        """New connections go to another server; existing ones stay."""
         self._target = target
 
     def close(self) -> None:

@@ -90,7 +90,8 @@ class PostgreSql(Database):
 
     def check_session(self, connection: DriverConnection) -> None:
         with self.answering() as other:
-            # A pooler lends what was given back last or first. So ask twice, then from elsewhere.
+            # A pooler may give a client the session that was returned last, or first. Two questions
+            # in a row find the latter, one of another client after them finds the former.
             asked = [connection, connection, other] * _SESSION_CHECKS
             found = [(each is other, _session_of(each)) for each in asked]
         mine = {session for is_other, session in found if not is_other}

@@ -200,6 +200,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             finished = self.logged_progress().finished
             if finished is not None and finished["consumer"] == run.consumer:
                 run.commit(int(finished["seq"]))
+        except RmqError as error:
+            _log.warning("rmq: a batch that may be finished was not committed: %s", error)
+        try:
             asks_on = self._asked and not self._once
             run.stop(self._options.release_on_stop and asks_on and not lost_driver)
         except RmqError as error:

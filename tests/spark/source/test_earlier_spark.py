@@ -195,6 +195,17 @@ def test_a_place_that_cannot_be_read_is_refused(rmq, path):
         read_progress(path, subscription)
 
 
+def test_a_checkpoint_that_cannot_be_read_does_not_keep_a_run_from_ending(rmq, caplog):
+    queue = rmq.due(5)
+    options = {"releaseOnStop": "true", "checkpointLocation": "dbfs:/on"}
+    with rmq.by_hand(queue, visibilityTimeout="1h", **options) as run:
+        run.next(run.initial())
+    assert "was not committed: checkpointLocation='dbfs:/on'" in logged(caplog)
+    with rmq.by_hand(queue) as other:
+        _, rows = other.until(other.initial(), 5)
+    assert sorted(row["content"] for row in rows) == names(5)
+
+
 # -- a real query, on any Spark
 
 
