@@ -51,12 +51,18 @@ def planned(run, start):
     return wait_until(lambda: (end := run.plan(start)) != start and end, "planned")
 
 
-def owns(run, start, count):
-    """Asks for offsets, as an idle query does, until it owns so many slots."""
-    wait_until(
-        lambda: (run.plan(start), len(member_of(run).between_batches()))[1] == count,
-        f"owns {count}",
-    )
+def share(*starts):
+    """Asks sources for offsets, as idle queries do, until each owns as many slots as the others.
+
+    starts: the sources, each with its offset. All are asked: a source gives up slots only then.
+    """
+
+    def owned():
+        for run, start in starts:
+            run.plan(start)
+        return [len(member_of(run).between_batches()) for run, _ in starts]
+
+    wait_until(lambda: owned() == [SLOTS // len(starts)] * len(starts), "they share the slots")
 
 
 def end_session(run, zookeeper):
@@ -94,11 +100,8 @@ def test_two_queries_read_from_different_slots_and_together_all(rmq, owning):
     queue = rmq.queue("FixedTime", SLOTS)
     runs = [owning(queue), owning(queue)]
     starts = [run.initial() for run in runs]
-    for _ in range(2):
-        for run, start in zip(runs, starts, strict=True):
-            run.plan(start)
-    for run, start in zip(runs, starts, strict=True):
-        owns(run, start, SLOTS // 2)
+    owns_all(runs[1], starts[1])  # whichever comes first
+    share(*zip(runs, starts, strict=True))
     for slot in range(SLOTS):
         queue.ask(sending.send, {slot: [1000, b"m%d" % slot]})
     rows = [run.batch(start, planned(run, start)) for run, start in zip(runs, starts, strict=True)]
@@ -120,8 +123,7 @@ def test_a_slot_changes_its_owner_only_after_the_batch_in_flight(rmq, owning):
     wait_until(lambda: len(member_of(second).members) == 2, "they know each other")
     time.sleep(0.5)  # time enough to do wrong
     assert member_of(second).between_batches() == {}
-    first.plan(end)  # the batch is done
-    owns(second, second_start, SLOTS // 2)
+    share((first, end), (second, second_start))  # the batch is done
     assert sorted(contents(rows)) == names(40)
     assert queue.figures().counters["committed"] == 40
 
