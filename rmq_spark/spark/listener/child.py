@@ -159,6 +159,9 @@ class _Child:
         self._progress = progress
         self._schema = StructType.fromJson(json.loads(job.schema))
         self._traced = TracedCalls(self._schema)
+        # select() takes no descriptor above 1023; the parent may have more files open.
+        self._poll = select.poll()
+        self._poll.register(requests, select.POLLIN)
 
     def serve(self) -> None:
         """Process batches until none comes within ``idle_s``, or the function is unusable."""
@@ -234,7 +237,7 @@ class _Child:
             progress.states[0] = _FAILED
 
     def _next_batch(self) -> pa.RecordBatch | None:
-        if not select.select([self._requests], [], [], self._job.idle_s)[0]:
+        if not self._poll.poll(self._job.idle_s * 1000):
             return None
         size = int.from_bytes(self._read(LENGTH_BYTES), "big")
         with pa.ipc.open_stream(pa.py_buffer(self._read(size))) as stream:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -293,6 +294,18 @@ def test_it_holds_nothing_of_its_parents_files_and_handles_no_signal(runner_for)
     assert peer.recv(1) == b""
     peer.close()
     assert alive(runner.pid)
+
+
+def test_its_parent_may_have_thousands_of_files_open(runner_for, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    try:
+        with contextlib.ExitStack() as files:
+            for _ in range(2000):
+                files.enter_context(open(tmp_path / "open", "w"))
+            assert runner_for(print).run(rows(1)) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 WORKER = """
