@@ -1,17 +1,19 @@
 -- Rolls back single messages of one claim: to the store, to the retry queue if they must wait, or
--- to the dead queue if no retry is left. Leaves alone what the claim and run do not hold.
+-- to the dead queue if no retry is left or the caller wants it. Leaves alone what the claim and run do
+-- not hold.
 -- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 bodies, 9 the claim,
 --       10 its bodies
--- ARGV: 1 the claim's name, 2 run, 3 delay in ms, '' for the topic's backoff, or 'unread' if nobody got the messages, 4 maxRetries,
---       5 backoff: waits in ms, separated by commas, 6 the number of contents, 7.. contents, and behind
+-- ARGV: 1 the claim's name, 2 run, 3 verdict: 'retry', 'uncharged' if it costs no retry, or 'bury',
+--       4 delay in ms; '' for the topic's backoff, or for none if it is uncharged, 5 maxRetries,
+--       6 backoff: waits in ms, separated by commas, 7 the number of contents, 8.. contents, and behind
 --       them the reasons: one for all contents, or one for each
 -- Returns {messages rolled back, messages left alone}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: what the caller sends, at most 1024 contents and a MiB of them; the bodies of the claim, 8192 and 8 MiB.
 -- Effect: moves
 local claim, of_claim = KEYS[9], KEYS[10]
-local name, run, delay_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local CONTENTS_FROM, named = 7, tonumber(ARGV[6])
+local name, run, verdict, delay_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local CONTENTS_FROM, named = 8, tonumber(ARGV[7])
 
 --- include claim_bodies
 --- include full_server
@@ -22,7 +24,7 @@ local CONTENTS_FROM, named = 7, tonumber(ARGV[6])
 --- include time
 --- include types
 
-local slot, terms = slot_of(KEYS), retry_terms(ARGV[4], ARGV[5])
+local slot, terms = slot_of(KEYS), retry_terms(ARGV[5], ARGV[6])
 local wrong = wrong_slot_type(slot) or wrong_type(claim, 'zset', of_claim, 'hash')
 if wrong then return wrong end
 local record, version = read_record(slot.claims, name)
@@ -47,10 +49,13 @@ redis.call('ZREM', claim, unpack(taken))
 record.held = record.held - #taken
 write_record(slot.claims, record)
 if record.held == 0 then redis.call('UNLINK', of_claim) end
-if ARGV[3] == 'unread' then
-  return_uncharged(slot, record, items, bodies)
+local now = now_ms()
+local function reason_of(content) return reasons[content] end
+if verdict == 'uncharged' then
+  return_uncharged(slot, record, items, bodies, nil, now, delay_ms)
+elseif verdict == 'bury' then
+  bury_messages(slot, record, items, bodies, now, reason_of)
 else
-  return_messages(slot, terms, record, items, bodies, now_ms(),
-    function(content) return reasons[content] end, delay_ms)
+  return_messages(slot, terms, record, items, bodies, now, reason_of, delay_ms)
 end
 return {#taken, named - #taken}

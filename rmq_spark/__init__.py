@@ -56,6 +56,7 @@ from rmq_spark.protocol.pages import Bounds, Entry, Page, QueueKind
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.types import TopicType
+from rmq_spark.topics.verdicts import Bury, Retry, Snooze
 
 if TYPE_CHECKING:
     from rmq_spark.spark.datasource import RmqDataSource, register
@@ -89,6 +90,10 @@ __all__ = [
     "connect",
     "each_message",
     "register",
+    # what a function may raise
+    "Bury",
+    "Retry",
+    "Snooze",
     # what may be wrong
     "CheckpointRefused",
     "ClaimError",

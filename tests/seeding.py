@@ -8,6 +8,7 @@ from rmq_spark.protocol.calls import ALL_KINDS
 from rmq_spark.protocol.claims import ClaimRequest, Rollback, retries_of
 from rmq_spark.protocol.pages import Death
 from rmq_spark.topics.keys import DEFAULT_GROUP, consumer_key
+from rmq_spark.topics.verdicts import Ending
 
 LONG_MS = 3_600_000  # a lease or a wait that no test outlives
 MOST_A_CLAIM = 8192  # what the script accepts
@@ -64,8 +65,8 @@ def requeue(queue, slot, contents, score):
     return queue.ask(sending.requeue, {slot: pairs})
 
 
-def rollback(queue, slot, claim_id, contents, delay_ms=None, reasons=()):
-    wanted = Rollback(slot, claim_id, contents, delay_ms, reasons)
+def rollback(queue, slot, claim_id, contents, delay_ms=None, reasons=(), ending=Ending.RETRY):
+    wanted = Rollback(slot, claim_id, contents, delay_ms, reasons, ending)
     return queue.ask(returning.rollbacks, [wanted])
 
 
@@ -175,8 +176,8 @@ class Slot:
     def release(self, consumer="a", run=1):
         return self.queue.ask(claiming.release, [0], consumer, run)
 
-    def rollback(self, contents, claim_id="a:1:0:1", delay_ms=None, reasons=()):
-        return rollback(self.queue, 0, claim_id, contents, delay_ms, reasons)
+    def rollback(self, contents, claim_id="a:1:0:1", **how):
+        return rollback(self.queue, 0, claim_id, contents, **how)
 
     # -- looking
 

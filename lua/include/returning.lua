@@ -1,6 +1,6 @@
 -- Returns messages of a claim to the queues of their slot (slot.lua) without committing them. terms: the
 -- retries and waits of the topic (retry_queue.lua). bodies: those of the claim by content, or nil.
--- Defines: return_messages, return_uncharged, return_lost
+-- Defines: return_messages, return_uncharged, return_lost, bury_messages
 --- include bodies
 --- include counters
 --- include dead
@@ -62,20 +62,31 @@ end
 
 -- Returns messages (content, score, content, score, ...) of a claim to the store, so that the last delivery costs
 -- nothing: with the scores that they had, or with one retry more than replays have left them. level: at which they
--- are suspect from now on; nil to leave that as it was, for messages that nobody got.
-local function return_uncharged(slot, record, items, bodies, level)
-  local scored = {}
+-- are suspect from now on; nil to leave that as it was. delay_ms: a wait from now on, in the retry queue; nil or 0 for
+-- none. That queue keeps no due time or priority, so after a wait the score of a first delivery is its deliveries left.
+local function return_uncharged(slot, record, items, bodies, level, now, delay_ms)
+  local scored, wait = {}, delay_ms or 0
   for i = 1, #items, 2 do
     local score = tonumber(items[i + 1])
     local left, at_first = retries_left(record, score)
     local suspected = level or level_of(score)
-    scored[i] = suspected > 0 and suspect_score(suspected, left + 1)
-      or left < at_first and left + 1 or items[i + 1]
+    local anew = suspected > 0 and suspect_score(suspected, left + 1) or left + 1
+    local is_as_it_was = suspected <= 0 and left == at_first
+    scored[i] = wait > 0 and retry_score(now + wait, anew) or is_as_it_was and items[i + 1] or anew
     scored[i + 1] = items[i]
   end
-  count(slot.stats, 'merged', put_into(slot.store, slot, bodies, scored))
+  count(slot.stats, 'merged', put_into(wait > 0 and slot.retry or slot.store, slot, bodies, scored))
   count(slot.stats, 'rolledBack', #items / 2)
-  wake(slot.store, 0)
+  wake(slot.store, wait)
+end
+
+-- Moves messages (content, score, content, score, ...) that the claim no longer holds to the dead queue, whatever
+-- retries they have left.
+local function bury_messages(slot, record, items, bodies, now, reason_of)
+  local buried = {}
+  for i = 1, #items, 2 do buried[i], buried[i + 1] = now, items[i] end
+  count(slot.stats, 'rolledBack', #buried / 2)
+  bury(slot, record.consumer, reason_of, bodies, buried)
 end
 
 -- Returns messages (content, score, content, score, ...) of a claim whose holder has lost it. Any of them may have

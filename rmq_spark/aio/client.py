@@ -298,11 +298,9 @@ class AsyncBatch:
         """Commit the messages that were not rolled back. Return their number."""
         return await greenlet_spawn(self._batch.commit)
 
-    async def rollback(
-        self, messages: Iterable[Delivered] | None = None, **delay_and_reason: Any
-    ) -> int:
+    async def rollback(self, messages: Iterable[Delivered] | None = None, **how: Any) -> int:
         """Roll back ``messages``, or the whole batch. Return their number."""
-        return await greenlet_spawn(self._batch.rollback, messages, **delay_and_reason)
+        return await greenlet_spawn(self._batch.rollback, messages, **how)
 
     async def mark_unread(self) -> None:
         """Mark the batch as unread, so that it costs no retry."""

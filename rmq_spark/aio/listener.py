@@ -113,8 +113,13 @@ class AsyncListener:
 
     @property
     def failed(self) -> int:
-        """The number of messages for which the function has failed."""
+        """The number of messages for which the function has failed, Retry and Bury included."""
         return 0 if self._listener is None else self._listener.failed
+
+    @property
+    def snoozed(self) -> int:
+        """The number of messages for which the function has raised Snooze."""
+        return 0 if self._listener is None else self._listener.snoozed
 
     @property
     def left_alone(self) -> int:

@@ -170,13 +170,14 @@ def _reports(listener: Listener, workers: int) -> Iterator[None]:
 
 
 def _report(listener: Listener, workers: int, ended: threading.Event) -> None:
-    before, at_s = (0, 0), time.monotonic()
+    before, at_s = (0, 0, 0), time.monotonic()
     while not ended.wait(REPORT_EVERY_S):
-        now, now_s = (listener.succeeded, listener.failed), time.monotonic()
-        done, failed = (new - old for new, old in zip(now, before, strict=True))
+        now = (listener.succeeded, listener.failed, listener.snoozed)
+        now_s = time.monotonic()
+        done, failed, snoozed = (new - old for new, old in zip(now, before, strict=True))
         _log.info(
-            "%d succeeded (%.1f/s), %d failed; %d of %d workers at work",
-            *(done, done / (now_s - at_s), failed, listener.at_work, workers),
+            "%d succeeded (%.1f/s), %d failed, %d snoozed; %d of %d workers at work",
+            *(done, done / (now_s - at_s), failed, snoozed, listener.at_work, workers),
         )
         before, at_s = now, now_s
 

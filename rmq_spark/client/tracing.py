@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rmq_spark.protocol.bodies import Headers
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.topics.reasons import exception_class_of
+from rmq_spark.topics.verdicts import Snooze
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -127,7 +128,7 @@ def process_span(
 
 def mark_failed(span: "Span | None", error: "str | BaseException | None") -> None:
     """Mark a span as failed. error: an exception, or a reason that may begin with its class."""
-    if span is None:
+    if span is None or isinstance(error, Snooze):  # who snoozes a message has not failed
         return
     from opentelemetry import trace
 

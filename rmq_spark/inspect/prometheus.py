@@ -156,9 +156,8 @@ class ListenerCollector(Collector):
             "Messages for which the function was called",
             labels=[*_OF_LISTENER, "outcome"],
         )
-        counts = listener.succeeded, listener.failed, listener.left_alone
-        for outcome, count in zip(("succeeded", "failed", "left_alone"), counts, strict=True):
-            messages.add_metric([*values, outcome], count)
+        for outcome in ("succeeded", "failed", "snoozed", "left_alone"):
+            messages.add_metric([*values, outcome], getattr(listener, outcome))
         yield messages
         at_work = GaugeMetricFamily(
             "rmq_listener_workers_at_work", "Workers that have messages", labels=_OF_LISTENER

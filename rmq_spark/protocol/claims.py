@@ -11,6 +11,7 @@ from rmq_spark.protocol.bodies import NO_BODIES, Body, Headers, PackedBodies
 from rmq_spark.protocol.names import ClaimId, claim_name, claimed_by
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.keys import MOST_RETRIES, deliveries_of
+from rmq_spark.topics.verdicts import Ending
 
 # Redis is blocked for some 9 ms while it gives back so many messages. The scripts take up to 8192.
 MESSAGES_A_CLAIM = 3072
@@ -313,9 +314,8 @@ class ListedClaim:
 class Rollback:
     """Messages of one claim to roll back.
 
-    delay_ms: the wait before they are redelivered; None for the topic's backoff. reasons: none, one
-    for all messages, or one for each. unread: nobody got them, so they return as they were, at no
-    cost of a retry.
+    delay_ms: the wait before they are redelivered; None for the topic's backoff, or for none if
+    they are uncharged. reasons: none, one for all messages, or one for each.
     """
 
     slot: int
@@ -323,7 +323,7 @@ class Rollback:
     contents: Sequence[bytes]
     delay_ms: int | None = None
     reasons: Sequence[str] = ()
-    unread: bool = False
+    ending: Ending = Ending.RETRY
 
 
 class RollbackResult(NamedTuple):

@@ -177,15 +177,15 @@ class Page:
         if self.claim is not None:
             most, charged = self.claim.max_retries, self.claim.charged
             return [retries_of(int(score), most, charged) for score in self.scores]
+        most = self.topic.max_retries
         if self.kind is QueueKind.STORE:
-            most = self.topic.max_retries
             return [
                 min(most, deliveries_of(int(score))) if score <= MOST_RETRIES else most
                 for score in self.scores
             ]
         if self.kind is QueueKind.DEAD:
             return [0] * len(self.scores)
-        return [min(MOST_RETRIES, int(score % 1000 % SUSPECT_LEVEL)) for score in self.scores]
+        return [min(most, int(score % 1000 % SUSPECT_LEVEL)) for score in self.scores]
 
     def prepared_at_ms(self) -> Sequence[int | None]:
         """Return the time at which each entry was claimed; None in other queues."""

@@ -20,6 +20,7 @@ from rmq_spark.protocol.claims import Rollback, RollbackResult, SlotDue
 from rmq_spark.protocol.names import ClaimId, ConsumerName, claimed_by, rest_name
 from rmq_spark.protocol.packing import BYTES_A_CALL, chunks_in_bytes
 from rmq_spark.topics.parsing import LONGEST_DURATION_MS
+from rmq_spark.topics.verdicts import Ending, Failure
 
 # A consumer that was not seen for this long is forgotten: its checkpoint is probably deleted.
 FORGET_CONSUMERS_MS = 30 * 24 * 3600 * 1000
@@ -29,24 +30,23 @@ MESSAGES_A_ROLLBACK = 1024
 # Redis runs a pipeline of small requests without a break: 8 full calls of forget block it for
 # 40 ms, and of give_back for 80 ms.
 FORGETS_A_PIPELINE = GIVE_BACKS_A_PIPELINE = 8
-# In place of a delay, for messages that nobody got.
-_UNREAD = "unread"
 
 
-def grouped(messages: Iterable[tuple[int, str, int | None, bytes, str]]) -> list[Rollback]:
-    """Group messages into one rollback for each slot, claim and delay, in order.
+def grouped(messages: Iterable[tuple[int, str, bytes, Failure]]) -> list[Rollback]:
+    """Group messages into one rollback for each slot, claim, ending and delay, in order.
 
-    messages: the slot, claim id, delay in ms, content and reason of each.
+    messages: the slot, claim id, content and failure of each.
     """
-    wanted: dict[tuple[int, str, int | None], list[tuple[bytes, str]]] = {}
-    for slot, claim_id, delay_ms, content, reason in messages:
-        wanted.setdefault((slot, claim_id, delay_ms), []).append((content, reason))
+    wanted: dict[tuple[int, str, Ending, int | None], list[tuple[bytes, str]]] = {}
+    for slot, claim_id, content, failure in messages:
+        together = slot, claim_id, failure.ending, failure.delay_ms
+        wanted.setdefault(together, []).append((content, failure.reason))
     rollbacks = []
-    for (slot, claim_id, delay_ms), found in wanted.items():
+    for (slot, claim_id, ending, delay_ms), found in wanted.items():
         reasons = [reason for _, reason in found]
         contents = [content for content, _ in found]
         one = reasons[: 1 if len(set(reasons)) == 1 else None]
-        rollbacks.append(Rollback(slot, claim_id, contents, delay_ms, one))
+        rollbacks.append(Rollback(slot, claim_id, contents, delay_ms, one, ending))
     return rollbacks
 
 
@@ -83,8 +83,8 @@ def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
             f"{LONGEST_DURATION_MS} ms (366d); None for the topic's backoff."
         )
     most_retries = queues.definition.max_retries
-    delay = _UNREAD if one.unread else text_of(one.delay_ms)
-    fixed = [claim.name, claim.run, delay, most_retries, queues.backoff]
+    delay = text_of(one.delay_ms)
+    fixed = [claim.name, claim.run, one.ending.value, delay, most_retries, queues.backoff]
     group = ConsumerName.parse(claim.consumer).group or queues.keys.group
     of_group = queues.of_group(group)
     keys = [

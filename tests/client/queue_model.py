@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from rmq_spark.topics.verdicts import Ending
+
 FAR = None
 DUE_BEFORE_MS = 1500  # the one bound that claims use here, between scores and between retries
 LONGEST_RETRY = 16
@@ -19,7 +21,7 @@ ALONE = 4
 
 
 def score_of(level, deliveries):
-    return -(32 * level + deliveries) if level else deliveries
+    return -(32 * level + deliveries) if level or deliveries > LONGEST_RETRY else deliveries
 
 
 def level_of(score):
@@ -307,7 +309,7 @@ class Model:
         return []
 
     def others(self, due, limit):
-        due = [pair for pair in due if pair[0] > 0]
+        due = [pair for pair in due if level_of(pair[0]) < 1]
         retries = [pair for pair in due if pair[0] <= LONGEST_RETRY]
         firsts = [pair for pair in due if pair[0] > LONGEST_RETRY]
         lead, last = (firsts, retries) if self.descending else (retries, firsts)
@@ -401,8 +403,8 @@ class Model:
             record.run = 0
         return len(marked)
 
-    def rollback(self, name, run, contents, delay):
-        """delay: None for the topic's backoff, else whether there is one."""
+    def rollback(self, name, run, contents, delay, ending=Ending.RETRY):
+        """delay: None for the topic's backoff, or none if uncharged; else whether there is one."""
         record = self.records.get(name)
         rolled = 0
         for content in contents:
@@ -410,7 +412,15 @@ class Model:
             if record is not None and record.run == run and held and held.claim == name:
                 del self.prepare[content]
                 left = record.left(held.score)
-                self.give_back(content, left, self.backoff if delay is None else delay)
+                if ending is Ending.BURY:
+                    self.give_back(content, 0, False)
+                elif ending is Ending.RETRY:
+                    self.give_back(content, left, self.backoff if delay is None else delay)
+                elif delay:
+                    level = max(0, level_of(held.score))
+                    self.give_back(content, left + 1, True, level)
+                else:
+                    self.return_as_it_was(content, record, held.score)
                 rolled += 1
         return rolled, len(contents) - rolled
 
@@ -464,11 +474,16 @@ class Model:
             elif is_lost:  # it costs nothing
                 level = max(size, level_of(score) + 1)
                 self.return_uncharged(content, score_of(level, left + 1))
-            else:  # as it was, but for what replays have cost
-                is_charged = left < record.left_at_first(score)
-                again = score_of(level_of(score), left + 1) if is_charged else score
-                self.return_uncharged(content, again)
+            else:
+                self.return_as_it_was(content, record, score)
         return len(held)
+
+    def return_as_it_was(self, content, record, score):
+        """As it was, but for what replays have cost."""
+        left = record.left(score)
+        is_charged = left < record.left_at_first(score)
+        again = score_of(level_of(score), left + 1) if is_charged else score
+        self.return_uncharged(content, again)
 
     def return_uncharged(self, content, score):
         copy = self.held_bodies.pop(content)

@@ -30,6 +30,7 @@ from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, ClaimRequest
 from rmq_spark.protocol.pages import Death
 from rmq_spark.topics.definition import BURY, DROP, KEEP_FIRST, KEEP_LAST
 from rmq_spark.topics.types import TOPIC_TYPES
+from rmq_spark.topics.verdicts import Ending
 
 from .. import servers
 from ..seeding import ENDS, FAR_MS, LONG_MS, requeue, rollback
@@ -510,18 +511,19 @@ class QueueHistory(RuleBasedStateMachine):
         contents=distinct_contents,
         only_held=st.booleans(),
         delay=st.sampled_from([None, None, False, True]),
+        ending=st.sampled_from([Ending.RETRY, Ending.RETRY, Ending.UNCHARGED, Ending.BURY]),
         stale=behind,
     )
-    def rollback(self, which, contents, only_held, delay, stale):
+    def rollback(self, which, contents, only_held, delay, ending, stale):
         name = self.record(which)
         if only_held:  # else mostly nothing would be rolled back
             held = sorted(c for c, h in self.model.prepare.items() if h.claim == name)
             contents = held[: len(contents)] or contents
         run = max(0, self.model.records[name].run - stale)
-        expected = self.model.rollback(name, run, contents, delay)
+        expected = self.model.rollback(name, run, contents, delay, ending)
         delay_ms = None if delay is None else LONG_MS * delay
-        claim_id = "{}:{}:{}:{}".format(*name, run)
-        self.both(expected, lambda: tuple(rollback(self.queue, 0, claim_id, contents, delay_ms)))
+        of_claim = 0, "{}:{}:{}:{}".format(*name, run), contents, delay_ms
+        self.both(expected, lambda: tuple(rollback(self.queue, *of_claim, ending=ending)))
 
     # -- a server that forgets
 

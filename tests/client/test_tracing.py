@@ -11,8 +11,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 import rmq_spark
-from rmq_spark import Message
+from rmq_spark import Message, Snooze
 from rmq_spark.errors import InvalidMessage, InvalidOption
+
+from ..waiting import wait_until
 
 DUE = 1000
 FOREIGN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -353,3 +355,17 @@ def test_a_lease_that_ran_out_keeps_the_context(broker, queue, spans, tracer):
     take(broker)
     [sent], [worked] = sent_and_worked(spans)
     assert links(worked) == [sent]
+
+
+def test_a_snooze_is_no_error(broker, spans, tracer):
+    broker.create("T", "FixedTime", 1)
+    send_traced(broker.queue("T"), tracer, [Message("a")])
+
+    def snooze(message):
+        raise Snooze("1h")
+
+    with broker.listen("T", "a", snooze) as listener:
+        wait_until(lambda: listener.snoozed, "the snooze")
+    _, [worked] = sent_and_worked(spans)
+    assert "error.type" not in worked.attributes
+    assert worked.status.is_unset

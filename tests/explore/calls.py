@@ -16,6 +16,7 @@ from rmq_spark.protocol.calls import Call, Read, Request, TopicQueues
 from rmq_spark.protocol.claims import Claim, ClaimRequest, Rollback
 from rmq_spark.protocol.names import ClaimId, claim_name
 from rmq_spark.topics.keys import Keys
+from rmq_spark.topics.verdicts import Ending
 
 from .ghosts import NO_BODY, Row
 
@@ -86,6 +87,7 @@ class Action:
     expires: bool = False
     alone: bool = False
     failed: bool = False
+    ending: Ending = Ending.RETRY
 
     @property
     def claim(self) -> str:
@@ -366,20 +368,22 @@ def rollback(
     *,
     slot: int = 0,
     wait: bool | None = None,
+    ending: Ending = Ending.RETRY,
 ) -> Action:
     """wait: None for the topic's backoff, else whether there is one."""
     consumer, run = who(caller)
     claim_id = str(ClaimId(consumer, seq, ordinal, run))
     delay_ms = None if wait is None else wait * WAIT_MS
     how = "" if delay_ms is None else f" for {delay_ms} ms"
+    as_what = "" if ending is Ending.RETRY else f", {ending}"
+    wanted = Rollback(slot, claim_id, [content.encode()], delay_ms, ending=ending)
     return Action(
-        f"{content} of {claim_id} is rolled back{how}",
+        f"{content} of {claim_id} is rolled back{how}{as_what}",
         "rollback",
-        lambda queues, _: returning.rollbacks(
-            queues, [Rollback(slot, claim_id, [content.encode()], delay_ms)]
-        ),
+        lambda queues, _: returning.rollbacks(queues, [wanted]),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "ordinal": ordinal},
         contents=frozenset({content}),
+        ending=ending,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rmq_spark.client import TopicDefinition, TopicType
 from rmq_spark.topics.definition import BURY, KEEP_FIRST
+from rmq_spark.topics.verdicts import Ending
 
 from .ghosts import Ghost, Row
 from .slot_state import (
@@ -154,6 +155,8 @@ class Step:
         If its holder has lost the claim, only one that was alone in work does.
         """
         record = self.before.claims[claim]
+        if self.action.ending is Ending.UNCHARGED:
+            return False
         was_alone = level_of(self.before.scores(claim)[content]) == ALONE
         is_blamed = self.action.kind == "rollback" or record.given_up or was_alone
         return record.run > 0 and is_blamed
@@ -183,7 +186,9 @@ def nothing_in_flight_is_lost(step: Step) -> bool:
 
 
 def is_spent(step: Step, content: str, held: Held) -> bool:
-    """Whether it has no delivery left, should this one fail."""
+    """Whether it dies, should it leave its claim: it has no delivery left, or is buried."""
+    if step.action.ending is Ending.BURY:
+        return True
     return held.left == 0 and step.charges(content, held.claim)
 
 
@@ -205,7 +210,7 @@ def the_dead_tell_why(step: Step) -> bool:
 
 
 def only_the_spent_are_buried(step: Step) -> bool:
-    """A message is buried when its last delivery failed, and by no replay; or when it expires."""
+    """A message dies when its last delivery failed, its consumer buries it, or it expires."""
     held = {content: step.before.prepare.get(content) for content in step.after.dead}
     return all(
         held[content] is not None
@@ -637,12 +642,14 @@ def expected_level(step: Step, content: str) -> int:
     if content in step.before.retry:
         return level_of(after_wait(step.before.retry[content][0]))
     held = step.before.prepare.get(content)
-    if held is None or step.done("rollback") or not comes_back(step, content, held):
+    if held is None or not comes_back(step, content, held):
         return 0
     level, record = (
         level_of(step.before.scores(held.claim)[content]),
         step.before.claims[held.claim],
     )
+    if step.done("rollback"):
+        return level if step.action.ending is Ending.UNCHARGED else 0
     if record.run == 0:  # nobody got it
         return level
     if record.given_up:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rmq_spark.client import TopicDefinition, TopicType
 from rmq_spark.topics.definition import BURY, KEEP_FIRST
+from rmq_spark.topics.verdicts import Ending
 
 from .calls import (
     WAIT_MS,
@@ -252,6 +253,9 @@ BACKOFF = World(
         unread("a2", 1),
         rollback("a1", 1, "x"),
         rollback("a1", 1, "x", wait=False),
+        rollback("a1", 1, "x", wait=True, ending=Ending.UNCHARGED),
+        rollback("b1", 1, "y", ending=Ending.UNCHARGED),
+        rollback("a1", 1, "x", ending=Ending.BURY),
         rollback("a1", 2, "x"),
         rollback("a2", 1, "x"),
         rollback("b1", 1, "x"),
@@ -423,8 +427,10 @@ KEYED = World(
         rollback("a1", 1, "x"),
         rollback("a1", 1, "x", wait=True),
         rollback("a1", 1, "y"),
+        rollback("a1", 1, "y", ending=Ending.BURY),
         rollback("a1", 2, "x"),
         rollback("b1", 1, "x"),
+        rollback("b1", 1, "x", ending=Ending.UNCHARGED),
     ),
     depth=6,
     small_depth=3,
@@ -539,6 +545,8 @@ SUSPECTS = World(
         unread("b1", 1),
         commit("a1", 4),
         rollback("b1", 1, "x"),
+        rollback("b1", 1, "x", ending=Ending.UNCHARGED),
+        rollback("b1", 1, "x", wait=True, ending=Ending.UNCHARGED),
     ),
     depth=7,
     small_depth=4,

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 
-from rmq_spark import aio
+from rmq_spark import Bury, Retry, Snooze, aio
 from rmq_spark.client import connect
 
 # Also in the processes of the listener, which import this module.
@@ -18,7 +18,21 @@ FILE = os.open(NOTED, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 def note(message):
     if DOOMED and message.content.endswith(DOOMED.encode()):
         raise ValueError("this message always fails")
-    os.write(FILE, message.content + b"\n")
+    verdict = obey(message)
+    os.write(FILE, message.content + b":%d" % message.delivery_count * verdict + b"\n")
+
+
+def obey(message):
+    """Raise what a content asks for behind its number. Returns whether it does."""
+    match message.content.partition(b"-")[2]:
+        case b"bury":
+            raise Bury("as it says")
+        case b"retry" if message.delivery_count == 1:
+            raise Retry("1ms")
+        case b"snooze" if not os.path.exists(f"{NOTED}-awake"):
+            raise Snooze("1s")
+        case verdict:
+            return bool(verdict)
 
 
 async def note_in_loop(message):

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from rmq_spark.client import connect
+from rmq_spark.protocol.pages import first_entries
 
 from ..seeding import numbered
 from ..waiting import wait_until
@@ -54,6 +55,39 @@ def test_a_service_that_is_killed_loses_nothing(broker, service):
     wait_until(lambda: is_empty(broker), "all messages")
     assert set(service.counts()) == set(numbered(10_000))
     assert broker.queue(TOPIC).figures().dead.count == 0
+
+
+def test_verdicts_of_a_service_that_is_killed_are_kept(broker, service):
+    """Three losses of a claim charge none of its messages (docs/protocol.md)."""
+    verdicts = ("", "", "", "-bury", "", "-snooze", "", "-retry")
+    contents = [
+        name + verdicts[number % len(verdicts)].encode()
+        for number, name in enumerate(numbered(8000))
+    ]
+    queue = broker.queue(TOPIC)
+    for number in range(4):
+        send(broker, contents[2000 * number :][:2000])
+        process = service.start()
+        service.wait_for_more()
+        if number < 3:
+            process.kill()
+            process.wait()
+    of = {verdict: [c for c in contents if c.endswith(verdict.encode())] for verdict in verdicts}
+
+    def only_snoozed_are_left():
+        figures = queue.figures()
+        waiting = [figures.store.count, figures.prepare.count, figures.retry.count]
+        return sum(waiting) == len(of["-snooze"])
+
+    wait_until(only_snoozed_are_left, "all others")
+    service.noted.with_name("noted-awake").touch()
+    wait_until(lambda: is_empty(broker), "the snoozed ones")
+    done = {c for c in contents if b"-" not in c}
+    done |= {c + b":1" for c in of["-snooze"]} | {c + b":2" for c in of["-retry"]}
+    assert set(service.counts()) == done
+    dead = [entry for slot in range(4) for entry in first_entries(queue.pages("dead", slot), 9999)]
+    assert sorted(entry.content for entry in dead) == of["-bury"]
+    assert all(entry.reason.startswith("Bury: as it says") for entry in dead)
 
 
 def test_a_service_that_is_ended_by_a_signal_leaves_nothing_half_done(broker, service):

@@ -6,6 +6,7 @@ from rmq_spark.protocol import claiming, sending, staging
 from rmq_spark.protocol.bodies import NO_BODIES, Body
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.topics.verdicts import Ending
 
 from ..seeding import LONG_MS, numbered
 from .staged import NAME, Stages
@@ -182,6 +183,16 @@ def test_a_dead_message_keeps_its_body_until_it_is_requeued(slot):
     assert slot.queue.requeue({0: [b"k", b"l"]}) == 2
     slot.check_conservation()
     assert bodies_of(slot.claim(seq=3)) == {b"k": FIRST, b"l": LAST}
+
+
+def test_a_buried_message_keeps_its_body(slot):
+    send(slot, {b"k": FIRST, b"l": LAST})
+    slot.claim()
+    slot.rollback([b"k"], ending=Ending.BURY)
+    slot.check_conservation()
+    assert bodies_of(slot.claim()) == {b"l": LAST}
+    slot.queue.requeue({0: [b"k"]})
+    assert bodies_of(slot.claim(seq=2)) == {b"k": FIRST}
 
 
 def test_a_requeued_message_takes_the_body_of_a_copy_that_waits_for_its_retry(slot):

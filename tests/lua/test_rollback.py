@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.protocol import returning
-from rmq_spark.protocol.claims import Rollback, RollbackResult
+from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.topics.verdicts import Ending
 
-from ..seeding import FAR_MS, LONG_MS, numbered
+from ..seeding import FAR_MS, LONG_MS, numbered, suspect
 
 
 def test_a_message_goes_back_with_the_retries_it_has_left(slot):
@@ -258,8 +258,7 @@ def test_a_delay_out_of_bounds_is_refused_and_nothing_moves(slot, delay_ms):
 def test_what_nobody_got_returns_as_it_was(slot):
     slot.put({b"first": 1000, b"retried": 3})
     slot.claim()
-    wanted = Rollback(0, "a:1:0:1", [b"first", b"retried"], unread=True)
-    assert slot.queue.ask(returning.rollbacks, [wanted]) == RollbackResult(2, 0)
+    assert slot.rollback([b"first", b"retried"], ending=Ending.UNCHARGED) == (2, 0)
     assert slot.store == {b"first": 1000, b"retried": 3}
     assert slot.counters["rolledBack"] == 2
 
@@ -268,6 +267,79 @@ def test_what_was_sent_again_meanwhile_stays_as_it_was_sent(slot):
     slot.put_due([b"m"])
     slot.claim()
     slot.queue.send([b"m"], fixed_time=FAR_MS)
-    wanted = Rollback(0, "a:1:0:1", [b"m"], unread=True)
-    assert slot.queue.ask(returning.rollbacks, [wanted]).rolled_back == 1
+    assert slot.rollback([b"m"], ending=Ending.UNCHARGED) == (1, 0)
     assert slot.store == {b"m": FAR_MS}
+
+
+def snooze_and_wait(slot, contents, claim_id):
+    """Rolls back uncharged with a wait, and lets that be over."""
+    assert slot.rollback(contents, claim_id, delay_ms=LONG_MS, ending=Ending.UNCHARGED).rolled_back
+    for content, score in slot.scores("retry").items():
+        slot.redis.zadd(slot.keys.retry(0), {content: score % 1000})
+
+
+@pytest.mark.parametrize("max_retries", [0, 1, 15, 16])
+def test_a_wait_without_a_charge_costs_no_retry_however_often(new_slot, max_retries):
+    slot = new_slot(max_retries=max_retries)
+    slot.put_due([b"m"])
+    for seq in range(1, 4):
+        claim = slot.claim(seq=seq)
+        assert claim.retries_left == [max_retries]
+        snooze_and_wait(slot, [b"m"], claim.claim_id)
+        (page,) = slot.queue.pages(QueueKind.RETRY, 0)
+        assert page.retries_left() == [max_retries]
+    assert slot.counters["rolledBack"] == 3
+    slot.check_conservation()
+
+
+@pytest.mark.parametrize("stored", [{b"retried": 3, b"last": 1}, {b"suspect": suspect(2, 5)}])
+def test_a_wait_without_a_charge_leaves_retries_and_suspects_as_they_were(slot, stored):
+    slot.put(stored)
+    claim = slot.claim()
+    snooze_and_wait(slot, list(stored), claim.claim_id)
+    claim = slot.claim(seq=2)
+    assert slot.rollback(list(stored), claim.claim_id, ending=Ending.UNCHARGED) == (len(stored), 0)
+    assert slot.store == stored
+
+
+def test_a_wait_without_a_charge_ends_in_its_second(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    now = slot.now_ms()
+    slot.rollback([b"m"], delay_ms=LONG_MS, ending=Ending.UNCHARGED)
+    due = slot.scores("retry")[b"m"] // 1000 * 1000
+    assert now + LONG_MS <= due <= slot.now_ms() + LONG_MS + 1000
+
+
+def test_what_is_sent_again_while_it_waits_without_a_charge_is_as_it_was_sent(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    slot.rollback([b"m"], delay_ms=LONG_MS, ending=Ending.UNCHARGED)
+    slot.queue.send([b"m"], fixed_time=FAR_MS)
+    assert slot.store == {b"m": FAR_MS}
+    assert not slot.scores("retry")
+
+
+def test_a_buried_message_dies_with_its_reason_whatever_retries_are_left(slot):
+    slot.put({b"first": 1000, b"retried": 5, b"kept": 2000})
+    slot.claim()
+    before = slot.now_ms()
+    how = {"reasons": ["Bury: no such customer"], "ending": Ending.BURY}
+    assert slot.rollback([b"first", b"retried", b"unknown"], **how) == (2, 1)
+    assert set(slot.dead) == {b"first", b"retried"}
+    assert all(before <= died <= slot.now_ms() for died in slot.dead.values())
+    assert not slot.store
+    assert set(slot.prepare) == {b"kept"}
+    assert (slot.counters["rolledBack"], slot.counters["dead"]) == (2, 2)
+    assert slot.queue.figures().deaths == {"Bury": 2}
+    slot.check_conservation()
+
+
+def test_a_buried_message_leaves_a_newer_copy_alone(slot):
+    slot.put_due([b"m"])
+    slot.claim()
+    slot.queue.send([b"m"], fixed_time=FAR_MS)
+    assert slot.rollback([b"m"], ending=Ending.BURY) == (1, 0)
+    assert slot.store == {b"m": FAR_MS}
+    assert set(slot.dead) == {b"m"}
+    slot.check_conservation()

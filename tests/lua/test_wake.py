@@ -6,6 +6,7 @@ import pytest
 
 from rmq_spark.client import Message
 from rmq_spark.protocol import claiming, returning
+from rmq_spark.topics.verdicts import Ending
 
 from ..seeding import FAR_MS, LONG_MS, Slot, numbered, requeue
 from .staged import NAME, Stages
@@ -159,22 +160,24 @@ def test_a_requeue_wakes(slot, listen):
     assert listener.heard() == [0]
 
 
-def test_a_rollback_wakes_when_its_first_message_may_come_again(slot, listen):
+@pytest.mark.parametrize("ending", [Ending.RETRY, Ending.UNCHARGED])
+def test_a_rollback_wakes_when_its_first_message_may_come_again(slot, listen, ending):
     slot.put_due(numbered(3))
     slot.claim()
     listener = listen(slot.queue)
-    slot.rollback(numbered(1), delay_ms=LONG_MS)
+    slot.rollback(numbered(1), delay_ms=LONG_MS, ending=ending)
     assert listener.heard() == [LONG_MS]
-    slot.rollback(numbered(2, start=1))
+    slot.rollback(numbered(2, start=1), ending=ending)
     assert listener.heard() == [0]
 
 
-def test_a_message_that_dies_wakes_nobody(new_slot, listen):
-    slot = new_slot(max_retries=0)
+@pytest.mark.parametrize(("retries", "ending"), [(0, Ending.RETRY), (1, Ending.BURY)])
+def test_a_message_that_dies_wakes_nobody(new_slot, listen, retries, ending):
+    slot = new_slot(max_retries=retries)
     slot.put_due([b"m"])
     slot.claim()
     listener = listen(slot.queue)
-    slot.rollback([b"m"])
+    slot.rollback([b"m"], ending=ending)
     assert slot.dead
     assert listener.heard() == []
 

@@ -46,7 +46,7 @@ def test_a_requeue_of_many_messages_is_several_calls(queues):
 def test_a_rollback_of_many_messages_is_several_calls(queues):
     wanted = Rollback(0, "a:1:0:1", CONTENTS, None)
     request = returning.rollbacks(queues, [wanted])
-    assert sizes(request, lambda call: call.args[6:-1]) == [*[1024] * 5, 880]
+    assert sizes(request, lambda call: call.args[7:-1]) == [*[1024] * 5, 880]
 
 
 LARGE = [b"%d" % number + bytes(600_000) for number in range(3)] + [bytes(2 * 1024 * 1024)]
@@ -69,7 +69,7 @@ def test_each_large_message_that_is_rolled_back_keeps_its_reason(queues):
     small = [b"a", b"b"]
     wanted = Rollback(0, "a:1:0:1", [*small, *LARGE], None, ["A", "B", "C", "D", "E", "F"])
     request = returning.rollbacks(queues, [wanted])
-    assert [call.args[5:] for call in request.calls] == [
+    assert [call.args[6:] for call in request.calls] == [
         [3, *small, LARGE[0], "A", "B", "C"],
         *([1, content, reason] for content, reason in zip(LARGE[1:], "DEF", strict=True)),
     ]

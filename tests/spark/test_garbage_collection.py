@@ -1,6 +1,7 @@
 """What a task leaves to the garbage collection at its end."""
 
 import gc
+import weakref
 
 import pytest
 
@@ -30,3 +31,22 @@ def test_garbage_that_a_task_makes_is_still_collected(rmq):
         knot.append(knot)
         del knot
         assert gc.collect() > 0
+
+
+def test_garbage_is_still_collected_however_many_tasks_follow_it(rmq):
+    """Failed before: each task kept what it found out of the collections, garbage too."""
+    queue = rmq.due(3, slots=1)
+    with rmq.by_hand(queue) as run:
+        start = run.initial()
+        end, _ = run.next(start)
+
+        class Noted:
+            pass
+
+        knot = Noted()
+        knot.itself = knot
+        lives = weakref.ref(knot)
+        del knot
+        run.batch(start, end)
+        gc.collect()
+        assert lives() is None

@@ -34,6 +34,7 @@ from rmq_spark.process import STOP_SIGNALS
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.topics.parsing import check_amount, duration_text
 from rmq_spark.topics.reasons import reason_of
+from rmq_spark.topics.verdicts import Failure, failure_of
 
 # How often a call that waits for an event loop looks whether that has ended.
 _LOOK_EVERY_S = 1.0
@@ -56,8 +57,8 @@ class Caller(ABC):
         """Get ready for a call, before the message counts as begun."""
 
     @abstractmethod
-    def call(self, message: Delivered) -> str | None:
-        """Call the function. Return None, or the reason if it has failed."""
+    def call(self, message: Delivered) -> Failure | None:
+        """Call the function. Return None, or the failure if it has failed."""
 
     def give_up(self) -> None:  # noqa: B027 - Python cannot end a thread
         """End the call in work, if that is possible. Any thread may call it."""
@@ -75,13 +76,13 @@ class ThreadCaller(Caller):
         self._loop = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
         self._process = os.getpid()
 
-    def call(self, message: Delivered) -> str | None:
-        reason = self._call(message)
+    def call(self, message: Delivered) -> Failure | None:
+        failure = self._call(message)
         if os.getpid() != self._process:  # the function has forked, and this is the copy
             os._exit(0)
-        return reason
+        return failure
 
-    def _call(self, message: Delivered) -> str | None:
+    def _call(self, message: Delivered) -> Failure | None:
         headers = [message.headers]
         with process_span(message.topic, message.slot, headers, group=self._group) as span:
             own = copy_context()  # what a call sets must not be there for the next message
@@ -92,7 +93,7 @@ class ThreadCaller(Caller):
                     refuse_unrun(own.run(self._function, message), ", or an async function")
             except BaseException as error:  # a sys.exit() would leave the slot without a worker
                 mark_failed(span, error)
-                return reason_of(error)
+                return failure_of(error)
         return None
 
     def close(self) -> None:
@@ -114,13 +115,13 @@ class LoopCaller(Caller):
         self._group = group
         self._loop = loop
         self._timeout_s = timeout_s
-        self._in_work: Future[str | None] | None = None
+        self._in_work: Future[Failure | None] | None = None
 
     def prepare(self) -> None:
         if self._loop.is_closed():
             raise _loop_ended()
 
-    def call(self, message: Delivered) -> str | None:
+    def call(self, message: Delivered) -> Failure | None:
         goes_on = threading.Event()
         called = self._run(message, goes_on)
         try:
@@ -131,9 +132,11 @@ class LoopCaller(Caller):
         try:
             return self._result(self._in_work, goes_on)
         except CancelledError:
-            return "CancelledError: the call was cancelled"
+            return Failure("CancelledError: the call was cancelled")
 
-    def _result(self, in_work: "Future[str | None]", goes_on: threading.Event) -> str | None:
+    def _result(
+        self, in_work: "Future[Failure | None]", goes_on: threading.Event
+    ) -> Failure | None:
         """Return the result of a call. goes_on: set if it goes on although it was cancelled."""
         looks_without = 0
         while looks_without < _ENDED_AFTER and not self._loop.is_closed():
@@ -142,7 +145,7 @@ class LoopCaller(Caller):
             except TimeoutError:  # not the function's own, which _run returns
                 looks_without = 0 if self._loop.is_running() else looks_without + 1
                 if goes_on.is_set():
-                    return f"TimeoutError: {too_long(self._timeout_s)}, and goes on"
+                    return Failure(f"TimeoutError: {too_long(self._timeout_s)}, and goes on")
         if in_work.done():
             return in_work.result()
         raise _loop_ended()
@@ -151,7 +154,7 @@ class LoopCaller(Caller):
         if self._in_work is not None:
             self._in_work.cancel()
 
-    async def _run(self, message: Delivered, goes_on: threading.Event) -> str | None:
+    async def _run(self, message: Delivered, goes_on: threading.Event) -> Failure | None:
         headers = [message.headers]
         with process_span(message.topic, message.slot, headers, group=self._group) as span:
             try:
@@ -161,7 +164,7 @@ class LoopCaller(Caller):
                 raise  # somebody ends the call, or the loop
             except BaseException as error:
                 mark_failed(span, error)
-                return reason_of(error)
+                return failure_of(error)
         return None
 
     @contextlib.contextmanager
@@ -209,19 +212,19 @@ class ProcessCaller(Caller):
         if not self._is_given_up and not self._process.is_alive():
             self._start()
 
-    def call(self, message: Delivered) -> str | None:
+    def call(self, message: Delivered) -> Failure | None:
         try:
             self._pipe.send(message)
             if self._answers(math.inf if self._timeout_s is None else self._timeout_s):
-                reason: str | None = self._pipe.recv()
-                return reason
+                failure: Failure | None = self._pipe.recv()
+                return failure
             has_ended = not self._process.is_alive()
         except (EOFError, OSError):  # it may have closed the pipe only
             has_ended = True
         exit_code = self._process.kill()
         if has_ended:
-            return f"the process of the function ended: {_how(exit_code)}"
-        return f"TimeoutError: {too_long(self._timeout_s)}"
+            return Failure(f"the process of the function ended: {_how(exit_code)}")
+        return Failure(f"TimeoutError: {too_long(self._timeout_s)}")
 
     def _answers(self, limit_s: float) -> bool:
         ends_s = time.monotonic() + limit_s  # a single poll takes no more than 24 days

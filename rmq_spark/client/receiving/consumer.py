@@ -15,12 +15,13 @@ from rmq_spark.client.receiving.schedule import Waiter
 from rmq_spark.client.receiving.session import Session, forget_consumer, open_session
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.client.tracing import LoopSpans
-from rmq_spark.errors import ConsumerMisused, LeaseLost, RmqError
+from rmq_spark.errors import ConsumerMisused, InvalidOption, LeaseLost, RmqError
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol import returning
 from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, SlotDue
 from rmq_spark.topics.parsing import Duration, check_amount, parse_wait_ms
 from rmq_spark.topics.reasons import parse_reason
+from rmq_spark.topics.verdicts import Ending, Failure, parse_delay_ms
 
 _log = logging.getLogger(__name__)
 
@@ -114,20 +115,23 @@ class Batch:
         *,
         delay: Duration | None = None,
         reason: str | BaseException | None = None,
+        bury: bool = False,
+        charge: bool = True,
     ) -> int:
         """Roll back ``messages``, or the whole batch. The other messages still wait for commit.
 
         Messages are redelivered after ``delay`` (such as "30s"; a timedelta; ms), or after the
         topic's backoff if delay is None. A message without a retry left moves to the dead queue,
-        which keeps the first 500 characters of ``reason``. Returns how many were rolled back;
-        messages whose lease has expired are not counted.
+        which keeps the first 500 characters of ``reason``. bury: move all of them there, whatever
+        retries are left. charge: False if it costs no retry; then a delay of None is none. Returns
+        how many were rolled back; messages whose lease has expired are not counted.
         """
-        wait_ms = None if delay is None else parse_wait_ms("delay", delay)
         failed = self._messages if messages is None else list(messages)
-        text = parse_reason(reason)
-        self._spans.mark_failed(failed, reason)
+        failure = _failure(delay, reason, bury, charge)
+        if charge:
+            self._spans.mark_failed(failed, reason)
         wanted = returning.grouped(
-            (message.slot, message.claim_id, wait_ms, message.name, text) for message in failed
+            (message.slot, message.claim_id, message.name, failure) for message in failed
         )
         with self._lock:
             self._refuse_unread("roll messages of it back")
@@ -482,3 +486,17 @@ class Consumer:
         IN_PROCESS.end(self._session)
         if self._batch is not None:
             self._batch.give_back(failed=failed)
+
+
+def _failure(
+    delay: Duration | None, reason: str | BaseException | None, bury: bool, charge: bool
+) -> Failure:
+    if bury and (delay is not None or not charge):
+        given = "charge=False" if delay is None else f"delay={delay!r}"
+        raise InvalidOption(
+            f"rollback got bury=True and {given}. Accepted: one of both; a message in the dead "
+            "queue comes again only if it is requeued."
+        )
+    ending = Ending.BURY if bury else Ending.RETRY if charge else Ending.UNCHARGED
+    delay_ms = None if delay is None else parse_delay_ms(delay)
+    return Failure(parse_reason(reason), ending, delay_ms)

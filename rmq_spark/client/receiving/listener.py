@@ -147,8 +147,13 @@ class Listener:
 
     @property
     def failed(self) -> int:
-        """The number of messages for which the function has failed."""
+        """The number of messages for which the function has failed, Retry and Bury included."""
         return 0 if self._workers is None else self._workers.failed
+
+    @property
+    def snoozed(self) -> int:
+        """The number of messages for which the function has raised Snooze."""
+        return 0 if self._workers is None else self._workers.snoozed
 
     @property
     def left_alone(self) -> int:

@@ -19,6 +19,7 @@ from rmq_spark.protocol.claims import (
     SlotDue,
 )
 from rmq_spark.topics.parsing import duration_text
+from rmq_spark.topics.verdicts import Ending, Failure
 
 _log = UnfailingLog(__name__)
 
@@ -26,8 +27,8 @@ _log = UnfailingLog(__name__)
 # come again, also those that were done; so a claim is small. A claim that took too long is followed
 # by a smaller one.
 LARGEST_CLAIM = 256
-# Why a message is rolled back whose function has not returned within the grace of a stop.
-_STOPPED = "given back"
+# Of a message whose function has not returned within the grace of a stop.
+_STOPPED = Failure("given back", delay_ms=0)
 # How long a claim is worked on before the rest of it is given back. A more urgent message that
 # arrives meanwhile waits so long, and other slots with due messages do, too.
 _LONGEST_S = 1.0
@@ -38,8 +39,8 @@ class SlotWork:
 
     A thread that hangs in a message can be given up: another goes on behind that message.
 
-    failed: a message whose function has failed, and the reason, until it is rolled back. A commit
-    before that would lose it.
+    failed: a message whose function has failed, until it is rolled back. A commit before that would
+    lose it.
     """
 
     def __init__(self, claim: Claim, messages: Sequence[Delivered]) -> None:
@@ -54,7 +55,7 @@ class SlotWork:
         self._owner: object = None
         self._at = 0
         self._began_s: float | None = None
-        self.failed: tuple[Delivered, str] | None = None
+        self.failed: tuple[Delivered, Failure] | None = None
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -71,21 +72,21 @@ class SlotWork:
             self._began_s = time.monotonic()
             return self._messages[self._at]
 
-    def end(self, owner: object, reason: str | None = None) -> bool:
+    def end(self, owner: object, failure: Failure | None = None) -> bool:
         """Note that a thread is done with its message. Returns False if it was given up."""
         with self._lock:
             if self._owner is not owner:
                 return False
             message = self._pass()
-            if reason is not None:
-                self.failed = message, reason
+            if failure is not None:
+                self.failed = message, failure
             return True
 
     def is_owned_by(self, owner: object) -> bool:
         with self._lock:
             return self._owner is owner
 
-    def give_up(self, timeout_s: float, reason: str) -> Delivered | None:
+    def give_up(self, timeout_s: float, failure: Failure) -> Delivered | None:
         """Take the messages from a thread that is at one for too long; return that one."""
         with self._lock:
             began_s = self._began_s
@@ -93,7 +94,7 @@ class SlotWork:
                 return None
             self._owner = None
             message = self._pass()
-            self.failed = message, reason
+            self.failed = message, failure
             return message
 
     def take_away(self) -> Delivered | None:
@@ -187,15 +188,15 @@ class SlotClaims:
 
     def _give_back_rests(self, works: Iterable[SlotWork]) -> None:
         wanted = [
-            Rollback(work.slot, work.claim_id, [message.name for message in rest], unread=True)
+            Rollback(work.slot, work.claim_id, [m.name for m in rest], ending=Ending.UNCHARGED)
             for work in works
             if (rest := work.rest())
         ]
         if wanted:
             self.queue.ask(returning.rollbacks, wanted)
 
-    def roll_back(self, work: SlotWork, message: Delivered, reason: str) -> RollbackResult:
-        wanted = self._rollback(work, message, self._delay_ms, reason)
+    def roll_back(self, work: SlotWork, message: Delivered, failure: Failure) -> RollbackResult:
+        wanted = self._rollback(work, message, failure)
         result = self.queue.ask(returning.rollbacks, [wanted])
         work.failed = None
         return result
@@ -210,18 +211,16 @@ class SlotClaims:
         for work, message in taken:
             works.append(work)
             if work.failed:
-                failed, reason = work.failed
-                wanted.append(self._rollback(work, failed, self._delay_ms, reason))
+                wanted.append(self._rollback(work, *work.failed))
             if message is not None:
-                wanted.append(self._rollback(work, message, 0, _STOPPED))
+                wanted.append(self._rollback(work, message, _STOPPED))
         if wanted:
             self.queue.ask(returning.rollbacks, wanted)
         self.commit(*works)
 
-    def _rollback(
-        self, work: SlotWork, message: Delivered, delay_ms: int | None, reason: str
-    ) -> Rollback:
-        return Rollback(work.slot, work.claim_id, [message.name], delay_ms, [reason])
+    def _rollback(self, work: SlotWork, message: Delivered, failure: Failure) -> Rollback:
+        reason, ending, delay_ms = failure.after(self._delay_ms)
+        return Rollback(work.slot, work.claim_id, [message.name], delay_ms, [reason], ending)
 
     def commit(self, *works: SlotWork) -> None:
         """Give back the messages that were not begun, at no cost, and commit the others."""

@@ -12,6 +12,7 @@ from rmq_spark.errors import PASSING, AlreadyCommitted, LeaseLost, RmqError
 from rmq_spark.process import UnfailingLog
 from rmq_spark.protocol.claims import Delivered, SlotDue
 from rmq_spark.topics.reasons import reason_of
+from rmq_spark.topics.verdicts import Ending, Failure
 
 _log = UnfailingLog(__name__)
 _T = TypeVar("_T")
@@ -41,7 +42,7 @@ class Workers:
         on_error: Callable[[RmqError], None],
         stopping: threading.Event,
     ) -> None:
-        self.succeeded = self.failed = self.left_alone = 0
+        self.succeeded = self.failed = self.snoozed = self.left_alone = 0
         self._counting = threading.Lock()
         self._slot_claims = slot_claims
         self._open_caller = open_caller
@@ -182,29 +183,35 @@ class Workers:
             if message is None:
                 return
             try:
-                reason = caller.call(message)
+                failure = caller.call(message)
             except BaseException as error:  # such as the end of an event loop: it ends the listener
                 self._report(error)
-                reason = reason_of(error)
-            if not work.end(me, reason):
+                failure = Failure(reason_of(error))
+            if not work.end(me, failure):
                 return
-            if reason is None:
+            if failure is None:
                 self._count(succeeded=1)
             else:
-                self._roll_back(work, message, reason)
+                self._roll_back(work, message, failure)
 
     def _may_go_on(self, work: SlotWork) -> bool:
         """Return whether to begin a message, if there is one: not if others wait for its slot."""
         is_wanted = work.slot in self._slot_claims.epochs and not self._stopping.is_set()
         return is_wanted and not work.is_through and not work.is_over
 
-    def _roll_back(self, work: SlotWork, message: Delivered, reason: str) -> None:
-        result = self._until_answered(lambda: self._slot_claims.roll_back(work, message, reason))
+    def _roll_back(self, work: SlotWork, message: Delivered, failure: Failure) -> None:
+        result = self._until_answered(lambda: self._slot_claims.roll_back(work, message, failure))
         # After the end of a grace, another thread has perhaps rolled it back as well.
-        self._count(failed=1, left_alone=0 if self._ended.is_set() else result.left_alone)
+        left_alone = 0 if self._ended.is_set() else result.left_alone
+        if failure.ending is Ending.UNCHARGED:
+            self._count(snoozed=1, left_alone=left_alone)
+            return
+        self._count(failed=1, left_alone=left_alone)
         _log.warning(
-            "rmq: a message of topic %s, slot %d was rolled back: %s",
-            *(message.topic, message.slot, reason),
+            "rmq: a message of topic %s, slot %d was %s: %s",
+            *(message.topic, message.slot),
+            "buried" if failure.ending is Ending.BURY else "rolled back",
+            failure.reason,
         )
 
     def _until_answered(self, ask: Callable[[], _T]) -> _T:
@@ -234,8 +241,11 @@ class Workers:
         self._on_end(slot, rest_s)
         self._free.release()
 
-    def _count(self, succeeded: int = 0, failed: int = 0, left_alone: int = 0) -> None:
+    def _count(
+        self, succeeded: int = 0, failed: int = 0, snoozed: int = 0, left_alone: int = 0
+    ) -> None:
         with self._counting:
+            self.snoozed += snoozed
             self.succeeded += succeeded
             self.failed += failed
             self.left_alone += left_alone
@@ -259,15 +269,15 @@ class Workers:
     def _give_up_hanging(self) -> None:
         if self._hanging_after_s is None:
             return
-        reason = f"TimeoutError: {too_long(self._hanging_after_s)}"
+        failure = Failure(f"TimeoutError: {too_long(self._hanging_after_s)}")
         for work in list(self._slot_claims.works.values()):
-            message = work.give_up(self._hanging_after_s, reason)
+            message = work.give_up(self._hanging_after_s, failure)
             if message is not None:
-                self._start(self._go_on, work, message, reason)
+                self._start(self._go_on, work, message, failure)
 
-    def _go_on(self, work: SlotWork, message: Delivered, reason: str) -> None:
+    def _go_on(self, work: SlotWork, message: Delivered, failure: Failure) -> None:
         try:
-            self._roll_back(work, message, reason)
+            self._roll_back(work, message, failure)
         except RmqError as error:  # a commit would lose the message
             self._on_error(error)
             self._drop(work)

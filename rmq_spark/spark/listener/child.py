@@ -2,9 +2,9 @@
 
 The child lives as long as the Python worker that forked it, so that connections which the function
 opens stay open. The parent writes record batches into one pipe. The child answers in another with
-frames, JSON after its length: ``["failed", rows, reason]``, ``["done"]``, ``["unusable", reason]``.
-Shared memory shows which message is in work, and since when: this needs no system call for each
-message, and it outlives the child.
+frames, JSON after its length: ``["failed", [[rows, failure], ...]]`` with all failures of a call,
+``["done"]``, ``["unusable", reason]``. Shared memory shows which message is in work, and since
+when: this needs no system call for each message, and it outlives the child.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -54,10 +54,13 @@ from rmq_spark.protocol.bodies import Headers
 from rmq_spark.protocol.names import ClaimId, ConsumerName
 from rmq_spark.spark.schemas import HEADERS
 from rmq_spark.topics.reasons import reason_of
+from rmq_spark.topics.verdicts import Failure, failure_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
+# Of one call: the positions of rows, and their failure.
+Failures = list[tuple[list[int], Failure]]
 LENGTH_BYTES = 8
 _AS_ARROW_GIVES_THEM = {
     *(BinaryType, BooleanType, ByteType, DoubleType, FloatType, IntegerType, LongType, ShortType),
@@ -178,7 +181,11 @@ class _Child:
             except Exception as error:
                 self._reply("unusable", f"a batch cannot be read for it: {reason_of(error)}")
                 return
-            call = self._in_spans(function, batch) if self._traced.is_on() else function
+            call = function
+            if not self._job.one_by_one:
+                call = partial(_failures_of_call, function, batch.num_rows)
+            if self._traced.is_on():
+                call = self._in_spans(call, batch)
             if self._job.one_by_one:
                 self._call_each(call, calls)
             else:
@@ -196,12 +203,12 @@ class _Child:
             with self._traced.of_message(message):
                 refuse_unrun(function(message))
 
-        def call_with_all(whole: Any) -> list[int]:
+        def call_with_all(whole: Any) -> Failures:
             with self._traced.of_batch(batch) as span:
-                failed = failed_rows(function(whole), batch.num_rows)
-                if failed:
+                failures: Failures = function(whole)
+                if failures:
                     mark_failed(span, OTHER_ERROR)
-                return failed
+                return failures
 
         return call if self._job.one_by_one else call_with_all
 
@@ -220,20 +227,19 @@ class _Child:
                 states[at] = _DONE
             except BaseException as error:  # even SystemExit fails only this message
                 # Report before marking, so that the parent has a report of every marked failure.
-                self._reply("failed", [at], reason_of(error))
+                self._reply("failed", [([at], failure_of(error))])
                 states[at] = _FAILED
 
-    def _call_once(self, function: Callable[[Any], Any], whole: Any, rows: int) -> None:
+    def _call_once(self, function: Callable[[Any], Failures], whole: Any, rows: int) -> None:
         progress = self._progress
         progress.started_s[0] = time.monotonic()
         progress.states[0] = _IN_WORK
         try:
-            failed = failed_rows(copy_context().run(function, whole), rows)
-            if failed:
-                self._reply("failed", failed, "the function returned it as failed")
+            if failures := copy_context().run(function, whole):
+                self._reply("failed", failures)
             progress.states[0] = _DONE
         except BaseException as error:
-            self._reply("failed", list(range(rows)), reason_of(error))
+            self._reply("failed", [(list(range(rows)), failure_of(error))])
             progress.states[0] = _FAILED
 
     def _next_batch(self) -> pa.RecordBatch | None:
@@ -293,15 +299,37 @@ def write_all(file: int, content: Any) -> None:
         view = view[os.write(file, view) :]
 
 
-def failed_rows(returned: Any, rows: int) -> list[int]:
-    """Convert the result of a function of ``rows`` rows to sorted positions without duplicates.
+def _failures_of_call(function: Callable[[Any], Any], rows: int, whole: Any) -> Failures:
+    return failures_of(function(whole), rows)
 
-    Accepted: None; an iterable of positions from 0; a mask of ``rows`` booleans.
+
+def failures_of(returned: Any, rows: int) -> Failures:
+    """Convert the result of a function of ``rows`` rows to the positions that failed, and how.
+
+    Accepted: None; an iterable of positions from 0; a mask of ``rows`` booleans; a dict of
+    positions and the exception for each, such as a Retry, Bury or Snooze.
     """
+    if not isinstance(returned, Mapping):
+        failed = failed_rows(returned, rows)
+        return [(failed, Failure("the function returned it as failed"))] if failed else []
+    positions: dict[Failure, list[int]] = {}
+    for position in failed_rows(list(returned), rows):
+        error = returned[position]
+        if not isinstance(error, BaseException):
+            raise TypeError(f"The function returned {_short(error)}. Accepted: an exception.")
+        positions.setdefault(failure_of(error), []).append(position)
+    return [(at, failure) for failure, at in positions.items()]
+
+
+def failed_rows(returned: Any, rows: int) -> list[int]:
+    """Convert positions or a mask to sorted positions without duplicates."""
     if returned is None:
         return []
-    accepted = f"Accepted: None, positions 0 to {rows - 1}, or a mask of {rows} booleans."
-    if isinstance(returned, str | bytes | dict) or not isinstance(returned, Iterable):
+    accepted = (
+        f"Accepted: None, positions 0 to {rows - 1}, a mask of {rows} booleans, or a dict of "
+        "positions and exceptions."
+    )
+    if isinstance(returned, str | bytes) or not isinstance(returned, Iterable):
         raise TypeError(f"The function returned {_short(returned)}. {accepted}")
     values = returned.to_pylist() if isinstance(returned, pa.Array | pa.ChunkedArray) else returned
     values = list(islice(values, rows + 1))

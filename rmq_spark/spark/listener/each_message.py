@@ -56,11 +56,12 @@ def each_message(
 
     function: runs on the executors. It gets a ``Row`` of all columns; its result is ignored. If it
     raises, that message alone is rolled back: it is delivered again or, with no retry left, moves
-    to the dead queue. The other messages are committed with the batch. With ``batch=True`` the
-    function gets a ``pyarrow.RecordBatch``, and with ``batch="pandas"`` a ``pandas.DataFrame``, of
-    up to 1024 messages of one claim. It then returns the messages that failed: None, positions from
-    0, or a mask of booleans. If it raises, or returns anything else, all messages of that call are
-    rolled back.
+    to the dead queue. It may raise Retry, Bury or Snooze to decide this itself. The other messages
+    are committed with the batch. With ``batch=True`` the function gets a ``pyarrow.RecordBatch``,
+    and with ``batch="pandas"`` a ``pandas.DataFrame``, of up to 1024 messages of one claim. It then
+    returns the messages that failed: None, positions from 0, a mask of booleans, or a dict of
+    positions and an exception for each, such as a Snooze. If it raises, or returns anything else,
+    all messages of that call are rolled back.
 
     Messages of one slot come in order and one at a time, as the source delivers them. A DataFrame
     that you repartition or sort loses this order, and spark.speculation can process a message twice
@@ -105,9 +106,10 @@ def each_message(
 class EachMessage:
     """The listener that each_message returns, with totals in messages since it was created.
 
-    succeeded, failed: messages for which the function succeeded or failed. left_alone: failed
-    messages that were not rolled back because their claim no longer held them; they are delivered
-    again anyway. A batch that Spark replays is counted again. A batch that ends early (the query is
+    succeeded, failed: messages for which the function succeeded or failed (Retry and Bury
+    included). snoozed: those for which it raised Snooze. left_alone: failed or snoozed messages
+    that were not rolled back because their claim no longer held them; they are delivered again
+    anyway. A batch that Spark replays is counted again. A batch that ends early (the query is
     stopped, or a task fails) counts the messages processed so far. If one of its tasks is killed
     from outside or cannot reach Redis, the counts of its last 0.25 s or more can be missing.
     """
@@ -115,13 +117,14 @@ class EachMessage:
     def __init__(
         self, function: Callable[[Any], Any], input_format: InputFormat, options: ListenerOptions
     ) -> None:
-        self.succeeded = self.failed = self.left_alone = 0
+        self.succeeded = self.failed = self.left_alone = self.snoozed = 0
         self._function, self._broadcasts = _pickled(function)
         self._name = f"{getattr(function, '__qualname__', 'function')}-{uuid.uuid4().hex}"
         self._input_format, self._options = input_format, options
 
     def __repr__(self) -> str:
-        counts = f"succeeded={self.succeeded}, failed={self.failed}, left_alone={self.left_alone}"
+        names = "succeeded", "failed", "snoozed", "left_alone"
+        counts = ", ".join(f"{name}={getattr(self, name)}" for name in names)
         return f"EachMessage({self._name.partition('-')[0]}, {counts})"
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -137,7 +140,7 @@ class EachMessage:
             if str(getattr(error, "java_exception", "")).startswith(_INTERRUPTED):
                 raise _QueryStopped from None
             raise
-        returned = {row.task: Counts(row.succeeded, row.failed, row.left_alone) for row in rows}
+        returned = {row.task: Counts(*row[1:5]) for row in rows}
         # An attempt that failed has returned nothing, but reported its counts under its own name.
         total = self._count({**reported.take(), **returned})
         if total.failed:
@@ -148,6 +151,7 @@ class EachMessage:
         self.succeeded += total.succeeded
         self.failed += total.failed
         self.left_alone += total.left_alone
+        self.snoozed += total.snoozed
         return total
 
     def _log(self, batch_id: int, total: Counts, errors: list[str]) -> None:
@@ -155,7 +159,7 @@ class EachMessage:
             "rmq: batch %d: %d of %d messages failed and were rolled back%s",
             batch_id,
             total.failed,
-            total.succeeded + total.failed,
+            total.succeeded + total.failed + total.snoozed,
             f", except {total.left_alone} whose claim was gone" if total.left_alone else "",
         )
         for error in errors[:_ERRORS_A_BATCH]:

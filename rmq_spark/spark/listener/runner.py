@@ -34,13 +34,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from rmq_spark.client.receiving.child_process import LOADING_S, ChildProcess, signal_name
 from rmq_spark.errors import UnusableFunction
 from rmq_spark.spark.listener.child import LENGTH_BYTES, Job, Progress, run_child
+from rmq_spark.topics.verdicts import Ending, Failure
 
 # The most messages that a child gets at once: those in its pipe are in memory twice.
 MESSAGES_AT_ONCE = 1024
@@ -48,21 +49,20 @@ MESSAGES_AT_ONCE = 1024
 _LOOK_AFTER_S = 0.25
 
 
-@dataclass(frozen=True)
-class Failure:
+class FailedRows(NamedTuple):
     rows: list[int]
-    reason: str
+    failure: Failure
 
 
 # Takes the number of rows of a batch that were processed so far, and their failures; the list only
 # grows. Returns whether to continue.
-ShouldContinue = Callable[[int, list[Failure]], bool]
+ShouldContinue = Callable[[int, list[FailedRows]], bool]
 
 
 class Stopped(Exception):
     """A batch that ``should_continue`` stopped after ``worked`` rows, without the one in work."""
 
-    def __init__(self, worked: int, failures: list[Failure]) -> None:
+    def __init__(self, worked: int, failures: list[FailedRows]) -> None:
         super().__init__(f"stopped after {worked} rows")
         self.worked = worked
         self.failures = failures
@@ -87,7 +87,7 @@ class _Work:
     progress: Progress
     rows: int
     first: int = 0
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedRows] = field(default_factory=list)
 
     @property
     def units(self) -> int:
@@ -101,8 +101,9 @@ class _Work:
         """Add reported failures. Returns whether all is done."""
         for kind, *values in frames:
             if kind == "failed":
-                rows, reason = values
-                self.failures.append(Failure([self.first + row for row in rows], reason))
+                for rows, (reason, ending, delay_ms) in values[0]:
+                    failure = Failure(reason, Ending(ending), delay_ms)
+                    self.failures.append(FailedRows([self.first + row for row in rows], failure))
             elif kind == "unusable":
                 raise UnusableFunction(f"The function of each_message: {values[0]}")
             elif kind == "done":
@@ -119,7 +120,7 @@ class _Work:
             last = self.failures[-1].rows if self.failures else None
             is_reported = last == rows if self.job.one_by_one else last is not None
             if not is_reported and reason is not None:
-                self.failures.append(Failure(rows, reason))
+                self.failures.append(FailedRows(rows, Failure(reason)))
             elif not is_reported:
                 begun -= 1
         self.first = self._up_to(begun)
@@ -156,7 +157,7 @@ class MessageRunner:
         batch: pa.RecordBatch,
         limit_s: float | None = None,
         should_continue: ShouldContinue = lambda worked, failures: True,
-    ) -> list[Failure]:
+    ) -> list[FailedRows]:
         """Call the function for every row of a batch, or for all at once.
 
         Returns the failures. batch: at most MESSAGES_AT_ONCE rows if the function gets single

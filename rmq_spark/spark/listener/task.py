@@ -30,10 +30,11 @@ from rmq_spark.protocol.calls import fields_of
 from rmq_spark.redis.connection import ConnectionOptions
 from rmq_spark.redis.server import Server, shared_server
 from rmq_spark.spark.listener.child import InputFormat, Job
-from rmq_spark.spark.listener.runner import MESSAGES_AT_ONCE, Failure, Stopped, runner_of
+from rmq_spark.spark.listener.runner import MESSAGES_AT_ONCE, FailedRows, Stopped, runner_of
 from rmq_spark.spark.options import ListenerOptions
 from rmq_spark.spark.sink.columns import row_not_utf8, shown_value
 from rmq_spark.topics.keys import listener_key
+from rmq_spark.topics.verdicts import Ending, Failure
 
 # Only messages of keyed topics need it.
 KEY = "key"
@@ -45,7 +46,10 @@ ROLLBACK_COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "content": ((StringType, BinaryType), "STRING or BINARY"),
     KEY: ((StringType, BinaryType), "STRING or BINARY"),
 }
-RESULT = "task STRING, succeeded BIGINT, failed BIGINT, left_alone BIGINT, errors ARRAY<STRING>"
+RESULT = (
+    "task STRING, succeeded BIGINT, failed BIGINT, left_alone BIGINT, snoozed BIGINT, "
+    "errors ARRAY<STRING>"
+)
 _NEVER_NULL = ("topic", "slot", "claimId")
 # The most bytes that the function's process gets at once: they are in memory several times.
 _BYTES_AT_ONCE = 8 * 1024 * 1024
@@ -67,11 +71,12 @@ _AT_WORK, _DONE = 0, 1
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of messages. left_alone: failed ones that were not rolled back."""
+    """Numbers of messages. left_alone: failed or snoozed ones that were not rolled back."""
 
     succeeded: int = 0
     failed: int = 0
     left_alone: int = 0
+    snoozed: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*map(add, astuple(self), astuple(other)))
@@ -180,9 +185,14 @@ class _Outcome:
     counts: Counts = field(default_factory=Counts)
     errors: list[str] = field(default_factory=list)
 
-    def add(self, rows: int, failures: list[Failure]) -> None:
-        failed = sum(len(failure.rows) for failure in failures)
-        self.counts += Counts(rows - failed, failed)
+    def add(self, rows: int, failures: list[FailedRows]) -> None:
+        failed = snoozed = 0
+        for of_rows, failure in failures:
+            if failure.ending is Ending.UNCHARGED:
+                snoozed += len(of_rows)
+            else:
+                failed += len(of_rows)
+        self.counts += Counts(rows - failed - snoozed, failed, snoozed=snoozed)
 
     def to_arrow(self, task: str) -> pa.RecordBatch:
         counts = asdict(self.counts)
@@ -243,14 +253,14 @@ class MessageTask:
         """Call the function for a part of a batch, and roll back its failures meanwhile."""
         counted_rows = counted_failures = 0
 
-        def settle(worked: int, failures: list[Failure]) -> None:
+        def settle(worked: int, failures: list[FailedRows]) -> None:
             nonlocal counted_rows, counted_failures
             news = failures[counted_failures:]
             outcome.add(worked - counted_rows, news)
             counted_rows, counted_failures = worked, len(failures)
             self._roll_back(part, news, queues, outcome)
 
-        def should_continue(worked: int, failures: list[Failure]) -> bool:
+        def should_continue(worked: int, failures: list[FailedRows]) -> bool:
             settle(worked, failures)
             return counts.write(outcome.counts)
 
@@ -318,34 +328,37 @@ class MessageTask:
     def _roll_back(
         self,
         batch: pa.RecordBatch,
-        failures: list[Failure],
+        failures: list[FailedRows],
         queues: Mapping[str, Queue],
         outcome: _Outcome,
     ) -> None:
         if not failures:
             return
-        rows = pa.array([row for failure in failures for row in failure.rows])
+        rows = pa.array([row for failed in failures for row in failed.rows])
         names = [
             self._column(batch, n).take(rows).to_pylist() for n in ("topic", "slot", "claimId")
         ]
         contents = self._names(batch).take(rows).to_pylist()
         claims = list(zip(*names, strict=True))
-        reasons = [self._reason_of(failure) for failure in failures for _ in failure.rows]
-        by_topic: dict[str, list[tuple[int, str, int | None, bytes, str]]] = {}
-        for (topic, slot, claim_id), content, reason in zip(claims, contents, reasons, strict=True):
-            failed = slot, claim_id, self.options.delay_ms, content, reason
-            by_topic.setdefault(topic, []).append(failed)
+        of_rows = [self._shown(failure) for rows, failure in failures for _ in rows]
+        by_topic: dict[str, list[tuple[int, str, bytes, Failure]]] = {}
+        for (topic, slot, claim_id), content, failure in zip(
+            claims, contents, of_rows, strict=True
+        ):
+            by_topic.setdefault(topic, []).append((slot, claim_id, content, failure))
         for topic, messages in by_topic.items():
             result = queues[topic].ask(returning.rollbacks, returning.grouped(messages))
             outcome.counts += Counts(left_alone=result.left_alone)
         first = 0
-        for failure in failures[: _ERRORS_A_TASK - len(outcome.errors)]:
-            topic, slot, claim_id = claims[first]
-            named = self._messages_named(contents[first], len(failure.rows))
-            outcome.errors.append(
-                f"topic {topic}, slot {slot}, claim {claim_id}, {named}: {self._reason_of(failure)}"
-            )
-            first += len(failure.rows)
+        for failed in failures:
+            if len(outcome.errors) < _ERRORS_A_TASK and failed.failure.ending != Ending.UNCHARGED:
+                topic, slot, claim_id = claims[first]
+                named = self._messages_named(contents[first], len(failed.rows))
+                outcome.errors.append(
+                    f"topic {topic}, slot {slot}, claim {claim_id}, {named}: "
+                    f"{of_rows[first].reason}"
+                )
+            first += len(failed.rows)
 
     def _names(self, batch: pa.RecordBatch) -> pa.Array:
         contents = self._column(batch, "content").cast(pa.binary())
@@ -354,10 +367,15 @@ class MessageTask:
         # Only rows of keyed topics have a key.
         return pc.coalesce(self._column(batch, KEY).cast(pa.binary()), contents)
 
-    def _reason_of(self, failure: Failure) -> str:
-        """Return the reason, without its text if that, which may quote the content, is hidden."""
-        shown = self.options.log_contents
-        return failure.reason if shown else failure.reason.partition(":")[0]
+    def _shown(self, failure: Failure) -> Failure:
+        """Return a failure with the delay of the options, unless it has its own.
+
+        It is without the text of its reason if that, which may quote the content, is hidden.
+        """
+        failure = failure.after(self.options.delay_ms)
+        if self.options.log_contents:
+            return failure
+        return failure._replace(reason=failure.reason.partition(":")[0])
 
     def _messages_named(self, content: bytes, messages: int) -> str:
         if not self.options.log_contents:

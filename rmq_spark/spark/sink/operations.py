@@ -24,6 +24,7 @@ from rmq_spark.spark.sink.values import (
 )
 from rmq_spark.topics.definition import TopicDefinition, group_text
 from rmq_spark.topics.types import TOPIC_TYPES, MessageValue, TopicType
+from rmq_spark.topics.verdicts import Failure
 
 # The columns for time ranges, priorities, fixed times and delays.
 VALUES = tuple(of.value_name for of_type in TOPIC_TYPES.values() for of in of_type.values)
@@ -170,8 +171,9 @@ class RollBack(Operation):
 
     def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> list[Rollback]:
         names, slots = rows.names(topic), rows.slots(topic).tolist()
-        delays = retry_delays(rows, self._options.delay)
-        columns = slots, rows.claim_ids(), delays, bytes_of(names), rows.reasons()
+        why = zip(rows.reasons(), retry_delays(rows, self._options.delay), strict=True)
+        failures = [Failure(reason, delay_ms=delay_ms) for reason, delay_ms in why]
+        columns = slots, rows.claim_ids(), bytes_of(names), failures
         return returning.grouped(zip(*columns, strict=True))
 
     def do(self, queue: Queue, work: list[Rollback]) -> dict[str, int]:

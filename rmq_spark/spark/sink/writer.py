@@ -1,6 +1,5 @@
 """The writers that Spark calls: they send rows at least once, or check them in a dry run."""
 
-import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import describe_missing
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption, TopicError, UnknownTopic
+from rmq_spark.process import spare_collections
 from rmq_spark.redis.server import Server, shared_server
 from rmq_spark.spark.compatibility import DataSourceStreamArrowWriter
 from rmq_spark.spark.options import SinkOptions
@@ -165,8 +165,7 @@ class SinkWork:
 
     def checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[tuple[Queue, Any]]]:
         """Join small batches and check them. Yields, for each, pairs of a queue and its work."""
-        # As in a task that reads (source/task.py).
-        gc.freeze()
+        spare_collections()
         server = shared_server(self._options.connection)
         known = {name: self._topics.queue(server, topic) for name, topic in self._known.items()}
         for queue in known.values():

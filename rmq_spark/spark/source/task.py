@@ -1,6 +1,5 @@
 """The task reader: makes the claims of a task, and yields their messages as Arrow batches."""
 
-import gc
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import UnreadableContent
+from rmq_spark.process import spare_collections
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.bodies import payloads_of
 from rmq_spark.protocol.claims import Claim, ClaimRequest
@@ -68,9 +68,7 @@ def read_partition(
     options: SourceOptions, schema: StructType, partition: RmqPartition
 ) -> Iterator[pa.RecordBatch]:
     """Make the claims of a partition, and yield their messages. Can be repeated."""
-    # Spark collects garbage after every task, which visits the half million objects of pyarrow,
-    # numpy and pandas and takes 0.1 s, longer than many tasks.
-    gc.freeze()
+    spare_collections()
     reading = _Reading(options, partition.delivery)
     columns = arrow_schema(schema)
     ahead = reading.claims_ahead(partition.claims)

@@ -533,6 +533,56 @@ def test_a_batch_that_one_task_fails_counts_what_the_others_have_done(rmq, spark
     assert totals(heard) == (39, 1, 0)
 
 
+# -- verdicts
+
+
+def say(content):
+    """What a function of messages m0 to m5 raises, or what one of batches says of them."""
+    return {
+        "m0": rmq_spark.Retry("1h", "later"),
+        "m1": rmq_spark.Bury(f"no customer {content}"),
+        "m2": rmq_spark.Snooze("1h"),
+        "m3": ValueError("no"),
+    }.get(content)
+
+
+def say_one(message):
+    if verdict := say(message.content):
+        raise verdict
+
+
+def say_all(batch):
+    contents = batch["content"].to_pylist()
+    return {row: said for row, content in enumerate(contents) if (said := say(content))}
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["one by one", "batches"])
+@pytest.mark.parametrize("log_contents", ["true", "false"])
+def test_every_message_goes_where_its_verdict_says(rmq, claimed, caplog, batch, log_contents):
+    queue, frame = claimed(6)
+    heard = listener(
+        *(rmq, say_all if batch else say_one),
+        **{"batch": batch, "delay": "0s", "options": {"logContents": log_contents}},
+    )
+    before = queue.now_ms()
+    with caplog.at_level(logging.WARNING, "rmq_spark"):
+        heard(frame, 1)
+    assert (*totals(heard), heard.snoozed) == (2, 3, 0, 1)
+    waiting = {e.content: e for e in first_entries(queue.pages("retry", 0), 9)}
+    assert {content: e.retries_left for content, e in waiting.items()} == {b"m0": 16, b"m2": 16}
+    assert all(e.due_time_ms >= before + 3_600_000 for e in waiting.values())
+    assert [e.content for e in first_entries(queue.pages("store", 0), 9)] == [b"m3"]
+    (dead,) = first_entries(queue.pages("dead", 0), 9)
+    assert dead.content == b"m1"
+    text = "Bury: no customer m1" if log_contents == "true" else "Bury"
+    assert dead.reason.partition(" (test_")[0] == text
+    assert queue.figures().deaths == {"Bury": 1}
+    log = logged(caplog)
+    assert "3 of 6 messages failed" in log
+    assert ("customer" in log) == (log_contents == "true")
+    assert "Snooze" not in log
+
+
 # -- bad input
 
 

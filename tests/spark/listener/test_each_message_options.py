@@ -39,7 +39,7 @@ def test_options_are_those_of_the_connection():
 def test_its_repr_shows_no_secret():
     options = {"redis.url": "redis://:secret@127.0.0.1", "redis.password": "secret"}
     assert repr(rmq_spark.each_message(print, options=options)) == (
-        "EachMessage(print, succeeded=0, failed=0, left_alone=0)"
+        "EachMessage(print, succeeded=0, failed=0, snoozed=0, left_alone=0)"
     )
 
 

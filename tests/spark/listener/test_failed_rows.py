@@ -5,7 +5,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from rmq_spark.spark.listener.child import failed_rows
+from rmq_spark import Bury, Retry, Snooze
+from rmq_spark.spark.listener.child import failures_of
+from rmq_spark.topics.verdicts import Failure
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,24 @@ from rmq_spark.spark.listener.child import failed_rows
     ],
 )
 def test_what_may_be_returned(returned, positions):
-    assert failed_rows(returned, 3) == positions
+    failure = Failure("the function returned it as failed")
+    assert failures_of(returned, 3) == ([(positions, failure)] if positions else [])
+
+
+def test_positions_may_have_verdicts():
+    said = {
+        np.int64(2): Bury("no"),
+        0: Retry("1m", "later"),
+        1: Bury("no"),
+        3: Snooze("5m"),
+        4: ValueError("x"),
+    }
+    assert failures_of(said, 5) == [
+        ([0], Failure("Retry: later", "retry", 60_000)),
+        ([1, 2], Failure("Bury: no", "bury")),
+        ([3], Failure("Snooze: ", "uncharged", 300_000)),
+        ([4], Failure("ValueError: x")),
+    ]
 
 
 def for_ever():
@@ -43,7 +62,6 @@ def for_ever():
         (1, "an? int"),
         ("12", "a str"),
         (b"\0", "a bytes"),
-        ({0: 1}, "a dict"),
         ([0, "1"], "a str as a position"),
         ([0.0], "a float as a position"),
         ([None], "a NoneType as a position"),
@@ -56,9 +74,20 @@ def for_ever():
         ([True] * 4, "a mask of more booleans"),
         ([0, 0, 0, 0], "more positions"),
         (for_ever(), "more positions"),
+        ({3: Bury()}, "the position 3"),
+        ({"0": Bury()}, "a str as a position"),
     ],
 )
 def test_what_may_not_be_returned(returned, says):
     with pytest.raises((TypeError, ValueError), match=says) as refused:
-        failed_rows(returned, 3)
-    assert "Accepted: None, positions 0 to 2, or a mask of 3 booleans." in str(refused.value)
+        failures_of(returned, 3)
+    accepted = (
+        "None, positions 0 to 2, a mask of 3 booleans, or a dict of positions and exceptions."
+    )
+    assert f"Accepted: {accepted}" in str(refused.value)
+
+
+@pytest.mark.parametrize("said", [None, "retry", True, Bury])
+def test_a_verdict_is_an_exception(said):
+    with pytest.raises(TypeError, match=r"The function returned a .* Accepted: an exception"):
+        failures_of({0: said}, 3)

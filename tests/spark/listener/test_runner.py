@@ -97,7 +97,7 @@ def test_only_rows_that_raise_fail_with_type_text_and_place(runner_for, notes):
 
     failures = runner_for(noting(notes.path, refuse)).run(rows(8))
     assert failed(failures) == [3, 5]
-    assert failures[0].reason.startswith("ValueError: no m3 please (test_runner.py:")
+    assert failures[0].failure.reason.startswith("ValueError: no m3 please (test_runner.py:")
     assert notes.read() == list(range(8))
 
 
@@ -110,8 +110,8 @@ def test_an_error_text_is_bounded_and_may_be_unreadable(runner_for):
         raise (Unreadable() if row.n else ValueError("x" * 100_000))
 
     long, unreadable = runner_for(refuse).run(rows(2))
-    assert len(long.reason) == 500
-    assert unreadable.reason.startswith("Unreadable: (its text cannot be read)")
+    assert len(long.failure.reason) == 500
+    assert unreadable.failure.reason.startswith("Unreadable: (its text cannot be read)")
 
 
 def test_exits_and_what_nobody_runs_are_failures(runner_for):
@@ -206,7 +206,7 @@ def test_what_hangs_is_killed_alone(runner_for, notes, hang):
     runner = runner_for(noting(notes.path, some_hang))
     failures = runner.run(rows(5), SHORT_S)
     assert failed(failures) == [2]
-    assert failures[0].reason == "TimeLimitExceeded: no end within 0.2 s"
+    assert failures[0].failure.reason == "TimeLimitExceeded: no end within 0.2 s"
     assert notes.read() == list(range(5))
 
 
@@ -226,7 +226,7 @@ def test_a_process_that_ends_takes_its_own_message_with_it(runner_for, notes, en
             end()
 
     failures = runner_for(noting(notes.path, some_end)).run(rows(7))
-    assert [(failure.rows, failure.reason) for failure in failures] == [
+    assert [(rows, failure.reason) for rows, failure in failures] == [
         ([n], reason) for n in (0, 3, 4, 6)
     ]
     assert notes.read() == list(range(7))
@@ -508,5 +508,5 @@ def test_a_batch_fails_whole_when_its_call_raises_hangs_or_dies(runner_for):
     for first in range(6):
         failures = runner.run(batch.slice(first, 3), SHORT_S if first == 3 else None)
         assert failed(failures) == ([0, 1, 2] if 1 <= first <= 4 else [])
-        reasons += [failure.reason.split(":")[0] for failure in failures]
+        reasons += [failed.failure.reason.split(":")[0] for failed in failures]
     assert reasons == ["ValueError", "ProcessEnded", "TimeLimitExceeded", "TypeError"]

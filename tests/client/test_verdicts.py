@@ -1,0 +1,241 @@
+"""Retry, Bury and Snooze: what a function says about its message beside that it has failed."""
+
+import asyncio
+import pickle
+from datetime import timedelta
+
+import pytest
+
+from rmq_spark import Bury, Message, Retry, Snooze, aio
+from rmq_spark.errors import InvalidOption
+from rmq_spark.protocol.pages import first_entries
+from rmq_spark.topics.verdicts import Failure, Verdict, failure_of
+
+from ..logs import logged
+from ..waiting import wait_until
+
+LONG = "1h"
+WAYS = ["threads", "coroutines", "processes", "asyncio"]
+
+
+def say(message):
+    """What its content names."""
+    what = message.content.decode()
+    if what == "retry":
+        raise Retry(LONG, "later")
+    if what == "retry soon" and message.delivery_count < 3:
+        raise Retry("1ms") from KeyError("lost")
+    if what == "bury":
+        raise Bury("no such customer")
+    if what == "snooze":
+        raise Snooze(LONG)
+    if what == "fail":
+        raise ValueError("no")
+
+
+async def say_later(message):
+    await asyncio.sleep(0)
+    say(message)
+
+
+@pytest.fixture
+def topic(broker):
+    broker.create("T", "FixedTime", 1, max_retries=3, retry_backoff="30m")
+    return broker.queue("T")
+
+
+def places(topic):
+    """Of each message: the queue that it is in, its retries left, the reason of its death."""
+    return {
+        entry.content.decode(): (kind, entry.retries_left, entry.reason)
+        for kind in ("store", "prepare", "retry", "dead")
+        for entry in first_entries(topic.pages(kind, 0), 100)
+    }
+
+
+def listen(broker, topic, way, redis_url, expected):
+    def ended(listener):
+        counts = listener.succeeded, listener.failed, listener.snoozed, listener.left_alone
+        return counts == expected and not topic.figures().prepare.count
+
+    if way != "asyncio":
+        function = say_later if way == "coroutines" else say
+        settings = {"workers": 1, "processes": way == "processes"}
+        with broker.listen("T", "a", function, **settings) as listener:
+            wait_until(lambda: ended(listener), "all verdicts")
+        return
+
+    async def main():
+        connected = await aio.connect(redis_url, key_prefix=broker.key_prefix)
+        async with (
+            asyncio.timeout(60),
+            connected,
+            connected.listen("T", "a", say_later) as listener,
+        ):
+            while not ended(listener):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_message_ends_where_its_verdict_says(broker, topic, way, redis_url, caplog):
+    topic.send([b"retry", b"bury", b"snooze", b"fail", b"well"], fixed_time=1000)
+    before = topic.now_ms()
+    with caplog.at_level("WARNING", "rmq_spark"):
+        listen(broker, topic, way, redis_url, (1, 3, 1, 0))
+    found = places(topic)
+    reason = found["bury"][2]
+    assert reason.startswith("Bury: no such customer (test_verdicts.py:")
+    assert found == {
+        "retry": ("retry", 3, None),
+        "snooze": ("retry", 3, None),
+        "fail": ("retry", 3, None),
+        "bury": ("dead", 0, reason),
+    }
+    due = {e.content: e.due_time_ms - before for e in first_entries(topic.pages("retry", 0), 9)}
+    assert due[b"retry"] >= 3_600_000 > due[b"fail"] >= 1_800_000
+    assert due[b"snooze"] >= 3_600_000
+    assert topic.figures().deaths == {"Bury": 1}
+    log = logged(caplog)
+    assert f"was buried: {reason}" in log
+    assert "was rolled back: Retry: later (" in log
+    assert "Snooze" not in log  # it is no failure
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_retry_soon_comes_soon_and_is_charged(broker, topic, way, redis_url):
+    topic.send([b"retry soon"], fixed_time=1000)
+    listen(broker, topic, way, redis_url, (1, 2, 0, 0))
+    assert not places(topic)
+
+
+def test_a_snooze_costs_no_retry_however_often(broker, topic):
+    counts = []
+
+    def snooze(message):
+        counts.append((message.delivery_count, message.retries_left))
+        if len(counts) < 10:
+            raise Snooze(timedelta(0))
+
+    topic.send([b"m"], fixed_time=1000)
+    with broker.listen("T", "a", snooze) as listener:
+        wait_until(lambda: listener.succeeded, "the end of its snoozes")
+        assert (listener.failed, listener.snoozed) == (0, 9)
+    assert counts == [(1, 3)] * 10
+
+
+def test_only_its_expiry_ends_a_message_that_is_always_snoozed(broker):
+    broker.create("K", "FixedTime", 1, keyed=True, on_expiry="dead")
+    topic, calls = broker.queue("K"), []
+
+    def snooze(message):
+        calls.append(message)
+        raise Snooze("1ms")
+
+    topic.send([Message(key=b"k")], fixed_time=1000, expires_at=topic.now_ms() + 2000)
+    with broker.listen("K", "a", snooze):
+        wait_until(lambda: topic.figures().dead.count, "its expiry")
+    assert len(calls) > 1
+    (dead,) = first_entries(topic.pages("dead", 0), 9)
+    assert (dead.key, dead.reason) == (b"k", "expired")
+
+
+def test_a_batch_buries_or_charges_nothing(broker, topic):
+    topic.send([b"a", b"b", b"c", b"d"], fixed_time=1000)
+    with broker.consumer("T", "c") as consumer:
+        batch = consumer.poll()
+        by_content = {message.content: message for message in batch}
+        assert batch.rollback([by_content[b"a"]], bury=True, reason=ValueError("no")) == 1
+        assert batch.rollback([by_content[b"b"]], charge=False, delay=LONG) == 1
+        assert batch.rollback([by_content[b"c"]], charge=False) == 1
+        assert batch.commit() == 1
+    assert places(topic) == {
+        "a": ("dead", 0, "ValueError: no"),
+        "b": ("retry", 3, None),
+        "c": ("store", 3, None),
+    }
+
+
+@pytest.mark.parametrize("how", [{"delay": "1s"}, {"charge": False}])
+def test_a_batch_buries_at_once_and_for_good(broker, topic, how):
+    topic.send([b"m"], fixed_time=1000)
+    with broker.consumer("T", "c") as consumer:
+        batch = consumer.poll()
+        with pytest.raises(InvalidOption, match=r"bury=True and (delay='1s'|charge=False)"):
+            batch.rollback(bury=True, **how)
+        assert batch.commit() == 1
+
+
+@pytest.mark.parametrize("delay", ["10", "-1s", -1, 1.5, True, "367d", timedelta(days=367), b"1s"])
+def test_a_delay_that_is_none_is_refused_where_it_is_given(delay):
+    for verdict in (Retry, Snooze):
+        with pytest.raises(
+            InvalidOption, match=r"delay=.* is (not a duration|too long). Accepted: a number with"
+        ):
+            verdict(delay)
+
+
+def test_a_snooze_needs_a_delay():
+    with pytest.raises(InvalidOption, match="delay=None"):
+        Snooze(None)
+
+
+def test_a_reason_is_a_text_or_an_exception():
+    for verdict in (Retry, Bury):
+        with pytest.raises(InvalidOption, match="reason=5"):
+            verdict(reason=5)
+
+
+def raised(verdict, cause=None):
+    try:
+        raise verdict from cause
+    except BaseException as error:
+        return failure_of(error)
+
+
+class Gone(Bury):
+    def __init__(self, customer):
+        super().__init__(f"customer {customer} is gone")
+
+
+class Unready(Snooze):
+    def __init__(self):
+        pass
+
+
+class Unreadable(Retry):
+    def failure(self):
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("verdict", "cause", "reason"),
+    [
+        (Bury(), None, "Bury:  (test_verdicts"),
+        (Bury("no\nline"), None, "Bury: no line (test_verdicts"),
+        (Bury("text"), KeyError("x"), "Bury: text (test_verdicts"),
+        (Bury(), KeyError("x"), "KeyError: 'x'"),
+        (Bury(KeyError("x")), ValueError("y"), "KeyError: 'x'"),
+        (Gone(7), None, "Gone: customer 7 is gone (test_verdicts"),
+        (Bury("x" * 1000), None, "Bury: " + "x" * 400),
+    ],
+)
+def test_the_reason_of_a_verdict(verdict, cause, reason):
+    failure = raised(verdict, cause)
+    assert failure.reason.startswith(reason)
+    assert len(failure.reason) <= 500
+    assert failure.ending == "bury"
+
+
+@pytest.mark.parametrize("verdict", [Unready(), Unreadable()])
+def test_a_class_that_breaks_a_verdict_is_an_ordinary_failure(verdict):
+    assert raised(verdict) == Failure(raised(verdict).reason)
+
+
+@pytest.mark.parametrize("verdict", [Retry("5m", "x"), Retry(), Bury("x"), Snooze("1h")])
+def test_verdicts_go_from_process_to_process(verdict):
+    copy = pickle.loads(pickle.dumps(verdict))
+    assert type(copy) is type(verdict)
+    assert isinstance(copy, Verdict)
+    assert (copy.failure(), str(copy)) == (verdict.failure(), str(verdict))
