@@ -5,7 +5,7 @@
 --       10 its bodies
 -- ARGV: 1 the claim's name, 2 run, 3 verdict: 'retry', 'uncharged' if it costs no retry, or 'bury',
 --       4 delay in ms; '' for the topic's backoff, or for none if it is uncharged, 5 maxRetries,
---       6 backoff: waits in ms, separated by commas, 7 the number of contents, 8.. contents, and behind
+--       6 backoff: of retry_terms, 7 the number of contents, 8.. contents, and behind
 --       them the reasons: one for all contents, or one for each
 -- Returns {messages rolled back, messages left alone}.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION

@@ -3,17 +3,21 @@
 --- include numbers
 --- include records
 
--- max_retries: a number as text; backoff: waits in ms, separated by commas.
+-- max_retries: a number as text; backoff: waits in ms, separated by commas, then ~ and the jitter, if there is one.
 local function retry_terms(max_retries, backoff)
-  local waits = {}
-  for wait in string.gmatch(backoff, '%d+') do waits[#waits + 1] = tonumber(wait) end
-  return {max_retries = tonumber(max_retries), waits = waits}
+  local waits, jitter = {}, string.match(backoff, '~(.+)')
+  for wait in string.gmatch(string.match(backoff, '^[^~]*'), '%d+') do waits[#waits + 1] = tonumber(wait) end
+  return {max_retries = tonumber(max_retries), waits = waits, jitter = tonumber(jitter or 0)}
 end
 
--- Returns the wait in ms after the rollback of a message with `left` retries left.
-local function backoff_ms(terms, left)
+-- Returns the wait in ms after the rollback of a message with `left` retries left. The jitter is the part of the wait
+-- that is shortened by chance: by the hash of content and retry, because Redis gives each call the same random numbers.
+local function backoff_ms(terms, left, content)
   if #terms.waits == 0 then return 0 end
-  return terms.waits[math.min(#terms.waits, math.max(1, terms.max_retries - left + 1))]
+  local wait = terms.waits[math.min(#terms.waits, math.max(1, terms.max_retries - left + 1))]
+  if terms.jitter == 0 then return wait end
+  local chance = tonumber(string.sub(redis.sha1hex(left .. content), 1, 8), 16) / 2 ^ 32
+  return math.floor(wait * (1 - terms.jitter * chance))
 end
 
 -- Scores keep whole seconds beside the score for the store, less its sign; so a wait ends at the next full

@@ -46,7 +46,7 @@ local function return_messages(slot, terms, record, items, bodies, now, reason_o
   local again, waiting, buried, soonest = {}, {}, {}, math.huge
   for i = 1, #items, 2 do
     local left = retries_left(record, tonumber(items[i + 1]))
-    local wait = left > 0 and (delay_ms or backoff_ms(terms, left)) or 0
+    local wait = left > 0 and (delay_ms or backoff_ms(terms, left, items[i])) or 0
     local target = left == 0 and buried or wait > 0 and waiting or again
     if left > 0 then soonest = math.min(soonest, wait) end
     local score = level and suspect_score(level, left) or left

@@ -342,7 +342,8 @@ def _summary(topic: TopicDefinition) -> str:
 
 
 def _backoff(topic: TopicDefinition) -> str:
-    return topic.text_of("retry_backoff").replace(" ", "")
+    waits = topic.text_of("retry_backoff").replace(" ", "")
+    return f"{waits} (jitter {topic.text_of('retry_jitter')})" if topic.retry_jitter else waits
 
 
 def top(

@@ -147,8 +147,10 @@ class TopicQueues:
 
     @property
     def backoff(self) -> str:
-        """The argument for scripts: the waits before each retry, in ms, separated by commas."""
-        return ",".join(map(str, self.definition.retry_backoff_ms))
+        """The argument for scripts: the waits before each retry, and their jitter."""
+        jitter = self.definition.retry_jitter
+        waits = ",".join(map(str, self.definition.retry_backoff_ms))
+        return f"{waits}~{jitter!r}" if waits and jitter else waits
 
     def keys_of(self, slot: int, kinds: str) -> tuple[str, ...]:
         """Return the keys of a slot. kinds: names of methods of Keys, such as "store retry"."""

@@ -22,6 +22,7 @@ from rmq_spark.topics.parsing import (
     choice,
     duration,
     duration_text,
+    fraction,
     parse_duration_ms,
     whole,
 )
@@ -155,6 +156,12 @@ def _retries(value: Any) -> Any:
     return value
 
 
+def _jitter(value: Any) -> Any:
+    if type(value) not in (int, float) or not 0 <= value <= 1:
+        raise InvalidOption.of("retry_jitter", value, "a number, 0 to 1")
+    return float(value)
+
+
 def _one_of(name: str, *accepted: Any) -> Callable[[Any], Any]:
     def accept(value: Any) -> Any:
         if not any(value is one or (isinstance(one, str) and value == one) for one in accepted):
@@ -193,7 +200,8 @@ class TopicDefinition:
     """The definition of a topic, which all its users share. Type and slots never change.
 
     max_retries: deliveries after the first, 0 to 16. retry_backoff_ms: the waits before the first,
-    second, ... retry; the last one repeats; empty for none. groups: the consumer groups, each of
+    second, ... retry; the last one repeats; empty for none. retry_jitter: the part of such a wait,
+    0 to 1, that each retry shortens by chance. groups: the consumer groups, each of
     which gets a copy of every message; the empty name is the default group. keyed: whether messages
     merge by a key beside their content. payload: which content a key keeps, "last" or "first".
     on_expiry: what becomes of a message that expires, "drop" or "dead". dead_retention_ms: how long
@@ -228,6 +236,19 @@ class TopicDefinition:
         ),
         text=lambda waits: ", ".join(map(duration_text, waits)) or "none",
         flag="--backoff",
+    )
+    retry_jitter: float = _setting(
+        0.0,
+        _jitter,
+        Option(
+            "retryJitter",
+            fraction(),
+            "The part of a wait of `retryBackoff` that each retry shortens by chance; 1 spreads "
+            "retries over the whole wait",
+            otherwise="`0`",
+        ),
+        text="{:g}".format,
+        flag="--jitter",
     )
     exclusive: bool = _setting(
         False,

@@ -23,6 +23,7 @@ _RELATIVE = re.compile(r"\s*([+-]?)\s*([0-9]+(?:\.[0-9]+)?\s*[A-Za-z]+)\s*")
 _EARLIEST_TYPED_MS = 10**11
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = re.compile(r"\s*-?[0-9]+\s*")
+_DECIMAL = re.compile(r"\s*[0-9]*\.?[0-9]+\s*")
 _MOST_DIGITS = 20  # Python refuses to read a number of some thousand digits
 T = TypeVar("T")
 _REDIS = "redis."
@@ -118,6 +119,17 @@ def whole(low: int, high: int = HIGHEST_WHOLE) -> Parser[int]:
     return Parser(
         lambda text: _whole_within(text, low, high), f"a whole number, `{low}` to `{high}`"
     )
+
+
+def fraction() -> Parser[float]:
+    """Make a parser of decimals from 0 to 1."""
+
+    def read(text: str) -> float:
+        if not _DECIMAL.fullmatch(text) or len(text) > _MOST_DIGITS or not float(text) <= 1:
+            raise NotAccepted
+        return float(text)
+
+    return Parser(read, "a number, `0` to `1`")
 
 
 def duration(low_ms: int, high_ms: int = LONGEST_DURATION_MS, remedy: str = "") -> Parser[int]:

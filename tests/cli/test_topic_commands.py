@@ -10,11 +10,12 @@ from rmq_spark.protocol import claiming, reading
 def test_a_topic_is_made_and_listed(rmq):
     made = rmq(
         *("create", "Orders", "--type", "fixedtime", "--slots", "8", "--retries", "3"),
-        *("--backoff", "10s,1m", "--groups", "default,audit"),
+        *("--backoff", "10s,1m", "--jitter", "0.5", "--groups", "default,audit"),
     )
     assert made.code == 0, made.err
     assert (
-        "created: FixedTime, 8 slots, 3 retries; backoff 10s,1m; groups default, audit" in made.out
+        "created: FixedTime, 8 slots, 3 retries; backoff 10s,1m (jitter 0.5); groups default, audit"
+        in made.out
     )
     assert rmq("topics", "--json").json == [
         {
@@ -23,6 +24,7 @@ def test_a_topic_is_made_and_listed(rmq):
             "slotAmount": 8,
             "maxRetries": 3,
             "retryBackoffMs": [10_000, 60_000],
+            "retryJitter": 0.5,
             "exclusive": False,
             "paused": False,
             "groups": ["default", "audit"],

@@ -552,6 +552,10 @@ MUTANTS = [
         "rollback expire claim unread",
         ("math.ceil(due_ms / 1000)", "math.floor(due_ms / 1000)"),
         ("math.max(1, terms.max_retries - left + 1)", "math.max(1, terms.max_retries - left)"),
+        ("tonumber(jitter or 0)", "0"),
+        ("wait * (1 - terms.jitter * chance)", "wait * chance"),
+        ("wait * (1 - terms.jitter * chance)", "wait * (1 - terms.jitter)"),
+        ("redis.sha1hex(left .. content)", "redis.sha1hex(left)"),
         ("math.floor(until_ms / 1000) * 1000 + 1000", "math.floor(until_ms / 1000) * 1000"),
     ),
     *of(

@@ -88,6 +88,48 @@ def test_each_retry_waits_its_own_step_of_the_backoff_and_the_last_repeats(new_s
     assert waits == [1, 2, 3, 3, 3]
 
 
+def waits_of(slot, before):
+    """The waits of what is in the retry queue, in steps of a thousandth of the backoff."""
+    return [(score // 1000 * 1000 - before) / 1_000_000 for score in slot.retry.values()]
+
+
+@pytest.mark.parametrize("jitter", [1, 0.25])
+def test_jitter_spreads_the_retries_of_one_moment(new_slot, jitter):
+    """The share of each message comes from its content, so the figures are always the same."""
+    slot = new_slot(retry_backoff="1000000s, 2000000s", retry_jitter=jitter)
+    contents = numbered(1000)
+    slot.put_due(contents)
+    for seq, step in ((1, 1), (2, 2)):
+        slot.claim(seq=seq)
+        before = slot.now_ms()
+        slot.rollback(contents, f"a:{seq}:0:1")
+        shares = sorted((1 - wait / 1000 / step) / jitter for wait in waits_of(slot, before))
+        assert -0.001 < shares[0] < 0.01
+        assert 0.99 < shares[-1] < 1
+        # As evenly as numbers by chance: in each tenth about a tenth of them.
+        tenths = [sum(n <= 10 * share < n + 1 for share in shares) for n in range(10)]
+        assert all(70 <= n <= 130 for n in tenths), tenths
+        for content, score in slot.retry.items():
+            slot.redis.zadd(slot.keys.retry(0), {content: 1000 + score % 1000})
+
+
+def test_jitter_leaves_a_wait_that_is_asked_for_alone(new_slot):
+    slot = new_slot(retry_backoff="1h", retry_jitter=1)
+    slot.put_due([b"m"])
+    slot.claim()
+    before = slot.now_ms()
+    slot.rollback([b"m"], delay_ms=LONG_MS)
+    assert slot.retry[b"m"] >= before + LONG_MS
+
+
+def test_jitter_without_a_backoff_is_no_wait(new_slot):
+    slot = new_slot(retry_jitter=1)
+    slot.put_due([b"m"])
+    slot.claim()
+    slot.rollback([b"m"])
+    assert slot.store == {b"m": 16}
+
+
 def test_a_message_sent_again_with_more_retries_than_the_topic_has_waits_the_first_step(new_slot):
     slot = new_slot(max_retries=2, retry_backoff="100s 200s")
     slot.put({b"m": 16})

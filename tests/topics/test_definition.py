@@ -229,6 +229,7 @@ def test_another_backoff_is_refused(text):
         ({"max_retries": 2.5}, "max_retries=2.5"),
         ({"max_retries": True}, "max_retries=True"),
         ({"retry_backoff_ms": (0,)}, "retry_backoff"),
+        *(({"retry_jitter": given}, "a number, 0 to 1") for given in (-0.1, 1.01, True, "1", None)),
         ({"retry_backoff_ms": (1,) * 17}, "retry_backoff"),
         ({"retry_backoff_ms": (2**63,)}, "up to 366d"),
         ({"groups": ()}, "groups"),
@@ -244,7 +245,7 @@ def test_settings_out_of_bounds_are_refused_by_name(settings, named):
 
 def test_a_definition_is_kept_as_json_and_read_back():
     definition = TopicDefinition(
-        *("T", TopicType.PRIORITY, 8, 3, (10, 20)),
+        *("T", TopicType.PRIORITY, 8, 3, (10, 20), 0.5),
         exclusive=True,
         paused=True,
         groups=("", "g"),
@@ -263,6 +264,7 @@ def test_a_definition_is_kept_as_json_and_read_back():
         "paused": True,
         "payload": "first",
         "retryBackoff": [10, 20],
+        "retryJitter": 0.5,
         "slotAmount": 8,
         "topicType": "Priority",
     }
