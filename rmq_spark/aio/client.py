@@ -123,6 +123,14 @@ class AsyncBroker:
         """Add a consumer group to a topic. See Broker.add_group."""
         return await greenlet_spawn(self._broker.add_group, name, group)
 
+    async def pause(self, name: str, *, group: str | None = None) -> TopicDefinition:
+        """Let nobody, or no consumer of one group, get new messages. See Broker.pause."""
+        return await greenlet_spawn(self._broker.pause, name, group=group)
+
+    async def resume(self, name: str, *, group: str | None = None) -> TopicDefinition:
+        """Let all, or the consumers of one group, get messages again. See Broker.resume."""
+        return await greenlet_spawn(self._broker.resume, name, group=group)
+
     async def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
         """Remove a consumer group from a topic. See Broker.remove_group."""
         return await greenlet_spawn(self._broker.remove_group, name, group, drop=drop)

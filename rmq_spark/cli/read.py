@@ -260,6 +260,12 @@ def _report_outcome(consumer: Consumer, shown: int, commit: bool) -> None:
             f"{topic.name} is paused: no consumer gets its messages. To deliver them again, run: "
             f"{command_line(consumer.queue, 'resume', topic.name)}"
         )
+    elif consumer.queue.is_paused:
+        group = group_text(consumer.queue.keys.group)
+        print_line(
+            f"The group {group} of {topic.name} is paused. To deliver its messages again, run: "
+            f"{command_line(consumer.queue, 'resume', topic.name)} --group {group}"
+        )
     else:
         figures, due = consumer.queue.figures(), queue_command(consumer.queue, "due")
         print_line(

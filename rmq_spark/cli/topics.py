@@ -54,6 +54,7 @@ _COLUMNS = (
     *("topic", "type", "slots", "retries", "backoff", "exclusive", "paused", "groups"),
     *("keyed", "on expiry", "dead retention"),
 )
+OneGroup = Annotated[str | None, typer.Option("--group", help="Only this consumer group.")]
 INTERVAL = Option("--interval", duration(100), "The time between two updates", default="2s")
 COLUMNS = ("topic", "group", "in/s", "out/s", *STATES, "oldest", "consumers")
 
@@ -241,17 +242,22 @@ def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json
     )
 
 
-def pause(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
+def pause(
+    context: typer.Context, topic: Topic, group: OneGroup = None, as_json: Json = False
+) -> None:
     """Stop delivery from a topic. Sending still works."""
-    paused = broker_of(context).alter(topic, paused=True)
-    text = f"{topic}: paused; no consumer gets new messages"
-    print_result(as_json, text, **definition_json(paused))
+    paused = broker_of(context).pause(topic, group=group)
+    who = "no consumer" if paused.paused else f"no consumer of the group {group}"
+    print_result(as_json, f"{topic}: paused; {who} gets new messages", **definition_json(paused))
 
 
-def resume(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
+def resume(
+    context: typer.Context, topic: Topic, group: OneGroup = None, as_json: Json = False
+) -> None:
     """Resume delivery from a paused topic."""
-    resumed = broker_of(context).alter(topic, paused=False)
-    print_result(as_json, f"{topic}: resumed", **definition_json(resumed))
+    resumed = broker_of(context).resume(topic, group=group)
+    of_group = "" if group is None else f" for the group {group}"
+    print_result(as_json, f"{topic}: resumed{of_group}", **definition_json(resumed))
 
 
 def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
@@ -337,6 +343,7 @@ def _summary(topic: TopicDefinition) -> str:
         *([f"keeps the dead for {kept}"] if topic.dead_retention_ms else []),
         *(["exclusive"] if topic.exclusive else []),
         *(["paused"] if topic.paused else []),
+        *([f"paused groups {topic.text_of('paused_groups')}"] if topic.paused_groups else []),
     ]
     return "; ".join(parts)
 

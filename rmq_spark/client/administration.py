@@ -155,15 +155,46 @@ class Administration:
                     f"groups={','.join(map(group_text, new.groups))} leaves out {', '.join(gone)}, "
                     f"which topic {name} has. To remove a group, call Broker.remove_group."
                 )
-            if old.paused and not new.paused:
-                self._mark(new, False)  # first: a topic that is defined as running must deliver
-            if self._replace(name, text, new.to_json()):
+            if self._redefine(text, old, new):
                 break
-        if new.paused or fields.keys() & {"paused", "groups"}:
+        if _any_paused(new) or fields.keys() & {"paused", "paused_groups", "groups"}:
             self._mark_slots(name)
         if old.exclusive and not new.exclusive:
             self._forget_epochs(new)
         return new
+
+    def _redefine(self, read: bytes, old: TopicDefinition, new: TopicDefinition) -> bool:
+        """Replace the definition that was read. Returns False if it has changed meanwhile."""
+        for group in new.groups:  # first: a group that is defined as running must deliver
+            if old.is_paused(group) and not new.is_paused(group):
+                self._mark(new, group, False)
+        return self._replace(new.name, read, new.to_json())
+
+    def pause(self, name: str, *, group: str | None = None) -> TopicDefinition:
+        """Let nobody, or no consumer of one group, get new messages of a topic.
+
+        Once the call has returned, nobody makes a claim. Sending still works, and messages that
+        are in work can be committed. Raises UnknownTopic, and InvalidOption for an unknown group.
+        """
+        return self._pause(name, group, True)
+
+    def resume(self, name: str, *, group: str | None = None) -> TopicDefinition:
+        """Let all, or the consumers of one group, get messages again. Raises like pause."""
+        return self._pause(name, group, False)
+
+    def _pause(self, name: str, group: str | None, paused: bool) -> TopicDefinition:
+        if group is None:
+            return self.alter(name, paused=paused, paused_groups=())
+        wanted = self.queue(name, group=group and parse_group(group)).keys.group
+        while True:
+            text, old = self._read(name)
+            others = [one for one in old.groups if one != wanted and old.is_paused(one)]
+            is_whole = old.paused and paused
+            groups = () if is_whole else (*others, *([wanted] if paused else []))
+            new = old.changed(paused=is_whole, paused_groups=groups)
+            if self._redefine(text, old, new):
+                self._mark_slots(name)
+                return new
 
     def lower_epochs(self, name: str, *, group: str = DEFAULT_GROUP) -> int:
         """Let the slots of an exclusive topic take any epoch again. Return how many had one.
@@ -231,7 +262,8 @@ class Administration:
             new = old if is_there else old.changed(groups=(*old.groups, group))
             if is_there or self._replace(name, text, new.to_json()):
                 break
-        if old.paused or not is_there:  # a pause or resume in between did not find a new group
+        # A pause or resume in between did not find a new group.
+        if old.is_paused(group) or not is_there:
             self._mark_slots(name)
         return new
 
@@ -261,7 +293,10 @@ class Administration:
                 f"{left.dead.count} dead. Let a query read them first, or delete them "
                 "with drop=True (--drop)."
             )
-        new = old.changed(groups=tuple(known for known in old.groups if known != wanted))
+        new = old.changed(
+            groups=tuple(known for known in old.groups if known != wanted),
+            paused_groups=tuple(known for known in old.paused_groups if known != wanted),
+        )
         if not self._replace(name, text, new.to_json()):
             return self.remove_group(name, group, drop=drop)
         gone = Queue(self.server, old, key_prefix=self.key_prefix, group=wanted).figures().messages
@@ -279,13 +314,13 @@ class Administration:
         marked: TopicDefinition | None = None
         while (found := self.find(name)) != marked:
             if topic := found or marked:  # marked, if the topic was deleted since
-                self._mark(topic, found is not None and found.paused)
+                for group in topic.groups:
+                    self._mark(topic, group, found is not None and found.is_paused(group))
             marked = found
 
-    def _mark(self, topic: TopicDefinition, paused: bool) -> None:
-        for group in topic.groups:
-            queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
-            queue.ask(claiming.pause, paused)
+    def _mark(self, topic: TopicDefinition, group: str, paused: bool) -> None:
+        queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
+        queue.ask(claiming.pause, paused)
 
     def _replace(self, name: str, read: bytes, new: str) -> bool:
         # Compares texts: another version may write the same definition in another way.
@@ -329,3 +364,7 @@ def all_queues(broker: Administration, names: Collection[str] | None = None) -> 
         for group in topic.groups:
             # Not Administration.queue, which would fail if the topic was deleted in the meantime.
             yield Queue(broker.server, topic, key_prefix=broker.key_prefix, group=group)
+
+
+def _any_paused(topic: TopicDefinition) -> bool:
+    return any(map(topic.is_paused, topic.groups))

@@ -93,6 +93,11 @@ class Queue:
         """All slots of the topic."""
         return self.queues.slots
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether this consumer group gets no messages, by the definition as last read."""
+        return self.definition.is_paused(self.keys.group)
+
     def of_group(self, group: str) -> Self:
         """Return the queue of another consumer group. Raises InvalidOption for an unknown one."""
         return type(self)(self.server, self.definition, key_prefix=self.key_prefix, group=group)

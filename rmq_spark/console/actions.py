@@ -34,13 +34,13 @@ def field_of(form: Form, name: str) -> str:
 
 
 def pause(console: Console, form: Form, user: str, topic: str) -> Note:
-    console.broker.alter(topic, paused=True)
+    console.broker.pause(topic)
     _note(user, "paused", topic)
     return Note(f"{topic} is paused: no consumer gets new messages. Sending still works.")
 
 
 def resume(console: Console, form: Form, user: str, topic: str) -> Note:
-    console.broker.alter(topic, paused=False)
+    console.broker.resume(topic)
     _note(user, "resumed", topic)
     return Note(f"{topic} delivers again.")
 

@@ -99,7 +99,7 @@ def _row(console: Console, row: Row) -> dict[str, Any]:
     return {
         **row_json(row, line[-1] if line else Rate(0.0, 0.0, 0.0)),
         "topicType": row.definition.type.name,
-        "paused": row.definition.paused,
+        "paused": row.definition.is_paused(row.group),
         "warnings": _warnings_of(row),
         "line": _line_json(line),
     }
@@ -118,7 +118,7 @@ def _line_json(line: Sequence[Rate]) -> list[dict[str, float]]:
 
 
 def _warnings_of(row: Row) -> list[str]:
-    paused = row.definition.paused
+    paused = row.definition.is_paused(row.group)
     found = {
         "paused": paused,
         "nobody reads": row.due and not row.consumers and not paused,

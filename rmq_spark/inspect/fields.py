@@ -111,6 +111,7 @@ def definition_json(topic: TopicDefinition) -> dict[str, Any]:
         "slotAmount": topic.slot_amount,
         **settings,
         "retryBackoffMs": list(topic.retry_backoff_ms),
+        "pausedGroups": [group_text(group) for group in topic.paused_groups],
         "groups": [group_text(group) for group in topic.groups],
     }
 

@@ -101,6 +101,10 @@ def parse_groups(text: str | Iterable[str]) -> tuple[str, ...]:
     return names
 
 
+def _some_groups(given: str | Iterable[str]) -> tuple[str, ...]:
+    return parse_groups(given) if given else ()
+
+
 def group_text(group: str) -> str:
     """Write a group's name as options and people write it: ``default`` for the empty one."""
     return group or DEFAULT_GROUP_TEXT
@@ -201,7 +205,8 @@ class TopicDefinition:
 
     max_retries: deliveries after the first, 0 to 16. retry_backoff_ms: the waits before the first,
     second, ... retry; the last one repeats; empty for none. retry_jitter: the part of such a wait,
-    0 to 1, that each retry shortens by chance. groups: the consumer groups, each of
+    0 to 1, that each retry shortens by chance. paused_groups: those that are paused although the
+    topic is not. groups: the consumer groups, each of
     which gets a copy of every message; the empty name is the default group. keyed: whether messages
     merge by a key beside their content. payload: which content a key keeps, "last" or "first".
     on_expiry: what becomes of a message that expires, "drop" or "dead". dead_retention_ms: how long
@@ -260,6 +265,17 @@ class TopicDefinition:
         False,
         _one_of("paused", True, False),
         Option("paused", FLAG, "Whether nobody gets messages"),
+        in_writes=False,
+    )
+    paused_groups: tuple[str, ...] = _setting(
+        (),
+        _some_groups,
+        Option(
+            "pausedGroups",
+            Parser(_some_groups, "names, separated by commas; or nothing"),
+            "Consumer groups that get no messages",
+        ),
+        text=lambda groups: ",".join(map(group_text, groups)),
         in_writes=False,
     )
     groups: tuple[str, ...] = _setting(
@@ -377,6 +393,10 @@ class TopicDefinition:
     def changed(self, **changes: Any) -> "TopicDefinition":
         """Return the definition with these fields changed. Raises InvalidOption."""
         return replace(self, **changes)
+
+    def is_paused(self, group: str) -> bool:
+        """Return whether a consumer group gets no messages."""
+        return self.paused or group in self.paused_groups
 
     def slot_of(self, basis: bytes | str) -> int:
         """Return the slot of a slotBasis, or of a content. Text is hashed as UTF-8."""

@@ -27,6 +27,7 @@ def test_a_topic_is_made_and_listed(rmq):
             "retryJitter": 0.5,
             "exclusive": False,
             "paused": False,
+            "pausedGroups": [],
             "groups": ["default", "audit"],
             "keyed": False,
             "payload": "last",
@@ -193,6 +194,18 @@ def test_a_topic_is_paused_and_resumed(rmq):
     assert rmq.broker.definition("Orders").paused
     assert rmq("resume", "Orders").code == 0
     assert not rmq.broker.definition("Orders").paused
+
+
+def test_a_group_is_paused_shown_and_resumed(rmq):
+    rmq.topic(groups=("", "audit"))
+    assert "no consumer of the group audit gets" in rmq("pause", "Orders", "--group", "audit").out
+    assert rmq.broker.definition("Orders").paused_groups == ("audit",)
+    assert "paused groups audit" in rmq("show", "Orders").out
+    told = rmq("consume", "Orders", "--group", "audit").out
+    assert "resume Orders --group audit" in told
+    assert "resumed for the group audit" in rmq("resume", "Orders", "--group", "audit").out
+    assert rmq.broker.definition("Orders").paused_groups == ()
+    assert rmq("pause", "Orders", "--group", "other").code == 2
 
 
 def test_a_topic_is_shown_with_queues_counters_and_consumers(rmq):

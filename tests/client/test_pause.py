@@ -9,7 +9,7 @@ from rmq_spark.client import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving import consumer as consumer_module
 from rmq_spark.client.receiving.consumer import Consumer
-from rmq_spark.errors import GroupNotEmpty
+from rmq_spark.errors import GroupNotEmpty, InvalidOption
 from rmq_spark.protocol import claiming
 from rmq_spark.topics.keys import Keys
 
@@ -297,3 +297,86 @@ def test_pauses_and_resumes_of_several_threads_agree_in_the_end(broker, topic):
         for _ in range(ROUNDS):
             list(threads.map(change, (True, False)))
             assert marks(broker) == {broker.definition("T").paused}
+
+
+# -- one group
+
+
+def paused_groups(broker, groups=("", "g")):
+    """The groups whose slots are all marked; none is marked in part."""
+    return [group for group in groups if marks(broker, [group]) == {True}]
+
+
+def test_one_group_is_paused_and_the_others_go_on(broker, topic):
+    topic.send(numbered(5), fixed_time=1000)
+    assert broker.pause("T", group="g").paused_groups == ("g",)
+    assert paused_groups(broker) == ["g"]
+    with (
+        broker.consumer("T", "a") as others,
+        broker.consumer("T", "a", group="g") as paused,
+    ):
+        assert len(paused.poll()) == 0
+        assert len(others.poll()) == 5
+        assert broker.resume("T", group="g").paused_groups == ()
+        assert len(paused.poll()) == 5
+
+
+@pytest.mark.parametrize(
+    ("steps", "whole", "groups"),
+    [
+        ([("pause", "g"), ("pause", "g")], False, ["g"]),
+        ([("pause", ""), ("pause", "g")], False, ["", "g"]),
+        ([("pause", "default")], False, [""]),
+        ([("pause", "g"), ("pause", None)], True, ["", "g"]),
+        ([("pause", None), ("pause", "g")], True, ["", "g"]),
+        ([("pause", None), ("resume", "g")], False, [""]),
+        ([("pause", "g"), ("resume", "")], False, ["g"]),
+        ([("pause", "g"), ("resume", None)], False, []),
+        ([("pause", "g"), ("pause", None), ("resume", None)], False, []),
+        ([("resume", "g"), ("resume", None)], False, []),
+    ],
+)
+def test_pauses_of_groups_and_of_all(broker, topic, steps, whole, groups):
+    for change, group in steps:
+        definition = getattr(broker, change)("T", group=group)
+    assert definition == broker.definition("T")
+    assert definition.paused is whole
+    assert paused_groups(broker) == groups
+    assert [group for group in ("", "g") if definition.is_paused(group)] == groups
+
+
+def test_another_change_leaves_a_paused_group_as_it_is(broker, topic):
+    broker.pause("T", group="g")
+    broker.alter("T", max_retries=3, groups=("", "g", "h"))
+    assert paused_groups(broker, ("", "g", "h")) == ["g"]
+
+
+def test_a_paused_group_that_is_removed_is_not_paused_when_it_is_added_again(broker, topic):
+    broker.pause("T", group="g")
+    broker.remove_group("T", "g")
+    broker.add_group("T", "g")
+    assert paused_groups(broker) == []
+    assert not broker.definition("T").paused_groups
+
+
+def test_a_group_that_is_unknown_is_refused_and_nothing_changes(broker, topic):
+    for change in (broker.pause, broker.resume):
+        with pytest.raises(InvalidOption, match="group"):
+            change("T", group="other")
+    assert paused_groups(broker) == []
+
+
+def test_pauses_and_resumes_of_a_group_and_of_all_agree_in_the_end(broker, topic):
+    begin = threading.Barrier(2)
+
+    def change(group):
+        begin.wait(30)
+        for turn in (broker.pause, broker.resume, broker.pause):
+            turn("T", group=group)
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(ROUNDS):
+            list(threads.map(change, (None, "g")))
+            definition = broker.definition("T")
+            assert paused_groups(broker) == [g for g in ("", "g") if definition.is_paused(g)]
+            broker.resume("T")

@@ -116,7 +116,7 @@ class TopicRun:
         self.ownership.check(definition)
 
     def look(self) -> int:
-        if self._backlog is None and self.queue.definition.paused:
+        if self._backlog is None and self.queue.is_paused:
             self._due = []  # spares Redis: each slot would only answer that it is paused
             return 0
         self._due = self._ask()
@@ -181,7 +181,7 @@ class TopicRun:
 
     def end_backlog(self) -> None:
         if self._backlog is not None:
-            self._backlog.end(self.queue.definition.paused)
+            self._backlog.end(self.queue.is_paused)
 
     def replay(self, seq_from: int, seq_to: int) -> list[ListedClaim]:
         """List the claims of batches seq_from + 1 to seq_to, and renew their leases."""
