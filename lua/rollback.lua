@@ -3,8 +3,8 @@
 -- not hold.
 -- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 claims, 6 consumers, 7 stats, 8 bodies, 9 the claim,
 --       10 its bodies
--- ARGV: 1 the claim's name, 2 run, 3 verdict: 'retry', 'uncharged' if it costs no retry, or 'bury',
---       4 delay in ms; '' for the topic's backoff, or for none if it is uncharged, 5 maxRetries,
+-- ARGV: 1 the claim's name, 2 run, 3 verdict: 'retry'; 'uncharged' if it costs no retry, or 'unread' if
+--       nobody got the messages; or 'bury', 4 delay in ms; '' for the topic's backoff, or for none if it costs no retry, 5 maxRetries,
 --       6 backoff: of retry_terms, 7 the number of contents, 8.. contents, and behind
 --       them the reasons: one for all contents, or one for each
 -- Returns {messages rolled back, messages left alone}.
@@ -52,7 +52,9 @@ if record.held == 0 then redis.call('UNLINK', of_claim) end
 local now = now_ms()
 local function reason_of(content) return reasons[content] end
 if verdict == 'uncharged' then
-  return_uncharged(slot, record, items, bodies, nil, now, delay_ms)
+  return_uncharged(slot, record, items, bodies, 0, now, delay_ms)
+elseif verdict == 'unread' then
+  return_uncharged(slot, record, items, bodies)
 elseif verdict == 'bury' then
   bury_messages(slot, record, items, bodies, now, reason_of)
 else

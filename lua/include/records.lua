@@ -8,7 +8,7 @@
 --   it to replay its batch, 0 before. arrivals: those of the slot (claim.lua) when it was made.
 --   expired: the messages that making it found expired.
 -- Defines: HIGHEST_RETRY, LONG_PAST, LOST, ALONE, CLAIMED_WITH, record_name, write_record, read_record,
---   read_records, suspect_score, level_of, above_level, retries_left, keys_by_name
+--   read_records, suspect_score, score_again, level_of, above_level, retries_left, keys_by_name
 local RECORD_VERSION = 1
 local HIGHEST_RETRY = 16 -- in a store, a score up to this is a number of retries left
 -- Deadlines that are past, whatever the clock does: of a claim that its consumer gave up, and of one whose
@@ -67,6 +67,12 @@ local function read_records(claims)
 end
 
 local function suspect_score(level, deliveries) return -(level * LEVEL + deliveries) end
+
+-- Returns the score of a message that comes again at no charge. Level 0 is no suspect, but only a negative score can
+-- have more deliveries left than there are retries.
+local function score_again(level, deliveries)
+  return (level > 0 or deliveries > HIGHEST_RETRY) and suspect_score(level, deliveries) or deliveries
+end
 
 -- Returns the level of a message by its score in the store; less than 1 if it is not suspect.
 local function level_of(score) return math.floor(-score / LEVEL) end

@@ -62,17 +62,17 @@ end
 
 -- Returns messages (content, score, content, score, ...) of a claim to the store, so that the last delivery costs
 -- nothing: with the scores that they had, or with one retry more than replays have left them. level: at which they
--- are suspect from now on; nil to leave that as it was. delay_ms: a wait from now on, in the retry queue; nil or 0 for
+-- are suspect from now on, 0 for not; nil to leave that as it was. delay_ms: a wait from now on, in the retry queue; nil or 0 for
 -- none. That queue keeps no due time or priority, so after a wait the score of a first delivery is its deliveries left.
 local function return_uncharged(slot, record, items, bodies, level, now, delay_ms)
   local scored, wait = {}, delay_ms or 0
   for i = 1, #items, 2 do
     local score = tonumber(items[i + 1])
     local left, at_first = retries_left(record, score)
-    local suspected = level or level_of(score)
-    local anew = suspected > 0 and suspect_score(suspected, left + 1) or left + 1
-    local is_as_it_was = suspected <= 0 and left == at_first
-    scored[i] = wait > 0 and retry_score(now + wait, anew) or is_as_it_was and items[i + 1] or anew
+    local before = math.max(0, level_of(score))
+    local again = score_again(level or before, left + 1)
+    local is_as_it_was = left == at_first and (level or before) == before
+    scored[i] = wait > 0 and retry_score(now + wait, again) or is_as_it_was and items[i + 1] or again
     scored[i + 1] = items[i]
   end
   count(slot.stats, 'merged', put_into(wait > 0 and slot.retry or slot.store, slot, bodies, scored))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rmq_spark.protocol.bodies import Headers
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.topics.reasons import exception_class_of
-from rmq_spark.topics.verdicts import Snooze
+from rmq_spark.topics.verdicts import Ending, failure_of
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -128,8 +128,10 @@ def process_span(
 
 def mark_failed(span: "Span | None", error: "str | BaseException | None") -> None:
     """Mark a span as failed. error: an exception, or a reason that may begin with its class."""
-    if span is None or isinstance(error, Snooze):  # who snoozes a message has not failed
+    if span is None:
         return
+    if isinstance(error, BaseException) and failure_of(error).ending is Ending.UNCHARGED:
+        return  # a function that snoozes a message has not failed
     from opentelemetry import trace
 
     span.set_attribute("error.type", _error_type(error))

@@ -26,6 +26,8 @@ NUMBER_WIDTHS = tuple(step * 10**power for power in range(16) for step in (1, 2,
 # The score of a waiting retry is a full second in ms plus less than 1000: retries left and
 # suspicion. A second plus this number is therefore at or above the scores of all its retries.
 _RETRIES_WITHIN_SECOND = 999
+# Below the scores in a store that are negative, whose absolute value is part of such a score.
+_LOWEST_OF_ALL = -1000
 # Takes ascending edges. Returns the number of messages below each edge.
 Below = Callable[[Sequence[int]], list[int]]
 
@@ -127,7 +129,7 @@ def _count_below_priority(queue: Queue, edges: Sequence[int]) -> list[int]:
 
 def _count_rolled_back(queue: Queue) -> int:
     """Count the rolled-back messages, which have lost their priority."""
-    every, first = _count_up_to(queue, [0, LOWEST_SCORE], QueueKind.STORE)
+    every, first = _count_up_to(queue, [_LOWEST_OF_ALL, LOWEST_SCORE], QueueKind.STORE)
     return every - first + sum(queue.ask(reading.sizes, [QueueKind.RETRY], queue.slots))
 
 

@@ -1,6 +1,5 @@
 """What becomes of a message whose function fails, and what a function may raise to decide it."""
 
-from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -22,11 +21,13 @@ class Ending(StrEnum):
     """What a rollback does with messages.
 
     RETRY: they come again, which costs a retry, or die if none is left. UNCHARGED: they come again
-    at no cost, with the retries that they had. BURY: they die, whatever retries are left.
+    at no cost, with the retries that they had. UNREAD: nobody got them, so they return as they
+    were. BURY: they die, whatever retries are left.
     """
 
     RETRY = "retry"
     UNCHARGED = "uncharged"
+    UNREAD = "unread"
     BURY = "bury"
 
 
@@ -49,23 +50,20 @@ class Failure(NamedTuple):
 class Verdict(Exception):
     """The base class of Retry, Bury and Snooze."""
 
-    def __init__(
-        self, ending: Ending, delay: Duration | None, reason: Reason | None, *args: object
-    ) -> None:
+    # Of an object whose class, a user's, does not call __init__.
+    _rmq_ending = Ending.RETRY
+    _rmq_delay_ms: int | None = None
+    _rmq_reason: Reason | None = None
+
+    def __init__(self, delay: Duration | None, reason: Reason | None, *args: object) -> None:
         super().__init__(*args)
-        self._text = parse_reason(reason)
-        self._cause = reason if isinstance(reason, BaseException) else None
-        self._ending = ending
-        self._delay_ms = None if delay is None else parse_delay_ms(delay)
+        parse_reason(reason)
+        self._rmq_reason = "" if reason is None else reason
+        self._rmq_delay_ms = None if delay is None else parse_delay_ms(delay)
 
     def __str__(self) -> str:
-        return self._text
-
-    def failure(self) -> Failure:
-        """Return what it means. Without a reason, it has that of the error it was raised from."""
-        cause = self._cause if self._text else self.__cause__
-        reason = reason_of(self if cause is None else cause)
-        return Failure(reason, self._ending, self._delay_ms)
+        reason = self._rmq_reason
+        return super().__str__() if reason is None else parse_reason(reason)
 
 
 class Retry(Verdict):
@@ -76,7 +74,7 @@ class Retry(Verdict):
     """
 
     def __init__(self, delay: Duration | None = None, reason: Reason | None = None) -> None:
-        super().__init__(Ending.RETRY, delay, reason, delay, reason)
+        super().__init__(delay, reason, delay, reason)
 
 
 class Bury(Verdict):
@@ -85,21 +83,25 @@ class Bury(Verdict):
     reason: a text or an exception, which the dead queue keeps.
     """
 
+    _rmq_ending = Ending.BURY
+
     def __init__(self, reason: Reason | None = None) -> None:
-        super().__init__(Ending.BURY, None, reason, reason)
+        super().__init__(None, reason, reason)
 
 
 class Snooze(Verdict):
     """Raise this in a function to get its message again after ``delay``, at no cost of a retry.
 
-    Only its expiry ends a message that is snoozed again and again. delay: such as "5m"; a
+    A message can be snoozed again and again, until it expires. delay: such as "5m"; a
     timedelta; ms.
     """
+
+    _rmq_ending = Ending.UNCHARGED
 
     def __init__(self, delay: Duration) -> None:
         if delay is None:
             raise InvalidOption.of("delay", delay, ACCEPTED_DELAY)
-        super().__init__(Ending.UNCHARGED, delay, None, delay)
+        super().__init__(delay, None, delay)
 
 
 def parse_delay_ms(delay: Duration) -> int:
@@ -111,8 +113,17 @@ def parse_delay_ms(delay: Duration) -> int:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return what an exception that a function has raised means for its message."""
-    if isinstance(error, Verdict):
-        with suppress(Exception):  # such as of a subclass that does not call __init__
-            return error.failure()
-    return Failure(reason_of(error))
+    """Return what an exception that a function has raised means for its message.
+
+    A group of exceptions with a single one in it, as of asyncio.TaskGroup, means what that one
+    means. A verdict without a reason has that of the exception from which it was raised.
+    """
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if not isinstance(error, Verdict):
+        return Failure(reason_of(error))
+    ending, delay_ms, given = error._rmq_ending, error._rmq_delay_ms, error._rmq_reason
+    if ending is Ending.UNCHARGED and delay_ms is None:  # a class that does not call __init__
+        return Failure(reason_of(error))
+    cause = given if isinstance(given, BaseException) else None if given else error.__cause__
+    return Failure(reason_of(error if cause is None else cause), ending, delay_ms)

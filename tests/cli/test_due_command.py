@@ -7,6 +7,7 @@ from rmq_spark.inspect.histogram import TIME_WIDTHS, Bar, fitted, time_bars
 from rmq_spark.protocol.pages import Bounds
 from rmq_spark.topics.keys import HIGHEST_SCORE
 
+from ..seeding import suspect
 from .running import bury
 
 NEW_YEAR_MS = 1_893_456_000_000  # 2030-01-01
@@ -89,14 +90,16 @@ def test_messages_are_counted_by_the_hour(rmq):
 def test_messages_of_a_priority_topic_are_counted_by_priority(rmq):
     queue = rmq.topic("Ranked", "Priority")
     queue.send([Message(f"m{n}", priority=(17, 500, 900)[n % 3]) for n in range(9)])
-    queue.server.client.zadd(queue.keys.store(0), {"rolled back": 3})
+    queue.server.client.zadd(
+        queue.keys.store(0), {"rolled back": 3, "snoozed": -17, "suspect": suspect(4, 1)}
+    )
     queue.server.client.zadd(queue.keys.retry(0), {"waits": 10**12 + 3})
     bars = rmq("due", "Ranked", "--json").json["bars"]
-    assert [bar["messages"] for bar in bars if bar["messages"]] == [3, 3, 3, 2]
+    assert [bar["messages"] for bar in bars if bar["messages"]] == [3, 3, 3, 4]
     first, *_, last, again = bars
     assert first["priorityFrom"] <= 900 <= first["priorityTo"]
     assert last["priorityFrom"] == 17
-    assert again == {"priorityFrom": None, "priorityTo": None, "messages": 2}
+    assert again == {"priorityFrom": None, "priorityTo": None, "messages": 4}
     assert "rolled back" in rmq("due", "Ranked").out
     refused = rmq("due", "Ranked", "--until", "1h")
     assert (refused.code, "is Priority" in refused.err) == (2, True)

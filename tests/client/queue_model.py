@@ -416,9 +416,12 @@ class Model:
                     self.give_back(content, 0, False)
                 elif ending is Ending.RETRY:
                     self.give_back(content, left, self.backoff if delay is None else delay)
+                elif ending is Ending.UNREAD:
+                    self.return_as_it_was(content, record, held.score)
                 elif delay:
-                    level = max(0, level_of(held.score))
-                    self.give_back(content, left + 1, True, level)
+                    self.give_back(content, left + 1, True)
+                elif level_of(held.score):
+                    self.return_uncharged(content, score_of(0, left + 1))
                 else:
                     self.return_as_it_was(content, record, held.score)
                 rolled += 1

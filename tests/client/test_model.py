@@ -511,7 +511,7 @@ class QueueHistory(RuleBasedStateMachine):
         contents=distinct_contents,
         only_held=st.booleans(),
         delay=st.sampled_from([None, None, False, True]),
-        ending=st.sampled_from([Ending.RETRY, Ending.RETRY, Ending.UNCHARGED, Ending.BURY]),
+        ending=st.sampled_from([Ending.RETRY, *Ending]),
         stale=behind,
     )
     def rollback(self, which, contents, only_held, delay, ending, stale):

@@ -43,9 +43,10 @@ def open_caller():
 
 
 def call(caller, content):
-    """Let a caller call its function, as a worker does."""
+    """Let a caller call its function, as a worker does. Returns why it has failed, or None."""
     caller.prepare()
-    return caller.call(Delivered(content, "T", 0, 1000, None, 1, 16, "a:1:0:1", 1000))
+    failure = caller.call(Delivered(content, "T", 0, 1000, None, 1, 16, "a:1:0:1", 1000))
+    return failure and failure.reason
 
 
 def is_alive(process):

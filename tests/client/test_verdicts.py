@@ -12,6 +12,7 @@ from rmq_spark.protocol.pages import first_entries
 from rmq_spark.topics.verdicts import Failure, Verdict, failure_of
 
 from ..logs import logged
+from ..seeding import numbered, suspect
 from ..waiting import wait_until
 
 LONG = "1h"
@@ -125,6 +126,20 @@ def test_a_snooze_costs_no_retry_however_often(broker, topic):
     assert counts == [(1, 3)] * 10
 
 
+def test_a_suspect_that_is_snoozed_at_once_lets_others_pass(broker, topic):
+    """Failed before: it stayed suspect, and a claim takes suspects of one level alone."""
+    topic.send([b"sleepy", *numbered(20)], fixed_time=1000)
+    topic.server.client.zadd(topic.keys.store(0), {b"sleepy": suspect(3, 4)})
+
+    def work(message):
+        if message.content == b"sleepy" and listener.succeeded < 20:
+            raise Snooze(0)
+
+    listener = broker.listen("T", "a", work)
+    with listener:
+        wait_until(lambda: listener.succeeded == 21, "all")
+
+
 def test_only_its_expiry_ends_a_message_that_is_always_snoozed(broker):
     broker.create("K", "FixedTime", 1, keyed=True, on_expiry="dead")
     topic, calls = broker.queue("K"), []
@@ -199,14 +214,18 @@ class Gone(Bury):
         super().__init__(f"customer {customer} is gone")
 
 
-class Unready(Snooze):
-    def __init__(self):
-        pass
+class Declined(Bury):
+    """Its attributes are its own."""
+
+    def __init__(self, number):
+        self.failure, self.reason, self.delay, self.ending = number, 1, 2, 3
+
+    def __str__(self):
+        return f"declined {self.failure}"
 
 
-class Unreadable(Retry):
-    def failure(self):
-        raise ValueError
+class Missing(LookupError, Bury):
+    """Its __init__ is that of LookupError."""
 
 
 @pytest.mark.parametrize(
@@ -218,6 +237,10 @@ class Unreadable(Retry):
         (Bury(), KeyError("x"), "KeyError: 'x'"),
         (Bury(KeyError("x")), ValueError("y"), "KeyError: 'x'"),
         (Gone(7), None, "Gone: customer 7 is gone (test_verdicts"),
+        (Declined(7), None, "Declined: declined 7 (test_verdicts"),
+        (Missing("seven"), None, "Missing: seven (test_verdicts"),
+        (ExceptionGroup("of tasks", [Bury("text")]), None, "Bury: text"),
+        (ExceptionGroup("of", [ExceptionGroup("it", [Gone(7)])]), None, "Gone: customer 7"),
         (Bury("x" * 1000), None, "Bury: " + "x" * 400),
     ],
 )
@@ -225,12 +248,46 @@ def test_the_reason_of_a_verdict(verdict, cause, reason):
     failure = raised(verdict, cause)
     assert failure.reason.startswith(reason)
     assert len(failure.reason) <= 500
-    assert failure.ending == "bury"
+    assert (failure.ending, failure.delay_ms) == ("bury", None)
 
 
-@pytest.mark.parametrize("verdict", [Unready(), Unreadable()])
-def test_a_class_that_breaks_a_verdict_is_an_ordinary_failure(verdict):
-    assert raised(verdict) == Failure(raised(verdict).reason)
+class Unready(Snooze):
+    """A snooze without a delay would come again at once, for ever."""
+
+    def __init__(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "error", [Unready(), Verdict(None, None), ExceptionGroup("two", [Bury("a"), Bury("b")])]
+)
+def test_what_decides_nothing_is_an_ordinary_failure(error):
+    assert raised(error) == Failure(raised(error).reason)
+
+
+def test_a_verdict_of_one_task_in_a_group_counts(broker, topic):
+    async def work(message):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(say_later(message))
+
+    topic.send([b"bury", b"snooze"], fixed_time=1000)
+    with broker.listen("T", "a", work) as listener:
+        wait_until(lambda: (listener.failed, listener.snoozed) == (1, 1), "both")
+    assert topic.figures().deaths == {"Bury": 1}
+
+
+async def return_later(message):
+    return Bury("no")
+
+
+@pytest.mark.parametrize("function", [lambda message: Snooze("1h"), return_later])
+def test_a_verdict_that_is_returned_fails_and_loses_nothing(broker, topic, function, caplog):
+    topic.send([b"m"], fixed_time=1000)
+    with broker.listen("T", "a", function) as listener:
+        wait_until(lambda: listener.failed, "the failure")
+    assert topic.figures().retry.count == 1
+    assert "TypeError: The function returned a " in logged(caplog)
+    assert "Accepted: to raise it." in logged(caplog)
 
 
 @pytest.mark.parametrize("verdict", [Retry("5m", "x"), Retry(), Bury("x"), Snooze("1h")])
@@ -238,4 +295,4 @@ def test_verdicts_go_from_process_to_process(verdict):
     copy = pickle.loads(pickle.dumps(verdict))
     assert type(copy) is type(verdict)
     assert isinstance(copy, Verdict)
-    assert (copy.failure(), str(copy)) == (verdict.failure(), str(verdict))
+    assert (failure_of(copy), str(copy)) == (failure_of(verdict), str(verdict))

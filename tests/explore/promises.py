@@ -155,7 +155,7 @@ class Step:
         If its holder has lost the claim, only one that was alone in work does.
         """
         record = self.before.claims[claim]
-        if self.action.ending is Ending.UNCHARGED:
+        if self.action.ending in (Ending.UNCHARGED, Ending.UNREAD):
             return False
         was_alone = level_of(self.before.scores(claim)[content]) == ALONE
         is_blamed = self.action.kind == "rollback" or record.given_up or was_alone
@@ -649,7 +649,7 @@ def expected_level(step: Step, content: str) -> int:
         step.before.claims[held.claim],
     )
     if step.done("rollback"):
-        return level if step.action.ending is Ending.UNCHARGED else 0
+        return level if step.action.ending is Ending.UNREAD else 0
     if record.run == 0:  # nobody got it
         return level
     if record.given_up:

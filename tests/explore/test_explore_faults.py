@@ -464,8 +464,8 @@ FAULTS = (
     Fault(
         "a wait without a charge costs a retry",
         "include/returning",
-        "or left + 1\n",
-        "or left\n",
+        "score_again(level or before, left + 1)",
+        "score_again(level or before, left)",
         BACKOFF,
         promises.only_deliveries_cost,
     ),

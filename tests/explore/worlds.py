@@ -545,6 +545,7 @@ SUSPECTS = World(
         unread("b1", 1),
         commit("a1", 4),
         rollback("b1", 1, "x"),
+        rollback("b1", 1, "x", ending=Ending.UNREAD),
         rollback("b1", 1, "x", ending=Ending.UNCHARGED),
         rollback("b1", 1, "x", wait=True, ending=Ending.UNCHARGED),
     ),

@@ -88,9 +88,10 @@ class ThreadCaller(Caller):
             own = copy_context()  # what a call sets must not be there for the next message
             try:
                 if self._loop is not None:
-                    self._loop.run(self._function(message), context=own)
+                    returned = self._loop.run(self._function(message), context=own)
                 else:
-                    refuse_unrun(own.run(self._function, message), ", or an async function")
+                    returned = own.run(self._function, message)
+                refuse_unrun(returned, ", or an async function")
             except BaseException as error:  # a sys.exit() would leave the slot without a worker
                 mark_failed(span, error)
                 return failure_of(error)
@@ -186,7 +187,7 @@ class LoopCaller(Caller):
         timeout = asyncio.timeout(self._timeout_s)
         try:
             async with timeout:
-                await self._function(message)
+                refuse_unrun(await self._function(message))
         except TimeoutError:
             if timeout.expired():
                 raise TimeoutError(too_long(self._timeout_s)) from None

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from rmq_spark.process import STOP_SIGNALS
+from rmq_spark.topics.verdicts import Verdict
 
 # How long a process may take to load its function, unless a message may take longer.
 LOADING_S = 60.0
@@ -117,7 +118,13 @@ def signal_name(exit_code: int) -> str | None:
 
 
 def refuse_unrun(returned: Any, or_else: str = "") -> None:
-    """Raise TypeError for a coroutine or generator: it has not run, so the message is not done."""
+    """Raise TypeError for what shows that the message is not done.
+
+    A coroutine or generator has not run. A verdict is to be raised.
+    """
+    if isinstance(returned, Verdict):
+        name = type(returned).__name__
+        raise TypeError(f"The function returned a {name}. Accepted: to raise it.")
     if inspect.isawaitable(returned) or inspect.isgenerator(returned):
         if inspect.iscoroutine(returned):
             returned.close()

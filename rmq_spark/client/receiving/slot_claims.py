@@ -188,7 +188,7 @@ class SlotClaims:
 
     def _give_back_rests(self, works: Iterable[SlotWork]) -> None:
         wanted = [
-            Rollback(work.slot, work.claim_id, [m.name for m in rest], ending=Ending.UNCHARGED)
+            Rollback(work.slot, work.claim_id, [m.name for m in rest], ending=Ending.UNREAD)
             for work in works
             if (rest := work.rest())
         ]

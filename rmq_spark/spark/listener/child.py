@@ -54,7 +54,7 @@ from rmq_spark.protocol.bodies import Headers
 from rmq_spark.protocol.names import ClaimId, ConsumerName
 from rmq_spark.spark.schemas import HEADERS
 from rmq_spark.topics.reasons import reason_of
-from rmq_spark.topics.verdicts import Failure, failure_of
+from rmq_spark.topics.verdicts import Ending, Failure, failure_of
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -206,7 +206,7 @@ class _Child:
         def call_with_all(whole: Any) -> Failures:
             with self._traced.of_batch(batch) as span:
                 failures: Failures = function(whole)
-                if failures:
+                if any(failure.ending is not Ending.UNCHARGED for _, failure in failures):
                     mark_failed(span, OTHER_ERROR)
                 return failures
 
@@ -313,7 +313,7 @@ def failures_of(returned: Any, rows: int) -> Failures:
         failed = failed_rows(returned, rows)
         return [(failed, Failure("the function returned it as failed"))] if failed else []
     positions: dict[Failure, list[int]] = {}
-    for position in failed_rows(list(returned), rows):
+    for position in _positions(list(returned), rows):
         error = returned[position]
         if not isinstance(error, BaseException):
             raise TypeError(f"The function returned {_short(error)}. Accepted: an exception.")
@@ -325,10 +325,7 @@ def failed_rows(returned: Any, rows: int) -> list[int]:
     """Convert positions or a mask to sorted positions without duplicates."""
     if returned is None:
         return []
-    accepted = (
-        f"Accepted: None, positions 0 to {rows - 1}, a mask of {rows} booleans, or a dict of "
-        "positions and exceptions."
-    )
+    accepted = _accepted(rows)
     if isinstance(returned, str | bytes) or not isinstance(returned, Iterable):
         raise TypeError(f"The function returned {_short(returned)}. {accepted}")
     values = returned.to_pylist() if isinstance(returned, pa.Array | pa.ChunkedArray) else returned
@@ -338,6 +335,18 @@ def failed_rows(returned: Any, rows: int) -> list[int]:
             more = "more" if len(values) > rows else len(values)
             raise ValueError(f"The function returned a mask of {more} booleans. {accepted}")
         return [at for at, failed in enumerate(values) if failed]
+    return _positions(values, rows)
+
+
+def _accepted(rows: int) -> str:
+    return (
+        f"Accepted: None, positions 0 to {rows - 1}, a mask of {rows} booleans, or a dict of "
+        "positions and exceptions."
+    )
+
+
+def _positions(values: list[Any], rows: int) -> list[int]:
+    accepted = _accepted(rows)
     for value in values:
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
             raise TypeError(f"The function returned {_short(value)} as a position. {accepted}")

@@ -160,7 +160,7 @@ class EachMessage:
             batch_id,
             total.failed,
             total.succeeded + total.failed + total.snoozed,
-            f", except {total.left_alone} whose claim was gone" if total.left_alone else "",
+            f"; the claim of {total.left_alone} was gone" if total.left_alone else "",
         )
         for error in errors[:_ERRORS_A_BATCH]:
             _log.warning("rmq: batch %d: %s", batch_id, error)

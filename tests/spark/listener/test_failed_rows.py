@@ -75,6 +75,8 @@ def for_ever():
         ([0, 0, 0, 0], "more positions"),
         (for_ever(), "more positions"),
         ({3: Bury()}, "the position 3"),
+        ({False: Bury()}, "a bool as a position"),
+        ({np.bool_(True): Bury()}, "a bool as a position"),
         ({"0": Bury()}, "a str as a position"),
     ],
 )

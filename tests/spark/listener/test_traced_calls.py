@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.functions import expr
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
-from rmq_spark import Message
+from rmq_spark import Message, Snooze
 from rmq_spark.spark.listener.child import TracedCalls
 from rmq_spark.spark.schemas import HEADERS, WHOLE_SOURCE_SCHEMA
 
@@ -151,6 +151,21 @@ def test_many_messages_of_a_call_are_one_span_with_a_link_for_each(
     assert linked(span) == [0, 1, 2]
     assert span["attributes"]["messaging.batch.message_count"] == 4
     assert span["attributes"]["error.type"] == "_OTHER"
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_snooze_is_no_error(rmq, spark, listen, recorded, batch):  # noqa: F811
+    def work(message):
+        if batch:
+            return {0: Snooze("1h")}
+        raise Snooze("1h")
+
+    queue = rmq.queue(slots=1)
+    send(queue, 1)
+    heard = listener(rmq, recorded.function(work), batch=batch)
+    listen(rmq.read(spark, queue, includeHeaders="true"), heard)
+    assert (*totals(heard), heard.snoozed) == (0, 0, 0, 1)
+    assert "error.type" not in recorded.read(2)[-1]["attributes"]
 
 
 def test_a_function_that_returns_a_coroutine_fails_in_its_span(rmq, spark, listen, recorded):  # noqa: F811
