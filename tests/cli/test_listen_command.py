@@ -129,7 +129,7 @@ def test_a_line_tells_the_rates(orders, rmq, monkeypatch, caplog):
         orders.send(["a", "b"], fixed_time=1000)
         wait_until(lambda: listener.succeeded == 2, "both messages")
         with listen._reports(listener, 8):
-            text = "0 succeeded (0.0/s), 0 failed; 0 of 8 workers at work"
+            text = "0 succeeded (0.0/s), 0 failed, 0 snoozed; 0 of 8 workers at work"
             wait_until(lambda: text in logged(caplog), "a line of an idle minute")
     assert "2 succeeded (" in logged(caplog)
 

@@ -110,15 +110,20 @@ def run(folder, work, addresses):
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         **addresses,
     }
-    # A file, not a pipe: what runs on in the background would hold a pipe open.
-    with (folder / "printed").open("w+", encoding="utf-8", errors="replace") as printed:
+    # Files, not pipes: what runs on in the background would hold a pipe open. Two, so that no log
+    # comes between the words of a printed line.
+    text = {"encoding": "utf-8", "errors": "replace"}
+    with (
+        (folder / "printed").open("w+", **text) as printed,
+        (folder / "logged").open("w+", **text) as logged,
+    ):
         process = subprocess.Popen(
             [sys.executable, str(folder / "page.py")],
             cwd=work,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=printed,
-            stderr=subprocess.STDOUT,
+            stderr=logged,
             start_new_session=True,
         )
         try:
@@ -128,7 +133,8 @@ def run(folder, work, addresses):
         finally:
             end_group(process)
         printed.seek(0)
-        return code, printed.read()
+        logged.seek(0)
+        return code, printed.read() + logged.read()
 
 
 def end_group(process):

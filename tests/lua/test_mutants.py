@@ -488,7 +488,7 @@ MUTANTS = [
             "for k = i + 1, #scored, 2 do",
         ),
         ("zadd(target, 'NX', kept)", "zadd(target, 'NX', scored)"),
-        ("(delay_ms or backoff_ms(terms, left))", "backoff_ms(terms, left)"),
+        ("delay_ms or backoff_ms(", "backoff_ms("),
         ("count(slot.stats, 'merged', merged)", ""),
         ("is_as_it_was and items[i + 1] or again", "again"),
         ("is_as_it_was and items[i + 1] or again", "items[i + 1]"),
