@@ -110,7 +110,7 @@ class Administration:
         if found is None and topic_type is not None:
             new = new_definition(name, topic_type, amount, **settings)
             self.server.command("HSETNX", topics_key(self.key_prefix), name, new.to_json())
-            if new.paused:
+            if _any_paused(new):
                 self._mark_slots(name)
         found = found or self._read(name, use=True)[1]
         check_agrees(

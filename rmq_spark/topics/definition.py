@@ -340,6 +340,12 @@ class TopicDefinition:
         check_slot_amount(self.slot_amount)
         for name, setting in SETTINGS_BY_FIELD.items():
             object.__setattr__(self, name, setting.accept(getattr(self, name)))
+        unknown = [group_text(one) for one in self.paused_groups if one not in self.groups]
+        if unknown:
+            raise InvalidOption(
+                f"paused_groups names {', '.join(unknown)}, no group of topic {self.name}. "
+                f"Accepted: {', '.join(map(group_text, self.groups))}."
+            )
         if self.payload != KEEP_LAST and not self.keyed:
             raise InvalidOption(
                 f"payload={self.payload!r} is for keyed topics, where a message has a payload "

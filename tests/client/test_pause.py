@@ -351,6 +351,19 @@ def test_another_change_leaves_a_paused_group_as_it_is(broker, topic):
     assert paused_groups(broker, ("", "g", "h")) == ["g"]
 
 
+def test_a_topic_that_is_created_with_a_paused_group_gives_it_nothing(broker):
+    broker.create("T", "FixedTime", 4, groups=("", "g"), paused_groups=("g",))
+    assert paused_groups(broker) == ["g"]
+
+
+def test_a_paused_group_must_be_one_of_the_topic(broker, topic):
+    """Else a group that is added later would be paused, and nobody would know why."""
+    for change in (broker.alter, lambda name, **how: broker.create("U", "FixedTime", 4, **how)):
+        with pytest.raises(InvalidOption, match="paused_groups names other, no group of topic"):
+            change("T", paused_groups=("other",))
+    assert broker.find("U") is None
+
+
 def test_a_paused_group_that_is_removed_is_not_paused_when_it_is_added_again(broker, topic):
     broker.pause("T", group="g")
     broker.remove_group("T", "g")
