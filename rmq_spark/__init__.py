@@ -16,6 +16,7 @@ from rmq_spark.client import (
     Queue,
     connect,
 )
+from rmq_spark.client.service import listener, run
 from rmq_spark.errors import (
     AlreadyCommitted,
     CheckpointRefused,
@@ -89,7 +90,9 @@ __all__ = [
     "__version__",
     "connect",
     "each_message",
+    "listener",
     "register",
+    "run",
     # what a function may raise
     "Bury",
     "Retry",

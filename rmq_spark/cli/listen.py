@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -17,12 +17,21 @@ from typing import Annotated, Any
 
 import typer
 
-from rmq_spark.cli.arguments import Group, Topic, option_help, parsed
+from rmq_spark.cli.arguments import option_help, parsed
 from rmq_spark.cli.output import log_everything
 from rmq_spark.cli.session import needing, session_of
-from rmq_spark.client.receiving.listener import DEFAULT_GRACE, DEFAULT_WORKERS, Listener
+from rmq_spark.client.receiving.callers import DEFAULT_WORKERS
+from rmq_spark.client.receiving.listener import DEFAULT_GRACE
+from rmq_spark.client.service import Service, marked_in
 from rmq_spark.errors import InvalidOption
-from rmq_spark.options import RETRY_DELAY, TIMEOUT, VISIBILITY_TIMEOUT, ZOOKEEPER_HOSTS, in_url
+from rmq_spark.options import (
+    GROUP,
+    RETRY_DELAY,
+    TIMEOUT,
+    VISIBILITY_TIMEOUT,
+    ZOOKEEPER_HOSTS,
+    in_url,
+)
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsing import Option, duration
 from rmq_spark.topics.reasons import reason_of
@@ -38,16 +47,23 @@ LEASE = replace(
     VISIBILITY_TIMEOUT.called("--visibility-timeout"),
     help="After how long others get the messages of a listener that was killed",
 )
-ACCEPTED_FUNCTION = "module:function, such as shop.billing:bill"
+ACCEPTED_FUNCTION = (
+    "TOPIC module:function, such as Orders shop.billing:bill, or modules with functions that "
+    "@rmq_spark.listener has marked"
+)
 
 _log = logging.getLogger("rmq_spark.listen")
 
 
 def listen(
     context: typer.Context,
-    topic: Topic,
-    function: Annotated[
-        str, typer.Argument(help=f"What to call: {ACCEPTED_FUNCTION}.", show_default=False)
+    called: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC FUNCTION | MODULE",
+            help=f"What to call: {ACCEPTED_FUNCTION}.",
+            show_default=False,
+        ),
     ],
     name: Annotated[
         str,
@@ -56,15 +72,29 @@ def listen(
         ),
     ],
     workers: Annotated[
-        int, typer.Option(min=1, help="How many messages are in work at the same time.")
-    ] = DEFAULT_WORKERS,
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"How many messages are in work at the same time: {DEFAULT_WORKERS} by default; "
+            "of modules, as many as all their functions have.",
+            show_default=False,
+        ),
+    ] = None,
     processes: Annotated[
         bool, typer.Option("--processes", help="Call the function in processes, not in threads.")
     ] = False,
     timeout: Annotated[str | None, typer.Option(help=option_help(TIMEOUT))] = None,
     delay: Annotated[str | None, typer.Option(help=option_help(RETRY_DELAY))] = None,
-    group: Group = DEFAULT_GROUP_TEXT,
-    visibility_timeout: Annotated[str, typer.Option(help=option_help(LEASE))] = str(LEASE.default),
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{GROUP.plain_help}. Default: {DEFAULT_GROUP_TEXT}.", show_default=False
+        ),
+    ] = None,
+    visibility_timeout: Annotated[
+        str | None,
+        typer.Option(help=f"{option_help(LEASE)} Default: {LEASE.default}.", show_default=False),
+    ] = None,
     zookeeper: Annotated[
         str | None, typer.Option(help=option_help(ZOOKEEPER_HOSTS), metavar="HOSTS")
     ] = None,
@@ -80,11 +110,13 @@ def listen(
         bool, typer.Option("--reload", help="Start again when a Python file here changes.")
     ] = False,
 ) -> None:
-    """Call a function for every message of a topic, until Ctrl-C.
+    """Call a function for every message of a topic, or many functions, until Ctrl-C.
 
-    The function gets one message, and is imported from the current directory or the installed
+    A function gets one message, and is imported from the current directory or the installed
     packages. It may be async. A message for which it raises comes again. Messages of one slot come
     one after another. SIGTERM ends it as well. Logs go to stderr, and every minute the rates.
+    --timeout, --delay, --processes, --group and --visibility-timeout are for a topic and its
+    function: those of modules have them in @rmq_spark.listener.
     """
     log_everything()
     if reload:
@@ -100,29 +132,50 @@ def listen(
     session = session_of(context)
     hosts = parsed(ZOOKEEPER_HOSTS.called("--zookeeper"), zookeeper)
     grace_ms = GRACE.parse(grace)
-    called = imported(function)
+    servers = {**session.zookeeper, **({"hosts": hosts} if hosts else {})} or None
+    own: dict[str, Any] = {
+        "timeout": parsed(TIMEOUT.called("--timeout"), timeout),
+        "delay": parsed(RETRY_DELAY.called("--delay"), delay),
+        "processes": processes or None,
+        "group": None if group is None else parse_group(group),
+        "visibility_timeout": parsed(LEASE, visibility_timeout),
+    }
+    given = {option: value for option, value in own.items() if value is not None}
+    is_one = len(called) == 2 and ":" not in called[0] and ":" in called[1]
+    if not is_one:
+        _refuse_functions(called)
+        _refuse_own_of_marked(given)
+    found = [imported(text) for text in called[is_one:]]
+    marked = [] if is_one else marked_in(found)
     with session.broker(patience_s=None) as broker:
-        listener = broker.listen(
-            topic,
-            name,
-            called,
-            workers=workers,
-            processes=processes,
-            timeout=parsed(TIMEOUT.called("--timeout"), timeout),
-            delay=parsed(RETRY_DELAY.called("--delay"), delay),
-            group=parse_group(group),
-            visibility_timeout=LEASE.parse(visibility_timeout),
-            zookeeper={**session.zookeeper, **({"hosts": hosts} if hosts else {})} or None,
-        )
-        with _metrics(listener, metrics_host, metrics_port), _reports(listener, workers):
-            listener.run(grace=grace_ms)
+        if is_one:
+            given |= {"workers": workers or DEFAULT_WORKERS, "zookeeper": servers}
+            service = Service([broker.listen(called[0], name, found[0], **given)])
+        else:
+            service = Service.open(broker, name, marked, workers=workers, zookeeper=servers)
+        with _metrics(service, metrics_host, metrics_port), _reports(service):
+            service.run(grace=grace_ms)
     _log.info("stopped")
 
 
-def imported(text: str) -> Callable[[Any], Any]:
-    """Import a function from ``module:function``. Prints where the module itself failed."""
+def _refuse_functions(modules: list[str]) -> None:
+    for text in modules:
+        if ":" in text:
+            raise InvalidOption.of("FUNCTION", text, ACCEPTED_FUNCTION, "has no topic")
+
+
+def _refuse_own_of_marked(given: Iterable[str]) -> None:
+    for option in given:
+        raise InvalidOption(
+            f"--{option.replace('_', '-')} is for a topic and its function. Functions of modules "
+            f"have it in @rmq_spark.listener(..., {option}=...)."
+        )
+
+
+def imported(text: str) -> Any:
+    """Import ``module:function``, or a module. Prints where the module itself failed."""
     module, colon, names = text.partition(":")
-    if not (module and colon and names):
+    if not module or (colon and not names):
         raise InvalidOption.of("FUNCTION", text, ACCEPTED_FUNCTION)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -139,12 +192,12 @@ def imported(text: str) -> Callable[[Any], Any]:
         raise InvalidOption(
             f"FUNCTION={text!r}: the module {module} cannot be imported: {reason_of(error)}"
         ) from None
-    for part in names.split("."):
+    for part in names.split(".") if names else ():
         found = getattr(found, part, None)
     if found is None:
         why = f"is not there: the module {module} has no {names}"
         raise InvalidOption.of("FUNCTION", text, ACCEPTED_FUNCTION, why)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _own_frames(error: Exception) -> TracebackType | None:
@@ -158,9 +211,9 @@ def _own_frames(error: Exception) -> TracebackType | None:
 
 
 @contextmanager
-def _reports(listener: Listener, workers: int) -> Iterator[None]:
+def _reports(service: Service) -> Iterator[None]:
     ended = threading.Event()
-    thread = threading.Thread(target=_report, args=(listener, workers, ended), daemon=True)
+    thread = threading.Thread(target=_report, args=(service, ended), daemon=True)
     thread.start()
     try:
         yield
@@ -169,27 +222,33 @@ def _reports(listener: Listener, workers: int) -> Iterator[None]:
         thread.join()
 
 
-def _report(listener: Listener, workers: int, ended: threading.Event) -> None:
+def _report(service: Service, ended: threading.Event) -> None:
     before, at_s = (0, 0, 0), time.monotonic()
     while not ended.wait(REPORT_EVERY_S):
-        now = (listener.succeeded, listener.failed, listener.snoozed)
+        ran = service.listeners
+        now = (
+            sum(one.succeeded for one in ran),
+            sum(one.failed for one in ran),
+            sum(one.snoozed for one in ran),
+        )
         now_s = time.monotonic()
         done, failed, snoozed = (new - old for new, old in zip(now, before, strict=True))
         _log.info(
             "%d succeeded (%.1f/s), %d failed, %d snoozed; %d of %d workers at work",
-            *(done, done / (now_s - at_s), failed, snoozed, listener.at_work, workers),
+            *(done, done / (now_s - at_s), failed, snoozed),
+            *(sum(one.at_work for one in ran), service.workers),
         )
         before, at_s = now, now_s
 
 
 @contextmanager
-def _metrics(listener: Listener, host: str, port: int | None) -> Iterator[None]:
+def _metrics(service: Service, host: str, port: int | None) -> Iterator[None]:
     if port is None:
         yield
         return
     with needing("metrics", "--metrics-port"):
         from rmq_spark.inspect.prometheus import ListenerCollector, serve
-    with serve(ListenerCollector(listener), host, port) as served:
+    with serve(ListenerCollector(*service.listeners), host, port, service) as served:
         _log.info("metrics at http://%s:%d/metrics", in_url(host), served)
         yield
 

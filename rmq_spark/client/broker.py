@@ -9,9 +9,9 @@ from typing import Any, Self
 from redis.credentials import CredentialProvider
 
 from rmq_spark.client.administration import Administration
-from rmq_spark.client.receiving.callers import ListenerSettings
+from rmq_spark.client.receiving.callers import DEFAULT_WORKERS, ListenerSettings, parse_lease_ms
 from rmq_spark.client.receiving.consumer import Consumer
-from rmq_spark.client.receiving.listener import DEFAULT_WORKERS, Listener
+from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.ownership.zookeeper import EnsembleOptions, parse_ensemble
@@ -19,7 +19,7 @@ from rmq_spark.protocol.claims import Delivered
 from rmq_spark.redis.connection import ConnectionOptions, parse_connection
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.keys import DEFAULT_GROUP
-from rmq_spark.topics.parsing import Duration, parse_wait_ms
+from rmq_spark.topics.parsing import Duration
 
 ZooKeeper = str | Mapping[str, str]
 
@@ -58,9 +58,10 @@ class Broker(Administration):
         UnknownTopic, InvalidOption, OwnershipError, and ExclusiveSlot for an exclusive topic
         without a zookeeper. See Consumer.
         """
-        ensemble = _ensemble(zookeeper)
+        ensemble = parse_zookeeper(zookeeper)
         open_queue = partial(self.queue, topic, group=group)
-        return Consumer(open_queue, name, lease_ms=_lease_ms(visibility_timeout), ensemble=ensemble)
+        lease_ms = parse_lease_ms(visibility_timeout)
+        return Consumer(open_queue, name, lease_ms=lease_ms, ensemble=ensemble)
 
     def listen(
         self,
@@ -89,30 +90,24 @@ class Broker(Administration):
         thread, in which to call an async function (rmq_spark.aio). Raises UnknownTopic,
         InvalidOption, OwnershipError, ExclusiveSlot.
         """
-        settings = ListenerSettings(
+        settings = ListenerSettings.parse(
             function,
-            workers,
-            _lease_ms(visibility_timeout),
-            processes,
-            timeout_ms=None if timeout is None else parse_wait_ms("timeout", timeout),
-            delay_ms=None if delay is None else parse_wait_ms("delay", delay),
-            ensemble=_ensemble(zookeeper),
+            workers=workers,
+            processes=processes,
+            timeout=timeout,
+            delay=delay,
+            visibility_timeout=visibility_timeout,
+            ensemble=parse_zookeeper(zookeeper),
             loop=loop,
         )
         return Listener(partial(self.queue, topic, group=group), name, settings)
 
 
-def _ensemble(zookeeper: ZooKeeper | None) -> EnsembleOptions | None:
+def parse_zookeeper(zookeeper: ZooKeeper | None) -> EnsembleOptions | None:
+    """Parse the argument zookeeper of Broker.listen. Raises InvalidOption."""
     if zookeeper is None:
         return None
     return parse_ensemble({"hosts": zookeeper} if isinstance(zookeeper, str) else zookeeper)
-
-
-def _lease_ms(given: Duration) -> int:
-    lease_ms = parse_wait_ms("visibility_timeout", given)
-    if lease_ms < 1:
-        raise InvalidOption(f"visibility_timeout={given!r} is not accepted. Accepted: 1ms or more.")
-    return lease_ms
 
 
 def _text(name: str, value: Any) -> str:

@@ -7,12 +7,17 @@ from importlib import resources
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.listener import Listener
+from rmq_spark.client.service import Service, place_of
 from rmq_spark.errors import RmqError, cannot_listen
 from rmq_spark.inspect.figures import Row, Shared, look
 from rmq_spark.redis.server import NO_EVICTION
@@ -21,7 +26,7 @@ from rmq_spark.topics.reasons import printable
 
 _log = logging.getLogger(__name__)
 
-_OF_LISTENER = ("topic", "group", "listener")
+_OF_LISTENER = ("topic", "group", "listener", "function")
 # Of each group: the kind of metric, its name and meaning, one more label or none, and the numbers
 # by the values of that label.
 _FIGURES: tuple[tuple[Any, str, str, str, Callable[[Row], Mapping[str, float]]], ...] = (
@@ -120,18 +125,39 @@ def _warn_of(queue: Queue, error: RmqError) -> None:
 
 
 @contextmanager
-def serve(collector: Collector, host: str, port: int) -> Iterator[int]:
+def serve(
+    collector: Collector, host: str, port: int, service: Service | None = None
+) -> Iterator[int]:
+    """Serve /metrics; of a service, /healthz and /readyz as well. Yields the port."""
     registry = CollectorRegistry()
     registry.register(collector)
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise cannot_listen(host, port, error) from None
+    if service is not None:
+        server.set_app(_with_health(server.get_app(), service))
     try:
         yield int(server.server_port)
     finally:
         server.shutdown()
         thread.join()
+
+
+def _with_health(metrics: Any, service: Service) -> Any:
+    """Wrap a WSGI application, to answer a supervisor: 200, or 503 and what is wrong."""
+    checks = {"/healthz": service.why_stuck, "/readyz": service.why_not_ready}
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        check = checks.get(environ["PATH_INFO"])
+        if check is None:
+            return metrics(environ, start_response)
+        wrong = check()
+        status = "503 Service Unavailable" if wrong else "200 OK"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{wrong or 'ok'}\n".encode()]
+
+    return answer
 
 
 def dashboard_json() -> str:
@@ -140,27 +166,42 @@ def dashboard_json() -> str:
 
 
 class ListenerCollector(Collector):
-    """A collector for prometheus-client, which reads the counts of a listener when it is asked.
+    """A collector for prometheus-client, which reads the counts of listeners when it is asked.
 
     Register it with ``prometheus_client.REGISTRY.register(ListenerCollector(listener))``.
     """
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
-        listener = self._listener
-        values = [listener.topic, group_text(listener.group), listener.name]
         messages = CounterMetricFamily(
             "rmq_listener_messages",
             "Messages for which the function was called",
             labels=[*_OF_LISTENER, "outcome"],
         )
-        for outcome in ("succeeded", "failed", "snoozed", "left_alone"):
-            messages.add_metric([*values, outcome], getattr(listener, outcome))
-        yield messages
         at_work = GaugeMetricFamily(
             "rmq_listener_workers_at_work", "Workers that have messages", labels=_OF_LISTENER
         )
-        at_work.add_metric(values, listener.at_work)
-        yield at_work
+        durations = HistogramMetricFamily(
+            "rmq_listener_duration_seconds",
+            "How long the function took for a message",
+            labels=_OF_LISTENER,
+        )
+        latenesses = HistogramMetricFamily(
+            "rmq_listener_lateness_seconds",
+            "How long after its due time the function was called, at the first delivery",
+            labels=_OF_LISTENER,
+        )
+        for one in self._listeners:
+            values = [one.topic, group_text(one.group), one.name, place_of(one.function)]
+            for outcome in ("succeeded", "failed", "snoozed", "left_alone"):
+                messages.add_metric([*values, outcome], getattr(one, outcome))
+            at_work.add_metric(values, one.at_work)
+            timings = one.timings()
+            for family, timed in (
+                (durations, timings.durations),
+                (latenesses, timings.latenesses),
+            ):
+                family.add_metric(values, timed.cumulative(), timed.sum)
+        yield from (messages, at_work, durations, latenesses)

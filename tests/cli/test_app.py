@@ -13,8 +13,15 @@ def test_every_command_is_a_function_of_the_room():
 @pytest.mark.parametrize(
     ("words", "missing"),
     [
-        (("listen",), "'topic'. The name of a topic: see `rmq topics`."),
-        (("listen", "T"), "'function'. What to call: module:function, such as shop.billing:bill."),
+        (
+            ("listen",),
+            "'TOPIC FUNCTION | MODULE'. What to call: TOPIC module:function, such as Orders "
+            "shop.billing:bill, or modules with functions that @rmq_spark.listener has marked.",
+        ),
+        (
+            ("listen", "T"),
+            "'--name'. The name of this listener. One process at a time may use it.",
+        ),
         (("show",), "'topic'. The name of a topic: see `rmq topics`."),
         (("create",), "'topic'. The name of the new topic."),
     ],

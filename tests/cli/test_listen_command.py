@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 from rmq_spark.cli import listen
+from rmq_spark.client.service import Service
 
 from ..logs import logged
 from ..waiting import wait_until
@@ -29,6 +30,18 @@ class Billing:
     bill = staticmethod(bill)
 
 number = 7
+"""
+MARKED = """
+import logging
+import rmq_spark
+
+@rmq_spark.listener("Orders", workers=1)
+def bill(message):
+    logging.getLogger("shop").info("billed %s", message.content.decode())
+
+@rmq_spark.listener("Orders", group="mail", workers=1)
+async def mail(message):
+    logging.getLogger("shop").info("mailed %s", message.content.decode())
 """
 
 
@@ -115,11 +128,50 @@ def test_metrics_are_served(listening, orders):
             with urllib.request.urlopen(address, timeout=60) as reply:
                 return reply.read().decode()
 
-        labels = 'group="default",listener="billing"'
+        labels = 'function="shop.bill",group="default",listener="billing"'
         for outcome in ("succeeded", "failed"):
             line = f'rmq_listener_messages_total{{{labels},outcome="{outcome}",topic="Orders"}} 1.0'
             wait_until(lambda line=line: line in told(), line)
         assert f'rmq_listener_workers_at_work{{{labels},topic="Orders"}} 0.0' in told()
+        for of in ("duration", "lateness"):
+            assert f'rmq_listener_{of}_seconds_count{{{labels},topic="Orders"}} 2.0' in told()
+            last = labels.replace(",listener", ',le="+Inf",listener')
+            assert f'rmq_listener_{of}_seconds_bucket{{{last},topic="Orders"}} 2.0' in told()
+        for probe in ("healthz", "readyz"):
+            with urllib.request.urlopen(address.replace("metrics", probe), timeout=60) as reply:
+                assert reply.read() == b"ok\n"
+
+
+def test_modules_run_all_that_they_mark(rmq, shop):
+    orders = rmq.topic("Orders", groups=["default", "mail"])
+    (shop / "marked.py").write_text(MARKED)
+    log = shop / "log"
+    words = ["listen", "marked", "marked", "--name", "all", "--workers", "1"]
+    with started(
+        [*rmq.command(), *words], cwd=shop, stderr=log.open("w"), env=environment()
+    ) as process:
+        orders.send(["a"], fixed_time=1000)
+        wait_until(lambda: {"billed a", "mailed a"} <= set(words_of(log)), "both functions")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def words_of(log):
+    return [line.partition("shop: ")[2] for line in log.read_text().splitlines()]
+
+
+def test_what_modules_mark_has_its_settings_there(rmq, shop, orders):
+    (shop / "marked.py").write_text(MARKED)
+    done = run(rmq, shop, "marked", "--name=a", "--timeout=5s")
+    assert done.returncode == 2
+    assert "--timeout is for a topic and its function." in done.stderr
+    assert "@rmq_spark.listener(..., timeout=...)" in done.stderr
+    done = run(rmq, shop, "shop:bill", "--name=a")
+    assert done.returncode == 2
+    assert "FUNCTION='shop:bill' has no topic." in done.stderr
+    done = run(rmq, shop, "shop", "--name=a")
+    assert done.returncode == 2
+    assert "The module shop has no function that is marked" in done.stderr
 
 
 def test_a_line_tells_the_rates(orders, rmq, monkeypatch, caplog):
@@ -128,7 +180,7 @@ def test_a_line_tells_the_rates(orders, rmq, monkeypatch, caplog):
     with rmq.broker.listen("Orders", "billing", lambda message: None) as listener:
         orders.send(["a", "b"], fixed_time=1000)
         wait_until(lambda: listener.succeeded == 2, "both messages")
-        with listen._reports(listener, 8):
+        with listen._reports(Service([listener])):
             text = "0 succeeded (0.0/s), 0 failed, 0 snoozed; 0 of 8 workers at work"
             wait_until(lambda: text in logged(caplog), "a line of an idle minute")
     assert "2 succeeded (" in logged(caplog)
@@ -178,8 +230,8 @@ def test_a_killed_reload_stops_what_it_runs(listening, orders):
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        ("shop", "FUNCTION='shop' is not accepted. Accepted: module:function, such as"),
-        ("shop:", "FUNCTION='shop:' is not accepted."),
+        ("shop", "FUNCTION='Orders': there is no module Orders in "),
+        ("shop:", "FUNCTION='shop:' is not accepted. Accepted: TOPIC module:function, such as"),
         ("shop:nope", "the module shop has no nope."),
         ("shopp:bill", "there is no module shopp in "),
         ("shop.more:bill", "there is no module shop.more in "),

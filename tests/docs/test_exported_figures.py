@@ -42,7 +42,7 @@ def labels_of(family):
 
 def names_in(text):
     found = set(re.findall(r"\brmq_[a-z_]+", text)) - {"rmq_spark", "rmq_"}
-    return {re.sub(r"_total$", "", name) for name in found}
+    return {re.sub(r"_(total|bucket)$", "", name) for name in found}
 
 
 def test_the_reference_has_their_types_and_labels(there):

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rmq_spark.client import connect
 from rmq_spark.inspect.checks import FAIL, check_server
-from rmq_spark.inspect.prometheus import QueueCollector, dashboard_json
+from rmq_spark.inspect.prometheus import ListenerCollector, QueueCollector, dashboard_json
 from rmq_spark.inspect.queries import QueryMetrics
 from rmq_spark.redis import server as server_module
 
@@ -147,6 +147,7 @@ def test_the_dashboard_draws_only_what_there_is(broker):
     registry.register(QueueCollector(lambda: broker))
     QueryMetrics(registry)
     broker.create("Orders", "FixedTime", 1)
+    registry.register(ListenerCollector(broker.listen("Orders", "billing", print)))
     there = {family.name for family in registry.collect()}
     panels = json.loads(dashboard_json())["panels"]
     drawn = {
@@ -155,8 +156,9 @@ def test_the_dashboard_draws_only_what_there_is(broker):
         for target in panel["targets"]
         for name in re.findall(r"rmq_[a-z_]+", target["expr"])
     }
-    assert len(panels) == 12
-    assert there - drawn == {"rmq_query_messages", "rmq_query_events"}  # as of the queues
+    assert len(panels) == 14
+    as_of_the_queues = {"rmq_query_messages", "rmq_query_events"}
+    assert there - drawn == {*as_of_the_queues, "rmq_listener_workers_at_work"}
     assert drawn - there == set()
 
 

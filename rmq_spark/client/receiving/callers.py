@@ -32,10 +32,11 @@ from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.process import STOP_SIGNALS
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.topics.parsing import check_amount, duration_text
+from rmq_spark.topics.parsing import Duration, check_amount, duration_text, parse_wait_ms
 from rmq_spark.topics.reasons import reason_of
 from rmq_spark.topics.verdicts import Failure, failure_of
 
+DEFAULT_WORKERS = 8
 # How often a call that waits for an event loop looks whether that has ended.
 _LOOK_EVERY_S = 1.0
 # After how many looks in a row an event loop that does not run has ended. It may run again for a
@@ -358,7 +359,8 @@ class ListenerSettings:
 
     lease_ms: of a claim. timeout_ms: the longest time for a message. delay_ms: the wait before a
     retry; None for the topic's backoff. loop: the event loop of another thread, in which to run a
-    coroutine function; None for one in each worker.
+    coroutine function; None for one in each worker. budget: how many messages may be in work at the
+    same time, shared with other listeners.
     """
 
     function: Callable[[Delivered], Any]
@@ -369,6 +371,26 @@ class ListenerSettings:
     delay_ms: int | None = None
     ensemble: EnsembleOptions | None = None
     loop: asyncio.AbstractEventLoop | None = None
+    budget: threading.Semaphore | None = None
+
+    @classmethod
+    def parse(
+        cls,
+        function: Callable[[Delivered], Any],
+        *,
+        visibility_timeout: Duration,
+        timeout: Duration | None = None,
+        delay: Duration | None = None,
+        **others: Any,
+    ) -> "ListenerSettings":
+        """Parse the times of Broker.listen. Raises InvalidOption."""
+        return cls(
+            function,
+            lease_ms=parse_lease_ms(visibility_timeout),
+            timeout_ms=None if timeout is None else parse_wait_ms("timeout", timeout),
+            delay_ms=None if delay is None else parse_wait_ms("delay", delay),
+            **others,
+        )
 
     def __post_init__(self) -> None:
         check_function(self.function)
@@ -394,3 +416,11 @@ class ListenerSettings:
     @property
     def _timeout_s(self) -> float | None:
         return None if self.timeout_ms is None else self.timeout_ms / 1000
+
+
+def parse_lease_ms(given: Duration) -> int:
+    """Parse a visibility timeout. Raises InvalidOption."""
+    lease_ms = parse_wait_ms("visibility_timeout", given)
+    if lease_ms < 1:
+        raise InvalidOption(f"visibility_timeout={given!r} is not accepted. Accepted: 1ms or more.")
+    return lease_ms

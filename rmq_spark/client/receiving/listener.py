@@ -7,12 +7,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.callers import ListenerSettings
 from rmq_spark.client.receiving.schedule import Waiter
 from rmq_spark.client.receiving.session import Ownership, open_session
 from rmq_spark.client.receiving.slot_claims import SlotClaims
+from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.client.receiving.workers import Workers
 from rmq_spark.errors import (
@@ -24,11 +26,10 @@ from rmq_spark.errors import (
 )
 from rmq_spark.process import UnfailingLog, stopped_by_signals
 from rmq_spark.protocol import returning
-from rmq_spark.protocol.claims import SlotDue
+from rmq_spark.protocol.claims import Delivered, SlotDue
 from rmq_spark.topics.definition import refuse_exclusive
 from rmq_spark.topics.parsing import Duration, parse_wait_ms
 
-DEFAULT_WORKERS = 8
 _log = UnfailingLog(__name__)
 
 HAS_RUN = "This listener has run. Make another one with broker.listen."
@@ -42,6 +43,8 @@ _LOOK_EVERY_S = 1.0
 _LOOK_LASTS_S = 0.1
 # How often a listener that holds back looks whether it may go on.
 _HELD_BACK_S = 0.02
+# A loop that has not come round for so long is stuck. A Redis that is away holds it up for less.
+_STUCK_AFTER_S = 120.0
 # The fewest slots to ask at once what is due, if so many may have messages.
 _SLOTS_A_LOOK = 64
 
@@ -84,6 +87,7 @@ class Listener:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._refreshed_s = 0.0
+        self._came_round_s = time.monotonic()
         self._last_slot = -1  # the one that was handed out last
         self._due: deque[SlotDue] = deque()  # those that the last look has found, not handed out
         self._looked_s = 0.0
@@ -139,6 +143,35 @@ class Listener:
     def is_running(self) -> bool:
         """Whether it takes messages: it has begun, and neither a stop nor an error has ended it."""
         return self._begun.is_set() and not (self._is_stopped or self._stopping.is_set())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes messages, and Redis answers it."""
+        return self.is_running and self._away is None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it should take messages, or wait for Redis, but hangs or has ended by an error.
+
+        A supervisor should start the program again.
+        """
+        if self._error is not None:
+            return True
+        return self.is_running and time.monotonic() - self._came_round_s > _STUCK_AFTER_S
+
+    @property
+    def function(self) -> Callable[[Delivered], Any]:
+        """The function that it calls."""
+        return self._settings.function
+
+    @property
+    def workers(self) -> int:
+        """The number of its workers."""
+        return self._settings.workers
+
+    def timings(self) -> Timings:
+        """Return how long the calls of the function took until now, and how late they began."""
+        return Timings() if self._workers is None else self._workers.timings()
 
     @property
     def succeeded(self) -> int:
@@ -237,6 +270,7 @@ class Listener:
         self, claims: SlotClaims, ownership: Ownership, waiter: Waiter, workers: Workers
     ) -> None:
         while not self._stopping.is_set():
+            self._came_round_s = time.monotonic()
             is_reserved, handed = workers.reserve(_LOOK_EVERY_S), 0
             try:
                 self._refresh_if_time(claims, ownership, waiter)

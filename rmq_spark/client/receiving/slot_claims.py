@@ -39,8 +39,9 @@ class SlotWork:
 
     A thread that hangs in a message can be given up: another goes on behind that message.
 
-    failed: a message whose function has failed, until it is rolled back. A commit before that would
-    lose it.
+    claimed_s: when the claim's answer came, by the monotonic clock. began_s: when the message in
+    work began. failed: a message whose function has failed, until it is rolled back. A commit
+    before that would lose it.
     """
 
     def __init__(self, claim: Claim, messages: Sequence[Delivered]) -> None:
@@ -50,11 +51,11 @@ class SlotWork:
         # Whether the claim has taken anything out of the store, be it expired.
         self.took_any = bool(messages or claim.expired)
         self._messages = messages
-        self._claimed_s = time.monotonic()
+        self.claimed_s = time.monotonic()
         self._lock = threading.Lock()
         self._owner: object = None
         self._at = 0
-        self._began_s: float | None = None
+        self.began_s: float | None = None
         self.failed: tuple[Delivered, Failure] | None = None
 
     def __len__(self) -> int:
@@ -69,7 +70,7 @@ class SlotWork:
         with self._lock:
             if self._owner is not owner or self._at == len(self._messages):
                 return None
-            self._began_s = time.monotonic()
+            self.began_s = time.monotonic()
             return self._messages[self._at]
 
     def end(self, owner: object, failure: Failure | None = None) -> bool:
@@ -89,7 +90,7 @@ class SlotWork:
     def give_up(self, timeout_s: float, failure: Failure) -> Delivered | None:
         """Take the messages from a thread that is at one for too long; return that one."""
         with self._lock:
-            began_s = self._began_s
+            began_s = self.began_s
             if began_s is None or time.monotonic() - began_s <= timeout_s:
                 return None
             self._owner = None
@@ -101,10 +102,10 @@ class SlotWork:
         """Take the messages from their thread. Returns the one whose function has not returned."""
         with self._lock:
             self._owner = None
-            return None if self._began_s is None else self._pass()
+            return None if self.began_s is None else self._pass()
 
     def _pass(self) -> Delivered:
-        self._began_s = None
+        self.began_s = None
         self._at += 1
         return self._messages[self._at - 1]
 
@@ -115,15 +116,15 @@ class SlotWork:
     @property
     def is_over(self) -> bool:
         """Whether the time for the claim is over. At least one message is worked on."""
-        return self._at > 0 and time.monotonic() - self._claimed_s > _LONGEST_S
+        return self._at > 0 and time.monotonic() - self.claimed_s > _LONGEST_S
 
     @property
     def is_quick(self) -> bool:
-        return time.monotonic() - self._claimed_s < _LONGEST_S / 2
+        return time.monotonic() - self.claimed_s < _LONGEST_S / 2
 
     def rest(self) -> Sequence[Delivered]:
         with self._lock:
-            is_in_call = self._began_s is not None
+            is_in_call = self.began_s is not None
             return self._messages[self._at + is_in_call :]
 
 

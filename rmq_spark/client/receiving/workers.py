@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from rmq_spark.client.receiving.callers import Caller, ListenerSettings, too_long
 from rmq_spark.client.receiving.slot_claims import SlotClaims, SlotWork
+from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import PASSING, AlreadyCommitted, LeaseLost, RmqError
 from rmq_spark.process import UnfailingLog
 from rmq_spark.protocol.claims import Delivered, SlotDue
@@ -43,6 +44,7 @@ class Workers:
         stopping: threading.Event,
     ) -> None:
         self.succeeded = self.failed = self.snoozed = self.left_alone = 0
+        self._timings = Timings()
         self._counting = threading.Lock()
         self._slot_claims = slot_claims
         self._open_caller = open_caller
@@ -52,6 +54,7 @@ class Workers:
         self._on_end, self._on_error = on_end, on_error
         self._stopping, self._ended = stopping, threading.Event()
         self._free = threading.Semaphore(amount)
+        self._budget = settings.budget or threading.Semaphore(amount)
         self._slots: queues.SimpleQueue[SlotDue | None] = queues.SimpleQueue()
         self._callers: set[Caller] = set()
         try:
@@ -131,7 +134,7 @@ class Workers:
         except BaseException as error:
             self._report(error)
             while (slot := self._slots.get()) is not None:
-                self._release(slot.slot, _AFTER_ERROR_S)
+                self._let_go(slot.slot, _AFTER_ERROR_S)
             return
         self._callers.add(caller)
         me = object()
@@ -144,6 +147,10 @@ class Workers:
             caller.close()
 
     def _take(self, slot: SlotDue, me: object, caller: Caller) -> bool:
+        while not self._budget.acquire(timeout=_LOOK_EVERY_S):
+            if self._stopping.is_set():
+                self._let_go(slot.slot, 0.0)
+                return True
         try:
             work = self._slot_claims.take(slot)
         except LeaseLost:  # its lease ended before its answer came, and another reader gave it back
@@ -182,6 +189,7 @@ class Workers:
             message = work.begin(me) if self._may_go_on(work) else None
             if message is None:
                 return
+            began_s = time.monotonic()
             try:
                 failure = caller.call(message)
             except BaseException as error:  # such as the end of an event loop: it ends the listener
@@ -189,6 +197,7 @@ class Workers:
                 failure = Failure(reason_of(error))
             if not work.end(me, failure):
                 return
+            self._time(work, message, began_s)
             if failure is None:
                 self._count(succeeded=1)
             else:
@@ -238,6 +247,10 @@ class Workers:
         self._on_error(error)
 
     def _release(self, slot: int, rest_s: float) -> None:
+        self._budget.release()
+        self._let_go(slot, rest_s)
+
+    def _let_go(self, slot: int, rest_s: float) -> None:
         self._on_end(slot, rest_s)
         self._free.release()
 
@@ -249,6 +262,19 @@ class Workers:
             self.succeeded += succeeded
             self.failed += failed
             self.left_alone += left_alone
+
+    def _time(self, work: SlotWork, message: Delivered, began_s: float) -> None:
+        duration_s = time.monotonic() - began_s
+        lateness_s = None
+        if message.due_time_ms is not None:
+            by_redis_ms = message.claimed_at_ms - message.due_time_ms
+            lateness_s = by_redis_ms / 1000 + began_s - work.claimed_s
+        with self._counting:
+            self._timings.add(duration_s, lateness_s)
+
+    def timings(self) -> Timings:
+        with self._counting:
+            return self._timings.copy()
 
     # -- the thread that keeps what the workers have
 
@@ -271,8 +297,10 @@ class Workers:
             return
         failure = Failure(f"TimeoutError: {too_long(self._hanging_after_s)}")
         for work in list(self._slot_claims.works.values()):
+            began_s = work.began_s
             message = work.give_up(self._hanging_after_s, failure)
             if message is not None:
+                self._time(work, message, began_s or time.monotonic())
                 self._start(self._go_on, work, message, failure)
 
     def _go_on(self, work: SlotWork, message: Delivered, failure: Failure) -> None:
