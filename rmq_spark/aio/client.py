@@ -19,7 +19,7 @@ from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.client.tracing import is_recording
 from rmq_spark.errors import ConsumerMisused, InvalidOption
 from rmq_spark.protocol.claims import Delivered, Figures
-from rmq_spark.protocol.pages import Page, QueueKind
+from rmq_spark.protocol.pages import Entry, Page, QueueKind
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.redis.aio import AsyncServer, Batcher, greenlet_spawn
 from rmq_spark.redis.connection import ConnectionOptions
@@ -239,6 +239,14 @@ class AsyncQueue:
     async def cancel(self, contents: Contents, **slot_basis: Any) -> int:
         """Remove contents that no consumer of this group has claimed yet. See Queue.cancel."""
         return await greenlet_spawn(self._queue.cancel, contents, **slot_basis)
+
+    async def move(self, contents: Contents, **value: Any) -> int:
+        """Give contents that wait another due time or priority. See Queue.move."""
+        return await greenlet_spawn(self._queue.move, contents, **value)
+
+    async def find(self, contents: Contents, **slot_basis: Any) -> list[Entry]:
+        """Find messages in all queues. See Queue.find."""
+        return await greenlet_spawn(self._queue.find, contents, **slot_basis)
 
     async def requeue(self, contents: Contents, **values: Any) -> int:
         """Requeue contents from the dead queue as first deliveries. See Queue.requeue."""

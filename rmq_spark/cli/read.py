@@ -1,4 +1,4 @@
-"""Commands that show messages: peek, dead, consume, and due, which draws bars."""
+"""Commands that show messages: peek, find, dead, consume, and due, which draws bars."""
 
 import sys
 import time
@@ -12,7 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from rmq_spark.cli import arguments
-from rmq_spark.cli.arguments import option_help, pages_of, times_of
+from rmq_spark.cli.arguments import (
+    encoded,
+    encoded_basis,
+    option_help,
+    pages_of,
+    remark_on_keys,
+    times_of,
+)
 from rmq_spark.cli.output import print_json, print_line, print_remark, print_table
 from rmq_spark.cli.session import broker_of, ended_by_signals, queue_of
 from rmq_spark.client.hints import command_line, queue_command
@@ -67,6 +74,25 @@ def peek(
     """
     queue = queue_of(context, topic, group)
     found = first_entries(pages_of(queue, queues, slots, times_of(queue, since, until)), most)
+    _show_entries(topic, found, as_json, _CELLS)
+
+
+def find(
+    context: typer.Context,
+    topic: arguments.Topic,
+    contents: Annotated[list[str], typer.Argument(help=arguments.NAMES_HELP, show_default=False)],
+    slot_basis: arguments.SlotBasis = None,
+    group: arguments.Group = DEFAULT_GROUP_TEXT,
+    as_json: arguments.Json = False,
+) -> None:
+    """Show where messages are: in which queue, and who holds them.
+
+    Without --slot-basis, all slots are looked into. With --json, each message is one line.
+    """
+    queue = queue_of(context, topic, group)
+    found = queue.find(encoded(contents), slot_basis=encoded_basis(slot_basis))
+    if not found:
+        remark_on_keys(queue.definition)
     _show_entries(topic, found, as_json, _CELLS)
 
 

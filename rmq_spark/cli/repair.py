@@ -1,6 +1,6 @@
-"""Commands that repair queues: cancel, requeue, purge, expire."""
+"""Commands that repair queues: cancel, move, requeue, purge, expire."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,6 +58,37 @@ def cancel(
     if not cancelled:
         remark_on_keys(definition)
     print_count(as_json, topic, cancelled, "cancelled")
+
+
+def move(
+    context: typer.Context,
+    topic: arguments.Topic,
+    contents: Annotated[list[str], typer.Argument(help=arguments.NAMES_HELP, show_default=False)],
+    slot_basis: arguments.SlotBasis = None,
+    time_range: arguments.TimeRange = None,
+    priority: arguments.Priority = None,
+    fixed_time: arguments.FixedTime = None,
+    delay: arguments.Delay = None,
+    group: arguments.Group = DEFAULT_GROUP_TEXT,
+    as_json: arguments.Json = False,
+) -> None:
+    """Give waiting messages another due time or priority.
+
+    They are due at once unless an option sets a time or a delay. A Priority topic needs --priority.
+    They keep what they carry, and their retries.
+    """
+    queue = queue_of(context, topic, group)
+    given = given_values(time_range, priority, fixed_time, delay)
+    needed = queue.definition.type.requeue_value is None
+    values: dict[str, Any] = {**parse_values(queue, given, "moved", needed=needed)}
+    moved = queue.move(encoded(contents), slot_basis=encoded_basis(slot_basis), **values)
+    if not moved:
+        print_remark(
+            "None of them waits in this group. To see where they are, use rmq find; if they were "
+            "sent with a slot basis, add --slot-basis."
+        )
+        remark_on_keys(queue.definition)
+    print_count(as_json, topic, moved, "moved")
 
 
 def requeue(

@@ -346,18 +346,21 @@ def _refuse_single(contents: object) -> None:
         )
 
 
-def requeue_score(value: Message, topic: TopicDefinition, now_ms: int) -> int:
-    """Return the score in the store for messages that are requeued from the dead queue.
+def requeue_score(
+    value: Message, topic: TopicDefinition, now_ms: int, done: str = "requeued"
+) -> int:
+    """Return the score in the store for messages that are requeued or moved.
 
-    value: holds their due time, delay or priority; without a due time, they are due at once. Raises
-    InvalidMessage if the topic's type needs a value or does not take the one that is given.
+    value: holds their due time, delay or priority; without a due time, they are due at once. done:
+    for errors. Raises InvalidMessage if the topic's type needs a value or does not take the one
+    that is given.
     """
     of_type = topic.type
-    of, given = _value_in(value, topic, "The requeue", "requeued")
+    of, given = _value_in(value, topic, f"The {done.removesuffix('d')}", done)
     if given is None and of_type.requeue_value is None:
         raise InvalidMessage(
-            f"Topic {topic.name} is {of_type}, so requeued messages need a {of_type.keyword}. "
-            f"Accepted: {of_type.parser.accepted_plain}. Nothing was requeued."
+            f"Topic {topic.name} is {of_type}, so {done} messages need a {of_type.keyword}. "
+            f"Accepted: {of_type.parser.accepted_plain}. Nothing was {done}."
         )
     number = _number_of(of, of_type.requeue_value if given is None else given, topic, 0)
     return int(of.requeue_score(number, now_ms))

@@ -24,6 +24,7 @@ from rmq_spark.protocol.claims import ClaimRecord, Figures, Overview
 from rmq_spark.protocol.pages import (
     UNBOUNDED,
     Bounds,
+    Entry,
     Page,
     Position,
     QueueKind,
@@ -218,6 +219,28 @@ class Queue:
         """
         return self.ask(sending.cancel, contents_by_slot(contents, slot_basis, self.definition))
 
+    def move(
+        self,
+        contents: Contents,
+        *,
+        slot_basis: bytes | str | None = None,
+        time_range: Duration | None = None,
+        priority: int | None = None,
+        fixed_time: int | datetime | None = None,
+        delay: Duration | None = None,
+    ) -> int:
+        """Give contents that wait another due time or priority. Return how many have it.
+
+        They keep their payloads, headers and retries. contents, slot_basis: as for cancel. Without
+        a value they are due at once; a Priority topic needs a priority, and leaves messages alone
+        that were rolled back. Messages that a consumer holds, and dead ones, stay. Raises
+        InvalidMessage, InvalidOption.
+        """
+        value = Message(b"", slot_basis, time_range, priority, fixed_time, delay)
+        score = requeue_score(value, self.definition, self.now_ms(), "moved")
+        by_slot = contents_by_slot(contents, slot_basis, self.definition)
+        return self.ask(sending.move, by_slot, score)
+
     def requeue(
         self,
         contents: Contents,
@@ -267,6 +290,21 @@ class Queue:
     def figures(self) -> Figures:
         """Return the sizes of all queues and the counters, summed up over all slots."""
         return overview_of(self).figures
+
+    def find(self, contents: Contents, *, slot_basis: bytes | str | None = None) -> list[Entry]:
+        """Find messages in all queues: the store, claims (prepare), the retry and the dead queue.
+
+        contents: a list, or lists by slot; in a keyed topic, keys. slot_basis: the one with which
+        all contents of a list were sent; None looks into all slots. Returns an entry for each copy
+        that there is, slot by slot: its ``queue`` says where it is, ``consumer`` who has it. Raises
+        InvalidMessage, InvalidOption.
+        """
+        by_slot = contents_by_slot(contents, slot_basis, self.definition)
+        if slot_basis is None and not isinstance(contents, Mapping):
+            names = [name for of_slot in by_slot.values() for name in of_slot]
+            by_slot = dict.fromkeys(self.slots, names)
+        found = self.ask(reading.find, by_slot)
+        return [entry for copies in found for page in copies for entry in page.entries()]
 
     def pages(self, kind: QueueKind | str, slot: int, scores: Bounds = UNBOUNDED) -> Iterator[Page]:
         """Yield one queue of one slot page by page. A message that stays in it comes once.

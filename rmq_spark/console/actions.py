@@ -16,6 +16,7 @@ from rmq_spark.console.state import Console, Note
 from rmq_spark.errors import InvalidOption
 from rmq_spark.inspect.fields import messages_text
 from rmq_spark.options import typed_value
+from rmq_spark.protocol import sending
 from rmq_spark.protocol.pages import Position, QueueKind
 from rmq_spark.topics.definition import FLAGS, group_text
 from rmq_spark.topics.parsing import Option, choice
@@ -85,7 +86,7 @@ def _values(queue: Queue, form: Form) -> dict[str, Any]:
 
 def requeue(console: Console, form: Form, user: str, topic: str) -> Note:
     queue, _ = _queue_and_kind(console, form, topic)
-    score = _requeue_score(queue, form)
+    score = _score(queue, form)
     chosen, gone = _chosen(console, form)
     return _done(user, queue, repair.requeue(queue, _names(chosen), score), "requeued", gone)
 
@@ -105,10 +106,17 @@ def cancel(console: Console, form: Form, user: str, topic: str) -> Note:
     return _done(user, queue, queue.cancel(_names(chosen)), "cancelled", gone)
 
 
+def move(console: Console, form: Form, user: str, topic: str) -> Note:
+    queue, _ = _queue_and_kind(console, form, topic)
+    score = _score(queue, form, "moved")
+    chosen, gone = _chosen(console, form)
+    return _done(user, queue, queue.ask(sending.move, _names(chosen), score), "moved", gone)
+
+
 def start_job(console: Console, form: Form, user: str, topic: str) -> Note:
     queue, _ = _queue_and_kind(console, form, topic)
     action = Action(ACTION.parse(field_of(form, "action")))
-    score = _requeue_score(queue, form) if action is Action.REQUEUE else 0
+    score = _score(queue, form) if action is Action.REQUEUE else 0
     job = console.jobs.start(action, queue, user, field_of(form, "reason") or None, score)
     _note(user, f"began job {job.number} to {action} the dead of", topic)
     return Note(f"Job {job.number} has begun to {action} dead messages of {topic}.")
@@ -131,9 +139,9 @@ def _queue_and_kind(console: Console, form: Form, topic: str) -> tuple[Queue, Qu
     return console.queue(topic, field_of(form, "group")), kind
 
 
-def _requeue_score(queue: Queue, form: Form) -> int:
+def _score(queue: Queue, form: Form, done: str = "requeued") -> int:
     value = Message(b"", **_values(queue, form))
-    return requeue_score(value, queue.definition, queue.now_ms())
+    return requeue_score(value, queue.definition, queue.now_ms(), done)
 
 
 def _chosen(console: Console, form: Form) -> tuple[list[Position], int]:
@@ -177,6 +185,7 @@ CHANGES: Mapping[str, Change] = {
     "/topics/{subject}/requeue": requeue,
     "/topics/{subject}/purge": purge,
     "/topics/{subject}/cancel": cancel,
+    "/topics/{subject}/move": move,
     "/topics/{subject}/job": start_job,
     "/jobs/{subject}/stop": stop_job,
     "/jobs/{subject}/resume": resume_job,

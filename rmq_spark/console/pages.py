@@ -275,7 +275,7 @@ def messages(console: Console, query: Query, name: str) -> dict[str, Any]:
         raise InvalidOption(
             "A search is not accepted with --hide-contents: it would show what is in messages."
         )
-    if text and by == "name" and kind is not QueueKind.PREPARE:
+    if text and by == "name":
         entries = find_named(queue, kind, text.encode())
         found = Found(entries, len(entries), None)
     else:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from rmq_spark.client.queue import Queue, walk, walk_part
+from rmq_spark.client.queue import Queue, walk
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Entry, Page, Position, QueueKind
 
@@ -90,20 +90,20 @@ def pages_from(
 
 
 def find_named(queue: Queue, kind: QueueKind, name: bytes) -> list[tuple[Entry, Position]]:
-    """Find the messages with a content or key in all slots. kind: any queue except prepare."""
-    slots = queue.ask(reading.slots_with, kind, name, queue.slots)
-    found = (read_entry(queue, kind, Position(slot, 0, name)) for slot in slots)
-    return [one for one in found if one is not None]
+    """Find the messages of a queue with a content or key, in all slots."""
+    found = queue.ask(reading.find, {slot: [name] for slot in queue.slots})
+    return [
+        (next(page.entries()), page.position(0))
+        for copies in found
+        for page in copies
+        if page.kind is kind
+    ]
 
 
 def read_entry(queue: Queue, kind: QueueKind, position: Position) -> tuple[Entry, Position] | None:
-    if kind is not QueueKind.PREPARE:
-        page = queue.ask(reading.entry, kind, position.slot, position.name)
-        return next(((entry, page.position(0)) for entry in page.entries()), None)
-    for claim in queue.ask(reading.records, position.slot):
-        if claim.name == position.claim:
-            for page in walk_part(queue, kind, position.slot, claim=claim, most=ENTRIES_A_READ):
-                if position.name in page.contents:
-                    at = page.contents.index(position.name)
-                    return next(page.only([at]).entries()), position
+    """Read a message of a queue again; None if it has left the queue, or that claim of it."""
+    (copies,) = queue.ask(reading.find, {position.slot: [position.name]})
+    for page in copies:
+        if page.kind is kind and page.position(0).claim == position.claim:
+            return next(page.entries()), page.position(0)
     return None

@@ -7,12 +7,21 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Any
 
-from rmq_spark.protocol.calls import Call, Read, Request, TopicQueues, fields_of, text_of
+from rmq_spark.protocol.calls import (
+    Call,
+    Conversation,
+    Read,
+    Request,
+    TopicQueues,
+    fields_of,
+    text_of,
+)
 from rmq_spark.protocol.claims import (
     ClaimRecord,
     ConsumerSeen,
     Figures,
     Header,
+    OtherClaims,
     Overview,
     QueueFigures,
     SlotDue,
@@ -42,8 +51,6 @@ COUNTERS = (
 )
 # The beginning of the counters of dead messages by the class of their reason.
 _DEATHS = "dead:"
-# Stands in front of the body of a message that was requeued (lua/include/bodies.lua).
-_REQUEUED = b"~"
 # The field, beside the consumers' headers, with the highest epoch that has claimed in the slot.
 EPOCH_FIELD = "@epoch"
 
@@ -327,32 +334,44 @@ def _size_of(reply: Any) -> int:
     return sum(record.held for record in _records_of(reply))
 
 
-def slots_with(
-    queues: TopicQueues, kind: QueueKind, content: bytes, slots: Sequence[int]
-) -> Request[list[int]]:
-    """Find the slots whose queue, any except prepare, holds a content or a key."""
-    reads = [("ZMSCORE", getattr(queues.keys, kind)(slot), content) for slot in slots]
+def find(
+    queues: TopicQueues, names: Mapping[int, Sequence[bytes]]
+) -> Conversation[list[list[Page]]]:
+    """Find messages, by slot, in all queues. The answer: of each, a page with it for each copy.
 
-    def read(replies: list[Any]) -> list[int]:
-        return [slot for slot, score in zip(slots, replies, strict=True) if score[0] is not None]
+    names: contents; in a keyed topic, keys.
+    """
+    wanted = [(slot, name) for slot, of_slot in names.items() for name in of_slot]
+    claims = {slot: OtherClaims([]) for slot in names}
+    pages: dict[int, list[Page]] = {}
+    left = list(range(len(wanted)))
+    while left:
+        calls = [_find_call(queues, *wanted[at], claims[wanted[at][0]].names) for at in left]
+        replies = yield Request(calls, list)
+        asked, left = left, []
+        unnamed: dict[int, list[str]] = {}
+        for at, reply in zip(asked, replies, strict=True):
+            slot, name = wanted[at]
+            if reply and reply[0] == -1:
+                unnamed[slot] = [claim.decode() for claim in reply[1:]]
+                left.append(at)
+                continue
+            pages[at] = [
+                _page_of(
+                    queues,
+                    *(QueueKind(kind.decode()), slot, [name], [score], [belonging]),
+                    ClaimRecord.parse(claim, record) if claim else None,
+                )
+                for kind, score, belonging, claim, record in chunks(reply, 5)
+            ]
+        for slot, found in unnamed.items():
+            claims[slot].learn(found)
+    return [pages[at] for at in range(len(wanted))]
 
-    return Request(reads, read)
 
-
-def entry(queues: TopicQueues, kind: QueueKind, slot: int, content: bytes) -> Request[Page]:
-    """Read one message of a queue except prepare: a page with it, or an empty page."""
-    is_dead = kind is QueueKind.DEAD
-    belongings = queues.keys.deaths(slot) if is_dead else queues.keys.bodies(slot)
-    reads = [("ZMSCORE", getattr(queues.keys, kind)(slot), content), ("HGET", belongings, content)]
-
-    def read(replies: list[Any]) -> Page:
-        (score,), belonging = replies
-        if score is None:
-            return _page_of(queues, kind, slot, [], [], [])
-        text = (belonging or b"").removeprefix(_REQUEUED)
-        return _page_of(queues, kind, slot, [content], [score], [text])
-
-    return Request(reads, read)
+def _find_call(queues: TopicQueues, slot: int, name: bytes, claims: Sequence[str]) -> Call:
+    keys = queues.keys_of(slot, "store retry dead deaths bodies claims")
+    return Call("find", [*keys, *queues.claims_and_bodies(slot, claims)], [name, *claims])
 
 
 def _page_of(

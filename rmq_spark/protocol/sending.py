@@ -1,4 +1,4 @@
-"""Requests of senders and operators: send, cancel, requeue, purge."""
+"""Requests of senders and operators: send, cancel, move, requeue, purge."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,6 +70,24 @@ def cancel(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]]) -> Requ
     """Remove contents, by slot, that nobody in this group has claimed. The answer: how many."""
     calls = [
         Call("cancel", queues.keys_of(slot, "store retry stats bodies"), part)
+        for slot, wanted in contents.items()
+        for part in chunks_in_bytes(wanted, MESSAGES_A_SEND, BYTES_A_CALL, len)
+    ]
+    return Request(calls, sum)
+
+
+def move(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]], score: int) -> Request[int]:
+    """Give messages, by slot, that wait another score, above 16. The answer: how many have it.
+
+    Those that were rolled back keep their retries: they wait for the due time in the retry queue,
+    and stay where they are in a topic of priorities.
+    """
+    calls = [
+        Call(
+            "move",
+            queues.keys_of(slot, "store retry stats"),
+            [queues.has_due_times, score, *part],
+        )
         for slot, wanted in contents.items()
         for part in chunks_in_bytes(wanted, MESSAGES_A_SEND, BYTES_A_CALL, len)
     ]

@@ -147,6 +147,9 @@ def test_a_queue_does_what_the_blocking_one_does(connected, topic):
             queue = await broker.queue("T")
             sent = await queue.send(numbered(10), fixed_time=1000)
             assert (sent.new, sent.merged) == (10, 0)
+            (found,) = await queue.find([b"m00000"])
+            assert found.queue == "store"
+            assert await queue.move([b"m00000"], fixed_time=1000) == 1
             assert await queue.cancel([b"m00000"]) == 1
             pages = [page for slot in range(4) async for page in queue.pages("store", slot)]
             assert sorted(c for page in pages for c in page.contents) == numbered(9, start=1)

@@ -452,3 +452,30 @@ def test_slots_that_a_topic_has_not_are_refused(rmq):
     rmq.topic(slots=1)
     done = rmq("peek", "Orders", "--slots", "7")
     assert (done.code, "Accepted: 0 to 0" in done.err) == (2, True)
+
+
+def test_find_says_where_a_message_is_and_move_changes_when_it_is_due(rmq):
+    queue = rmq.topic("Orders")
+    queue.send(["o1", "o2"], delay="1h")
+    found = rmq("find", "Orders", "o1", "--json")
+    assert (found.code, found.json["queue"], found.json["content"]) == (0, "store", "o1")
+    moved = rmq("move", "Orders", "o1")
+    assert (moved.code, moved.out) == (0, "Orders: 1 message moved\n")
+    with rmq.broker.consumer("Orders", "clerk") as consumer:
+        (message,) = consumer.poll()
+        assert message.content == b"o1"
+        assert "clerk" in rmq("find", "Orders", "o1").out
+        moved = rmq("move", "Orders", "o1", "--delay", "5m")
+        assert (moved.code, "use rmq find" in moved.err) == (3, True)
+    assert rmq("find", "Orders", "nowhere").code == 3
+
+
+def test_a_move_of_priorities_needs_one(rmq):
+    queue = rmq.topic("Alerts", "Priority")
+    queue.send(["a"], priority=20)
+    refused = rmq("move", "Alerts", "a")
+    assert refused.code == 2
+    assert "Add --priority" in refused.err
+    assert "Nothing was moved." in refused.err
+    assert rmq("move", "Alerts", "a", "--priority", "99").code == 0
+    assert rmq("find", "Alerts", "a", "--json").json["priority"] == 99

@@ -147,6 +147,23 @@ class Model:
                 queue.pop(content, None)
         return found
 
+    def move(self, contents, score):
+        """What was rolled back keeps its retries, and waits for a time in the retry queue."""
+        moved = 0
+        for content in contents:
+            stored = self.store.get(content, LONGEST_RETRY)
+            if stored is FAR or stored > LONGEST_RETRY:
+                self.store[content] = score
+            elif self.descending or (content not in self.store and content not in self.retry):
+                continue
+            elif content in self.retry:
+                second = FAR if score is FAR else -(-score // 1000)
+                self.retry[content] = (self.retry[content][0], second)
+            elif score is FAR:
+                self.retry[content] = (abs(self.store.pop(content)), FAR)
+            moved += 1
+        return moved
+
     def requeue(self, contents, score):
         found = [content for content in contents if content in self.dead]
         for content in found:

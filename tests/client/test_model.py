@@ -219,6 +219,23 @@ class QueueHistory(RuleBasedStateMachine):
         self.may_end = set(contents)
         self.both(self.model.cancel(contents), lambda: self.queue.cancel({0: contents}))
 
+    @precondition(lambda self: self.model.store or self.model.retry)
+    @rule(contents=distinct_contents, score=scores)
+    def move(self, contents, score):
+        score, sent = self.scored(score)
+        expected = self.model.move(contents, score)
+        self.both(expected, lambda: self.queue.ask(sending.move, {0: contents}, sent))
+
+    @precondition(lambda self: self.model.store or self.model.retry or self.model.prepare)
+    @rule(contents=distinct_contents)
+    def find(self, contents):
+        model = self.model
+        places = {"store": model.store, "retry": model.retry, "prepare": model.prepare}
+        expected = {(k, c) for k, of in places.items() for c in of if c in contents}
+        expected |= {("dead", content) for content in model.dead & set(contents)}
+        found = self.queue.ask(reading.find, {0: contents})
+        assert {(page.kind, page.contents[0]) for pages in found for page in pages} == expected
+
     @precondition(lambda self: self.model.prepare)
     @rule()
     def expire(self):

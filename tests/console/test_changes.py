@@ -128,6 +128,17 @@ def test_a_requeue_of_priorities_needs_one(site):
     assert "1 message" in site.note("/topics/Alerts/requeue", {"ref": chosen, "priority": "30"})
 
 
+def test_chosen_messages_that_wait_are_moved(site, orders):
+    later = orders.now_ms() + 3_600_000
+    orders.send(["a", "b", "c"], fixed_time=later)
+    chosen = refs(site, "store")
+    form = {"queue": "store", "ref": chosen[:1]}
+    assert "1 message moved" in site.note(f"{ORDERS}/move", form)
+    form = {"queue": "store", "ref": chosen[1:2], "delay": "2h"}
+    assert "1 message moved" in site.note(f"{ORDERS}/move", form)
+    assert orders.figures().store.due == 1
+
+
 def test_held_messages_cannot_be_deleted(site, orders):
     orders.send(["x"], fixed_time=1)
     with site.broker.consumer("Orders", "a") as consumer:

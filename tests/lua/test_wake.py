@@ -1,11 +1,12 @@
 """Whom the scripts wake: who waits hears of a message that falls due before all others."""
 
 import contextlib
+import functools
 
 import pytest
 
 from rmq_spark.client import Message
-from rmq_spark.protocol import claiming, returning
+from rmq_spark.protocol import claiming, returning, sending
 from rmq_spark.topics.verdicts import Ending
 
 from ..seeding import FAR_MS, LONG_MS, Slot, numbered, requeue
@@ -231,4 +232,19 @@ def test_a_user_who_may_not_publish_still_sends(slot, listen, no_publishing):
     listener = listen(slot.queue)
     assert slot.queue.send([b"m"], fixed_time=1000).new == 1
     assert slot.store == {b"m": 1000}
+    assert listener.heard() == []
+
+
+def test_what_is_moved_wakes_if_it_is_due_before_all_others(slot, listen):
+    slot.put({b"a": FAR_MS, b"b": FAR_MS + 1})
+    slot.put_waiting({b"retry": FAR_MS + 4})
+    listener = listen(slot.queue)
+    move = functools.partial(slot.queue.ask, sending.move)
+    assert move({0: [b"b"]}, FAR_MS + 2) == 1
+    assert listener.heard() == []
+    assert move({0: [b"b"]}, 1000) == 1
+    assert listener.heard() == [0]
+    assert move({0: [b"retry"]}, 1000) == 1
+    assert listener.heard() == [0]
+    assert move({0: [b"nowhere"]}, 1000) == 0
     assert listener.heard() == []
