@@ -139,6 +139,16 @@ def cancel(content: str, *, slot: int = 0) -> Action:
     )
 
 
+def move(content: str, score: int, *, slot: int = 0) -> Action:
+    return Action(
+        f"move {content} to {score}",
+        "move",
+        lambda queues, _: sending.move(queues, {slot: [content.encode()]}, score),
+        slot=slot,
+        contents=frozenset({content}),
+    )
+
+
 def requeue(content: str, score: int, *, slot: int = 0) -> Action:
     return Action(
         f"requeue {content} with {score}",

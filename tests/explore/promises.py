@@ -449,8 +449,8 @@ def may_be_left(step: Step, content: str) -> bool:
 
 
 def scores_stay(step: Step) -> bool:
-    """What was sent keeps its score in the store whatever comes back; only a send changes it."""
-    sent = step.action.contents if step.done("send") else set()
+    """What was sent keeps its score in the store, whatever comes back, until a send or a move."""
+    sent = step.action.contents if step.done("send", "move") else set()
     return all(
         step.after.store[content] == score
         for content, score in step.before.store.items()
