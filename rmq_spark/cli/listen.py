@@ -184,10 +184,13 @@ def imported(text: str) -> Any:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module}.".startswith(f"{missing}."):
+            of_file = " (without .py)" if module.endswith(".py") else ""
             raise InvalidOption(
                 f"FUNCTION={text!r}: there is no module {missing} in {os.getcwd()} or among the "
-                f"installed packages. Accepted: {ACCEPTED_FUNCTION}."
+                f"installed packages. Accepted: {ACCEPTED_FUNCTION}{of_file}."
             ) from None
+        if isinstance(error, InvalidOption):  # such as of @rmq_spark.listener, which says where
+            raise
         traceback.print_exception(type(error), error, _own_frames(error))
         raise InvalidOption(
             f"FUNCTION={text!r}: the module {module} cannot be imported: {reason_of(error)}"

@@ -10,12 +10,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from rmq_spark.client.broker import Broker, ZooKeeper, connect, parse_zookeeper
-from rmq_spark.client.receiving.callers import DEFAULT_WORKERS, ListenerSettings
+from rmq_spark.client.receiving.callers import DEFAULT_WORKERS, ListenerSettings, place_of
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE, Listener
-from rmq_spark.errors import ConsumerMisused, InvalidOption
+from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 from rmq_spark.options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.process import stopped_by_signals
-from rmq_spark.topics.definition import group_text
+from rmq_spark.topics.definition import check_topic_name, group_text, parse_group
 from rmq_spark.topics.keys import DEFAULT_GROUP
 from rmq_spark.topics.parsing import Duration, check_amount
 
@@ -50,21 +50,44 @@ def listener(
         @rmq_spark.listener("Orders", workers=4, timeout="30s")
         def bill(message): ...
 
-    The function stays as it is, and can be called as before. It may be async, and be marked for
-    several topics. The settings are those of Broker.listen. Raises InvalidOption.
+    For functions at the top of a module. The function stays as it is, and can be called as before.
+    It may be async, and be marked again for another topic. The settings are those of Broker.listen.
+    Raises InvalidOption.
     """
+    if not isinstance(topic, str):
+        raise InvalidOption(
+            f"@rmq_spark.listener got a {type(topic).__name__} instead of the name of a topic. "
+            'Accepted: @rmq_spark.listener("Orders"), once for each topic of a function.'
+        )
+    check_topic_name(topic)
+    of_group = parse_group(group) if group != DEFAULT_GROUP else group
 
     def mark(function: _Function) -> _Function:
-        settings = ListenerSettings.parse(
-            function,
-            workers=workers,
-            processes=processes,
-            timeout=timeout,
-            delay=delay,
-            visibility_timeout=visibility_timeout,
-        )
-        marks = (*getattr(function, _MARKS, ()), Marked(topic, group, settings))
-        setattr(function, _MARKS, marks)
+        place = place_of(function)
+        scope = getattr(function, "__qualname__", "").rpartition(".")[0]
+        if scope and not scope.endswith(">"):  # such as the <locals> of a function
+            raise InvalidOption(
+                f"@rmq_spark.listener({topic!r}): {place} is in a class. Accepted: a function at "
+                "the top of a module."
+            )
+        try:
+            settings = ListenerSettings.parse(
+                function,
+                workers=workers,
+                processes=processes,
+                timeout=timeout,
+                delay=delay,
+                visibility_timeout=visibility_timeout,
+            )
+        except InvalidOption as error:
+            raise InvalidOption(f"@rmq_spark.listener({topic!r}), {place}: {error}") from None
+        marks: tuple[Marked, ...] = getattr(function, _MARKS, ())
+        if any((one.topic, one.group) == (topic, of_group) for one in marks):
+            raise InvalidOption(
+                f"@rmq_spark.listener({topic!r}): {place} is marked already for this topic, group "
+                f"{group_text(of_group)}. Remove one of the marks."
+            )
+        setattr(function, _MARKS, (*marks, Marked(topic, of_group, settings)))
         return function
 
     return mark
@@ -119,6 +142,11 @@ def marked_in(functions: Iterable[Callable[..., Any] | ModuleType]) -> list[Mark
 
 def _marked(given: Callable[..., Any] | ModuleType) -> Iterator[Marked]:
     is_module = isinstance(given, ModuleType)
+    if not (is_module or callable(given)):
+        raise InvalidOption(
+            f"{given!r} is a {type(given).__name__}. Accepted: marked functions and modules, each "
+            "an argument of its own."
+        )
     candidates = list(vars(given).values()) if is_module else [given]
     marks = [mark for one in candidates for mark in _marks_of(one)]
     if not marks:
@@ -134,12 +162,6 @@ def _marked(given: Callable[..., Any] | ModuleType) -> Iterator[Marked]:
 def _marks_of(found: object) -> tuple[Marked, ...]:
     marks = getattr(found, "__dict__", {}).get(_MARKS, ()) if callable(found) else ()
     return tuple(marks)
-
-
-def place_of(function: object) -> str:
-    """Return where a function is, such as shop.billing.bill."""
-    module = getattr(function, "__module__", type(function).__module__)
-    return f"{module}.{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 class Service:
@@ -170,7 +192,10 @@ class Service:
             most = min(one.settings.workers, workers or one.settings.workers)
             settings = replace(one.settings, workers=most, budget=budget, ensemble=ensemble)
             open_queue = partial(broker.queue, one.topic, group=one.group)
-            listeners.append(Listener(open_queue, name, settings))
+            try:
+                listeners.append(Listener(open_queue, name, settings))
+            except (InvalidOption, UnknownTopic) as error:
+                raise type(error)(f"{place_of(settings.function)}: {error}") from None
         return cls(listeners, workers)
 
     def run(self, *, grace: Duration = DEFAULT_GRACE) -> None:
@@ -209,7 +234,8 @@ class Service:
 
     def why_not_ready(self) -> str:
         """Return why some listener does not take messages now, or an empty text."""
-        return self._first("does not take messages", lambda one: not one.is_ready)
+        found = self._first("waits for Redis", lambda one: one.is_running and not one.is_ready)
+        return found or self._first("does not take messages", lambda one: not one.is_running)
 
     def why_stuck(self) -> str:
         """Return which listener hangs or has ended by an error, or an empty text."""
@@ -217,7 +243,4 @@ class Service:
 
     def _first(self, what: str, is_so: Callable[[Listener], bool]) -> str:
         found = (one for one in self.listeners if is_so(one))
-        return "".join(
-            f"The listener {one.name} of topic {one.topic}, group {group_text(one.group)}, {what}."
-            for one in islice(found, 1)
-        )
+        return "".join(f"The listener {one} {what}." for one in islice(found, 1))

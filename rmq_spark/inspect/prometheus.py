@@ -16,8 +16,9 @@ from prometheus_client.registry import Collector
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.callers import place_of
 from rmq_spark.client.receiving.listener import Listener
-from rmq_spark.client.service import Service, place_of
+from rmq_spark.client.service import Service
 from rmq_spark.errors import RmqError, cannot_listen
 from rmq_spark.inspect.figures import Row, Shared, look
 from rmq_spark.redis.server import NO_EVICTION

@@ -175,7 +175,11 @@ CASES = [
         protocol("`send_at`,", "`x`,"),
         ["The scripts' lacks send_at.", "no x."],
     ),
-    (ref.scripts_of_the_protocol, protocol("names: 2048", "names: 2049"), ["no bound"]),
+    (
+        ref.scripts_of_the_protocol,
+        protocol("again out of the store | what the caller names: 2048", "again | names: 2049"),
+        ["no bound"],
+    ),
     (ref.queues_in_the_figure, [page("```mermaid\nstore prepare retry\n```")], ["dead"]),
     (ref.marks_in_the_figure, outbox("sent --> delivered", "new --> dead"), ["new to dead"]),
 ]

@@ -353,6 +353,12 @@ def check_function(function: object) -> None:
         pass  # some built-in functions do not tell
 
 
+def place_of(function: object) -> str:
+    """Return where a function is, such as shop.billing.bill."""
+    module = getattr(function, "__module__", type(function).__module__)
+    return f"{module}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
 @dataclass(frozen=True)
 class ListenerSettings:
     """The function of a listener, and how it is called.

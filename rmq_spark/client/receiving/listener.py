@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.callers import ListenerSettings
+from rmq_spark.client.receiving.callers import ListenerSettings, place_of
 from rmq_spark.client.receiving.schedule import Waiter
 from rmq_spark.client.receiving.session import Ownership, open_session
 from rmq_spark.client.receiving.slot_claims import SlotClaims
@@ -27,7 +27,7 @@ from rmq_spark.errors import (
 from rmq_spark.process import UnfailingLog, stopped_by_signals
 from rmq_spark.protocol import returning
 from rmq_spark.protocol.claims import Delivered, SlotDue
-from rmq_spark.topics.definition import refuse_exclusive
+from rmq_spark.topics.definition import group_text, refuse_exclusive
 from rmq_spark.topics.parsing import Duration, parse_wait_ms
 
 _log = UnfailingLog(__name__)
@@ -111,7 +111,10 @@ class Listener:
         return self._queue.keys.group
 
     def __repr__(self) -> str:
-        return f"Listener({self._queue.definition.name}, {self.name})"
+        return f"Listener({self})"
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.topic}, group {group_text(self.group)}"
 
     def __enter__(self) -> "Listener":
         if self._thread is not None:
@@ -258,7 +261,10 @@ class Listener:
             session.ownership.stop()
             raise
         with stopped_by_signals(lambda _: self.stop(grace)):
-            _log.info("rmq: listening to %s as %s", queue.definition.name, self.name)
+            _log.info(
+                "rmq: listening to %s as %s, group %s, with %s",
+                *(self.topic, self.name, group_text(self.group), place_of(settings.function)),
+            )
             self._begun.set()
             try:
                 self._dispatch(claims, session.ownership, self._waiter, self._workers)
@@ -373,7 +379,7 @@ class Listener:
             _log.warning(
                 "rmq: listener %s stops while %d calls of its function are in work: their messages "
                 "come again",
-                *(self.name, given_up),
+                *(self, given_up),
             )
         try:
             if error := self._away_error():
@@ -400,7 +406,7 @@ class Listener:
             self.run()
         except BaseException as error:
             self._error = error
-            _log.error("rmq: listener %s has ended: %s", self.name, error)
+            _log.error("rmq: listener %s has ended: %s", self, error)
             self._stopping.set()
         finally:
             self._begun.set()
@@ -417,7 +423,7 @@ class Listener:
         if isinstance(error, PASSING):
             if isinstance(error, ServerUnavailable):
                 self._away = time.monotonic(), error
-            _log.warning("rmq: listener %s waits for Redis: %s", self.name, error)
+            _log.warning("rmq: listener %s waits for Redis: %s", self, error)
             return
         self._error = self._error or error
         self._take_no_more()
