@@ -61,6 +61,8 @@ class Commands:
             "pause": [["pause", FULL]],
             "resume": [["resume", FULL]],
             "lower-epochs": [["lower-epochs", FULL]],
+            "find": [["find", FULL, *lines(number)[:1]]],
+            "move": [["move", FULL, *lines(number)[:CANCELLED], "--delay", "1h"]],
             "cancel": [["cancel", FULL, *lines(number)[:CANCELLED]]],
             "consume": [
                 ["consume", FULL, "-n", str(MESSAGES_AT_ONCE)],

@@ -138,6 +138,8 @@ class Scenario:
         )
         numbers = [slot + slots * (last // 2 + number) for number in range(2 * MESSAGES_A_SEND)]
         contents = list(map(waiting, numbers))
+        queue.find({slot: contents[:1]})
+        queue.move({slot: contents[:MESSAGES_A_SEND]}, delay="1h")
         queue.cancel({slot: contents[:MESSAGES_A_SEND]})
         queue.purge({slot: contents[MESSAGES_A_SEND:]}, QueueKind.STORE)
         queue.requeue({slot: [dead(slot + slots * n) for n in range(MESSAGES_A_REPAIR)]})

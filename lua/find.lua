@@ -3,7 +3,7 @@
 -- ARGV: 1 content, 2.. names of the claims
 -- Returns {queue, score, death or body ('' for none), name of the claim and its record ('' for both in other
 --   queues), ...}; or {-1, names of all claims of the slot} if KEYS lacks one: then nothing was read.
--- Errors: RMQ_WRONGTYPE
+-- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the copies of a message, and of each claim that holds one a part of its bodies (claim_bodies.lua).
 -- Effect: reads
 local store, retry, dead, deaths, bodies, claims = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -12,6 +12,7 @@ local content, how_many = ARGV[1], #ARGV - CLAIM_NAMES + 1
 
 --- include bodies
 --- include claim_bodies
+--- include records
 --- include types
 
 local wrong = wrong_type(store, 'zset', retry, 'zset', dead, 'zset', deaths, 'hash', bodies, 'hash', claims, 'hash')
@@ -22,8 +23,10 @@ if wrong then return wrong end
 
 local named = {}
 for k = 0, how_many - 1 do named[ARGV[CLAIM_NAMES + k]] = k end
-for _, name in ipairs(redis.call('HKEYS', claims)) do
-  if not named[name] then return {-1, unpack(redis.call('HKEYS', claims))} end
+local records, by_name = read_records(claims)
+if not records then return by_name end -- an error
+for _, record in ipairs(records) do
+  if not named[record.name] then return {-1, unpack(redis.call('HKEYS', claims))} end
 end
 
 local found = {}
@@ -42,11 +45,12 @@ look_into('store', store, bodies)
 look_into('retry', retry, bodies)
 look_into('dead', dead, deaths)
 for name, k in pairs(named) do
-  local claim, record = KEYS[CLAIM_KEYS + k], redis.call('HGET', claims, name)
-  local score = record and redis.call('ZMSCORE', claim, content)[1]
+  local claim = KEYS[CLAIM_KEYS + k]
+  local score = by_name[name] and redis.call('ZMSCORE', claim, content)[1]
   if score then
     local body_at = bodies_by_rank(KEYS[CLAIM_KEYS + how_many + k], redis.call('ZCARD', claim))
-    add('prepare', score, body_at and body_at(redis.call('ZRANK', claim, content)), name, record)
+    add('prepare', score, body_at and body_at(redis.call('ZRANK', claim, content)), name,
+      redis.call('HGET', claims, name))
   end
 end
 return found

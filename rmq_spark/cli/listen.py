@@ -110,7 +110,7 @@ def listen(
         bool, typer.Option("--reload", help="Start again when a Python file here changes.")
     ] = False,
 ) -> None:
-    """Call a function for every message of a topic, or many functions, until Ctrl-C.
+    """Call a function for every message of a topic, until Ctrl-C.
 
     A function gets one message, and is imported from the current directory or the installed
     packages. It may be async. A message for which it raises comes again. Messages of one slot come

@@ -87,7 +87,13 @@ def listener(
                 f"@rmq_spark.listener({topic!r}): {place} is marked already for this topic, group "
                 f"{group_text(of_group)}. Remove one of the marks."
             )
-        setattr(function, _MARKS, (*marks, Marked(topic, of_group, settings)))
+        try:
+            setattr(function, _MARKS, (*marks, Marked(topic, of_group, settings)))
+        except AttributeError:
+            raise InvalidOption(
+                f"@rmq_spark.listener({topic!r}): {place} cannot be marked. Accepted: a function "
+                "that is written in Python."
+            ) from None
         return function
 
     return mark
@@ -159,9 +165,11 @@ def _marked(given: Callable[..., Any] | ModuleType) -> Iterator[Marked]:
     yield from marks
 
 
-def _marks_of(found: object) -> tuple[Marked, ...]:
-    marks = getattr(found, "__dict__", {}).get(_MARKS, ()) if callable(found) else ()
-    return tuple(marks)
+def _marks_of(found: object) -> Iterator[Marked]:
+    """Yield the marks of a function; of one that wraps a marked function, with itself in it."""
+    if callable(found):
+        for mark in getattr(found, "__dict__", {}).get(_MARKS, ()):
+            yield replace(mark, settings=replace(mark.settings, function=found))
 
 
 class Service:

@@ -1,10 +1,10 @@
 """Metrics for Prometheus: of all queues on a server, counted when it asks, and of a listener."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.core import (
@@ -18,6 +18,7 @@ from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.callers import place_of
 from rmq_spark.client.receiving.listener import Listener
+from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.client.service import Service
 from rmq_spark.errors import RmqError, cannot_listen
 from rmq_spark.inspect.figures import Row, Shared, look
@@ -166,6 +167,16 @@ def dashboard_json() -> str:
     return resources.files(__package__).joinpath("dashboard.json").read_text(encoding="utf-8")
 
 
+class Counted(Protocol):
+    """What counts the messages of a function, by outcome, and times its calls."""
+
+    @property
+    def name(self) -> str: ...
+
+    def timings(self) -> Timings:
+        """Return how long the calls took until now, and how late they began."""
+
+
 class ListenerCollector(Collector):
     """A collector for prometheus-client, which reads the counts of listeners when it is asked.
 
@@ -176,33 +187,62 @@ class ListenerCollector(Collector):
         self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
-        messages = CounterMetricFamily(
-            "rmq_listener_messages",
-            "Messages for which the function was called",
-            labels=[*_OF_LISTENER, "outcome"],
-        )
+        by_values = [
+            ([one.topic, group_text(one.group), one.name, place_of(one.function)], one)
+            for one in self._listeners
+        ]
+        yield from families_of_functions("rmq_listener", _OF_LISTENER, by_values)
         at_work = GaugeMetricFamily(
             "rmq_listener_workers_at_work", "Workers that have messages", labels=_OF_LISTENER
         )
-        durations = HistogramMetricFamily(
-            "rmq_listener_duration_seconds",
-            "How long the function took for a message",
-            labels=_OF_LISTENER,
-        )
-        latenesses = HistogramMetricFamily(
-            "rmq_listener_lateness_seconds",
-            "How long after its due time the function was called, at the first delivery",
-            labels=_OF_LISTENER,
-        )
-        for one in self._listeners:
-            values = [one.topic, group_text(one.group), one.name, place_of(one.function)]
-            for outcome in ("succeeded", "failed", "snoozed", "left_alone"):
-                messages.add_metric([*values, outcome], getattr(one, outcome))
+        for values, one in by_values:
             at_work.add_metric(values, one.at_work)
-            timings = one.timings()
-            for family, timed in (
-                (durations, timings.durations),
-                (latenesses, timings.latenesses),
-            ):
-                family.add_metric(values, timed.cumulative(), timed.sum)
-        yield from (messages, at_work, durations, latenesses)
+        yield at_work
+
+
+class FunctionCollector(Collector):
+    """A collector for prometheus-client, which reads the figures of ``each_message``.
+
+    ::
+
+        REGISTRY.register(FunctionCollector("billing", listener))
+
+    query: its queryName. function: what ``each_message`` has returned.
+    """
+
+    def __init__(self, query: str, function: Counted) -> None:
+        self._query = query
+        self._function = function
+
+    def collect(self) -> Iterator[Metric]:
+        by_values = [([self._query, self._function.name], self._function)]
+        return families_of_functions("rmq_query_function", ("query", "function"), by_values)
+
+
+def families_of_functions(
+    prefix: str, labels: Sequence[str], by_values: Iterable[tuple[list[str], Counted]]
+) -> Iterator[Metric]:
+    """Yield what was counted and timed of functions.
+
+    by_values: of each one the values of the labels, and what has its counts and ``timings``.
+    """
+    messages = CounterMetricFamily(
+        f"{prefix}_messages",
+        "Messages for which the function was called",
+        labels=[*labels, "outcome"],
+    )
+    durations = HistogramMetricFamily(
+        f"{prefix}_duration_seconds", "How long the calls of the function took", labels=labels
+    )
+    latenesses = HistogramMetricFamily(
+        f"{prefix}_lateness_seconds",
+        "How long after its due time the function was called, at the first delivery",
+        labels=labels,
+    )
+    for values, one in by_values:
+        for outcome in ("succeeded", "failed", "snoozed", "left_alone"):
+            messages.add_metric([*values, outcome], getattr(one, outcome))
+        timings = one.timings()
+        for family, timed in ((durations, timings.durations), (latenesses, timings.latenesses)):
+            family.add_metric(values, timed.cumulative(), timed.sum)
+    yield from (messages, durations, latenesses)

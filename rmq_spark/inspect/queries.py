@@ -1,7 +1,6 @@
 """Metrics of the streaming queries of this program that read rmq."""
 
 import json
-import time
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -98,7 +97,7 @@ class QueryMetrics(StreamingQueryListener):
         for event, count in figures["counters"].items():
             self._set(self._events, (name, topic, event), count)
         oldest = figures["oldestDueMs"]
-        late_s = 0.0 if oldest is None else max(0.0, time.time() - oldest / 1000)
+        late_s = 0.0 if oldest is None else max(0.0, (figures["asOfMs"] - oldest) / 1000)
         self._set(self._lateness, (name, topic), late_s)
         if "slotsOwned" in figures:
             self._set(self._slots, (name, topic), figures["slotsOwned"])

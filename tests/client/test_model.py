@@ -223,6 +223,8 @@ class QueueHistory(RuleBasedStateMachine):
     @rule(contents=distinct_contents, score=scores)
     def move(self, contents, score):
         score, sent = self.scored(score)
+        for content in contents:
+            self.far_scores.pop(content, None)
         expected = self.model.move(contents, score)
         self.both(expected, lambda: self.queue.ask(sending.move, {0: contents}, sent))
 

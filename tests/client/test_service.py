@@ -1,6 +1,7 @@
 """Many functions in one process: marked with @listener, run by run."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -116,6 +117,70 @@ def test_a_module_stands_for_its_marked_functions_be_they_imported_twice():
     assert [mark.topic for mark in found] == ["A", "B"]
 
 
+def test_a_mark_without_a_topic_is_refused_where_it_stands():
+    """Failed before: it was taken, and forgot the function."""
+    with pytest.raises(InvalidOption, match=r'got a function .* @rmq_spark\.listener\("Orders"\)'):
+        listener(bill)
+    with pytest.raises(InvalidOption, match="got a list"):
+        listener(["A", "B"])
+    with pytest.raises(InvalidOption, match="not a topic name"):
+        listener("a b")
+
+
+def test_a_function_in_a_class_is_refused():
+    """Failed before: nothing looked for it there."""
+    with pytest.raises(InvalidOption, match=r"Desk\.bill is in a class"):
+
+        class Desk:
+            @staticmethod
+            @listener("A")
+            def bill(message):
+                pass
+
+
+@pytest.mark.parametrize("group", ["", "default"])
+def test_a_second_mark_for_the_same_group_is_refused(group):
+    marked = listener("A")(lambda message: None)
+    with pytest.raises(InvalidOption, match="is marked already for this topic, group default"):
+        listener("A", group=group, workers=3)(marked)
+
+
+def test_errors_name_the_function(broker, topics):
+    def wrong():
+        pass
+
+    def lost(message):
+        pass
+
+    with pytest.raises(InvalidOption, match=r"listener\('A'\), .*\.wrong: The function of"):
+        listener("A")(wrong)
+    with pytest.raises(InvalidOption, match=r"\.lost: group='maill' is not a consumer group"):
+        run(listener(topics[0], group="maill")(lost), name="a", broker=broker)
+
+
+def test_what_wraps_a_marked_function_is_called_in_its_place():
+    """As functools.wraps has it, which copies the mark."""
+    calls = []
+
+    @listener("A")
+    def inner(message):
+        calls.append("inner")
+
+    @functools.wraps(inner)
+    def outer(message):
+        calls.append("outer")
+        inner(message)
+
+    (marked,) = marked_in([module(bill=outer)])
+    marked.settings.function("m")
+    assert calls == ["outer", "inner"]
+
+
+def test_what_cannot_be_marked_is_refused():
+    with pytest.raises(InvalidOption, match=r"builtins\.print cannot be marked"):
+        listener("A")(print)
+
+
 def test_two_functions_for_one_topic_and_group_are_refused_with_both_places():
     one, two = listener("Same")(bill), listener("Same")(charge)
     here = __name__
@@ -128,6 +193,7 @@ def test_two_functions_for_one_topic_and_group_are_refused_with_both_places():
     [
         (len, "builtins.len is not marked with @rmq_spark.listener"),
         (module(number=7), "The module shop has no function that is marked"),
+        ("shop", "'shop' is a str. Accepted: marked functions and modules, each an argument"),
     ],
 )
 def test_what_is_not_marked_is_refused(given, told):
@@ -136,7 +202,7 @@ def test_what_is_not_marked_is_refused(given, told):
 
 
 def test_a_bad_setting_is_refused_where_it_stands():
-    with pytest.raises(InvalidOption, match="timeout='x'"):
+    with pytest.raises(InvalidOption, match="<lambda>: timeout='x'"):
         listener("A", timeout="x")(lambda m: m)
     with pytest.raises(InvalidOption, match="workers"):
         listener("A", workers=0)(lambda m: m)

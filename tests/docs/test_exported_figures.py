@@ -1,4 +1,4 @@
-"""The pages name the figures that are exported to Prometheus, and no others."""
+"""The reference names the figures that are exported to Prometheus, other pages no others."""
 
 import json
 import re
@@ -8,7 +8,9 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from rmq_spark.inspect.prometheus import ListenerCollector, QueueCollector
+from rmq_spark import each_message
+from rmq_spark.client.queue import overview_of
+from rmq_spark.inspect.prometheus import FunctionCollector, ListenerCollector, QueueCollector
 from rmq_spark.inspect.queries import QueryMetrics
 from rmq_spark.spark.source.backlog import backlog_figures
 
@@ -24,11 +26,12 @@ def there(broker):
     broker.queue("Orders").send(["m"], fixed_time=0)
     with broker.consumer("Orders", "clerk") as clerk:
         clerk.poll().rollback()
-    reported = backlog_figures(broker.queue("Orders").figures()) | {"slotsOwned": 1}
+    reported = backlog_figures(overview_of(broker.queue("Orders"))) | {"slotsOwned": 1}
     source = SimpleNamespace(latestOffset=json.dumps({"topic": "Orders", **reported}))
     progress = SimpleNamespace(id="one", sources=[source], numInputRows=1, batchDuration=1)
     listener = broker.listen("Orders", "billing", print)
     registry.register(ListenerCollector(listener))
+    registry.register(FunctionCollector("one", each_message(print)))
     metrics = QueryMetrics(registry)
     metrics.onQueryStarted(SimpleNamespace(id="one", name="one"))
     metrics.onQueryProgress(SimpleNamespace(progress=progress))
@@ -52,8 +55,8 @@ def test_the_reference_has_their_types_and_labels(there):
     }
 
 
-def test_the_page_of_operations_names_them_and_no_other(there):
-    assert names_in(PAGES["docs/operations.md"].text) == set(there)
+def test_the_page_of_operations_names_no_other(there):
+    assert names_in(PAGES["docs/operations.md"].text) <= set(there)
 
 
 def test_alert_rules_ask_for_them(there):

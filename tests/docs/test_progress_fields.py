@@ -18,7 +18,7 @@ TYPES = {
     "number or null": int | float | None,
     "object": dict,
 }
-SUMS = {"due", "delayed", "prepared", "retry", "dead", "oldestDueMs", "topics"}
+SUMS = {"due", "delayed", "prepared", "retry", "dead", "oldestDueMs", "asOfMs", "topics"}
 
 
 @pytest.fixture

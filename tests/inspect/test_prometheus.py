@@ -8,9 +8,15 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rmq_spark import each_message
 from rmq_spark.client import connect
 from rmq_spark.inspect.checks import FAIL, check_server
-from rmq_spark.inspect.prometheus import ListenerCollector, QueueCollector, dashboard_json
+from rmq_spark.inspect.prometheus import (
+    FunctionCollector,
+    ListenerCollector,
+    QueueCollector,
+    dashboard_json,
+)
 from rmq_spark.inspect.queries import QueryMetrics
 from rmq_spark.redis import server as server_module
 
@@ -148,6 +154,7 @@ def test_the_dashboard_draws_only_what_there_is(broker):
     QueryMetrics(registry)
     broker.create("Orders", "FixedTime", 1)
     registry.register(ListenerCollector(broker.listen("Orders", "billing", print)))
+    registry.register(FunctionCollector("billing", each_message(print)))
     there = {family.name for family in registry.collect()}
     panels = json.loads(dashboard_json())["panels"]
     drawn = {

@@ -125,7 +125,7 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
     first = flagged.text.split("\n", 1)[0]
     expected = dict.fromkeys(("send_first", "send_last", "send_at", "stage"), "#!lua")
     expected |= dict.fromkeys(
-        ("any_due", "counts", "due", "figures", "page", "stirred"), "#!lua flags=no-writes"
+        ("any_due", "counts", "due", "figures", "find", "page", "stirred"), "#!lua flags=no-writes"
     )
     assert first == expected.get(name, "#!lua flags=allow-oom")
     assert flagged.text.split("\n", 1)[1] == plain.text
@@ -134,7 +134,7 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
 
 
 def test_what_replicas_must_confirm_is_all_but_what_reads_or_comes_again_by_itself():
-    passing = {"any_due", "counts", "due", "figures", "page", "stirred"}
+    passing = {"any_due", "counts", "due", "figures", "find", "page", "stirred"}
     passing |= {"alter", "announce", "drop", "plan", "release", "renew"}
     loaded = scripts.scripts_for(True)
     assert {name for name, script in loaded.items() if not script.needs_replicas} == passing

@@ -60,12 +60,12 @@ MUTANTS = [
     *of(
         "find",
         "find",
-        ("if not named[name] then", "if false then"),
+        ("if not named[record.name] then", "if false then"),
         ("without_mark(belonging or '')", "belonging or ''"),
         ("look_into('retry', retry, bodies)", ""),
         ("look_into('dead', dead, deaths)", "look_into('dead', dead, bodies)"),
         ("body_at(redis.call('ZRANK', claim, content))", "body_at(0)"),
-        (", name, record)\n  end", ", name, '')\n  end"),
+        ("redis.call('HGET', claims, name))", "'')"),
     ),
     *of(
         "move",

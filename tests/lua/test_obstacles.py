@@ -56,11 +56,13 @@ def call_of(slot, name):
         "due": lambda: queue.ask(reading.due, [0], a),
         "expire": lambda: queue.expire(),
         "figures": lambda: queue.figures(),
+        "find": lambda: queue.find({0: [b"waiting"]}),
         "forget": lambda: forget_dead(queue),
         "drop": lambda: queue.ask(returning.drop),
         "give_back": lambda: queue.server.pipeline([give_back_of(queue, "b:1:0")]),
         "abandon": lambda: queue.server.call("abandon", queue.queues.keys_of(0, LEFT), [a, 1, 1]),
         "begin_run": lambda: open_run(queue, a, 5),
+        "move": lambda: queue.move({0: [b"waiting"]}, delay="1h"),
         "page": lambda: list(queue.pages(QueueKind.PREPARE, 0)),
         "pause": lambda: queue.ask(claiming.pause, True),
         "plan": lambda: queue.ask(claiming.plan, [0], a, 1, "mark"),
@@ -117,10 +119,12 @@ KEYS = {
     "due": "store retry claims consumers",
     "expire": "claims consumers",
     "figures": "store retry dead claims stats consumers",
+    "find": "store retry dead deaths bodies claims claim_a claim_b claim_b_bodies",
     "forget": "dead deaths stats",
     "give_back": f"{ALL_KINDS} claim_b claim_b_bodies rest rest_bodies",
     "abandon": "claims consumers",
     "begin_run": "consumer",
+    "move": "store retry stats",
     "page": "claim_b claim_b_bodies",
     "pause": "consumers",
     "plan": "consumers",
@@ -142,7 +146,7 @@ KEYS = {
     "unseal": "sink",
 }
 NAMES = scripts.script_names(scripts._lua_folder())
-READ_ONLY = {"any_due", "counts", "due", "figures", "page", "stirred"}
+READ_ONLY = {"any_due", "counts", "due", "figures", "find", "page", "stirred"}
 
 
 def key_named(slot, kind):

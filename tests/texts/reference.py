@@ -256,6 +256,10 @@ def signatures() -> dict[str, set[str]]:
     found = {each.__name__: {*methods(each)} for each in CLASSES}
     found["Connect"] = {signature("connect", rmq_spark.connect)}
     found["Values"] = {signature(each.__name__, each) for each in VALUES}
+    found["Marked functions"] = {
+        signature("listener", rmq_spark.listener).replace("~", ""),
+        signature("run", rmq_spark.run),
+    }
     found["With Spark"] = {
         signature(name, getattr(rmq_spark, name)) for name in ("each_message", "register")
     }

@@ -44,7 +44,8 @@ class Workers:
         stopping: threading.Event,
     ) -> None:
         self.succeeded = self.failed = self.snoozed = self.left_alone = 0
-        self._timings = Timings()
+        self._timings = Timings()  # of threads that have ended
+        self._timings_given_up = Timings()
         self._counting = threading.Lock()
         self._slot_claims = slot_claims
         self._open_caller = open_caller
@@ -56,7 +57,7 @@ class Workers:
         self._free = threading.Semaphore(amount)
         self._budget = settings.budget or threading.Semaphore(amount)
         self._slots: queues.SimpleQueue[SlotDue | None] = queues.SimpleQueue()
-        self._callers: set[Caller] = set()
+        self._callers: dict[Caller, Timings] = {}
         try:
             for _ in range(amount):
                 self._start(self._run)
@@ -136,17 +137,17 @@ class Workers:
             while (slot := self._slots.get()) is not None:
                 self._let_go(slot.slot, _AFTER_ERROR_S)
             return
-        self._callers.add(caller)
-        me = object()
+        me = self._callers[caller] = Timings()  # stands for this thread, as the owner of work
         try:
             if work is None or self._do(work, me, caller):
                 while (slot := self._slots.get()) is not None and self._take(slot, me, caller):
                     pass
         finally:
-            self._callers.discard(caller)
+            with self._counting:
+                self._timings = Timings.sum_of([self._timings, self._callers.pop(caller)])
             caller.close()
 
-    def _take(self, slot: SlotDue, me: object, caller: Caller) -> bool:
+    def _take(self, slot: SlotDue, me: Timings, caller: Caller) -> bool:
         while not self._budget.acquire(timeout=_LOOK_EVERY_S):
             if self._stopping.is_set():
                 self._let_go(slot.slot, 0.0)
@@ -163,7 +164,7 @@ class Workers:
             return True
         return self._do(work, me, caller)
 
-    def _do(self, work: SlotWork, me: object, caller: Caller) -> bool:
+    def _do(self, work: SlotWork, me: Timings, caller: Caller) -> bool:
         """Call the function for messages, and commit them. Returns False for a thread given up."""
         work.own(me)
         try:
@@ -178,7 +179,7 @@ class Workers:
         self._release(work.slot, 0.0 if work.took_any else _NOTHING_TAKEN_S)
         return True
 
-    def _call_each(self, work: SlotWork, me: object, caller: Caller) -> None:
+    def _call_each(self, work: SlotWork, me: Timings, caller: Caller) -> None:
         while self._may_go_on(work):
             try:
                 caller.prepare()
@@ -189,7 +190,7 @@ class Workers:
             message = work.begin(me) if self._may_go_on(work) else None
             if message is None:
                 return
-            began_s = time.monotonic()
+            began_s = work.began_s or 0.0
             try:
                 failure = caller.call(message)
             except BaseException as error:  # such as the end of an event loop: it ends the listener
@@ -197,7 +198,8 @@ class Workers:
                 failure = Failure(reason_of(error))
             if not work.end(me, failure):
                 return
-            self._time(work, message, began_s)
+            lasted_s, since_claim_s = time.monotonic() - began_s, began_s - work.claimed_s
+            me.add(lasted_s, message.due_time_ms, message.claimed_at_ms, since_claim_s)
             if failure is None:
                 self._count(succeeded=1)
             else:
@@ -263,18 +265,9 @@ class Workers:
             self.failed += failed
             self.left_alone += left_alone
 
-    def _time(self, work: SlotWork, message: Delivered, began_s: float) -> None:
-        duration_s = time.monotonic() - began_s
-        lateness_s = None
-        if message.due_time_ms is not None:
-            by_redis_ms = message.claimed_at_ms - message.due_time_ms
-            lateness_s = by_redis_ms / 1000 + began_s - work.claimed_s
-        with self._counting:
-            self._timings.add(duration_s, lateness_s)
-
     def timings(self) -> Timings:
         with self._counting:
-            return self._timings.copy()
+            return Timings.sum_of([self._timings, self._timings_given_up, *self._callers.values()])
 
     # -- the thread that keeps what the workers have
 
@@ -297,10 +290,13 @@ class Workers:
             return
         failure = Failure(f"TimeoutError: {too_long(self._hanging_after_s)}")
         for work in list(self._slot_claims.works.values()):
-            began_s = work.began_s
+            began_s = work.began_s or 0.0
             message = work.give_up(self._hanging_after_s, failure)
             if message is not None:
-                self._time(work, message, began_s or time.monotonic())
+                lasted_s, since_claim_s = self._hanging_after_s, began_s - work.claimed_s
+                self._timings_given_up.add(
+                    lasted_s, message.due_time_ms, message.claimed_at_ms, since_claim_s
+                )
                 self._start(self._go_on, work, message, failure)
 
     def _go_on(self, work: SlotWork, message: Delivered, failure: Failure) -> None:

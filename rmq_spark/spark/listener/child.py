@@ -3,8 +3,8 @@
 The child lives as long as the Python worker that forked it, so that connections which the function
 opens stay open. The parent writes record batches into one pipe. The child answers in another with
 frames, JSON after its length: ``["failed", [[rows, failure], ...]]`` with all failures of a call,
-``["done"]``, ``["unusable", reason]``. Shared memory shows which message is in work, and since
-when: this needs no system call for each message, and it outlives the child.
+``["done", timings]``, ``["unusable", reason]``. Shared memory shows which message is in work, and
+since when: this needs no system call for each message, and it outlives the child.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -48,6 +48,7 @@ from pyspark.sql.types import (
 )
 
 from rmq_spark.client.receiving.child_process import refuse_unrun
+from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.client.tracing import OTHER_ERROR, is_on, mark_failed, process_span
 from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol.bodies import Headers
@@ -59,6 +60,8 @@ from rmq_spark.topics.verdicts import Ending, Failure, failure_of
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
+# Counts by the bounds of a histogram, and the sum of the values.
+Counted = tuple[list[int], float]
 # Of one call: the positions of rows, and their failure.
 Failures = list[tuple[list[int], Failure]]
 LENGTH_BYTES = 8
@@ -162,6 +165,9 @@ class _Child:
         self._progress = progress
         self._schema = StructType.fromJson(json.loads(job.schema))
         self._traced = TracedCalls(self._schema)
+        self._bounds = Timings()
+        due = [at for at, field in enumerate(self._schema) if _is_due_time(field)]
+        self._due_at = due[0] if len(due) == 1 else None
         # select() takes no descriptor above 1023; the parent may have more files open.
         self._poll = select.poll()
         self._poll.register(requests, select.POLLIN)
@@ -187,12 +193,12 @@ class _Child:
             if self._traced.is_on():
                 call = self._in_spans(call, batch)
             if self._job.one_by_one:
-                self._call_each(call, calls)
+                begun_s = self._call_each(call, calls)
             else:
-                self._call_once(call, calls[0], batch.num_rows)
+                begun_s = self._call_once(call, calls[0], batch.num_rows)
             self._progress.started_s[0] = 0.0
             _flush()
-            self._reply("done")
+            self._reply("done", self._timings(batch, np.array(begun_s)))
             if is_on():
                 self._traced.flush_soon()
 
@@ -215,10 +221,13 @@ class _Child:
     def _whole(self, batch: pa.RecordBatch) -> Any:
         return batch.to_pandas() if self._job.input_format is InputFormat.PANDAS else batch
 
-    def _call_each(self, function: Callable[[Any], Any], messages: list[Any]) -> None:
+    def _call_each(self, function: Callable[[Any], Any], messages: list[Any]) -> list[float]:
+        """Call the function for each message. Return when each call began, and the last ended."""
         states, started_s, now = self._progress.states, self._progress.started_s, time.monotonic
+        begun_s = []
         for at, message in enumerate(messages):
-            started_s[0] = now()
+            started_s[0] = begun = now()
+            begun_s.append(begun)
             states[at] = _IN_WORK
             try:
                 returned = copy_context().run(function, message)
@@ -229,10 +238,11 @@ class _Child:
                 # Report before marking, so that the parent has a report of every marked failure.
                 self._reply("failed", [([at], failure_of(error))])
                 states[at] = _FAILED
+        return [*begun_s, now()]
 
-    def _call_once(self, function: Callable[[Any], Failures], whole: Any, rows: int) -> None:
+    def _call_once(self, function: Callable[[Any], Failures], whole: Any, rows: int) -> list[float]:
         progress = self._progress
-        progress.started_s[0] = time.monotonic()
+        progress.started_s[0] = begun = time.monotonic()
         progress.states[0] = _IN_WORK
         try:
             if failures := copy_context().run(function, whole):
@@ -241,6 +251,23 @@ class _Child:
         except BaseException as error:
             self._reply("failed", [(list(range(rows)), failure_of(error))])
             progress.states[0] = _FAILED
+        return [begun, time.monotonic()]
+
+    def _timings(self, batch: pa.RecordBatch, begun_s: Any) -> list[Counted]:
+        """Count how long the calls took, and how late they began by this machine's clock."""
+        late_s = np.array([])
+        if self._due_at is not None:
+            column = batch.column(self._due_at)
+            due = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+            first = due.is_valid().to_numpy(zero_copy_only=False)  # retries have no due time
+            due_s = due.drop_null().to_numpy() / 1e6
+            called_s = begun_s[:-1] + (time.time() - time.monotonic())
+            called_s = called_s[first] if self._job.one_by_one else called_s[0]
+            late_s = np.maximum(called_s - due_s, 0)
+        return [
+            _counted(self._bounds.durations.bounds, np.diff(begun_s)),
+            _counted(self._bounds.latenesses.bounds, late_s),
+        ]
 
     def _next_batch(self) -> pa.RecordBatch | None:
         if not self._poll.poll(self._job.idle_s * 1000):
@@ -262,6 +289,15 @@ class _Child:
     def _reply(self, *frame: Any) -> None:
         content = json.dumps(frame).encode()
         write_all(self._replies, len(content).to_bytes(LENGTH_BYTES, "big") + content)
+
+
+def _is_due_time(field: StructField) -> bool:
+    return field.name.lower() == "duetime" and type(field.dataType) is TimestampType
+
+
+def _counted(bounds: Sequence[float], values: Any) -> Counted:
+    counts = np.bincount(np.searchsorted(bounds, values), minlength=len(bounds) + 1)
+    return counts.tolist(), float(values.sum())
 
 
 def rows_of(batch: pa.RecordBatch, schema: StructType) -> list[Row]:

@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame
 
+from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import InvalidOption
 from rmq_spark.spark.listener.child import InputFormat, Job
 from rmq_spark.spark.listener.task import (
@@ -118,6 +119,7 @@ class EachMessage:
         self, function: Callable[[Any], Any], input_format: InputFormat, options: ListenerOptions
     ) -> None:
         self.succeeded = self.failed = self.left_alone = self.snoozed = 0
+        self._timings = Timings()
         self._function, self._broadcasts = _pickled(function)
         self._name = f"{getattr(function, '__qualname__', 'function')}-{uuid.uuid4().hex}"
         self._input_format, self._options = input_format, options
@@ -125,7 +127,7 @@ class EachMessage:
     def __repr__(self) -> str:
         names = "succeeded", "failed", "snoozed", "left_alone"
         counts = ", ".join(f"{name}={getattr(self, name)}" for name in names)
-        return f"EachMessage({self._name.partition('-')[0]}, {counts})"
+        return f"EachMessage({self.name}, {counts})"
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Process one micro-batch; Spark calls this."""
@@ -141,10 +143,25 @@ class EachMessage:
                 raise _QueryStopped from None
             raise
         returned = {row.task: Counts(*row[1:5]) for row in rows}
+        for row in rows:
+            self._timings.durations.add_all(row.durations, row.durations_s)
+            self._timings.latenesses.add_all(row.latenesses, row.latenesses_s)
         # An attempt that failed has returned nothing, but reported its counts under its own name.
         total = self._count({**reported.take(), **returned})
         if total.failed:
             self._log(batch_id, total, [error for row in rows for error in row.errors])
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self._name.rpartition("-")[0]
+
+    def timings(self) -> Timings:
+        """Return how long the calls took until now, and how late they began, by first deliveries.
+
+        Of finished tasks. Lateness is by the executors' clocks, and needs the column dueTime.
+        """
+        return Timings.sum_of([self._timings])
 
     def _count(self, by_task: Mapping[str, Counts]) -> Counts:
         total = sum(by_task.values(), Counts())

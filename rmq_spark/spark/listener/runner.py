@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from rmq_spark.client.receiving.child_process import LOADING_S, ChildProcess, signal_name
+from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import UnusableFunction
 from rmq_spark.spark.listener.child import LENGTH_BYTES, Job, Progress, run_child
 from rmq_spark.topics.verdicts import Ending, Failure
@@ -88,6 +89,7 @@ class _Work:
     rows: int
     first: int = 0
     failures: list[FailedRows] = field(default_factory=list)
+    timings: Timings = field(default_factory=Timings)
 
     @property
     def units(self) -> int:
@@ -107,6 +109,9 @@ class _Work:
             elif kind == "unusable":
                 raise UnusableFunction(f"The function of each_message: {values[0]}")
             elif kind == "done":
+                durations, latenesses = values[0]
+                self.timings.durations.add_all(*durations)
+                self.timings.latenesses.add_all(*latenesses)
                 return True
         return False
 
@@ -157,17 +162,19 @@ class MessageRunner:
         batch: pa.RecordBatch,
         limit_s: float | None = None,
         should_continue: ShouldContinue = lambda worked, failures: True,
+        timings: Timings | None = None,
     ) -> list[FailedRows]:
         """Call the function for every row of a batch, or for all at once.
 
         Returns the failures. batch: at most MESSAGES_AT_ONCE rows if the function gets single
         messages. limit_s: of each call; one that takes longer is killed and has failed.
-        should_continue: called several times a second. Raises UnusableFunction if the function
+        should_continue: called several times a second. timings: gets those of the calls, without
+        the last ones of a process that ends. Raises UnusableFunction if the function
         cannot be loaded (with limit_s: within loading_s, or limit_s if that is longer), or if its
         process dies twice with no message in work. After the child has ended, raises Stopped if
         should_continue returns False, and any error that should_continue raises.
         """
-        work = _Work(self._job, self._progress, batch.num_rows)
+        work = _Work(self._job, self._progress, batch.num_rows, timings=timings or Timings())
         stayed_at = -1
         while work.first < work.rows:
             first = work.first

@@ -24,6 +24,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import InvalidMessage, RmqError, UnusableFunction
 from rmq_spark.protocol import returning
 from rmq_spark.protocol.calls import fields_of
@@ -48,7 +49,8 @@ ROLLBACK_COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 }
 RESULT = (
     "task STRING, succeeded BIGINT, failed BIGINT, left_alone BIGINT, snoozed BIGINT, "
-    "errors ARRAY<STRING>"
+    "errors ARRAY<STRING>, durations ARRAY<BIGINT>, durations_s DOUBLE, latenesses ARRAY<BIGINT>, "
+    "latenesses_s DOUBLE"
 )
 _NEVER_NULL = ("topic", "slot", "claimId")
 # The most bytes that the function's process gets at once: they are in memory several times.
@@ -184,6 +186,7 @@ def locate_rollback_columns(schema: StructType) -> dict[str, int]:
 class _Outcome:
     counts: Counts = field(default_factory=Counts)
     errors: list[str] = field(default_factory=list)
+    timings: Timings = field(default_factory=Timings)
 
     def add(self, rows: int, failures: list[FailedRows]) -> None:
         failed = snoozed = 0
@@ -196,8 +199,13 @@ class _Outcome:
 
     def to_arrow(self, task: str) -> pa.RecordBatch:
         counts = asdict(self.counts)
-        row = {"task": task, **counts, "errors": self.errors}
+        timed: dict[str, Any] = {}
+        for name in ("durations", "latenesses"):
+            histogram = getattr(self.timings, name)
+            timed |= {name: histogram.counts, f"{name}_s": histogram.sum}
+        row = {"task": task, **counts, "errors": self.errors, **timed}
         types = [pa.string(), *[pa.int64()] * len(counts), pa.list_(pa.string())]
+        types += 2 * [pa.list_(pa.int64()), pa.float64()]
         return pa.RecordBatch.from_pylist([row], pa.schema(zip(row, types, strict=True)))
 
 
@@ -266,7 +274,8 @@ class MessageTask:
 
         limit_s = None if self.options.timeout_ms is None else self.options.timeout_ms / 1000
         try:
-            failures = runner_of(self.job).run(part, limit_s, should_continue)
+            runner = runner_of(self.job)
+            failures = runner.run(part, limit_s, should_continue, outcome.timings)
         except Stopped as stopped:
             settle(stopped.worked, stopped.failures)
             raise

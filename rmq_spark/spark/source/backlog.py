@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.protocol.claims import STATES, CommitResult, Figures, SlotDue
+from rmq_spark.protocol.claims import STATES, CommitResult, Overview, SlotDue
 
 _log = logging.getLogger(__name__)
 
@@ -104,13 +104,20 @@ class Backlog:
         self._left = 0
 
 
-def backlog_figures(figures: Figures) -> dict[str, Any]:
-    return {**figures.states, "oldestDueMs": figures.store.oldest_ms, "counters": figures.counters}
+def backlog_figures(overview: Overview) -> dict[str, Any]:
+    figures = overview.figures
+    return {
+        **figures.states,
+        "oldestDueMs": figures.store.oldest_ms,
+        "asOfMs": overview.now_ms,
+        "counters": figures.counters,
+    }
 
 
 def summed_figures(topics: Collection[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum the figures of several topics. oldestDueMs is the earliest of them."""
+    """Sum the figures of several topics. oldestDueMs is the earliest of them, asOfMs the latest."""
     oldest = [topic["oldestDueMs"] for topic in topics if topic["oldestDueMs"] is not None]
     return {name: sum(topic[name] for topic in topics) for name in STATES} | {
-        "oldestDueMs": min(oldest, default=None)
+        "oldestDueMs": min(oldest, default=None),
+        "asOfMs": max((topic["asOfMs"] for topic in topics), default=None),
     }

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.queue import Queue
+from rmq_spark.client.queue import Queue, overview_of
 from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.protocol.names import ConsumerName
 from rmq_spark.redis.server import Server
@@ -141,7 +141,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the backlog, which Spark shows as latestOffset of the source in progress reports.
 
         It has the topic's name; due, delayed, prepared, retry and dead in messages; oldestDueMs in
-        ms since 1970, or null; and the topic's counters, such as accepted and committed. With
+        ms since 1970, or null; asOfMs, Redis' time of all this; and the topic's counters. With
         ZooKeeper, it also has slotsOwned (slots of this query) and members (queries that share the
         topic). With targetBatchDuration, it also has messageMs, the estimated cost of a message in
         ms. For a query of several topics, these fields are below topics, by topic, and the sums of
@@ -160,7 +160,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _count(self) -> dict[str, Any]:
         beside = {} if self._run is None else self._run.figures()
         by_topic = {
-            queue.definition.name: backlog_figures(queue.figures())
+            queue.definition.name: backlog_figures(overview_of(queue))
             | beside.get(queue.definition.name, {})
             for queue in self._queues()
         }

@@ -21,7 +21,7 @@ from rmq_spark.topics.keys import HIGHEST_SCORE
 
 from ...logs import logged
 from ...processes import alive
-from ...seeding import requeue
+from ...seeding import requeue, rollback
 from ...waiting import wait_until
 from ..driving import DUE, contents, drained, refused
 from .test_runner import SHORT_S
@@ -196,6 +196,34 @@ def test_what_takes_longer_than_the_timeout_is_rolled_back_alone(rmq, claimed, w
     heard(frame, 1)
     assert totals(heard) == (5, 1, 0)
     assert (queue.figures().prepare.count, queue.figures().store.count) == (5, 1)
+
+
+@pytest.mark.parametrize("batch", [False, True, "pandas"])
+def test_calls_are_timed(rmq, claimed, batch):
+    """What takes its lateness from the column dueTime; each call counts once."""
+    _, frame = claimed()
+    heard = listener(rmq, lambda messages: None, batch=batch)
+    heard(frame, 1)
+    timings = heard.timings()
+    assert sum(timings.durations.counts) == (1 if batch else 6)
+    assert timings.durations.sum > 0
+    assert sum(timings.latenesses.counts) == timings.latenesses.counts[-1] == 6  # due since 1970
+    heard(frame.drop("dueTime"), 2)
+    timings = heard.timings()
+    assert sum(timings.durations.counts) == (2 if batch else 12)
+    assert sum(timings.latenesses.counts) == 6
+
+
+def test_a_retry_is_not_late(rmq, spark):
+    queue = rmq.due(3, slots=1)
+    with rmq.by_hand(queue) as run:
+        offset, rows = run.next(run.initial())
+        rollback(queue, 0, rows[0]["claimId"], [b"m0"])
+        _, again = run.next(offset)
+    heard = listener(rmq, lambda message: None)
+    heard(spark.createDataFrame(again, SOURCE_SCHEMA), 1)
+    assert sum(heard.timings().durations.counts) == 1
+    assert sum(heard.timings().latenesses.counts) == 0
 
 
 def test_a_failure_without_delay_takes_the_topics_backoff(rmq, claimed):

@@ -87,7 +87,7 @@ def test_an_available_now_query_ends_with_all_in_several_batches(spark, rmq):
     assert_df_equality(got, expected, ignore_row_order=True, ignore_nullable=True)
     assert queue.figures().prepare.count == 0
     backlog = json.loads(query.lastProgress["sources"][0]["latestOffset"])
-    counted = {"due", "delayed", "prepared", "retry", "dead", "oldestDueMs"}
+    counted = {"due", "delayed", "prepared", "retry", "dead", "oldestDueMs", "asOfMs"}
     assert set(backlog) == {*counted, "topic", "counters"}
     assert backlog["delayed"] == 1
 
