@@ -55,11 +55,12 @@ end
 local change = are_times and #first > 0 and due_since_change(store, stats, wanted, now) or 0
 zadd(store, 'XX', first)
 count(stats, 'dueSince', change)
-for i = 1, #returned, UNPACKABLE do
-  redis.call('ZREM', store, unpack(returned, i, math.min(i + UNPACKABLE - 1, #returned)))
-end
+-- Before ZREM: what a full server refuses has then moved nothing.
 for i = 1, #waiting, 2 * UNPACKABLE do
   redis.call('ZADD', retry, unpack(waiting, i, math.min(i + 2 * UNPACKABLE - 1, #waiting)))
+end
+for i = 1, #returned, UNPACKABLE do
+  redis.call('ZREM', store, unpack(returned, i, math.min(i + UNPACKABLE - 1, #returned)))
 end
 if are_times and #first > 0 then wake_if_first(store, wanted, now) end
 if #waiting > 0 then wake(store, math.max(0, wanted - now)) end

@@ -184,10 +184,10 @@ def imported(text: str) -> Any:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module}.".startswith(f"{missing}."):
-            of_file = " (without .py)" if module.endswith(".py") else ""
+            of_file = " Leave out .py." if module.endswith(".py") else ""
             raise InvalidOption(
                 f"FUNCTION={text!r}: there is no module {missing} in {os.getcwd()} or among the "
-                f"installed packages. Accepted: {ACCEPTED_FUNCTION}{of_file}."
+                f"installed packages. Accepted: {ACCEPTED_FUNCTION}.{of_file}"
             ) from None
         if isinstance(error, InvalidOption):  # such as of @rmq_spark.listener, which says where
             raise

@@ -295,8 +295,8 @@ class Queue:
         """Find messages in all queues: the store, claims (prepare), the retry and the dead queue.
 
         contents: a list, or lists by slot; in a keyed topic, keys. slot_basis: the one with which
-        all contents of a list were sent; None looks into all slots. Returns an entry for each copy
-        that there is, slot by slot: its ``queue`` says where it is, ``consumer`` who has it. Raises
+        all contents of a list were sent; None looks into all slots. Returns one entry for each
+        copy, slot by slot. ``entry.queue`` is where it is, ``entry.consumer`` who holds it. Raises
         InvalidMessage, InvalidOption.
         """
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
