@@ -6,10 +6,12 @@ VENV = .venv$(SPARK:%=-%)
 export PYTHON SPARK
 export PYSPARK_PYTHON = $(CURDIR)/$(VENV)/bin/python
 # Another Spark or another program's paths, set in the user's shell, are not for us.
+# Nor is a wish for no __pycache__: each of hundreds of processes would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo bench test test-all shares rounds mutants servers explore faults
+.PHONY: help demo cluster-demo bench test test-all long rounds mutants servers explore faults
 .PHONY: debounce soak outbox ports ownership-demo notebooks docs screenshots lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
@@ -38,16 +40,16 @@ test: ## try everything once on real servers, in 10 minutes on two cores; ARGS="
 	@.ci/environment java
 	@$(PYTEST) -n 4 -m "not long and not rounds and not older_server" $(ARGS)
 
-# Of tests that take turns, each commit runs its share.
+# Of the long tests, each commit runs its share.
 TURN = $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 
-test-all: ## run every test but the rounds, as CI does: of some a share, another with each commit
+test-all: ## run every test on each server, of the long ones a third, another with each commit
 	@.ci/environment java
 	@$(PYTEST) -n 4 -m "not rounds" --turn $(TURN) $(ARGS)
 
-shares: ## run all of the tests of which test-all runs a share; ARGS="-k notebooks" picks some
+long: ## run all long tests, of which test-all runs a share; ARGS="-k notebooks" picks some
 	@.ci/environment java
-	@$(PYTEST) -n 3 -m "in_turn and not rounds" $(ARGS)
+	@$(PYTEST) -n 3 -m "long and not rounds" $(ARGS)
 
 rounds: ## kill, stop and cut off everything, each in a round of minutes; ARGS="-k soak" picks some
 	@.ci/environment java
@@ -59,7 +61,7 @@ mutants: ## break each line of the scripts in turn; a test must fail; ARGS="-k c
 
 servers: ## test on other Redis and Valkey servers; ARGS="--server /path/to/valkey-server"
 	@.ci/environment java
-	@$(VENV)/bin/python -m tests.run_servers $(ARGS)
+	@$(VENV)/bin/python -m tests.run_servers --turn $(TURN) $(ARGS)
 
 explore: ## try every order of calls in small worlds; ARGS="--help" lists options
 	@.ci/environment

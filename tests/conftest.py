@@ -29,12 +29,10 @@ hypothesis.settings.load_profile("untimed")
 
 def pytest_addoption(parser):
     parser.addoption("--lua-dir", help="take the scripts from this folder instead of lua/")
-    parser.addoption(
-        "--durations-to", type=Path, help="write the seconds of each test to this file"
-    )
-    parser.addoption(
-        "--turn", type=int, help="of N tests marked in_turn(N), run this one (modulo N) alone"
-    )
+    parser.addoption("--durations-to", type=Path, help="write the seconds of what passed here")
+    parser.addoption("--except", type=Path, help="leave out what passed: a file of --durations-to")
+    parser.addoption("--turn", type=int, help="of N tests marked long, run the one of this commit")
+    parser.addoption("--one-in", type=int, default=1, help="with --turn: one in N of all others")
 
 
 def pytest_configure(config):
@@ -48,7 +46,8 @@ def pytest_terminal_summary(terminalreporter, config):
     """Sum up in the last lines of a run how long it took, and count the skipped tests by reason."""
     seconds = durations.by_test(chain.from_iterable(terminalreporter.stats.values()))
     if config.getoption("--durations-to"):
-        durations.write(seconds, config.getoption("--durations-to"))
+        passed = {report.nodeid for report in terminalreporter.stats.get("passed", [])}
+        durations.write(seconds, passed, config.getoption("--durations-to"))
         for line in durations.table(seconds):
             terminalreporter.write_line(line)
     skipped = terminalreporter.stats.get("skipped", [])
@@ -62,10 +61,18 @@ def pytest_collection_modifyitems(config, items):
         kind = item.callspec.params.get("redis_executable") if hasattr(item, "callspec") else None
         if kind not in (None, KINDS[-1]):
             item.add_marker(pytest.mark.older_server)
+    left_out = []
     if config.getoption("--turn") is not None:
-        left_out = turns.without_a_turn(items, config.getoption("--turn"))
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out += turns.without_a_turn(
+            items, config.getoption("--turn"), config.getoption("--one-in")
+        )
+    if config.getoption("--except"):
+        passed = durations.read(config.getoption("--except"))
+        left_out += [item for item in items if item.nodeid in passed]
+    if left_out:
+        without = set(left_out)
+        config.hook.pytest_deselected(items=list(without))
+        items[:] = [item for item in items if item not in without]
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,5 +28,12 @@ def table(seconds: dict[str, float]) -> list[str]:
     ]
 
 
-def write(seconds: dict[str, float], file: Path) -> None:
-    file.write_text(json.dumps(seconds, indent=0) + "\n")
+def write(seconds: dict[str, float], passed: Container[str], file: Path) -> None:
+    """Write the seconds of the tests that passed."""
+    kept = {test: taken for test, taken in seconds.items() if test in passed}
+    file.write_text(json.dumps(kept, indent=0) + "\n")
+
+
+def read(file: Path) -> dict[str, float]:
+    """The seconds of the tests that passed in an earlier run."""
+    return json.loads(file.read_text())

@@ -48,7 +48,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--tests", nargs="+", default=FOLDERS, help=f"folders of tests; {' '.join(FOLDERS)}"
     )
-    parser.add_argument("--all", action="store_true", help="also the tests that take long")
+    parser.add_argument("--all", action="store_true", help="also the long tests' share of a turn")
+    parser.add_argument("--turn", type=int, default=0, help="which share; make takes the commit's")
     parser.add_argument("-n", type=int, default=2, help="processes; 2")
     chosen = parser.parse_args(given)
     chosen.server = chosen.server or list(servers.executables().values())
@@ -64,14 +65,15 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 def test(server: str, chosen: argparse.Namespace) -> Counter[str]:
     """Run the tests on a server; failures are printed. Returns how many ended how."""
-    marks = f"{'' if chosen.all else 'not long and '}not rounds and not in_turn"
+    marks = f"{'' if chosen.all else 'not long and '}not rounds"
     with tempfile.TemporaryDirectory(prefix="rmq-servers-") as folder:
         report = Path(folder) / "report.xml"
         paths = [str(ROOT / "tests" / each) for each in chosen.tests]
         subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-n", str(chosen.n), "-m", marks),
-                *("--dist", "worksteal", "--tb", "short", f"--junitxml={report}", *paths),
+                *("--dist", "worksteal", "--tb", "short", f"--junitxml={report}"),
+                *("--turn", str(chosen.turn), *paths),
             ],
             cwd=ROOT,
             env=environment(server),

@@ -22,7 +22,7 @@ class Patience:
         return self._left > 0
 
 
-def wait_until(holds: Callable[[], Any], what: str, within_s: float = 60.0) -> Any:
+def wait_until(holds: Callable[[], Any], what: str, within_s: float = 180.0) -> Any:
     """Wait for a condition and return its value. Raises NotInTime, which names the condition."""
     patience = Patience(within_s)
     while patience.lasts():

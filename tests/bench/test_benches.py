@@ -53,8 +53,7 @@ def test_a_bench_writes_its_figures_with_machine_and_versions(tmp_path):
         assert f"| {name} |" in page
 
 
-@pytest.mark.long
-@pytest.mark.in_turn(5)
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize(
     ("name", "size"),
     [

@@ -45,7 +45,7 @@ from .queue_model import (
 )
 
 STEPS = 60  # at most: hypothesis ends some runs earlier, the mean is about 50
-RUNS_IN_CI, RUNS = 600, 100
+RUNS_IN_CI, RUNS = 300, 100
 QUEUES = ("store", "retry", "dead")
 BOOKS = ("claims", "consumers", "stats", "bodies", "deaths")
 LONG_PAST_MS = 600
@@ -770,7 +770,7 @@ def copy_in(text):
 
 
 def runs_a_server():
-    """RMQ_MODEL_RUNS, else 600 in CI, shared by the servers there are."""
+    """RMQ_MODEL_RUNS, else 300 in CI, shared by the servers there are."""
     wanted = int(os.environ.get("RMQ_MODEL_RUNS", RUNS_IN_CI if os.environ.get("CI") else RUNS))
     return -(-wanted // max(1, len(servers.executables())))
 

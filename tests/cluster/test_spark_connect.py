@@ -14,7 +14,7 @@ from .. import programs, quick_spark, servers
 @pytest.mark.parametrize(
     "way",
     [
-        pytest.param("SPARK_REMOTE", marks=[pytest.mark.long, pytest.mark.in_turn(2)]),
+        pytest.param("SPARK_REMOTE", marks=pytest.mark.long),
         pytest.param("SPARK_MASTER", marks=pytest.mark.rounds),
     ],
 )

@@ -29,9 +29,7 @@ LONG = {
 
 
 def of_page(name):
-    return pytest.param(
-        name, marks=[pytest.mark.long, pytest.mark.in_turn(3)] if name in LONG else []
-    )
+    return pytest.param(name, marks=[pytest.mark.long(every=4)] if name in LONG else [])
 
 
 @pytest.mark.timeout(600)  # whole minutes on a machine that has much else to do

@@ -657,8 +657,7 @@ def redis():
         yield one
 
 
-@pytest.mark.long
-@pytest.mark.in_turn(4)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_explorer_finds(fault, redis, tmp_path):
     lua = tmp_path / "lua"

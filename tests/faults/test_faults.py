@@ -42,16 +42,13 @@ def test_a_page_without_a_place_for_the_table_is_refused_before_the_first_cell(
     assert f"--markdown={page}: needed is a file with <!-- faults" in capsys.readouterr().err
 
 
-IN_TURN = [pytest.mark.long, pytest.mark.in_turn(2)]
-
-
 @pytest.mark.timeout(900)  # whole minutes on a machine that has much else to do
 @NEEDS_PROC
 @pytest.mark.parametrize(
     ("cells", "messages", "cluster"),
     [
-        pytest.param(SMALL, 3000, False, marks=IN_TURN, id="one-server"),
-        pytest.param(ON_CLUSTER, 1200, True, marks=IN_TURN, id="cluster"),
+        pytest.param(SMALL, 3000, False, marks=pytest.mark.long, id="one-server"),
+        pytest.param(ON_CLUSTER, 1200, True, marks=pytest.mark.long, id="cluster"),
         pytest.param(OTHERS, 3000, False, marks=pytest.mark.rounds, id="others"),
         pytest.param(OTHERS_ON_IT, 1200, True, marks=pytest.mark.rounds, id="others-on-it"),
     ],
@@ -66,7 +63,7 @@ def test_what_real_queries_deliver_while_things_die_under_them(tmp_path, cells, 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @NEEDS_PROC
 def test_a_run_that_is_ended_in_a_cell_leaves_neither_a_process_nor_a_result(tmp_path):
     """It once went on waiting for minutes for what could not come any more."""
@@ -78,7 +75,7 @@ def test_a_run_that_is_ended_in_a_cell_leaves_neither_a_process_nor_a_result(tmp
         programs.command("faults.run_faults", *words), env=programs.environment()
     )
     commits = tmp_path / "kept" / "drop-parquet" / "checkpoint-producer" / "commits"
-    wait_until(lambda: any(commits.glob("[0-9]*")), "the cell to be under way", 200)
+    wait_until(lambda: any(commits.glob("[0-9]*")), "the cell to be under way", 600)
     others = family(run.pid)
     run.terminate()
     assert run.wait(60) == 1

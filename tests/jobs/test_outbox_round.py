@@ -9,7 +9,7 @@ from .outbox_round import Outcome, run_round
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.in_turn(2)]),
+        pytest.param("postgresql", marks=pytest.mark.long),
         pytest.param("mariadb", marks=pytest.mark.rounds),
     ],
 )

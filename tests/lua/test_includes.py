@@ -1,7 +1,7 @@
 """An include says what it needs and what it defines, and takes everything else as parameters."""
 
 import re
-from dataclasses import dataclass
+from functools import cached_property
 
 import pytest
 from luaparser import ast, astnodes
@@ -14,16 +14,6 @@ INCLUDES = sorted(f.stem for f in (FOLDER / "include").glob("*.lua"))
 GIVEN = {"redis", "cmsgpack", "math", "string", "struct", "table", "unpack"}
 GIVEN |= {"ipairs", "next", "pairs", "tonumber", "type"}
 ARGUMENTS = {"KEYS", "ARGV"}
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A file by itself. declared: its names at the top; free: names that it declares nowhere."""
-
-    declared: list[str]
-    free: set[str]
-    needs: list[str]
-    defines: list[str]
 
 
 class Scope:
@@ -72,22 +62,33 @@ class Scope:
                 self.see(*vars(node).values())
 
 
-def chunk_of(text):
-    scope = Scope()
-    scope.see(ast.parse(text).body.body)
-    defines = re.search(r"^-- Defines: (.+(?:\n--   .+)*)", text, re.M)
-    return Chunk(
-        scope.declared,
-        scope.free,
-        re.findall(r"^--- include (\w+)$", text, re.M),
-        re.findall(r"\w+", defines.group(1)) if defines else [],
-    )
+class Chunk:
+    """A file by itself. declared: its names at the top; free: names that it declares nowhere."""
+
+    def __init__(self, text):
+        self._text = text
+        self.needs = re.findall(r"^--- include (\w+)$", text, re.M)
+        defines = re.search(r"^-- Defines: (.+(?:\n--   .+)*)", text, re.M)
+        self.defines = re.findall(r"\w+", defines.group(1)) if defines else []
+
+    @cached_property
+    def _scope(self):  # parsing takes as long as many tests
+        scope = Scope()
+        scope.see(ast.parse(self._text).body.body)
+        return scope
+
+    @property
+    def declared(self):
+        return self._scope.declared
+
+    @property
+    def free(self):
+        return self._scope.free
 
 
-CHUNKS = {name: chunk_of(scripts.include_text(FOLDER, name)) for name in INCLUDES}
+CHUNKS = {name: Chunk(scripts.include_text(FOLDER, name)) for name in INCLUDES}
 SCRIPTS = {
-    name: chunk_of(FOLDER.joinpath(f"{name}.lua").read_text())
-    for name in scripts.script_names(FOLDER)
+    name: Chunk(FOLDER.joinpath(f"{name}.lua").read_text()) for name in scripts.script_names(FOLDER)
 }
 FILES = [*CHUNKS.items(), *SCRIPTS.items()]
 
@@ -109,7 +110,7 @@ def defined_by(names):
     ],
 )
 def test_names_that_a_text_declares_nowhere_are_found(text, free):
-    assert chunk_of(text).free == free
+    assert Chunk(text).free == free
 
 
 @pytest.mark.parametrize("name", INCLUDES)
@@ -139,7 +140,7 @@ def test_an_include_declares_what_it_says_that_it_defines_and_others_use_it(name
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_no_name_at_the_top_of_a_script_is_declared_twice(name):
     """Else an include would hide what another one, or the script, has under that name."""
-    whole = chunk_of(scripts.assemble(FOLDER, name))
+    whole = Chunk(scripts.assemble(FOLDER, name))
     named = [declared for declared in whole.declared if declared != "_"]
     assert sorted(named) == sorted(set(named))
     assert whole.free <= GIVEN | ARGUMENTS

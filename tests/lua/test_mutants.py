@@ -1379,8 +1379,7 @@ def handed(server):
     return server.handed()
 
 
-@pytest.mark.long
-@pytest.mark.in_turn(25)
+@pytest.mark.long(every=25)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.label)
 def test_a_fault_makes_a_test_fail(mutant, handed, tmp_path):
     code, printed = outcome_of(mutant, tmp_path, handed)

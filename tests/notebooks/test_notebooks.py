@@ -10,8 +10,7 @@ from .run_notebooks import NAMES, executed, main, path_of, read
 
 
 @pytest.mark.timeout(900)  # on a machine that others use, too
-@pytest.mark.long
-@pytest.mark.in_turn(4)
+@pytest.mark.long(every=4)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_in_an_empty_folder_and_shows_what_is_committed(name):
     if not servers.executables():

@@ -15,7 +15,7 @@ TARGETS = (
         "bench",
         "test",
         "test-all",
-        "shares",
+        "long",
         "rounds",
         "mutants",
         "servers",

@@ -8,7 +8,7 @@ from .port_round import Outcome, counted, run_round
 
 # delta_checks.py kills exports into Delta, and tests/jobs/outbox_round.py those into databases.
 PORTS = [
-    pytest.param(KafkaTargetOnce, marks=[pytest.mark.long, pytest.mark.in_turn(2)]),
+    pytest.param(KafkaTargetOnce, marks=pytest.mark.long),
     pytest.param(IcebergTarget, marks=pytest.mark.rounds),
 ]
 

@@ -16,7 +16,7 @@ from ..jobs.trade import Killed
 from .kafka_ports import ID
 
 # The first of them waits for the broker, whose start takes a third of a minute.
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="session")

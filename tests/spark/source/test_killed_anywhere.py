@@ -146,9 +146,9 @@ class OnceDriver(EarlierDriver):
         return self.planned
 
 
-@pytest.mark.long
+@pytest.mark.long(every=1)
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.lists(
