@@ -168,13 +168,26 @@ def dashboard_json() -> str:
 
 
 class Counted(Protocol):
-    """What counts the messages of a function, by outcome, and times its calls."""
+    """What counts the messages of a function, by outcome."""
+
+    @property
+    def succeeded(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def snoozed(self) -> int: ...
+    @property
+    def left_alone(self) -> int: ...
+
+
+class Timed(Counted, Protocol):
+    """What each_message returns."""
 
     @property
     def name(self) -> str: ...
 
-    def timings(self) -> Timings:
-        """Return how long the calls took until now, and how late they began."""
+    def timings(self) -> Mapping[str, Timings]:
+        """Return by topic how long the calls took until now, and how late they began."""
 
 
 class ListenerCollector(Collector):
@@ -191,7 +204,9 @@ class ListenerCollector(Collector):
             ([one.topic, group_text(one.group), one.name, place_of(one.function)], one)
             for one in self._listeners
         ]
-        yield from families_of_functions("rmq_listener", _OF_LISTENER, by_values)
+        yield _messages("rmq_listener", _OF_LISTENER, by_values)
+        timings = [(values, one.timings()) for values, one in by_values]
+        yield from _histograms("rmq_listener", _OF_LISTENER, timings)
         at_work = GaugeMetricFamily(
             "rmq_listener_workers_at_work", "Workers that have messages", labels=_OF_LISTENER
         )
@@ -210,27 +225,37 @@ class FunctionCollector(Collector):
     query: its queryName. function: what ``each_message`` has returned.
     """
 
-    def __init__(self, query: str, function: Counted) -> None:
+    def __init__(self, query: str, function: Timed) -> None:
         self._query = query
         self._function = function
 
     def collect(self) -> Iterator[Metric]:
-        by_values = [([self._query, self._function.name], self._function)]
-        return families_of_functions("rmq_query_function", ("query", "function"), by_values)
+        query, function = self._query, self._function
+        by_values = [([query, function.name], function)]
+        yield _messages("rmq_query_function", ("query", "function"), by_values)
+        timings = [
+            ([query, topic, function.name], timed) for topic, timed in function.timings().items()
+        ]
+        yield from _histograms("rmq_query_function", ("query", "topic", "function"), timings)
 
 
-def families_of_functions(
+def _messages(
     prefix: str, labels: Sequence[str], by_values: Iterable[tuple[list[str], Counted]]
-) -> Iterator[Metric]:
-    """Yield what was counted and timed of functions.
-
-    by_values: of each one the values of the labels, and what has its counts and ``timings``.
-    """
+) -> Metric:
     messages = CounterMetricFamily(
         f"{prefix}_messages",
         "Messages for which the function was called",
         labels=[*labels, "outcome"],
     )
+    for values, one in by_values:
+        for outcome in ("succeeded", "failed", "snoozed", "left_alone"):
+            messages.add_metric([*values, outcome], getattr(one, outcome))
+    return messages
+
+
+def _histograms(
+    prefix: str, labels: Sequence[str], by_values: Iterable[tuple[list[str], Timings]]
+) -> Iterator[Metric]:
     durations = HistogramMetricFamily(
         f"{prefix}_duration_seconds", "How long the calls of the function took", labels=labels
     )
@@ -239,10 +264,7 @@ def families_of_functions(
         "How long after its due time the function was called, at the first delivery",
         labels=labels,
     )
-    for values, one in by_values:
-        for outcome in ("succeeded", "failed", "snoozed", "left_alone"):
-            messages.add_metric([*values, outcome], getattr(one, outcome))
-        timings = one.timings()
+    for values, timings in by_values:
         for family, timed in ((durations, timings.durations), (latenesses, timings.latenesses)):
             family.add_metric(values, timed.cumulative(), timed.sum)
-    yield from (messages, durations, latenesses)
+    yield from (durations, latenesses)

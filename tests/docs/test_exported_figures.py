@@ -8,8 +8,8 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from rmq_spark import each_message
 from rmq_spark.client.queue import overview_of
+from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.inspect.prometheus import FunctionCollector, ListenerCollector, QueueCollector
 from rmq_spark.inspect.queries import QueryMetrics
 from rmq_spark.spark.source.backlog import backlog_figures
@@ -31,7 +31,9 @@ def there(broker):
     progress = SimpleNamespace(id="one", sources=[source], numInputRows=1, batchDuration=1)
     listener = broker.listen("Orders", "billing", print)
     registry.register(ListenerCollector(listener))
-    registry.register(FunctionCollector("one", each_message(print)))
+    counts = dict.fromkeys(("succeeded", "failed", "snoozed", "left_alone"), 0)
+    of_function = SimpleNamespace(name="print", timings=lambda: {"Orders": Timings()}, **counts)
+    registry.register(FunctionCollector("one", of_function))
     metrics = QueryMetrics(registry)
     metrics.onQueryStarted(SimpleNamespace(id="one", name="one"))
     metrics.onQueryProgress(SimpleNamespace(progress=progress))

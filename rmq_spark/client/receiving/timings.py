@@ -25,6 +25,10 @@ class Histogram:
         self.sum += total
         self.counts = [mine + its for mine, its in zip(self.counts, counts, strict=True)]
 
+    def told(self) -> tuple[list[int], float]:
+        """Return what ``add_all`` of another one takes."""
+        return self.counts, self.sum
+
     def cumulative(self) -> list[tuple[str, int]]:
         """Return each bound, as a text, and how many values do not exceed it; the last is +Inf."""
         bounds = [*map(str, self.bounds), "+Inf"]
@@ -62,6 +66,6 @@ class Timings:
     def sum_of(several: Iterable["Timings"]) -> "Timings":
         total = Timings()
         for each in several:
-            total.durations.add_all(each.durations.counts, each.durations.sum)
-            total.latenesses.add_all(each.latenesses.counts, each.latenesses.sum)
+            total.durations.add_all(*each.durations.told())
+            total.latenesses.add_all(*each.latenesses.told())
         return total

@@ -4,6 +4,7 @@ import inspect
 import io
 import logging
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -119,7 +120,7 @@ class EachMessage:
         self, function: Callable[[Any], Any], input_format: InputFormat, options: ListenerOptions
     ) -> None:
         self.succeeded = self.failed = self.left_alone = self.snoozed = 0
-        self._timings = Timings()
+        self._timings: defaultdict[str, Timings] = defaultdict(Timings)
         self._function, self._broadcasts = _pickled(function)
         self._name = f"{getattr(function, '__qualname__', 'function')}-{uuid.uuid4().hex}"
         self._input_format, self._options = input_format, options
@@ -143,9 +144,10 @@ class EachMessage:
                 raise _QueryStopped from None
             raise
         returned = {row.task: Counts(*row[1:5]) for row in rows}
-        for row in rows:
-            self._timings.durations.add_all(row.durations, row.durations_s)
-            self._timings.latenesses.add_all(row.latenesses, row.latenesses_s)
+        for of in (of for row in rows for of in row.timings):
+            mine = self._timings[of.topic]
+            mine.durations.add_all(of.durations, of.durations_s)
+            mine.latenesses.add_all(of.latenesses, of.latenesses_s)
         # An attempt that failed has returned nothing, but reported its counts under its own name.
         total = self._count({**reported.take(), **returned})
         if total.failed:
@@ -156,12 +158,13 @@ class EachMessage:
         """The name of the function."""
         return self._name.rpartition("-")[0]
 
-    def timings(self) -> Timings:
-        """Return how long the calls took until now, and how late they began, by first deliveries.
+    def timings(self) -> dict[str, Timings]:
+        """Return by topic how long the calls took until now, and how late they began.
 
-        Of finished tasks. Lateness is by the executors' clocks, and needs the column dueTime.
+        Of finished tasks. Lateness is that of first deliveries, by the executors' clocks, and needs
+        the column dueTime.
         """
-        return Timings.sum_of([self._timings])
+        return {topic: Timings.sum_of([of]) for topic, of in list(self._timings.items())}
 
     def _count(self, by_task: Mapping[str, Counts]) -> Counts:
         total = sum(by_task.values(), Counts())

@@ -8,6 +8,7 @@ matter more than counts: if Redis does not accept or return counts, they are lef
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, field
@@ -49,9 +50,17 @@ ROLLBACK_COLUMNS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 }
 RESULT = (
     "task STRING, succeeded BIGINT, failed BIGINT, left_alone BIGINT, snoozed BIGINT, "
-    "errors ARRAY<STRING>, durations ARRAY<BIGINT>, durations_s DOUBLE, latenesses ARRAY<BIGINT>, "
-    "latenesses_s DOUBLE"
+    "errors ARRAY<STRING>, timings ARRAY<STRUCT<topic STRING, durations ARRAY<BIGINT>, "
+    "durations_s DOUBLE, latenesses ARRAY<BIGINT>, latenesses_s DOUBLE>>"
 )
+_HISTOGRAM = pa.list_(pa.int64())
+_TIMINGS_OF_TOPIC = pa.struct(
+    [
+        *(("topic", pa.string()), ("durations", _HISTOGRAM), ("durations_s", pa.float64())),
+        *(("latenesses", _HISTOGRAM), ("latenesses_s", pa.float64())),
+    ]
+)
+_TIMINGS = pa.list_(_TIMINGS_OF_TOPIC)
 _NEVER_NULL = ("topic", "slot", "claimId")
 # The most bytes that the function's process gets at once: they are in memory several times.
 _BYTES_AT_ONCE = 8 * 1024 * 1024
@@ -186,7 +195,7 @@ def locate_rollback_columns(schema: StructType) -> dict[str, int]:
 class _Outcome:
     counts: Counts = field(default_factory=Counts)
     errors: list[str] = field(default_factory=list)
-    timings: Timings = field(default_factory=Timings)
+    timings: defaultdict[str, Timings] = field(default_factory=lambda: defaultdict(Timings))
 
     def add(self, rows: int, failures: list[FailedRows]) -> None:
         failed = snoozed = 0
@@ -199,13 +208,13 @@ class _Outcome:
 
     def to_arrow(self, task: str) -> pa.RecordBatch:
         counts = asdict(self.counts)
-        timed: dict[str, Any] = {}
-        for name in ("durations", "latenesses"):
-            histogram = getattr(self.timings, name)
-            timed |= {name: histogram.counts, f"{name}_s": histogram.sum}
-        row = {"task": task, **counts, "errors": self.errors, **timed}
-        types = [pa.string(), *[pa.int64()] * len(counts), pa.list_(pa.string())]
-        types += 2 * [pa.list_(pa.int64()), pa.float64()]
+        names = [each.name for each in _TIMINGS_OF_TOPIC]
+        timings = [
+            dict(zip(names, (topic, *of.durations.told(), *of.latenesses.told()), strict=True))
+            for topic, of in self.timings.items()
+        ]
+        row = {"task": task, **counts, "errors": self.errors, "timings": timings}
+        types = [pa.string(), *[pa.int64()] * len(counts), pa.list_(pa.string()), _TIMINGS]
         return pa.RecordBatch.from_pylist([row], pa.schema(zip(row, types, strict=True)))
 
 
@@ -275,7 +284,8 @@ class MessageTask:
         limit_s = None if self.options.timeout_ms is None else self.options.timeout_ms / 1000
         try:
             runner = runner_of(self.job)
-            failures = runner.run(part, limit_s, should_continue, outcome.timings)
+            timings = outcome.timings[self._column(part, "topic")[0].as_py()]
+            failures = runner.run(part, limit_s, should_continue, timings)
         except Stopped as stopped:
             settle(stopped.worked, stopped.failures)
             raise
@@ -319,17 +329,20 @@ class MessageTask:
                 _check_texts(name, column, "valid UTF-8 in a STRING. Cast it to BINARY.")
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Split a batch for the process of the function, which gets many only of one claim."""
+        """Split a batch for the process of the function, which gets many only of one claim.
+
+        All messages of a part have one topic.
+        """
         rows = max(1, _BYTES_AT_ONCE * batch.num_rows // max(batch.nbytes, 1))
         rows = min(rows, MESSAGES_AT_ONCE)
-        borders = [0, *([] if self.job.one_by_one else self._borders(batch)), batch.num_rows]
+        borders = [0, *self._borders(batch), batch.num_rows]
         for start, end in pairwise(borders):
             for at in range(start, end, rows):
                 yield batch.slice(at, min(rows, end - at))
 
     def _borders(self, batch: pa.RecordBatch) -> list[int]:
         differs = np.zeros(batch.num_rows - 1, bool)
-        for name in ("topic", "slot", "claimId"):
+        for name in ("topic",) if self.job.one_by_one else ("topic", "slot", "claimId"):
             column = self._column(batch, name)
             differs |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
         return (np.flatnonzero(differs) + 1).tolist()

@@ -201,15 +201,16 @@ def test_what_takes_longer_than_the_timeout_is_rolled_back_alone(rmq, claimed, w
 @pytest.mark.parametrize("batch", [False, True, "pandas"])
 def test_calls_are_timed(rmq, claimed, batch):
     """What takes its lateness from the column dueTime; each call counts once."""
-    _, frame = claimed()
+    queue, frame = claimed()
     heard = listener(rmq, lambda messages: None, batch=batch)
     heard(frame, 1)
-    timings = heard.timings()
+    [(topic, timings)] = heard.timings().items()
+    assert topic == queue.definition.name
     assert sum(timings.durations.counts) == (1 if batch else 6)
     assert timings.durations.sum > 0
     assert sum(timings.latenesses.counts) == timings.latenesses.counts[-1] == 6  # due since 1970
     heard(frame.drop("dueTime"), 2)
-    timings = heard.timings()
+    [timings] = heard.timings().values()
     assert sum(timings.durations.counts) == (2 if batch else 12)
     assert sum(timings.latenesses.counts) == 6
 
@@ -222,8 +223,9 @@ def test_a_retry_is_not_late(rmq, spark):
         _, again = run.next(offset)
     heard = listener(rmq, lambda message: None)
     heard(spark.createDataFrame(again, SOURCE_SCHEMA), 1)
-    assert sum(heard.timings().durations.counts) == 1
-    assert sum(heard.timings().latenesses.counts) == 0
+    [timings] = heard.timings().values()
+    assert sum(timings.durations.counts) == 1
+    assert sum(timings.latenesses.counts) == 0
 
 
 def test_a_failure_without_delay_takes_the_topics_backoff(rmq, claimed):
