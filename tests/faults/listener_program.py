@@ -1,25 +1,31 @@
-"""A service with a listener: notes each message in a file, until SIGTERM."""
+"""A service with a listener, or a query: notes each message in a file, until SIGTERM."""
 
 import asyncio
 import os
 import sys
+from functools import cache
+from types import SimpleNamespace
 
-from rmq_spark import Bury, Retry, Snooze, aio
+from rmq_spark import Bury, Retry, Snooze, aio, each_message, register
 from rmq_spark.client import connect
 
-# Also in the processes of the listener, which import this module.
+# Also in the processes of the listener, which import this module, and of a query's function.
 KIND, URL, TOPIC, NAME, NOTED, LEASE = sys.argv[1:7]
 GROUP, DOOMED = [*sys.argv[7:], "", ""][:2]
 SETTINGS = {"visibility_timeout": LEASE, "group": GROUP}
-# Several processes append to it.
-FILE = os.open(NOTED, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+
+@cache
+def noted():
+    """The file, to which several processes append."""
+    return os.open(NOTED, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
 
 def note(message):
     if DOOMED and message.content.endswith(DOOMED.encode()):
         raise ValueError("this message always fails")
     verdict = obey(message)
-    os.write(FILE, message.content + b":%d" % message.delivery_count * verdict + b"\n")
+    os.write(noted(), message.content + b":%d" % message.delivery_count * verdict + b"\n")
 
 
 def obey(message):
@@ -40,6 +46,21 @@ async def note_in_loop(message):
     note(message)
 
 
+def note_row(row):
+    note(SimpleNamespace(content=row.content.encode(), delivery_count=row.deliveryCount))
+
+
+def query():
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    register(spark)
+    source = spark.readStream.format("rmq").option("topic", TOPIC).option("redis.url", URL)
+    frame = source.option("visibilityTimeout", LEASE).option("maxRecordsPerTrigger", "2000").load()
+    to_file = frame.writeStream.foreachBatch(each_message(note_row, options={"redis.url": URL}))
+    to_file.option("checkpointLocation", f"{NOTED}-{NAME}").start().awaitTermination()
+
+
 def run():
     with connect(URL) as broker:
         broker.listen(TOPIC, NAME, note, processes=KIND == "processes", **SETTINGS).run()
@@ -51,4 +72,9 @@ async def run_in_loop():
 
 
 if __name__ == "__main__":
-    asyncio.run(run_in_loop()) if KIND == "asyncio" else run()
+    if KIND == "query":
+        query()
+    elif KIND == "asyncio":
+        asyncio.run(run_in_loop())
+    else:
+        run()

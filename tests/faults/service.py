@@ -1,10 +1,10 @@
-"""A service with a listener, seen from outside: started, ended, and what it has noted."""
+"""A service with a listener, or a query, seen from outside: started, ended, what it has noted."""
 
 import subprocess
 from collections import Counter
 from pathlib import Path
 
-from .. import programs
+from .. import programs, quick_spark
 from ..waiting import wait_until
 
 TOPIC = "Orders"
@@ -12,7 +12,7 @@ LEASE = "60s"
 
 
 class Service:
-    """A process with a kind of listener, and the file in which all of them note what they get.
+    """A process with a kind of listener or a query, and the file in which it notes what it gets.
 
     more: the consumer group, and the end of the contents at which the listener's function fails.
     """
@@ -31,8 +31,9 @@ class Service:
             *("faults.listener_program", self._kind, self._url, self.topic, name, self.noted),
             *(lease, *self._more),
         )
+        more = quick_spark.variables() if self._kind == "query" else {}
         with (self._folder / "log").open("ab") as log:
-            process = subprocess.Popen(line, env=programs.environment(), stderr=log)
+            process = subprocess.Popen(line, env=programs.environment(**more), stderr=log)
         self._started.append(process)
         return process
 

@@ -1,6 +1,9 @@
 """Services with a listener that are killed, ended and stopped: no message is lost."""
 
+import itertools
+import random
 import signal
+import time
 from collections import Counter
 
 import pytest
@@ -57,14 +60,44 @@ def test_a_service_that_is_killed_loses_nothing(broker, service):
     assert broker.queue(TOPIC).figures().dead.count == 0
 
 
+VERDICTS = {3: b"-bury", 8: b"-retry", 13: b"-snooze"}  # the snoozed ones come again and again
+
+
+def with_verdicts(count):
+    """A fifth of the messages say what becomes of them."""
+    return [
+        name + VERDICTS.get(number % (100 if number % 100 == 13 else 10), b"")
+        for number, name in enumerate(numbered(count))
+    ]
+
+
+def check_verdicts(broker, contents, services):
+    """All have ended as they say once those that snooze are awake; no charge was too many."""
+    queue = broker.queue(TOPIC)
+    of = {verdict: [c for c in contents if c.endswith(verdict)] for verdict in VERDICTS.values()}
+
+    def only_snoozed_are_left():
+        figures = queue.figures()
+        waiting = [figures.store.count, figures.prepare.count, figures.retry.count]
+        return sum(waiting) == len(of[b"-snooze"])
+
+    wait_until(only_snoozed_are_left, "all others", 600)
+    for service in services:
+        service.noted.with_name("noted-awake").touch()
+    wait_until(lambda: is_empty(broker), "the snoozed ones", 600)
+    done = {c for c in contents if b"-" not in c}
+    done |= {c + b":1" for c in of[b"-snooze"]} | {c + b":2" for c in of[b"-retry"]}
+    assert {content for service in services for content in service.counts()} == done
+    dead = [
+        e for slot in queue.slots for e in first_entries(queue.pages("dead", slot), len(contents))
+    ]
+    assert sorted(entry.content for entry in dead) == of[b"-bury"]
+    assert all(entry.reason.startswith("Bury: as it says") for entry in dead)
+
+
 def test_verdicts_of_a_service_that_is_killed_are_kept(broker, service):
     """Three losses of a claim charge none of its messages (docs/protocol.md)."""
-    verdicts = {3: b"-bury", 8: b"-retry", 13: b"-snooze"}  # the snoozed ones come again and again
-    contents = [
-        name + verdicts.get(number % (100 if number % 100 == 13 else 10), b"")
-        for number, name in enumerate(numbered(8000))
-    ]
-    queue = broker.queue(TOPIC)
+    contents = with_verdicts(8000)
     for number in range(4):
         send(broker, contents[2000 * number :][:2000])
         process = service.start()
@@ -72,22 +105,37 @@ def test_verdicts_of_a_service_that_is_killed_are_kept(broker, service):
         if number < 3:
             process.kill()
             process.wait()
-    of = {verdict: [c for c in contents if c.endswith(verdict)] for verdict in verdicts.values()}
+    check_verdicts(broker, contents, [service])
 
-    def only_snoozed_are_left():
-        figures = queue.figures()
-        waiting = [figures.store.count, figures.prepare.count, figures.retry.count]
-        return sum(waiting) == len(of[b"-snooze"])
 
-    wait_until(only_snoozed_are_left, "all others", 240)
-    service.noted.with_name("noted-awake").touch()
-    wait_until(lambda: is_empty(broker), "the snoozed ones", 240)
-    done = {c for c in contents if b"-" not in c}
-    done |= {c + b":1" for c in of[b"-snooze"]} | {c + b":2" for c in of[b"-retry"]}
-    assert set(service.counts()) == done
-    dead = [entry for slot in range(4) for entry in first_entries(queue.pages("dead", slot), 9999)]
-    assert sorted(entry.content for entry in dead) == of[b"-bury"]
-    assert all(entry.reason.startswith("Bury: as it says") for entry in dead)
+@pytest.mark.rounds
+@pytest.mark.timeout(3600)
+def test_verdicts_hold_while_listeners_and_a_query_are_killed(broker, own_redis, tmp_path):
+    contents = with_verdicts(200_000)
+    services, processes = {}, {}
+    for kind in ("threads", "processes", "asyncio", "query"):
+        (tmp_path / kind).mkdir()
+        services[kind] = Service(kind, own_redis.url, tmp_path / kind)
+        processes[kind] = services[kind].start(kind)
+    seed = random.randrange(1000)
+    chance = random.Random(seed)
+    parts = iter([contents[first:][:1000] for first in range(0, len(contents), 1000)])
+    try:
+        for kind in itertools.cycle(chance.sample([*services], len(services))):
+            seen = services[kind].counts().total()
+            while services[kind].counts().total() < seen + 50 and (part := next(parts, None)):
+                send(broker, part)
+                time.sleep(1)  # a query takes seconds to start, and the others are quick
+            if part is None:
+                break
+            processes[kind].kill()
+            processes[kind].wait()
+            processes[kind] = services[kind].start(kind)
+        check_verdicts(broker, contents, services.values())
+        assert all(service.counts() for service in services.values()), seed
+    finally:
+        for service in services.values():
+            service.close()
 
 
 def test_a_service_that_is_ended_by_a_signal_leaves_nothing_half_done(broker, service):
