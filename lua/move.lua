@@ -12,6 +12,7 @@ local FIRST = 3
 
 --- include counters
 --- include due_since
+--- include priorities
 --- include records
 --- include retry_queue
 --- include time
@@ -53,6 +54,7 @@ for i = FIRST, #ARGV, UNPACKABLE do
 end
 
 local change = are_times and #first > 0 and due_since_change(store, stats, wanted, now) or 0
+if not are_times then first = in_turn(first, tonumber(redis.call('HGET', stats, 'accepted') or 0)) end
 zadd(store, 'XX', first)
 count(stats, 'dueSince', change)
 -- Before ZREM: what a full server refuses has then moved nothing.

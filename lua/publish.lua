@@ -63,8 +63,9 @@ if send_script == 'send_first' then
 elseif send_script == 'send_at' then
   pairs_, lowest, first = dated(pairs_, now)
 end
-if bodies and send_script == 'send_last' then bodies = due_now(bodies, now) end
+local priorities = send_script == 'send_last' and pairs_ or nil
+if bodies and priorities then bodies = due_now(bodies, now) end
 local counts = store_in_groups(KEYS, GROUPS_FROM, {sent = taken, condition = condition,
-  values = function() return unpack(pairs_) end, bodies = bodies,
+  priorities = priorities, values = function() return unpack(pairs_) end, bodies = bodies,
   keep_first = keep_first, largest = largest, lowest = lowest, first = first, now = now})
 return {taken < held and 1 or 0, counts[1], counts[2]}

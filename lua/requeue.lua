@@ -1,7 +1,7 @@
 -- Moves messages of one slot from the dead queue to the store, as first deliveries.
 -- KEYS: 1 store, 2 retry, 3 dead, 4 deaths, 5 stats, 6 bodies
--- ARGV: 1 whether scores are times that may have passed 0/1, 2 score in the store, above 16,
---       content, score, content, ... as strings of MessagePack
+-- ARGV: 1 whether scores are times that may have passed 0/1, 2 whether they are priorities 0/1, 3 score in the store,
+--       above 16, content, score, content, ... as strings of MessagePack
 -- Returns {messages moved, pairs looked at: the first of those that the caller sent, the others are left to another
 --   call}; contents that the dead queue does not hold are ignored.
 -- Errors: RMQ_WRONGTYPE, RMQ_BADSCORE
@@ -9,13 +9,14 @@
 -- Effect: moves
 local store, retry, dead, deaths, stats = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local bodies = KEYS[6]
-local can_be_past, asked = ARGV[1] == '1', {cmsgpack.unpack(ARGV[2])}
+local can_be_past, are_priorities, asked = ARGV[1] == '1', ARGV[2] == '1', {cmsgpack.unpack(ARGV[3])}
 
 --- include bodies
 --- include bytes
 --- include counters
 --- include dead
 --- include due_since
+--- include priorities
 --- include time
 --- include types
 --- include wake
@@ -71,6 +72,7 @@ if #found == 0 then return {0, looked_at} end
 keep_bodies(found)
 redis.call('HDEL', deaths, unpack(found))
 local waiting = redis.call('ZREM', retry, unpack(found))
+if are_priorities then scored = in_turn(scored, tonumber(redis.call('HGET', stats, 'accepted') or 0)) end
 local new = redis.call('ZADD', store, 'NX', unpack(scored)) - waiting
 count(stats, 'dueSince', change)
 count(stats, 'accepted', #found)

@@ -1,7 +1,8 @@
--- Stores Priority messages of one slot with the given scores. Of equal contents, the last wins.
+-- Stores Priority messages of one slot, behind those of the same priority (priorities.lua). Of equal contents, the
+-- last wins.
 -- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
 -- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 an upper bound of the bytes of
---       their contents, 4 score, content, score, content, ..., 5 if they have bodies: content, body, content,
+--       their contents, 4 priority, content, priority, content, ..., 5 if they have bodies: content, body, content,
 --       body, ..., an empty body for none (both lists as MessagePack)
 -- Returns {new, merged}, counted in the first group.
 -- Errors: RMQ_WRONGTYPE
@@ -16,6 +17,6 @@ local packed, bodies = ARGV[4], ARGV[5]
 
 local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
--- Unpacks straight into a call to Redis: a table in between would double the cost.
-return store_in_groups(KEYS, 1, {sent = sent, values = function() return cmsgpack.unpack(packed) end,
+local priorities = {cmsgpack.unpack(packed)}
+return store_in_groups(KEYS, 1, {sent = sent, priorities = priorities, values = function() return unpack(priorities) end,
   bodies = bodies and due_now({cmsgpack.unpack(bodies)}, now_ms()), keep_first = keep_first, largest = largest})

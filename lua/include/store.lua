@@ -5,6 +5,7 @@
 --- include bytes
 --- include counters
 --- include due_since
+--- include priorities
 --- include types
 --- include wake
 local KEYS_A_GROUP = 4
@@ -59,7 +60,7 @@ end
 
 -- Stores messages in one group. Returns the number of new messages there. Copies that wait in the retry
 -- queue are removed, and the bodies of copies that wait if their messages have none.
-local function store_in_group(store, retry, bodies, messages)
+local function store_in_group(store, retry, stats, bodies, messages)
   if messages.keep_first and messages.bodies then
     local first = first_bodies(bodies, messages.bodies)
     if #first > 0 then redis.call('HSET', bodies, unpack(first)) end
@@ -69,6 +70,9 @@ local function store_in_group(store, retry, bodies, messages)
   local new
   if messages.condition then
     new = redis.call('ZADD', store, messages.condition, messages.values())
+  elseif messages.priorities then
+    local accepted = tonumber(redis.call('HGET', stats, 'accepted') or 0)
+    new = redis.call('ZADD', store, unpack(in_turn(messages.priorities, accepted)))
   else
     new = redis.call('ZADD', store, messages.values())
   end
@@ -94,6 +98,7 @@ end
 -- Stores messages, at most 3900, in every group whose keys the caller named. Returns the counts of the
 -- first group. messages:
 --   sent: their number. values: returns score, content, score, content, ... condition: NX or nil.
+--   priorities: the same values in a table, if scores are priorities; else nil.
 --   bodies: nil, or content, body, content, body, ... of all of them; an empty body stands for none.
 --   keep_first: whether a message that waits keeps its body. largest: an upper bound of the bytes of contents.
 --   lowest: a lower bound of the scores, if they are times that may have passed; else nil.
@@ -104,7 +109,7 @@ local function store_in_groups(keys, from, messages)
   for k = from, #keys, KEYS_A_GROUP do
     local change = messages.lowest
       and due_since_change(keys[k], keys[k + 2], messages.lowest, messages.now) or 0
-    local new = store_in_group(keys[k], keys[k + 1], keys[k + 3], messages)
+    local new = store_in_group(keys[k], keys[k + 1], keys[k + 2], keys[k + 3], messages)
     if messages.bodies then count_large(keys[k + 2], messages.bodies) end
     note_largest(keys[k + 2], messages.largest)
     count(keys[k + 2], 'dueSince', change)

@@ -284,15 +284,15 @@ def read_on(queues: TopicQueues, part: Claim, terms: Claiming, rows: int) -> Con
 
 def _rank_behind(part: Claim, whole: Claim, descending: bool) -> int:
     """Return the index of the first message of a claim behind a part that was read before."""
-    last = (int(part.score_texts[-1]), part.contents[-1])
-    rows = zip(whole.scores, whole.contents, strict=True)
+    last = (float(part.score_texts[-1]), part.contents[-1])
+    rows = zip(map(float, whole.score_texts), whole.contents, strict=True)
     return sum(row >= last if descending else row <= last for row in rows)
 
 
 def _columns_of(rows: Sequence[Any]) -> tuple[Sequence[bytes], Sequence[bytes]]:
     """Return contents and scores of a ZRANGE, from a reply of RESP2 or RESP3 (pairs)."""
     if rows and isinstance(rows[0], list):
-        return [content for content, _ in rows], [b"%d" % score for _, score in rows]
+        return [content for content, _ in rows], [b"%.17g" % score for _, score in rows]
     return rows[::2], rows[1::2]
 
 

@@ -123,8 +123,8 @@ class Claim:
 
     @property
     def scores(self) -> list[int]:
-        """The scores that the messages had in the store, in delivery order."""
-        return [int(text) for text in self.score_texts]
+        """The whole parts of the scores in the store, in delivery order."""
+        return [int(float(text)) for text in self.score_texts]
 
     @property
     def retries_left(self) -> list[int]:

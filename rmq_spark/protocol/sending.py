@@ -104,7 +104,7 @@ def requeue(queues: TopicQueues, by_slot: Mapping[int, Pairs]) -> Conversation[i
         Call(
             "requeue",
             queues.keys_of(slot, "store retry dead deaths stats bodies"),
-            [queues.sends_times],
+            [queues.sends_times, queues.descending],
             part,
         )
         for slot, pairs in by_slot.items()

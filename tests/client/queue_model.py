@@ -9,6 +9,7 @@ has expired or lives, or its time to live begins when its message is due.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import floor
 
 from rmq_spark.topics.verdicts import Ending
 
@@ -87,7 +88,7 @@ class Record:
 @dataclass
 class Held:
     claim: tuple[str, int, int]
-    score: int  # in the store
+    score: float  # in the store
 
 
 @dataclass
@@ -104,6 +105,7 @@ class Model:
     records: dict[tuple[str, int, int], Record] = field(default_factory=dict)
     headers: dict[str, Header] = field(default_factory=dict)
     taken: int = 0  # messages claimed so far
+    accepted: int = 0
     used: bool = False  # whether a message has ever been sent; a slot of a deleted topic has none
     epoch: int | None = None
     plans: dict[str, str] = field(default_factory=dict)  # consumer -> mark of its last plan
@@ -121,11 +123,16 @@ class Model:
         self.used |= bool(contents)
         self.set_bodies(contents, copies)
         new = 0
-        for content in contents:
+        for k, content in enumerate(contents):
             new += content not in self.store and self.retry.pop(content, None) is None
             if content not in self.store or not self.merges_first:
-                self.store[content] = score
+                self.store[content] = self.in_turn(score, k)
+        self.accepted += len(contents)
         return new, len(contents) - new
+
+    def in_turn(self, score, later):
+        """A later message, of the same call or not, has a lower score among its equals."""
+        return score + 1 - (self.accepted + later + 1) / 2**32 if self.descending else score
 
     def set_bodies(self, contents, copies):
         for content, copy in zip(contents, copies, strict=False):
@@ -153,7 +160,7 @@ class Model:
         for content in contents:
             stored = self.store.get(content, LONGEST_RETRY)
             if stored is FAR or stored > LONGEST_RETRY:
-                self.store[content] = score
+                self.store[content] = self.in_turn(score, moved)
             elif self.descending or (content not in self.store and content not in self.retry):
                 continue
             elif content in self.retry:
@@ -166,13 +173,14 @@ class Model:
 
     def requeue(self, contents, score):
         found = [content for content in contents if content in self.dead]
-        for content in found:
+        for k, content in enumerate(found):
             self.dead.discard(content)
             copy = self.dead_bodies.pop(content)
             if copy is not None and content not in self.store and content not in self.retry:
                 self.bodies[content] = replace(copy, expiry=Expiry.NEVER, requeued=True)
             self.retry.pop(content, None)
-            self.store.setdefault(content, score)
+            self.store.setdefault(content, self.in_turn(score, k))
+        self.accepted += len(found)
         return len(found)
 
     def forget(self, contents):
@@ -291,7 +299,7 @@ class Model:
         held = [(h.score, content) for content, h in self.prepare.items() if h.claim == name]
         held.sort(reverse=self.descending)
         record = self.records[name]
-        return [(c, score, record.left(score), self.held_bodies[c]) for score, c in held]
+        return [(c, floor(score), record.left(score), self.held_bodies[c]) for score, c in held]
 
     def retries_due(self, due_before):
         until = DUE_BEFORE_MS if due_before else 10_000

@@ -8,6 +8,7 @@ they balance.
 import struct
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from math import floor
 from typing import NamedTuple
 
 from rmq_spark.protocol.bodies import Body, PackedBodies
@@ -379,4 +380,5 @@ def pairs(flat: list) -> list:
 
 
 def when_due(score: float, now_ms: int) -> float:
-    return FAR if score > now_ms else score
+    """The whole part of a score: behind the point, priorities have a number that only grows."""
+    return FAR if score > now_ms else floor(score)

@@ -93,7 +93,8 @@ class MessageColumns:
         texts = pa.array(
             [text for claim in self._claims for text in claim.score_texts], pa.binary()
         )
-        scores = texts.cast(pa.string()).cast(pa.int64()).to_numpy()
+        # That of a Priority message has a part behind the point (lua/include/priorities.lua).
+        scores = texts.cast(pa.string()).cast(pa.float64()).to_numpy().astype(np.int64)
         return scores, scores <= MOST_RETRIES
 
     def _due_time(self, of_type: pa.DataType) -> pa.Array:
