@@ -56,7 +56,7 @@ def query():
     spark = SparkSession.builder.getOrCreate()
     register(spark)
     source = spark.readStream.format("rmq").option("topic", TOPIC).option("redis.url", URL)
-    frame = source.option("visibilityTimeout", LEASE).option("maxRecordsPerTrigger", "2000").load()
+    frame = source.option("visibilityTimeout", LEASE).option("maxRecordsPerTrigger", "10000").load()
     to_file = frame.writeStream.foreachBatch(each_message(note_row, options={"redis.url": URL}))
     to_file.option("checkpointLocation", f"{NOTED}-{NAME}").start().awaitTermination()
 
