@@ -54,7 +54,10 @@ for i = FIRST, #ARGV, UNPACKABLE do
 end
 
 local change = are_times and #first > 0 and due_since_change(store, stats, wanted, now) or 0
-if not are_times then first = in_turn(first, tonumber(redis.call('HGET', stats, 'accepted') or 0)) end
+if not are_times then
+  first = in_turn(first, stats)
+  count(stats, 'moved', #first / 2)
+end
 zadd(store, 'XX', first)
 count(stats, 'dueSince', change)
 -- Before ZREM: what a full server refuses has then moved nothing.

@@ -72,7 +72,7 @@ if #found == 0 then return {0, looked_at} end
 keep_bodies(found)
 redis.call('HDEL', deaths, unpack(found))
 local waiting = redis.call('ZREM', retry, unpack(found))
-if are_priorities then scored = in_turn(scored, tonumber(redis.call('HGET', stats, 'accepted') or 0)) end
+if are_priorities then scored = in_turn(scored, stats) end
 local new = redis.call('ZADD', store, 'NX', unpack(scored)) - waiting
 count(stats, 'dueSince', change)
 count(stats, 'accepted', #found)

@@ -71,8 +71,7 @@ local function store_in_group(store, retry, stats, bodies, messages)
   if messages.condition then
     new = redis.call('ZADD', store, messages.condition, messages.values())
   elseif messages.priorities then
-    local accepted = tonumber(redis.call('HGET', stats, 'accepted') or 0)
-    new = redis.call('ZADD', store, unpack(in_turn(messages.priorities, accepted)))
+    new = redis.call('ZADD', store, unpack(in_turn(messages.priorities, stats)))
   else
     new = redis.call('ZADD', store, messages.values())
   end

@@ -123,6 +123,8 @@ def count_due_before(queue: Queue, edges: Sequence[int]) -> list[int]:
 
 
 def _count_below_priority(queue: Queue, edges: Sequence[int]) -> list[int]:
+    # No double lies between the highest score and the one that is higher by 2.
+    edges = [edge + (edge > HIGHEST_SCORE) for edge in edges]
     from_each = _count_up_to(queue, [LOWEST_SCORE, *edges], QueueKind.STORE)
     return [from_each[0] - count for count in from_each[1:]]
 

@@ -167,21 +167,8 @@ def dashboard_json() -> str:
     return resources.files(__package__).joinpath("dashboard.json").read_text(encoding="utf-8")
 
 
-class Counted(Protocol):
-    """What counts the messages of a function, by outcome."""
-
-    @property
-    def succeeded(self) -> int: ...
-    @property
-    def failed(self) -> int: ...
-    @property
-    def snoozed(self) -> int: ...
-    @property
-    def left_alone(self) -> int: ...
-
-
-class Timed(Counted, Protocol):
-    """What each_message returns."""
+class Timed(Protocol):
+    """What each_message returns, which also counts messages by their outcome."""
 
     @property
     def name(self) -> str: ...
@@ -240,7 +227,7 @@ class FunctionCollector(Collector):
 
 
 def _messages(
-    prefix: str, labels: Sequence[str], by_values: Iterable[tuple[list[str], Counted]]
+    prefix: str, labels: Sequence[str], by_values: Iterable[tuple[list[str], object]]
 ) -> Metric:
     messages = CounterMetricFamily(
         f"{prefix}_messages",

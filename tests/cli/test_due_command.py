@@ -112,3 +112,10 @@ def test_an_empty_topic_and_a_span_that_is_none(rmq):
     assert rmq("due", "Orders", "--json").json["bars"] == []
     wrong = rmq("due", "Orders", "--from", "2h", "--until", "1h")
     assert (wrong.code, "--from is not before --until" in wrong.err) == (2, True)
+
+
+def test_the_highest_priority_of_all_is_counted(rmq):
+    queue = rmq.topic("Urgent", "Priority")
+    queue.send(["highest", "too"], priority=HIGHEST_SCORE)
+    queue.send(["lowest"], priority=17)
+    assert sum(bar["messages"] for bar in rmq("due", "Urgent", "--json").json["bars"]) == 3

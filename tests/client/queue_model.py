@@ -105,7 +105,7 @@ class Model:
     records: dict[tuple[str, int, int], Record] = field(default_factory=dict)
     headers: dict[str, Header] = field(default_factory=dict)
     taken: int = 0  # messages claimed so far
-    accepted: int = 0
+    numbered: int = 0  # messages that were accepted or moved
     used: bool = False  # whether a message has ever been sent; a slot of a deleted topic has none
     epoch: int | None = None
     plans: dict[str, str] = field(default_factory=dict)  # consumer -> mark of its last plan
@@ -127,12 +127,12 @@ class Model:
             new += content not in self.store and self.retry.pop(content, None) is None
             if content not in self.store or not self.merges_first:
                 self.store[content] = self.in_turn(score, k)
-        self.accepted += len(contents)
+        self.numbered += len(contents)
         return new, len(contents) - new
 
     def in_turn(self, score, later):
         """A later message, of the same call or not, has a lower score among its equals."""
-        return score + 1 - (self.accepted + later + 1) / 2**32 if self.descending else score
+        return score + 1 - (self.numbered + later + 1) / 2**32 if self.descending else score
 
     def set_bodies(self, contents, copies):
         for content, copy in zip(contents, copies, strict=False):
@@ -169,6 +169,7 @@ class Model:
             elif score is FAR:
                 self.retry[content] = (abs(self.store.pop(content)), FAR)
             moved += 1
+        self.numbered += moved
         return moved
 
     def requeue(self, contents, score):
@@ -180,7 +181,7 @@ class Model:
                 self.bodies[content] = replace(copy, expiry=Expiry.NEVER, requeued=True)
             self.retry.pop(content, None)
             self.store.setdefault(content, self.in_turn(score, k))
-        self.accepted += len(found)
+        self.numbered += len(found)
         return len(found)
 
     def forget(self, contents):

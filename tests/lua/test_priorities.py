@@ -73,11 +73,12 @@ def test_who_is_sent_again_goes_behind_its_equals(slot):
 def test_what_is_requeued_or_moved_goes_behind_its_equals(slot):
     slot.bury(b"dead", b"a")
     slot.queue.send([b"x", b"z"], priority=50)
-    slot.queue.send([b"low"], priority=20)
+    slot.queue.send([b"e", b"d", b"f"], priority=20)
     requeue(slot.queue, 0, [b"dead", b"a"], 50)
-    slot.queue.move([b"low"], priority=50)
-    slot.queue.send([b"last"], priority=50)
-    assert slot.claim().contents == [b"x", b"z", b"dead", b"a", b"low", b"last"]
+    slot.queue.move([b"e", b"d"], priority=50)
+    slot.queue.move([b"f"], priority=50)
+    slot.queue.send([b"zlast"], priority=50)
+    assert slot.claim().contents == [b"x", b"z", b"dead", b"a", b"e", b"d", b"f", b"zlast"]
 
 
 def test_after_2_to_the_32_messages_of_a_slot_the_numbers_begin_again(slot):
