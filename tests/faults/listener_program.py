@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from functools import cache
 from types import SimpleNamespace
 
 from rmq_spark import Bury, Retry, Snooze, aio, each_message, register
@@ -15,10 +14,14 @@ GROUP, DOOMED = [*sys.argv[7:], "", ""][:2]
 SETTINGS = {"visibility_timeout": LEASE, "group": GROUP}
 
 
-@cache
+FILE = []
+
+
 def noted():
-    """The file, to which several processes append."""
-    return os.open(NOTED, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    """The file, to which several processes append; each opens it for itself."""
+    if not FILE:
+        FILE.append(os.open(NOTED, os.O_CREAT | os.O_WRONLY | os.O_APPEND))
+    return FILE[0]
 
 
 def note(message):
