@@ -143,8 +143,7 @@ def listen(
     given = {option: value for option, value in own.items() if value is not None}
     is_one = len(called) == 2 and ":" not in called[0] and ":" in called[1]
     if not is_one:
-        _refuse_functions(called)
-        _refuse_own_of_marked(given)
+        _check_modules(called, given)
     found = [imported(text) for text in called[is_one:]]
     marked = [] if is_one else marked_in(found)
     with session.broker(patience_s=None) as broker:
@@ -158,13 +157,10 @@ def listen(
     _log.info("stopped")
 
 
-def _refuse_functions(modules: list[str]) -> None:
-    for text in modules:
-        if ":" in text:
-            raise InvalidOption.of("FUNCTION", text, ACCEPTED_FUNCTION, "has no topic")
-
-
-def _refuse_own_of_marked(given: Iterable[str]) -> None:
+def _check_modules(called: list[str], given: Iterable[str]) -> None:
+    """Refuse functions without a topic, and options that marked functions have themselves."""
+    for text in (text for text in called if ":" in text):
+        raise InvalidOption.of("FUNCTION", text, ACCEPTED_FUNCTION, "has no topic")
     for option in given:
         raise InvalidOption(
             f"--{option.replace('_', '-')} is for a topic and its function. Functions of modules "
@@ -226,14 +222,11 @@ def _reports(service: Service) -> Iterator[None]:
 
 
 def _report(service: Service, ended: threading.Event) -> None:
-    before, at_s = (0, 0, 0), time.monotonic()
+    before, at_s = [0, 0, 0], time.monotonic()
     while not ended.wait(REPORT_EVERY_S):
         ran = service.listeners
-        now = (
-            sum(one.succeeded for one in ran),
-            sum(one.failed for one in ran),
-            sum(one.snoozed for one in ran),
-        )
+        counted = [(one.succeeded, one.failed, one.snoozed) for one in ran]
+        now = [sum(column) for column in zip(*counted, strict=True)]
         now_s = time.monotonic()
         done, failed, snoozed = (new - old for new, old in zip(now, before, strict=True))
         _log.info(

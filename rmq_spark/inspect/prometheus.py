@@ -7,11 +7,7 @@ from importlib import resources
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Metric, start_http_server
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from rmq_spark.client.broker import Broker

@@ -124,7 +124,10 @@ class Claim:
     @property
     def scores(self) -> list[int]:
         """The whole parts of the scores in the store, in delivery order."""
-        return [int(float(text)) for text in self.score_texts]
+        texts = self.score_texts
+        if b"." in b"".join(texts):  # of a Priority topic; others are spared the second step
+            return list(map(int, map(float, texts)))
+        return list(map(int, texts))
 
     @property
     def retries_left(self) -> list[int]:
