@@ -52,7 +52,9 @@ class Scenario:
         """Call the scripts that change topics."""
         for paused in (True, False):
             self._broker.alter(FULL, paused=paused)
-        self._broker.alter(FULL, max_retries=15)
+        self._broker.alter(FULL, max_retries=15, rate="1000000/s")
+        self._broker.queue(FULL).ask(claiming.grant, 1)
+        self._broker.alter(FULL, rate="none")
         self._broker.delete(GONE)
 
     def _send(self, slot: int) -> None:

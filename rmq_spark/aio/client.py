@@ -3,30 +3,28 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
+from functools import partial, wraps
 from itertools import islice
-from typing import Any, NoReturn, Self
+from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from rmq_spark.aio.listener import AsyncListener
 from rmq_spark.client.broker import Broker, connection_from
 from rmq_spark.client.messages import Message, Outgoing, outgoing
-from rmq_spark.client.queue import Contents, Queue
+from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.consumer import DEFAULT_LIMIT, Batch, Consumer
 from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.client.tracing import is_recording
 from rmq_spark.errors import ConsumerMisused, InvalidOption
-from rmq_spark.protocol.claims import Delivered, Figures
-from rmq_spark.protocol.pages import Entry, Page, QueueKind
-from rmq_spark.protocol.sending import SendResult
+from rmq_spark.protocol.claims import Delivered
+from rmq_spark.protocol.pages import Page, QueueKind
 from rmq_spark.redis.aio import AsyncServer, Batcher, greenlet_spawn
 from rmq_spark.redis.connection import ConnectionOptions
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsing import Duration
-from rmq_spark.topics.types import TopicType
 
 _FOREVER = timedelta(days=36500)
 # How many sends of single messages are on their way at the same time. What comes meanwhile goes
@@ -35,6 +33,22 @@ _SENDS = 2
 _MESSAGES_A_SEND = 1000
 # A checked message, and the definition that it was checked for.
 _Checked = tuple[Outgoing, TopicDefinition]
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _awaited(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A coroutine method that calls this one of ``_sync``, with its signature and contract."""
+
+    @wraps(method)
+    async def call(self: Any, /, *args: P.args, **values: P.kwargs) -> T:
+        return await greenlet_spawn(method, self._sync, *args, **values)
+
+    return call
 
 
 class _ClockNeeded(Exception):
@@ -68,18 +82,18 @@ class AsyncBroker:
         patience_s: float | None,
         key_prefix: str,
     ) -> None:
-        self._broker = Broker(server, key_prefix=key_prefix)
+        self._sync = Broker(server, key_prefix=key_prefix)
         # Listeners call Redis in threads.
         self._connection, self._patience_s = connection, patience_s
         self._for_threads: Broker | None = None
         self._opening = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"Async{self._broker!r}"
+        return f"Async{self._sync!r}"
 
     async def close(self) -> None:
         """Close the connections to Redis."""
-        await greenlet_spawn(self._broker.close)
+        await greenlet_spawn(self._sync.close)
         if self._for_threads is not None:
             self._for_threads.close()
 
@@ -89,62 +103,27 @@ class AsyncBroker:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def find(self, name: str) -> TopicDefinition | None:
-        """Return a topic's definition, or None."""
-        return await greenlet_spawn(self._broker.find, name)
-
-    async def definition(self, name: str) -> TopicDefinition:
-        """Return the definition of a topic. Raises UnknownTopic if it does not exist."""
-        return await greenlet_spawn(self._broker.definition, name)
-
-    async def topics(self) -> list[TopicDefinition]:
-        """Return the definitions of all topics, sorted by name."""
-        return await greenlet_spawn(self._broker.topics)
-
-    async def create(
-        self,
-        name: str,
-        topic_type: TopicType | str,
-        slot_amount: int | None = None,
-        **settings: Any,
-    ) -> TopicDefinition:
-        """Create a topic, or return an existing one. See Broker.create."""
-        return await greenlet_spawn(self._broker.create, name, topic_type, slot_amount, **settings)
-
-    async def alter(self, name: str, **changes: Any) -> TopicDefinition:
-        """Change settings of a topic. See Broker.alter."""
-        return await greenlet_spawn(self._broker.alter, name, **changes)
-
-    async def delete(self, name: str) -> None:
-        """Delete a topic with everything that it holds."""
-        await greenlet_spawn(self._broker.delete, name)
-
-    async def add_group(self, name: str, group: str) -> TopicDefinition:
-        """Add a consumer group to a topic. See Broker.add_group."""
-        return await greenlet_spawn(self._broker.add_group, name, group)
-
-    async def pause(self, name: str, *, group: str | None = None) -> TopicDefinition:
-        """Let nobody, or no consumer of one group, get new messages. See Broker.pause."""
-        return await greenlet_spawn(self._broker.pause, name, group=group)
-
-    async def resume(self, name: str, *, group: str | None = None) -> TopicDefinition:
-        """Let all, or the consumers of one group, get messages again. See Broker.resume."""
-        return await greenlet_spawn(self._broker.resume, name, group=group)
-
-    async def remove_group(self, name: str, group: str, *, drop: bool = False) -> int:
-        """Remove a consumer group from a topic. See Broker.remove_group."""
-        return await greenlet_spawn(self._broker.remove_group, name, group, drop=drop)
+    find = _awaited(Broker.find)
+    definition = _awaited(Broker.definition)
+    topics = _awaited(Broker.topics)
+    create = _awaited(Broker.create)  # type: ignore[arg-type]  # its settings: no self
+    alter = _awaited(Broker.alter)  # type: ignore[arg-type]
+    delete = _awaited(Broker.delete)
+    add_group = _awaited(Broker.add_group)
+    remove_group = _awaited(Broker.remove_group)
+    pause = _awaited(Broker.pause)
+    resume = _awaited(Broker.resume)
 
     async def queue(self, name: str, *, group: str | None = None) -> "AsyncQueue":
         """Return the queue of an existing topic. See Broker.queue. Open it once, and keep it."""
-        return AsyncQueue(await greenlet_spawn(self._broker.queue, name, group=group))
+        return AsyncQueue(await greenlet_spawn(self._sync.queue, name, group=group))
 
     def consumer(self, topic: str, name: str, **settings: Any) -> "AsyncConsumer":
         """Return a consumer for an ``async with`` statement. See Broker.consumer.
 
         The errors of Broker.consumer are raised at the start of the block.
         """
-        return AsyncConsumer(partial(self._broker.consumer, topic, name, **settings))
+        return AsyncConsumer(partial(self._sync.consumer, topic, name, **settings))
 
     def listen(
         self,
@@ -180,7 +159,7 @@ class AsyncBroker:
         with self._opening:
             if self._for_threads is None:
                 server = Server(self._connection, self._patience_s)
-                self._for_threads = Broker(server, key_prefix=self._broker.key_prefix)
+                self._for_threads = Broker(server, key_prefix=self._sync.key_prefix)
         return self._for_threads.listen(topic, name, function, loop=loop, **settings)
 
 
@@ -193,7 +172,7 @@ class AsyncQueue:
     """
 
     def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+        self._sync = queue
         self._sends = Batcher[_Checked, None](
             self._send_together,
             key=lambda checked: id(checked[1]),
@@ -203,16 +182,14 @@ class AsyncQueue:
         )
 
     def __repr__(self) -> str:
-        return f"Async{self._queue!r}"
+        return f"Async{self._sync!r}"
 
     @property
     def definition(self) -> TopicDefinition:
         """The topic's definition, as last read."""
-        return self._queue.definition
+        return self._sync.definition
 
-    async def send(self, messages: Iterable[Message | bytes | str], **values: Any) -> SendResult:
-        """Send messages. See Queue.send."""
-        return await greenlet_spawn(self._queue.send, messages, **values)
+    send = _awaited(Queue.send)
 
     async def send_one(
         self, message: Message | bytes | str, *, past_fixed_time: str = "send", **values: Any
@@ -224,7 +201,7 @@ class AsyncQueue:
         and errors are those of Queue.send; an error of the call is raised for all of its messages.
         """
         if past_fixed_time == "send" and not is_recording():
-            topic = self._queue.definition
+            topic = self._sync.definition
             with suppress(_ClockNeeded):
                 checked = outgoing([message], Message(**values), topic, now_ms=_refuse)
                 await self._sends.run((checked, topic))
@@ -233,48 +210,23 @@ class AsyncQueue:
 
     async def _send_together(self, together: list[_Checked]) -> list[None]:
         merged = _merged(checked for checked, _ in together)
-        await greenlet_spawn(self._queue.send_checked, merged, together[0][1])
+        await greenlet_spawn(self._sync.send_checked, merged, together[0][1])
         return [None] * len(together)
 
-    async def cancel(self, contents: Contents, **slot_basis: Any) -> int:
-        """Remove contents that no consumer of this group has claimed yet. See Queue.cancel."""
-        return await greenlet_spawn(self._queue.cancel, contents, **slot_basis)
-
-    async def move(self, contents: Contents, **value: Any) -> int:
-        """Give contents that wait another due time or priority. See Queue.move."""
-        return await greenlet_spawn(self._queue.move, contents, **value)
-
-    async def find(self, contents: Contents, **slot_basis: Any) -> list[Entry]:
-        """Find messages in all queues. See Queue.find."""
-        return await greenlet_spawn(self._queue.find, contents, **slot_basis)
-
-    async def requeue(self, contents: Contents, **values: Any) -> int:
-        """Requeue contents from the dead queue as first deliveries. See Queue.requeue."""
-        return await greenlet_spawn(self._queue.requeue, contents, **values)
-
-    async def purge(
-        self, contents: Contents, kind: QueueKind | str = QueueKind.DEAD, **slot_basis: Any
-    ) -> int:
-        """Delete contents from one queue for good. See Queue.purge."""
-        return await greenlet_spawn(self._queue.purge, contents, kind, **slot_basis)
-
-    async def expire(self) -> int:
-        """Give back all claims whose lease has expired. See Queue.expire."""
-        return await greenlet_spawn(self._queue.expire)
-
-    async def figures(self) -> Figures:
-        """Return the sizes of all queues and the counters, summed up over all slots."""
-        return await greenlet_spawn(self._queue.figures)
+    cancel = _awaited(Queue.cancel)
+    move = _awaited(Queue.move)
+    find = _awaited(Queue.find)
+    requeue = _awaited(Queue.requeue)
+    purge = _awaited(Queue.purge)
+    expire = _awaited(Queue.expire)
+    figures = _awaited(Queue.figures)
+    now_ms = _awaited(Queue.now_ms)
 
     async def pages(self, kind: QueueKind | str, slot: int) -> AsyncIterator[Page]:
         """Yield one queue of one slot page by page. See Queue.pages."""
-        pages = self._queue.pages(kind, slot)
+        pages = self._sync.pages(kind, slot)
         while (page := await greenlet_spawn(next, pages, None)) is not None:
             yield page
-
-    async def now_ms(self) -> int:
-        """Return Redis' time in ms since 1970."""
-        return await greenlet_spawn(self._queue.now_ms)
 
 
 def _refuse() -> NoReturn:
@@ -302,29 +254,18 @@ class AsyncBatch:
     """
 
     def __init__(self, batch: Batch) -> None:
-        self._batch = batch
+        self._sync = batch
 
     def __iter__(self) -> Iterator[Delivered]:
-        return iter(self._batch)
+        return iter(self._sync)
 
     def __len__(self) -> int:
-        return len(self._batch)
+        return len(self._sync)
 
-    async def commit(self) -> int:
-        """Commit the messages that were not rolled back. Return their number."""
-        return await greenlet_spawn(self._batch.commit)
-
-    async def rollback(self, messages: Iterable[Delivered] | None = None, **how: Any) -> int:
-        """Roll back ``messages``, or the whole batch. Return their number."""
-        return await greenlet_spawn(self._batch.rollback, messages, **how)
-
-    async def mark_unread(self) -> None:
-        """Mark the batch as unread, so that it costs no retry."""
-        await greenlet_spawn(self._batch.mark_unread)
-
-    async def renew(self) -> None:
-        """Renew the lease, for a batch that takes a long time."""
-        await greenlet_spawn(self._batch.renew)
+    commit = _awaited(Batch.commit)
+    rollback = _awaited(Batch.rollback)
+    mark_unread = _awaited(Batch.mark_unread)
+    renew = _awaited(Batch.renew)
 
 
 class AsyncConsumer:
@@ -349,7 +290,7 @@ class AsyncConsumer:
         self._opened: Consumer | None = None
 
     @property
-    def _consumer(self) -> Consumer:
+    def _sync(self) -> Consumer:
         if self._opened is None:
             raise ConsumerMisused(
                 "This consumer is not open. Use it in an async with statement: "
@@ -362,7 +303,7 @@ class AsyncConsumer:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        await greenlet_spawn(self._consumer.__exit__, *error)
+        await greenlet_spawn(self._sync.__exit__, *error)
 
     async def batches(
         self, limit: int = DEFAULT_LIMIT, *, wait: bool = True
@@ -373,12 +314,7 @@ class AsyncConsumer:
 
     async def poll(self, limit: int = DEFAULT_LIMIT, *, wait: Duration = 0) -> AsyncBatch:
         """Take up to ``limit`` due messages, after waiting for them. See Consumer.poll."""
-        return AsyncBatch(await greenlet_spawn(self._consumer.poll, limit, wait=wait))
+        return AsyncBatch(await greenlet_spawn(self._sync.poll, limit, wait=wait))
 
-    async def close(self) -> None:
-        """Close the consumer and give back its uncommitted messages."""
-        await greenlet_spawn(self._consumer.close)
-
-    async def forget(self) -> None:
-        """Close the consumer and delete its state in Redis. For a name that is used only once."""
-        await greenlet_spawn(self._consumer.forget)
+    close = _awaited(Consumer.close)
+    forget = _awaited(Consumer.forget)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Self, TypeVar
 
-from rmq_spark.client.receiving.listener import DEFAULT_GRACE, HAS_RUN, Listener
+from rmq_spark.client.receiving.listener import DEFAULT_GRACE, HAS_RUN, Counts, Listener
 from rmq_spark.errors import ConsumerMisused
 from rmq_spark.process import stopped_by_signals
 from rmq_spark.topics.parsing import Duration
@@ -21,7 +21,7 @@ T = TypeVar("T")
 _BEGINNING_S = 0.005
 
 
-class AsyncListener:
+class AsyncListener(Counts):
     """Calls a coroutine function for every message of a topic. From ``broker.listen``.
 
     ::
@@ -107,24 +107,8 @@ class AsyncListener:
         return self._listener is not None and self._listener.is_running
 
     @property
-    def succeeded(self) -> int:
-        """The number of messages for which the function has succeeded."""
-        return 0 if self._listener is None else self._listener.succeeded
-
-    @property
-    def failed(self) -> int:
-        """The number of messages for which the function has failed, Retry and Bury included."""
-        return 0 if self._listener is None else self._listener.failed
-
-    @property
-    def snoozed(self) -> int:
-        """The number of messages for which the function has raised Snooze."""
-        return 0 if self._listener is None else self._listener.snoozed
-
-    @property
-    def left_alone(self) -> int:
-        """The number of failed messages whose lease had ended, so that they come again anyway."""
-        return 0 if self._listener is None else self._listener.left_alone
+    def _counting(self) -> Listener | None:
+        return self._listener
 
 
 def _in_a_thread(

@@ -341,6 +341,7 @@ def _summary(topic: TopicDefinition) -> str:
         *([f"keyed, keeps the {topic.payload} content"] if topic.keyed else []),
         *([] if topic.on_expiry == DROP else ["expired messages go to the dead queue"]),
         *([f"keeps the dead for {kept}"] if topic.dead_retention_ms else []),
+        *([f"at most {topic.rate}, {topic.most_at_once} at once"] if topic.rate else []),
         *(["exclusive"] if topic.exclusive else []),
         *(["paused"] if topic.paused else []),
         *([f"paused groups {topic.text_of('paused_groups')}"] if topic.paused_groups else []),

@@ -238,6 +238,7 @@ class Administration:
                     self._delete_runs(topic.name, consumer)
         queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
         queue.ask(returning.drop)
+        self.server.command("UNLINK", keys.rate())
 
     def _delete_runs(self, topic: str, consumer: str) -> None:
         key = consumer_key(consumer, self.key_prefix)

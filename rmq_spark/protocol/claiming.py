@@ -89,6 +89,17 @@ def pause(queues: TopicQueues, paused: bool) -> Request[None]:
     return Request(calls, lambda replies: None)
 
 
+def grant(queues: TopicQueues, wanted: int, *, take: bool = True) -> Request[tuple[int, int]]:
+    """Take permits to claim so many messages of a topic with a rate limit; below 0, return them.
+
+    take: whether to take them, or only to ask. Returns how many were granted, and if none, the ms
+    until there are enough of them.
+    """
+    topic = queues.definition
+    args = [wanted, repr(topic.interval_ms), topic.most_at_once, int(take), topic.messages_a_claim]
+    return Request([Call("grant", [queues.keys.rate()], args)], lambda replies: tuple(replies[0]))
+
+
 def plan(
     queues: TopicQueues, slots: Iterable[int], consumer: str, run: int, mark: str
 ) -> Request[None]:

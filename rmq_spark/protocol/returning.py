@@ -1,6 +1,7 @@
 """Requests that return messages of claims to their queues, or delete what has ended."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from rmq_spark.protocol.calls import (
     text_of,
     while_more,
 )
+from rmq_spark.protocol.claiming import grant
 from rmq_spark.protocol.claims import Rollback, RollbackResult, SlotDue
 from rmq_spark.protocol.names import ClaimId, ConsumerName, claimed_by, rest_name
 from rmq_spark.protocol.packing import BYTES_A_CALL, chunks_in_bytes
@@ -153,14 +155,26 @@ def look(
 ) -> Conversation[tuple[list[SlotDue], dict[int, int]]]:
     """Count what claims could take now, as reading.due, but give back expired claims before.
 
-    Returns also the messages that were given back, by slot.
+    Returns also the messages that were given back, by slot. While the rate limit of a topic allows
+    none, nothing counts as due, until it does again; except for who takes only what was due before.
     """
     request = reading.due(queues, slots, consumer, due_before_ms=due_before_ms, epochs=epochs)
     due = yield request
     given_back = yield from give_back_expired(queues, due, consumer)
     if given_back:
         due = yield request
+    wanted = sum(slot.due for slot in due)
+    if wanted and due_before_ms is None and queues.definition.rate is not None:
+        granted, wait_ms = yield grant(queues, wanted, take=False)
+        due = due if granted else not_before(due, wait_ms)
     return due, given_back
+
+
+def not_before(due: Iterable[SlotDue], wait_ms: int) -> list[SlotDue]:
+    """Note that what is due may be claimed only after a wait, which the rate limit asks for."""
+    return [
+        replace(slot, due=0, alone=False, next_ms=wait_ms) if slot.due else slot for slot in due
+    ]
 
 
 def give_back_claims(

@@ -42,6 +42,17 @@ ROCKETMQ_BACKOFF = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _crc32 = crcmod.predefined.mkPredefinedCrcFun("crc-32")
 # A number without a unit is ms everywhere else. Here, somebody may mean days and lose the dead.
 _ACCEPTED_RETENTION = "`none`, or a duration with its unit: `12h`, `30d`"
+# So many messages a time unit, or at once, are no limit in practice.
+MOST_MESSAGES = 1_000_000
+_RATE = re.compile(r"([0-9]{1,9})\s*/\s*([smhd])")
+_RATE_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ACCEPTED_RATE = (
+    f"`none`, or 1 to {MOST_MESSAGES} in a second, minute, hour or day: `100/s`, `5000/h`"
+)
+_ACCEPTED_BURST = f"`none`, or a whole number, `1` to `{MOST_MESSAGES}`"
+_MOST_DIGITS = 20
+# For what a rate allows in so long, readers wait before they claim, rather than for each message.
+_TOGETHER_MS = 50
 _retention = duration(1, LONGEST_WAIT_MS)
 
 
@@ -154,6 +165,27 @@ def parse_dead_retention(value: str | int | timedelta | None) -> int | None:
     return cast(int | None, parsed)
 
 
+def parse_rate(value: str | None) -> str | None:
+    """Parse a number of messages in a time, such as "100/s"; None or ``none``: no limit."""
+    if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+        return None
+    found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found or not 1 <= int(found[1]) <= MOST_MESSAGES:
+        raise InvalidOption.of("rate", value, _ACCEPTED_RATE.replace("`", ""))
+    return f"{int(found[1])}/{found[2]}"
+
+
+def parse_burst(value: str | int | None) -> int | None:
+    """Parse a number of messages; None or ``none``: those that the rate allows in a second."""
+    if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+        return None
+    is_text = isinstance(value, str) and value.strip().isdecimal() and len(value) <= _MOST_DIGITS
+    number = int(value) if is_text or type(value) is int else 0
+    if not 1 <= number <= MOST_MESSAGES:
+        raise InvalidOption.of("burst", value, _ACCEPTED_BURST.replace("`", ""))
+    return number
+
+
 def _retries(value: Any) -> Any:
     if type(value) is not int or not 0 <= value <= MOST_RETRIES:
         raise InvalidOption.of("max_retries", value, f"a whole number, 0 to {MOST_RETRIES}")
@@ -210,7 +242,9 @@ class TopicDefinition:
     which gets a copy of every message; the empty name is the default group. keyed: whether messages
     merge by a key beside their content. payload: which content a key keeps, "last" or "first".
     on_expiry: what becomes of a message that expires, "drop" or "dead". dead_retention_ms: how long
-    dead messages are kept; None to keep them forever.
+    dead messages are kept; None to keep them forever. rate: how many messages the consumers of a
+    group get together, such as "100/s"; None for no limit. burst: how many of them at once, after a
+    pause; None for those of one second.
     """
 
     name: str
@@ -334,6 +368,30 @@ class TopicDefinition:
         text=lambda ms: "none" if ms is None else duration_text(ms),
         flag="--dead-retention",
     )
+    rate: str | None = _setting(
+        None,
+        parse_rate,
+        Option(
+            "rate",
+            Parser(parse_rate, _ACCEPTED_RATE),
+            "How many messages all consumers of a group together get at most",
+            otherwise="`none`",
+        ),
+        text=lambda rate: rate or "none",
+        flag="--rate",
+    )
+    burst: int | None = _setting(
+        None,
+        parse_burst,
+        Option(
+            "burst",
+            Parser(parse_burst, _ACCEPTED_BURST),
+            "With `rate`: how many messages may come at once after a pause",
+            otherwise="`none`: those of one second",
+        ),
+        text=lambda burst: "none" if burst is None else str(burst),
+        flag="--burst",
+    )
 
     def __post_init__(self) -> None:
         check_topic_name(self.name)
@@ -345,6 +403,11 @@ class TopicDefinition:
             raise InvalidOption(
                 f"paused_groups names {', '.join(unknown)}, no group of topic {self.name}. "
                 f"Accepted: {', '.join(map(group_text, self.groups))}."
+            )
+        if self.burst is not None and self.rate is None:
+            raise InvalidOption(
+                f"burst={self.burst} is for topics with a rate limit. Accepted here: none. Or set "
+                "rate too, such as rate='100/s'."
             )
         if self.payload != KEEP_LAST and not self.keyed:
             raise InvalidOption(
@@ -385,6 +448,24 @@ class TopicDefinition:
         """Return the value of a setting as its option takes it. keyword: as in SETTINGS."""
         field_name = next(one for one in SETTINGS_BY_FIELD if one.removesuffix("_ms") == keyword)
         return SETTINGS[keyword].text(getattr(self, field_name))
+
+    @property
+    def interval_ms(self) -> float:
+        """The time in ms for which the rate limit allows one message; 0 without a limit."""
+        number, _, unit = (self.rate or "").partition("/")
+        return _RATE_UNITS_MS[unit] / int(number) if number else 0.0
+
+    @property
+    def most_at_once(self) -> int:
+        """The burst: how many messages a group that has rested gets at once."""
+        return self.burst or max(1, int(1000 / self.interval_ms))
+
+    @property
+    def messages_a_claim(self) -> int:
+        """How many messages readers claim at a time, so that claims are neither many nor large."""
+        if self.rate is None:
+            return MOST_MESSAGES
+        return min(self.most_at_once, max(1, int(_TOGETHER_MS / self.interval_ms)))
 
     @property
     def usual_group(self) -> str:

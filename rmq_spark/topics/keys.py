@@ -99,6 +99,10 @@ class Keys:
             names += [self.store(slot), *[kind + tag for kind in kinds]]
         return names
 
+    def rate(self) -> str:
+        """Name the HASH of the topic and group that counts what a rate limit still allows."""
+        return self._tagged("rate", 0)
+
     def stages(self, slot: int) -> str:
         """Name the HASH of a slot: stage -> its start in ms, messages published; for all groups."""
         return f"{self.prefix}stages_{{{self.prefix}{self.topic}_{slot}}}"

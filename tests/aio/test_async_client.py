@@ -190,8 +190,8 @@ def test_single_messages_go_together(connected, topic):
     async def main():
         async with await connected() as broker:
             queue = await broker.queue("T")
-            send_checked = queue._queue.send_checked
-            queue._queue.send_checked = lambda *args: calls.append(args) or send_checked(*args)
+            send_checked = queue._sync.send_checked
+            queue._sync.send_checked = lambda *args: calls.append(args) or send_checked(*args)
             await asyncio.gather(
                 *(queue.send_one(content, fixed_time=1000) for content in numbered(100))
             )
@@ -273,12 +273,12 @@ def test_a_topic_that_was_made_in_another_way_takes_none_of_the_old_messages(
     async def main():
         async with await connected() as there:
             queue = await there.queue("T")
-            queue._queue._read_s -= 10
+            queue._sync._read_s -= 10
             broker.delete("T")
             with pytest.raises(UnknownTopic, match="was deleted"):
                 await queue.send_one("a", fixed_time=1000)
             broker.create("T", "FixedTime", 8)
-            queue._queue._read_s -= 10
+            queue._sync._read_s -= 10
             with pytest.raises(UnknownTopic, match="created in another way"):
                 await queue.send_one("a", fixed_time=1000)
             await queue.send_one("a", fixed_time=1000)

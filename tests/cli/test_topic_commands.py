@@ -10,12 +10,12 @@ from rmq_spark.protocol import claiming, reading
 def test_a_topic_is_made_and_listed(rmq):
     made = rmq(
         *("create", "Orders", "--type", "fixedtime", "--slots", "8", "--retries", "3"),
-        *("--backoff", "10s,1m", "--jitter", "0.5", "--groups", "default,audit"),
+        *("--backoff", "10s,1m", "--jitter", "0.5", "--rate", "100/s", "--groups", "default,audit"),
     )
     assert made.code == 0, made.err
     assert (
         "created: FixedTime, 8 slots, 3 retries; backoff 10s,1m (jitter 0.5); groups default, audit"
-        in made.out
+        "; at most 100/s, 100 at once" in made.out
     )
     assert rmq("topics", "--json").json == [
         {
@@ -33,6 +33,8 @@ def test_a_topic_is_made_and_listed(rmq):
             "payload": "last",
             "onExpiry": "drop",
             "deadRetentionMs": None,
+            "rate": "100/s",
+            "burst": None,
         }
     ]
     table = rmq("topics").out.splitlines()

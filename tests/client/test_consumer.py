@@ -1,18 +1,27 @@
 """The loop of a plain Python program: take, work, commit."""
 
+import threading
 from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.errors import ExclusiveSlot, Fenced, InvalidOption, LeaseLost, UnknownTopic
+from rmq_spark.errors import (
+    ConsumerMisused,
+    ExclusiveSlot,
+    Fenced,
+    InvalidOption,
+    LeaseLost,
+    UnknownTopic,
+)
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.calls import Call
 from rmq_spark.protocol.claims import ClaimRequest
 
 from ..logs import logged
 from ..seeding import LONG_MS, Slot, numbered
+from ..waiting import wait_until
 
 
 @pytest.fixture
@@ -373,3 +382,59 @@ def test_what_the_program_raised_is_not_hidden_by_a_server_that_went_too(own_red
     with pytest.raises(KeyError, match="mine"):
         work()
     assert "keeps its messages until the lease ends" in logged(caplog)
+
+
+@pytest.fixture
+def long_expired(broker):
+    """A slot with thousands of expired messages, and one behind them that is not."""
+    broker.create("Old", "FixedTime", 1)
+    queue = broker.queue("Old")
+    for start in range(0, 6000, 2000):
+        contents = [f"{start + n}" for n in range(2000)]
+        queue.send(contents, fixed_time=1000, expires_at=2000)
+    queue.send(["live", "live too"], fixed_time=5000)
+    return queue
+
+
+def test_a_small_limit_does_not_make_expired_messages_slow(broker, long_expired, monkeypatch):
+    """Each call once dropped as many as the limit: three minutes for 200 000, at 10."""
+    with broker.consumer("Old", "a") as consumer:
+        calls, ask = [], type(long_expired).ask
+        monkeypatch.setattr(
+            type(long_expired), "ask", lambda *args, **more: calls.append(1) or ask(*args, **more)
+        )
+        batch = consumer.poll(1)
+        assert [message.content for message in batch] == [b"live"]
+        assert batch.commit() == 1
+        assert len(calls) < 100
+        assert [m.delivery_count for m in consumer.poll(1)] == [1], "its look cost no retry"
+    assert long_expired.figures().counters["expired"] == 6000
+
+
+def test_a_poll_that_drops_expired_messages_ends_with_its_wait(broker, long_expired, monkeypatch):
+    monkeypatch.setattr("rmq_spark.client.receiving.consumer.MESSAGES_A_CLAIM", 1)
+    with broker.consumer("Old", "a") as consumer:
+        assert len(consumer.poll(1, wait="1ms")) == 0
+    assert 0 < long_expired.figures().counters["expired"] < 6000
+
+
+def test_a_consumer_that_is_closed_while_it_drops_expired_messages_stops(
+    broker, long_expired, monkeypatch
+):
+    monkeypatch.setattr("rmq_spark.client.receiving.consumer.MESSAGES_A_CLAIM", 1)
+    consumer = broker.consumer("Old", "a").__enter__()
+    failed = []
+
+    def poll():
+        try:
+            consumer.poll(1)
+        except ConsumerMisused as error:
+            failed.append(error)
+
+    polling = threading.Thread(target=poll)
+    polling.start()
+    wait_until(lambda: long_expired.figures().counters["expired"], "the first that is dropped")
+    consumer.close()
+    polling.join()
+    assert "is closed" in str(failed)
+    assert long_expired.figures().counters["expired"] < 6000

@@ -135,7 +135,7 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
 
 def test_what_replicas_must_confirm_is_all_but_what_reads_or_comes_again_by_itself():
     passing = {"any_due", "counts", "due", "figures", "find", "page", "stirred"}
-    passing |= {"alter", "announce", "drop", "plan", "release", "renew"}
+    passing |= {"alter", "announce", "drop", "grant", "plan", "release", "renew"}
     loaded = scripts.scripts_for(True)
     assert {name for name, script in loaded.items() if not script.needs_replicas} == passing
 

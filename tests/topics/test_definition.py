@@ -229,6 +229,15 @@ def test_another_backoff_is_refused(text):
         ({"max_retries": 2.5}, "max_retries=2.5"),
         ({"max_retries": True}, "max_retries=True"),
         ({"retry_backoff_ms": (0,)}, "retry_backoff"),
+        *(
+            ({"rate": given}, "none, or 1 to 1000000 in a second, minute, hour or day: 100/s")
+            for given in ("0/s", "100", "1/w", "-1/s", "1.5/s", "1000001/s", 100, "")
+        ),
+        *(
+            ({"rate": "1/s", "burst": given}, "a whole number, 1 to 1000000")
+            for given in (0, -1, 1_000_001, True, 1.5, "x")
+        ),
+        ({"burst": 5}, "burst=5 is for topics with a rate limit"),
         *(({"retry_jitter": given}, "a number, 0 to 1") for given in (-0.1, 1.01, True, "1", None)),
         ({"retry_backoff_ms": (1,) * 17}, "retry_backoff"),
         ({"retry_backoff_ms": (2**63,)}, "up to 366d"),
@@ -254,8 +263,11 @@ def test_a_definition_is_kept_as_json_and_read_back():
         payload="first",
         on_expiry="dead",
         dead_retention_ms=5000,
+        rate="100/s",
+        burst=20,
     )
     assert json.loads(definition.to_json()) == {
+        "burst": 20,
         "deadRetention": 5000,
         "exclusive": True,
         "groups": ["", "g"],
@@ -265,6 +277,7 @@ def test_a_definition_is_kept_as_json_and_read_back():
         "paused": True,
         "pausedGroups": ["g"],
         "payload": "first",
+        "rate": "100/s",
         "retryBackoff": [10, 20],
         "retryJitter": 0.5,
         "slotAmount": 8,
@@ -280,6 +293,31 @@ def test_a_definition_is_kept_as_json_and_read_back():
 def test_a_definition_that_cannot_be_read_is_an_error_of_ours(text):
     with pytest.raises(ScriptFailed, match="definition of topic T in rmq_topics cannot be read"):
         TopicDefinition.from_json("T", text)
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "kept", "interval_ms", "at_once", "a_claim"),
+    [
+        ("100/s", None, "100/s", 10, 100, 5),
+        (" 100 / s ", 7, "100/s", 10, 7, 5),
+        ("6000/m", None, "6000/m", 10, 100, 5),
+        ("10/h", None, "10/h", 360_000, 1, 1),
+        ("1/d", 2, "1/d", 86_400_000, 2, 1),
+        ("1000000/s", None, "1000000/s", 0.001, 1_000_000, 50_000),
+        ("1000000/s", 10, "1000000/s", 0.001, 10, 10),
+    ],
+)
+def test_a_rate_is_a_number_of_messages_in_a_time(rate, burst, kept, interval_ms, at_once, a_claim):
+    topic = TopicDefinition("T", TopicType.FIXED_TIME, rate=rate, burst=burst)
+    assert (topic.rate, topic.interval_ms) == (kept, interval_ms)
+    assert (topic.most_at_once, topic.messages_a_claim) == (at_once, a_claim)
+
+
+def test_a_rate_is_taken_away_as_none():
+    topic = TopicDefinition("T", TopicType.FIXED_TIME, rate="100/s", burst=5)
+    changes = parse_settings("changed", {"rate": "none", "burst": "none"})
+    assert topic.changed(**changes) == TopicDefinition("T", TopicType.FIXED_TIME)
+    assert topic.changed(rate=None, burst=None).rate is None
 
 
 DAY_MS = 86_400_000

@@ -1,6 +1,7 @@
 """The consumer for plain Python: take a batch, work, commit."""
 
 import logging
+import math
 import os
 import time
 import weakref
@@ -12,7 +13,13 @@ from typing import Any
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.schedule import Waiter
-from rmq_spark.client.receiving.session import Session, forget_consumer, open_session
+from rmq_spark.client.receiving.session import (
+    Session,
+    forget_consumer,
+    open_session,
+    return_unused,
+    within_rate,
+)
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.client.tracing import LoopSpans
 from rmq_spark.errors import ConsumerMisused, InvalidOption, LeaseLost, RmqError
@@ -313,8 +320,8 @@ class Consumer:
         """Close the consumer. failed: whether an error ends it, so that no message pays for it."""
         if self._lock.is_copy:
             return
+        self._closed = True  # at once: a poll that drops expired messages looks at it
         with self._lock:
-            self._closed = True
             if self._waiter is not None:
                 self._waiter.close()
             try:
@@ -358,7 +365,7 @@ class Consumer:
             waiter = self._open_waiter()
             waiter.look_if_time(self.queue)
             ripe = waiter.ripe()
-            batch = self._poll(limit, ripe)
+            batch = self._poll(limit, ripe, ends_s)
             now = time.monotonic()
             if batch or now >= ends_s:
                 return batch
@@ -379,7 +386,7 @@ class Consumer:
                 weakref.finalize(self, self._waiter.close)
             return self._waiter
 
-    def _poll(self, limit: int, ripe: list[int] | None) -> Batch:
+    def _poll(self, limit: int, ripe: list[int] | None, ends_s: float = math.inf) -> Batch:
         with self._lock:
             self._check_may_poll()
             batch = self._batch
@@ -395,7 +402,7 @@ class Consumer:
             if self._waiter is not None:
                 self._waiter.read_only(self._epochs)
             try:
-                batch, claims = self._claim_some(limit, ripe)
+                batch, claims = self._claim_some(limit, ripe, ends_s)
             except RmqError:
                 self._check_may_poll()  # a signal handler may have closed it amid this call
                 raise
@@ -409,11 +416,19 @@ class Consumer:
                 IN_PROCESS.end(self._session)
             return batch
 
-    def _claim_some(self, wanted: int, ripe: list[int] | None) -> tuple[Batch, list[Claim]]:
-        """Claim due messages, and drop what has expired on the way to them."""
+    def _claim_some(
+        self, wanted: int, ripe: list[int] | None, ends_s: float
+    ) -> tuple[Batch, list[Claim]]:
+        """Claim due messages, and drop what has expired on the way to them, until ``ends_s``."""
         batch, claims = self._claim(wanted, ripe)
         while any(claim.expired for claim in claims) and not any(c.contents for c in claims):
             self._give_back()  # the claims are empty
+            self._check_may_poll()
+            if time.monotonic() >= ends_s:
+                break
+            if wanted < MESSAGES_A_CLAIM:  # drop many at once; others come back unread, at no cost
+                self._claim(MESSAGES_A_CLAIM, ripe, limited=False)
+                self._give_back()
             batch, claims = self._claim(wanted, ripe)
         return batch, claims
 
@@ -439,17 +454,23 @@ class Consumer:
                 f"Open one consumer for each {kind}, each with another name."
             )
 
-    def _claim(self, wanted: int, ripe: list[int] | None) -> tuple[Batch, list[Claim]]:
+    def _claim(
+        self, wanted: int, ripe: list[int] | None, *, limited: bool = True
+    ) -> tuple[Batch, list[Claim]]:
         looked = self._epochs if ripe is None else self._epochs.keys() & set(ripe)
         requests = self._quick_request(wanted, list(looked))
         if not requests:
             requests = self._requests(wanted, sorted(looked))
         if requests and not requests[0].alone and not IN_PROCESS.begin(self._session):
             requests = []
+        if limited:
+            requests = within_rate(self.queue, requests)
         self._seq += 1
         slots = [request.slot for request in requests]
         batch = self._batch = Batch(self._session, self.queue, self._lock, self._seq, slots)
         claims = self._session.claim(self.queue, requests, self._seq, self._epochs)
+        if limited:
+            return_unused(self.queue, requests, claims)
         # If others were faster, the next request looks first, which costs Redis less.
         if requests:
             self._may_be_quick = any(claim.contents for claim in claims)

@@ -49,7 +49,41 @@ _STUCK_AFTER_S = 120.0
 _SLOTS_A_LOOK = 64
 
 
-class Listener:
+class Counts:
+    """What the calls of a listener have come to until now; all 0 before it runs."""
+
+    @property
+    def _counting(self) -> object:
+        """Who counts, or None before it runs."""
+        raise NotImplementedError
+
+    @property
+    def succeeded(self) -> int:
+        """The number of messages for which the function has succeeded."""
+        return getattr(self._counting, "succeeded", 0)
+
+    @property
+    def failed(self) -> int:
+        """The number of messages for which the function has failed, Retry and Bury included."""
+        return getattr(self._counting, "failed", 0)
+
+    @property
+    def snoozed(self) -> int:
+        """The number of messages for which the function has raised Snooze."""
+        return getattr(self._counting, "snoozed", 0)
+
+    @property
+    def left_alone(self) -> int:
+        """The number of failed messages whose lease had ended, so that they come again anyway."""
+        return getattr(self._counting, "left_alone", 0)
+
+    @property
+    def at_work(self) -> int:
+        """The number of workers at work."""
+        return getattr(self._counting, "at_work", 0)
+
+
+class Listener(Counts):
     """Calls a function for every message of a topic. From ``broker.listen``.
 
     ::
@@ -177,29 +211,8 @@ class Listener:
         return Timings() if self._workers is None else self._workers.timings()
 
     @property
-    def succeeded(self) -> int:
-        """The number of messages for which the function has succeeded."""
-        return 0 if self._workers is None else self._workers.succeeded
-
-    @property
-    def failed(self) -> int:
-        """The number of messages for which the function has failed, Retry and Bury included."""
-        return 0 if self._workers is None else self._workers.failed
-
-    @property
-    def snoozed(self) -> int:
-        """The number of messages for which the function has raised Snooze."""
-        return 0 if self._workers is None else self._workers.snoozed
-
-    @property
-    def left_alone(self) -> int:
-        """The number of failed messages whose lease had ended, so that they come again anyway."""
-        return 0 if self._workers is None else self._workers.left_alone
-
-    @property
-    def at_work(self) -> int:
-        """The number of workers at work."""
-        return 0 if self._workers is None else self._workers.at_work
+    def _counting(self) -> Workers | None:
+        return self._workers
 
     def stop(self, grace: Duration = DEFAULT_GRACE) -> None:
         """Let ``run`` take nothing more, finish what is in work, and return.

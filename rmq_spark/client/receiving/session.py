@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -210,6 +210,26 @@ class Session:
     ) -> None:
         """Give back what it holds, and refuse late claims up to a batch. failed: by an error."""
         queue.ask(returning.give_back, slots, self.name, self.run, seq, failed=failed)
+
+
+def within_rate(queue: Queue, requests: Sequence[ClaimRequest]) -> list[ClaimRequest]:
+    """Limit requests to what the topic's rate allows now, and take the permits for them."""
+    if queue.definition.rate is None or not requests:
+        return list(requests)
+    left, _ = queue.ask(claiming.grant, sum(request.limit for request in requests))
+    limited = []
+    for request in requests:
+        if left:
+            limited.append(replace(request, limit=min(request.limit, left)))
+            left -= limited[-1].limit
+    return limited
+
+
+def return_unused(queue: Queue, requests: Sequence[ClaimRequest], claims: Sequence[Claim]) -> None:
+    """Return the permits of within_rate for messages that the claims did not find."""
+    unused = sum(one.limit for one in requests) - sum(len(one.contents) for one in claims)
+    if queue.definition.rate is not None and unused > 0:
+        queue.ask(claiming.grant, -unused)
 
 
 def open_session(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.session import Session
+from rmq_spark.client.receiving.session import Session, return_unused, within_rate
 from rmq_spark.errors import AlreadyCommitted
 from rmq_spark.process import UnfailingLog
 from rmq_spark.protocol import returning
@@ -145,16 +145,23 @@ class SlotClaims:
         self._dropped: list[SlotWork] = []
         self._lock, self._is_closed = threading.Lock(), False  # for who takes and who closes
 
-    def take(self, slot: SlotDue) -> SlotWork:
-        """Claim due messages of a slot; alone if nothing else is in work."""
+    def take(self, slot: SlotDue) -> SlotWork | None:
+        """Claim due messages of a slot; alone if nothing else is in work.
+
+        Returns None if the topic's rate allows no message now.
+        """
         queue, session = self.queue, self._session
+        limit = 1 if slot.alone else self._limit_of(slot.slot)
+        wanted = [ClaimRequest(slot.slot, 0, limit, others=slot.live, alone=slot.alone)]
+        requests = within_rate(queue, wanted)
+        if not requests:
+            return None
         with self._lock:
             if self._is_closed:
                 raise AlreadyCommitted(f"Listener {session.name} has stopped.")
             number = self._asked[slot.slot] = next(self._numbers)
-        limit = 1 if slot.alone else self._limit_of(slot.slot)
-        request = ClaimRequest(slot.slot, 0, limit, others=slot.live, alone=slot.alone)
-        (claim,) = session.claim(queue, [request], number, self.epochs)
+        (claim,) = session.claim(queue, requests, number, self.epochs)
+        return_unused(queue, requests, [claim])
         try:
             work = SlotWork(claim, list(claim.messages(queue.definition)))
         except Exception:
@@ -248,7 +255,9 @@ class SlotClaims:
             self._limits[work.slot] = min(2 * self._limit_of(work.slot), LARGEST_CLAIM)
 
     def _limit_of(self, slot: int) -> int:
-        return self._limits.get(slot, LARGEST_CLAIM)
+        # Claims of a topic with a rate limit are small: their messages wait for their calls.
+        largest = min(LARGEST_CLAIM, self.queue.definition.messages_a_claim)
+        return min(self._limits.get(slot, largest), largest)
 
     def renew(self) -> None:
         # All at once: one after another, they could take longer than a lease over a slow link, or

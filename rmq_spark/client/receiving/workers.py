@@ -162,6 +162,9 @@ class Workers:
             self._report(error)
             self._release(slot.slot, _AFTER_ERROR_S)
             return True
+        if work is None:
+            self._release(slot.slot, 0.0)
+            return True
         return self._do(work, me, caller)
 
     def _do(self, work: SlotWork, me: Timings, caller: Caller) -> bool:

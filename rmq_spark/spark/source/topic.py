@@ -17,8 +17,12 @@ from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog
 from rmq_spark.spark.source.planning import PlannedClaim, allocate, claims_of, earliest
 from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.parsing import duration_text
 
 _log = logging.getLogger(__name__)
+
+# The longest that a query with availableNow waits for a rate limit: meanwhile it cannot be stopped.
+LONGEST_PERMIT_WAIT_MS = 10_000
 
 
 def open_queue(server: Server, options: SourceOptions, definition: TopicDefinition) -> Queue:
@@ -140,16 +144,42 @@ class TopicRun:
     def plan(self, limit: int, seq: int) -> list[PlannedClaim]:
         """Plan the claims of batch ``seq``, for the earliest of what ``look`` has found."""
         self._turn += 1
+        limit = self._permitted(limit)
+        if not limit:
+            return []
         return self._plan(self._quotas(limit), seq)
 
     def plan_alone(self, seq: int) -> list[PlannedClaim]:
         """Plan batch ``seq`` of one message that may have ended its last holder, if one is due."""
         suspect = next((slot for slot in self._due if slot.alone), None)
-        if suspect is None:
+        if suspect is None or not self._permitted(1):
             return []
         [claim] = self._plan({suspect.slot: 1}, seq)
         self._planned = [replace(claim, alone=True)]
         return self._planned
+
+    def _permitted(self, wanted: int) -> int:
+        """Take permits of the topic's rate limit, if it has one. Returns how many messages to plan.
+
+        A query that ends (AvailableNow) waits a little for them; another looks again later.
+        """
+        if self.queue.definition.rate is None:
+            return wanted
+        wanted = min(wanted, sum(slot.due for slot in self._due))
+        granted, wait_ms = self.queue.ask(claiming.grant, wanted)
+        if self._backlog is not None:
+            while not granted and wait_ms <= LONGEST_PERMIT_WAIT_MS:
+                self.queue.server.pause(wait_ms / 1000)
+                granted, wait_ms = self.queue.ask(claiming.grant, wanted)
+            if not granted:
+                _log.warning(
+                    "rmq: topic %s: the query ends with due messages unread: the rate %s of the "
+                    "topic allows the next one in %s",
+                    *(self.name, self.queue.definition.rate, duration_text(wait_ms)),
+                )
+        elif not granted:
+            self._due = returning.not_before(self._due, wait_ms)
+        return granted
 
     def _plan(self, quotas: dict[int, int], seq: int) -> list[PlannedClaim]:
         self._gone = {}

@@ -1,0 +1,108 @@
+"""A topic with a rate limit: its consumers and listeners together get no more than it allows."""
+
+import asyncio
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from rmq_spark import aio
+
+from ..seeding import numbered
+from ..waiting import wait_until
+
+HOURLY = {"rate": "1/h", "burst": 5}
+
+
+@pytest.fixture
+def limited(broker):
+    def make(slots=4, **settings):
+        broker.create("Calls", "FixedTime", slots, **settings)
+        queue = broker.queue("Calls")
+        queue.send(numbered(200), fixed_time=1000)
+        return queue
+
+    return make
+
+
+def test_a_consumer_takes_no_more_than_the_limit_allows(broker, limited):
+    limited(**HOURLY)
+    with broker.consumer("Calls", "a") as consumer:
+        batch = consumer.poll(100)
+        assert len(batch) == 5
+        batch.commit()
+        assert len(consumer.poll(100)) == 0
+        assert len(consumer.poll(100, wait="300ms")) == 0
+    with broker.consumer("Calls", "b") as other:
+        assert len(other.poll(100)) == 0, "the limit is that of all consumers together"
+
+
+def test_permits_for_messages_that_were_not_there_are_not_lost(broker):
+    broker.create("Calls", "FixedTime", 4, **HOURLY)
+    queue = broker.queue("Calls")
+    with broker.consumer("Calls", "a") as consumer:
+        for sent in (1, 2, 2):
+            queue.send(numbered(sent), fixed_time=1000)
+            batch = consumer.poll(100)
+            assert len(batch) == sent
+            batch.commit()
+        queue.send([b"more"], fixed_time=1000)
+        assert len(consumer.poll(100)) == 0
+
+
+def test_groups_do_not_share_a_limit(broker, limited):
+    limited(groups="default,audit", **HOURLY)
+    for group in ("default", "audit"):
+        with broker.consumer("Calls", "a", group=group) as consumer:
+            assert len(consumer.poll(100)) == 5
+
+
+def test_a_wait_ends_when_the_limit_allows_the_next_message(broker, limited):
+    limited(rate="2/s", burst=1)
+    with broker.consumer("Calls", "a") as consumer:
+        for _ in range(3):
+            batch = consumer.poll(100, wait="60s")
+            assert len(batch) == 1
+            batch.commit()
+
+
+def test_a_limit_can_be_changed_and_taken_away_while_a_consumer_works(broker, limited):
+    limited(**HOURLY)
+    with broker.consumer("Calls", "a") as consumer:
+        consumer.poll(100).commit()
+        broker.alter("Calls", rate="none", burst="none")
+        batch = wait_until(lambda: consumer.poll(100), "messages without a limit")
+        assert len(batch) == 100
+
+
+def test_listeners_together_keep_to_the_limit(broker, redis_url, limited):
+    """Three in threads and one in an event loop, with messages enough for all of them."""
+    queue = limited(slots=8, rate="100/s", burst=10)
+    claimed, began_ms, done = [], queue.now_ms(), threading.Event()
+
+    def note(message):
+        claimed.append(message.claimed_at_ms)
+
+    async def note_there(message):
+        note(message)
+
+    async def run_there():
+        async with (
+            await aio.connect(redis_url, key_prefix=broker.key_prefix) as there,
+            there.listen("Calls", "there", note_there, workers=4),
+        ):
+            await asyncio.to_thread(done.wait)
+
+    loop = threading.Thread(target=lambda: asyncio.run(run_there()))
+    with ExitStack() as stack:
+        for name in ("a", "b", "c"):
+            stack.enter_context(broker.listen("Calls", name, note, workers=2))
+        loop.start()
+        try:
+            wait_until(lambda: len(claimed) == 200, "all messages")
+        finally:
+            done.set()
+            loop.join()
+    for number, at_ms in enumerate(sorted(claimed), 1):
+        assert number <= 10 + (at_ms - began_ms) / 10
+    assert queue.figures().counters["committed"] == 200
