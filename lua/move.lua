@@ -4,7 +4,7 @@
 -- ARGV: 1 whether scores are due times 0/1, 2 the score for the store, above 16, 3.. contents
 -- Returns how many waited and have it now.
 -- Errors: RMQ_WRONGTYPE, RMQ_BADSCORE
--- Bound: what the caller sends, at most 2048 contents and a MiB of them, or one.
+-- Bound: what the caller sends, at most 512 contents and a MiB of them, or one.
 -- Effect: moves
 local store, retry, stats = KEYS[1], KEYS[2], KEYS[3]
 local are_times, wanted = ARGV[1] == '1', tonumber(ARGV[2])

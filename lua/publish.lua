@@ -7,11 +7,11 @@
 --   its task put there, 4 whether a message that waits keeps its body 0/1
 -- Returns {1 if another call would do more, else 0; new; merged}, counted in the first group.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
--- Bound: 2600 messages; a MiB, and up to 16 messages more if these are larger (bytes.lua).
+-- Bound: 2048 messages; a MiB, and up to 16 messages more if these are larger (bytes.lua).
 -- Effect: moves
 local stage, stages = KEYS[1], KEYS[2]
 local name, send_script, total, keep_first = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
-local GROUPS_FROM, MESSAGES_AT_MOST = 3, 2600
+local GROUPS_FROM, MESSAGES_AT_MOST = 3, 2048
 local CONTENT = 1 -- the place behind the score among the values of a message
 
 --- include bodies

@@ -1,6 +1,7 @@
 """Metrics of the streaming queries of this program that read rmq."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -17,6 +18,8 @@ from rmq_spark.topics.reasons import printable
 
 _LABELS = ("query", "topic")
 # Seconds. A trigger costs Spark 0.2 s before it reads a row; a lease lasts 60 s by default.
+# How many ended queries keep their counts, so that an alert still sees how the last ones ended.
+MOST_ENDED = 100
 _BUCKETS = (0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
 # The keys by which to recognize the progress of an rmq source among those of other sources.
 _MARK = {"due", "oldestDueMs"}
@@ -53,10 +56,12 @@ class QueryMetrics(StreamingQueryListener):
         self._lateness = gauge("lateness_seconds", "For how long the oldest message has been due")
         self._slots = gauge("slots_owned", "Slots it owns")
         self._names: dict[str, str] = {}
+        self._ended: dict[str, None] = {}  # the names of queries that have ended, in order
         self._kept: dict[str, set[tuple[Gauge, tuple[str, ...]]]] = {}  # by query
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         self._names[str(event.id)] = printable(event.name or str(event.id))
+        self._ended.pop(self._name(event.id), None)
         self._active.labels(self._name(event.id)).set(1)
         self._failures.labels(self._name(event.id))  # 0, so that the first one is an increase
 
@@ -87,6 +92,18 @@ class QueryMetrics(StreamingQueryListener):
         for gauge, labels in self._kept.pop(name, set()):  # nobody updates them any more
             gauge.remove(*labels)
         self._names.pop(str(event.id), None)
+        self._forget_long_ended(name)
+
+    def _forget_long_ended(self, name: str) -> None:
+        """Keep the counts of the last queries only: a driver may start any number of them."""
+        self._ended.pop(name, None)
+        self._ended[name] = None
+        while len(self._ended) > MOST_ENDED:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            for metric in (self._active, self._failures, self._received, self._batches):
+                with suppress(KeyError):
+                    metric.remove(oldest)
 
     def _name(self, query_id: Any) -> str:
         return self._names.get(str(query_id), str(query_id))

@@ -113,8 +113,9 @@ class Rows:
                 values[name] = self._time_ms(name, values[name], index)
         headers = headers_of(message.headers, index)
         values["headers"] = _headers_text(headers) if headers else None
-        for name in ("message_key", "slot_basis", *(() if self._binary else ("content",))):
-            values[name] = _text(values[name], name, index)
+        for name in ("message_key", "slot_basis", "content"):
+            if not (self._binary and name == "content" and isinstance(values[name], bytes)):
+                values[name] = _text(values[name], name, index)
         if self._binary and isinstance(values["content"], str):
             values["content"] = values["content"].encode()
         lost = [n for n, v in values.items() if v is not None and n not in self._written]
@@ -138,15 +139,17 @@ class Rows:
 
 
 def _text(value: bytes | str | None, name: str, index: int) -> str | None:
-    if not isinstance(value, bytes):
-        return value
+    if value is None:
+        return None
     try:
-        return value.decode()
-    except UnicodeDecodeError:
+        text = value if isinstance(value, str) else value.decode()
+        text.encode()
+    except UnicodeError:
         raise InvalidMessage(
             f"Message {index}: {name} is {value[:60]!r}, which is not UTF-8. Accepted: text, and "
             "for content also bytes if its column holds bytes. Nothing was inserted."
         ) from None
+    return text
 
 
 def _headers_text(headers: Iterable[tuple[str, bytes | None]]) -> str:

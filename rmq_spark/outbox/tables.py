@@ -141,6 +141,14 @@ def layout_of(connection: DriverConnection, tables: Tables) -> Layout:
         raise OutboxMisused(
             f"The column id of {tables.messages} is not a whole number. Accepted: BIGINT."
         )
+    accepted = (*connection.database.instant_types, *_WHOLE_TYPES)
+    for name in TIMES:
+        if found.get(name, accepted[0]) not in accepted:
+            raise OutboxMisused(
+                f"The column {name} of {tables.messages} has the type {found[name].upper()}, which "
+                "names no instant: its times would depend on the zones of sessions. Accepted: "
+                f"{connection.database.instant_types[0].upper()}, or BIGINT (ms since 1970)."
+            )
     for table in (tables.messages, tables.relay, tables.exceptions):
         unsafe = connection.dialect.unsafe_table(connection, table)
         if unsafe:

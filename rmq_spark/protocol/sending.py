@@ -20,7 +20,8 @@ from rmq_spark.protocol.pages import QueueKind
 # of others wait less than 10 ms (bench/stalls.py). The scripts take up to 3900: Lua passes at most
 # 7999 values to a call, and each message is two.
 MESSAGES_A_SEND = 2048
-# A requeue goes from message to message, and takes 8 to 17 us for each; a purge takes 4 to 6 us.
+# A requeue goes from message to message, and takes 8 to 17 us for each; a move and a purge take 4
+# to 6 us.
 MESSAGES_A_REPAIR = 512
 # Redis runs a pipeline of small requests without a break: 16 full calls block it for 0.1 s.
 REQUEUES_A_PIPELINE = 16
@@ -89,7 +90,7 @@ def move(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]], score: in
             [queues.has_due_times, score, *part],
         )
         for slot, wanted in contents.items()
-        for part in chunks_in_bytes(wanted, MESSAGES_A_SEND, BYTES_A_CALL, len)
+        for part in chunks_in_bytes(wanted, MESSAGES_A_REPAIR, BYTES_A_CALL, len)
     ]
     return Request(calls, sum)
 

@@ -298,6 +298,8 @@ class Database(ABC):
     look_s: ClassVar[float]
     id_type: ClassVar[str]
     binary_types: ClassVar[tuple[str, ...]]
+    # The types of columns whose times are the same instant in every session.
+    instant_types: ClassVar[tuple[str, ...]]
     # The indexes by which the relay finds messages: the end of the name, and what it holds.
     indexes: ClassVar[dict[str, str]] = {"due": "(state, fixed_time, id)"}
     # The first and last times that a column of times holds, in ms since 1970.

@@ -127,6 +127,7 @@ class MariaDb(Database):
     look_s = 0.01  # nothing announces new messages; one look is one search in an index
     id_type = "BIGINT AUTO_INCREMENT PRIMARY KEY"
     times_ms = (1000, 2_147_483_647_000)  # of a TIMESTAMP, which 0 is not
+    instant_types = ("timestamp",)
     binary_types = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 
     def _open(self, driver: Any) -> Any:

@@ -54,6 +54,7 @@ class PostgreSql(Database):
         "due": "(fixed_time, id) WHERE state = 'new'",
         "sending": "(id) WHERE state = 'sending'",
     }
+    instant_types = ("timestamp with time zone",)
     binary_types = ("bytea",)
     # Ages, because the number of a transaction has 32 bits; an age is negative beyond half of them.
     settled = f"(age(xmin) > age(({_FIRST_OPEN} % 4294967296)::text::xid) OR age(xmin) < 0)"

@@ -1,5 +1,8 @@
 """A listener whose function runs in processes of its own."""
 
+import asyncio
+import gc
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -7,11 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.receiving.callers import ProcessCaller
+from rmq_spark.client.receiving import callers
+from rmq_spark.client.receiving.callers import ProcessCaller, ThreadCaller
 from rmq_spark.errors import InvalidOption, RmqError, UnusableFunction
 from rmq_spark.protocol.claims import Delivered
 
@@ -541,3 +546,73 @@ if __name__ == "__main__":
     with connect(own_redis.url) as broker:
         counters = broker.queue("T").figures().counters
     assert (counters["committed"], counters["dead"]) == (1, 0)
+
+
+MESSAGE = Delivered(b"m", "T", 0, 1, None, 1, 1, "a:1:0:1", 1)
+
+KILLED_AT_ITS_START = """
+import os
+import pathlib
+import signal
+
+left = pathlib.Path({file!r})
+number = int(left.read_text())
+left.write_text(str(number - 1))
+if number > 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def work(message):
+    pass
+"""
+
+
+@pytest.mark.parametrize("kills", [1, 3, 100])
+def test_a_process_that_is_killed_while_it_starts_is_started_again(tmp_path, monkeypatch, kills):
+    """One kill by a lack of memory once ended the whole listener."""
+    monkeypatch.setattr(callers, "_START_AGAIN_S", (0.01,) * 4)
+    monkeypatch.syspath_prepend(tmp_path)
+    left = tmp_path / "left"
+    left.write_text("0")
+    (tmp_path / f"killed{kills}.py").write_text(KILLED_AT_ITS_START.format(file=str(left)))
+    work = importlib.import_module(f"killed{kills}").work
+    pickled = pickle.dumps(work)
+    caller = ProcessCaller(pickled, "", None)
+    try:
+        left.write_text(str(kills))
+        caller._process.kill()
+        if kills > 4:
+            with pytest.raises(UnusableFunction, match="each of 5 was killed while it started"):
+                caller.prepare()
+        else:
+            caller.prepare()
+            assert caller.call(MESSAGE) is None
+    finally:
+        caller.close()
+
+
+def test_a_failed_call_of_an_async_function_keeps_nothing():
+    """Its variables once stayed until the garbage collector ran: hundreds of MB in an idle one."""
+
+    class Large:
+        pass
+
+    kept = []
+
+    async def fail(message):
+        large = Large()
+        kept.append(weakref.ref(large))
+        await asyncio.sleep(0)
+        raise ValueError
+
+    caller = ThreadCaller(fail, "")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            failure = caller.call(MESSAGE)
+            assert "ValueError" in failure.reason
+        assert [one() for one in kept] == [None] * 3
+    finally:
+        gc.enable()
+        caller.close()

@@ -105,9 +105,9 @@ def test_who_waits_is_woken_by_the_node_to_which_a_slot_has_moved(own_cluster, m
             queue = await broker.queue("T")
             async with broker.consumer("T", "c") as consumer:
                 polling = asyncio.create_task(consumer.poll(wait="60s"))
-                while consumer._consumer._waiter is None:
+                while consumer._sync._waiter is None:
                     await asyncio.sleep(0.01)
-                wakeups = consumer._consumer._waiter._notifications
+                wakeups = consumer._sync._waiter._notifications
                 async with asyncio.timeout(60):
                     while not wakeups.hears_all:
                         await asyncio.sleep(0.01)

@@ -41,7 +41,7 @@ def obey(message):
         case b"snooze" if not os.path.exists(f"{NOTED}-awake"):
             raise Snooze("1s")
         case verdict:
-            return bool(verdict)
+            return verdict in (b"bury", b"retry", b"snooze")
 
 
 async def note_in_loop(message):

@@ -1,9 +1,11 @@
 """The figures of real queries, as their listener keeps them."""
 
+from types import SimpleNamespace
+
 import pytest
 from prometheus_client import CollectorRegistry
 
-from rmq_spark.inspect.queries import QueryMetrics
+from rmq_spark.inspect.queries import MOST_ENDED, QueryMetrics
 from rmq_spark.local.redis import LocalRedis
 
 from ..spark.driving import Rmq
@@ -101,3 +103,35 @@ def test_a_query_of_another_source_is_left_out(spark, rmq, metrics):
     wait_until(lambda: query.lastProgress is not None, "it makes progress")
     query.stop()
     assert metrics.get_sample_value("rmq_query_received_total", {"query": "other"}) is None
+
+
+def test_queries_that_ended_long_ago_are_forgotten():
+    """A driver that starts a query for each run once had more series with each."""
+    registry = CollectorRegistry()
+    metrics = QueryMetrics(registry)
+    for number in range(MOST_ENDED + 20):
+        started(metrics, f"q{number}")
+        ended(metrics, f"q{number}", "an error")
+    started(metrics, "q30")  # again, so that it does not count as ended
+    for number in range(MOST_ENDED + 20, MOST_ENDED + 40):
+        started(metrics, f"q{number}")
+        ended(metrics, f"q{number}", None)
+    failed = {
+        sample.labels["query"]: sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.name == "rmq_query_failures_total"
+    }
+    kept = {f"q{number}" for number in range(40, MOST_ENDED + 40)}
+    assert failed.keys() == kept | {"q30"}
+    assert failed["q30"] == failed[f"q{MOST_ENDED + 19}"] == 1
+    assert registry.get_sample_value("rmq_query_active", {"query": "q30"}) == 1
+    assert registry.get_sample_value("rmq_query_active", {"query": "q0"}) is None
+
+
+def started(metrics, name):
+    metrics.onQueryStarted(SimpleNamespace(id=name, name=name))
+
+
+def ended(metrics, name, exception):
+    metrics.onQueryTerminated(SimpleNamespace(id=name, exception=exception))

@@ -67,7 +67,7 @@ def test_a_stage_that_was_published_in_part_is_checked_by_both_parts(stages, slo
     publish_once(stages, slot, 9000)
     slot.redis.rpop(slot.keys.stage(0, NAME), 2)
     before = everything(stages, slot)
-    with pytest.raises(StageLost, match="holds 6399 messages and 2600 were published"):
+    with pytest.raises(StageLost, match="holds 6951 messages and 2048 were published"):
         stages.publish({NAME: 9000})
     assert everything(stages, slot) == before
 
@@ -90,26 +90,26 @@ def test_a_slot_that_falls_back_is_published_from_where_it_then_is(stages, slot)
     slot.redis.delete(*keys_of(stages, slot))
     for key, value in kept.items():
         slot.redis.restore(key, 0, value)
-    assert stages.publish({NAME: 9000}) == SendResult(6400, 0)
+    assert stages.publish({NAME: 9000}) == SendResult(6952, 0)
     assert sorted(slot.store) == numbered(9000)
 
 
-def test_a_call_takes_at_most_2600_and_repeated_calls_take_the_rest(stages, slot):
+def test_a_call_takes_at_most_2048_and_repeated_calls_take_the_rest(stages, slot):
     contents = numbered(9000)
     stages.put(contents)
     replies, evidence = [], []
-    for _ in range(5):
+    for _ in range(6):
         replies.append(publish_once(stages, slot, 9000))
         evidence.append(stages.evidence[NAME])
-    assert replies == [*[[1, 2600, 0]] * 3, [0, 1200, 0], [0, 0, 0]]
-    assert evidence == [2600, 5200, 7800, 9000, 9000]
+    assert replies == [*[[1, 2048, 0]] * 4, [0, 808, 0], [0, 0, 0]]
+    assert evidence == [2048, 4096, 6144, 8192, 9000, 9000]
     assert sorted(slot.store) == contents
     assert stages.keys() == []
 
 
 def test_the_last_call_says_so(stages, slot):
-    stages.put(numbered(2600))
-    assert publish_once(stages, slot, 2600) == [0, 2600, 0]
+    stages.put(numbered(2048))
+    assert publish_once(stages, slot, 2048) == [0, 2048, 0]
 
 
 def test_a_stage_is_published_whole_in_calls(stages, slot):

@@ -77,7 +77,8 @@ def test_all_values_of_a_message_arrive(shop):
         (Message("x", fixed_time=-1), "Message 1: fixed_time is -1"),
         (Message("x", fixed_time=1.5), "Message 1: fixed_time is 1.5"),
         (Message("x", expires_at=10**18), "Message 1: expires_at is 10"),
-        (Message("\ud800", fixed_time=0), "The database does not take the messages"),
+        (Message("\ud800", fixed_time=0), "Message 1: content is '\\\\ud800', which is not UTF-8"),
+        (Message("x", key="\ud800"), "Message 1: message_key is '\\\\ud800', which is not UTF-8"),
         (Message("x", key="k" * 3000), "The database does not take the messages"),
         (Message("x", priority=2**70), "The database does not take the messages"),
     ],
@@ -89,6 +90,18 @@ def test_what_no_row_can_hold_is_refused_and_inserts_nothing(shop, message, told
     connection.commit()
     connection.close()
     assert shop.states() == {}
+
+
+def test_a_text_that_is_none_is_refused_for_a_column_of_bytes_too(shop):
+    """It once came out as a UnicodeEncodeError."""
+    change = "MODIFY content LONGBLOB"
+    if shop.is_postgresql:
+        change = "ALTER content TYPE BYTEA USING content::bytea"
+    shop.sql(f"ALTER TABLE {{t}} {change}")
+    connection = shop.connect()
+    with pytest.raises(InvalidMessage, match=r"Message 0: content is .* is not UTF-8"):
+        shop.outbox().send(connection, [Message("\ud800", fixed_time=0)])
+    connection.close()
 
 
 def test_a_transaction_goes_on_after_a_message_that_the_database_refuses(shop):

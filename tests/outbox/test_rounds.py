@@ -554,6 +554,21 @@ def test_ids_that_are_not_unique_send_nothing(empty_shop):
     assert shop.states() == {"new": 2}
 
 
+@pytest.mark.parametrize("column", ["fixed_time", "expires_at"])
+@pytest.mark.parametrize("kind", ["DATE", "DECIMAL(20,3)", "DOUBLE PRECISION", "TIMESTAMP", "TEXT"])
+def test_a_column_whose_times_depend_on_the_session_is_refused(empty_shop, column, kind):
+    """Messages of a sender in another zone once went out hours early or late."""
+    shop = empty_shop
+    if kind == "TIMESTAMP" and not shop.is_postgresql:
+        kind = "DATETIME"  # a TIMESTAMP is an instant there
+    shop.sql(
+        f"CREATE TABLE {{t}} (id INT PRIMARY KEY, content TEXT, {column} {kind}, state TEXT)"
+        f"{shop.database.table_options}"
+    )
+    with pytest.raises(OutboxMisused, match=f"column {column} of .* names no instant.*BIGINT"):
+        shop.relay(topic=None)
+
+
 def test_one_table_under_two_spellings_is_one_outbox(shop):
     if not shop.is_postgresql:
         pytest.skip("MariaDB tells tables by their spelling")

@@ -123,7 +123,8 @@ def test_what_is_left_over_is_named(own_redis, tmp_path, monkeypatch):
     over = threading.Event()
     before = set(threading.enumerate())
     program = (
-        f"import socket; s = socket.create_connection(('127.0.0.1', {own_redis.port})); input()"
+        f"import socket; s = socket.create_connection(('127.0.0.1', {own_redis.port}));"
+        "print('connected', flush=True); input()"
     )
     with redis.Redis(port=own_redis.port, decode_responses=True) as client:
         client.set("passing", "x", ex=100)
@@ -136,8 +137,10 @@ def test_what_is_left_over_is_named(own_redis, tmp_path, monkeypatch):
         client.set("staying", "x")
         (tmp_path / "rmq-x").touch()
         threading.Thread(target=over.wait, daemon=True).start()
-        other = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
-        wait_until(lambda: len(client.client_list()) > 1, "another connection")
+        other = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert other.stdout.readline() == b"connected\n"
         texts = found()
         over.set()
         assert [text.split(" are left over")[0] for text in texts] == [

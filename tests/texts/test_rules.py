@@ -177,7 +177,7 @@ CASES = [
     ),
     (
         ref.scripts_of_the_protocol,
-        protocol("again out of the store | what the caller names: 2048", "again | names: 2049"),
+        protocol("again out of the store | what the caller names: 512", "again | names: 513"),
         ["no bound"],
     ),
     (ref.queues_in_the_figure, [page("```mermaid\nstore prepare retry\n```")], ["dead"]),

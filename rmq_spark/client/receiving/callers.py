@@ -50,6 +50,8 @@ _CONTEXT = multiprocessing.get_context("spawn")
 _CLOSING_S = 5.0
 # How often to look whether a process that does not answer is there.
 _ALIVE_CHECK_S = 1.0
+# The waits before a process that was killed while it started is started again.
+_START_AGAIN_S = (0.1, 0.3, 1.0, 3.0)
 _GUARD = 'Call listen and run only under if __name__ == "__main__":'
 
 
@@ -89,7 +91,9 @@ class ThreadCaller(Caller):
             own = copy_context()  # what a call sets must not be there for the next message
             try:
                 if self._loop is not None:
-                    returned = self._loop.run(self._function(message), context=own)
+                    returned, error = self._loop.run(self._outcome(message), context=own)
+                    if error is not None:
+                        raise error
                 else:
                     returned = own.run(self._function, message)
                 refuse_unrun(returned, ", or an async function")
@@ -97,6 +101,13 @@ class ThreadCaller(Caller):
                 mark_failed(span, error)
                 return failure_of(error)
         return None
+
+    async def _outcome(self, message: Delivered) -> tuple[Any, BaseException | None]:
+        """Await the function. An error that leaves a task keeps the variables of its frames."""
+        try:
+            return await self._function(message), None
+        except BaseException as error:
+            return None, error
 
     def close(self) -> None:
         if self._loop is not None:
@@ -195,6 +206,10 @@ class LoopCaller(Caller):
             raise
 
 
+class _Killed(UnusableFunction):
+    """A signal has ended the process of a function while it started."""
+
+
 class ProcessCaller(Caller):
     """Calls a function in a child process, which serves one thread of the listener.
 
@@ -208,11 +223,20 @@ class ProcessCaller(Caller):
         self._is_given_up = False
         self._process: ChildProcess
         self._pipe: Connection
-        self._start()
+        self._start_patiently()
 
     def prepare(self) -> None:
         if not self._is_given_up and not self._process.is_alive():
-            self._start()
+            self._start_patiently()
+
+    def _start_patiently(self) -> None:
+        """Start the child, again after a while if a signal has ended it, such as for its memory."""
+        for wait_s in _START_AGAIN_S:
+            try:
+                return self._start()
+            except _Killed:
+                time.sleep(wait_s)
+        return self._start()
 
     def call(self, message: Delivered) -> Failure | None:
         try:
@@ -276,8 +300,16 @@ class ProcessCaller(Caller):
             elif not self._process.is_alive():
                 raise EOFError
         except EOFError:
-            how = _how(self._process.kill())
-            refused = f"its process ended while it started ({how}). stderr says why. {_GUARD}"
+            exit_code = self._process.kill()
+            if exit_code < 0 and not self._is_given_up:
+                raise _Killed(
+                    "The function of listen cannot run in a process: each of "
+                    f"{len(_START_AGAIN_S) + 1} was killed while it started, the last by "
+                    f"{_how(exit_code)}. Is there too little memory?"
+                ) from None
+            refused = (
+                f"its process ended while it started ({_how(exit_code)}). stderr says why. {_GUARD}"
+            )
         if refused:
             self._process.kill()
         return refused
