@@ -236,6 +236,8 @@ class ProcessCaller(Caller):
                 return self._start()
             except _Killed:
                 time.sleep(wait_s)
+            if self._is_given_up:
+                return None
         return self._start()
 
     def call(self, message: Delivered) -> Failure | None:

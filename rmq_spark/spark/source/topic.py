@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ from rmq_spark.topics.parsing import duration_text
 _log = logging.getLogger(__name__)
 
 # The longest that a query with availableNow waits for a rate limit: meanwhile it cannot be stopped.
-LONGEST_PERMIT_WAIT_MS = 10_000
+LONGEST_PERMIT_WAIT_S = 10.0
 
 
 def open_queue(server: Server, options: SourceOptions, definition: TopicDefinition) -> Queue:
@@ -168,7 +169,8 @@ class TopicRun:
         wanted = min(wanted, sum(slot.due for slot in self._due))
         granted, wait_ms = self.queue.ask(claiming.grant, wanted)
         if self._backlog is not None:
-            while not granted and wait_ms <= LONGEST_PERMIT_WAIT_MS:
+            ends_s = time.monotonic() + LONGEST_PERMIT_WAIT_S  # others may take each permit first
+            while not granted and time.monotonic() + wait_ms / 1000 <= ends_s:
                 self.queue.server.pause(wait_ms / 1000)
                 granted, wait_ms = self.queue.ask(claiming.grant, wanted)
             if not granted:

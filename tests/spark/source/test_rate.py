@@ -3,6 +3,7 @@
 import logging
 
 from rmq_spark.protocol import claiming
+from rmq_spark.redis.server import Server
 from rmq_spark.spark.source.topic import TopicRun
 
 from ...logs import logged
@@ -80,6 +81,24 @@ def test_a_query_that_ends_does_not_wait_for_hours(rmq, caplog):
         _, batches = run_to_the_end(run)
     assert [len(batch) for batch in batches] == [5]
     assert "the rate 1/h of the topic allows the next one in" in logged(caplog)
+
+
+def test_a_query_that_ends_does_not_wait_for_ever_while_others_take_each_permit(
+    rmq, monkeypatch, caplog
+):
+    queue = rmq.due(12, rate="20/s", burst=1)
+    monkeypatch.setattr("rmq_spark.spark.source.topic.LONGEST_PERMIT_WAIT_S", 0.5)
+    pause = Server.pause
+
+    def and_take(server, seconds):
+        pause(server, seconds)
+        queue.ask(claiming.grant, 1)
+
+    monkeypatch.setattr(Server, "pause", and_take)
+    with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
+        _, batches = run_to_the_end(run)
+    assert len(batches) < 12
+    assert "the rate 20/s of the topic allows the next one in" in logged(caplog)
 
 
 @knows_available_now
