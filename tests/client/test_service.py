@@ -22,18 +22,22 @@ SHOP = """
 import os
 import rmq_spark
 
+def note(*words):
+    # One write a line: print writes word by word, between those of other threads.
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
 @rmq_spark.listener("{orders}", workers=4)
 def bill(message):
-    print("bill", message.content.decode(), flush=True)
+    note("bill", message.content.decode())
 
 @rmq_spark.listener("{orders}", group="mail", delay="1h")
 async def mail(message):
-    print("mail", message.content.decode(), flush=True)
+    note("mail", message.content.decode())
     raise ValueError("no mail")
 
 @rmq_spark.listener("{jobs}", processes=True, workers=1)
 def work(message):
-    print("work", message.content.decode(), os.getppid(), flush=True)
+    note("work", message.content.decode(), os.getppid())
 
 if __name__ == "__main__":
     import shop
