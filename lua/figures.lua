@@ -4,12 +4,14 @@
 -- Returns {now in ms, stored, of these due, since when in ms or '', claimed, of these expired,
 --   earliest deadline in ms or '', waiting for a retry, of these due, earliest retry in ms or '',
 --   dead, earliest death in ms or '', counters as {name, number, ...}, consumers as {name, the slots that
---   know it, the slots where its claims took messages, when it was seen in ms, ...}}, of all slots together.
+--   know it, the slots where its claims took messages, when it was seen in ms, ...}, the slots that were
+--   counted}, of these slots together. The caller goes on with the others.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
--- Bound: the records and consumers of the slots; a slot without a key costs one command.
+-- Bound: 1000 records and consumers, and those of one slot more; a slot without a key costs one command.
 -- Effect: reads
 local descending, has_due_times = ARGV[1] == '1', ARGV[2] == '1'
 local KEYS_A_SLOT = 6
+local ENOUGH = 1000
 
 --- include headers
 --- include numbers
@@ -28,6 +30,7 @@ local now = now_ms()
 local until_now = descending and '+inf' or text_of(now)
 local sizes = {stored = 0, due = 0, held = 0, expired = 0, retry = 0, retry_due = 0, dead = 0}
 local earliest, counters, seen = {}, {}, {}
+local slots, read = 0, 0
 
 local function add(name, number) sizes[name] = sizes[name] + number end
 
@@ -66,6 +69,7 @@ end
 
 local function add_consumers(consumers, holders)
   local fields = redis.call('HGETALL', consumers)
+  read = read + #fields / 2
   for i = 1, #fields, 2 do
     local name = fields[i]
     if is_consumer(name) then
@@ -82,6 +86,7 @@ end
 local function add_slot(store, retry, dead, claims, stats, consumers)
   local records, version = read_records(claims)
   if not records then return version end
+  read = read + #records
   add_stats(stats)
   add_consumers(consumers, add_claims(records))
   add('stored', redis.call('ZCARD', store))
@@ -105,6 +110,8 @@ for k = 1, #KEYS, KEYS_A_SLOT do
     local wrong = wrong_of(unpack(keys)) or add_slot(unpack(keys))
     if wrong then return wrong end
   end
+  slots = slots + 1
+  if read >= ENOUGH then break end
 end
 
 local counted, consumers = {}, {}
@@ -120,4 +127,4 @@ end
 return {now, sizes.stored, sizes.due, text_of_earliest('due'),
   sizes.held, sizes.expired, text_of_earliest('deadline'),
   sizes.retry, sizes.retry_due, text_of_earliest('retry'),
-  sizes.dead, text_of_earliest('dead'), counted, consumers}
+  sizes.dead, text_of_earliest('dead'), counted, consumers, slots}

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.inspect.fields import PrintableFormatter, json_text
+from rmq_spark.inspect.fields import StderrHandler, json_text
 from rmq_spark.topics.reasons import printable
 
 # In a pipe, a longer cell moves the rest of its line to the right.
@@ -95,9 +95,7 @@ def print_log(name: str, level: int, line: str = "%(message)s") -> None:
     log = logging.getLogger(name)
     log.setLevel(level)
     if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(PrintableFormatter(line))
-        log.addHandler(handler)
+        log.addHandler(StderrHandler(line))
         log.propagate = False
 
 
@@ -117,6 +115,5 @@ def log_everything() -> None:
         log.handlers.clear()
         log.propagate = True
     logging.getLogger("kazoo").setLevel(logging.WARNING)
-    handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler = StderrHandler("%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.basicConfig(level=logging.INFO, handlers=[handler])

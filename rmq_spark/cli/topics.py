@@ -56,6 +56,7 @@ _COLUMNS = (
 )
 OneGroup = Annotated[str | None, typer.Option("--group", help="Only this consumer group.")]
 INTERVAL = Option("--interval", duration(100), "The time between two updates", default="2s")
+CONSUMERS_SHOWN = 50
 COLUMNS = ("topic", "group", "in/s", "out/s", *STATES, "oldest", "consumers")
 
 
@@ -286,9 +287,11 @@ def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
                 ("consumer", "slots", "holds slots", "seen"),
                 (
                     (c["consumer"], c["slots"], c["heldSlots"], f"{age_text(c['seenMsAgo'])} ago")
-                    for c in group["consumers"]
+                    for c in group["consumers"][:CONSUMERS_SHOWN]
                 ),
             )
+        if (more := len(group["consumers"]) - CONSUMERS_SHOWN) > 0:
+            print_line(f"{count_text(more, 'consumer')} more, seen longer ago: --json lists all.")
 
 
 def lower_epochs(

@@ -1,6 +1,7 @@
 """What each page of the console shows: functions that return dicts, as JSON and HTML show them."""
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -29,11 +30,18 @@ from rmq_spark.inspect.fields import (
     row_json,
     time_json,
 )
-from rmq_spark.inspect.figures import Rate, Row
+from rmq_spark.inspect.figures import CONSUMER_SEEN_MS, Rate, Row
 from rmq_spark.inspect.histogram import bar_json, bars_of
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.calls import ALL_KINDS
-from rmq_spark.protocol.claims import STATES, ClaimRecord, ConsumerSeen, Figures, SlotHolders
+from rmq_spark.protocol.claims import (
+    STATES,
+    ClaimRecord,
+    ConsumerSeen,
+    Figures,
+    Header,
+    SlotHolders,
+)
 from rmq_spark.protocol.pages import Bounds, Entry, Position, QueueKind
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import FLAGS, group_text
@@ -224,23 +232,34 @@ def _cell(slots: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def consumers_json(holders: Iterable[SlotHolders], now_ms: int) -> list[dict[str, Any]]:
-    listed = list(holders)
-    names = {name for of_slot in listed for name in of_slot.headers}
-    names |= {claim.consumer for of_slot in listed for claim in of_slot.claims if claim.held}
-    found = [_consumer_json(name, listed, now_ms) for name in names]
+    headers, claims = (
+        defaultdict[str, list[Header]](list),
+        defaultdict[str, list[ClaimRecord]](list),
+    )
+    held_slots = Counter[str]()
+    for of_slot in holders:
+        for name, header in of_slot.headers.items():
+            headers[name].append(header)
+        held = [claim for claim in of_slot.claims if claim.held]
+        held_slots.update({claim.consumer for claim in held})
+        for claim in held:
+            claims[claim.consumer].append(claim)
+    found = [
+        _consumer_json(name, headers[name], claims[name], now_ms) | {"heldSlots": held_slots[name]}
+        for name in {*headers, *claims}
+    ]
     return sorted(found, key=lambda one: (one["seenMsAgo"], one["consumer"]))
 
 
-def _consumer_json(name: str, holders: Sequence[SlotHolders], now_ms: int) -> dict[str, Any]:
-    headers = [of.headers[name] for of in holders if name in of.headers]
-    claims = [claim for of_slot in holders for claim in _held_by(name, of_slot)]
+def _consumer_json(
+    name: str, headers: Sequence[Header], claims: Sequence[ClaimRecord], now_ms: int
+) -> dict[str, Any]:
     seen_ms = max((header.seen_ms for header in headers), default=0)
     run = max((header.run for header in headers), default=0)
     return {
         "consumer": name,
         "started": time_json(run or None),  # a run's number is the time of its start
         "slots": len(headers),
-        "heldSlots": sum(1 for of in holders if _held_by(name, of)),
         "claims": len(claims),
         "messages": sum(claim.held for claim in claims),
         "lastBatch": max((header.last_seq for header in headers), default=0),
@@ -250,10 +269,6 @@ def _consumer_json(name: str, holders: Sequence[SlotHolders], now_ms: int) -> di
         "seen": time_json(seen_ms or None),
         "seenMsAgo": max(0, now_ms - seen_ms),
     }
-
-
-def _held_by(consumer: str, of_slot: SlotHolders) -> list[ClaimRecord]:
-    return [claim for claim in of_slot.claims if claim.consumer == consumer and claim.held]
 
 
 class MessageGone(InvalidOption):
@@ -470,13 +485,14 @@ def _count_death(
 
 def consumers(console: Console, query: Query) -> dict[str, Any]:
     rows, _ = console.look()
+    found = [
+        {**_backlog_json(row), "oldestDueForMs": row.oldest_age_ms, **one}
+        for row in rows
+        if row.known_consumers or row.figures.prepare.count
+        for one in consumers_json(row.queue.ask(reading.holders), row.now_ms)
+    ]
     return {
-        "consumers": [
-            {**_backlog_json(row), "oldestDueForMs": row.oldest_age_ms, **one}
-            for row in rows
-            if row.known_consumers or row.figures.prepare.count
-            for one in consumers_json(row.queue.ask(reading.holders), row.now_ms)
-        ],
+        "consumers": sorted(found, key=lambda one: one["seenMsAgo"] >= CONSUMER_SEEN_MS),
         "unread": [_backlog_json(row) for row in rows if row.due and not row.consumers],
         "zookeeper": _zookeeper(console.ensemble, rows),
     }

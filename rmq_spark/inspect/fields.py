@@ -3,6 +3,9 @@
 import base64
 import json
 import logging
+import os
+import select
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +18,7 @@ from rmq_spark.topics.parsing import time_at
 from rmq_spark.topics.reasons import printable
 
 SHOWN_BYTES = 200
+_SLOW_READER_MS = 1000
 
 
 def messages_text(how_many: int) -> str:
@@ -98,6 +102,53 @@ class PrintableFormatter(logging.Formatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802 - of logging
         """Format an exception, whose traceback has several lines."""
         return printable(super().formatException(ei), "\n")
+
+
+class StderrHandler(logging.Handler):
+    """Writes lines to stderr, of which those are dropped that nobody reads.
+
+    A full pipe, or a terminal that Ctrl-S has stopped, keeps no worker from its messages and no
+    program from its end. Once it is read again, a line says how many are missing.
+
+    line: a format of logging.Formatter.
+    """
+
+    def __init__(self, line: str) -> None:
+        super().__init__()
+        self.setFormatter(PrintableFormatter(line))
+        self._dropped = 0
+        self._is_cut = False  # what was written last is a part of a line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = f"{self.format(record)}\n"
+            try:
+                output = sys.stderr.fileno()
+            except (AttributeError, OSError):  # pythonw, or a program has put its own in its place
+                if sys.stderr:
+                    sys.stderr.write(text)
+                return
+            if self._dropped:
+                missing = count_text(self._dropped, "line")
+                text = f"rmq: {missing} of this log dropped: nobody read stderr\n{text}"
+            written = self._write(output, ("\n" * self._is_cut + text).encode("utf-8", "replace"))
+            self._dropped = 0 if written else self._dropped + 1
+        except Exception:
+            self.handleError(record)
+
+    def _write(self, output: int, line: bytes) -> bool:
+        """Write a line while it is read. Waits once for a reader that is slow."""
+        readiness = select.poll()
+        readiness.register(output, select.POLLOUT)
+        at = 0
+        while at < len(line):
+            if not readiness.poll(0 if self._dropped else _SLOW_READER_MS):
+                self._is_cut = self._is_cut or at > 0
+                return False
+            # That many bytes are written without a wait.
+            at += os.write(output, line[at : at + select.PIPE_BUF])
+        self._is_cut = False
+        return True
 
 
 def definition_json(topic: TopicDefinition) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from rmq_spark import process
 from rmq_spark.client.broker import Broker
 from rmq_spark.errors import InvalidOption, RmqError
-from rmq_spark.inspect.fields import PrintableFormatter
+from rmq_spark.inspect.fields import StderrHandler
 from rmq_spark.options import CONNECTION, KEY_PREFIX, TOPICS_OF_JOB, TRIGGER
 from rmq_spark.redis.connection import connection_of
 from rmq_spark.redis.server import Server
@@ -140,9 +140,7 @@ def _refuse(remedy: str, _: argparse.Namespace) -> str:
 
 
 def run(job: Job, given: argparse.Namespace) -> int:
-    handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(handlers=[handler])
+    logging.basicConfig(handlers=[StderrHandler("%(asctime)s %(levelname)s %(message)s")])
     logging.getLogger("rmq_spark").setLevel(logging.INFO)
     # Spark logs errors here that it then raises, and that the job prints.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):

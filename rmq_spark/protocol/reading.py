@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from functools import lru_cache
 from itertools import chain, islice
@@ -14,6 +15,7 @@ from rmq_spark.protocol.calls import (
     Request,
     TopicQueues,
     fields_of,
+    repeated,
     text_of,
 )
 from rmq_spark.protocol.claims import (
@@ -29,7 +31,7 @@ from rmq_spark.protocol.claims import (
 )
 from rmq_spark.protocol.packing import chunks
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Death, Page, QueueKind
-from rmq_spark.topics.keys import Keys
+from rmq_spark.topics.keys import KEYS_OF_FIGURES, Keys
 
 # Redis checks a store in about 1 us, so a call takes about 4 ms.
 STORES_A_CALL = 4096
@@ -198,22 +200,27 @@ def _stores(keys: Keys, slots: tuple[int, ...]) -> list[str]:
     return [keys.store(slot) for slot in slots]
 
 
-def overview(queues: TopicQueues, *, one_node: bool) -> Request[Overview]:
+def overview(queues: TopicQueues, *, one_node: bool) -> Conversation[Overview]:
     """Count what is in all slots of a topic. one_node: as for any_due."""
-    every = overviews([queues], one_node=one_node)
-    return Request(every.calls, lambda replies: every.parse(replies)[0])
+    (counted,) = yield from overviews([queues], one_node=one_node)
+    return counted
 
 
-def overviews(several: Sequence[TopicQueues], *, one_node: bool) -> Request[list[Overview]]:
+def overviews(several: Sequence[TopicQueues], *, one_node: bool) -> Conversation[list[Overview]]:
     """Count what is in all slots of each of several topics. one_node: as for any_due."""
     size = SLOTS_A_FIGURES_CALL if one_node else 1
     by_queues = [_figure_calls(queues, size) for queues in several]
+    left = list(chain.from_iterable(by_queues))
 
-    def read(replies: list[Any]) -> list[Overview]:
-        left = iter(replies)
-        return [_overview_of(list(islice(left, len(calls)))) for calls in by_queues]
+    def next_call(at: int, reply: Any) -> Call | None:
+        keys = left[at].keys[reply[14] * KEYS_OF_FIGURES :]
+        left[at] = replace(left[at], keys=keys)
+        return left[at] if keys else None
 
-    return Request(list(chain.from_iterable(by_queues)), read)
+    replies = iter((yield from repeated(left, next_call)))
+    return [
+        _overview_of(list(chain.from_iterable(islice(replies, len(calls))))) for calls in by_queues
+    ]
 
 
 def figures_by_slot(queues: TopicQueues) -> Request[tuple[Figures, list[Figures]]]:

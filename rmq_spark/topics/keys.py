@@ -9,6 +9,8 @@ NAME = r"[A-Za-z0-9._-]{1,200}"
 ACCEPTED_NAME = "1 to 200 of . _ - A-Z a-z 0-9"
 # What the script figures reads of a slot, beside its store.
 _OF_FIGURES = ("retry", "dead", "claims", "stats", "consumers")
+# That many keys of each slot, the store's first, are what of_figures names.
+KEYS_OF_FIGURES = 1 + len(_OF_FIGURES)
 # From RMQ's design: a message is delivered once and retried up to 16 times. In a store, a score of
 # 16 or less is a number of retries left, so the lowest score of a first delivery is 17.
 MOST_RETRIES = 16

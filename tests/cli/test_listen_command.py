@@ -156,6 +156,18 @@ def test_modules_run_all_that_they_mark(rmq, shop):
         assert process.wait(60) == 0
 
 
+def test_a_log_that_nobody_reads_keeps_no_message_and_no_end_waiting(rmq, shop):
+    queue = rmq.topic("Orders", slots=4, max_retries=0)
+    (shop / "failing.py").write_text(f"def fail(message): raise ValueError('x' * {1 << 10})")
+    words = ["listen", "Orders", "failing:fail", "--name", "failing"]
+    command = [*rmq.command(), *words]
+    with started(command, cwd=shop, stderr=subprocess.PIPE, env=environment()) as process:
+        queue.send([f"{number}" for number in range(200)], fixed_time=1000)
+        wait_until(lambda: queue.figures().dead.count == 200, "all")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
 def words_of(log):
     return [line.partition("shop: ")[2] for line in log.read_text().splitlines()]
 

@@ -4,6 +4,7 @@ from rmq_spark.client import QueueFigures
 from rmq_spark.client.queue import overview_of
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.reading import SLOTS_A_FIGURES_CALL
+from rmq_spark.topics.keys import KEYS_OF_FIGURES
 
 from ..seeding import FAR_MS, LONG_MS, numbered
 from ..waiting import wait_until
@@ -104,6 +105,26 @@ def test_slots_of_one_call_and_of_several_add_up_alike(broker):
             assert seen.slots == len(headers)
             assert seen.held_slots == 1
             assert known.now_ms - seen.ms_ago == max(header.seen_ms for header in headers)
+
+
+def test_a_call_counts_as_many_slots_as_their_consumers_allow(broker):
+    broker.create("T", "FixedTime", SLOTS_A_FIGURES_CALL)
+    queue = broker.queue("T")
+    queue.send(numbered(100), fixed_time=FAR_MS)
+    for slot in queue.slots[:4]:
+        known = [text for name in range(600) for text in (name, "1 0 0 0 1")]
+        queue.server.command("HSET", queue.keys.consumers(slot), *known)
+    keys, args = queue.keys.of_figures(queue.slots), [0, 1]
+    counted = []
+    while keys:
+        reply = queue.server.call("figures", keys, args)
+        counted.append(reply[14])
+        keys = keys[reply[14] * KEYS_OF_FIGURES :]
+    assert counted == [2, 2, 12]
+    seen = overview_of(queue)
+    assert seen.figures.store.count == 100
+    assert {consumer.slots for consumer in seen.consumers} == {4}
+    assert len(seen.consumers) == 600
 
 
 def test_nothing_is_written(slot):

@@ -923,6 +923,8 @@ MUTANTS = [
         ("math.max(known.at, string", "math.min(known.at, string"),
         ("known.slots + 1", "1"),
         ("known.holds + (", "("),
+        ("read = read + #fields / 2", ""),
+        ("if read >= ENOUGH then break end", ""),
     ),
     *of(
         "include/records",
