@@ -8,7 +8,7 @@
 --       batch's plan, '' for a batch without one, 13 whether what has expired dies 0/1, 14 whether the
 --       caller has nothing else in work 0/1, 15.. the names of KEYS 12..
 -- Returns {messages held, 0 or why nothing was taken (1 a higher epoch owns the slot, 2 the plan is
---   lost, 3 the topic is paused: in cases 2 and 3 no claim was made), messages moved from the retry
+--   lost, 3 the topic is paused or held: in cases 2 and 3 no claim was made), messages moved from the retry
 --   queue, when the claim was made in ms, maxRetries then, deliveries charged since, messages
 --   that the claim took, messages that had expired}; or
 --   {-1, names of claims of the slot} if KEYS lacks one that may hold a content of the store: then
@@ -63,6 +63,7 @@ if seq <= header.settled then
 end
 
 local now = now_ms()
+local paused = header.paused_until > now
 local name = record_name(consumer, seq, ordinal)
 local record = by_name[name]
 if not record and (replay_only or seq < header.last_seq
@@ -73,7 +74,7 @@ end
 -- The caller may have read this claim before Redis lost it. If the claim were made again, it would
 -- hold other messages, which nobody reads and the batch's commit removes.
 if not record and planned ~= '' and (header.mark ~= planned or header.server ~= server_id()) then
-  return {0, header.paused and TOPIC_PAUSED or PLAN_FORGOTTEN, 0, now, max_retries, 0, 0, 0}
+  return {0, paused and TOPIC_PAUSED or PLAN_FORGOTTEN, 0, now, max_retries, 0, 0, 0}
 end
 if is_deserted(header, consumers, slot.stats, slot.store, slot.retry) then
   return {0, 0, 0, now, max_retries, 0, 0, 0}
@@ -102,7 +103,7 @@ local function other_claims()
 end
 
 local others
-if not record and not header.paused then
+if not record and not paused then
   local unknown
   others, unknown = other_claims()
   if not others then return unknown end
@@ -126,7 +127,7 @@ if record then
     record.expired}
 end
 -- The plan ends here: after a resume, another read would find messages where this one found none.
-if header.paused then
+if paused then
   header.mark = NO_PLAN
   write_header(consumers, header)
   return {0, TOPIC_PAUSED, 0, now, max_retries, 0, 0, 0}

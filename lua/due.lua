@@ -2,8 +2,8 @@
 -- and those of expired claims, once these are given back.
 -- KEYS: 1 store, 2 retry, 3 claims, 4 consumers
 -- ARGV: 1 consumer, 2 dueBefore in ms or '', 3 epoch or '', 4 descending 0/1
--- Returns {messages, messages held back by another consumer, a higher epoch or a pause, ms until the
---   wait of a message or a lease ends, so that there may be more messages, or '', {names of the
+-- Returns {messages, messages held back by another consumer, a higher epoch, a pause or a hold, ms until the
+--   wait of a message, a lease or a hold ends, so that there may be more messages, or '', {names of the
 --   expired claims that hold messages}, {names of the others that do}, 1 if a message is due that only
 --   a reader gets that has nothing else in work, else 0}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
@@ -26,7 +26,7 @@ if wrong then return wrong end
 local records, version = read_records(claims)
 if not records then return version end
 local of_slot = redis.call('HMGET', consumers, EPOCH, PAUSED)
-local stored_epoch, paused = tonumber(of_slot[1]), of_slot[2] ~= false
+local stored_epoch, paused_until = tonumber(of_slot[1]), until_of(of_slot[2])
 local shared = needs_an_epoch(store, stored_epoch, epoch)
 if shared then return shared end
 
@@ -42,7 +42,10 @@ local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
 local second = waiting[2] and math.floor(waiting[2] / 1000) * 1000
 if second and second > now then next_ms = math.min(next_ms or second, second) end
 if second and second <= until_ms then alone = alone or level_of(score_of_retry(waiting[2])) == ALONE end
-local held = paused or epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
+local held = paused_until > now or epoch ~= nil and stored_epoch ~= nil and epoch < stored_epoch
+if paused_until > now and paused_until < math.huge then
+  next_ms = math.min(next_ms or paused_until, paused_until)
+end
 local expired, live = {}, {}
 for _, record in ipairs(records) do
   if record.deadline > now then

@@ -5,7 +5,8 @@
 --   earliest deadline in ms or '', waiting for a retry, of these due, earliest retry in ms or '',
 --   dead, earliest death in ms or '', counters as {name, number, ...}, consumers as {name, the slots that
 --   know it, the slots where its claims took messages, when it was seen in ms, ...}, the slots that were
---   counted}, of these slots together. The caller goes on with the others.
+--   counted, until when in ms one of them was or is held, or 0}, of these slots together. The caller goes on with
+--   the others.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 1000 records and consumers, and those of one slot more; a slot without a key costs one command.
 -- Effect: reads
@@ -30,7 +31,7 @@ local now = now_ms()
 local until_now = descending and '+inf' or text_of(now)
 local sizes = {stored = 0, due = 0, held = 0, expired = 0, retry = 0, retry_due = 0, dead = 0}
 local earliest, counters, seen = {}, {}, {}
-local slots, read = 0, 0
+local slots, read, held_until = 0, 0, 0
 
 local function add(name, number) sizes[name] = sizes[name] + number end
 
@@ -78,6 +79,8 @@ local function add_consumers(consumers, holders)
       known.holds = known.holds + (holders[name] and 1 or 0)
       known.at = math.max(known.at, string.match(fields[i + 1], '^%d+ %d+ %d+ %d+ (%d+)'))
       seen[name] = known
+    elseif name == PAUSED and until_of(fields[i + 1]) < math.huge then
+      held_until = math.max(held_until, until_of(fields[i + 1]))
     end
   end
 end
@@ -127,4 +130,4 @@ end
 return {now, sizes.stored, sizes.due, text_of_earliest('due'),
   sizes.held, sizes.expired, text_of_earliest('deadline'),
   sizes.retry, sizes.retry_due, text_of_earliest('retry'),
-  sizes.dead, text_of_earliest('dead'), counted, consumers, slots}
+  sizes.dead, text_of_earliest('dead'), counted, consumers, slots, held_until}

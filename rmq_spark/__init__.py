@@ -57,7 +57,7 @@ from rmq_spark.protocol.pages import Bounds, Entry, Page, QueueKind
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.types import TopicType
-from rmq_spark.topics.verdicts import Bury, Retry, Snooze
+from rmq_spark.topics.verdicts import Bury, Hold, Retry, Snooze
 
 if TYPE_CHECKING:
     from rmq_spark.spark.datasource import RmqDataSource, register
@@ -95,6 +95,7 @@ __all__ = [
     "run",
     # what a function may raise
     "Bury",
+    "Hold",
     "Retry",
     "Snooze",
     # what may be wrong

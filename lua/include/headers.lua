@@ -1,9 +1,11 @@
 -- A header is the text "run settledSeq lastSeq lastOrdinal seenMs mark server" under the consumer's
 -- name. mark and server belong to the batch that was planned last (plan.lua), '-' before the first.
--- Fields that begin with @ belong to the slot itself. @paused is there while the topic is paused
--- (pause.lua).
--- Defines: NO_PLAN, PAUSED, is_consumer, read_header, is_deserted, write_header, superseded
+-- Fields that begin with @ belong to the slot itself. @paused says until when the slot makes no new claim,
+-- in ms, or inf while the topic is paused (pause.lua).
+-- Defines: NO_PLAN, PAUSED, until_of, is_consumer, read_header, is_deserted, write_header, superseded
 local NO_PLAN, PAUSED = '-', '@paused'
+
+local function until_of(mark) return mark == 'inf' and math.huge or tonumber(mark or 0) end
 
 local function is_consumer(field) return string.sub(field, 1, 1) ~= '@' end
 
@@ -14,7 +16,7 @@ local function read_header(consumers, consumer)
   return {consumer = consumer, run = tonumber(run), settled = tonumber(settled),
     last_seq = tonumber(last_seq), last_ordinal = tonumber(last_ordinal), seen = tonumber(seen),
     mark = mark ~= '' and mark or NO_PLAN, server = server ~= '' and server or NO_PLAN,
-    paused = found[2] ~= false, is_new = not found[1]}
+    paused_until = until_of(found[2]), is_new = not found[1]}
 end
 
 -- Returns whether a consumer without a header has come to a slot without any of some keys: nothing has ever been there,

@@ -113,6 +113,7 @@ class AsyncBroker:
     remove_group = _awaited(Broker.remove_group)
     pause = _awaited(Broker.pause)
     resume = _awaited(Broker.resume)
+    hold = _awaited(Broker.hold)
 
     async def queue(self, name: str, *, group: str | None = None) -> "AsyncQueue":
         """Return the queue of an existing topic. See Broker.queue. Open it once, and keep it."""

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "alter": topics.alter,
         "pause": topics.pause,
         "resume": topics.resume,
+        "hold": topics.hold,
         "delete": topics.delete,
         "lower-epochs": topics.lower_epochs,
     },

@@ -23,6 +23,7 @@ from rmq_spark.cli.arguments import (
 from rmq_spark.cli.output import print_json, print_line, print_remark, print_table
 from rmq_spark.cli.session import broker_of, ended_by_signals, queue_of
 from rmq_spark.client.hints import command_line, queue_command
+from rmq_spark.client.queue import overview_of
 from rmq_spark.client.receiving.consumer import Batch, Consumer
 from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.inspect.fields import (
@@ -293,9 +294,12 @@ def _report_outcome(consumer: Consumer, shown: int, commit: bool) -> None:
             f"{command_line(consumer.queue, 'resume', topic.name)} --group {group}"
         )
     else:
-        figures, due = consumer.queue.figures(), queue_command(consumer.queue, "due")
+        seen, due = overview_of(consumer.queue), queue_command(consumer.queue, "due")
+        figures, until = seen.figures, time_text(seen.held_until_ms)
+        is_held = figures.store.due + figures.retry.due and until
+        why = f"what is due is held until {until}" if is_held else "nothing is due"
         print_line(
-            f"{topic.name}: nothing is due. Waiting for their time: {figures.store.count:,} "
+            f"{topic.name}: {why}. Waiting for their time: {figures.store.count:,} "
             f"({due}); for a retry: {figures.retry.count:,}; held by consumers: "
             f"{figures.prepare.count:,}; dead: {figures.dead.count:,}."
         )

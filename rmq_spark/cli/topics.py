@@ -44,6 +44,7 @@ from rmq_spark.topics.definition import (
     FLAGS,
     KEEP_LAST,
     LASTING,
+    SLOT,
     Setting,
     TopicDefinition,
     group_text,
@@ -261,6 +262,19 @@ def resume(
     print_result(as_json, f"{topic}: resumed{of_group}", **definition_json(resumed))
 
 
+def hold(
+    context: typer.Context,
+    topic: Topic,
+    delay: Annotated[str, typer.Argument(help="For how long, such as 30s.", show_default=False)],
+    group: OneGroup = None,
+    as_json: Json = False,
+) -> None:
+    """Stop delivery from a topic for a while. rmq resume ends that."""
+    broker_of(context).hold(topic, delay, group=group)
+    who = "no consumer" if group is None else f"no consumer of the group {group}"
+    print_result(as_json, f"{topic}: held; {who} gets new messages for {delay}", topic=topic)
+
+
 def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
     """Show settings, queues, counters and consumers of a topic."""
     broker = broker_of(context)
@@ -273,7 +287,8 @@ def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
     print_line(f"{topic}: {_summary(definition)}")
     for queue, group in zip(queues, groups, strict=True):
         print_line("")
-        print_line(f"group {group['group']}")
+        held = f", held until {group['heldUntil']}" if group["heldUntil"] else ""
+        print_line(f"group {group['group']}{held}")
         expire = queue_command(queue, "expire")
         print_table(
             ("queue", "messages", "due", "first"),
@@ -334,6 +349,11 @@ def _row(topic: TopicDefinition) -> tuple[Any, ...]:
     )
 
 
+def _limit_text(topic: TopicDefinition) -> str:
+    each = " in each slot" if topic.rate_by == SLOT else ""
+    return f"at most {topic.rate}, {topic.most_at_once} at once{each}"
+
+
 def _summary(topic: TopicDefinition) -> str:
     kept = topic.text_of("dead_retention")
     parts = [
@@ -344,7 +364,7 @@ def _summary(topic: TopicDefinition) -> str:
         *([f"keyed, keeps the {topic.payload} content"] if topic.keyed else []),
         *([] if topic.on_expiry == DROP else ["expired messages go to the dead queue"]),
         *([f"keeps the dead for {kept}"] if topic.dead_retention_ms else []),
-        *([f"at most {topic.rate}, {topic.most_at_once} at once"] if topic.rate else []),
+        *([_limit_text(topic)] if topic.rate else []),
         *(["exclusive"] if topic.exclusive else []),
         *(["paused"] if topic.paused else []),
         *([f"paused groups {topic.text_of('paused_groups')}"] if topic.paused_groups else []),

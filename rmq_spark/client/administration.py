@@ -13,8 +13,9 @@ from rmq_spark.client.hints import (
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, UnknownTopic
 from rmq_spark.protocol import claiming, reading, returning
-from rmq_spark.protocol.calls import fields_of
+from rmq_spark.protocol.calls import CALLS_A_PIPELINE, fields_of
 from rmq_spark.protocol.names import ScopedName
+from rmq_spark.protocol.packing import chunks
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import (
     DEFAULT_SLOT_AMOUNT,
@@ -28,7 +29,9 @@ from rmq_spark.topics.definition import (
     parse_settings,
 )
 from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, topics_key
+from rmq_spark.topics.parsing import Duration
 from rmq_spark.topics.types import TopicType, parse_topic_type
+from rmq_spark.topics.verdicts import parse_delay_ms
 
 
 class Administration:
@@ -179,8 +182,29 @@ class Administration:
         return self._pause(name, group, True)
 
     def resume(self, name: str, *, group: str | None = None) -> TopicDefinition:
-        """Let all, or the consumers of one group, get messages again. Raises like pause."""
-        return self._pause(name, group, False)
+        """Let all, or the consumers of one group, get messages again. Raises like pause.
+
+        Ends a hold, too.
+        """
+        resumed = self._pause(name, group, False)
+        self._hold(name, claiming.ALL_ENDS, group)
+        return resumed
+
+    def hold(self, name: str, delay: Duration, *, group: str | None = None) -> None:
+        """Let nobody, or no consumer of one group, get new messages of a topic for ``delay``.
+
+        delay: such as "30s"; a timedelta; ms. A longer hold or a pause stays; ``resume`` ends a
+        hold. A function of a listener raises rmq_spark.Hold instead. Raises like pause.
+        """
+        self._hold(name, parse_delay_ms(delay), group)
+
+    def _hold(self, name: str, for_ms: int, group: str | None) -> None:
+        groups = self.definition(name).groups if group is None else [group and parse_group(group)]
+        for one in groups:
+            queue = self.queue(name, group=one)
+            queue.ask(claiming.pause, for_ms)
+            if self.find(name) is None:  # deleted meanwhile: a new topic must not find the marks
+                queue.ask(claiming.pause, claiming.ALL_ENDS)
 
     def _pause(self, name: str, group: str | None, paused: bool) -> TopicDefinition:
         if group is None:
@@ -238,7 +262,8 @@ class Administration:
                     self._delete_runs(topic.name, consumer)
         queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
         queue.ask(returning.drop)
-        self.server.command("UNLINK", keys.rate())
+        for part in chunks(queue.slots, CALLS_A_PIPELINE):
+            self.server.commands([("UNLINK", keys.rate(slot)) for slot in part])
 
     def _delete_runs(self, topic: str, consumer: str) -> None:
         key = consumer_key(consumer, self.key_prefix)
@@ -321,7 +346,7 @@ class Administration:
 
     def _mark(self, topic: TopicDefinition, group: str, paused: bool) -> None:
         queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
-        queue.ask(claiming.pause, paused)
+        queue.ask(claiming.pause, None if paused else claiming.PAUSE_ENDS)
 
     def _replace(self, name: str, read: bytes, new: str) -> bool:
         # Compares texts: another version may write the same definition in another way.

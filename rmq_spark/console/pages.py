@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from rmq_spark.client.administration import all_queues
-from rmq_spark.client.queue import Queue
+from rmq_spark.client.queue import Queue, overview_of
 from rmq_spark.console.state import Console, LastingEnsemble
 from rmq_spark.errors import InvalidOption, OwnershipError
 from rmq_spark.inspect.browse import (
@@ -29,6 +29,7 @@ from rmq_spark.inspect.fields import (
     queues_json,
     row_json,
     time_json,
+    time_text,
 )
 from rmq_spark.inspect.figures import CONSUMER_SEEN_MS, Rate, Row
 from rmq_spark.inspect.histogram import bar_json, bars_of
@@ -37,7 +38,6 @@ from rmq_spark.protocol.calls import ALL_KINDS
 from rmq_spark.protocol.claims import (
     STATES,
     ClaimRecord,
-    ConsumerSeen,
     Figures,
     Header,
     SlotHolders,
@@ -131,6 +131,7 @@ def _warnings_of(row: Row) -> list[str]:
         "paused": paused,
         "nobody reads": row.due and not row.consumers and not paused,
         "leases ended": row.figures.prepare.due,
+        f"held until {time_text(row.held_until_ms)}": row.due and row.held_until_ms,
     }
     return [words for words, holds in found.items() if holds]
 
@@ -138,15 +139,10 @@ def _warnings_of(row: Row) -> list[str]:
 def topic(console: Console, query: Query, name: str) -> dict[str, Any]:
     """Return the state of a topic in one group. query: group, span."""
     queue = console.queue(name, query.get("group"))
-    definition, now_ms = queue.definition, queue.now_ms()
-    figures, by_slot = queue.ask(reading.figures_by_slot)
+    definition, row = queue.definition, Row(queue, *overview_of(queue))
+    figures, now_ms = row.figures, row.now_ms
+    _, by_slot = queue.ask(reading.figures_by_slot)
     holders = queue.ask(reading.holders)
-    consumers = consumers_json(holders, now_ms)
-    seen = [
-        ConsumerSeen(one["consumer"], one["slots"], one["heldSlots"], one["seenMsAgo"])
-        for one in consumers
-    ]
-    row = Row(queue, now_ms, figures, seen)
     rate, owners = console.rates.note(row), _owners(console, queue)
     return {
         **{setting.option.name: definition.text_of(name) for name, setting in FLAGS.items()},
@@ -176,7 +172,7 @@ def topic(console: Console, query: Query, name: str) -> dict[str, Any]:
             {**_slot_json(slot, of, held), "owner": owners.get(slot)}
             for slot, (of, held) in enumerate(zip(by_slot, holders, strict=True))
         ],
-        "consumers": consumers,
+        "consumers": consumers_json(holders, now_ms),
     }
 
 

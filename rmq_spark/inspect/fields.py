@@ -4,8 +4,9 @@ import base64
 import json
 import logging
 import os
-import select
+import queue as queues
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,9 @@ from rmq_spark.topics.parsing import time_at
 from rmq_spark.topics.reasons import printable
 
 SHOWN_BYTES = 200
-_SLOW_READER_MS = 1000
+# How long a line of the log is waited for before its reader counts as slow, and how many then wait.
+_SLOW_READER_S = 1.0
+_MOST_LINES = 1000
 
 
 def messages_text(how_many: int) -> str:
@@ -105,10 +108,10 @@ class PrintableFormatter(logging.Formatter):
 
 
 class StderrHandler(logging.Handler):
-    """Writes lines to stderr, of which those are dropped that nobody reads.
+    """Writes lines to stderr. If they are not read, the program goes on, and some are dropped.
 
-    A full pipe, or a terminal that Ctrl-S has stopped, keeps no worker from its messages and no
-    program from its end. Once it is read again, a line says how many are missing.
+    A full pipe or a terminal that nobody reads keeps no worker from its messages and no program
+    from its end. Once lines are read again, one of them says how many are missing.
 
     line: a format of logging.Formatter.
     """
@@ -116,8 +119,10 @@ class StderrHandler(logging.Handler):
     def __init__(self, line: str) -> None:
         super().__init__()
         self.setFormatter(PrintableFormatter(line))
+        self._process = 0
+        self._lines: queues.Queue[bytes]
         self._dropped = 0
-        self._is_cut = False  # what was written last is a part of a line
+        self._is_behind = False  # its reader is slow: nobody waits for it
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -128,27 +133,45 @@ class StderrHandler(logging.Handler):
                 if sys.stderr:
                     sys.stderr.write(text)
                 return
+            if self._process != os.getpid():  # a copy of the process has no thread
+                self._start(output)
             if self._dropped:
                 missing = count_text(self._dropped, "line")
                 text = f"rmq: {missing} of this log dropped: nobody read stderr\n{text}"
-            written = self._write(output, ("\n" * self._is_cut + text).encode("utf-8", "replace"))
-            self._dropped = 0 if written else self._dropped + 1
+            try:
+                self._lines.put_nowait(text.encode("utf-8", "replace"))
+                self._dropped = 0
+            except queues.Full:
+                self._dropped += 1
+            self.flush()
         except Exception:
             self.handleError(record)
 
-    def _write(self, output: int, line: bytes) -> bool:
-        """Write a line while it is read. Waits once for a reader that is slow."""
-        readiness = select.poll()
-        readiness.register(output, select.POLLOUT)
-        at = 0
-        while at < len(line):
-            if not readiness.poll(0 if self._dropped else _SLOW_READER_MS):
-                self._is_cut = self._is_cut or at > 0
-                return False
-            # That many bytes are written without a wait.
-            at += os.write(output, line[at : at + select.PIPE_BUF])
-        self._is_cut = False
-        return True
+    def flush(self) -> None:
+        """Wait until all is written, if the reader of stderr is not slow."""
+        if self._process == os.getpid():
+            lines, wait_s = self._lines, 0 if self._is_behind else _SLOW_READER_S
+            with lines.all_tasks_done:
+                is_done = lines.all_tasks_done.wait_for(lambda: not lines.unfinished_tasks, wait_s)
+            self._is_behind = not is_done
+
+    def _start(self, output: int) -> None:
+        self._lines, self._is_behind = queues.Queue(_MOST_LINES), False
+        args = self._lines, output
+        threading.Thread(target=_write_all, args=args, name="rmq-log", daemon=True).start()
+        self._process = os.getpid()
+
+
+def _write_all(lines: "queues.Queue[bytes]", output: int) -> None:
+    while True:
+        line = memoryview(lines.get())
+        try:
+            while line:
+                line = line[os.write(output, line) :]
+        except OSError:  # it is closed
+            pass
+        finally:
+            lines.task_done()
 
 
 def definition_json(topic: TopicDefinition) -> dict[str, Any]:
@@ -170,6 +193,7 @@ def definition_json(topic: TopicDefinition) -> dict[str, Any]:
 def group_json(row: Row) -> dict[str, Any]:
     return {
         "group": row.group,
+        "heldUntil": time_json(row.held_until_ms),
         "queues": queues_json(row.figures, row.now_ms),
         "counters": row.figures.counters,
         "consumers": [

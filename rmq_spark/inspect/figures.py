@@ -30,6 +30,7 @@ class Row:
     now_ms: int
     figures: Figures
     known_consumers: list[ConsumerSeen]
+    held_until_ms: int | None = None
 
     @property
     def definition(self) -> TopicDefinition:

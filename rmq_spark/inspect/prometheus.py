@@ -65,6 +65,13 @@ _FIGURES: tuple[tuple[Any, str, str, str, Callable[[Row], Mapping[str, float]]],
     ),
     (
         GaugeMetricFamily,
+        "rmq_held_seconds",
+        "For how long a hold or the rate limit keeps back what is due",
+        "",
+        lambda row: {"": max(0, (row.held_until_ms or 0) - row.now_ms) / 1000},
+    ),
+    (
+        GaugeMetricFamily,
         "rmq_consumers",
         "Consumers that were seen within a minute",
         "",

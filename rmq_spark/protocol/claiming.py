@@ -19,7 +19,7 @@ from rmq_spark.protocol.calls import (
 )
 from rmq_spark.protocol.claims import Claim, ClaimRequest, CommitResult, ListedClaim, OtherClaims
 from rmq_spark.protocol.names import claim_name
-from rmq_spark.topics.definition import BURY
+from rmq_spark.topics.definition import BURY, SLOT
 
 
 def open_run(
@@ -83,21 +83,57 @@ _GO_ON_WITHOUT = (
 )
 
 
-def pause(queues: TopicQueues, paused: bool) -> Request[None]:
-    """Mark all slots as paused, or as not paused. A paused slot makes no new claim."""
-    calls = queues.calls("pause", "consumers store", queues.slots, [int(paused)])
+# Instead of a time: a pause ends, or a pause and a hold.
+PAUSE_ENDS, ALL_ENDS = -1, 0
+
+
+def pause(queues: TopicQueues, for_ms: int | None) -> Request[None]:
+    """Let no slot make a new claim for a while, which is a hold; None: without an end, a pause.
+
+    PAUSE_ENDS ends a pause now, and ALL_ENDS a hold as well.
+    """
+    calls = queues.calls("pause", "consumers store", queues.slots, [text_of(for_ms)])
     return Request(calls, lambda replies: None)
 
 
-def grant(queues: TopicQueues, wanted: int, *, take: bool = True) -> Request[tuple[int, int]]:
+def grant(
+    queues: TopicQueues, wanted: int, *, slot: int = 0, take: bool = True
+) -> Request[tuple[int, int]]:
     """Take permits to claim so many messages of a topic with a rate limit; below 0, return them.
 
-    take: whether to take them, or only to ask. Returns how many were granted, and if none, the ms
-    until there are enough of them.
+    slot: whose permits, if each slot has its own; else 0. take: whether to take them, or only to
+    ask. Returns how many were granted, and if none, the ms until there are enough of them.
     """
     topic = queues.definition
     args = [wanted, repr(topic.interval_ms), topic.most_at_once, int(take), topic.messages_a_claim]
-    return Request([Call("grant", [queues.keys.rate()], args)], lambda replies: tuple(replies[0]))
+    call = Call("grant", [queues.keys.rate(slot)], args)
+    return Request([call], lambda replies: tuple(replies[0]))
+
+
+def grants(
+    queues: TopicQueues, wanted: Mapping[int, int], *, take: bool = True
+) -> Request[dict[int, tuple[int, int]]]:
+    """Take permits like grant, for messages of several slots. Returns the answers by slot.
+
+    If the slots share a limit, it serves them in order; unless it is only asked, what each could
+    get.
+    """
+    if queues.definition.rate_by == SLOT:
+        asked = [grant(queues, limit, slot=slot, take=take) for slot, limit in wanted.items()]
+        return Request(
+            [call for one in asked for call in one.calls],
+            lambda replies: dict(zip(wanted, map(tuple, replies), strict=True)),
+        )
+
+    def read(replies: list[Any]) -> dict[int, tuple[int, int]]:
+        left, wait_ms = replies[0]
+        answers = {}
+        for slot, limit in wanted.items():
+            answers[slot] = min(limit, left), wait_ms
+            left -= answers[slot][0] * take
+        return answers
+
+    return Request(grant(queues, sum(wanted.values()), take=take).calls, read)
 
 
 def plan(

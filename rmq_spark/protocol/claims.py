@@ -318,7 +318,8 @@ class Rollback:
     """Messages of one claim to roll back.
 
     delay_ms: the wait before they are redelivered; None for the topic's backoff, or for none if
-    they are uncharged. reasons: none, one for all messages, or one for each.
+    they are uncharged. reasons: none, one for all messages, or one for each. holds: whether the
+    claim's consumer group makes no new claim for so long.
     """
 
     slot: int
@@ -327,6 +328,7 @@ class Rollback:
     delay_ms: int | None = None
     reasons: Sequence[str] = ()
     ending: Ending = Ending.RETRY
+    holds: bool = False
 
 
 class RollbackResult(NamedTuple):
@@ -425,9 +427,11 @@ class Figures:
 class Overview(NamedTuple):
     """What is in a topic's queues in one consumer group, and the consumers that Redis remembers.
 
-    now_ms: Redis' time when they were counted. consumers: the last seen first.
+    now_ms: Redis' time when they were counted. consumers: the last seen first. held_until_ms: until
+    when a hold or the rate limit keeps back what is due; None if neither does.
     """
 
     now_ms: int
     figures: Figures
     consumers: list[ConsumerSeen]
+    held_until_ms: int | None

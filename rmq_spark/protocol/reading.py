@@ -1,5 +1,6 @@
 """Requests that only read: due messages, counts, consumers, pages of queues."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from rmq_spark.protocol.claims import (
 )
 from rmq_spark.protocol.packing import chunks
 from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Death, Page, QueueKind
+from rmq_spark.topics.definition import TOPIC, TopicDefinition
 from rmq_spark.topics.keys import KEYS_OF_FIGURES, Keys
 
 # Redis checks a store in about 1 us, so a call takes about 4 ms.
@@ -218,9 +220,24 @@ def overviews(several: Sequence[TopicQueues], *, one_node: bool) -> Conversation
         return left[at] if keys else None
 
     replies = iter((yield from repeated(left, next_call)))
+    of_each = [list(chain.from_iterable(islice(replies, len(calls)))) for calls in by_queues]
+    full_at: dict[TopicQueues, float] = {}
+    if limited := [
+        one for one in several if one.definition.rate and one.definition.rate_by == TOPIC
+    ]:
+        noted = yield Request([("HGET", one.keys.rate(), "fullAt") for one in limited], list)
+        full_at = {one: float(at or 0) for one, at in zip(limited, noted, strict=True)}
     return [
-        _overview_of(list(chain.from_iterable(islice(replies, len(calls))))) for calls in by_queues
+        _overview_of(replies, _next_permit_ms(queues.definition, full_at.get(queues)))
+        for queues, replies in zip(several, of_each, strict=True)
     ]
+
+
+def _next_permit_ms(topic: TopicDefinition, full_at_ms: float | None) -> int:
+    """Return when a rate limit allows a message again; 0 if there is none."""
+    if full_at_ms is None:
+        return 0
+    return math.ceil(full_at_ms - (topic.most_at_once - 1) * topic.interval_ms)
 
 
 def figures_by_slot(queues: TopicQueues) -> Request[tuple[Figures, list[Figures]]]:
@@ -240,9 +257,12 @@ def _figure_calls(queues: TopicQueues, slots_a_call: int) -> list[Call]:
     ]
 
 
-def _overview_of(replies: list[Any]) -> Overview:
+def _overview_of(replies: list[Any], next_permit_ms: int) -> Overview:
     now_ms = max(reply[0] for reply in replies)
-    return Overview(now_ms, _figures_of(replies), _consumers_of(replies, now_ms))
+    held_until_ms = max(next_permit_ms, *(reply[15] for reply in replies))
+    consumers = _consumers_of(replies, now_ms)
+    held = held_until_ms if held_until_ms > now_ms else None
+    return Overview(now_ms, _figures_of(replies), consumers, held)
 
 
 def _figures_of(replies: list[Any]) -> Figures:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from rmq_spark.errors import InvalidOption
@@ -17,10 +17,11 @@ from rmq_spark.protocol.calls import (
     text_of,
     while_more,
 )
-from rmq_spark.protocol.claiming import grant
+from rmq_spark.protocol.claiming import ALL_ENDS, grants, pause
 from rmq_spark.protocol.claims import Rollback, RollbackResult, SlotDue
 from rmq_spark.protocol.names import ClaimId, ConsumerName, claimed_by, rest_name
 from rmq_spark.protocol.packing import BYTES_A_CALL, chunks_in_bytes
+from rmq_spark.topics.keys import topics_key
 from rmq_spark.topics.parsing import LONGEST_DURATION_MS
 from rmq_spark.topics.verdicts import Ending, Failure
 
@@ -39,32 +40,34 @@ def grouped(messages: Iterable[tuple[int, str, bytes, Failure]]) -> list[Rollbac
 
     messages: the slot, claim id, content and failure of each.
     """
-    wanted: dict[tuple[int, str, Ending, int | None], list[tuple[bytes, str]]] = {}
+    wanted: dict[tuple[int, str, Ending, int | None, bool], list[tuple[bytes, str]]] = {}
     for slot, claim_id, content, failure in messages:
-        together = slot, claim_id, failure.ending, failure.delay_ms
+        together = slot, claim_id, failure.ending, failure.delay_ms, failure.holds
         wanted.setdefault(together, []).append((content, failure.reason))
     rollbacks = []
-    for (slot, claim_id, ending, delay_ms), found in wanted.items():
+    for (slot, claim_id, ending, delay_ms, holds), found in wanted.items():
         reasons = [reason for _, reason in found]
         contents = [content for content, _ in found]
         one = reasons[: 1 if len(set(reasons)) == 1 else None]
-        rollbacks.append(Rollback(slot, claim_id, contents, delay_ms, one, ending))
+        rollbacks.append(Rollback(slot, claim_id, contents, delay_ms, one, ending, holds))
     return rollbacks
 
 
-def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[RollbackResult]:
+def rollbacks(queues: TopicQueues, wanted: Sequence[Rollback]) -> Conversation[RollbackResult]:
     """Roll back messages of claims. The answer sums up the results of all claims.
 
     A message that its claim no longer holds stays where it is. The consumer group comes from the
     consumer's name in the claim_id, or else from these queues. Raises InvalidOption for a text that
     is not a claim_id, or a delay that is out of bounds.
     """
-    each = rollback_each(queues, wanted)
-    return Request(each.calls, lambda replies: _sum_of(each.parse(replies)))
+    return _sum_of((yield from rollback_each(queues, wanted)))
 
 
-def rollback_each(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[list[RollbackResult]]:
+def rollback_each(
+    queues: TopicQueues, wanted: Sequence[Rollback]
+) -> Conversation[list[RollbackResult]]:
     """Roll back messages like rollbacks. The answer is the result of each claim, in order."""
+    yield from _hold(queues, wanted)
     calls = [_rollback_calls(queues, one) for one in wanted]
 
     def read(replies: list[Any]) -> list[RollbackResult]:
@@ -74,7 +77,29 @@ def rollback_each(queues: TopicQueues, wanted: Sequence[Rollback]) -> Request[li
             for of_one in calls
         ]
 
-    return Request([call for of_one in calls for call in of_one], read)
+    results: list[RollbackResult] = yield Request(list(chain.from_iterable(calls)), read)
+    return results
+
+
+def _hold(queues: TopicQueues, wanted: Iterable[Rollback]) -> Conversation[None]:
+    """Hold the groups of messages whose function has asked for that."""
+    longest: dict[str, int] = {}
+    for one in wanted:
+        if one.holds and one.delay_ms:
+            group = _group_of(queues, ClaimId.parse(one.claim_id))
+            longest[group] = max(longest.get(group, 0), one.delay_ms)
+    if not longest:
+        return
+    for group, delay_ms in longest.items():
+        yield pause(queues.of_group(group), delay_ms)
+    topic, known = queues.definition.name, topics_key(queues.keys.prefix)
+    if not (yield Request([("HEXISTS", known, topic)], lambda replies: replies[0])):
+        for group in longest:  # deleted meanwhile: a new topic must not find the marks
+            yield pause(queues.of_group(group), ALL_ENDS)
+
+
+def _group_of(queues: TopicQueues, claim: ClaimId) -> str:
+    return ConsumerName.parse(claim.consumer).group or queues.keys.group
 
 
 def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
@@ -87,8 +112,7 @@ def _rollback_calls(queues: TopicQueues, one: Rollback) -> list[Call]:
     most_retries = queues.definition.max_retries
     delay = text_of(one.delay_ms)
     fixed = [claim.name, claim.run, one.ending.value, delay, most_retries, queues.backoff]
-    group = ConsumerName.parse(claim.consumer).group or queues.keys.group
-    of_group = queues.of_group(group)
+    of_group = queues.of_group(_group_of(queues, claim))
     keys = [
         *of_group.keys_of(one.slot, ALL_KINDS),
         *of_group.claims_and_bodies(one.slot, [claim.name]),
@@ -163,18 +187,27 @@ def look(
     given_back = yield from give_back_expired(queues, due, consumer)
     if given_back:
         due = yield request
-    wanted = sum(slot.due for slot in due)
+    wanted = {slot.slot: slot.due for slot in due if slot.due}
     if wanted and due_before_ms is None and queues.definition.rate is not None:
-        granted, wait_ms = yield grant(queues, wanted, take=False)
-        due = due if granted else not_before(due, wait_ms)
+        due = within_permits(due, (yield grants(queues, wanted, take=False)))
     return due, given_back
 
 
-def not_before(due: Iterable[SlotDue], wait_ms: int) -> list[SlotDue]:
-    """Note that what is due may be claimed only after a wait, which the rate limit asks for."""
-    return [
-        replace(slot, due=0, alone=False, next_ms=wait_ms) if slot.due else slot for slot in due
-    ]
+def within_permits(due: Iterable[SlotDue], granted: Mapping[int, tuple[int, int]]) -> list[SlotDue]:
+    """Limit what is due to what the rate limit grants; where that is nothing, until a wait ends.
+
+    granted: by slot, as of claiming.grants.
+    """
+    limited = []
+    for slot in due:
+        permits, wait_ms = granted.get(slot.slot, (slot.due, 0))
+        if permits:
+            limited.append(replace(slot, due=min(slot.due, permits)))
+        elif slot.due:
+            limited.append(replace(slot, due=0, alone=False, next_ms=wait_ms))
+        else:
+            limited.append(slot)
+    return limited
 
 
 def give_back_claims(

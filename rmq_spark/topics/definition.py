@@ -33,6 +33,8 @@ MOST_SLOTS = 65_536
 DEFAULT_GROUP_TEXT = "default"
 # The payload that a message keeps when an equal one is sent: the last, or its own.
 KEEP_LAST, KEEP_FIRST = "last", "first"
+# What one rate limit is of.
+TOPIC, SLOT = "topic", "slot"
 # What becomes of a message that expires.
 DROP, BURY = "drop", "dead"
 
@@ -392,6 +394,17 @@ class TopicDefinition:
         text=lambda burst: "none" if burst is None else str(burst),
         flag="--burst",
     )
+    rate_by: str = _setting(
+        TOPIC,
+        _one_of("rate_by", TOPIC, SLOT),
+        Option(
+            "rateBy",
+            choice(TOPIC, SLOT),
+            "With `rate`: whether the whole topic has one limit, or each slot one of its own",
+            otherwise=f"`{TOPIC}`",
+        ),
+        flag="--rate-by",
+    )
 
     def __post_init__(self) -> None:
         check_topic_name(self.name)
@@ -408,6 +421,11 @@ class TopicDefinition:
             raise InvalidOption(
                 f"burst={self.burst} is for topics with a rate limit. Accepted here: none. Or set "
                 "rate too, such as rate='100/s'."
+            )
+        if self.rate_by != TOPIC and self.rate is None:
+            raise InvalidOption(
+                f"rate_by={self.rate_by!r} is for topics with a rate limit. Accepted here: "
+                f"{TOPIC!r}. Or set rate too, such as rate='100/s'."
             )
         if self.payload != KEEP_LAST and not self.keyed:
             raise InvalidOption(
@@ -478,7 +496,12 @@ class TopicDefinition:
         return all(getattr(self, name) == getattr(other, name) for name in settings)
 
     def changed(self, **changes: Any) -> "TopicDefinition":
-        """Return the definition with these fields changed. Raises InvalidOption."""
+        """Return the definition with these fields changed. Raises InvalidOption.
+
+        What belongs to a rate limit ends with it.
+        """
+        if changes.get("rate", self.rate) is None:
+            changes = {"burst": None, "rate_by": TOPIC} | changes
         return replace(self, **changes)
 
     def is_paused(self, group: str) -> bool:

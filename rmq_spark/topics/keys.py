@@ -101,9 +101,9 @@ class Keys:
             names += [self.store(slot), *[kind + tag for kind in kinds]]
         return names
 
-    def rate(self) -> str:
-        """Name the HASH of the topic and group that counts what a rate limit still allows."""
-        return self._tagged("rate", 0)
+    def rate(self, slot: int = 0) -> str:
+        """Name the HASH that counts what a group's rate limit still allows; or each slot's own."""
+        return self._tagged("rate", slot)
 
     def stages(self, slot: int) -> str:
         """Name the HASH of a slot: stage -> its start in ms, messages published; for all groups."""

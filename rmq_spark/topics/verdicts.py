@@ -34,12 +34,14 @@ class Ending(StrEnum):
 class Failure(NamedTuple):
     """Why and how a message is rolled back.
 
-    delay_ms: the wait before it comes again; None for the listener's or the topic's.
+    delay_ms: the wait before it comes again; None for the listener's or the topic's. holds: whether
+    its whole consumer group gets nothing for so long.
     """
 
     reason: str
     ending: Ending = Ending.RETRY
     delay_ms: int | None = None
+    holds: bool = False
 
     def after(self, delay_ms: int | None) -> "Failure":
         """Return this failure with a delay if it is a retry that has none of its own."""
@@ -48,10 +50,11 @@ class Failure(NamedTuple):
 
 
 class Verdict(Exception):
-    """The base class of Retry, Bury and Snooze."""
+    """The base class of Retry, Bury, Snooze and Hold."""
 
     # Of an object whose class, a user's, does not call __init__.
     _rmq_ending = Ending.RETRY
+    _rmq_holds = False
     _rmq_delay_ms: int | None = None
     _rmq_reason: Reason | None = None
 
@@ -104,6 +107,17 @@ class Snooze(Verdict):
         super().__init__(delay, None, delay)
 
 
+class Hold(Snooze):
+    """Raise this in a function to let its whole consumer group wait, at no cost of a retry.
+
+    For a service that answers "too many requests". For ``delay``, no reader of the group gets a
+    message of the topic, whatever the program. Calls that have begun go on; the messages that
+    this listener has taken and not begun are given back.
+    """
+
+    _rmq_holds = True
+
+
 def parse_delay_ms(delay: Duration) -> int:
     """Turn the wait before a message comes again into ms. Raises InvalidOption."""
     delay_ms = parse_wait_ms("delay", delay)
@@ -126,4 +140,5 @@ def failure_of(error: BaseException) -> Failure:
     if ending is Ending.UNCHARGED and delay_ms is None:  # a class that does not call __init__
         return Failure(reason_of(error))
     cause = given if isinstance(given, BaseException) else None if given else error.__cause__
-    return Failure(reason_of(error if cause is None else cause), ending, delay_ms)
+    reason = reason_of(error if cause is None else cause)
+    return Failure(reason, ending, delay_ms, error._rmq_holds)

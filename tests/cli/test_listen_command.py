@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pty
 import signal
 import subprocess
 import urllib.request
@@ -156,16 +157,20 @@ def test_modules_run_all_that_they_mark(rmq, shop):
         assert process.wait(60) == 0
 
 
-def test_a_log_that_nobody_reads_keeps_no_message_and_no_end_waiting(rmq, shop):
+@pytest.mark.parametrize("ends", [os.pipe, pty.openpty])
+def test_a_log_that_nobody_reads_keeps_no_message_and_no_end_waiting(rmq, shop, ends):
     queue = rmq.topic("Orders", slots=4, max_retries=0)
     (shop / "failing.py").write_text(f"def fail(message): raise ValueError('x' * {1 << 10})")
     words = ["listen", "Orders", "failing:fail", "--name", "failing"]
     command = [*rmq.command(), *words]
-    with started(command, cwd=shop, stderr=subprocess.PIPE, env=environment()) as process:
+    reader, writer = ends()
+    with started(command, cwd=shop, stderr=writer, env=environment()) as process:
         queue.send([f"{number}" for number in range(200)], fixed_time=1000)
         wait_until(lambda: queue.figures().dead.count == 200, "all")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+    for end in (reader, writer):
+        os.close(end)
 
 
 def words_of(log):

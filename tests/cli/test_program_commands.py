@@ -22,8 +22,8 @@ from .running import COMMAND, started
 
 HOUR_MS = 3_600_000
 ALL = (
-    "topics create alter delete pause resume show lower-epochs send consume listen peek dead due "
-    "cancel requeue purge expire top doctor local metrics job"
+    "topics create alter delete pause resume hold show lower-epochs send consume listen peek dead "
+    "due cancel requeue purge expire top doctor local metrics job"
 )
 
 
@@ -47,7 +47,7 @@ def test_every_command_has_help(rmq, name):
     "command",
     [
         *("topics", "show T", "create T --type Priority", "alter T --retries 1", "delete T --yes"),
-        *("pause T", "resume T", "peek T", "send T m", "cancel T m", "requeue T m"),
+        *("pause T", "resume T", "hold T 1s", "peek T", "send T m", "cancel T m", "requeue T m"),
         *("purge T m --yes", "expire T", "top --times 1", "consume T", "due T", "dead T"),
     ],
 )

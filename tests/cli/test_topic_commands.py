@@ -35,6 +35,7 @@ def test_a_topic_is_made_and_listed(rmq):
             "deadRetentionMs": None,
             "rate": "100/s",
             "burst": None,
+            "rateBy": "topic",
         }
     ]
     table = rmq("topics").out.splitlines()
@@ -196,6 +197,33 @@ def test_a_topic_is_paused_and_resumed(rmq):
     assert rmq.broker.definition("Orders").paused
     assert rmq("resume", "Orders").code == 0
     assert not rmq.broker.definition("Orders").paused
+
+
+def test_a_topic_is_held_which_show_and_consume_tell(rmq):
+    queue = rmq.topic()
+    queue.send(["m"], fixed_time=99)
+    held = rmq("hold", "Orders", "1h")
+    assert held.out == "Orders: held; no consumer gets new messages for 1h\n"
+    until = rmq("show", "Orders", "--json").json["groups"][0]["heldUntil"]
+    assert f"group default, held until {until}\n" in rmq("show", "Orders").out
+    done = rmq("consume", "Orders")
+    assert done.code == 3
+    assert f"Orders: what is due is held until {until}. Waiting" in done.out
+    assert rmq("resume", "Orders").code == 0
+    assert "held" not in rmq("show", "Orders").out.splitlines()[2]
+    assert "m" in rmq("consume", "Orders").out
+    refused = rmq("hold", "Orders", "soon")
+    assert (refused.code, "delay='soon' is not a duration" in refused.err) == (2, True)
+
+
+def test_of_very_many_consumers_show_lists_the_last(rmq):
+    queue = rmq.topic(slots=1)
+    known = [text for name in range(53) for text in (f"pod-{name}", f"1 0 0 0 {name}")]
+    queue.server.command("HSET", queue.keys.consumers(0), *known)
+    told = rmq("show", "Orders").out
+    assert ("pod-52" in told, "pod-2 " in told) == (True, False)
+    assert told.endswith("3 consumers more, seen longer ago: --json lists all.\n")
+    assert len(rmq("show", "Orders", "--json").json["groups"][0]["consumers"]) == 53
 
 
 def test_a_group_is_paused_shown_and_resumed(rmq):

@@ -344,7 +344,7 @@ class QueueHistory(RuleBasedStateMachine):
         self.pause(False)
 
     def pause(self, paused):
-        self.queue.ask(claiming.pause, paused)
+        self.queue.ask(claiming.pause, None if paused else 0)
         self.model.paused = paused
 
     def claim_next(

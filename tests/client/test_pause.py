@@ -228,7 +228,7 @@ def test_a_call_that_died_half_way_never_leaves_a_running_topic_that_gives_nothi
 
 
 def test_a_resume_repairs_a_topic_that_says_it_is_running(broker, topic):
-    topic.ask(claiming.pause, True)
+    topic.ask(claiming.pause, None)
     broker.alter("T", paused=False)
     assert marks(broker) == {False}
 
@@ -241,7 +241,7 @@ def test_a_group_is_not_paused_by_what_an_earlier_one_left(broker, topic):
     ):
         broker.remove_group("T", "g")
         keys = Keys("T", broker.key_prefix, "g")
-        broker.server.client.hset(keys.consumers(0), "@paused", 1)
+        broker.server.client.hset(keys.consumers(0), "@paused", "inf")
         put_back()
         assert marks(broker) == {False}
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+from collections import Counter
 from contextlib import ExitStack
 
 import pytest
 
 from rmq_spark import aio
+from rmq_spark.protocol import returning
 
 from ..seeding import numbered
 from ..waiting import wait_until
@@ -55,6 +57,41 @@ def test_groups_do_not_share_a_limit(broker, limited):
     for group in ("default", "audit"):
         with broker.consumer("Calls", "a", group=group) as consumer:
             assert len(consumer.poll(100)) == 5
+
+
+def test_each_slot_may_have_a_limit_of_its_own(broker, limited):
+    queue = limited(slots=2, rate_by="slot", **HOURLY)
+    with broker.consumer("Calls", "a") as consumer:
+        batch = consumer.poll(100)
+        assert Counter(message.slot for message in batch) == {0: 5, 1: 5}
+        batch.commit()
+        assert len(consumer.poll(100)) == 0
+        assert sorted(map(ms_of_an_hour, waits(queue))) == [True, True]
+        broker.alter("Calls", rate="none")
+        assert len(consumer.poll(100)) == 100
+    broker.delete("Calls")
+    assert list(broker.server.client.scan_iter(match=f"{broker.key_prefix}rate_*")) == []
+
+
+def test_what_a_slot_does_not_use_is_no_other_slots(broker):
+    broker.create("Calls", "FixedTime", 2, rate_by="slot", **HOURLY)
+    queue = broker.queue("Calls")
+    in_slot_0 = [content for content in numbered(60) if queue.definition.slot_of(content) == 0]
+    queue.send(in_slot_0[:8], fixed_time=1000)
+    with broker.consumer("Calls", "a") as consumer, broker.consumer("Calls", "b") as other:
+        assert len(consumer.poll(3)) == 3
+        assert len(other.poll(100)) == 2
+        assert len(consumer.poll(100)) == 0, "its first batch came back, its permits are used"
+
+
+def waits(queue):
+    """Of each slot: the ms until its limit allows a message again."""
+    due, _ = queue.ask(returning.look, queue.slots, "a")
+    return [slot.next_ms for slot in due]
+
+
+def ms_of_an_hour(ms):
+    return 3_500_000 < ms <= 3_600_000
 
 
 def test_a_wait_ends_when_the_limit_allows_the_next_message(broker, limited):

@@ -39,6 +39,26 @@ def test_the_topics_have_the_figures_of_rmq_top(stocked):
     assert [seen["consumer"] for seen in alerts["consumers"]] in (["pager"], [])
 
 
+def test_a_hold_is_shown_until_it_ends(site):
+    site.broker.create("Orders", "FixedTime", 1)
+    site.broker.queue("Orders").send(["m"], fixed_time=1)
+    site.broker.hold("Orders", "1h")
+    [of_list], of_topic = site.json("/topics")["topics"], site.json("/topics/Orders")
+    for found in (of_list, of_topic):
+        assert any(one.startswith("held until 20") for one in found["warnings"])
+
+
+def test_of_very_many_consumers_a_page_lists_the_last(site):
+    site.broker.create("Orders", "FixedTime", 1)
+    queue = site.broker.queue("Orders")
+    known = [text for name in range(203) for text in (f"pod-{name}", f"1 0 0 0 {name}")]
+    queue.server.command("HSET", queue.keys.consumers(0), *known)
+    for path in ("/consumers", "/topics/Orders"):
+        page = site.page(path)
+        assert ("pod-202<" in page, "pod-2<" in page) == (True, False)
+        assert "3 more are not shown." in page
+
+
 def test_topics_are_searched_and_sorted(stocked):
     assert {one["topic"] for one in stocked.json("/topics?q=ORD")["topics"]} == {"Orders"}
     by_dead = [one["dead"] for one in stocked.json("/topics?sort=dead")["topics"]]

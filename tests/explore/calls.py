@@ -194,7 +194,7 @@ def pause(paused: bool, *, slot: int = 0) -> Action:
     return Action(
         f"slot {slot} is {'paused' if paused else 'resumed'}",
         "pause",
-        lambda queues, _: claiming.pause(queues, paused),
+        lambda queues, _: claiming.pause(queues, None if paused else 0),
         slot=slot,
         paused=paused,
     )
@@ -390,7 +390,7 @@ def rollback(
     return Action(
         f"{content} of {claim_id} is rolled back{how}{as_what}",
         "rollback",
-        lambda queues, _: returning.rollbacks(queues, [wanted]),
+        lambda queues, _: next(returning.rollbacks(queues, [wanted])),
         **{"slot": slot, "consumer": consumer, "run": run, "seq": seq, "ordinal": ordinal},
         contents=frozenset({content}),
         ending=ending,

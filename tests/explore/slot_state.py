@@ -195,7 +195,7 @@ def values_of(
         for consumer, header in slot.headers
         for v in (consumer, text_of_header(header, now_ms, server_id))
     ]
-    headers += ["@epoch", slot.epoch] * bool(slot.epoch) + ["@paused", 1] * slot.paused
+    headers += ["@epoch", slot.epoch] * bool(slot.epoch) + ["@paused", "inf"] * slot.paused
     in_flight = [message for _, messages in slot.held for message in messages]
     # One more, which was committed: 0 is what a claim notes since which messages have arrived.
     accepted = 1 + len(slot.store) + len(slot.retry) + len(in_flight)

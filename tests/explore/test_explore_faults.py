@@ -88,8 +88,8 @@ FAULTS = (
     Fault(
         "a paused slot makes claims",
         "include/headers",
-        "paused = found[2] ~= false",
-        "paused = false",
+        "paused_until = until_of(found[2])",
+        "paused_until = 0",
         PAUSING,
         promises.a_paused_slot_makes_no_claim,
     ),
@@ -104,7 +104,7 @@ FAULTS = (
     Fault(
         "those who ask what is due are not told of a pause",
         "due",
-        "local held = paused or",
+        "local held = paused_until > now or",
         "local held =",
         PAUSING,
         promises.what_is_due_is_counted,

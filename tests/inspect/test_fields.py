@@ -2,15 +2,16 @@
 
 import logging
 import os
+import pty
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, redirect_stderr
+import threading
+from contextlib import contextmanager, redirect_stderr
 
 import pytest
 
 from rmq_spark.inspect.fields import StderrHandler
 
-FULL = 1 << 17
+from ..waiting import wait_until
 
 
 @pytest.fixture
@@ -20,54 +21,72 @@ def log():
     return logger
 
 
+class Unread:
+    """A stderr whose lines are read from ``read`` on."""
+
+    def __init__(self, ends):
+        self.reader, writer = ends
+        self.stderr = os.fdopen(writer, "w")
+        self.lines = []
+
+    def read(self):
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        with os.fdopen(self.reader, closefd=False) as reader:
+            for line in reader:
+                self.lines.append(line.rstrip("\n"))
+                if line == "end\n":
+                    return
+
+    def ended(self):
+        return self.lines[-1:] == ["end"]
+
+
 @contextmanager
-def stderr_in_a_pipe():
-    """Gives the end to read."""
-    read, write = os.pipe()
-    with ExitStack() as stack:
-        reader = stack.enter_context(os.fdopen(read, "rb", buffering=0))
-        stack.enter_context(redirect_stderr(stack.enter_context(os.fdopen(write, "w"))))
-        yield reader
+def unread(ends):
+    unread = Unread(ends)
+    with unread.stderr, redirect_stderr(unread.stderr):
+        yield unread
+    os.close(unread.reader)
 
 
-def test_lines_that_nobody_reads_are_dropped_and_then_counted(log):
-    with stderr_in_a_pipe() as pipe:
+@pytest.mark.parametrize("ends", [os.pipe, pty.openpty])
+def test_lines_that_nobody_reads_are_dropped_and_then_counted(log, ends):
+    with unread(ends()) as it:
         for number in range(3000):
             log.info("%d %s", number, "x" * 90)
-        told = pipe.read(FULL).decode()
-        assert 600 < told.count("\n") < 1000
-        log.info("read again")
-        kept = told.count("\n")
-        remark, line = pipe.read(FULL).decode().splitlines()[-2:]
-        assert remark == f"rmq: {3000 - kept:,} lines of this log dropped: nobody read stderr"
-        assert line == "read again"
-        log.info("and no more")
-        assert pipe.read(FULL) == b"and no more\n"
+        it.read()
+        wait_until(lambda: len(it.lines) > 1000, "what has waited")
+        log.info("end")
+        wait_until(it.ended, "the end")
+    *kept, remark, _ = it.lines
+    assert [int(line.split()[0]) for line in kept] == list(range(len(kept)))
+    missing = f"{3000 - len(kept):,} lines"
+    assert remark == f"rmq: {missing} of this log dropped: nobody read stderr"
 
 
-def test_a_line_that_was_cut_ends_before_the_next(log):
-    with stderr_in_a_pipe() as pipe:
-        log.info("x" * FULL)
-        told = pipe.read(FULL)
-        assert set(told) == {ord("x")}
-        log.info("next")
-        remark = "rmq: 1 line of this log dropped: nobody read stderr"
-        assert pipe.read(FULL).decode().splitlines() == ["", remark, "next"]
+@pytest.mark.parametrize("ends", [os.pipe, pty.openpty])
+def test_a_line_that_is_longer_than_the_buffer_arrives_whole_if_it_is_read(log, ends):
+    with unread(ends()) as it:
+        it.read()
+        log.info("%s", "x" * (1 << 17))
+        log.info("end")
+        wait_until(it.ended, "the end")
+    assert it.lines == ["x" * (1 << 17), "end"]
 
 
-def test_a_line_that_is_longer_than_the_pipe_arrives_whole_if_it_is_read(log):
-    with stderr_in_a_pipe() as pipe:
-
-        def read():
-            told = b""
-            while not told.endswith(b"\n"):
-                told += pipe.read(1000)
-            return told
-
-        with ThreadPoolExecutor() as pool:
-            told = pool.submit(read)
-            log.info("x" * FULL)
-            assert told.result(60) == b"x" * FULL + b"\n"
+def test_the_lines_of_a_fork_are_written_too(log):
+    with unread(os.pipe()) as it:
+        it.read()
+        log.info("parent")
+        if (child := os.fork()) == 0:
+            log.info("child")
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        log.info("end")
+        wait_until(it.ended, "the end")
+    assert it.lines == ["parent", "child", "end"]
 
 
 @pytest.mark.parametrize("stderr", [None, "replaced"])

@@ -73,6 +73,13 @@ def test_queues_counters_and_lateness_are_told_by_topic_and_group(broker, sample
     assert found["rmq_due_messages", of("Orders")] == 1
     assert 90 <= found["rmq_oldest_due_seconds", of("Orders")] < 3600
     assert found["rmq_consumers", of("Orders")] == 1
+    assert found["rmq_held_seconds", of("Orders")] == 0
+
+
+def test_a_hold_is_told_until_it_ends(broker, samples):
+    broker.create("Orders", "FixedTime", 4)
+    broker.hold("Orders", "1h")
+    assert 3500 < samples()["rmq_held_seconds", of("Orders")] <= 3600
 
 
 @pytest.mark.parametrize("time", [0, 16, 17, 1000, datetime(2000, 1, 1, tzinfo=UTC)])

@@ -183,7 +183,7 @@ def test_a_message_to_be_alone_with_is_named_when_its_wait_is_over(slot):
 
 def test_no_message_to_be_alone_with_is_named_in_a_paused_slot(slot):
     slot.put({b"alone": suspect(4, 17)})
-    slot.queue.ask(claiming.pause, True)
+    slot.queue.ask(claiming.pause, None)
     assert not is_alone(slot)
 
 
@@ -210,7 +210,7 @@ def test_expired_claims_are_named_in_a_slot_that_is_held_back_too(new_slot):
     slot.claim("b", epoch=5, limit=1, lease_ms=0)
     assert due(slot, "a", epoch=4) == (0, 2)
     assert expired(slot, "a", epochs={0: 4}) == ["b:1:0"]
-    slot.queue.ask(claiming.pause, True)
+    slot.queue.ask(claiming.pause, None)
     assert expired(slot, "a", epochs={0: 5}) == ["b:1:0"]
 
 

@@ -65,7 +65,7 @@ def call_of(slot, name):
         "move": lambda: queue.move({0: [b"waiting"]}, delay="1h"),
         "grant": lambda: queue.server.call("grant", [slot.keys.rate()], [1, 1000, 5, 1, 1]),
         "page": lambda: list(queue.pages(QueueKind.PREPARE, 0)),
-        "pause": lambda: queue.ask(claiming.pause, True),
+        "pause": lambda: queue.ask(claiming.pause, None),
         "plan": lambda: queue.ask(claiming.plan, [0], a, 1, "mark"),
         "publish": lambda: stages.publish({NAME: 1}),
         "purge": lambda: queue.purge({0: [b"dead"]}),

@@ -7,6 +7,7 @@ from rmq_spark.errors import AlreadyCommitted, ExclusiveSlot, Fenced, LeaseLost
 from rmq_spark.protocol import claiming, reading, returning
 
 from ..seeding import LONG_MS, numbered
+from ..waiting import wait_until
 
 PAUSED = b"@paused"
 # As claim.lua answers.
@@ -14,7 +15,15 @@ PLAN_FORGOTTEN, TOPIC_PAUSED = 2, 3
 
 
 def pause(slot, paused=True):
-    slot.queue.ask(claiming.pause, paused)
+    slot.queue.ask(claiming.pause, None if paused else 0)
+
+
+def hold(slot, ms):
+    slot.queue.ask(claiming.pause, ms)
+
+
+def held_until(slot):
+    return float(slot.redis.hget(slot.keys.consumers(0), PAUSED))
 
 
 def plan(slot, mark, run=1):
@@ -205,7 +214,7 @@ def test_consumers_are_listed_without_the_mark(slot):
 def test_each_group_has_marks_of_its_own(broker):
     broker.create("T", "FixedTime", 2, groups=("", "g"))
     default, group = broker.queue("T"), broker.queue("T", group="g")
-    group.ask(claiming.pause, True)
+    group.ask(claiming.pause, None)
     hashes = [q.keys.consumers(slot) for q in (default, group) for slot in (0, 1)]
     marked = [broker.server.client.hexists(key, PAUSED) for key in hashes]
     assert marked == [False, False, True, True]
@@ -229,3 +238,61 @@ def test_a_paused_slot_gives_back_what_expired_and_takes_it_after_the_resume(slo
     assert slot.claimed("a") == []
     pause(slot, False)
     assert [slot.claimed("a", seq=seq) for seq in (2, 3)] == [[one] for one in numbered(2)]
+
+
+def test_a_hold_lasts_as_long_as_asked_and_then_claims_are_made(slot):
+    slot.put_due(numbered(3))
+    before = slot.now_ms()
+    hold(slot, 300)
+    until_ms = held_until(slot)
+    assert before + 300 <= until_ms <= slot.now_ms() + 300
+    assert why_nothing(slot) == TOPIC_PAUSED
+    found = slot.queue.ask(reading.due, [0], "a")[0]
+    assert (found.due, found.held) == (0, 3)
+    assert 0 < found.next_ms <= 300
+    wait_until(lambda: slot.now_ms() >= until_ms, "its end")
+    assert due(slot) == (3, 0)
+    assert len(slot.claim().contents) == 3
+
+
+def test_a_reader_looks_again_at_the_end_of_a_hold_but_not_of_a_pause(slot):
+    slot.put_due(numbered(1))
+    hold(slot, LONG_MS)
+    assert LONG_MS / 2 < slot.queue.ask(reading.due, [0], "a")[0].next_ms <= LONG_MS
+    pause(slot)
+    assert slot.queue.ask(reading.due, [0], "a")[0].next_ms is None
+
+
+def test_the_longer_hold_stays_and_so_does_a_pause(slot):
+    hold(slot, LONG_MS)
+    until_ms = held_until(slot)
+    hold(slot, 1000)
+    assert held_until(slot) == until_ms
+    hold(slot, 2 * LONG_MS)
+    assert held_until(slot) > until_ms
+    pause(slot)
+    hold(slot, 1)
+    assert held_until(slot) == float("inf")
+    pause(slot, False)
+    assert not is_paused(slot)
+
+
+def test_the_end_of_a_pause_ends_no_hold_unless_that_is_meant(slot):
+    slot.queue.ask(claiming.pause, claiming.PAUSE_ENDS)
+    assert not is_paused(slot)
+    hold(slot, LONG_MS)
+    slot.queue.ask(claiming.pause, claiming.PAUSE_ENDS)
+    assert slot.now_ms() < held_until(slot) < float("inf")
+    slot.queue.ask(claiming.pause, claiming.ALL_ENDS)
+    assert not is_paused(slot)
+    pause(slot)
+    slot.queue.ask(claiming.pause, claiming.PAUSE_ENDS)
+    assert not is_paused(slot)
+
+
+def test_figures_tell_until_when_a_slot_is_held(slot):
+    assert overview_of(slot.queue).held_until_ms is None
+    hold(slot, LONG_MS)
+    assert overview_of(slot.queue).held_until_ms == held_until(slot)
+    pause(slot)
+    assert overview_of(slot.queue).held_until_ms is None

@@ -210,9 +210,9 @@ def test_released_claims_wake(slot, listen):
 
 def test_the_end_of_a_pause_wakes(slot, listen):
     listener = listen(slot.queue)
-    slot.queue.ask(claiming.pause, True)
+    slot.queue.ask(claiming.pause, None)
     assert listener.heard() == []
-    slot.queue.ask(claiming.pause, False)
+    slot.queue.ask(claiming.pause, 0)
     assert listener.heard() == [0]
 
 

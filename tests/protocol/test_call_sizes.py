@@ -45,7 +45,7 @@ def test_a_requeue_of_many_messages_is_several_calls(queues):
 
 def test_a_rollback_of_many_messages_is_several_calls(queues):
     wanted = Rollback(0, "a:1:0:1", CONTENTS, None)
-    request = returning.rollbacks(queues, [wanted])
+    request = next(returning.rollbacks(queues, [wanted]))
     assert sizes(request, lambda call: call.args[7:-1]) == [*[1024] * 5, 880]
 
 
@@ -68,7 +68,7 @@ def test_large_messages_are_as_many_calls_as_needed_for_a_mib_each(queues):
 def test_each_large_message_that_is_rolled_back_keeps_its_reason(queues):
     small = [b"a", b"b"]
     wanted = Rollback(0, "a:1:0:1", [*small, *LARGE], None, ["A", "B", "C", "D", "E", "F"])
-    request = returning.rollbacks(queues, [wanted])
+    request = next(returning.rollbacks(queues, [wanted]))
     assert [call.args[6:] for call in request.calls] == [
         [3, *small, LARGE[0], "A", "B", "C"],
         *([1, content, reason] for content, reason in zip(LARGE[1:], "DEF", strict=True)),

@@ -187,7 +187,7 @@ def test_the_sender_can_neither_take_nor_read_nor_create(enter):
         refused += [
             lambda: sender.delete("FixedTime"),
             lambda: sender.alter("FixedTime", paused=True),
-            lambda: queue.ask(claiming.pause, True),
+            lambda: queue.ask(claiming.pause, None),
         ]
     before = admin.broker.queue("FixedTime").figures()
     for call in refused:

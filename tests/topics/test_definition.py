@@ -238,6 +238,8 @@ def test_another_backoff_is_refused(text):
             for given in (0, -1, 1_000_001, True, 1.5, "x")
         ),
         ({"burst": 5}, "burst=5 is for topics with a rate limit"),
+        ({"rate_by": "slot"}, "rate_by='slot' is for topics with a rate limit"),
+        ({"rate": "1/s", "rate_by": "key"}, "rate_by='key'"),
         *(({"retry_jitter": given}, "a number, 0 to 1") for given in (-0.1, 1.01, True, "1", None)),
         ({"retry_backoff_ms": (1,) * 17}, "retry_backoff"),
         ({"retry_backoff_ms": (2**63,)}, "up to 366d"),
@@ -265,6 +267,7 @@ def test_a_definition_is_kept_as_json_and_read_back():
         dead_retention_ms=5000,
         rate="100/s",
         burst=20,
+        rate_by="slot",
     )
     assert json.loads(definition.to_json()) == {
         "burst": 20,
@@ -278,6 +281,7 @@ def test_a_definition_is_kept_as_json_and_read_back():
         "pausedGroups": ["g"],
         "payload": "first",
         "rate": "100/s",
+        "rateBy": "slot",
         "retryBackoff": [10, 20],
         "retryJitter": 0.5,
         "slotAmount": 8,

@@ -216,20 +216,22 @@ def within_rate(queue: Queue, requests: Sequence[ClaimRequest]) -> list[ClaimReq
     """Limit requests to what the topic's rate allows now, and take the permits for them."""
     if queue.definition.rate is None or not requests:
         return list(requests)
-    left, _ = queue.ask(claiming.grant, sum(request.limit for request in requests))
-    limited = []
-    for request in requests:
-        if left:
-            limited.append(replace(request, limit=min(request.limit, left)))
-            left -= limited[-1].limit
-    return limited
+    granted = queue.ask(claiming.grants, {request.slot: request.limit for request in requests})
+    return [
+        replace(request, limit=permits)
+        for request in requests
+        if (permits := granted[request.slot][0])
+    ]
 
 
 def return_unused(queue: Queue, requests: Sequence[ClaimRequest], claims: Sequence[Claim]) -> None:
     """Return the permits of within_rate for messages that the claims did not find."""
-    unused = sum(one.limit for one in requests) - sum(len(one.contents) for one in claims)
-    if queue.definition.rate is not None and unused > 0:
-        queue.ask(claiming.grant, -unused)
+    if queue.definition.rate is None:
+        return
+    used = {claim.slot: len(claim.contents) for claim in claims}
+    unused = {one.slot: used.get(one.slot, 0) - one.limit for one in requests}
+    if any(unused.values()):
+        queue.ask(claiming.grants, {slot: permits for slot, permits in unused.items() if permits})
 
 
 def open_session(

@@ -1,6 +1,7 @@
 """The claims of a listener in Redis: one at a time in each slot, each committed by itself."""
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -143,6 +144,7 @@ class SlotClaims:
         # The numbers of claims that nobody has got, by slot: they are asked for, or have failed.
         self._asked: dict[int, int] = {}
         self._dropped: list[SlotWork] = []
+        self._held_s = -math.inf  # when a function last held the group, by the monotonic clock
         self._lock, self._is_closed = threading.Lock(), False  # for who takes and who closes
 
     def take(self, slot: SlotDue) -> SlotWork | None:
@@ -205,9 +207,19 @@ class SlotClaims:
 
     def roll_back(self, work: SlotWork, message: Delivered, failure: Failure) -> RollbackResult:
         wanted = self._rollback(work, message, failure)
+        self._note_hold(failure)  # now for the claims that are there,
         result = self.queue.ask(returning.rollbacks, [wanted])
+        self._note_hold(failure)  # and for those that came before Redis knew of it
         work.failed = None
         return result
+
+    def _note_hold(self, failure: Failure) -> None:
+        if failure.holds:
+            self._held_s = time.monotonic()
+
+    def is_held(self, work: SlotWork) -> bool:
+        """Return whether a function has held the group since this claim was made."""
+        return work.claimed_s <= self._held_s
 
     def hand_back(self, taken: Iterable[tuple[SlotWork, Delivered | None]]) -> None:
         """End claims that were taken away from their threads, all at once.
@@ -227,8 +239,8 @@ class SlotClaims:
         self.commit(*works)
 
     def _rollback(self, work: SlotWork, message: Delivered, failure: Failure) -> Rollback:
-        reason, ending, delay_ms = failure.after(self._delay_ms)
-        return Rollback(work.slot, work.claim_id, [message.name], delay_ms, [reason], ending)
+        reason, ending, delay_ms, holds = failure.after(self._delay_ms)
+        return Rollback(work.slot, work.claim_id, [message.name], delay_ms, [reason], ending, holds)
 
     def commit(self, *works: SlotWork) -> None:
         """Give back the messages that were not begun, at no cost, and commit the others."""

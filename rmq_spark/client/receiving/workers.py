@@ -211,7 +211,8 @@ class Workers:
     def _may_go_on(self, work: SlotWork) -> bool:
         """Return whether to begin a message, if there is one: not if others wait for its slot."""
         is_wanted = work.slot in self._slot_claims.epochs and not self._stopping.is_set()
-        return is_wanted and not work.is_through and not work.is_over
+        is_held = self._slot_claims.is_held(work)
+        return is_wanted and not (work.is_through or work.is_over or is_held)
 
     def _roll_back(self, work: SlotWork, message: Delivered, failure: Failure) -> None:
         result = self._until_answered(lambda: self._slot_claims.roll_back(work, message, failure))

@@ -235,9 +235,15 @@ class _Child:
                     refuse_unrun(returned)
                 states[at] = _DONE
             except BaseException as error:  # even SystemExit fails only this message
+                failure = failure_of(error)
                 # Report before marking, so that the parent has a report of every marked failure.
-                self._reply("failed", [([at], failure_of(error))])
-                states[at] = _FAILED
+                left = list(range(at + 1, len(messages))) if failure.holds else []
+                unread = [(left, Failure("", Ending.UNREAD))] if left else []
+                self._reply("failed", [*unread, ([at], failure)])
+                ended = 1 + len(left)
+                states[at : at + ended] = bytes([_FAILED]) * ended
+                if failure.holds:
+                    break
         return [*begun_s, now()]
 
     def _call_once(self, function: Callable[[Any], Failures], whole: Any, rows: int) -> list[float]:
@@ -258,6 +264,8 @@ class _Child:
         late_s = np.array([])
         if self._due_at is not None:
             column = batch.column(self._due_at)
+            if self._job.one_by_one:
+                column = column.slice(0, len(begun_s) - 1)  # after a Hold, there were fewer calls
             due = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
             first = due.is_valid().to_numpy(zero_copy_only=False)  # retries have no due time
             due_s = due.drop_null().to_numpy() / 1e6
@@ -343,7 +351,7 @@ def failures_of(returned: Any, rows: int) -> Failures:
     """Convert the result of a function of ``rows`` rows to the positions that failed, and how.
 
     Accepted: None; an iterable of positions from 0; a mask of ``rows`` booleans; a dict of
-    positions and the exception for each, such as a Retry, Bury or Snooze.
+    positions and the exception for each, such as a Retry, Bury, Snooze or Hold.
     """
     if not isinstance(returned, Mapping):
         failed = failed_rows(returned, rows)

@@ -58,7 +58,7 @@ def each_message(
 
     function: runs on the executors. It gets a ``Row`` of all columns; its result is ignored. If it
     raises, that message alone is rolled back: it is delivered again or, with no retry left, moves
-    to the dead queue. It may raise Retry, Bury or Snooze to decide this itself. The other messages
+    to the dead queue. It may raise Retry, Bury, Snooze or Hold to decide this. The other messages
     are committed with the batch. With ``batch=True`` the function gets a ``pyarrow.RecordBatch``,
     and with ``batch="pandas"`` a ``pandas.DataFrame``, of up to 1024 messages of one claim. It then
     returns the messages that failed: None, positions from 0, a mask of booleans, or a dict of

@@ -103,8 +103,8 @@ class _Work:
         """Add reported failures. Returns whether all is done."""
         for kind, *values in frames:
             if kind == "failed":
-                for rows, (reason, ending, delay_ms) in values[0]:
-                    failure = Failure(reason, Ending(ending), delay_ms)
+                for rows, (reason, ending, *rest) in values[0]:
+                    failure = Failure(reason, Ending(ending), *rest)
                     self.failures.append(FailedRows([self.first + row for row in rows], failure))
             elif kind == "unusable":
                 raise UnusableFunction(f"The function of each_message: {values[0]}")

@@ -8,7 +8,7 @@ matter more than counts: if Redis does not accept or return counts, they are lef
 
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, field
@@ -198,13 +198,12 @@ class _Outcome:
     timings: defaultdict[str, Timings] = field(default_factory=lambda: defaultdict(Timings))
 
     def add(self, rows: int, failures: list[FailedRows]) -> None:
-        failed = snoozed = 0
+        ended = Counter[Ending]()
         for of_rows, failure in failures:
-            if failure.ending is Ending.UNCHARGED:
-                snoozed += len(of_rows)
-            else:
-                failed += len(of_rows)
-        self.counts += Counts(rows - failed - snoozed, failed, snoozed=snoozed)
+            ended[failure.ending] += len(of_rows)
+        snoozed, unread = ended[Ending.UNCHARGED], ended[Ending.UNREAD]
+        failed = ended.total() - snoozed - unread
+        self.counts += Counts(rows - ended.total(), failed, snoozed=snoozed)
 
     def to_arrow(self, task: str) -> pa.RecordBatch:
         counts = asdict(self.counts)
@@ -373,7 +372,8 @@ class MessageTask:
             outcome.counts += Counts(left_alone=result.left_alone)
         first = 0
         for failed in failures:
-            if len(outcome.errors) < _ERRORS_A_TASK and failed.failure.ending != Ending.UNCHARGED:
+            is_failure = failed.failure.ending not in (Ending.UNCHARGED, Ending.UNREAD)
+            if is_failure and len(outcome.errors) < _ERRORS_A_TASK:
                 topic, slot, claim_id = claims[first]
                 named = self._messages_named(contents[first], len(failed.rows))
                 outcome.errors.append(

@@ -1,7 +1,7 @@
 """The backlog of a topic, as an AvailableNow query reads it and as progress reports show it."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rmq_spark.client.queue import Queue
@@ -83,23 +83,27 @@ class Backlog:
         self._held_in = [slot for slot, messages in held.items() if messages]
         return [slot for slot in slots if slot.slot not in self._given_up]
 
-    def end(self, paused: bool) -> None:
-        """Read nothing more. Warn if due messages are left that cannot be claimed."""
+    def end(self, why_stopped: Callable[[], str]) -> None:
+        """Read nothing more. Warn if due messages are left that cannot be claimed.
+
+        why_stopped: returns why nobody gets messages of the topic now, or "".
+        """
         if self._held:
+            stopped = why_stopped()
             slots = ", ".join(map(str, self._held_in[:_MOST_SLOTS_NAMED]))
             more = " and others" if len(self._held_in) > _MOST_SLOTS_NAMED else ""
             held_back = (
                 "other consumers hold them until they commit or their lease ends "
                 f"(slots {slots}{more})"
             )
-            if paused:
-                held_back = "the topic is paused"
+            if self._unread:
+                held_back = NOT_READ
             _log.warning(
                 "rmq: topic %s: the query ends with %d due message%s unread: %s",
                 self._topic,
                 self._held,
                 "" if self._held == 1 else "s",
-                NOT_READ if self._unread and not paused else held_back,
+                stopped or held_back,
             )
         self._left = 0
 

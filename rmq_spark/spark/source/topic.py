@@ -3,12 +3,12 @@
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import check_agrees
-from rmq_spark.client.queue import Queue
+from rmq_spark.client.queue import Queue, overview_of
 from rmq_spark.client.receiving.session import ownership_of
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.claims import CommitResult, ListedClaim, SlotDue
@@ -17,7 +17,7 @@ from rmq_spark.redis.server import Server
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog
 from rmq_spark.spark.source.planning import PlannedClaim, allocate, claims_of, earliest
-from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.definition import SLOT, TopicDefinition
 from rmq_spark.topics.parsing import duration_text
 
 _log = logging.getLogger(__name__)
@@ -145,43 +145,61 @@ class TopicRun:
     def plan(self, limit: int, seq: int) -> list[PlannedClaim]:
         """Plan the claims of batch ``seq``, for the earliest of what ``look`` has found."""
         self._turn += 1
-        limit = self._permitted(limit)
-        if not limit:
-            return []
-        return self._plan(self._quotas(limit), seq)
+        quotas = self._permitted(limit, self._quotas)
+        return self._plan(quotas, seq) if quotas else []
 
     def plan_alone(self, seq: int) -> list[PlannedClaim]:
         """Plan batch ``seq`` of one message that may have ended its last holder, if one is due."""
         suspect = next((slot for slot in self._due if slot.alone), None)
-        if suspect is None or not self._permitted(1):
+        if suspect is None or not self._permitted(1, lambda _: {suspect.slot: 1}):
             return []
         [claim] = self._plan({suspect.slot: 1}, seq)
         self._planned = [replace(claim, alone=True)]
         return self._planned
 
-    def _permitted(self, wanted: int) -> int:
-        """Take permits of the topic's rate limit, if it has one. Returns how many messages to plan.
+    def _permitted(self, limit: int, choose: Callable[[int], dict[int, int]]) -> dict[int, int]:
+        """Take permits of the topic's rate limit, if it has one. Returns what to plan, by slot.
 
-        A query that ends (AvailableNow) waits a little for them; another looks again later.
+        choose: chooses so many of the due messages. A query that ends (AvailableNow) waits a little
+        for permits; another looks again later.
         """
         if self.queue.definition.rate is None:
-            return wanted
-        wanted = min(wanted, sum(slot.due for slot in self._due))
-        granted, wait_ms = self.queue.ask(claiming.grant, wanted)
+            return choose(limit)
+        quotas, wait_ms = self._ask_permits(limit, choose)
         if self._backlog is not None:
             ends_s = time.monotonic() + LONGEST_PERMIT_WAIT_S  # others may take each permit first
-            while not granted and time.monotonic() + wait_ms / 1000 <= ends_s:
+            while not quotas and time.monotonic() + wait_ms / 1000 <= ends_s:
                 self.queue.server.pause(wait_ms / 1000)
-                granted, wait_ms = self.queue.ask(claiming.grant, wanted)
-            if not granted:
+                quotas, wait_ms = self._ask_permits(limit, choose)
+            if not quotas:
                 _log.warning(
                     "rmq: topic %s: the query ends with due messages unread: the rate %s of the "
                     "topic allows the next one in %s",
                     *(self.name, self.queue.definition.rate, duration_text(wait_ms)),
                 )
-        elif not granted:
-            self._due = returning.not_before(self._due, wait_ms)
-        return granted
+        elif not quotas:
+            refused = {slot.slot: (0, wait_ms) for slot in self._due if slot.due}
+            self._due = returning.within_permits(self._due, refused)
+        return quotas
+
+    def _ask_permits(
+        self, limit: int, choose: Callable[[int], dict[int, int]]
+    ) -> tuple[dict[int, int], int]:
+        """Return what the rate limit allows by slot, and if nothing, the ms until it does."""
+        if self.queue.definition.rate_by == SLOT:
+            # Of slots without permits, a query that ends would choose as well.
+            all_due, asked = self._due, {slot.slot: slot.due for slot in self._due if slot.due}
+            granted = self.queue.ask(claiming.grants, asked, take=False)
+            self._due = returning.within_permits(all_due, granted)
+            wanted = {slot: number for slot, number in choose(limit).items() if number}
+            self._due = all_due
+            if any(permits for permits, _ in granted.values()):
+                granted = self.queue.ask(claiming.grants, wanted)
+            quotas = {slot: permits for slot, (permits, _) in granted.items() if permits}
+            return quotas, min((wait_ms for _, wait_ms in granted.values()), default=1)
+        due = sum(slot.due for slot in self._due)
+        permits, wait_ms = self.queue.ask(claiming.grant, min(limit, due))
+        return choose(permits) if permits else {}, wait_ms
 
     def _plan(self, quotas: dict[int, int], seq: int) -> list[PlannedClaim]:
         self._gone = {}
@@ -213,7 +231,16 @@ class TopicRun:
 
     def end_backlog(self) -> None:
         if self._backlog is not None:
-            self._backlog.end(self.queue.is_paused)
+            self._backlog.end(self._why_stopped)
+
+    def _why_stopped(self) -> str:
+        if self.queue.is_paused:
+            return "the topic is paused"
+        seen = overview_of(self.queue)
+        if seen.held_until_ms is None:
+            return ""
+        left = duration_text(seen.held_until_ms - seen.now_ms)
+        return f"a hold or the rate limit keeps them back for {left}"
 
     def replay(self, seq_from: int, seq_to: int) -> list[ListedClaim]:
         """List the claims of batches seq_from + 1 to seq_to, and renew their leases."""

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import array, col, lit, struct
 
 import rmq_spark
+from rmq_spark.client.queue import overview_of
 from rmq_spark.errors import InvalidMessage
 from rmq_spark.protocol.pages import first_entries
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
@@ -611,6 +612,22 @@ def test_every_message_goes_where_its_verdict_says(rmq, claimed, caplog, batch, 
     assert "3 of 6 messages failed" in log
     assert ("customer" in log) == (log_contents == "true")
     assert "Snooze" not in log
+
+
+def hold_at_third(message):
+    if message.content == "m2":
+        raise rmq_spark.Hold("1h")
+
+
+def test_a_hold_ends_the_calls_and_no_message_pays_for_it(rmq, claimed):
+    queue, frame = claimed(6)
+    heard = listener(rmq, hold_at_third)
+    heard(frame, 1)
+    assert (*totals(heard), heard.snoozed) == (2, 0, 0, 1)
+    [waiting] = first_entries(queue.pages("retry", 0), 9)
+    assert (waiting.content, waiting.retries_left) == (b"m2", 16)
+    assert [e.content for e in first_entries(queue.pages("store", 0), 9)] == [b"m3", b"m4", b"m5"]
+    assert overview_of(queue).held_until_ms > queue.now_ms()
 
 
 # -- bad input

@@ -112,6 +112,15 @@ def test_on_a_paused_topic_it_ends_with_a_warning(rmq, caplog):
     assert "the query ends with 3 due messages unread: the topic is paused" in logged(caplog)
 
 
+def test_on_a_topic_that_is_held_it_ends_with_a_warning(rmq, caplog):
+    queue = rmq.due(3)
+    rmq.broker.hold(queue.definition.name, "1h")
+    with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
+        _, batches = run_to_the_end(run)
+    assert batches == []
+    assert "ends with 3 due messages unread: a hold or the rate limit keeps them" in logged(caplog)
+
+
 def test_it_goes_on_when_it_was_killed_before_its_first_claim(rmq):
     """The offset was logged, nothing was claimed: the replayed batch is empty, the query not."""
     queue = rmq.due(10)

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from rmq_spark.client.queue import overview_of
+
 from ...logs import logged
 from ...waiting import wait_until
 from ..driving import contents, names, send_due
@@ -57,6 +59,31 @@ def test_a_batch_that_met_a_pause_stays_empty_after_the_resume(rmq, caplog):
         assert "or the topic was paused for a while" in logged(caplog)
         later = next_end(run, end)
         assert sorted(contents(run.batch(end, later))) == names(20)
+
+
+def test_a_hold_between_plan_and_read_leaves_the_batch_empty_also_after_its_end(rmq, caplog):
+    queue = rmq.due(20)
+    with caplog.at_level(logging.WARNING), rmq.by_hand(queue) as run:
+        end, partitions = planned(run)
+        rmq.broker.hold(queue.definition.name, 300)
+        until_ms = overview_of(queue).held_until_ms
+        assert run.read(partitions) == []
+        wait_until(lambda: queue.now_ms() > until_ms, "its end")
+        assert run.read(partitions) == []
+        later = next_end(run, end)
+        assert sorted(contents(run.batch(end, later))) == names(20)
+
+
+def test_while_a_topic_is_held_nothing_is_planned(rmq):
+    queue = rmq.due(20)
+    with rmq.by_hand(queue) as run:
+        start = run.initial()
+        rmq.broker.hold(queue.definition.name, 500)
+        until_ms = overview_of(queue).held_until_ms
+        assert run.plan(start) == start
+        end = next_end(run, start)
+        assert queue.now_ms() >= until_ms
+        assert sorted(contents(run.batch(start, end))) == names(20)
 
 
 def test_what_was_read_before_the_pause_is_read_again_and_nothing_else(rmq):

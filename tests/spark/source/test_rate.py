@@ -1,6 +1,7 @@
 """Queries on a topic with a rate limit take no more than it allows, together with other readers."""
 
 import logging
+from collections import Counter
 
 from rmq_spark.protocol import claiming
 from rmq_spark.redis.server import Server
@@ -23,6 +24,29 @@ def test_a_batch_takes_what_the_limit_allows(rmq):
         assert [run.plan(end) for _ in range(3)] == [end] * 3
         assert queue.ask(claiming.grant, 1)[0] == 0
     assert queue.figures().counters["claimed"] == 5
+
+
+def test_each_slot_may_have_a_limit_of_its_own(rmq):
+    queue = rmq.due(40, slots=2, rate_by="slot", **HOURLY)
+    with rmq.by_hand(queue) as run:
+        start = run.initial()
+        end = run.plan(start)
+        batch = run.batch(start, end)
+        assert Counter(row["slot"] for row in batch) == {0: 5, 1: 5}
+        assert [run.plan(end) for _ in range(3)] == [end] * 3
+    assert queue.figures().counters["claimed"] == 10
+
+
+def test_a_query_that_ends_reads_what_slots_with_permits_have(rmq):
+    """Seen: the earliest messages, which it planned, were in a slot without permits."""
+    queue = rmq.queue("FixedTime", 2, rate="1/h", burst=2, rate_by="slot")
+    by_slot = [[n for n in names(60) if queue.definition.slot_of(n) == slot] for slot in (0, 1)]
+    queue.send(by_slot[0][:10], fixed_time=1000)
+    queue.send(by_slot[1][:10], fixed_time=2000)
+    with rmq.by_hand(queue, maxRecordsPerTrigger=1) as run:
+        _, batches = run_to_the_end(run)
+    taken = Counter(row["slot"] for row in flat(batches))
+    assert taken == {0: 2, 1: 2}
 
 
 def test_it_goes_on_when_the_limit_allows_it(rmq):
