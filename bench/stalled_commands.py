@@ -59,6 +59,7 @@ class Commands:
                 ["alter", new, "--remove-group", "audit", "--drop"],
             ],
             "pause": [["pause", FULL]],
+            "hold": [["hold", FULL, "1h"]],
             "resume": [["resume", FULL]],
             "lower-epochs": [["lower-epochs", FULL]],
             "find": [["find", FULL, *lines(number)[:1]]],

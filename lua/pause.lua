@@ -1,7 +1,7 @@
 -- Lets one slot of a consumer group make no new claim (claim.lua): for a while, which is a hold, or until
 -- this is called to end it. Existing claims are read, committed and rolled back as before.
 -- KEYS: 1 consumers, 2 store
--- ARGV: 1 for how long in ms ('' without an end, none to end it: 0; -1 ends a pause, but no hold)
+-- ARGV: 1 for how long in ms ('' without an end; below zero: -1 ends a pause, -2 a hold)
 -- Returns 1.
 -- Errors: RMQ_WRONGTYPE
 -- Bound: constant.
@@ -21,7 +21,7 @@ write_though_full(consumers)
 local until_ms = until_of(redis.call('HGET', consumers, PAUSED))
 if not for_ms then
   redis.call('HSET', consumers, PAUSED, 'inf')
-elseif for_ms == 0 or for_ms < 0 and until_ms == math.huge then
+elseif for_ms == -1 and until_ms == math.huge or for_ms == -2 and until_ms < math.huge then
   redis.call('HDEL', consumers, PAUSED)
   wake(store, 0)
 elseif for_ms > 0 and until_ms < now_ms() + for_ms then

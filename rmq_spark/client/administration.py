@@ -187,7 +187,7 @@ class Administration:
         Ends a hold, too.
         """
         resumed = self._pause(name, group, False)
-        self._hold(name, claiming.ALL_ENDS, group)
+        self._hold(name, claiming.HOLD_ENDS, group)
         return resumed
 
     def hold(self, name: str, delay: Duration, *, group: str | None = None) -> None:
@@ -204,7 +204,7 @@ class Administration:
             queue = self.queue(name, group=one)
             queue.ask(claiming.pause, for_ms)
             if self.find(name) is None:  # deleted meanwhile: a new topic must not find the marks
-                queue.ask(claiming.pause, claiming.ALL_ENDS)
+                queue.ask(claiming.pause, claiming.HOLD_ENDS)
 
     def _pause(self, name: str, group: str | None, paused: bool) -> TopicDefinition:
         if group is None:
@@ -288,6 +288,8 @@ class Administration:
             new = old if is_there else old.changed(groups=(*old.groups, group))
             if is_there or self._replace(name, text, new.to_json()):
                 break
+        if not is_there:  # an earlier one of this name may have left a hold
+            self._hold(name, claiming.HOLD_ENDS, group)
         # A pause or resume in between did not find a new group.
         if old.is_paused(group) or not is_there:
             self._mark_slots(name)

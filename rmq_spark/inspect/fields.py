@@ -5,9 +5,11 @@ import json
 import logging
 import os
 import queue as queues
+import select
 import sys
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rmq_spark.inspect.figures import Rate, Row
@@ -120,7 +122,8 @@ class StderrHandler(logging.Handler):
         super().__init__()
         self.setFormatter(PrintableFormatter(line))
         self._process = 0
-        self._lines: queues.Queue[bytes]
+        # Reentrant, as emit must be: the collection of garbage may log amid any of its calls.
+        self._lines: queues.SimpleQueue[tuple[int, bytes, threading.Event]]
         self._dropped = 0
         self._is_behind = False  # its reader is slow: nobody waits for it
 
@@ -129,49 +132,55 @@ class StderrHandler(logging.Handler):
             text = f"{self.format(record)}\n"
             try:
                 output = sys.stderr.fileno()
-            except (AttributeError, OSError):  # pythonw, or a program has put its own in its place
+                if self._process != os.getpid():  # a copy of the process has no thread
+                    self._start()
+            # None, an object of the program's own, or a process that may start no more threads.
+            except (AttributeError, OSError, RuntimeError):
                 if sys.stderr:
                     sys.stderr.write(text)
                 return
-            if self._process != os.getpid():  # a copy of the process has no thread
-                self._start(output)
+            if self._lines.qsize() >= _MOST_LINES:
+                self._dropped += 1
+                return
             if self._dropped:
                 missing = count_text(self._dropped, "line")
                 text = f"rmq: {missing} of this log dropped: nobody read stderr\n{text}"
-            try:
-                self._lines.put_nowait(text.encode("utf-8", "replace"))
                 self._dropped = 0
-            except queues.Full:
-                self._dropped += 1
-            self.flush()
+            written = self._put(output, text.encode("utf-8", "replace"))
+            self._is_behind = self._is_behind and not self._lines.empty()
+            if not self._is_behind:
+                self._is_behind = not written.wait(_SLOW_READER_S)
         except Exception:
             self.handleError(record)
 
     def flush(self) -> None:
-        """Wait until all is written, if the reader of stderr is not slow."""
+        """Wait a little until all is written, such as at the end of the program."""
         if self._process == os.getpid():
-            lines, wait_s = self._lines, 0 if self._is_behind else _SLOW_READER_S
-            with lines.all_tasks_done:
-                is_done = lines.all_tasks_done.wait_for(lambda: not lines.unfinished_tasks, wait_s)
-            self._is_behind = not is_done
+            self._put(2, b"").wait(_SLOW_READER_S)
 
-    def _start(self, output: int) -> None:
-        self._lines, self._is_behind = queues.Queue(_MOST_LINES), False
-        args = self._lines, output
-        threading.Thread(target=_write_all, args=args, name="rmq-log", daemon=True).start()
+    def _put(self, output: int, text: bytes) -> threading.Event:
+        written = threading.Event()
+        self._lines.put((output, text, written))
+        return written
+
+    def _start(self) -> None:
+        self._lines, self._is_behind = queues.SimpleQueue(), False
+        write = partial(_write_all, self._lines)
+        threading.Thread(target=write, name="rmq-log", daemon=True).start()
         self._process = os.getpid()
 
 
-def _write_all(lines: "queues.Queue[bytes]", output: int) -> None:
+def _write_all(lines: "queues.SimpleQueue[tuple[int, bytes, threading.Event]]") -> None:
     while True:
-        line = memoryview(lines.get())
-        try:
-            while line:
-                line = line[os.write(output, line) :]
-        except OSError:  # it is closed
-            pass
-        finally:
-            lines.task_done()
+        output, text, written = lines.get()
+        while text:
+            try:
+                text = text[os.write(output, text) :]
+            except BlockingIOError:  # it does not block, as some supervisors set it
+                select.select([], [output], [])
+            except OSError:  # it is closed
+                break
+        written.set()
 
 
 def definition_json(topic: TopicDefinition) -> dict[str, Any]:

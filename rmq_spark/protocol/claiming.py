@@ -83,14 +83,14 @@ _GO_ON_WITHOUT = (
 )
 
 
-# Instead of a time: a pause ends, or a pause and a hold.
-PAUSE_ENDS, ALL_ENDS = -1, 0
+# Instead of a time.
+PAUSE_ENDS, HOLD_ENDS = -1, -2
 
 
 def pause(queues: TopicQueues, for_ms: int | None) -> Request[None]:
     """Let no slot make a new claim for a while, which is a hold; None: without an end, a pause.
 
-    PAUSE_ENDS ends a pause now, and ALL_ENDS a hold as well.
+    PAUSE_ENDS ends a pause now, but no hold, and HOLD_ENDS a hold, but no pause.
     """
     calls = queues.calls("pause", "consumers store", queues.slots, [text_of(for_ms)])
     return Request(calls, lambda replies: None)

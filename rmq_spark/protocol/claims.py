@@ -203,9 +203,9 @@ class OtherClaims:
 class SlotDue:
     """The number of messages in a slot that a claim could take now, and that others hold.
 
-    held: due messages that another consumer, a higher epoch or a pause holds back. next_ms: the
-    time until a message falls due, a retry's wait ends or a lease ends; None if nothing of it is
-    pending. expired: the names of claims whose lease has ended. Their messages count,
+    held: due messages that another consumer, a higher epoch, a pause or a hold holds back. next_ms:
+    the time until a message falls due, or a retry's wait, a lease or a hold ends; None if nothing
+    of it is pending. expired: the names of claims whose lease has ended. Their messages count,
     but a claim can take them only after they were given back. live: the names of the other claims
     that hold messages. alone: whether a message is due that only a reader gets that has nothing
     else in work.

@@ -228,16 +228,9 @@ def overviews(several: Sequence[TopicQueues], *, one_node: bool) -> Conversation
         noted = yield Request([("HGET", one.keys.rate(), "fullAt") for one in limited], list)
         full_at = {one: float(at or 0) for one, at in zip(limited, noted, strict=True)}
     return [
-        _overview_of(replies, _next_permit_ms(queues.definition, full_at.get(queues)))
+        _overview_of(replies, queues.definition, full_at.get(queues, 0))
         for queues, replies in zip(several, of_each, strict=True)
     ]
-
-
-def _next_permit_ms(topic: TopicDefinition, full_at_ms: float | None) -> int:
-    """Return when a rate limit allows a message again; 0 if there is none."""
-    if full_at_ms is None:
-        return 0
-    return math.ceil(full_at_ms - (topic.most_at_once - 1) * topic.interval_ms)
 
 
 def figures_by_slot(queues: TopicQueues) -> Request[tuple[Figures, list[Figures]]]:
@@ -257,9 +250,13 @@ def _figure_calls(queues: TopicQueues, slots_a_call: int) -> list[Call]:
     ]
 
 
-def _overview_of(replies: list[Any], next_permit_ms: int) -> Overview:
+def _overview_of(replies: list[Any], topic: TopicDefinition, full_at_ms: float) -> Overview:
     now_ms = max(reply[0] for reply in replies)
-    held_until_ms = max(next_permit_ms, *(reply[15] for reply in replies))
+    held_until_ms = max(reply[15] for reply in replies)
+    if full_at_ms:  # of a bucket that may have been filled under another limit: grant.lua
+        full_at_ms = min(full_at_ms, now_ms + topic.most_at_once * topic.interval_ms)
+        next_ms = math.ceil(full_at_ms - (topic.most_at_once - 1) * topic.interval_ms)
+        held_until_ms = max(held_until_ms, next_ms)
     consumers = _consumers_of(replies, now_ms)
     held = held_until_ms if held_until_ms > now_ms else None
     return Overview(now_ms, _figures_of(replies), consumers, held)

@@ -17,7 +17,7 @@ from rmq_spark.protocol.calls import (
     text_of,
     while_more,
 )
-from rmq_spark.protocol.claiming import ALL_ENDS, grants, pause
+from rmq_spark.protocol.claiming import HOLD_ENDS, grants, pause
 from rmq_spark.protocol.claims import Rollback, RollbackResult, SlotDue
 from rmq_spark.protocol.names import ClaimId, ConsumerName, claimed_by, rest_name
 from rmq_spark.protocol.packing import BYTES_A_CALL, chunks_in_bytes
@@ -95,7 +95,7 @@ def _hold(queues: TopicQueues, wanted: Iterable[Rollback]) -> Conversation[None]
     topic, known = queues.definition.name, topics_key(queues.keys.prefix)
     if not (yield Request([("HEXISTS", known, topic)], lambda replies: replies[0])):
         for group in longest:  # deleted meanwhile: a new topic must not find the marks
-            yield pause(queues.of_group(group), ALL_ENDS)
+            yield pause(queues.of_group(group), HOLD_ENDS)
 
 
 def _group_of(queues: TopicQueues, claim: ClaimId) -> str:

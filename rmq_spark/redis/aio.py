@@ -31,6 +31,7 @@ from rmq_spark.redis.connection import (
     client_arguments,
     client_of_sentinels,
     follow_tokens,
+    named_in,
     on_async_connect,
 )
 from rmq_spark.redis.failures import is_of_replica
@@ -347,11 +348,12 @@ class AsyncCluster(Cluster):
     def __init__(
         self,
         client: Any,
+        named: tuple[str, int],
         open_node: Callable[[str, int], Node],
         run_in_thread: Callable[[Callable[[], None]], None],
     ) -> None:
         """Prepare. open_node: takes host and port. run_in_thread: runs a function, and waits."""
-        super().__init__(client)
+        super().__init__(client, named)
         self._run_in_thread = run_in_thread
         self._open_node = open_node
         self._nodes: dict[str, Node] = {}
@@ -431,7 +433,8 @@ class AsyncServer(Server):
 
     def _route(self) -> OneServer | Cluster:
         if self.is_cluster:
-            return AsyncCluster(self.client, self._open_node, self.run_in_thread)
+            named = named_in(self._options.url)
+            return AsyncCluster(self.client, named, self._open_node, self.run_in_thread)
         return AsyncOneServer(self.client, Node(self._new_client(), self.address), self.address)
 
     def _open_node(self, host: str, port: int) -> Node:

@@ -272,6 +272,12 @@ def new_client(options: ConnectionOptions) -> Any:
         raise not_accepted(error, options) from None
 
 
+def named_in(url: str) -> tuple[str, int]:
+    """Return the host and port of a URL."""
+    parts: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+    return parts.get("host", "localhost"), parts.get("port", 6379)
+
+
 def renew_after_fork(client: Any) -> None:
     """Make a client usable in the copy of a process that was forked.
 

@@ -153,8 +153,10 @@ class Cluster:
     lie on two nodes while their hash slot moves) and connection errors to the caller.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, named: tuple[str, int]) -> None:
+        """Prepare. named: the node of the URL. Its name may lead to one that redis-py forgot."""
         self._client = client
+        self._named = named
         self._threads: ThreadPoolExecutor | None = None
         self._threads_of = 0  # the process that started them: a fork does not copy threads
 
@@ -187,7 +189,7 @@ class Cluster:
     def refresh(self) -> None:
         """Ask which node has which keys. If no node answers now, the next attempt asks."""
         with contextlib.suppress(redis_errors.RedisError, redis_errors.RedisClusterException):
-            self._client.nodes_manager.initialize()
+            self._client.nodes_manager.initialize(additional_startup_nodes_info=[self._named])
 
     def close(self) -> None:
         if self._threads is not None:
@@ -253,7 +255,7 @@ class Cluster:
             else:
                 asking[at] = manager.get_node(host=error.host, port=error.port)
         if None in asking.values():  # a cluster node that has joined since
-            manager.initialize()
+            manager.initialize(additional_startup_nodes_info=[self._named])
             asking = {
                 at: manager.get_node(host=redirected[at].host, port=redirected[at].port)
                 for at in asking

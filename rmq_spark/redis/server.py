@@ -22,6 +22,7 @@ from rmq_spark.protocol.packing import in_parts, packed
 from rmq_spark.protocol.scripts import Effect, Script, scripts_for
 from rmq_spark.redis.connection import (
     ConnectionOptions,
+    named_in,
     new_client,
     not_accepted,
     renew_after_fork,
@@ -182,7 +183,7 @@ class Server:
 
     def _route(self) -> OneServer | Cluster:
         if self.is_cluster:
-            return Cluster(self.client)
+            return Cluster(self.client, named_in(self._options.url))
         return OneServer(self.client, self.address)
 
     def run_in_thread(self, run: Callable[[], _T]) -> _T:

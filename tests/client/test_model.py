@@ -344,7 +344,7 @@ class QueueHistory(RuleBasedStateMachine):
         self.pause(False)
 
     def pause(self, paused):
-        self.queue.ask(claiming.pause, None if paused else 0)
+        self.queue.ask(claiming.pause, None if paused else claiming.PAUSE_ENDS)
         self.model.paused = paused
 
     def claim_next(

@@ -5,12 +5,14 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 
 import pytest
 import redis
 from redis.crc import key_slot
 
 import rmq_spark
+from jobs.flights.redis_cluster import LocalCluster
 from rmq_spark.client.receiving import schedule
 from rmq_spark.errors import (
     Fenced,
@@ -23,6 +25,8 @@ from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.topics.keys import Keys
 
+from .. import servers
+from ..faults.proxy import Proxy
 from ..seeding import LONG_MS, numbered, open_run
 from ..waiting import wait_until
 from . import moving
@@ -156,6 +160,30 @@ def test_what_people_call_works_on_all_nodes(cluster_broker):
     queue.ask(claiming.release, queue.slots, "c", run)
     assert queue.expire() == 100
     assert queue.figures().store.count == 100
+    cluster_broker.delete("T")
+    assert cluster_broker.topics() == []
+
+
+def test_a_function_holds_its_group_on_all_nodes(cluster_broker):
+    cluster_broker.create("T", "FixedTime", SLOTS, rate="1/h", burst=3, rate_by="slot")
+    queue = cluster_broker.queue("T")
+    queue.send(numbered(200), fixed_time=1)
+
+    def hold(message):
+        raise rmq_spark.Hold("1h")
+
+    with (
+        cluster_broker.consumer("T", "b") as other,
+        cluster_broker.listen("T", "a", hold, workers=1) as listener,
+    ):
+        wait_until(lambda: listener.snoozed == 1, "the hold")
+        wait_until(lambda: not queue.figures().prepare.count, "the others, given back")
+        assert len(other.poll(500)) == 0
+        listener.stop()
+        cluster_broker.resume("T")
+        taken = Counter(message.slot for message in other.poll(500))
+        assert len(taken) > SLOTS / 2
+        assert max(taken.values()) == 3, "each slot has a limit of its own"
     cluster_broker.delete("T")
     assert cluster_broker.topics() == []
 
@@ -304,6 +332,36 @@ def test_what_was_answered_is_not_repeated_when_a_script_cannot_be_loaded_again(
     monkeypatch.setattr(queue.server, "_load", load_later)
     queue.send(numbered(200), fixed_time=1)
     assert queue.figures().counters["accepted"] == 201
+
+
+def test_a_cluster_all_of_whose_addresses_are_new_is_found_by_the_name_of_its_url(executable):
+    """As after a rolling restart in Kubernetes: a name leads to some node, all IPs are new."""
+    with LocalCluster(3, 0, executable, servers.SETTINGS) as cluster:
+        ports = [node.port for node in cluster.nodes]
+        name, old, new = Proxy(ports[0]), Proxy(*ports), Proxy(*ports)
+
+        def announced(node):
+            listed = cluster.client(node).execute_command("CLUSTER SLOTS")
+            return {place[1] for _, _, *places in listed for place in places}
+
+        def announce(proxy):
+            for node, port in zip(cluster.nodes, proxy.ports, strict=True):
+                client = cluster.client(node)
+                client.config_set("cluster-announce-bus-port", node.port + 10_000)
+                client.config_set("cluster-announce-port", port)
+            for node in cluster.nodes:
+                wait_until(lambda node=node: announced(node) == set(proxy.ports), "all to know")
+
+        announce(old)
+        broker = rmq_spark.connect(f"redis://127.0.0.1:{name.port}", cluster="true")
+        broker.create("T", "FixedTime", SLOTS)
+        with broker, broker.consumer("T", "a") as consumer:
+            broker.queue("T").send(numbered(100), fixed_time=1)
+            announce(new)
+            for port in old.ports:
+                old.cut(port)
+            assert broker.queue("T").send([b"more"], fixed_time=1).new == 1
+            assert consumer.poll(500).commit() == 101
 
 
 @pytest.mark.long

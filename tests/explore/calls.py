@@ -194,7 +194,7 @@ def pause(paused: bool, *, slot: int = 0) -> Action:
     return Action(
         f"slot {slot} is {'paused' if paused else 'resumed'}",
         "pause",
-        lambda queues, _: claiming.pause(queues, None if paused else 0),
+        lambda queues, _: claiming.pause(queues, None if paused else claiming.PAUSE_ENDS),
         slot=slot,
         paused=paused,
     )

@@ -3,11 +3,13 @@
 import itertools
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 
 import pytest
 
 from rmq_spark.client import connect
+from rmq_spark.client.queue import overview_of
+from rmq_spark.client.receiving.callers import DEFAULT_WORKERS
 from rmq_spark.protocol.pages import first_entries
 
 from ..seeding import numbered
@@ -57,6 +59,34 @@ def test_a_service_that_is_killed_loses_nothing(broker, service):
     wait_until(lambda: is_empty(broker), "all messages")
     assert set(service.counts()) == set(numbered(10_000))
     assert broker.queue(TOPIC).figures().dead.count == 0
+
+
+def test_services_that_are_killed_keep_to_the_rate_limit_together(broker, service):
+    """Claims are counted by Redis' clock, in every second that two looks span.
+
+    Of each worker, one claim may be late: a process stood still after it had taken its permits.
+    """
+    rate, burst = 200, 50
+    limited = broker.alter(TOPIC, rate=f"{rate}/s", burst=burst)
+    late = 3 * DEFAULT_WORKERS * limited.messages_a_claim
+    queue, looks = broker.queue(TOPIC), deque[tuple[int, int]]()
+    send(broker, numbered(2000))
+    names = itertools.cycle(("first", "second"))
+    running, kills = {name: service.start(name) for name in ("first", "second")}, 0
+    while not is_empty(broker):
+        seen = overview_of(queue)
+        looks.append((seen.now_ms, seen.figures.counters["claimed"]))
+        while looks[0][0] < seen.now_ms - 1000:
+            looks.popleft()
+        assert looks[-1][1] - looks[0][1] <= rate + burst + late
+        if kills < 5 and looks[-1][1] > 200 * (kills + 1):
+            name = next(names)
+            running[name].kill()
+            running[name].wait()
+            running[name] = service.start(name)
+            kills += 1
+    assert kills == 5
+    assert set(service.counts()) == set(numbered(2000))
 
 
 VERDICTS = {3: b"-bury", 8: b"-retry", 13: b"-snooze"}  # the snoozed ones come again and again

@@ -208,9 +208,10 @@ MUTANTS = [
     *of(
         "pause",
         "pause",
-        ("for_ms == 0 or for_ms", "for_ms"),
-        ("or for_ms < 0 and until_ms == math.huge then", "then"),
-        (" and until_ms == math.huge then", " then"),
+        ("for_ms == -1 and until_ms == math.huge or ", ""),
+        (" and until_ms == math.huge or", " or"),
+        (" or for_ms == -2 and until_ms < math.huge then", " then"),
+        (" and until_ms < math.huge then", " then"),
         ("  redis.call('HSET', consumers, PAUSED, 'inf')", ""),
         (" and until_ms < now_ms() + for_ms then", " then"),
         ("PAUSED, text_of(now_ms() + for_ms)", "PAUSED, text_of(now_ms())"),

@@ -212,7 +212,7 @@ def test_the_end_of_a_pause_wakes(slot, listen):
     listener = listen(slot.queue)
     slot.queue.ask(claiming.pause, None)
     assert listener.heard() == []
-    slot.queue.ask(claiming.pause, 0)
+    slot.queue.ask(claiming.pause, claiming.PAUSE_ENDS)
     assert listener.heard() == [0]
 
 

@@ -45,14 +45,14 @@ class SlotWork:
     before that would lose it.
     """
 
-    def __init__(self, claim: Claim, messages: Sequence[Delivered]) -> None:
+    def __init__(self, claim: Claim, messages: Sequence[Delivered], claimed_s: float) -> None:
         self.slot = claim.slot
         self.seq = claim.seq
         self.claim_id = claim.claim_id
         # Whether the claim has taken anything out of the store, be it expired.
         self.took_any = bool(messages or claim.expired)
         self._messages = messages
-        self.claimed_s = time.monotonic()
+        self.claimed_s = claimed_s
         self._lock = threading.Lock()
         self._owner: object = None
         self._at = 0
@@ -145,6 +145,7 @@ class SlotClaims:
         self._asked: dict[int, int] = {}
         self._dropped: list[SlotWork] = []
         self._held_s = -math.inf  # when a function last held the group, by the monotonic clock
+        self._holds = 0  # those that are on their way to Redis
         self._lock, self._is_closed = threading.Lock(), False  # for who takes and who closes
 
     def take(self, slot: SlotDue) -> SlotWork | None:
@@ -163,9 +164,10 @@ class SlotClaims:
                 raise AlreadyCommitted(f"Listener {session.name} has stopped.")
             number = self._asked[slot.slot] = next(self._numbers)
         (claim,) = session.claim(queue, requests, number, self.epochs)
+        claimed_s = time.monotonic()
         return_unused(queue, requests, [claim])
         try:
-            work = SlotWork(claim, list(claim.messages(queue.definition)))
+            work = SlotWork(claim, list(claim.messages(queue.definition)), claimed_s)
         except Exception:
             del self._asked[slot.slot]  # what cannot be read costs a retry, and dies in the end
             raise
@@ -207,19 +209,21 @@ class SlotClaims:
 
     def roll_back(self, work: SlotWork, message: Delivered, failure: Failure) -> RollbackResult:
         wanted = self._rollback(work, message, failure)
-        self._note_hold(failure)  # now for the claims that are there,
-        result = self.queue.ask(returning.rollbacks, [wanted])
-        self._note_hold(failure)  # and for those that came before Redis knew of it
+        with self._lock:
+            self._holds += failure.holds
+        try:
+            result = self.queue.ask(returning.rollbacks, [wanted])
+        finally:
+            with self._lock:
+                self._holds -= failure.holds
+                if failure.holds:
+                    self._held_s = time.monotonic()
         work.failed = None
         return result
 
-    def _note_hold(self, failure: Failure) -> None:
-        if failure.holds:
-            self._held_s = time.monotonic()
-
     def is_held(self, work: SlotWork) -> bool:
-        """Return whether a function has held the group since this claim was made."""
-        return work.claimed_s <= self._held_s
+        """Return whether a function holds the group just now, or has since this claim was made."""
+        return self._holds > 0 or work.claimed_s <= self._held_s
 
     def hand_back(self, taken: Iterable[tuple[SlotWork, Delivered | None]]) -> None:
         """End claims that were taken away from their threads, all at once.
@@ -245,7 +249,8 @@ class SlotClaims:
     def commit(self, *works: SlotWork) -> None:
         """Give back the messages that were not begun, at no cost, and commit the others."""
         for work in works:
-            self._set_limit(work, len(work.rest()))
+            if not self.is_held(work):
+                self._set_limit(work, len(work.rest()))
         self._give_back_rests(works)
         session = self._session
         result = session.commit(self.queue, {work.slot: work.seq for work in works})

@@ -196,6 +196,8 @@ class _Outcome:
     counts: Counts = field(default_factory=Counts)
     errors: list[str] = field(default_factory=list)
     timings: defaultdict[str, Timings] = field(default_factory=lambda: defaultdict(Timings))
+    # Until when a function holds the group of a topic, by the monotonic clock.
+    held_until_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, rows: int, failures: list[FailedRows]) -> None:
         ended = Counter[Ending]()
@@ -267,6 +269,12 @@ class MessageTask:
         counts: TaskCounts,
     ) -> None:
         """Call the function for a part of a batch, and roll back its failures meanwhile."""
+        topic = self._column(part, "topic")[0].as_py()
+        if time.monotonic() < outcome.held_until_s[topic]:
+            unread = [FailedRows(list(range(part.num_rows)), Failure("", Ending.UNREAD))]
+            outcome.add(part.num_rows, unread)
+            self._roll_back(part, unread, queues, outcome)
+            return
         counted_rows = counted_failures = 0
 
         def settle(worked: int, failures: list[FailedRows]) -> None:
@@ -274,6 +282,10 @@ class MessageTask:
             news = failures[counted_failures:]
             outcome.add(worked - counted_rows, news)
             counted_rows, counted_failures = worked, len(failures)
+            for failed in news:
+                if failed.failure.holds:
+                    ends_s = time.monotonic() + (failed.failure.delay_ms or 0) / 1000
+                    outcome.held_until_s[topic] = max(ends_s, outcome.held_until_s[topic])
             self._roll_back(part, news, queues, outcome)
 
         def should_continue(worked: int, failures: list[FailedRows]) -> bool:
@@ -283,8 +295,7 @@ class MessageTask:
         limit_s = None if self.options.timeout_ms is None else self.options.timeout_ms / 1000
         try:
             runner = runner_of(self.job)
-            timings = outcome.timings[self._column(part, "topic")[0].as_py()]
-            failures = runner.run(part, limit_s, should_continue, timings)
+            failures = runner.run(part, limit_s, should_continue, outcome.timings[topic])
         except Stopped as stopped:
             settle(stopped.worked, stopped.failures)
             raise

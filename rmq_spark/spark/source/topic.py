@@ -151,7 +151,7 @@ class TopicRun:
     def plan_alone(self, seq: int) -> list[PlannedClaim]:
         """Plan batch ``seq`` of one message that may have ended its last holder, if one is due."""
         suspect = next((slot for slot in self._due if slot.alone), None)
-        if suspect is None or not self._permitted(1, lambda _: {suspect.slot: 1}):
+        if suspect is None or not self._ask_permits(1, lambda _: {suspect.slot: 1})[0]:
             return []
         [claim] = self._plan({suspect.slot: 1}, seq)
         self._planned = [replace(claim, alone=True)]
@@ -186,6 +186,8 @@ class TopicRun:
         self, limit: int, choose: Callable[[int], dict[int, int]]
     ) -> tuple[dict[int, int], int]:
         """Return what the rate limit allows by slot, and if nothing, the ms until it does."""
+        if self.queue.definition.rate is None:
+            return choose(limit), 0
         if self.queue.definition.rate_by == SLOT:
             # Of slots without permits, a query that ends would choose as well.
             all_due, asked = self._due, {slot.slot: slot.due for slot in self._due if slot.due}

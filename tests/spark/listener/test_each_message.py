@@ -630,6 +630,24 @@ def test_a_hold_ends_the_calls_and_no_message_pays_for_it(rmq, claimed):
     assert overview_of(queue).held_until_ms > queue.now_ms()
 
 
+def hold_in_a_batch(batch):
+    contents = batch["content"].to_pylist()
+    return {row: rmq_spark.Hold("1h") for row, content in enumerate(contents) if content == "m2"}
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["one by one", "batches"])
+def test_a_hold_ends_the_work_of_its_task(rmq, claimed, batch):
+    """Its messages come in parts of at most 1024."""
+    queue, frame = claimed(3000)
+    heard = listener(rmq, hold_in_a_batch if batch else hold_at_third, batch=batch)
+    heard(frame, 1)
+    done, *failed = totals(heard)
+    assert (failed, heard.snoozed) == ([0, 0], 1)
+    assert done == (1023 if batch else 2)
+    figures = queue.figures()
+    assert (figures.store.count, figures.retry.count) == (3000 - done - 1, 1)
+
+
 # -- bad input
 
 
