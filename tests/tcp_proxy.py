@@ -5,6 +5,8 @@ import socket
 import threading
 import time
 
+from rmq_spark.local.redis import free_port
+
 
 class TcpProxy:
     """Listens on a loopback port of its own. Cut, it ends all connections and takes no others.
@@ -15,7 +17,7 @@ class TcpProxy:
 
     def __init__(self, target: int) -> None:
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener = socket.create_server(("127.0.0.1", free_port()), backlog=128)
         self.port = int(self._listener.getsockname()[1])
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()

@@ -1,6 +1,7 @@
 """A local Redis server for demos, notebooks and tests."""
 
 import importlib.util
+import secrets
 import shutil
 import signal
 import socket
@@ -20,6 +21,9 @@ END_TIMEOUT_S = 30.0
 PORTS_TRIED = 3
 # Programs on PATH that are taken, the first one first.
 SERVER_NAMES = ("redis-server", "valkey-server")
+# The ports of servers. Linux gives out those from 32 768 on, macOS and Windows from 49 152 on; the
+# nodes of a cluster talk to each other on their port + 10 000.
+PORTS = range(10_000, 22_000)
 DEFAULT_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 
 
@@ -46,13 +50,16 @@ def find_redis_server() -> str:
     return server
 
 
-def free_port(highest: int = 65_535) -> int:
-    """Find a free TCP port of the loopback interface, up to the highest one allowed."""
+def free_port() -> int:
+    """Find a free TCP port of the loopback interface, below those the system gives out by itself.
+
+    Clients ask for a server that is gone again and again. On a port that the system gives out,
+    they would soon reach another program, such as a JVM that waits there for its Python worker.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port <= highest:
+        port = secrets.choice(PORTS)  # whatever seeds a program sets
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
             return port
 
 
@@ -68,9 +75,7 @@ class LocalRedis:
     ) -> None:
         self.executable = executable or find_redis_server()
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
-        # Cluster nodes talk to each other on their port + 10 000.
-        self._highest_port = 55_535 if "cluster-enabled" in self.settings else 65_535
-        self.port = free_port(self._highest_port)
+        self.port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="rmq-redis-")
         self._process: subprocess.Popen[bytes] | None = None
         self._started = False
@@ -107,7 +112,7 @@ class LocalRedis:
                 self.kill()
                 if not tries:
                     raise
-                self.port = free_port(self._highest_port)
+                self.port = free_port()
             else:
                 self._started = True
                 return self

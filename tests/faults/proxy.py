@@ -10,6 +10,8 @@ import socket
 import threading
 from dataclasses import dataclass, field
 
+from rmq_spark.local.redis import free_port
+
 # A trap that nobody releases must not hang a query for ever.
 LONGEST_HOLD_S = 300.0
 # Of a digest that two reads share, this is what the first one may have.
@@ -41,7 +43,9 @@ class Proxy:
 
     def __init__(self, *targets: int) -> None:
         self.targets = list(targets)  # the ports of new connections
-        self._listeners = [socket.create_server(("127.0.0.1", 0), backlog=128) for _ in targets]
+        self._listeners = [
+            socket.create_server(("127.0.0.1", free_port()), backlog=128) for _ in targets
+        ]
         self.ports = [int(each.getsockname()[1]) for each in self._listeners]
         self._lock = threading.Lock()
         self._trap: Trap | None = None

@@ -32,6 +32,7 @@ from rmq_spark.redis.server import Server, _version_of
 
 from .. import servers
 from ..logs import logged
+from ..processes import NEEDS_PROC
 from ..seeding import numbered
 
 SECRET, WRONG = "s3cret", "wr0ng"
@@ -171,7 +172,7 @@ class Lossy:
 
     def __init__(self, port):
         self._server_port, self._cut = port, False
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", free_port()))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -376,10 +377,9 @@ def test_a_host_that_can_be_none_and_a_tls_option_without_tls_are_refused(own_re
 @pytest.fixture
 def own_cluster(redis_executable):
     """One node, which has no slots yet."""
-    own = servers.LocalRedis(redis_executable, {**servers.SETTINGS, "cluster-enabled": "yes"})
-    while own.port + 10_000 > 65_535:  # the port of its bus
-        own.port = free_port()
-    with own:
+    with servers.LocalRedis(
+        redis_executable, {**servers.SETTINGS, "cluster-enabled": "yes"}
+    ) as own:
         yield own
 
 
@@ -458,6 +458,15 @@ def test_a_local_server_that_runs_is_not_started_twice(redis_executable):
         assert same.pid == pid
     with pytest.raises(ServerUnavailable, match="is not running"):
         _ = local.pid
+
+
+@NEEDS_PROC
+def test_a_port_of_ours_is_none_that_the_system_gives_to_others():
+    """Who still asks for a server that has ended must not reach another program in its place."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = {free_port() for _ in range(50)}
+    assert max(ports) + 10_000 < lowest  # with the port on which nodes of a cluster talk
+    assert len(ports) > 40  # two programs that ask at the same time hardly get the same one
 
 
 def test_a_local_server_that_does_not_end_when_asked_is_killed(redis_executable, monkeypatch):
