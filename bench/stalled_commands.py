@@ -17,7 +17,11 @@ from rmq_spark.client import Broker
 from rmq_spark.process import NOTHING_FOUND
 
 # These commands hold no Redis of ours.
-ELSEWHERE = {"local": "starts a Redis of its own", "size": "asks no Redis"}
+ELSEWHERE = {
+    "local": "starts a Redis of its own",
+    "scheduler": "calls the script occur",
+    "size": "asks no Redis",
+}
 SENT, SHOWN, CANCELLED, CONSUMED = 20_000, 20_000, 1000, 100_000
 LISTENS_S = 3.0
 # From here on, slots are not used by the scripts.
@@ -62,6 +66,9 @@ class Commands:
             "hold": [["hold", FULL, "1h"]],
             "resume": [["resume", FULL]],
             "lower-epochs": [["lower-epochs", FULL]],
+            "schedule": [["schedule", new, FULL, "x", "--every", "1h"]],
+            "schedules": [["schedules"]],
+            "unschedule": [["unschedule", new]],
             "find": [["find", FULL, *lines(number)[:1]]],
             "move": [["move", FULL, *lines(number)[:CANCELLED], "--delay", "1h"]],
             "cancel": [["cancel", FULL, *lines(number)[:CANCELLED]]],

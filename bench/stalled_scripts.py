@@ -62,6 +62,9 @@ class Scenario:
         for topic, score in ((FULL, later_ms), (FIRST, DAY_MS), (LAST, 50)):
             pairs = [value for content in self._new(MESSAGES_A_SEND) for value in (score, content)]
             self._broker.queue(topic).ask(sending.send, {slot: pairs})
+        (content,) = self._new(1)
+        notes = ("", f"{later_ms} {later_ms}")
+        self._full.ask(sending.occur, slot, f"s{self._sent}", notes, (later_ms, content, b""))
 
     def _new(self, messages: int) -> list[bytes]:
         """Contents that no slot has yet."""

@@ -1,5 +1,5 @@
 -- Gives messages of one slot that wait, in the store or the retry queue, another due time or priority. They keep
--- their bodies and retries. In a Priority topic, those that were rolled back stay: they come first anyway.
+-- their bodies and retries. In a Priority topic, those that were rolled back stay: they have had their turn.
 -- KEYS: 1 store, 2 retry, 3 stats
 -- ARGV: 1 whether scores are due times 0/1, 2 the score for the store, above 16, 3.. contents
 -- Returns how many waited and have it now.

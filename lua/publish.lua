@@ -14,13 +14,10 @@ local name, send_script, total, keep_first = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local GROUPS_FROM, MESSAGES_AT_MOST = 3, 2048
 local CONTENT = 1 -- the place behind the score among the values of a message
 
---- include bodies
 --- include bytes
---- include dated
---- include due_after
 --- include stages
 --- include store
---- include time
+--- include store_as
 --- include types
 
 -- Returns pairs of score and content, and pairs of content and body, or nil.
@@ -56,16 +53,5 @@ local taken = in_steps(math.min(held, MESSAGES_AT_MOST), BYTES_A_CALL, function(
 end)
 local pairs_, bodies = split(staged, values)
 write_stage(stages, name, begun, moved + taken, values)
-local now, condition, lowest, first = now_ms(), nil, nil, nil
-if send_script == 'send_first' then
-  condition = 'NX'
-  pairs_, first = due_after(pairs_, now)
-elseif send_script == 'send_at' then
-  pairs_, lowest, first = dated(pairs_, now)
-end
-local priorities = send_script == 'send_last' and pairs_ or nil
-if bodies and priorities then bodies = due_now(bodies, now) end
-local counts = store_in_groups(KEYS, GROUPS_FROM, {sent = taken, condition = condition,
-  priorities = priorities, values = function() return unpack(pairs_) end, bodies = bodies,
-  keep_first = keep_first, largest = largest, lowest = lowest, first = first, now = now})
+local counts = store_as(send_script, KEYS, GROUPS_FROM, pairs_, bodies, keep_first, largest)
 return {taken < held and 1 or 0, counts[1], counts[2]}

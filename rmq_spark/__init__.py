@@ -16,6 +16,8 @@ from rmq_spark.client import (
     Queue,
     connect,
 )
+from rmq_spark.client.scheduler import Scheduler
+from rmq_spark.client.schedules import Schedule
 from rmq_spark.client.service import listener, run
 from rmq_spark.errors import (
     AlreadyCommitted,
@@ -84,6 +86,8 @@ __all__ = [
     "Relay",
     "Relayed",
     "RmqDataSource",
+    "Schedule",
+    "Scheduler",
     "SendResult",
     "TopicDefinition",
     "TopicType",

@@ -1,4 +1,4 @@
-"""What programs of this package have in common: exit codes, signals, and logs that never fail.
+"""What programs of this package have in common: exit codes, signals, logs, and endless work.
 
 The first SIGTERM or SIGINT stops a program in order, a second one ends it at once.
 """
@@ -8,9 +8,10 @@ import logging
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from rmq_spark.errors import InvalidMessage, InvalidOption, RmqError, UnknownTopic
 
@@ -22,6 +23,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # timeout(1) and supervisors signal a program and then its process group: the program gets two
 # signals at the same moment. A person takes longer to press Ctrl-C again.
 _SAME_MOMENT_S = 0.3
+# A Runner waits so long after an error, and twice as long after each further one.
+_SHORTEST_S, _LONGEST_S = 0.1, 10.0
+# How long a wait of a Runner may go on after stop.
+_SLICE_S = 0.1
 # A collection visits so many objects in a few ms.
 _MANY_OBJECTS = 20_000
 # Takes the number of the signal. It runs in the signal's handler, so it must not wait or lock.
@@ -147,3 +152,129 @@ class UnfailingLog(logging.LoggerAdapter[logging.Logger]):
         place: Mapping[str, Any] = {"stacklevel": kwargs.get("stacklevel", 1) + 1}
         with suppress(Exception):
             super().log(level, msg, *args, **{**kwargs, **place})
+
+
+def sleep(seconds: float) -> bool:
+    """Wait for so long. Returns False: nothing was heard of."""
+    time.sleep(seconds)
+    return False
+
+
+class Runner(ABC):
+    """Work that goes on after errors that may pass.
+
+    ``run`` works in this thread. As a context manager, it works in a thread of its own during the
+    block.
+    """
+
+    _title: ClassVar[str]  # for logs
+    _passing: ClassVar[tuple[type[RmqError], ...]]  # errors after which it goes on
+    _log: ClassVar[logging.LoggerAdapter[logging.Logger]]
+    _thread_name: ClassVar[str]
+    _misused: ClassVar[type[RmqError]]  # raised if the work is begun again
+
+    def __init__(self) -> None:
+        # No Event: stop may be called by a signal handler, which could wait for itself.
+        self._is_over = False
+        self._begun = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._works = threading.Lock()
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Work until ``_is_over``. Sets ``_begun`` when it is connected."""
+
+    @abstractmethod
+    def _progress(self) -> object:
+        """Return what changes as the work gets on."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its own thread is alive. It ends by ``stop``, and by a lasting error."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def error(self) -> Exception | None:
+        """The lasting error that has ended its own thread."""
+        return self._error
+
+    def __enter__(self) -> Self:
+        """Start the thread, and wait until it is connected. Raises RmqError."""
+        if self._thread is not None:
+            raise self._used_error()
+        self._thread = threading.Thread(
+            target=self._run_logged, name=self._thread_name, daemon=True
+        )
+        self._thread.start()
+        self._begun.wait()
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the work end after its round, and wait for it."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def stop(self) -> None:
+        """Let the work end after its round."""
+        self._is_over = True
+
+    def run(self) -> None:
+        """Work until ``stop``.
+
+        Goes on after errors that may pass, and logs them, unless the first connection fails. Raises
+        RmqError.
+        """
+        wait_s = _SHORTEST_S
+        with self._alone():
+            while not self._is_over:
+                before = self._progress()
+                try:
+                    self._work()
+                except self._passing as error:
+                    if not self._begun.is_set():
+                        raise
+                    has_got_on = self._progress() != before
+                    wait_s = _SHORTEST_S if has_got_on else min(2 * wait_s, _LONGEST_S)
+                    self._log.warning("rmq: %s waits %.1f s: %s", self._title, wait_s, error)
+                    self._rest(wait_s)
+
+    def _used_error(self) -> RmqError:
+        return self._misused(
+            f"{self._title.capitalize()} works already, or has ended. Make another."
+        )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._works.acquire(blocking=False):
+            raise self._used_error()
+        try:
+            yield
+        finally:
+            self._works.release()
+
+    def _run_logged(self) -> None:
+        try:
+            self.run()
+        except RmqError as error:
+            self._end(error)
+        except Exception as error:  # of this code: also then, who asks must get to know
+            self._end(error)
+            raise
+        finally:
+            self._begun.set()
+
+    def _end(self, error: Exception) -> None:
+        self._error = error
+        if self._begun.is_set():
+            self._log.error("rmq: %s has ended: %s", self._title, error)
+
+    def _rest(self, seconds: float, wait: Callable[[float], bool] = sleep) -> None:
+        """Wait for so long, until stop, or until ``wait`` returns True."""
+        end = time.monotonic() + seconds
+        while not self._is_over and (left := end - time.monotonic()) > 0:
+            if wait(min(left, _SLICE_S)):
+                return

@@ -114,6 +114,11 @@ class AsyncBroker:
     pause = _awaited(Broker.pause)
     resume = _awaited(Broker.resume)
     hold = _awaited(Broker.hold)
+    schedule = _awaited(Broker.schedule)
+    schedules = _awaited(Broker.schedules)
+    unschedule = _awaited(Broker.unschedule)
+    pause_schedule = _awaited(Broker.pause_schedule)
+    resume_schedule = _awaited(Broker.resume_schedule)
 
     async def queue(self, name: str, *, group: str | None = None) -> "AsyncQueue":
         """Return the queue of an existing topic. See Broker.queue. Open it once, and keep it."""

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import rmq_spark
-from rmq_spark.cli import doctor, listen, programs, read, repair, send, topics
+from rmq_spark.cli import doctor, listen, programs, read, repair, schedules, send, topics
 from rmq_spark.cli.arguments import option_help
 from rmq_spark.cli.session import Session, parse_options
 from rmq_spark.options import CLUSTER, KEY_PREFIX, URL
@@ -37,6 +37,12 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "requeue": repair.requeue,
         "purge": repair.purge,
         "expire": repair.expire,
+    },
+    "Schedules": {
+        "schedule": schedules.schedule,
+        "schedules": schedules.list_schedules,
+        "unschedule": schedules.unschedule,
+        "scheduler": schedules.scheduler,
     },
     "Operation": {
         "console": programs.console,

@@ -21,6 +21,7 @@ from rmq_spark.inspect.checks import (
     SKIP,
     Finding,
     check_claims,
+    check_schedules,
     check_server,
     redis_cli,
     remedy_of,
@@ -85,6 +86,7 @@ def check_redis(session: Session) -> Iterator[Finding]:
     with broker:
         yield from check_server(broker)
         yield check_claims(broker)
+        yield from check_schedules(broker)
 
 
 def _unreached_remedy(error: RmqError, session: Session) -> str:

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import Annotated, Any
@@ -106,6 +106,9 @@ def listen(
     metrics_host: Annotated[
         str, typer.Option(help="The address to serve metrics on.")
     ] = "127.0.0.1",
+    schedules: Annotated[
+        bool, typer.Option("--schedules", help="Also send the messages of all schedules.")
+    ] = False,
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when a Python file here changes.")
     ] = False,
@@ -152,7 +155,8 @@ def listen(
             service = Service([broker.listen(called[0], name, found[0], **given)])
         else:
             service = Service.open(broker, name, marked, workers=workers, zookeeper=servers)
-        with _metrics(service, metrics_host, metrics_port), _reports(service):
+        scheduler = broker.scheduler() if schedules else nullcontext()
+        with scheduler, _metrics(service, metrics_host, metrics_port), _reports(service):
             service.run(grace=grace_ms)
     _log.info("stopped")
 

@@ -1,7 +1,8 @@
 """The Python client, which needs Redis but not Spark.
 
 Read broker first (topics), then queue (sending) and the package receiving (consumer, listener).
-service runs many listeners in one process.
+service runs many listeners in one process. schedules says when a message is sent again, and
+scheduler sends it.
 administration creates and changes topics. messages checks the values of messages. staging and
 exactly_once publish the batches of an exactly-once sink. repair requeues, purges and gives back.
 hints writes the commands that errors recommend. tracing makes OpenTelemetry's spans.

@@ -1,5 +1,6 @@
 """The topics of a Redis database: create, change, list and delete them."""
 
+import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from rmq_spark.topics.definition import (
     parse_group,
     parse_settings,
 )
-from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, topics_key
+from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, schedules_key, topics_key
 from rmq_spark.topics.parsing import Duration
 from rmq_spark.topics.types import TopicType, parse_topic_type
 from rmq_spark.topics.verdicts import parse_delay_ms
@@ -149,8 +150,8 @@ class Administration:
         InvalidOption for a change that is not accepted, such as leaving out a group that exists.
         """
         fields = parse_settings("changed", changes)
-        while True:
-            text, old = self._read(name)
+
+        def change(old: TopicDefinition) -> TopicDefinition:
             new = old.changed(**fields)
             gone = [group_text(group) for group in old.groups if group not in new.groups]
             if gone:
@@ -158,20 +159,27 @@ class Administration:
                     f"groups={','.join(map(group_text, new.groups))} leaves out {', '.join(gone)}, "
                     f"which topic {name} has. To remove a group, call Broker.remove_group."
                 )
-            if self._redefine(text, old, new):
-                break
+            return new
+
+        old, new = self._change(name, change)
         if _any_paused(new) or fields.keys() & {"paused", "paused_groups", "groups"}:
             self._mark_slots(name)
         if old.exclusive and not new.exclusive:
             self._forget_epochs(new)
         return new
 
-    def _redefine(self, read: bytes, old: TopicDefinition, new: TopicDefinition) -> bool:
-        """Replace the definition that was read. Returns False if it has changed meanwhile."""
-        for group in new.groups:  # first: a group that is defined as running must deliver
-            if old.is_paused(group) and not new.is_paused(group):
-                self._mark(new, group, False)
-        return self._replace(new.name, read, new.to_json())
+    def _change(
+        self, name: str, change: Callable[[TopicDefinition], TopicDefinition]
+    ) -> tuple[TopicDefinition, TopicDefinition]:
+        """Replace a definition, again if it has changed meanwhile. Return the old and the new."""
+        while True:
+            text, old = self._read(name)
+            new = change(old)
+            for group in new.groups:  # first: a group that is defined as running must deliver
+                if old.is_paused(group) and not new.is_paused(group):
+                    self._mark(new, group, False)
+            if new == old or self._replace(name, text, new.to_json()):
+                return old, new
 
     def pause(self, name: str, *, group: str | None = None) -> TopicDefinition:
         """Let nobody, or no consumer of one group, get new messages of a topic.
@@ -199,26 +207,25 @@ class Administration:
         self._hold(name, parse_delay_ms(delay), group)
 
     def _hold(self, name: str, for_ms: int, group: str | None) -> None:
-        groups = self.definition(name).groups if group is None else [group and parse_group(group)]
-        for one in groups:
-            queue = self.queue(name, group=one)
-            queue.ask(claiming.pause, for_ms)
-            if self.find(name) is None:  # deleted meanwhile: a new topic must not find the marks
-                queue.ask(claiming.pause, claiming.HOLD_ENDS)
+        queue = self.queue(name)
+        one = None if group is None else queue.of_group(group and parse_group(group)).keys.group
+        groups = queue.definition.groups if one is None else (one,)
+        queue.ask(returning.hold, dict.fromkeys(groups, for_ms))
 
     def _pause(self, name: str, group: str | None, paused: bool) -> TopicDefinition:
         if group is None:
             return self.alter(name, paused=paused, paused_groups=())
         wanted = self.queue(name, group=group and parse_group(group)).keys.group
-        while True:
-            text, old = self._read(name)
+
+        def change(old: TopicDefinition) -> TopicDefinition:
             others = [one for one in old.groups if one != wanted and old.is_paused(one)]
             is_whole = old.paused and paused
             groups = () if is_whole else (*others, *([wanted] if paused else []))
-            new = old.changed(paused=is_whole, paused_groups=groups)
-            if self._redefine(text, old, new):
-                self._mark_slots(name)
-                return new
+            return old.changed(paused=is_whole, paused_groups=groups)
+
+        new = self._change(name, change)[1]
+        self._mark_slots(name)
+        return new
 
     def lower_epochs(self, name: str, *, group: str = DEFAULT_GROUP) -> int:
         """Let the slots of an exclusive topic take any epoch again. Return how many had one.
@@ -238,7 +245,7 @@ class Administration:
         return len(had)
 
     def delete(self, name: str) -> None:
-        """Delete a topic with everything that it holds. Raises UnknownTopic.
+        """Delete a topic with everything that it holds, and its schedules. Raises UnknownTopic.
 
         A program that still sends to the topic leaves keys behind.
         """
@@ -251,7 +258,11 @@ class Administration:
         for slot in range(old.slot_amount):
             for stage in self.server.command("HKEYS", keys.stages(slot)):
                 self.server.command("UNLINK", keys.stage(slot, stage.decode()))
-            self.server.command("UNLINK", keys.stages(slot))
+            self.server.commands([("UNLINK", keys.stages(slot)), ("UNLINK", keys.schedules(slot))])
+        known = schedules_key(self.key_prefix)
+        for schedule, text in fields_of(self.server.command("HGETALL", known)):
+            if json.loads(text)["topic"] == name:
+                self.server.command("HDEL", known, schedule)
 
     def _delete_group(self, topic: TopicDefinition, group: str) -> None:
         keys = Keys(topic.name, self.key_prefix, group)
@@ -282,12 +293,11 @@ class Administration:
         return self._with_group(name, parse_group(group))
 
     def _with_group(self, name: str, group: str) -> TopicDefinition:
-        while True:
-            text, old = self._read(name)
-            is_there = group in old.groups
-            new = old if is_there else old.changed(groups=(*old.groups, group))
-            if is_there or self._replace(name, text, new.to_json()):
-                break
+        old, new = self._change(
+            name,
+            lambda old: old if group in old.groups else old.changed(groups=(*old.groups, group)),
+        )
+        is_there = group in old.groups
         if not is_there:  # an earlier one of this name may have left a hold
             self._hold(name, claiming.HOLD_ENDS, group)
         # A pause or resume in between did not find a new group.

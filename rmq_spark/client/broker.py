@@ -3,15 +3,20 @@
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Self
 
 from redis.credentials import CredentialProvider
 
+from rmq_spark.client import schedules
 from rmq_spark.client.administration import Administration
+from rmq_spark.client.messages import Message
 from rmq_spark.client.receiving.callers import DEFAULT_WORKERS, ListenerSettings, parse_lease_ms
 from rmq_spark.client.receiving.consumer import Consumer
 from rmq_spark.client.receiving.listener import Listener
+from rmq_spark.client.scheduler import Scheduler
+from rmq_spark.client.schedules import ONE, SEND, Schedule, parse_schedule
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.ownership.zookeeper import EnsembleOptions, parse_ensemble
@@ -101,6 +106,74 @@ class Broker(Administration):
             loop=loop,
         )
         return Listener(partial(self.queue, topic, group=group), name, settings)
+
+    # -- schedules
+
+    def schedule(
+        self,
+        name: str,
+        topic: str,
+        message: Message | bytes | str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str = "UTC",
+        first: int | datetime | None = None,
+        last: int | datetime | None = None,
+        catch_up: str = ONE,
+        overlap: str = SEND,
+    ) -> Schedule:
+        """Send a message again and again, while a scheduler runs. Creates or changes a schedule.
+
+        cron: an expression of five fields, such as "0 3 * * *", or six, which begin with seconds.
+        every: in its place, an interval of at least 1 s, which begins now or at ``first``.
+        timezone: of the expression. first, last: bounds, as ms since 1970 or a datetime with a time
+        zone. catch_up: what becomes of occurrences while no scheduler ran: "one" sends the last of
+        them, "all" sends each, "none" sends none that is more than a minute late. overlap: "skip"
+        sends nothing while the message of an earlier occurrence waits or is in work. The message
+        gets two headers: ``rmq-schedule`` and ``rmq-scheduled-time``. In a FixedTime topic it is
+        due at the time of the occurrence, or a ``delay`` later.
+
+        A call with the same arguments changes nothing, so a service can make it at each start.
+        Raises UnknownTopic, InvalidOption, InvalidMessage.
+        """
+        wanted = parse_schedule(
+            self.definition(topic),
+            name,
+            message,
+            cron=cron,
+            every=every,
+            timezone=timezone,
+            first=first,
+            last=last,
+            catch_up=catch_up,
+            overlap=overlap,
+            now_ms=self.server.now_ms,
+        )
+        return schedules.put(self, wanted)
+
+    def schedules(self) -> list[Schedule]:
+        """Return all schedules, sorted by name."""
+        return schedules.schedules(self)
+
+    def unschedule(self, name: str) -> bool:
+        """Remove a schedule. Return whether there was one. Messages that it has sent stay."""
+        return schedules.remove(self, name)
+
+    def pause_schedule(self, name: str) -> Schedule:
+        """Let a schedule send nothing until it is resumed. Raises InvalidOption if unknown."""
+        return schedules.pause(self, name, True)
+
+    def resume_schedule(self, name: str) -> Schedule:
+        """Let a schedule send again, from now on: what the pause kept back is not sent."""
+        return schedules.pause(self, name, False)
+
+    def scheduler(self) -> Scheduler:
+        """Return a scheduler, which sends the messages of all schedules: ``with`` or ``run``.
+
+        Any number of programs may have one; each occurrence is sent once.
+        """
+        return Scheduler(self)
 
 
 def parse_zookeeper(zookeeper: ZooKeeper | None) -> EnsembleOptions | None:

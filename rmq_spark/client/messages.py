@@ -111,7 +111,7 @@ def expiry_of(
         return {"time_to_live_ms": lives_ms}
     if expires_at is None:
         return {}
-    ends_ms = _moment_of(expires_at)
+    ends_ms = moment_ms_of(expires_at)
     if ends_ms is None or not 1 <= ends_ms <= HIGHEST_SCORE:
         raise InvalidMessage(
             f"Message {index}: expires_at is {expires_at!r}. Accepted: ms since 1970, 1 to "
@@ -126,7 +126,8 @@ def expiry_of(
     return {"expires_at_ms": ends_ms}
 
 
-def _moment_of(value: Any) -> int | None:
+def moment_ms_of(value: Any) -> int | None:
+    """Turn ms since 1970, or a datetime with a zone, into ms; None for any other value."""
     if isinstance(value, datetime):
         return ms_since_1970(value) if value.tzinfo is not None else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

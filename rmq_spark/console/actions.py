@@ -134,6 +134,25 @@ def resume_job(console: Console, form: Form, user: str, number: str) -> Note:
     return Note(f"Job {job.number} goes on.")
 
 
+def pause_schedule(console: Console, form: Form, user: str, name: str) -> Note:
+    console.broker.pause_schedule(name)
+    _log.info("rmq console: %s paused schedule %s", user, name)
+    return Note(f"The schedule {name} is paused.")
+
+
+def resume_schedule(console: Console, form: Form, user: str, name: str) -> Note:
+    console.broker.resume_schedule(name)
+    _log.info("rmq console: %s resumed schedule %s", user, name)
+    return Note(f"The schedule {name} goes on. What the pause kept back is not sent.")
+
+
+def remove_schedule(console: Console, form: Form, user: str, name: str) -> Note:
+    if not console.broker.unschedule(name):
+        return Note(f"There is no schedule {name} any more.", failed=True)
+    _log.info("rmq console: %s removed schedule %s", user, name)
+    return Note(f"The schedule {name} is removed. Messages that it has sent stay.")
+
+
 def _queue_and_kind(console: Console, form: Form, topic: str) -> tuple[Queue, QueueKind]:
     kind = QueueKind(field_of(form, "queue") or QueueKind.DEAD.value)
     return console.queue(topic, field_of(form, "group")), kind
@@ -189,4 +208,7 @@ CHANGES: Mapping[str, Change] = {
     "/topics/{subject}/job": start_job,
     "/jobs/{subject}/stop": stop_job,
     "/jobs/{subject}/resume": resume_job,
+    "/schedules/{subject}/pause": pause_schedule,
+    "/schedules/{subject}/resume": resume_schedule,
+    "/schedules/{subject}/remove": remove_schedule,
 }

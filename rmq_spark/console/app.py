@@ -28,6 +28,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import rmq_spark
+from rmq_spark.client.schedules import seen
 from rmq_spark.console.actions import CHANGES, Change, field_of
 from rmq_spark.console.auth import COOKIE, SESSION_S, Guard
 from rmq_spark.console.pages import (
@@ -51,7 +52,7 @@ from rmq_spark.errors import (
     UnknownTopic,
     cannot_listen,
 )
-from rmq_spark.inspect.fields import age_text, json_text
+from rmq_spark.inspect.fields import age_text, json_text, schedule_json
 from rmq_spark.options import in_url
 from rmq_spark.topics.reasons import printable
 from rmq_spark.topics.types import TOPIC_TYPES
@@ -79,6 +80,14 @@ def jobs(console: Console, query: Mapping[str, str]) -> dict[str, Any]:
     return {"jobs": [job.to_json() for job in console.jobs.all()]}
 
 
+def schedules(console: Console, query: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "schedules": [
+            schedule_json(one) | {"rule": one.schedule.rule} for one in seen(console.broker)
+        ]
+    }
+
+
 # The address of each page, its template, and the function that returns what it shows. The same,
 # behind /api, is answered as JSON.
 PAGES: tuple[tuple[str, str, View], ...] = (
@@ -89,6 +98,7 @@ PAGES: tuple[tuple[str, str, View], ...] = (
     ("/topics/{name}/messages/{reference}", "message.html", message),
     ("/topics/{name}/dead", "dead.html", dead),
     ("/consumers", "consumers.html", consumers),
+    ("/schedules", "schedules.html", schedules),
     ("/server", "server.html", server),
     ("/jobs", "jobs.html", jobs),
 )

@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 import redis
 
+from rmq_spark.client import schedules
 from rmq_spark.client.administration import all_queues
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.hints import queue_command
+from rmq_spark.client.hints import command_line, queue_command
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.repair import queues_with_strays
 from rmq_spark.errors import (
@@ -22,6 +23,7 @@ from rmq_spark.errors import (
 )
 from rmq_spark.inspect.figures import look
 from rmq_spark.redis.server import NO_EVICTION, Server
+from rmq_spark.topics.parsing import duration_text
 
 FULL_PERCENT = 80
 OK, WARN, FAIL, SKIP = "ok", "warn", "FAIL", "skip"
@@ -163,3 +165,19 @@ def check_claims(broker: Broker) -> Finding:
     if failures:
         return Finding("Claims", FAIL, seen_of(failures[0][1]), remedy_of(failures[0][1]))
     return Finding("Claims", OK, f"topics: {len({row.topic for row in rows})}")
+
+
+def check_schedules(broker: Broker) -> Iterator[Finding]:
+    """Check that somebody runs the schedules, if there are any."""
+    try:
+        found = schedules.seen(broker)
+    except RmqError as error:
+        yield Finding("Schedules", FAIL, seen_of(error), remedy_of(error))
+        return
+    late = max(found, key=lambda one: one.late_ms, default=None)
+    if late is not None and late.late_ms > schedules.MISSED_AFTER_MS:
+        seen = f"{late.schedule.name} is late by {duration_text(late.late_ms // 1000 * 1000)}"
+        remedy = f"Keep this running: {command_line(broker, 'scheduler')}. Its log says what fails"
+        yield Finding("Schedules", WARN, seen, remedy)
+    elif found:
+        yield Finding("Schedules", OK, f"schedules: {len(found)}")

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from rmq_spark.client.schedules import ScheduleSeen
 from rmq_spark.inspect.figures import Rate, Row
 from rmq_spark.protocol.bodies import Headers
 from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures
@@ -181,6 +182,27 @@ def _write_all(lines: "queues.SimpleQueue[tuple[int, bytes, threading.Event]]") 
             except OSError:  # it is closed
                 break
         written.set()
+
+
+def schedule_json(one: ScheduleSeen) -> dict[str, Any]:
+    of = one.schedule
+    return without_none(
+        {
+            "schedule": of.name,
+            "topic": of.topic,
+            "cron": of.cron,
+            "everyMs": of.every_ms,
+            "timezone": None if of.cron is None else of.timezone,
+            "first": time_json(of.first_ms),
+            "last": time_json(of.last_ms),
+            "catchUp": of.catch_up,
+            "overlap": of.overlap,
+            "paused": of.paused,
+            "lastOccurrence": time_json(one.last_ms),
+            "nextOccurrence": time_json(one.next_ms),
+            "lateMs": one.late_ms,
+        }
+    )
 
 
 def definition_json(topic: TopicDefinition) -> dict[str, Any]:

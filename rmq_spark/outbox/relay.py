@@ -1,40 +1,38 @@
 """A relay: rounds of an outbox, one after another, until it is told to stop."""
 
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Self
+from collections.abc import Callable
+from contextlib import ExitStack
 
-from rmq_spark.errors import OutboxMisused, OutboxUnavailable, RmqError, ServerError
+from rmq_spark.errors import OutboxMisused, OutboxUnavailable, ServerError
 from rmq_spark.outbox.rounds import Relayed, Rounds
 from rmq_spark.outbox.rows import Cleaning
-from rmq_spark.process import UnfailingLog
-from rmq_spark.sql.database import Database, DriverConnection, sleep
+from rmq_spark.process import Runner, UnfailingLog, sleep
+from rmq_spark.sql.database import Database, DriverConnection
 
 _log = UnfailingLog(__name__)
 
-# After an error, wait so long, and twice as long after each further one.
-_SHORTEST_S, _LONGEST_S = 0.1, 10.0
 # How often to ask for the lock of an outbox at which another relay works.
 _LOCK_S = 1.0
 # How long run_once waits for it.
 _ONCE_S = 10.0
 # How often to look for old messages to delete.
 _CLEAN_S = 600.0
-# How long a wait may go on after stop.
-_SLICE_S = 0.1
-
-_USED = "This relay works already, or has ended. Ask the outbox for another one: outbox.relay(...)."
 
 
-class Relay:
+class Relay(Runner):
     """A relay of one outbox. Of several relays one works; the others wait for it to end or die.
 
     ``run`` relays in this thread. As a context manager, the relay works in a thread of its own
     during the block.
     """
+
+    _title = "the relay of the outbox"
+    _passing = (OutboxUnavailable, ServerError)
+    _log = _log
+    _thread_name = "rmq-outbox"
+    _misused = OutboxMisused
 
     def __init__(
         self,
@@ -49,18 +47,13 @@ class Relay:
         channel: where new messages are announced. look_s: the wait between two looks at the outbox
         that nobody asked for. cleaning: of old messages, when there is nothing else to do.
         """
+        super().__init__()
         self._database = database
         self._channel = channel
         self._open_rounds = open_rounds
         self._look_s = look_s
         self._cleaning = cleaning
         self._cleans_at_s = 0.0
-        # No Event: stop may be called by a signal handler, which could wait for itself.
-        self._is_over = False
-        self._begun = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
-        self._works = threading.Lock()
         self._total = Relayed()
 
     @property
@@ -73,56 +66,6 @@ class Relay:
         """The number of old messages that were deleted."""
         return 0 if self._cleaning is None else self._cleaning.deleted
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread of the relay is alive. It ends by ``stop``, and by a lasting error."""
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def error(self) -> Exception | None:
-        """The lasting error that has ended the thread of the relay."""
-        return self._error
-
-    def __enter__(self) -> Self:
-        """Start the thread, and wait until it is connected. Raises RmqError."""
-        if self._thread is not None:
-            raise OutboxMisused(_USED)
-        self._thread = threading.Thread(target=self._run_logged, name="rmq-outbox", daemon=True)
-        self._thread.start()
-        self._begun.wait()
-        if self._error is not None:
-            raise self._error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let the relay end after its round, and wait for it."""
-        self.stop()
-        if self._thread is not None:
-            self._thread.join()
-
-    def stop(self) -> None:
-        """Let the relay end after its round."""
-        self._is_over = True
-
-    def run(self) -> None:
-        """Relay until ``stop``.
-
-        Goes on after errors that may pass, and logs them, unless the first connection fails. Raises
-        RmqError.
-        """
-        wait_s = _SHORTEST_S
-        with self._alone():
-            while not self._is_over:
-                before = self._total
-                try:
-                    self._work(to_the_end=False)
-                except (OutboxUnavailable, ServerError) as error:
-                    if not self._begun.is_set():
-                        raise
-                    wait_s = _SHORTEST_S if self._total != before else min(2 * wait_s, _LONGEST_S)
-                    _log.warning("rmq: the outbox waits %.1f s: %s", wait_s, error)
-                    self._rest(wait_s)
-
     def run_once(self) -> Relayed:
         """Relay until no message is due, and return the sum of all rounds. Raises RmqError.
 
@@ -130,35 +73,16 @@ class Relay:
         to it.
         """
         with self._alone():
-            self._work(to_the_end=True)
+            self._relay(to_the_end=True)
         return self._total
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._works.acquire(blocking=False):
-            raise OutboxMisused(_USED)
-        try:
-            yield
-        finally:
-            self._works.release()
+    def _progress(self) -> Relayed:
+        return self._total
 
-    def _run_logged(self) -> None:
-        try:
-            self.run()
-        except RmqError as error:
-            self._end(error)
-        except Exception as error:  # of this code: also then, who asks must get to know
-            self._end(error)
-            raise
-        finally:
-            self._begun.set()
+    def _work(self) -> None:
+        self._relay(to_the_end=False)
 
-    def _end(self, error: Exception) -> None:
-        self._error = error
-        if self._begun.is_set():
-            _log.error("rmq: the relay of the outbox has ended: %s", error)
-
-    def _work(self, *, to_the_end: bool) -> None:
+    def _relay(self, *, to_the_end: bool) -> None:
         with ExitStack() as stack:
             connection = stack.enter_context(self._database.answering())
             self._database.check_session(connection)
@@ -209,13 +133,6 @@ class Relay:
             if taken:
                 self._database.watch_over(connection, self._look_s)
             return taken
-
-    def _rest(self, seconds: float, wait: Callable[[float], bool] = sleep) -> None:
-        """Wait for so long, until stop, or until ``wait`` hears of new messages."""
-        end = time.monotonic() + seconds
-        while not self._is_over and (left := end - time.monotonic()) > 0:
-            if wait(min(left, _SLICE_S)):
-                return
 
     def _add(self, done: Relayed) -> None:
         self._total += done

@@ -156,6 +156,11 @@ class TopicQueues:
         """Return the keys of a slot. kinds: names of methods of Keys, such as "store retry"."""
         return keys_of(self.keys, slot, kinds)
 
+    def keys_of_groups(self, slot: int) -> list[str]:
+        """Return the keys of a slot into which a message is sent, of all groups."""
+        groups = map(self.of_group, self.definition.groups)
+        return [key for group in groups for key in group.keys_of(slot, "store retry stats bodies")]
+
     def claims_and_bodies(self, slot: int, names: Sequence[str]) -> list[str]:
         """Return the keys of several claims, and then those of their bodies."""
         bodies = [self.keys.claim_bodies(slot, name) for name in names]

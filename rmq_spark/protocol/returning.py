@@ -67,7 +67,7 @@ def rollback_each(
     queues: TopicQueues, wanted: Sequence[Rollback]
 ) -> Conversation[list[RollbackResult]]:
     """Roll back messages like rollbacks. The answer is the result of each claim, in order."""
-    yield from _hold(queues, wanted)
+    yield from hold(queues, _holds_of(queues, wanted))
     calls = [_rollback_calls(queues, one) for one in wanted]
 
     def read(replies: list[Any]) -> list[RollbackResult]:
@@ -81,21 +81,24 @@ def rollback_each(
     return results
 
 
-def _hold(queues: TopicQueues, wanted: Iterable[Rollback]) -> Conversation[None]:
-    """Hold the groups of messages whose function has asked for that."""
+def hold(queues: TopicQueues, for_ms: Mapping[str, int]) -> Conversation[None]:
+    """Hold groups of a topic: let them claim nothing for some ms; HOLD_ENDS ends a hold."""
+    for group, ms in for_ms.items():
+        yield pause(queues.of_group(group), ms)
+    topic, known = queues.definition.name, topics_key(queues.keys.prefix)
+    if for_ms and not (yield Request([("HEXISTS", known, topic)], lambda replies: replies[0])):
+        for group in for_ms:  # deleted meanwhile: a new topic must not find the marks
+            yield pause(queues.of_group(group), HOLD_ENDS)
+
+
+def _holds_of(queues: TopicQueues, wanted: Iterable[Rollback]) -> dict[str, int]:
+    """Return for how long messages hold their groups, if their function has asked for that."""
     longest: dict[str, int] = {}
     for one in wanted:
         if one.holds and one.delay_ms:
             group = _group_of(queues, ClaimId.parse(one.claim_id))
             longest[group] = max(longest.get(group, 0), one.delay_ms)
-    if not longest:
-        return
-    for group, delay_ms in longest.items():
-        yield pause(queues.of_group(group), delay_ms)
-    topic, known = queues.definition.name, topics_key(queues.keys.prefix)
-    if not (yield Request([("HEXISTS", known, topic)], lambda replies: replies[0])):
-        for group in longest:  # deleted meanwhile: a new topic must not find the marks
-            yield pause(queues.of_group(group), HOLD_ENDS)
+    return longest
 
 
 def _group_of(queues: TopicQueues, claim: ClaimId) -> str:

@@ -59,12 +59,34 @@ def send(
 
 
 def _send_call(queues: TopicQueues, slot: int, pairs: Pairs, bodies: Pairs) -> Call:
-    keys: list[str] = []
-    for group in queues.definition.groups:
-        keys += queues.of_group(group).keys_of(slot, "store retry stats bodies")
     lowest = [lowest_of(pairs)] if queues.sends_times else []
     args = [len(pairs) // 2, queues.keeps_first_body, largest_of(pairs), *lowest]
+    keys = queues.keys_of_groups(slot)
     return Call(queues.definition.type.send_script, keys, args, pairs, bodies)
+
+
+def occur(
+    queues: TopicQueues,
+    slot: int,
+    schedule: str,
+    notes: tuple[str, str],
+    message: tuple[int, bytes, bytes] | None,
+) -> Request[tuple[bool, str]]:
+    """Note an occurrence of a schedule, and send its message, if it has one, in the same step.
+
+    notes: the one that was read of the schedule, empty for none, and the new one. message: score,
+    content and body, as for send. The answer: whether it was done, and the note there now. Without
+    effect if the note is not the one that was read.
+    """
+    keys = [queues.keys.schedules(slot), *queues.keys_of_groups(slot)]
+    send_script = queues.definition.type.send_script if message else ""
+    args = [schedule, *notes, send_script, queues.keeps_first_body, *(message or (0, "", ""))]
+
+    def read(replies: list[Any]) -> tuple[bool, str]:
+        reply = replies[0]
+        return (True, notes[1]) if reply[0] else (False, reply[1].decode())
+
+    return Request([Call("occur", keys, args)], read)
 
 
 def cancel(queues: TopicQueues, contents: Mapping[int, Sequence[bytes]]) -> Request[int]:

@@ -96,7 +96,7 @@ def publish(
     calls = [
         Call(
             "publish",
-            _keys(queues, slot, name) + _keys_of_groups(queues, slot),
+            _keys(queues, slot, name) + queues.keys_of_groups(slot),
             [name, send_script, total, queues.keeps_first_body],
         )
         for slot, of_slot in totals.items()
@@ -135,11 +135,6 @@ def begun(queues: TopicQueues, slots: Sequence[int]) -> Request[list[dict[str, B
 
 def _keys(queues: TopicQueues, slot: int, name: str) -> list[str]:
     return [queues.keys.stage(slot, name), queues.keys.stages(slot)]
-
-
-def _keys_of_groups(queues: TopicQueues, slot: int) -> list[str]:
-    groups = [queues.of_group(group) for group in queues.definition.groups]
-    return [key for group in groups for key in group.keys_of(slot, "store retry stats bodies")]
 
 
 @dataclass(frozen=True)

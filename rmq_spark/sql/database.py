@@ -25,6 +25,7 @@ from rmq_spark.errors import (
     OutboxUnavailable,
     RmqError,
 )
+from rmq_spark.process import sleep
 
 # With more, MariaDB turns IN into a join, for which it may read the whole table.
 IDS_A_STATEMENT = 1000
@@ -494,12 +495,6 @@ class Database(ABC):
         """Yield a function that waits some seconds, and returns True early when it hears one."""
         del channel
         yield sleep
-
-
-def sleep(seconds: float) -> bool:
-    """Wait for so long, and hear nothing."""
-    time.sleep(seconds)
-    return False
 
 
 def _state_of(error: BaseException) -> str:

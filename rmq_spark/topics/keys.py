@@ -113,10 +113,19 @@ class Keys:
         """Name the LIST of a stage: score, content, score, content, ... as sent; for all groups."""
         return f"{self.prefix}stage_{{{self.prefix}{self.topic}_{slot}}}:{name}"
 
+    def schedules(self, slot: int) -> str:
+        """Name the HASH of a slot: schedule -> note of its last occurrence; for all groups."""
+        return f"{self.prefix}schedules_{{{self.prefix}{self.topic}_{slot}}}"
+
 
 def topics_key(prefix: str = "") -> str:
     """Name the HASH of all topics: topic -> definition as JSON."""
     return f"{prefix}rmq_topics"
+
+
+def schedules_key(prefix: str = "") -> str:
+    """Name the HASH of all schedules: schedule -> definition as JSON."""
+    return f"{prefix}rmq_schedules"
 
 
 def consumer_key(consumer: str, prefix: str = "") -> str:

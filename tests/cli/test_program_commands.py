@@ -23,7 +23,8 @@ from .running import COMMAND, started
 HOUR_MS = 3_600_000
 ALL = (
     "topics create alter delete pause resume hold show lower-epochs send consume listen peek dead "
-    "due cancel requeue purge expire top doctor local metrics job"
+    "schedule schedules unschedule scheduler due cancel requeue purge expire top doctor local "
+    "metrics job"
 )
 
 
@@ -31,7 +32,7 @@ def test_the_help_names_all_commands_and_exit_codes(rmq):
     told = rmq("--help").out
     assert [name for name in ALL.split() if f"  {name} " not in told] == []
     assert "3 nothing matched" in " ".join(told.split())
-    titles = ["Topics:", "Messages:", "Operation:"]
+    titles = ["Topics:", "Messages:", "Schedules:", "Operation:"]
     assert [line for line in told.splitlines() if line in titles] == titles
     assert "..." not in told.replace("[ARGS]...", "")  # each first sentence fits a line
     assert rmq("--version").out == f"rmq-spark {rmq_spark.__version__}\n"

@@ -251,6 +251,21 @@ def test_a_bad_action_is_told(site, orders):
     assert "requeue, purge" in site.note(f"{ORDERS}/job", {"action": "eat"})
 
 
+def test_schedules_are_paused_resumed_and_removed(site, orders):
+    site.broker.schedule("nightly", "Orders", Message("x", delay="1h"), cron="0 3 * * *")
+    page = site.page("/schedules")
+    assert "0 3 * * * UTC" in page
+    assert "/schedules/nightly/pause" in page
+    assert "is paused" in site.note("/schedules/nightly/pause")
+    assert site.json("/schedules")["schedules"][0]["paused"]
+    assert "/schedules/nightly/resume" in site.page("/schedules")
+    assert "goes on" in site.note("/schedules/nightly/resume")
+    assert "is removed" in site.note("/schedules/nightly/remove")
+    assert "There is no schedule nightly" in site.note("/schedules/nightly/remove")
+    assert "is not a schedule" in site.note("/schedules/nightly/pause")
+    assert "There are no schedules" in site.page("/schedules")
+
+
 def test_a_change_of_a_topic_that_is_gone_is_told(site):
     assert "does not exist" in site.note("/topics/Gone/pause")
 

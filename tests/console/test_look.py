@@ -22,7 +22,14 @@ GRAPHICS = [
 ]
 PAGES = (
     *("/topics", "/topics/Orders", "/topics/Prices/messages", "/topics/Alerts/dead"),
-    *("/topics/Alerts/messages?queue=dead", "/consumers", "/server", "/jobs", "/login"),
+    *(
+        "/topics/Alerts/messages?queue=dead",
+        "/consumers",
+        "/schedules",
+        "/server",
+        "/jobs",
+        "/login",
+    ),
 )
 
 

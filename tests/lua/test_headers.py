@@ -123,7 +123,7 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
     flagged = scripts.load_scripts(FOLDER, knows_flags=True)[name]
     assert not plain.text.startswith("#!")
     first = flagged.text.split("\n", 1)[0]
-    expected = dict.fromkeys(("send_first", "send_last", "send_at", "stage"), "#!lua")
+    expected = dict.fromkeys(("occur", "send_first", "send_last", "send_at", "stage"), "#!lua")
     expected |= dict.fromkeys(
         ("any_due", "counts", "due", "figures", "find", "page", "stirred"), "#!lua flags=no-writes"
     )

@@ -4,7 +4,7 @@ import pytest
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ScriptFailed, WrongKeyType
-from rmq_spark.protocol import claiming, reading, returning, scripts
+from rmq_spark.protocol import claiming, reading, returning, scripts, sending
 from rmq_spark.protocol import sending as build
 from rmq_spark.protocol.calls import ALL_KINDS, Call
 from rmq_spark.protocol.pages import QueueKind
@@ -64,6 +64,7 @@ def call_of(slot, name):
         "begin_run": lambda: open_run(queue, a, 5),
         "move": lambda: queue.move({0: [b"waiting"]}, delay="1h"),
         "grant": lambda: queue.server.call("grant", [slot.keys.rate()], [1, 1000, 5, 1, 1]),
+        "occur": lambda: queue.ask(sending.occur, 0, "s", ("", "1 2"), (500, b"waiting", b"")),
         "page": lambda: list(queue.pages(QueueKind.PREPARE, 0)),
         "pause": lambda: queue.ask(claiming.pause, None),
         "plan": lambda: queue.ask(claiming.plan, [0], a, 1, "mark"),
@@ -127,6 +128,7 @@ KEYS = {
     "begin_run": "consumer",
     "move": "store retry stats",
     "grant": "rate",
+    "occur": "schedules store retry stats bodies",
     "page": "claim_b claim_b_bodies",
     "pause": "consumers",
     "plan": "consumers",

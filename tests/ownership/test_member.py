@@ -425,8 +425,7 @@ def test_a_path_behind_the_hosts_is_made(join, client, zookeeper, root):
 def test_a_node_that_somebody_deletes_is_created_again(join, client, root):
     """Failed before: until another one joined, the members could not agree any more."""
     first, second = join("a"), join("b")
-    owned(first, SLOTS // 2)
-    owned(second, SLOTS // 2)
+    shared(first, second)
     client.delete(f"{root}/T/assignment")
     wait_until(lambda: client.exists(f"{root}/T/assignment"), "the node")
     second.stop()

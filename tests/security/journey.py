@@ -11,6 +11,7 @@ from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.protocol.staging import Manifest, StageName
 
 from ..seeding import committed_up_to, note_committed, open_run
+from ..waiting import wait_until
 
 DUE = 1_000_000  # ms: long past, so due at once
 LEASE_MS = 60_000
@@ -141,6 +142,13 @@ class Journey:
         assert sink.resume(0, batch) is None
         sink.discard(Manifest({str(names[1]): {"FixedTime": {0: 2}}}))
 
+    def schedule(self):
+        self.broker.schedule("tick", "FixedTime", "x", every="1s")
+        with self.broker.scheduler() as scheduler:
+            wait_until(lambda: scheduler.sent, "an occurrence")
+        self.broker.pause_schedule("tick")
+        assert self.broker.unschedule("tick")
+
     def unmake(self):
         self.broker.alter("FixedTime", exclusive=True)
         self.broker.alter("FixedTime", exclusive=False)
@@ -161,4 +169,5 @@ class Journey:
         self.lose()
         self.lose_large()
         self.publish()
+        self.schedule()
         self.unmake()

@@ -1,0 +1,171 @@
+"""The commands for schedules: schedule, schedules, unschedule; and scheduler, which runs them."""
+
+import logging
+import os
+from typing import Annotated, Any
+
+import typer
+
+from rmq_spark.cli import arguments
+from rmq_spark.cli.arguments import encoded_basis, given_values, moment, parse_values, parsed
+from rmq_spark.cli.output import print_json, print_line, print_log, print_result, print_table
+from rmq_spark.cli.send import parse_headers
+from rmq_spark.cli.session import broker_of, session_of
+from rmq_spark.client.messages import Message
+from rmq_spark.client.schedules import CATCH_UPS, ONE, OVERLAPS, SEND, ScheduleSeen, seen
+from rmq_spark.inspect.fields import (
+    age_text,
+    content_text,
+    schedule_json,
+    time_json,
+    time_text,
+)
+from rmq_spark.options import ENDING_TIME, STARTING_TIME, TIME_TO_LIVE
+from rmq_spark.process import NOTHING_FOUND, stopped_by_signals
+
+Name = Annotated[str, typer.Argument(help="The name of a schedule.", show_default=False)]
+
+
+def schedule(
+    context: typer.Context,
+    name: Name,
+    topic: arguments.Topic,
+    content: Annotated[
+        str | None, typer.Argument(help="The content of the message.", show_default=False)
+    ] = None,
+    cron: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help="When: minute, hour, day, month and day of the week, such as '0 3 * * *'. A sixth "
+            "field, in front, is the second.",
+        ),
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(help="In place of --cron, an interval such as 5m.")
+    ] = None,
+    timezone: Annotated[
+        str, typer.Option(help="The time zone of --cron, such as Europe/Zurich.")
+    ] = "UTC",
+    first: Annotated[
+        str | None, typer.Option(help="The earliest time, where --every begins. Default: now.")
+    ] = None,
+    last: Annotated[str | None, typer.Option(help="The latest time.")] = None,
+    catch_up: Annotated[
+        str,
+        typer.Option(
+            help="Of what was missed while no scheduler ran, what to send. Accepted: "
+            f"{', '.join(CATCH_UPS)}."
+        ),
+    ] = ONE,
+    overlap: Annotated[
+        str,
+        typer.Option(
+            help="What to do while the last message waits or is in work. Accepted: "
+            f"{', '.join(OVERLAPS)}."
+        ),
+    ] = SEND,
+    slot_basis: arguments.SlotBasis = None,
+    time_range: arguments.TimeRange = None,
+    priority: arguments.Priority = None,
+    delay: arguments.Delay = None,
+    key: Annotated[
+        str | None, typer.Option(help="For a keyed topic: the key of the message.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header of the message; repeatable."),
+    ] = None,
+    time_to_live: arguments.TimeToLive = None,
+    as_json: arguments.Json = False,
+) -> None:
+    """Send a message again and again: create or change a schedule.
+
+    Messages are sent while at least one `rmq scheduler` runs.
+    """
+    broker = broker_of(context)
+    queue = broker.queue(topic)
+    given = given_values(time_range, priority, None, delay)
+    values: dict[str, Any] = parse_values(queue, given, "scheduled", needed=False)
+    message = Message(
+        None if content is None else os.fsencode(content),
+        slot_basis=encoded_basis(slot_basis),
+        key=None if key is None else os.fsencode(key),
+        headers=parse_headers(header) or None,
+        time_to_live=parsed(TIME_TO_LIVE.called("--time-to-live"), time_to_live),
+        **values,
+    )
+    made = broker.schedule(
+        name,
+        topic,
+        message,
+        cron=cron,
+        every=every,
+        timezone=timezone,
+        first=moment(queue, STARTING_TIME.called("--first"), first),
+        last=moment(queue, ENDING_TIME.called("--last"), last),
+        catch_up=catch_up,
+        overlap=overlap,
+    )
+    next_ms = made.next_after(made.since_ms)
+    paused = ", paused" if made.paused else ""
+    text = f"{name}: {made.rule}, from {time_text(next_ms)} on{paused}"
+    print_result(as_json, text, schedule=name, first=time_json(next_ms), paused=made.paused)
+
+
+def list_schedules(
+    context: typer.Context,
+    pause: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Let this schedule send nothing.")
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Let this schedule send again. What it missed is not sent."
+        ),
+    ] = None,
+    as_json: arguments.Json = False,
+) -> None:
+    """List the schedules, with their last and next occurrence."""
+    broker = broker_of(context)
+    if pause is not None:
+        broker.pause_schedule(pause)
+    if resume is not None:
+        broker.resume_schedule(resume)
+    found = seen(broker)
+    if as_json:
+        print_json([schedule_json(one) for one in found])
+    elif found:
+        columns = ("schedule", "topic", "message", "when", "last", "next", "")
+        print_table(columns, map(_row, found))
+    else:
+        print_line("There are no schedules.")
+
+
+def _row(one: ScheduleSeen) -> tuple[Any, ...]:
+    of = one.schedule
+    state = "paused" if of.paused else f"{age_text(one.late_ms)} late" * (one.late_ms >= 1000)
+    name = of.message.content if of.message.key is None else of.message.key
+    shown = content_text(name if isinstance(name, bytes) else None)
+    times = time_text(one.last_ms) or "", time_text(one.next_ms) or ""
+    return of.name, of.topic, shown, of.rule, *times, state
+
+
+def unschedule(context: typer.Context, name: Name, as_json: arguments.Json = False) -> None:
+    """Remove a schedule. Messages that it has sent stay."""
+    if not broker_of(context).unschedule(name):
+        print_result(as_json, f"There is no schedule {name}.", schedule=name, removed=False)
+        raise typer.Exit(NOTHING_FOUND)
+    print_result(as_json, f"{name}: removed", schedule=name, removed=True)
+
+
+def scheduler(context: typer.Context) -> None:
+    """Send the messages of all schedules until Ctrl-C.
+
+    Run it once, or several times for safety: each message is sent once.
+    """
+    print_log("rmq_spark.client.scheduler", logging.INFO, "%(asctime)s %(message)s")
+    with session_of(context).broker(patience_s=None) as broker:
+        running = broker.scheduler()
+        with stopped_by_signals(lambda _: running.stop(), unless_ignored=True):
+            running.run()

@@ -1,0 +1,544 @@
+"""Schedules: messages that are sent again and again, by a cron expression or at fixed intervals.
+
+Redis keeps their definitions in one hash. What was sent last stands in a hash of the message's
+slot, so that one script can note an occurrence and send its message.
+"""
+
+import base64
+import json
+import re
+import zoneinfo
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from rmq_spark.client.administration import Administration
+from rmq_spark.client.messages import Message, Outgoing, headers_of, moment_ms_of, outgoing
+from rmq_spark.errors import InvalidOption, ScriptFailed
+from rmq_spark.protocol.calls import fields_of
+from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.keys import ACCEPTED_NAME, HIGHEST_SCORE, NAME, Keys, schedules_key
+from rmq_spark.topics.parsing import ACCEPTED_DURATION, Duration, ms_since_1970, time_at, wait_ms
+from rmq_spark.topics.types import LONGEST_WAIT_MS, TopicType
+
+# What to do about occurrences that were missed while no program ran the schedules.
+NONE, ONE, ALL = CATCH_UPS = ("none", "one", "all")
+# What to do if the last message of a schedule still waits or is in work.
+SEND, SKIP = OVERLAPS = ("send", "skip")
+# Every program that runs the schedules reads all of them every second.
+LARGEST_MESSAGE_BYTES = 65_536
+SHORTEST_INTERVAL_MS = 1000
+# With catch-up "none", an occurrence that is later than this is not sent.
+MISSED_AFTER_MS = 60_000
+# Headers of each message: the schedule, and the time of the occurrence.
+NAME_HEADER, TIME_HEADER = "rmq-schedule", "rmq-scheduled-time"
+VERSION = 1
+# From so far before a moment, the occurrences up to it are counted one by one.
+_NEAR_MS = 2 * 3600 * 1000
+# Clocks change by up to so much, except where a country has skipped a whole day.
+_LONGEST_CHANGE = timedelta(hours=3)
+_DURATIONS = ("time_range", "delay", "time_to_live")
+_TEXTS = ("content", "slot_basis", "key")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A message, and when to send it. From ``broker.schedules``.
+
+    cron: an expression of five fields, or of six that begin with seconds; or every_ms: an interval.
+    timezone: of the expression. first_ms, last_ms: bounds of the occurrences, in ms since 1970; the
+    first one is also where intervals begin. catch_up, overlap, paused: as for Broker.schedule.
+    since_ms: occurrences until then do not count; Redis' time when the times of the schedule were
+    set or it was resumed.
+    """
+
+    name: str
+    topic: str
+    message: Message
+    cron: str | None = None
+    every_ms: int | None = None
+    timezone: str = "UTC"
+    first_ms: int | None = None
+    last_ms: int | None = None
+    catch_up: str = ONE
+    overlap: str = SEND
+    paused: bool = False
+    since_ms: int = 0
+
+    @property
+    def times(self) -> tuple[Any, ...]:
+        """What decides when the schedule occurs, and where its message goes."""
+        place = self.topic, self.message.slot_basis, self.message.key, self.message.content
+        return self.cron, self.every_ms, self.timezone, self.first_ms, place
+
+    @property
+    def rule(self) -> str:
+        """The times as a person writes them."""
+        if self.cron is None:
+            return f"every {self.every_ms} ms"
+        return f"{self.cron} {self.timezone}"
+
+    @cached_property
+    def _zone(self) -> zoneinfo.ZoneInfo:
+        return _zone_of(self.timezone)
+
+    def next_after(self, ms: int) -> int | None:
+        """Return the first occurrence after a time; None after the last one. In ms since 1970."""
+        after_ms = max(ms, self.since_ms)
+        if self.every_ms is not None:
+            begin_ms = self.since_ms if self.first_ms is None else self.first_ms
+            found = begin_ms + max((after_ms - begin_ms) // self.every_ms + 1, 0) * self.every_ms
+        else:
+            found = self._cron_after(max(after_ms, (self.first_ms or 0) - 1))
+        highest = HIGHEST_SCORE if self.last_ms is None else self.last_ms
+        return found if found <= highest else None
+
+    def latest(self, after_ms: int, until_ms: int) -> int | None:
+        """Return the last occurrence after a time and up to another; None if there is none."""
+        found = self.next_after(after_ms)
+        if found is None or found > until_ms:
+            return None
+        until_ms = min(until_ms, self.last_ms or until_ms)
+        if self.every_ms is not None:
+            return until_ms - (until_ms - found) % self.every_ms
+        if until_ms - found > _NEAR_MS:  # too many to count one by one
+            local = time_at(until_ms + 1000).astimezone(self._zone).replace(tzinfo=None)
+            before = next(_walls(str(self.cron), local, backward=True), local)
+            near_ms = max(self._ms_of(before) - _NEAR_MS, after_ms)
+            near = self.next_after(near_ms)
+            found = near if near is not None and near <= until_ms else found
+        while (following := self.next_after(found)) is not None and following <= until_ms:
+            found = following
+        return found
+
+    def _cron_after(self, after_ms: int) -> int:
+        """Return the first time after another that the expression names; a later one than all."""
+        zone = self._zone
+        try:
+            local = time_at(after_ms).astimezone(zone).replace(tzinfo=None)
+            wall = next(_walls(str(self.cron), local), None)
+            if wall is None:
+                return HIGHEST_SCORE + 1
+            found = self._ms_of(wall)
+            if not (self._changes_near(after_ms) or self._changes_near(found)):
+                return found
+            return self._near_a_change(local, after_ms)
+        except OverflowError:  # beyond the years that Python knows
+            return HIGHEST_SCORE + 1
+
+    def _near_a_change(self, local: datetime, after_ms: int) -> int:
+        """Do the same where clocks change: what they show is not in the order of time there."""
+        soonest, last_wall = HIGHEST_SCORE + 1, None
+        for wall in _walls(str(self.cron), local - _LONGEST_CHANGE):
+            if last_wall is not None and wall > last_wall:
+                break
+            for at_ms in self._times_of(wall):
+                if at_ms > after_ms:
+                    soonest = min(soonest, at_ms)
+                    last_wall = last_wall or wall + _LONGEST_CHANGE
+        return soonest
+
+    def _times_of(self, wall: datetime) -> Iterator[int]:
+        """Yield when clocks show a time: twice or never, in nights in which they change.
+
+        As in Debian's cron, an expression that names hours and minutes occurs once: the first time,
+        or if there is none, when the clocks go on.
+        """
+        first = wall.replace(tzinfo=self._zone, fold=0)
+        if _is_there(first):
+            yield ms_since_1970(first)
+            second = first.replace(fold=1)
+            if self._is_each_time and second.utcoffset() != first.utcoffset():
+                yield ms_since_1970(second)
+        elif not self._is_each_time:
+            while not _is_there(first):
+                first += timedelta(minutes=1)
+            yield ms_since_1970(first)
+
+    @property
+    def _is_each_time(self) -> bool:
+        fields_of_time = str(self.cron).split()
+        return len(fields_of_time) == 6 or any(one.startswith("*") for one in fields_of_time[:2])
+
+    def _ms_of(self, wall: datetime) -> int:
+        return ms_since_1970(wall.replace(tzinfo=self._zone))
+
+    def _changes_near(self, ms: int) -> bool:
+        """Return whether the clocks change within some hours of a time."""
+        around = (time_at(ms) - 2 * _LONGEST_CHANGE, time_at(ms) + 2 * _LONGEST_CHANGE)
+        before, after = (one.astimezone(self._zone).utcoffset() for one in around)
+        return before != after
+
+    def outgoing(
+        self, topic: TopicDefinition, occurrence_ms: int, now_ms: Callable[[], int]
+    ) -> Outgoing:
+        """Check the message of an occurrence. Raises InvalidMessage."""
+        message = self.message
+        of_schedule = [
+            (NAME_HEADER, self.name),
+            (TIME_HEADER, self.local_time(occurrence_ms).isoformat()),
+        ]
+        own = headers_of(message.headers, 0)
+        if topic.type is TopicType.FIXED_TIME:
+            due_ms = occurrence_ms + int(wait_ms(message.delay or 0) or 0)
+            message = replace(message, fixed_time=due_ms, delay=None)
+        message = replace(message, headers=[*own, *of_schedule])
+        return outgoing([message], Message(), topic, now_ms=now_ms)
+
+    def local_time(self, ms: int) -> datetime:
+        """Return a time in the schedule's time zone."""
+        return time_at(ms).astimezone(self._zone)
+
+    def to_json(self) -> str:
+        """Return the text that Redis keeps."""
+        kept = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "message"}
+        del kept["name"]
+        message = {name: getattr(self.message, name) for name in (*_DURATIONS, "priority")}
+        message |= {name: _packed(getattr(self.message, name)) for name in _TEXTS}
+        message["headers"] = [[n, _packed(v)] for n, v in headers_of(self.message.headers, 0)]
+        kept["message"] = {
+            name: value for name, value in message.items() if value not in (None, [])
+        }
+        given = {name: value for name, value in kept.items() if value is not None}
+        return json.dumps({"version": VERSION, **given}, sort_keys=True)
+
+    @staticmethod
+    def from_json(name: str, text: bytes) -> "Schedule":
+        """Parse a text of to_json. Raises ScriptFailed for another version."""
+        kept = json.loads(text)
+        if kept.pop("version", None) != VERSION:
+            raise ScriptFailed(
+                f"The schedule {name} was written by another version of rmq-spark: "
+                f"{text[:200]!r}. Accepted: version {VERSION}. Use the version that wrote it."
+            )
+        message = kept.pop("message")
+        message |= {one: _unpacked(message[one]) for one in _TEXTS if one in message}
+        if "headers" in message:
+            message["headers"] = tuple((n, _unpacked(v)) for n, v in message["headers"])
+        return Schedule(name=name, message=Message(**message), **kept)
+
+
+def _walls(cron: str, local: datetime, *, backward: bool = False) -> Iterator[datetime]:
+    """Yield the times after (or before) another that an expression names, as clocks show them."""
+    cronsim = _cronsim()
+    with suppress(OverflowError):  # beyond the years that Python knows
+        yield from cronsim.CronSim(cron, local, reverse=backward)
+
+
+def _is_there(time: datetime) -> bool:
+    """Return whether the clocks show a time; not in the hour that they skip."""
+    return time.astimezone(UTC).astimezone(time.tzinfo).replace(fold=0) == time.replace(fold=0)
+
+
+def _packed(value: bytes | None) -> Any:
+    """Return bytes as JSON has them: as text if they are UTF-8."""
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value or b"").decode()}
+
+
+def _unpacked(value: Any) -> bytes | None:
+    if isinstance(value, Mapping):
+        return base64.b64decode(value["base64"])
+    return None if value is None else str(value).encode()
+
+
+def parse_schedule(
+    topic: TopicDefinition,
+    name: str,
+    message: Message | bytes | str,
+    *,
+    cron: str | None,
+    every: Duration | None,
+    timezone: str,
+    first: int | datetime | None,
+    last: int | datetime | None,
+    catch_up: str,
+    overlap: str,
+    now_ms: Callable[[], int],
+) -> Schedule:
+    """Check the arguments of Broker.schedule. Raises InvalidOption, InvalidMessage."""
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        raise InvalidOption.of("name", name, ACCEPTED_NAME, "is not a name of a schedule")
+    if (cron is None) == (every is None):
+        raise InvalidOption(f"cron={cron!r} and every={every!r}. Accepted: one of the two.")
+    _check_choice("catch_up", catch_up, CATCH_UPS)
+    _check_choice("overlap", overlap, OVERLAPS)
+    _zone_of(timezone)
+    every_ms = None if every is None else _interval_ms(every)
+    if cron is not None:
+        _check_cron(cron)
+    _check_message(topic, message, now_ms)
+    found = Schedule(
+        name,
+        topic.name,
+        _checked(topic, message),
+        cron=None if cron is None else " ".join(cron.split()),
+        every_ms=every_ms,
+        timezone=timezone,
+        first_ms=_moment("first", first),
+        last_ms=_moment("last", last),
+        catch_up=catch_up,
+        overlap=overlap,
+        since_ms=now_ms(),
+    )
+    found.outgoing(topic, found.since_ms, now_ms)
+    return found
+
+
+def _checked(topic: TopicDefinition, given: Message | bytes | str) -> Message:
+    """Return a message as schedules keep it: in bytes and ms."""
+    message = given if isinstance(given, Message) else Message(given)
+    texts: dict[str, Any] = {
+        name: value.encode() if isinstance(value, str) else value
+        for name in _TEXTS
+        if (value := getattr(message, name)) is not None
+    }
+    waits: dict[str, Any] = {
+        name: ms
+        for name in _DURATIONS
+        if (ms := wait_ms(getattr(message, name))) is not None  # others: refused when it is sent
+    }
+    headers = headers_of(message.headers, 0) or None
+    size = sum(len(text) for text in texts.values() if isinstance(text, bytes))
+    size += sum(len(name) + len(value or b"") for name, value in headers or ())
+    if size > LARGEST_MESSAGE_BYTES:
+        raise InvalidOption(
+            f"The message of a schedule of topic {topic.name} has {size} bytes. Accepted: at most "
+            f"{LARGEST_MESSAGE_BYTES}; send a name of what is larger."
+        )
+    return replace(message, headers=headers, **texts, **waits)
+
+
+def _check_message(topic: TopicDefinition, given: Any, now_ms: Callable[[], int]) -> None:
+    """Refuse what send would refuse. Raises InvalidMessage."""
+    message = given if isinstance(given, Message) else Message(given)
+    for name in ("fixed_time", "expires_at"):
+        if getattr(message, name) is not None:
+            instead = "delay" if name == "fixed_time" else "time_to_live"
+            raise InvalidOption(
+                f"{name}={getattr(message, name)!r} is not accepted in a schedule, whose messages "
+                f"each have a time of their own. Accepted: {instead}, a duration after it.",
+                name=name,
+            )
+    if topic.type is TopicType.FIXED_TIME and message.delay is None:
+        message = replace(message, fixed_time=now_ms())
+    outgoing([message], Message(), topic, now_ms=now_ms)
+    for name in _DURATIONS:
+        value = getattr(message, name)
+        if value is not None and wait_ms(value) is None:
+            raise InvalidOption.of(name, value, ACCEPTED_DURATION, "is not a duration")
+
+
+def _check_choice(name: str, given: str, accepted: tuple[str, ...]) -> None:
+    if given not in accepted:
+        raise InvalidOption.of(name, given, ", ".join(accepted))
+
+
+def _zone_of(timezone: str) -> zoneinfo.ZoneInfo:
+    try:
+        return zoneinfo.ZoneInfo(timezone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise InvalidOption.of(
+            "timezone",
+            timezone,
+            "a name of the IANA database such as Europe/Zurich (a system without that database "
+            "needs pip install tzdata)",
+            "is not a known time zone",
+        ) from None
+
+
+def _interval_ms(every: Duration) -> int:
+    ms = wait_ms(every)
+    if ms is None or not SHORTEST_INTERVAL_MS <= ms <= LONGEST_WAIT_MS:
+        accepted = f"at least 1s: {ACCEPTED_DURATION}; a timedelta; or whole milliseconds"
+        raise InvalidOption.of("every", every, accepted)
+    return ms
+
+
+def _cronsim() -> ModuleType:
+    try:
+        return import_module("cronsim")
+    except ModuleNotFoundError:
+        raise InvalidOption(
+            "cron needs the package cronsim: pip install 'rmq-spark[schedules]'"
+        ) from None
+
+
+def _check_cron(cron: str) -> None:
+    cronsim = _cronsim()
+    accepted = (
+        "five fields (minute, hour, day of the month, month, day of the week), such as "
+        "'0 3 * * *', or six, of which the first is the second"
+    )
+    if not isinstance(cron, str):
+        raise InvalidOption.of("cron", cron, accepted, "is not a text")
+    try:
+        cronsim.CronSim(cron, time_at(0))
+    except (cronsim.CronSimError, ValueError) as error:
+        raise InvalidOption.of("cron", cron, accepted, f"is not accepted ({error})") from None
+
+
+def _moment(name: str, given: int | datetime | None) -> int | None:
+    ms = moment_ms_of(given)
+    if given is not None and (ms is None or not 0 <= ms <= HIGHEST_SCORE):
+        raise InvalidOption.of(name, given, "ms since 1970, or a datetime with a time zone")
+    return ms
+
+
+# -- in Redis
+
+
+def put(broker: Administration, wanted: Schedule) -> Schedule:
+    """Create a schedule, or change the one of its name. Returns it as Redis has it now.
+
+    One that is as wanted stays as it is. A pause stays. If its times stay, none of its occurrences
+    is lost.
+    """
+
+    def change(old: Schedule | None) -> Schedule:
+        if old is None:
+            return _occurring(wanted)
+        now_ms, since_ms = wanted.since_ms, old.since_ms
+        had_ended = old.last_ms is not None and old.last_ms < now_ms
+        if old.times != wanted.times or (had_ended and old.last_ms != wanted.last_ms):
+            since_ms = max(now_ms, since_ms + 1)
+        new = replace(wanted, paused=old.paused, since_ms=since_ms)
+        return old if new == old else _occurring(new)
+
+    changed = _change(broker, wanted.name, change)
+    assert changed is not None  # noqa: S101 - change never returns None
+    return changed
+
+
+def pause(broker: Administration, name: str, paused: bool) -> Schedule:
+    """Pause or resume a schedule. Raises InvalidOption for an unknown name."""
+
+    def change(old: Schedule | None) -> Schedule:
+        if old is None:
+            known = ", ".join(one.name for one in schedules(broker)) or "none"
+            raise InvalidOption.of("name", name, f"one of {known}", "is not a schedule")
+        since_ms = old.since_ms
+        if old.paused and not paused:  # what was missed in the pause stays missed
+            since_ms = max(broker.server.now_ms(), since_ms + 1)
+        return replace(old, paused=paused, since_ms=since_ms)
+
+    changed = _change(broker, name, change)
+    assert changed is not None  # noqa: S101
+    return changed
+
+
+def _occurring(schedule: Schedule) -> Schedule:
+    if schedule.next_after(schedule.since_ms) is None:
+        raise InvalidOption(
+            f"The schedule {schedule.name} ({schedule.rule}) never occurs from now on. Accepted: "
+            "one that does. Look at cron, first and last."
+        )
+    return schedule
+
+
+def remove(broker: Administration, name: str) -> bool:
+    """Remove a schedule. Return whether there was one. What it has sent stays."""
+    key, found = schedules_key(broker.key_prefix), None
+    if re.fullmatch(NAME, name):
+        found = broker.server.command("HGET", key, name)
+    if found is None:
+        return False
+    if not broker.server.call("alter", [key], [name, found, ""]):
+        return remove(broker, name)
+    kept = json.loads(found)
+    if kept.get("version") == VERSION and (topic := broker.find(kept["topic"])):
+        schedule = Schedule.from_json(name, found)
+        notes = Keys(topic.name, broker.key_prefix).schedules(slot_of(schedule, topic))
+        note = broker.server.command("HGET", notes, name)
+        # Another one of this name may have occurred by now.
+        if note and int(note.split()[0]) <= schedule.since_ms:
+            broker.server.call("alter", [notes], [name, note, ""])
+    return True
+
+
+def slot_of(schedule: Schedule, topic: TopicDefinition) -> int:
+    """Return the slot of a schedule's messages, which also has its note."""
+    message = schedule.message
+    name = message.key if topic.keyed else message.content
+    basis = name if message.slot_basis is None else message.slot_basis
+    return topic.slot_of(basis)  # type: ignore[arg-type]  # bytes: _checked
+
+
+def schedules(broker: Administration) -> list[Schedule]:
+    """Return all schedules, sorted by name."""
+    pairs = fields_of(broker.server.command("HGETALL", schedules_key(broker.key_prefix)))
+    return [Schedule.from_json(name.decode(), text) for name, text in sorted(pairs)]
+
+
+class ScheduleSeen(NamedTuple):
+    """A schedule and what Redis knows of it. Times in ms since 1970.
+
+    last_ms: its last occurrence, None before the first. next_ms: the next one, None if there is
+    none. late_ms: how long that one has been due.
+    """
+
+    schedule: Schedule
+    last_ms: int | None
+    next_ms: int | None
+    late_ms: int
+
+
+def seen(broker: Administration) -> list[ScheduleSeen]:
+    """Return all schedules with their occurrences, sorted by name."""
+    found = schedules(broker)
+    topics = {topic.name: topic for topic in broker.topics()} if found else {}
+    there = [one for one in found if one.topic in topics]
+    notes = broker.server.commands(
+        [
+            ("HGET", Keys(one.topic, broker.key_prefix).schedules(slot), one.name)
+            for one in there
+            for slot in [slot_of(one, topics[one.topic])]
+        ]
+    )
+    note_of = {one.name: note for one, note in zip(there, notes, strict=True)}
+    now_ms = broker.server.now_ms()
+    return [_seen(one, note_of.get(one.name), now_ms) for one in found]
+
+
+def _seen(schedule: Schedule, note: bytes | None, now_ms: int) -> ScheduleSeen:
+    last_ms = int(note.split()[1]) if note else None
+    after_ms = last_after(schedule, (note or b"").decode())
+    next_ms = None if schedule.paused else schedule.next_after(after_ms)
+    late_ms = 0 if next_ms is None else max(0, now_ms - next_ms)
+    return ScheduleSeen(schedule, last_ms, next_ms, late_ms)
+
+
+def last_after(schedule: Schedule, note: str) -> int:
+    """Return the time after which occurrences count. note: "sinceMs occurrenceMs", or empty.
+
+    HIGHEST_SCORE, so never, if the note is of a later definition.
+    """
+    since_ms, last_ms = map(int, note.split()) if note else (0, 0)
+    later = since_ms > schedule.since_ms
+    return HIGHEST_SCORE if later else max(last_ms, schedule.since_ms)
+
+
+def _change(
+    broker: Administration, name: str, change: Callable[[Schedule | None], Schedule | None]
+) -> Schedule | None:
+    """Replace a schedule, again if it has changed meanwhile. change: may return None to delete."""
+    key = schedules_key(broker.key_prefix)
+    while True:
+        text = broker.server.command("HGET", key, name)
+        old = Schedule.from_json(name, text) if text else None
+        new = change(old)
+        if new == old:
+            return new
+        if text:
+            done = broker.server.call("alter", [key], [name, text, new.to_json() if new else ""])
+        else:
+            done = broker.server.command("HSETNX", key, name, new.to_json() if new else "")
+        if done:
+            return new

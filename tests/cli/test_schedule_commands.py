@@ -1,0 +1,103 @@
+"""schedule, schedules, unschedule, scheduler, and listen --schedules."""
+
+import re
+import signal
+import subprocess
+
+import pytest
+
+from ..waiting import wait_until
+from .running import started
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def topic(rmq):
+    rmq.broker.create("T", "FixedTime", 1)
+    return rmq.broker.queue("T")
+
+
+def test_a_schedule_is_made_listed_paused_and_removed(rmq, topic):
+    made = rmq(
+        *("schedule", "nightly", "T", "report", "--cron", "0 3 * * *", "--timezone"),
+        *("Europe/Zurich", "--first", "2090-01-01T00:00:00Z", "--header", "a=b", "--delay", "5m"),
+    )
+    assert (made.code, made.err) == (0, "")
+    assert "nightly: 0 3 * * * Europe/Zurich, from 2090-01-01T02:00:00.000Z on" in made.out
+    [schedule] = rmq.broker.schedules()
+    assert schedule.message.headers == (("a", b"b"),)
+    assert schedule.message.delay == 300_000
+    listed = rmq("schedules", "--json").json
+    assert listed == [
+        {
+            "schedule": "nightly",
+            "topic": "T",
+            "cron": "0 3 * * *",
+            "timezone": "Europe/Zurich",
+            "first": "2090-01-01T00:00:00.000Z",
+            "catchUp": "one",
+            "overlap": "send",
+            "paused": False,
+            "nextOccurrence": "2090-01-01T02:00:00.000Z",
+            "lateMs": 0,
+        }
+    ]
+    assert "paused" in rmq("schedules", "--pause", "nightly").out
+    assert "paused" not in rmq("schedules", "--resume", "nightly").out
+    assert rmq("unschedule", "nightly").out == "nightly: removed\n"
+    assert rmq("unschedule", "nightly").code == 3
+    assert rmq("schedules").out == "There are no schedules.\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--every 1s --cron *", "Accepted: one of the two"),
+        ("--every 1ms", "every='1ms' is not accepted"),
+        ("--every 1s --first soon", "--first"),
+        ("--every 1s --priority 5", "--priority is not for topic T"),
+        ("--every 1s --catch-up some", "catch_up='some'"),
+        ("--every 1s --key k", "key is b'k', but the topic is not keyed"),
+    ],
+)
+def test_what_is_not_accepted_is_said(rmq, topic, given, said):
+    done = rmq("schedule", "s", "T", "m", *given.split())
+    assert done.code == 2
+    assert said in " ".join(done.err.split())
+
+
+def test_a_scheduler_sends_until_it_is_stopped(rmq, topic):
+    rmq.broker.schedule("s", "T", "m", every="1s")
+    with started([*rmq.command(), "scheduler"], stderr=subprocess.PIPE) as process:
+        wait_until(lambda: topic.figures().counters["accepted"] > 1, "occurrences")
+        process.send_signal(signal.SIGTERM)
+        _, logged = process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert b"rmq: s at " in logged
+
+
+def test_a_listener_may_send_them_too(rmq, topic, tmp_path):
+    (tmp_path / "work.py").write_text("def call(message): print(message.content)")
+    rmq.broker.schedule("s", "T", "m", every="1s")
+    command = [*rmq.command(), "listen", "T", "work:call", "--name", "a", "--schedules"]
+    with started(command, cwd=tmp_path) as process:
+        wait_until(lambda: topic.figures().counters["committed"] > 1, "occurrences")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def test_doctor_says_that_nobody_runs_them(rmq, topic):
+    schedule = rmq.broker.schedule("s", "T", "m", every="1h")
+    found = {one["what"]: one for one in rmq("doctor", "--no-spark", "--json").json}
+    assert (found["Schedules"]["state"], found["Schedules"]["seen"]) == ("ok", "schedules: 1")
+    key = f"{rmq.prefix}schedules_{{{rmq.prefix}T_0}}"
+    rmq.broker.server.command("HSET", key, "s", f"{schedule.since_ms} 0")
+    text = schedule.to_json().replace(str(schedule.since_ms), str(schedule.since_ms - 2 * HOUR_MS))
+    rmq.broker.server.command("HSET", f"{rmq.prefix}rmq_schedules", "s", text)
+    rmq.broker.server.command("DEL", key)
+    found = {one["what"]: one for one in rmq("doctor", "--no-spark", "--json").json}
+    assert found["Schedules"]["state"] == "warn"
+    assert re.fullmatch(r"s is late by (1h|36\d\ds|6\dm)", found["Schedules"]["seen"])
+    assert "scheduler" in found["Schedules"]["remedy"]
