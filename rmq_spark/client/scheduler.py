@@ -179,6 +179,7 @@ class Scheduler(Runner):
         """Send what is due of a schedule. Return False if it cannot be sent."""
         with self._complaining(one.schedule.name):
             self._send_due(one, now_ms)
+            self._complaints.pop(one.schedule.name, None)
             return True
         return False
 
@@ -187,7 +188,6 @@ class Scheduler(Runner):
         """Log an error of a schedule, once, and go on with the others."""
         try:
             yield
-            self._complaints.pop(name, None)
         except RmqError as error:
             if isinstance(error, ServerError) and not isinstance(error, _OF_A_SCHEDULE):
                 raise

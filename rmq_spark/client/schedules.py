@@ -412,9 +412,7 @@ def put(broker: Administration, wanted: Schedule) -> Schedule:
         new = replace(wanted, paused=old.paused, since_ms=since_ms)
         return old if new == old else _occurring(new)
 
-    changed = _change(broker, wanted.name, change)
-    assert changed is not None  # noqa: S101 - change never returns None
-    return changed
+    return _change(broker, wanted.name, change)
 
 
 def pause(broker: Administration, name: str, paused: bool) -> Schedule:
@@ -429,9 +427,7 @@ def pause(broker: Administration, name: str, paused: bool) -> Schedule:
             since_ms = max(broker.server.now_ms(), since_ms + 1)
         return replace(old, paused=paused, since_ms=since_ms)
 
-    changed = _change(broker, name, change)
-    assert changed is not None  # noqa: S101
-    return changed
+    return _change(broker, name, change)
 
 
 def _occurring(schedule: Schedule) -> Schedule:
@@ -526,9 +522,9 @@ def last_after(schedule: Schedule, note: str) -> int:
 
 
 def _change(
-    broker: Administration, name: str, change: Callable[[Schedule | None], Schedule | None]
-) -> Schedule | None:
-    """Replace a schedule, again if it has changed meanwhile. change: may return None to delete."""
+    broker: Administration, name: str, change: Callable[[Schedule | None], Schedule]
+) -> Schedule:
+    """Create or replace a schedule, again if it has changed meanwhile."""
     key = schedules_key(broker.key_prefix)
     while True:
         text = broker.server.command("HGET", key, name)
@@ -537,8 +533,8 @@ def _change(
         if new == old:
             return new
         if text:
-            done = broker.server.call("alter", [key], [name, text, new.to_json() if new else ""])
+            done = broker.server.call("alter", [key], [name, text, new.to_json()])
         else:
-            done = broker.server.command("HSETNX", key, name, new.to_json() if new else "")
+            done = broker.server.command("HSETNX", key, name, new.to_json())
         if done:
             return new

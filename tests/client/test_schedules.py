@@ -395,7 +395,7 @@ def test_one_that_cannot_send_is_named_once_and_keeps_no_other_back(broker, time
 
 
 @pytest.mark.parametrize("key", ["T_0", "schedules_{T_0}", "definition"])
-def test_a_key_that_somebody_has_broken_stops_no_other(broker, key):
+def test_a_key_that_somebody_has_broken_stops_no_other_and_is_named_once(broker, key, caplog):
     for topic in ("T", "U"):
         broker.create(topic, "FixedTime", 1)
         broker.schedule(f"of-{topic}", topic, "m", every="1s")
@@ -406,7 +406,10 @@ def test_a_key_that_somebody_has_broken_stops_no_other(broker, key):
         command("SET", f"{prefix}{key.replace('{', '{' + prefix)}", "somebody else's")
     with broker.scheduler() as scheduler:
         wait_until(lambda: scheduler.sent > 1, "occurrences")
-    assert broker.queue("U").figures().counters["accepted"] > 1
+        begun = scheduler.sent
+        wait_until(lambda: scheduler.sent > begun + 2, "more, while definitions are read again")
+    assert broker.queue("U").figures().counters["accepted"] > 3
+    assert len([line for line in caplog.messages if "of-T sends nothing" in line]) == 1
     if key == "definition":
         assert broker.unschedule("of-T")
 
