@@ -12,7 +12,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYTHONPATH PYTHONHOME PYSPARK_DRIVER_PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster-demo bench test test-all long rounds mutants servers explore faults
-.PHONY: debounce soak outbox ports ownership-demo notebooks docs screenshots lint bench-peers audit
+.PHONY: debounce soak outbox ports ownership-demo notebooks docs site screenshots lint bench-peers audit
 
 # In several processes, each of which starts servers and a Spark of its own; ARGS="-n 2" takes two.
 PYTEST = $(VENV)/bin/python -m pytest --dist worksteal
@@ -95,9 +95,14 @@ notebooks: ## run the notebooks and keep their outputs; ARGS="quickstart" picks 
 	@.ci/environment java
 	@$(VENV)/bin/python -m tests.notebooks.run_notebooks $(ARGS)
 
-docs: ## write the tables of options and commands in docs/reference.md from the code
+docs: ## write the tables of options, names and commands in docs/ from the code
 	@.ci/environment
 	@$(VENV)/bin/python docs/write_tables.py
+
+site: ## write the documentation as a searchable site into site/; ARGS="serve" shows it while you write
+	@.ci/environment
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs $(or $(ARGS),build --quiet)
+	@$(if $(ARGS),,echo "To look at it: $(VENV)/bin/python -m http.server -d site")
 
 screenshots: ## make the pictures of docs/console.md in a real browser (chromium on PATH)
 	@.ci/environment

@@ -1,4 +1,4 @@
-"""Write the tables of options and commands in reference.md from the code that reads them.
+"""Write the tables of options, commands and names in pages from the code that has them.
 
 A table stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``. `make lint` finds a table
 that is stale.
@@ -6,27 +6,55 @@ that is stale.
 
 import inspect
 import re
-import textwrap
-import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from typer.main import get_command
-
-from rmq_spark.cli.app import app, connection
+import rmq_spark
+import rmq_spark.aio
+from rmq_spark.cli.app import COMMANDS
 from rmq_spark.options import CONNECTION, LISTENER, SINK, SOURCE, TABLE
 from rmq_spark.topics.parsing import Option, OptionTable
 
-WIDTH = 117
-PAGE = Path(__file__).with_name("reference.md")
+PAGES = [Path(__file__).with_name(name) for name in ("reference.md", "python.md", "commands.md")]
 _REGION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
-_TYPES = {"bool": "flag", "int": "whole number", "Path": "path", "str": "text"}
+# By table, the names that users import.
+NAMES: Mapping[str, Sequence[str]] = {
+    "connecting": ("connect", "Broker"),
+    "topics": ("TopicDefinition", "TopicType"),
+    "queues": ("Queue", "Message", "SendResult"),
+    "receiving": ("Consumer", "Batch", "Delivered"),
+    "listening": ("Listener", "Retry", "Bury", "Snooze", "Hold", "listener", "run"),
+    "scheduling": ("Schedule", "Scheduler"),
+    "outboxes": ("Outbox", "Relay", "Relayed"),
+    "looking": ("Figures", "QueueFigures", "QueueKind", "Page", "Entry", "Bounds"),
+    "spark": ("each_message", "EachMessage", "register", "RmqDataSource"),
+    "asyncio": (
+        *("aio.connect", "aio.AsyncBroker", "aio.AsyncQueue", "aio.AsyncConsumer"),
+        *("aio.AsyncBatch", "aio.AsyncListener"),
+    ),
+}
+# Of classes that the rest of the package uses, too: the members that are for users.
+MEMBERS: Mapping[str, Sequence[str]] = {
+    "Bounds": (),
+    "Page": ("entries",),
+    "QueueKind": (),
+    "RmqDataSource": (),
+    "Schedule": ("next_after",),
+    "TopicDefinition": ("slot_of",),
+    "TopicType": (),
+}
+# The classes whose objects users make themselves, or take apart.
+MADE = ("Message", "Outbox", "Retry", "Bury", "Snooze", "Hold", "Bounds", "Entry", "SendResult")
+MADE += ("Delivered", "Figures", "QueueFigures", "Relayed")
 
 
 def main() -> None:
-    """Write the tables of the page."""
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    """Write the tables of the pages."""
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def with_tables(page: str) -> str:
@@ -48,56 +76,37 @@ def _option_row(option: Option[Any]) -> tuple[str, ...]:
 
 
 def commands() -> str:
-    """Return a section for each command: its arguments and options."""
-    built: Any = get_command(app)
-    sections = [("Before the command", "", _parameters(built, connection))]
-    for declared in app.registered_commands:
-        callback = typing.cast(Callable[..., Any], declared.callback)
-        name = declared.name or callback.__name__
-        paragraphs = inspect.cleandoc(callback.__doc__ or "").split("\n\n")
-        told = "\n\n".join(textwrap.fill(" ".join(one.split()), WIDTH) for one in paragraphs)
-        sections.append((f"rmq {name}", told, _parameters(built.commands[name], callback)))
-    return "\n".join(_section(*section) for section in sections)
-
-
-def _section(heading: str, told: str, rows: list[tuple[str, ...]]) -> str:
-    text = f"{told}\n\n" if told else ""
-    return f"### {heading}\n\n{text}{_table(('argument or option', 'type', 'default', ''), rows)}"
-
-
-def _parameters(command: Any, callback: Callable[..., Any]) -> list[tuple[str, ...]]:
-    """Names as they are typed; types and defaults as the function declares them."""
-    typed = {one.name: one for one in command.params}
-    return [
-        (
-            _name(typed[name]),
-            _type(parameter.annotation),
-            _default(parameter.default),
-            (typed[name].help or "").rstrip("."),
-        )
-        for name, parameter in inspect.signature(callback).parameters.items()
-        if name != "context"
+    """Return the commands by group, each with the first paragraph of its help."""
+    rows = [
+        (f"`rmq {name}`", group, _first_line(command))
+        for group, by_name in COMMANDS.items()
+        for name, command in by_name.items()
     ]
+    return _table(("command", "group", ""), rows)
 
 
-def _name(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        return f"`{parameter.name.upper()}`"
-    return ", ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
+def names(*names: str) -> str:
+    """Return names of the package, and, for the site alone, where their docstrings go."""
+    rows = [(f"`{name}`", _first_line(attrgetter(name)(rmq_spark))) for name in names]
+    shown = "".join(f"::: rmq_spark.{name}\n{_options(name)}" for name in names)
+    return f"{_table(('name', ''), rows)}\n<!-- site\n{shown}-->\n"
 
 
-def _type(annotation: Any) -> str:
-    declared, told = typing.get_args(annotation)[:2]
-    text = next(_TYPES[name] for name in _TYPES if re.search(rf"\b{name}\b", str(declared)))
-    if text == "whole number" and told.min is not None:
-        text += f", {told.min} and more" if told.max is None else f", {told.min} to {told.max}"
-    return f"{text}, several" if "list" in str(declared) else text
+def _options(name: str) -> str:
+    options = []
+    if name in MEMBERS:
+        members = MEMBERS[name]
+        options.append(f"members: [{', '.join(members)}]" if members else "members: false")
+        options.append("inherited_members: false")
+    if isinstance(attrgetter(name)(rmq_spark), type) and name not in MADE:
+        options.append("merge_init_into_class: false")
+    return f"    options: {{{', '.join(options)}}}\n" if options else ""
 
 
-def _default(default: object) -> str:
-    if default is inspect.Parameter.empty:
-        return "required"
-    return "" if default in (None, "", False) else f"`{default}`"
+def _first_line(documented: object) -> str:
+    """The first sentence of a docstring."""
+    paragraph = " ".join((inspect.getdoc(documented) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0].removesuffix(".").replace("``", "`")
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -118,6 +127,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "table": lambda: option_table(TABLE),
     "listener": lambda: option_table(LISTENER),
     "commands": commands,
+    **{table: partial(names, *of_table) for table, of_table in NAMES.items()},
 }
 
 

@@ -98,10 +98,10 @@ class Administration:
         """Return the definition of a topic. The first call creates the topic.
 
         Once the topic exists, you can leave out its type and number of slots; if you give them,
-        they must agree. ``settings`` apply when the topic is created: max_retries (0 to 16),
-        retry_backoff (text such as "10s, 30s, 1m", "none" or "rocketmq"), retry_jitter (0 to 1 of
-        such a wait), exclusive (bool), paused (bool), and groups (a list of consumer groups, all of
-        which an existing topic must have).
+        they must agree. ``settings`` apply when the topic is created. They are the other fields of
+        TopicDefinition, such as max_retries, keyed or rate; retry_backoff (text such as "10s, 30s,
+        1m", "none" or "rocketmq") and dead_retention (such as "30d"; a timedelta; ms; "none") have
+        no ``_ms``. An existing topic must agree in keyed and payload, and have all groups.
 
         Raises TopicMismatch, which shows both definitions, if they do not agree. Raises
         UnknownTopic if the topic does not exist and no type is given.
@@ -143,7 +143,7 @@ class Administration:
         return self.define(name, topic_type, slot_amount, **settings)
 
     def alter(self, name: str, **changes: Any) -> TopicDefinition:
-        """Change max_retries, retry_backoff (text), retry_jitter, paused and other settings.
+        """Change settings of a topic: those of define, except keyed and payload.
 
         Senders and consumers see the change from their next batch or start. A pause begins
         earlier: once the call has returned, nobody makes a claim. Raises UnknownTopic, and

@@ -87,13 +87,13 @@ class Broker(Administration):
 
         Messages of one slot come one after another, those of several slots beside each other, in
         ``workers`` threads. function: may be async. If it raises, its message alone is rolled back,
-        with the error as its reason, and comes again after ``delay``, or the topic's backoff.
-        processes: whether each worker calls the function in a process of its own, which imports it
-        from its module. timeout: the longest time for a message, which is then rolled back. Its
-        process is killed; a thread cannot be ended, and is replaced. name, visibility_timeout,
-        zookeeper: as for consumer; leases are renewed while it runs. loop: an event loop of another
-        thread, in which to call an async function (rmq_spark.aio). Raises UnknownTopic,
-        InvalidOption, OwnershipError, ExclusiveSlot.
+        with the error as its reason, and comes again after ``delay``, or the topic's backoff,
+        unless the error is a Retry, Bury, Snooze or Hold. processes: whether each worker calls the
+        function in a process of its own, which imports it from its module. timeout: the longest
+        time for a message, which is then rolled back. Its process is killed; a thread cannot be
+        ended, and is replaced. name, visibility_timeout, zookeeper: as for consumer; leases are
+        renewed while it runs. loop: an event loop of another thread, in which to call an async
+        function (rmq_spark.aio). Raises UnknownTopic, InvalidOption, OwnershipError, ExclusiveSlot.
         """
         settings = ListenerSettings.parse(
             function,

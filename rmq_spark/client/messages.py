@@ -155,10 +155,11 @@ class Message:
     time_range: for RangeMerge, a duration: ms, a timedelta, or text such as "30s". priority: for
     Priority. fixed_time: for FixedTime, ms since 1970 or a datetime with a time zone. delay: for
     FixedTime in place of fixed_time, a duration from when Redis stores the message.
-    key: in a keyed topic, what messages merge by, 1 to 1024 bytes; content is then the payload,
-    which may be None, and slot_basis None uses the key. headers: a mapping, or pairs of name and
-    value; a value is bytes, str or None. time_to_live: a duration after the message is due, at
-    which it expires. expires_at: the same as ms since 1970 or a datetime with a time zone.
+    key: needed in a keyed topic and refused in others: what messages merge by, 1 to 1024 bytes;
+    content is then the payload, which may be None, and slot_basis None uses the key. headers: a
+    mapping, or pairs of name and value; a value is bytes, str or None. time_to_live: a duration
+    after the message is due, at which it expires. expires_at: in its place, ms since 1970 or a
+    datetime with a time zone.
     """
 
     content: bytes | str | None = None

@@ -213,9 +213,10 @@ class Queue:
     def cancel(self, contents: Contents, *, slot_basis: bytes | str | None = None) -> int:
         """Remove contents that no consumer of this group has claimed yet. Return their number.
 
-        contents: a list, or lists by slot. slot_basis: the one with which all contents of a list
-        were sent; None if they were sent without. Raises InvalidMessage, and InvalidOption for a
-        slot that does not exist.
+        contents: texts or bytes, in a keyed topic keys; a list, or lists by slot such as
+        ``{3: [b"abc"]}``. slot_basis: the one with which all contents of a list were sent; None if
+        they were sent without. Raises InvalidMessage, and InvalidOption for a slot that does not
+        exist.
         """
         return self.ask(sending.cancel, contents_by_slot(contents, slot_basis, self.definition))
 

@@ -58,8 +58,9 @@ class _Running:
 class Scheduler(Runner):
     """Sends the messages of all schedules under a broker's key prefix. From ``broker.scheduler``.
 
-    Any number of programs may run the schedules: each occurrence is sent once. Times are those of
-    Redis' clock.
+    ``run`` works in this thread. As a context manager, the scheduler works in a thread of its own
+    during the block. Any number of programs may run the schedules: each occurrence is sent once.
+    Times are those of Redis' clock.
     """
 
     _title = "the scheduler"

@@ -29,6 +29,7 @@ class Outbox:
 
     A message is sent if, and only if, the transaction that inserted it is committed. ``send`` needs
     no Redis. The relay may run in the same process, in another one, or as the job relay_outbox.
+    Each call except ``send`` opens a connection of its own and closes it.
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class Outbox:
     ) -> None:
         """Name an outbox, without connecting.
 
-        url: such as ``postgresql://host:5432/shop`` or ``mariadb://host/shop``. table: the message
-        table. exceptions: the exceptions table; by default named after the message table. Raises
-        InvalidOption.
+        url: such as ``postgresql://host:5432/shop``, ``mariadb://host/shop`` or ``mysql://...``; a
+        ``jdbc:`` in front is ignored. It may contain the user and password, which are never shown.
+        table: the message table. exceptions: the exceptions table; by default named after the
+        message table. Raises InvalidOption.
         """
         self._database = database_of(url, user, password)
         self._tables = Tables.named(table, exceptions)
@@ -68,7 +70,7 @@ class Outbox:
         *,
         topic: str | None = None,
     ) -> None:
-        """Insert messages within the open transaction of a connection of the database's driver.
+        """Insert messages within the open transaction of a psycopg or PyMySQL connection.
 
         A relay sends them soon after the transaction is committed. topic: None for the topic that
         the relay names. Whether a topic takes a message is checked by the relay: one that is

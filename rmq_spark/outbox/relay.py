@@ -24,8 +24,8 @@ _CLEAN_S = 600.0
 class Relay(Runner):
     """A relay of one outbox. Of several relays one works; the others wait for it to end or die.
 
-    ``run`` relays in this thread. As a context manager, the relay works in a thread of its own
-    during the block.
+    From ``outbox.relay``. ``run`` relays in this thread. As a context manager, the relay works in a
+    thread of its own during the block. Use a relay once; then ask the outbox for another one.
     """
 
     _title = "the relay of the outbox"

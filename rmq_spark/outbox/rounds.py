@@ -60,8 +60,9 @@ _log = logging.getLogger(__name__)
 class Relayed:
     """The result of a round, or the sum of several.
 
-    late: the number of sent messages that were due before the time up to which the rounds before
-    had sent all. more: whether there may be more messages that are due.
+    late: the number of sent messages that were committed after later ones had been sent, except
+    those due at once: they were due before the time up to which the rounds before had sent all.
+    more: whether there may be more messages that are due.
     """
 
     sent: int = 0

@@ -388,7 +388,7 @@ class Figures:
     queues except the dead queue. A message requeued from the dead queue is accepted once more.
     forgotten counts dead messages that were deleted when their retention had ended. deaths: the
     messages that died, by the class of the reason: that of an exception, "lease ran out", "given
-    back", "none" or "other".
+    back", "expired", "none" or "other".
     """
 
     store: QueueFigures

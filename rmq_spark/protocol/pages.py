@@ -18,7 +18,10 @@ _NOBODY = b"-"
 
 
 class QueueKind(StrEnum):
-    """The kinds of queues that a topic has."""
+    """The kinds of queues that a topic has: STORE, PREPARE, RETRY and DEAD.
+
+    Functions also take their names as text, such as "dead".
+    """
 
     STORE = "store"
     PREPARE = "prepare"

@@ -509,7 +509,7 @@ class TopicDefinition:
         return self.paused or group in self.paused_groups
 
     def slot_of(self, basis: bytes | str) -> int:
-        """Return the slot of a slotBasis, or of a content. Text is hashed as UTF-8."""
+        """Return the slot of a slotBasis, or of a key or content. Text is hashed as UTF-8."""
         if not isinstance(basis, str | bytes):
             raise InvalidOption.of("slot_basis", basis, "bytes or str")
         return slot_of(basis.encode() if isinstance(basis, str) else basis, self.slot_amount)

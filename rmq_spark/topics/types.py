@@ -90,6 +90,9 @@ class Delay(Wait):
 class TopicType(MessageValue):
     """A type of topics: the value that its messages carry and the scores that sort them.
 
+    TopicType has RANGE_MERGE, PRIORITY and FIXED_TIME. Functions also take their names as text:
+    "RangeMerge", "Priority", "FixedTime".
+
     Code that treats types differently asks the type's one object. TOPIC_TYPES lists them.
     """
 

@@ -22,8 +22,11 @@ TIMEOUT_S = 540
 RUN = ("python", "sh", "sql")
 CHECKED = ("yaml",)  # by tests of their own
 SHOWN = ("", "text", "mermaid")
-# What pip reads of a clone.
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "rmq_spark", "pyspark_rmq", "lua", "jobs")
+# What pip and the pages read of a clone.
+SOURCES = (
+    *("pyproject.toml", "README.md", "LICENSE", "rmq_spark", "pyspark_rmq", "lua", "jobs"),
+    "examples",
+)
 
 
 def runs_elsewhere(command):

@@ -30,6 +30,7 @@ TARGETS = (
         "ownership-demo",
         "notebooks",
         "docs",
+        "site",
     ),
     *("screenshots", "lint", "bench-peers", "audit"),
 )

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 PROGRAM = """
@@ -44,6 +45,17 @@ def test_the_module_by_which_spark_finds_the_format_travels_along(wheel):
 
 def test_the_type_hints_travel_along(wheel):
     assert "rmq_spark/py.typed" in zipfile.ZipFile(wheel).namelist()
+
+
+def test_the_examples_travel_with_the_sources_alone(wheel, checkout, tmp_path):
+    hatch = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path]
+    subprocess.run(hatch, cwd=checkout, check=True, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sources:
+        inside = {name.partition("/")[2] for name in sources.getnames()}
+    examples = {f"examples/{file.name}" for file in (checkout / "examples").glob("*.py")}
+    assert examples
+    assert examples <= inside
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if "examples" in name]
 
 
 def test_without_spark_it_sends_and_consumes(

@@ -35,9 +35,9 @@ OF_A_PAGE: tuple[Rule, ...] = (
     *(pages.computed_slots, pages.names_of_queues),
 )
 OF_THE_REFERENCE: tuple[Rule, ...] = (
-    *(reference.stale_tables, reference.wrongly_accepted, reference.defaults_of_topics),
+    *(reference.wrongly_accepted, reference.defaults_of_topics),
     *(reference.settings_of_topics, reference.columns, reference.classes_of_errors),
-    *(reference.environment_variables, reference.wrong_signatures, reference.public_names),
+    reference.environment_variables,
 )
 # By rule, the arguments of each of its calls.
 RULES: dict[Rule, Sequence[tuple[Any, ...]]] = {
@@ -55,6 +55,8 @@ RULES: dict[Rule, Sequence[tuple[Any, ...]]] = {
     modules.untested_scripts: [(stems("lua/*.lua"), stems("tests/lua/*.py"))],
     **dict.fromkeys((notebooks.unfit, notebooks.ill_connected), NOTEBOOKS),
     **dict.fromkeys(OF_THE_REFERENCE, REFERENCE),
+    reference.stale_tables: [(PAGES[f"docs/{name}"],) for name in reference.WRITTEN],
+    reference.public_names: [(PAGES["docs/python.md"],)],
     reference.named_in_operations: [(PAGES["docs/operations.md"],)],
     reference.scripts_of_the_protocol: [(PAGES["docs/protocol.md"],)],
     reference.queues_in_the_figure: README,

@@ -67,9 +67,10 @@ class ProcessLock:
 
 
 class Batch:
-    """Messages that a consumer has taken and not yet committed. Iterate over it.
+    """Messages that a consumer has taken and not yet committed. From ``consumer.poll``.
 
-    Any thread can call its methods.
+    Iterate over it: each message is a Delivered. ``len(batch)`` is their number. Any thread can
+    call its methods.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ class Counts:
 
     @property
     def left_alone(self) -> int:
-        """The number of failed messages whose lease had ended, so that they come again anyway."""
+        """The number of failed or snoozed messages whose lease ended: they come again anyway."""
         return getattr(self._counting, "left_alone", 0)
 
     @property
@@ -95,6 +95,8 @@ class Listener(Counts):
 
         with broker.listen("Orders", "billing", bill):
             serve()
+
+    ``topic``, ``group`` and ``name`` say what it reads.
     """
 
     def __init__(

@@ -56,14 +56,14 @@ def each_message(
             .start()
         )
 
-    function: runs on the executors. It gets a ``Row`` of all columns; its result is ignored. If it
-    raises, that message alone is rolled back: it is delivered again or, with no retry left, moves
-    to the dead queue. It may raise Retry, Bury, Snooze or Hold to decide this. The other messages
-    are committed with the batch. With ``batch=True`` the function gets a ``pyarrow.RecordBatch``,
-    and with ``batch="pandas"`` a ``pandas.DataFrame``, of up to 1024 messages of one claim. It then
-    returns the messages that failed: None, positions from 0, a mask of booleans, or a dict of
-    positions and an exception for each, such as a Snooze. If it raises, or returns anything else,
-    all messages of that call are rolled back.
+    function: runs on the executors. It gets a ``Row`` of the query's columns; its result is
+    ignored. If it raises, that message alone is rolled back: it is delivered again or, with no
+    retry left, moves to the dead queue. It may raise Retry, Bury, Snooze or Hold to decide this.
+    The other messages are committed with the batch. With ``batch=True`` the function gets a
+    ``pyarrow.RecordBatch``, and with ``batch="pandas"`` a ``pandas.DataFrame``, of up to 1024
+    messages of one claim. It then returns the messages that failed: None, positions from 0, a mask
+    of booleans, or a dict of positions and an exception for each, such as a Snooze. If it raises,
+    or returns anything else, all messages of that call are rolled back.
 
     Messages of one slot come in order and one at a time, as the source delivers them. A DataFrame
     that you repartition or sort loses this order, and spark.speculation can process a message twice
