@@ -15,7 +15,17 @@ from measuring import RESULTS
 HERE = Path(__file__).parent
 BENCHES = (
     *("send", "receive", "latency", "backlog", "idle"),
-    *("claims", "keyed", "growth", "each_message", "hops", "table", "services", "console"),
+    *(
+        "claims",
+        "keyed",
+        "growth",
+        "each_message",
+        "hops",
+        "table",
+        "services",
+        "console",
+        "fairness",
+    ),
 )
 # They take much time or memory, so they run when they are named.
 LARGE = ("planning_scale", "burst", "stalls", "hundred_million")

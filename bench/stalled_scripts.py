@@ -130,6 +130,7 @@ class Scenario:
         now_ms = queue.now_ms()
         queue.ask(reading.any_due, queue.slots, one_node=True)
         queue.ask(reading.stirred, queue.slots, one_node=True)
+        queue.ask(reading.waiting, queue.slots, "bytes")
         queue.ask(reading.counts, [slot], [now_ms - 1000 * lead for lead in range(LEADS)])
         queue.figures()
         for kind in (QueueKind.STORE, QueueKind.DEAD):

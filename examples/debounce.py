@@ -1,6 +1,6 @@
 """Export a customer once, after the last of several edits.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL.
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one.
 
     $ python examples/debounce.py
     3 edits, 1 message waiting

@@ -1,6 +1,6 @@
 """Write all that is due into Parquet, as a job that a scheduler starts every night.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL. It
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one. It
 needs Spark.
 
     $ python examples/drain.py

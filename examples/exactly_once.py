@@ -1,6 +1,6 @@
 """Write each message into a table once, although the query dies between write and commit.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL. It
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one. It
 needs Spark.
 
     $ python examples/exactly_once.py

@@ -1,6 +1,6 @@
 """Run several functions in one process, each for the messages of its topic.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL.
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one.
 
     $ python examples/many_functions.py
     refunded r1

@@ -1,6 +1,6 @@
 """Work on the changes of a customer in order, one at a time, and on several customers at once.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL.
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one.
 
     $ python examples/one_customer_at_a_time.py
     ann: 10 changes, in order

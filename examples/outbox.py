@@ -1,6 +1,6 @@
 """Send a message if, and only if, the database transaction that ordered it commits.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL.
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one.
 It also needs `pip install '.[postgresql]'`, and the PostgreSQL that PGHOST, PGPORT, PGDATABASE,
 PGUSER and PGPASSWORD name.
 

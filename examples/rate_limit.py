@@ -1,6 +1,6 @@
 """Call a service at most 20 times a second, however many programs call it.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL.
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one.
 
     $ python examples/rate_limit.py
     41 calls by two listeners

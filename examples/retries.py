@@ -1,6 +1,6 @@
 """Decide what follows a failed call: try it again later, give it up, or hold all calls for a while.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL.
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one.
 
     $ python examples/retries.py
     invoice 1: answered 503, 503, 200

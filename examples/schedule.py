@@ -1,6 +1,6 @@
 """Send a message every night and one every second, each once however many schedulers run.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL.
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one.
 The cron expression needs `pip install '.[schedules]'`.
 
     $ python examples/schedule.py

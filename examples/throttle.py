@@ -1,6 +1,6 @@
 """Store at most one reading of a sensor each second: the last one.
 
-Redis is at RMQ_REDIS_URL, by default on this machine; `rmq local` starts one and prints its URL.
+Redis is at RMQ_REDIS_URL, by default on this machine, where `rmq local` starts one.
 
     $ python examples/throttle.py
     100 readings sent, stored: sensor-7 = 99

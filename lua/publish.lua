@@ -2,21 +2,24 @@
 -- would store them now. Each call moves the next ones. The number of moved messages stays beside
 -- the stage's name, as evidence: a repeated call is harmless, and a published stage differs from
 -- one that Redis has lost.
--- KEYS: 1 stage, 2 stages, for each group 3 store, 4 retry, 5 stats, 6 bodies
+-- KEYS: 1 stage, 2 stages, for each group 3 store, 4 retry, 5 stats, 6 bodies; then, with unique_for, the recent
+--   messages
 -- ARGV: 1 the stage's name, 2 the send script that would store them, 3 the number of messages that
---   its task put there, 4 whether a message that waits keeps its body 0/1
--- Returns {1 if another call would do more, else 0; new; merged}, counted in the first group.
+--   its task put there, 4 whether a message that waits keeps its body 0/1, 5 the topic's limits (limits.lua), but
+--   not on what may wait: what is sealed always finds room
+-- Returns {1 if another call would do more, else 0; new; merged; repeated}, counted in the first group.
 -- Errors: RMQ_STAGELOST, RMQ_WRONGTYPE
 -- Bound: 2048 messages; a MiB, and up to 16 messages more if these are larger (bytes.lua).
 -- Effect: moves
 local stage, stages = KEYS[1], KEYS[2]
-local name, send_script, total, keep_first = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local name, send_script, total = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local keep_first, limits = ARGV[4] == '1', ARGV[5]
 local GROUPS_FROM, MESSAGES_AT_MOST = 3, 2048
 local CONTENT = 1 -- the place behind the score among the values of a message
 
 --- include bytes
+--- include groups
 --- include stages
---- include store
 --- include store_as
 --- include types
 
@@ -38,7 +41,7 @@ local held = redis.call('LLEN', stage) / values
 if not begun or moved + held ~= total then
   return lost_stage(stage, held, moved, total)
 end
-if held == 0 then return {0, 0, 0} end
+if held == 0 then return {0, 0, 0, 0} end
 -- LPOP comes first because it frees memory: sealed messages must pass even on a full server.
 local staged, read, largest = {}, 0, 0
 local taken = in_steps(math.min(held, MESSAGES_AT_MOST), BYTES_A_CALL, function(_, how_many)
@@ -53,5 +56,5 @@ local taken = in_steps(math.min(held, MESSAGES_AT_MOST), BYTES_A_CALL, function(
 end)
 local pairs_, bodies = split(staged, values)
 write_stage(stages, name, begun, moved + taken, values)
-local counts = store_as(send_script, KEYS, GROUPS_FROM, pairs_, bodies, keep_first, largest)
-return {taken < held and 1 or 0, counts[1], counts[2]}
+local counts = store_as(send_script, KEYS, GROUPS_FROM, pairs_, bodies, keep_first, largest, limits)
+return {taken < held and 1 or 0, unpack(counts)}

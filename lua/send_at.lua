@@ -1,18 +1,20 @@
 -- Stores FixedTime messages of one slot, each due at its time or after its delay. Of equal contents,
 -- the last wins.
--- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
+-- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies; then, with unique_for, the recent messages
 -- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 an upper bound of the bytes of
---       their contents, 4 a lower bound of their scores, 5 score, content, score, content, ..., 6 if they have
---       bodies: content, body, content, body, ..., an empty body for none (both lists as MessagePack). A score
---       above 0 is a due time in ms since 1970; a delay of d ms, which starts now, is -d
--- Returns {new, merged}, counted in the first group.
+--       their contents, 4 the topic's limits (limits.lua), 5 a lower bound of their scores, 6 score, content, score,
+--       content, ..., 7 if they have bodies: content, body, content, body, ..., an empty body for none (both lists
+--       as MessagePack). A score above 0 is a due time in ms since 1970; a delay of d ms, which starts now, is -d
+-- Returns {new, merged, repeated}, counted in the first group; or a refusal (limits.lua).
 -- Errors: RMQ_WRONGTYPE
 -- Bound: what the caller sends, at most 3900 messages, a MiB of contents and a MiB of bodies, or one message.
 -- Effect: stores
 local sent, keep_first = tonumber(ARGV[1]), ARGV[2] == '1'
-local largest, lowest, packed, bodies = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local largest, limits, lowest = tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+local packed, bodies = ARGV[6], ARGV[7]
 
 --- include dated
+--- include groups
 --- include store
 --- include time
 
@@ -28,4 +30,4 @@ if lowest <= HIGHEST_DELAY then
 end
 return store_in_groups(KEYS, 1, {sent = sent, values = values,
   bodies = bodies and {cmsgpack.unpack(bodies)}, keep_first = keep_first, largest = largest,
-  lowest = lowest, first = first, now = now})
+  lowest = lowest, first = first, now = now, limits = limits})

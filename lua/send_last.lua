@@ -1,17 +1,18 @@
 -- Stores Priority messages of one slot, behind those of the same priority (priorities.lua). Of equal contents, the
 -- last wins.
--- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies
+-- KEYS: for each group 1 store, 2 retry, 3 stats, 4 bodies; then, with unique_for, the recent messages
 -- ARGV: 1 number of messages, 2 whether a message that waits keeps its body 0/1, 3 an upper bound of the bytes of
---       their contents, 4 priority, content, priority, content, ..., 5 if they have bodies: content, body, content,
+--       their contents, 4 the topic's limits (limits.lua), 5 priority, content, priority, content, ..., 6 if they have bodies: content, body, content,
 --       body, ..., an empty body for none (both lists as MessagePack)
--- Returns {new, merged}, counted in the first group.
+-- Returns {new, merged, repeated}, counted in the first group; or a refusal (limits.lua).
 -- Errors: RMQ_WRONGTYPE
 -- Bound: what the caller sends, at most 3900 messages, a MiB of contents and a MiB of bodies, or one message.
 -- Effect: stores
 local sent, keep_first, largest = tonumber(ARGV[1]), ARGV[2] == '1', tonumber(ARGV[3])
-local packed, bodies = ARGV[4], ARGV[5]
+local limits, packed, bodies = ARGV[4], ARGV[5], ARGV[6]
 
 --- include bodies
+--- include groups
 --- include store
 --- include time
 
@@ -19,4 +20,5 @@ local wrong = wrong_group_type(KEYS, 1)
 if wrong then return wrong end
 local priorities = {cmsgpack.unpack(packed)}
 return store_in_groups(KEYS, 1, {sent = sent, priorities = priorities, values = function() return unpack(priorities) end,
-  bodies = bodies and due_now({cmsgpack.unpack(bodies)}, now_ms()), keep_first = keep_first, largest = largest})
+  bodies = bodies and due_now({cmsgpack.unpack(bodies)}, now_ms()), keep_first = keep_first,
+  largest = largest, limits = limits})

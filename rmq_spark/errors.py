@@ -10,6 +10,7 @@
     |   +-- UnknownTopic       the topic does not exist; a reader never creates one
     |   +-- TopicMismatch      the topic exists with another type or number of slots
     |   +-- GroupNotEmpty      a consumer group to be removed still holds messages
+    |   +-- TopicFull          the topic has no room for messages: max_messages or max_bytes
     +-- ClaimError
     |   +-- Fenced         a newer run of the same consumer has taken over
     |   +-- AlreadyCommitted            the batch is already committed
@@ -98,6 +99,23 @@ class TopicMismatch(TopicError):
 
 class GroupNotEmpty(TopicError):
     """An error for a consumer group to be removed that still holds messages."""
+
+
+class TopicFull(TopicError):
+    """An error for messages for which a topic has no room: max_messages or max_bytes is reached.
+
+    slot, group: where there was no room. waiting: how much waited there, in unit: "messages" or
+    "bytes". refused: by slot, the places of the messages that were not sent, among those of the
+    call for that slot. sent: a SendResult, the counts of those that were.
+    """
+
+    def __init__(
+        self, text: str, slot: int = 0, group: str = "", waiting: int = 0, unit: str = "messages"
+    ) -> None:
+        super().__init__(text)
+        self.slot, self.group, self.waiting, self.unit = slot, group, waiting, unit
+        self.refused: dict[int, set[int]] = {}
+        self.sent: object = None
 
 
 class ClaimError(RmqError):

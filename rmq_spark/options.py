@@ -533,6 +533,13 @@ PAST_FIXED_TIME = Option(
     "What to do with a message whose `fixedTime` is not in the future",
     default="send",
 )
+ON_FULL = Option(
+    "onFull",
+    choice("fail", "wait"),
+    "What to do when a topic has no room, by its `maxMessages` or `maxBytes`: fail, or wait until "
+    "consumers have made room",
+    default="fail",
+)
 SINK = OptionTable(
     "the rmq sink",
     (
@@ -545,7 +552,7 @@ SINK = OptionTable(
         ),
         *(TIME_TO_LIVE, EXPIRES_AT, OPERATION),
         *(*OF_SETTINGS.values(), SINK_GROUP),
-        *(DELIVERY_GUARANTEE, PAST_FIXED_TIME, *CONNECTION.options),
+        *(DELIVERY_GUARANTEE, PAST_FIXED_TIME, ON_FULL, *CONNECTION.options),
     ),
     passed_over=SPARKS_OWN,
 )

@@ -44,7 +44,7 @@ def on_files(files: Files, config: Any) -> Files:
             path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, config.use_directory_urls
         )
         for path in ours
-        if path.suffix != ".py" or path.parent.name == "examples"
+        if path.suffix != ".py" or path.is_relative_to(ROOT / "examples")
     ]
     return Files([*(file for file in files if file.src_dir != config.docs_dir), *shown])
 

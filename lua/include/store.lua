@@ -1,22 +1,13 @@
--- Stores messages, for the scripts that send or publish. The keys of the groups begin at the number
--- `from`: store, retry, stats and bodies of each group.
--- Defines: wrong_group_type, store_in_groups
+-- Stores messages, for the scripts that send or publish.
+-- Defines: store_in_groups
 --- include bodies
 --- include bytes
 --- include counters
 --- include due_since
+--- include groups
+--- include limits
 --- include priorities
---- include types
 --- include wake
-local KEYS_A_GROUP = 4
-
--- Returns the contents of pairs of score and content.
-local function contents_of(...)
-  local pairs_, contents = {...}, {}
-  for i = 2, #pairs_, 2 do contents[i / 2] = pairs_[i] end
-  return contents
-end
-
 -- Returns those of some bodies (content, body, ...) whose messages have none yet.
 local function first_bodies(bodies, pairs_)
   local first, seen = {}, {}
@@ -78,43 +69,42 @@ local function store_in_group(store, retry, stats, bodies, messages)
   wake_for(store, messages, new)
   -- Not before ZADD: a full Redis 6.2 would store the messages once memory was freed.
   if redis.call('EXISTS', retry) == 1 then
-    new = new - redis.call('ZREM', retry, unpack(contents_of(messages.values())))
+    new = new - redis.call('ZREM', retry, unpack(contents_of({messages.values()})))
   end
   if (messages.bare or not messages.bodies) and redis.call('EXISTS', bodies) == 1 then
-    redis.call('HDEL', bodies, unpack(messages.bare or contents_of(messages.values())))
+    redis.call('HDEL', bodies, unpack(messages.bare or contents_of({messages.values()})))
   end
   return new
 end
 
-local function wrong_group_type(keys, from)
-  for k = from, #keys, KEYS_A_GROUP do
-    local wrong = wrong_type(keys[k], 'zset', keys[k + 1], 'zset', keys[k + 2], 'hash',
-      keys[k + 3], 'hash')
-    if wrong then return wrong end
-  end
-end
-
--- Stores messages, at most 3900, in every group whose keys the caller named. Returns the counts of the
--- first group. messages:
+-- Stores messages, at most 3900, in every group whose keys the caller named. Returns how many were new and merged in
+-- the first group, and repeated; or a refusal (limits.lua), and has then stored none. messages:
 --   sent: their number. values: returns score, content, score, content, ... condition: NX or nil.
 --   priorities: the same values in a table, if scores are priorities; else nil.
 --   bodies: nil, or content, body, content, body, ... of all of them; an empty body stands for none.
 --   keep_first: whether a message that waits keeps its body. largest: an upper bound of the bytes of contents.
 --   lowest: a lower bound of the scores, if they are times that may have passed; else nil.
---   first: the first due time, if scores are due times; else nil. now: in ms.
+--   first: the first due time, if scores are due times; else nil. now: in ms. limits: as limits_of takes it, or ''.
 local function store_in_groups(keys, from, messages)
+  local repeated, refused = 0, nil
+  if messages.limits ~= '' then
+    repeated, refused = limits_of(messages.limits).admit(keys, from, messages)
+    if refused then return refused end
+  end
   if messages.bodies then set_bare_apart(messages) end
   local counts
-  for k = from, #keys, KEYS_A_GROUP do
+  for k = from, #keys - KEYS_A_GROUP + 1, KEYS_A_GROUP do
     local change = messages.lowest
       and due_since_change(keys[k], keys[k + 2], messages.lowest, messages.now) or 0
-    local new = store_in_group(keys[k], keys[k + 1], keys[k + 2], keys[k + 3], messages)
+    local new = messages.sent == 0 and 0
+      or store_in_group(keys[k], keys[k + 1], keys[k + 2], keys[k + 3], messages)
     if messages.bodies then count_large(keys[k + 2], messages.bodies) end
     note_largest(keys[k + 2], messages.largest)
     count(keys[k + 2], 'dueSince', change)
     count(keys[k + 2], 'accepted', messages.sent)
     count(keys[k + 2], 'merged', messages.sent - new)
-    counts = counts or {new, messages.sent - new}
+    count(keys[k + 2], 'repeated', repeated)
+    counts = counts or {new, messages.sent - new, repeated}
   end
   return counts
 end

@@ -7,8 +7,8 @@
 --- include time
 
 -- pairs_: score, content, score, content, ... as the send script takes them. bodies: nil, or content, body, ... as
--- for store_in_groups, like the other arguments. Returns the counts of the first group.
-local function store_as(send_script, keys, from, pairs_, bodies, keep_first, largest)
+-- for store_in_groups, like the other arguments and the answer.
+local function store_as(send_script, keys, from, pairs_, bodies, keep_first, largest, limits)
   local now, condition, lowest, first = now_ms(), nil, nil, nil
   local sent = #pairs_ / 2
   if send_script == 'send_first' then
@@ -21,5 +21,5 @@ local function store_as(send_script, keys, from, pairs_, bodies, keep_first, lar
   if bodies and priorities then bodies = due_now(bodies, now) end
   return store_in_groups(keys, from, {sent = sent, condition = condition, priorities = priorities,
     values = function() return unpack(pairs_) end, bodies = bodies, keep_first = keep_first, largest = largest,
-    lowest = lowest, first = first, now = now})
+    lowest = lowest, first = first, now = now, limits = limits})
 end

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -17,7 +18,7 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.consumer import DEFAULT_LIMIT, Batch, Consumer
 from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.client.tracing import is_recording
-from rmq_spark.errors import ConsumerMisused, InvalidOption
+from rmq_spark.errors import ConsumerMisused, InvalidOption, TopicFull
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.protocol.pages import Page, QueueKind
 from rmq_spark.redis.aio import AsyncServer, Batcher, greenlet_spawn
@@ -179,7 +180,7 @@ class AsyncQueue:
 
     def __init__(self, queue: Queue) -> None:
         self._sync = queue
-        self._sends = Batcher[_Checked, None](
+        self._sends = Batcher[_Checked, TopicFull | None](
             self._send_together,
             key=lambda checked: id(checked[1]),
             size=lambda checked: 1,
@@ -204,22 +205,29 @@ class AsyncQueue:
 
         It goes together with those that other tasks send at the same moment, which takes less of
         both computers. So whether it was new or merged is not told; for that, use send. Arguments
-        and errors are those of Queue.send; an error of the call is raised for all of its messages.
+        and errors are those of Queue.send; an error of the call is raised for all of its messages,
+        TopicFull for those for which there was no room.
         """
         if past_fixed_time == "send" and not is_recording():
             topic = self._sync.definition
             with suppress(_ClockNeeded):
                 checked = outgoing([message], Message(**values), topic, now_ms=_refuse)
-                await self._sends.run((checked, topic))
+                if full := await self._sends.run((checked, topic)):
+                    raise full
                 return
         await self.send([message], past_fixed_time=past_fixed_time, **values)
 
-    async def _send_together(self, together: list[_Checked]) -> list[None]:
+    async def _send_together(self, together: list[_Checked]) -> list[TopicFull | None]:
         merged = _merged(checked for checked, _ in together)
-        await greenlet_spawn(self._sync.send_checked, merged, together[0][1])
+        try:
+            await greenlet_spawn(self._sync.send_checked, merged, together[0][1])
+        except TopicFull as full:
+            counted: Counter[int] = Counter()
+            return [full if _is_refused(one, counted, full) else None for one, _ in together]
         return [None] * len(together)
 
     cancel = _awaited(Queue.cancel)
+    accept_again = _awaited(Queue.accept_again)
     move = _awaited(Queue.move)
     find = _awaited(Queue.find)
     requeue = _awaited(Queue.requeue)
@@ -237,6 +245,13 @@ class AsyncQueue:
 
 def _refuse() -> NoReturn:
     raise _ClockNeeded
+
+
+def _is_refused(one: Outgoing, before: Counter[int], full: TopicFull) -> bool:
+    """Return whether a single message had no room. before: how many came before it, by slot."""
+    (slot,) = one.pairs
+    before[slot] += 1
+    return before[slot] - 1 in full.refused.get(slot, ())
 
 
 def _merged(parts: Iterable[Outgoing]) -> Outgoing:

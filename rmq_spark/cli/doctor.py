@@ -20,9 +20,9 @@ from rmq_spark.inspect.checks import (
     OK,
     SKIP,
     Finding,
-    check_claims,
     check_schedules,
     check_server,
+    check_topics,
     redis_cli,
     remedy_of,
     seen_of,
@@ -85,7 +85,7 @@ def check_redis(session: Session) -> Iterator[Finding]:
         return
     with broker:
         yield from check_server(broker)
-        yield check_claims(broker)
+        yield from check_topics(broker)
         yield from check_schedules(broker)
 
 

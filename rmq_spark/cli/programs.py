@@ -12,7 +12,7 @@ import typer
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_line, print_log, print_remark, print_table
 from rmq_spark.cli.session import ended_by_signals, needing, session_of
-from rmq_spark.errors import RmqError, ServerUnavailable
+from rmq_spark.errors import RmqError, ServerUnavailable, cannot_listen
 from rmq_spark.inspect.checks import seen_of, software_of
 from rmq_spark.inspect.sizing import (
     MEASURED_BYTES,
@@ -22,7 +22,7 @@ from rmq_spark.inspect.sizing import (
     measure_message_bytes,
 )
 from rmq_spark.jobs.program import main
-from rmq_spark.local.redis import LocalRedis
+from rmq_spark.local.redis import LocalRedis, bindable
 from rmq_spark.options import in_url
 from rmq_spark.ownership.zookeeper import parse_ensemble
 
@@ -31,10 +31,20 @@ DEFAULT_CONSOLE_PORT = 9310
 Port = Annotated[
     int, typer.Option(min=0, max=65_535, help="The port to listen on; 0 takes a free one.")
 ]
+# Where programs look for Redis that are told no address.
+USUAL_PORT = 6379
 MOST_MESSAGES, MOST_RATE, MOST_BYTES = 10**13, 10**9, 2**20
 
 
 def local(
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            help=f"The port of Redis. Without it, {USUAL_PORT}, or any other if that is taken.",
+        ),
+    ] = None,
     zookeeper: Annotated[bool, typer.Option("--zookeeper", help="Also start a ZooKeeper.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = False,
 ) -> None:
@@ -43,7 +53,8 @@ def local(
     Its messages are lost when it ends.
     """
     with ended_by_signals() as ended, ExitStack() as stack:
-        found = {"RMQ_REDIS_URL": stack.enter_context(LocalRedis()).url}
+        server = stack.enter_context(LocalRedis(port=_free_port(port)))
+        found = {"RMQ_REDIS_URL": server.url}
         if zookeeper:
             from rmq_spark.local.zookeeper import LocalEnsemble
 
@@ -53,11 +64,21 @@ def local(
         else:
             for name, value in found.items():
                 print_line(f"export {name}={value}")
-            print_line(
-                "Paste this into other terminals. Ctrl-C ends Redis and deletes its messages."
-            )
+            is_default = server.port == USUAL_PORT and not zookeeper
+            paste = "Programs look there by default" if is_default else "Paste this elsewhere"
+            print_line(f"{paste}. Ctrl-C ends Redis and deletes its messages.")
         sys.stdout.flush()
         ended.wait()
+
+
+def _free_port(wanted: int | None) -> int | None:
+    """Return the port that a user wants, or else the usual one if it is free; None for any."""
+    try:
+        return bindable(USUAL_PORT if wanted is None else wanted)
+    except OSError as error:
+        if wanted is None:
+            return None
+        raise cannot_listen("127.0.0.1", wanted, error) from None
 
 
 def metrics(

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
 from rmq_spark.inspect.fields import content_text
 from rmq_spark.options import EXPIRES_AT, TIME_TO_LIVE
+from rmq_spark.protocol.sending import SendResult
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.types import TopicType
 
@@ -76,13 +78,15 @@ def send(
     values = parse_values(queue, given, "sent")
     expiry = parse_expiry(queue, time_to_live, expires_at)
     basis = encoded_basis(slot_basis)
-    new = merged = 0
+    total = SendResult(0, 0)
     parts = iter(messages)  # stdin may be endless
     while part := list(islice(parts, LINES_A_SEND)):
-        sent = queue.send(part, slot_basis=basis, headers=headers or None, **values, **expiry)  # type: ignore[arg-type]
-        new, merged = new + sent.new, merged + sent.merged
-    text = f"{topic}: {new:,} new, {merged:,} merged"
-    print_result(as_json, text, topic=topic, new=new, merged=merged)
+        total += queue.send(part, slot_basis=basis, headers=headers or None, **values, **expiry)  # type: ignore[arg-type]
+    counts = asdict(total)
+    if not queue.definition.unique_for_ms:
+        del counts["repeated"]
+    text = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+    print_result(as_json, f"{topic}: {text}", topic=topic, **counts)
 
 
 def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType], has_keys: bool) -> Queue:

@@ -31,6 +31,7 @@ from rmq_spark.inspect.fields import (
     group_json,
     messages_text,
     row_json,
+    warnings_of,
 )
 from rmq_spark.inspect.figures import Rate, Rates, Row, look
 from rmq_spark.options import OF_SETTINGS, SLOT_AMOUNT, TOPIC_PATTERN, TOPIC_TYPE
@@ -58,7 +59,7 @@ _COLUMNS = (
 OneGroup = Annotated[str | None, typer.Option("--group", help="Only this consumer group.")]
 INTERVAL = Option("--interval", duration(100), "The time between two updates", default="2s")
 CONSUMERS_SHOWN = 50
-COLUMNS = ("topic", "group", "in/s", "out/s", *STATES, "oldest", "consumers")
+COLUMNS = ("topic", "group", "in/s", "out/s", *STATES, "oldest", "consumers", "notes")
 
 
 def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -280,16 +281,17 @@ def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
     broker = broker_of(context)
     definition = broker.definition(topic)
     queues = [broker.queue(topic, group=group) for group in definition.groups]
-    groups = [group_json(Row(queue, *overview_of(queue))) for queue in queues]
+    rows = [Row(queue, *overview_of(queue)) for queue in queues]
+    groups = list(map(group_json, rows))
     if as_json:
         print_json({**definition_json(definition), "groups": groups})
         return
     print_line(f"{topic}: {_summary(definition)}")
-    for queue, group in zip(queues, groups, strict=True):
+    for row, group in zip(rows, groups, strict=True):
         print_line("")
-        held = f", held until {group['heldUntil']}" if group["heldUntil"] else ""
-        print_line(f"group {group['group']}{held}")
-        expire = queue_command(queue, "expire")
+        held = [f"held until {group['heldUntil']}"] if group["heldUntil"] else []
+        print_line(", ".join([f"group {row.group}", *held, *row.full_to()]))
+        expire = queue_command(row.queue, "expire")
         print_table(
             ("queue", "messages", "due", "first"),
             ((q["queue"], q["messages"], q["due"], _first(q, expire)) for q in group["queues"]),
@@ -349,6 +351,9 @@ def _row(topic: TopicDefinition) -> tuple[Any, ...]:
     )
 
 
+_LIMITS = ("max_messages", "max_bytes", "time_to_live", "unique_for")
+
+
 def _limit_text(topic: TopicDefinition) -> str:
     each = " in each slot" if topic.rate_by == SLOT else ""
     return f"at most {topic.rate}, {topic.most_at_once} at once{each}"
@@ -365,6 +370,7 @@ def _summary(topic: TopicDefinition) -> str:
         *([] if topic.on_expiry == DROP else ["expired messages go to the dead queue"]),
         *([f"keeps the dead for {kept}"] if topic.dead_retention_ms else []),
         *([_limit_text(topic)] if topic.rate else []),
+        *(f"{name} {topic.text_of(name)}" for name in _LIMITS if topic.text_of(name) != "none"),
         *(["exclusive"] if topic.exclusive else []),
         *(["paused"] if topic.paused else []),
         *([f"paused groups {topic.text_of('paused_groups')}"] if topic.paused_groups else []),
@@ -436,4 +442,5 @@ def _cells(row: Row, rate: Rate) -> tuple[Any, ...]:
             seen.consumer[:12] + (f" ({count_text(seen.slots, 'slot')})" if exclusive else "")
             for seen in row.consumers
         ),
+        ", ".join(warnings_of(row)),
     )

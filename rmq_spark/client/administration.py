@@ -1,6 +1,7 @@
 """The topics of a Redis database: create, change, list and delete them."""
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from rmq_spark.protocol.packing import chunks
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import (
     DEFAULT_SLOT_AMOUNT,
+    FLAGS,
     LASTING,
     TopicDefinition,
     check_key_prefix,
@@ -33,6 +35,8 @@ from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, schedules_k
 from rmq_spark.topics.parsing import Duration
 from rmq_spark.topics.types import TopicType, parse_topic_type
 from rmq_spark.topics.verdicts import parse_delay_ms
+
+_log = logging.getLogger(__name__)
 
 
 class Administration:
@@ -98,10 +102,12 @@ class Administration:
         """Return the definition of a topic. The first call creates the topic.
 
         Once the topic exists, you can leave out its type and number of slots; if you give them,
-        they must agree. ``settings`` apply when the topic is created. They are the other fields of
-        TopicDefinition, such as max_retries, keyed or rate; retry_backoff (text such as "10s, 30s,
-        1m", "none" or "rocketmq") and dead_retention (such as "30d"; a timedelta; ms; "none") have
-        no ``_ms``. An existing topic must agree in keyed and payload, and have all groups.
+        they must agree. ``settings`` apply when the topic is created; a warning in the log names
+        those that an existing topic has in another way. They are the other fields of
+        TopicDefinition, such as max_retries, keyed or rate, without ``_ms``: retry_backoff takes
+        text such as "10s, 30s, 1m", "none" or "rocketmq"; other times take text such as "30d" or
+        "none", a timedelta, or ms. An existing topic must agree in keyed and payload, and have all
+        groups.
 
         Raises TopicMismatch, which shows both definitions, if they do not agree. Raises
         UnknownTopic if the topic does not exist and no type is given.
@@ -127,6 +133,16 @@ class Administration:
             f"messages: {command_line(self, 'delete', name)}, or broker.delete({name!r}).",
         )
         check_groups(found, fields.get("groups", ()), command_line(self, "alter", name))
+        kept = [
+            f"{keyword}={found.text_of(keyword)}"
+            for field, value in fields.items()
+            if (keyword := field.removesuffix("_ms")) in FLAGS and getattr(found, field) != value
+        ]
+        if kept:
+            _log.warning(
+                "rmq: topic %s exists, and keeps %s. To change that: broker.alter or rmq alter",
+                *(name, ", ".join(kept)),
+            )
         return found
 
     def create(
@@ -258,7 +274,8 @@ class Administration:
         for slot in range(old.slot_amount):
             for stage in self.server.command("HKEYS", keys.stages(slot)):
                 self.server.command("UNLINK", keys.stage(slot, stage.decode()))
-            self.server.commands([("UNLINK", keys.stages(slot)), ("UNLINK", keys.schedules(slot))])
+            kinds = keys.stages, keys.schedules, keys.recent
+            self.server.commands([("UNLINK", kind(slot)) for kind in kinds])
         known = schedules_key(self.key_prefix)
         for schedule, text in fields_of(self.server.command("HGETALL", known)):
             if json.loads(text)["topic"] == name:

@@ -160,15 +160,14 @@ class StagedSink:
         return None
 
     def _publish(self, manifest: Manifest) -> SendResult:
-        new = merged = 0
+        sent = SendResult(0, 0)
         for topic, totals in manifest.by_topic().items():
             queue = self._queue(topic)
             if queue is None:
                 _log.warning("rmq: topic %s was deleted, and with it its staged messages", topic)
                 continue
-            result = queue.ask(staging.publish, totals)
-            new, merged = new + result.new, merged + result.merged
-        return SendResult(new, merged)
+            sent += queue.ask(staging.publish, totals)
+        return sent
 
     def _sweep(self, batch: int, manifest: Manifest, staged: Manifest) -> bool:
         """Delete leftover stages. Return whether every stage of the manifest was published."""

@@ -209,7 +209,8 @@ def outgoing(
     default = _value_in(defaults, topic, "The default values")
     now_ms = cache(now_ms)  # read once, and only if it is needed
     refuse_before_ms = now_ms() if refuse_past else None
-    all_have_bodies = topic.keyed or span is not None or _has_body(defaults)
+    may_expire = _has_body(defaults) or topic.time_to_live_ms is not None
+    all_have_bodies = topic.keyed or span is not None or may_expire
     if not (all_have_bodies or refuse_past):
         messages = messages if isinstance(messages, list | tuple) else list(messages)
         # A single one stays a list: asyncio merges those of several callers.
@@ -302,7 +303,10 @@ def _body_of(
     headers = headers_of(given, index)
     if span is not None:
         headers = span.add_to(headers)
-    expiry = expiry_of(own.time_to_live, own.expires_at, due_ms, index)
+    lives = own.time_to_live
+    if lives is None and own.expires_at is None:
+        lives = topic.time_to_live_ms
+    expiry = expiry_of(lives, own.expires_at, due_ms, index)
     return Body(payload, headers, **expiry)
 
 

@@ -16,8 +16,9 @@ from rmq_spark.client.messages import (
     outgoing,
     requeue_score,
 )
+from rmq_spark.client.room import OnFull, in_rounds
 from rmq_spark.client.tracing import send_span
-from rmq_spark.errors import InvalidOption, UnknownTopic
+from rmq_spark.errors import InvalidOption, TopicFull, UnknownTopic
 from rmq_spark.protocol import reading, sending
 from rmq_spark.protocol.calls import Conversation, Read, Request, TopicQueues
 from rmq_spark.protocol.claims import ClaimRecord, Figures, Overview
@@ -127,7 +128,7 @@ class Queue:
         broken connection, a message may be sent a second time; it merges with the first copy unless
         that one was consumed in the meantime. If OpenTelemetry's current span is recording, the
         call is a span, and its context is added to the headers. Raises InvalidMessage,
-        InvalidOption, UnknownTopic.
+        InvalidOption, UnknownTopic, and TopicFull if slots have no room for messages.
         """
         if past_fixed_time not in ("send", "fail"):
             raise InvalidOption(
@@ -154,25 +155,47 @@ class Queue:
                 span.count(sum(map(len, checked.pairs.values())) // 2)
             return self._send(checked, topic)
 
-    def send_checked(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
-        """Send messages that were checked for a definition of the topic. Raises UnknownTopic.
+    def send_checked(
+        self, checked: Outgoing, topic: TopicDefinition, on_full: OnFull | None = None
+    ) -> SendResult:
+        """Send messages that were checked for a definition of the topic.
 
-        In one round trip, as long as there is a call at least every half second.
+        on_full: what to do about a slot without room; None to raise TopicFull when all others have
+        got theirs, in one round trip, as long as there is a call at least every half second. Raises
+        UnknownTopic, TopicFull.
         """
         self._refresh_or_refuse()
-        return self._send(checked, topic)
+        if on_full is None or not self.queues.limits:
+            return self._send(checked, topic)
+        answers = in_rounds(
+            *(self, sending.parts_of(self.definition, checked.pairs, checked.bodies)),
+            *(lambda parts: self._send_parts(parts, topic), on_full),
+        )
+        return sum((sent for _, sent in answers), SendResult(0, 0))
+
+    def _send_parts(
+        self, parts: Mapping[int, sending.Part], topic: TopicDefinition
+    ) -> dict[int, SendResult | TopicFull]:
+        self._refresh_or_refuse()
+        request = sending.send_parts(self._queues_for(topic), list(parts.items()))
+        return dict(zip(parts, self.server.ask(request), strict=True))
 
     def _send(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
+        queues = self._queues_for(topic)
+        request = sending.send(queues, checked.pairs, checked.bodies)
+        if time.monotonic() - self._read_s >= DEFINITION_AGE_S / 2:
+            request = self._with_refresh(request)
+        return self.server.ask(request)
+
+    def _queues_for(self, topic: TopicDefinition) -> TopicQueues:
+        """Return what to send to. Raises UnknownTopic if it takes other messages than a topic."""
         queues = self.queues  # another thread may learn of another definition at any time
         if not queues.definition.takes_messages_of(topic):
             raise UnknownTopic(
                 f"The topic {topic.name} was deleted, and created in another way. None of these "
                 "messages was sent. Send them again."
             )
-        request = sending.send(queues, checked.pairs, checked.bodies)
-        if time.monotonic() - self._read_s >= DEFINITION_AGE_S / 2:
-            request = self._with_refresh(request)
-        return self.server.ask(request)
+        return queues
 
     def distrust(self) -> None:
         """Read the definition again before the next send: another process has read it, earlier."""
@@ -219,6 +242,15 @@ class Queue:
         exist.
         """
         return self.ask(sending.cancel, contents_by_slot(contents, slot_basis, self.definition))
+
+    def accept_again(self, contents: Contents, *, slot_basis: bytes | str | None = None) -> int:
+        """Let the topic accept contents again within unique_for. Return how many it had noted.
+
+        contents, slot_basis: as for cancel. Raises InvalidMessage, InvalidOption.
+        """
+        by_slot = contents_by_slot(contents, slot_basis, self.definition)
+        commands = [("ZREM", self.keys.recent(slot), *names) for slot, names in by_slot.items()]
+        return sum(self.server.commands(commands))
 
     def move(
         self,

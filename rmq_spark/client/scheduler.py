@@ -226,18 +226,16 @@ class Scheduler(Runner):
             message = score, name, checked.bodies[slot][1]
         note = f"{schedule.since_ms} {at_ms}"
         notes = one.note, note
-        done, found = queue.ask(sending.occur, one.slot, schedule.name, notes, message)
+        done, found, repeated = queue.ask(sending.occur, one.slot, schedule.name, notes, message)
         if not done and found != note:  # changed, or removed: read it again
             one.text = b""
             return False
         one.note = found
-        if done and message:
-            self._sent += 1
-            _log.info("rmq: %s at %s: sent", schedule.name, schedule.local_time(at_ms).isoformat())
-        elif done:
-            _log.info(
-                "rmq: %s at %s: skipped", schedule.name, schedule.local_time(at_ms).isoformat()
-            )
+        if done:
+            self._sent += message is not None and not repeated
+            how = "repeated" if repeated else "sent" if message else "skipped"
+            local = schedule.local_time(at_ms).isoformat()
+            _log.info("rmq: %s at %s: %s", schedule.name, local, how)
         return True
 
     def _waits(self, one: _Running) -> bool:

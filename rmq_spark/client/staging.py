@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rmq_spark.client.messages import Outgoing
-from rmq_spark.errors import StageLost
+from rmq_spark.client.room import OnFull, fail, in_rounds
+from rmq_spark.errors import StageLost, TopicFull
 from rmq_spark.protocol import staging
-from rmq_spark.protocol.packing import Pairs, calls_of
+from rmq_spark.protocol.packing import Pairs
+from rmq_spark.protocol.sending import Part, parts_of
 from rmq_spark.protocol.staging import (
     FORGET_STAGES_MS,
     MESSAGES_A_STAGING,
@@ -36,11 +38,11 @@ class Stage:
     name: StageName
     held: dict[str, dict[int, int]] = field(default_factory=dict)
 
-    def add(self, queue: "Queue", messages: Outgoing) -> None:
+    def add(self, queue: "Queue", messages: Outgoing, on_full: OnFull = fail) -> None:
         held = self.held.setdefault(queue.definition.name, {})
         # Enter the slots before the call: who discards the stage must find them if it fails.
         held.update({slot: held.get(slot, 0) for slot in messages.pairs})
-        stage(queue, str(self.name), messages.pairs, held, messages.bodies)
+        stage(queue, str(self.name), messages.pairs, held, messages.bodies, on_full)
 
 
 def manifest_of(stages: Iterable[Stage], messages: int) -> Manifest:
@@ -57,22 +59,24 @@ def stage(
     by_slot: Mapping[int, Pairs],
     held: dict[int, int],
     bodies: Mapping[int, Pairs] | None = None,
+    on_full: OnFull = fail,
 ) -> None:
     """Append messages to a stage.
 
     by_slot: score, content, score, content, ... for each slot. held: the number of messages that
     the stage must hold before, by slot; updated. bodies: content, body, content, body, ... in the
-    same order, for all messages of a stage or for none. Raises ServerFull, StageLost.
+    same order, for all messages of a stage or for none. Raises ServerFull, StageLost, TopicFull.
     """
-    bodies_of = bodies or {}
-    parts = {
-        slot: calls_of(pairs, MESSAGES_A_STAGING, bodies_of.get(slot, ()))
-        for slot, pairs in by_slot.items()
-    }
-    # One part for each slot in a pipeline, because calls of one pipeline may change order.
-    for at in range(max(map(len, parts.values()), default=0)):
-        now = {slot: of_slot[at] for slot, of_slot in parts.items() if at < len(of_slot)}
-        held.update(queue.ask(staging.stage, name, now, held))
+    # A copy, which may learn of other limits: all else stays as its caller knows it, because all
+    # messages of a stage have bodies, or none has.
+    queue = queue.of_group(queue.keys.group)
+    parts = parts_of(queue.definition, by_slot, bodies, MESSAGES_A_STAGING)
+
+    def ask(now: Mapping[int, Part]) -> dict[int, int | TopicFull]:
+        return queue.ask(staging.stage, name, now, held)
+
+    for slot, number in in_rounds(queue, parts, ask, on_full):
+        held[slot] = number
 
 
 def sweep(

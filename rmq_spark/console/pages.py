@@ -29,7 +29,7 @@ from rmq_spark.inspect.fields import (
     queues_json,
     row_json,
     time_json,
-    time_text,
+    warnings_of,
 )
 from rmq_spark.inspect.figures import CONSUMER_SEEN_MS, Rate, Row
 from rmq_spark.inspect.histogram import bar_json, bars_of
@@ -108,7 +108,7 @@ def _row(console: Console, row: Row) -> dict[str, Any]:
         **row_json(row, line[-1] if line else Rate(0.0, 0.0, 0.0)),
         "topicType": row.definition.type.name,
         "paused": row.definition.is_paused(row.group),
-        "warnings": _warnings_of(row),
+        "warnings": warnings_of(row),
         "line": _line_json(line),
     }
 
@@ -123,17 +123,6 @@ def _line_json(line: Sequence[Rate]) -> list[dict[str, float]]:
         }
         for rate in line
     ]
-
-
-def _warnings_of(row: Row) -> list[str]:
-    paused = row.definition.is_paused(row.group)
-    found = {
-        "paused": paused,
-        "nobody reads": row.due and not row.consumers and not paused,
-        "leases ended": row.figures.prepare.due,
-        f"held until {time_text(row.held_until_ms)}": row.due and row.held_until_ms,
-    }
-    return [words for words, holds in found.items() if holds]
 
 
 def topic(console: Console, query: Query, name: str) -> dict[str, Any]:
@@ -166,7 +155,7 @@ def topic(console: Console, query: Query, name: str) -> dict[str, Any]:
         "queues": queues_json(figures, now_ms),
         "counters": figures.counters,
         "deaths": figures.deaths,
-        "warnings": _warnings_of(row),
+        "warnings": warnings_of(row),
         **_bars(queue, now_ms, query.get("span", "")),
         "slots": [
             {**_slot_json(slot, of, held), "owner": owners.get(slot)}

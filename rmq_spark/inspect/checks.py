@@ -21,11 +21,10 @@ from rmq_spark.errors import (
     ServerUnavailable,
     ServerUntrusted,
 )
-from rmq_spark.inspect.figures import look
+from rmq_spark.inspect.figures import FULL_PERCENT, Row, look
 from rmq_spark.redis.server import NO_EVICTION, Server
 from rmq_spark.topics.parsing import duration_text
 
-FULL_PERCENT = 80
 OK, WARN, FAIL, SKIP = "ok", "warn", "FAIL", "skip"
 _REDIS_REMEDIES: tuple[tuple[type[RmqError], str], ...] = (
     (InvalidOption, "Correct --redis-url, RMQ_REDIS_URL or --option as the message says"),
@@ -148,11 +147,24 @@ def _permissions(server: Server) -> Finding:
     return Finding("Redis user", FAIL, f"may not run {', '.join(sorted(denied))}", remedy)
 
 
-def check_claims(broker: Broker) -> Finding:
-    """Check that this version can settle every claim. Looks through all keys of the database."""
+def check_topics(broker: Broker) -> Iterator[Finding]:
+    """Check that this version can settle every claim, and that topics have room for messages.
+
+    Looks through all keys of the database.
+    """
+    rows: list[Row] = []
+    yield _claims(broker, rows)
+    for row in rows:
+        for seen in row.full_to(FULL_PERCENT):
+            remedy = "Consume faster, remove groups that nobody reads, or raise the limit: "
+            remedy += command_line(broker, "alter", row.topic, "--max-messages", "...")
+            yield Finding("Room", WARN, f"topic {row.topic}, group {row.group}: {seen}", remedy)
+
+
+def _claims(broker: Broker, rows: list[Row]) -> Finding:
     failures: list[tuple[Queue, ServerError]] = []
     try:
-        rows = look(broker, failed=lambda *failure: failures.append(failure))
+        rows += look(broker, failed=lambda *failure: failures.append(failure))
         stray = queues_with_strays(broker.server, broker.key_prefix, all_queues(broker))
     except ServerRefused:
         return Finding("Claims", SKIP, "this user may not run SCAN and HGETALL")

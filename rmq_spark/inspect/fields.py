@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from rmq_spark.client.schedules import ScheduleSeen
-from rmq_spark.inspect.figures import Rate, Row
+from rmq_spark.inspect.figures import FULL_PERCENT, Rate, Row
 from rmq_spark.protocol.bodies import Headers
 from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures
 from rmq_spark.protocol.pages import Entry, QueueKind
@@ -225,6 +225,7 @@ def group_json(row: Row) -> dict[str, Any]:
     return {
         "group": row.group,
         "heldUntil": time_json(row.held_until_ms),
+        "usedShares": row.used,
         "queues": queues_json(row.figures, row.now_ms),
         "counters": row.figures.counters,
         "consumers": [
@@ -286,6 +287,19 @@ def entry_json(topic: str, entry: Entry) -> dict[str, Any]:
     }
 
 
+def warnings_of(row: Row) -> list[str]:
+    """What keeps messages of a group back, or soon will, in a few words each."""
+    paused = row.definition.is_paused(row.group)
+    found = {
+        "paused": paused,
+        "nobody reads": row.due and not row.consumers and not paused,
+        "leases ended": row.figures.prepare.due,
+        f"held until {time_text(row.held_until_ms)}": row.due and row.held_until_ms,
+        **dict.fromkeys(row.full_to(FULL_PERCENT), True),
+    }
+    return [words for words, holds in found.items() if holds]
+
+
 def row_json(row: Row, rate: Rate) -> dict[str, Any]:
     return {
         "topic": row.topic,
@@ -294,6 +308,7 @@ def row_json(row: Row, rate: Rate) -> dict[str, Any]:
         "outPerSecond": round(rate.went, 1),
         **row.states,
         "oldestDueForMs": row.oldest_age_ms,
+        "warnings": warnings_of(row),
         "consumers": [
             {
                 "consumer": seen.consumer,

@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from rmq_spark.client.administration import all_queues
@@ -15,6 +15,8 @@ from rmq_spark.protocol import reading
 from rmq_spark.protocol.claims import ConsumerSeen, Figures
 from rmq_spark.topics.definition import TopicDefinition, group_text
 
+# From here on, people are warned that something is nearly full.
+FULL_PERCENT = 80
 # A consumer not seen for this long counts as gone: a lease lasts a minute by default.
 CONSUMER_SEEN_MS = 60_000
 # About as many calls as a pipeline has.
@@ -31,6 +33,7 @@ class Row:
     figures: Figures
     known_consumers: list[ConsumerSeen]
     held_until_ms: int | None = None
+    used: dict[str, float] = field(default_factory=dict)
 
     @property
     def definition(self) -> TopicDefinition:
@@ -51,6 +54,14 @@ class Row:
     @property
     def due(self) -> int:
         return self.figures.store.due + self.figures.retry.due
+
+    def full_to(self, percent: int = 0) -> list[str]:
+        """Describe the limits of which the fullest slot uses so much, or more, of its share."""
+        return [
+            f"a slot has {used:.0%} of its share of max_{unit}"
+            for unit, used in self.used.items()
+            if 100 * used >= percent
+        ]
 
     @property
     def states(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Metric, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from rmq_spark.client import schedules
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.callers import place_of
@@ -72,6 +73,13 @@ _FIGURES: tuple[tuple[Any, str, str, str, Callable[[Row], Mapping[str, float]]],
     ),
     (
         GaugeMetricFamily,
+        "rmq_limit_used_ratio",
+        "The part of its share that waits in the fullest slot, of topics with such a limit",
+        "unit",
+        lambda row: row.used,
+    ),
+    (
+        GaugeMetricFamily,
         "rmq_consumers",
         "Consumers that were seen within a minute",
         "",
@@ -114,6 +122,7 @@ class QueueCollector(Collector):
             meaning = "Whether Redis evicts keys when it is full, as of the last minute"
             evicts = self._broker.server.policy != NO_EVICTION
             yield GaugeMetricFamily("rmq_redis_evicts", meaning, value=int(evicts))
+            yield _lateness(self._broker)
         for family_of, name, meaning, label, values in _FIGURES:
             labels = ["topic", "group", label] if label else ["topic", "group"]
             family = family_of(name, meaning, labels=labels)
@@ -122,6 +131,20 @@ class QueueCollector(Collector):
                     of_row = (row.topic, row.group, printable(value))
                     family.add_metric(of_row[: len(labels)], number)
             yield family
+
+
+def _lateness(broker: Broker) -> Metric:
+    family = GaugeMetricFamily(
+        "rmq_schedule_late_seconds",
+        "For how long the next occurrence of a schedule has been due",
+        labels=["schedule", "topic"],
+    )
+    try:
+        for one in schedules.seen(broker):
+            family.add_metric([one.schedule.name, one.schedule.topic], one.late_ms / 1000)
+    except RmqError as error:
+        _log.warning("rmq: no metrics of schedules: %s", error)
+    return family
 
 
 def _warn_of(queue: Queue, error: RmqError) -> None:

@@ -58,24 +58,34 @@ def free_port() -> int:
     """
     while True:
         port = secrets.choice(PORTS)  # whatever seeds a program sets
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        with suppress(OSError):
+            return bindable(port)
+
+
+def bindable(port: int) -> int:
+    """Return a loopback port unchanged. Raises OSError if a server cannot listen on it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as a server does
+        probe.bind(("127.0.0.1", port))
+    return port
 
 
 class LocalRedis:
-    """A redis-server on a free loopback port. A context manager; closing it deletes its data.
+    """A redis-server on a loopback port. A context manager; closing it deletes its data.
 
     executable: the redis-server to run; None: the one of find_redis_server. settings: lines of
-    redis.conf, which override DEFAULT_SETTINGS.
+    redis.conf, which override DEFAULT_SETTINGS. port: one that is free; None for any.
     """
 
     def __init__(
-        self, executable: str | None = None, settings: dict[str, str] | None = None
+        self,
+        executable: str | None = None,
+        settings: dict[str, str] | None = None,
+        port: int | None = None,
     ) -> None:
         self.executable = executable or find_redis_server()
         self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
-        self.port = free_port()
+        self.port = port or free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="rmq-redis-")
         self._process: subprocess.Popen[bytes] | None = None
         self._started = False

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from rmq_spark.errors import OutboxMisused, OutboxUnavailable, ServerError
+from rmq_spark.errors import OutboxMisused, OutboxUnavailable, ServerError, TopicFull
 from rmq_spark.outbox.rounds import Relayed, Rounds
 from rmq_spark.outbox.rows import Cleaning
 from rmq_spark.process import Runner, UnfailingLog, sleep
@@ -29,7 +29,7 @@ class Relay(Runner):
     """
 
     _title = "the relay of the outbox"
-    _passing = (OutboxUnavailable, ServerError)
+    _passing = (OutboxUnavailable, ServerError, TopicFull)
     _log = _log
     _thread_name = "rmq-outbox"
     _misused = OutboxMisused

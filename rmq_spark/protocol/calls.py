@@ -5,7 +5,7 @@ And the queues of a topic in one consumer group, which every request about them 
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -156,10 +156,23 @@ class TopicQueues:
         """Return the keys of a slot. kinds: names of methods of Keys, such as "store retry"."""
         return keys_of(self.keys, slot, kinds)
 
+    @cached_property
+    def limits(self) -> str:
+        """The argument for scripts: the limits on what the topic takes; empty without any."""
+        return self.some_limits()
+
+    def some_limits(self, *, on_waiting: bool = True, on_equal: bool = True) -> str:
+        """Return the argument with the limits on what may wait, or on equal messages, or both."""
+        shares = self.definition.shares if on_waiting else {}
+        unique_ms = self.definition.unique_for_ms if on_equal else None
+        texts = list(map(text_of, (shares.get("messages"), shares.get("bytes"), unique_ms)))
+        return " ".join(texts) if any(texts) else ""
+
     def keys_of_groups(self, slot: int) -> list[str]:
-        """Return the keys of a slot into which a message is sent, of all groups."""
+        """Return the keys of a slot into which a message is sent: of all groups, and for all."""
         groups = map(self.of_group, self.definition.groups)
-        return [key for group in groups for key in group.keys_of(slot, "store retry stats bodies")]
+        keys = [key for group in groups for key in group.keys_of(slot, "store retry stats bodies")]
+        return [*keys, self.keys.recent(slot)] if self.definition.unique_for_ms else keys
 
     def claims_and_bodies(self, slot: int, names: Sequence[str]) -> list[str]:
         """Return the keys of several claims, and then those of their bodies."""

@@ -428,10 +428,12 @@ class Overview(NamedTuple):
     """What is in a topic's queues in one consumer group, and the consumers that Redis remembers.
 
     now_ms: Redis' time when they were counted. consumers: the last seen first. held_until_ms: until
-    when a hold or the rate limit keeps back what is due; None if neither does.
+    when a hold or the rate limit keeps back what is due; None if neither does. used: the part of
+    its share that waits in the fullest slot, by unit of the limit, "messages" or "bytes".
     """
 
     now_ms: int
     figures: Figures
     consumers: list[ConsumerSeen]
     held_until_ms: int | None
+    used: dict[str, float]

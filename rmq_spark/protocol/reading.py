@@ -1,7 +1,7 @@
 """Requests that only read: due messages, counts, consumers, pages of queues."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
@@ -15,6 +15,7 @@ from rmq_spark.protocol.calls import (
     Read,
     Request,
     TopicQueues,
+    all_of,
     fields_of,
     repeated,
     text_of,
@@ -52,6 +53,7 @@ COUNTERS = (
     "cancelled",
     "expired",
     "forgotten",
+    "repeated",
 )
 # The beginning of the counters of dead messages by the class of their reason.
 _DEATHS = "dead:"
@@ -227,10 +229,22 @@ def overviews(several: Sequence[TopicQueues], *, one_node: bool) -> Conversation
     ]:
         noted = yield Request([("HGET", one.keys.rate(), "fullAt") for one in limited], list)
         full_at = {one: float(at or 0) for one, at in zip(limited, noted, strict=True)}
+    used: defaultdict[TopicQueues, dict[str, float]] = defaultdict(dict)
+    if bounded := [(one, *share) for one in several for share in one.definition.shares.items()]:
+        counts = yield all_of(waiting(one, one.slots, unit) for one, unit, _ in bounded)
+        for (one, unit, share), of_slots in zip(bounded, counts, strict=True):
+            used[one][unit] = max(of_slots) / share
     return [
-        _overview_of(replies, queues.definition, full_at.get(queues, 0))
+        _overview_of(replies, queues.definition, full_at.get(queues, 0), used[queues])
         for queues, replies in zip(several, of_each, strict=True)
     ]
+
+
+def waiting(queues: TopicQueues, slots: Iterable[int], unit: str) -> Request[list[int]]:
+    """Count what waits in each slot, as the limits of the topic do. unit: messages or bytes."""
+    calls = queues.calls("waiting", "store retry stats bodies", slots, [])
+    at = ("messages", "bytes").index(unit)
+    return Request(calls, lambda replies: [reply[at] for reply in replies])
 
 
 def figures_by_slot(queues: TopicQueues) -> Request[tuple[Figures, list[Figures]]]:
@@ -250,7 +264,9 @@ def _figure_calls(queues: TopicQueues, slots_a_call: int) -> list[Call]:
     ]
 
 
-def _overview_of(replies: list[Any], topic: TopicDefinition, full_at_ms: float) -> Overview:
+def _overview_of(
+    replies: list[Any], topic: TopicDefinition, full_at_ms: float, used: dict[str, float]
+) -> Overview:
     now_ms = max(reply[0] for reply in replies)
     held_until_ms = max(reply[15] for reply in replies)
     if full_at_ms:  # of a bucket that may have been filled under another limit: grant.lua
@@ -259,7 +275,7 @@ def _overview_of(replies: list[Any], topic: TopicDefinition, full_at_ms: float) 
         held_until_ms = max(held_until_ms, next_ms)
     consumers = _consumers_of(replies, now_ms)
     held = held_until_ms if held_until_ms > now_ms else None
-    return Overview(now_ms, _figures_of(replies), consumers, held)
+    return Overview(now_ms, _figures_of(replies), consumers, held, used)
 
 
 def _figures_of(replies: list[Any]) -> Figures:

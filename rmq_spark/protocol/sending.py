@@ -1,10 +1,12 @@
 """Requests of senders and operators: send, cancel, move, requeue, purge."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
+from rmq_spark.errors import TopicFull
 from rmq_spark.protocol.calls import Call, Conversation, Request, TopicQueues, repeated
 from rmq_spark.protocol.packing import (
     BYTES_A_CALL,
@@ -15,11 +17,14 @@ from rmq_spark.protocol.packing import (
     lowest_of,
 )
 from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.topics.definition import TopicDefinition, group_text
 
 # A slot with 300 000 messages takes 3 to 5 us for each that is sent or cancelled, so that the calls
 # of others wait less than 10 ms (bench/stalls.py). The scripts take up to 3900: Lua passes at most
 # 7999 values to a call, and each message is two.
 MESSAGES_A_SEND = 2048
+# A call that finds no room waits until consumers have emptied this part of the slot, or less.
+_CALLS_FILL_A_SLOT = 4
 # A requeue goes from message to message, and takes 8 to 17 us for each; a move and a purge take 4
 # to 6 us.
 MESSAGES_A_REPAIR = 512
@@ -29,10 +34,46 @@ REQUEUES_A_PIPELINE = 16
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """The number of messages that were new, and that merged with a stored message."""
+    """The numbers of messages that were new, merged with a stored one, and were repeated.
+
+    repeated: not accepted, because an equal one was within the topic's unique_for.
+    """
 
     new: int
     merged: int
+    repeated: int = 0
+
+    def __repr__(self) -> str:
+        repeated = f", repeated={self.repeated}" if self.repeated else ""
+        return f"SendResult(new={self.new}, merged={self.merged}{repeated})"
+
+    def __add__(self, other: "SendResult") -> "SendResult":
+        return SendResult(
+            self.new + other.new, self.merged + other.merged, self.repeated + other.repeated
+        )
+
+
+# Messages of one slot for one call: pairs, and bodies or nothing.
+Part = tuple[Pairs, Pairs]
+
+
+def parts_of(
+    topic: TopicDefinition,
+    by_slot: Mapping[int, Pairs],
+    bodies: Mapping[int, Pairs] | None = None,
+    most: int = MESSAGES_A_SEND,
+) -> dict[int, list[Part]]:
+    """Cut the messages of slots into calls, which are small enough to find room in a slot.
+
+    by_slot, bodies: as for send. most: of one call.
+    """
+    if share := topic.shares.get("messages"):
+        most = min(most, max(1, share // _CALLS_FILL_A_SLOT))
+    bodies_of = bodies or {}
+    return {
+        slot: list(calls_of(pairs, most, bodies_of.get(slot, ())))
+        for slot, pairs in by_slot.items()
+    }
 
 
 def send(
@@ -43,26 +84,83 @@ def send(
     by_slot: score, content, score, content, ... for each slot. The score of a RangeMerge message is
     its time range in ms; for other types, it is the score in the store. bodies: content, body,
     content, body, ... in the same order, for each slot whose messages have bodies; an empty body
-    stands for none.
+    stands for none. Raises TopicFull, which has the counts of those for which there was room.
     """
-    bodies_of = bodies or {}
-    calls = [
-        _send_call(queues, slot, *part)
-        for slot, pairs in by_slot.items()
-        for part in calls_of(pairs, MESSAGES_A_SEND, bodies_of.get(slot, ()))
+    of_slots = parts_of(queues.definition, by_slot, bodies)
+    parts = [(slot, part) for slot, of_slot in of_slots.items() for part in of_slot]
+
+    def read(replies: list[Any]) -> SendResult:
+        if any(reply[0] < 0 for reply in replies):
+            raise _full(parts, _answers(queues, parts, replies))
+        return SendResult(*map(sum, zip(*replies, strict=True))) if replies else SendResult(0, 0)
+
+    return Request(_send_calls(queues, parts), read, last_counts=True)
+
+
+def send_parts(
+    queues: TopicQueues, parts: Sequence[tuple[int, Part]]
+) -> Request[list[SendResult | TopicFull]]:
+    """Send messages of slots. The answer has for each part its counts, or that there is no room."""
+    calls = _send_calls(queues, parts)
+    return Request(calls, lambda replies: _answers(queues, parts, replies), last_counts=True)
+
+
+def _full(
+    parts: Sequence[tuple[int, Part]], answers: Sequence[SendResult | TopicFull]
+) -> TopicFull:
+    """Return the first error, with the counts of what was sent, and what was not."""
+    full = next(one for one in answers if isinstance(one, TopicFull))
+    full.sent = sum((one for one in answers if isinstance(one, SendResult)), SendResult(0, 0))
+    before: Counter[int] = Counter()  # messages of the earlier parts of each slot
+    for (slot, (pairs, _)), one in zip(parts, answers, strict=True):
+        first, before[slot] = before[slot], before[slot] + len(pairs) // 2
+        if isinstance(one, TopicFull):
+            full.refused.setdefault(slot, set()).update(range(first, before[slot]))
+    return full
+
+
+def _answers(
+    queues: TopicQueues, parts: Sequence[tuple[int, Part]], replies: list[Any]
+) -> list[SendResult | TopicFull]:
+    return [
+        refusal_of(queues, slot, reply) or SendResult(*reply)
+        for (slot, _), reply in zip(parts, replies, strict=True)
     ]
-    return Request(
-        calls,
-        lambda replies: SendResult(sum(new for new, _ in replies), sum(old for _, old in replies)),
-        last_counts=True,  # of equal messages in two calls
-    )
+
+
+def _send_calls(queues: TopicQueues, parts: Sequence[tuple[int, Part]]) -> list[Call]:
+    return [_send_call(queues, slot, *part) for slot, part in parts]
 
 
 def _send_call(queues: TopicQueues, slot: int, pairs: Pairs, bodies: Pairs) -> Call:
     lowest = [lowest_of(pairs)] if queues.sends_times else []
-    args = [len(pairs) // 2, queues.keeps_first_body, largest_of(pairs), *lowest]
+    args = [len(pairs) // 2, queues.keeps_first_body, largest_of(pairs), queues.limits, *lowest]
     keys = queues.keys_of_groups(slot)
     return Call(queues.definition.type.send_script, keys, args, pairs, bodies)
+
+
+def refusal_of(queues: TopicQueues, slot: int, reply: Any) -> TopicFull | None:
+    """Return the error for a reply that says that a slot has no room; None for any other reply."""
+    if not isinstance(reply, list) or reply[0] >= 0:
+        return None
+    topic, (_, place, waiting, name) = queues.definition, reply
+    unit, group = name.decode(), topic.groups[place]
+    limit = f"max_{unit}={getattr(topic, f'max_{unit}')}"
+    return TopicFull(
+        f"Topic {topic.name} is full: slot {slot} of group {group_text(group)} holds {waiting} of "
+        f"the {topic.shares[unit]} {unit} that are its share of {limit}, too many "
+        "for those that were sent to it. Messages without room were not sent. Send them again when "
+        f"consumers have made room, or raise max_{unit} with broker.alter or rmq alter.",
+        *(slot, group, waiting, unit),
+    )
+
+
+class Occurred(NamedTuple):
+    """Whether an occurrence was noted, the note there now, and whether its message was repeated."""
+
+    done: bool
+    note: str
+    repeated: bool = False
 
 
 def occur(
@@ -71,20 +169,25 @@ def occur(
     schedule: str,
     notes: tuple[str, str],
     message: tuple[int, bytes, bytes] | None,
-) -> Request[tuple[bool, str]]:
+) -> Request[Occurred]:
     """Note an occurrence of a schedule, and send its message, if it has one, in the same step.
 
     notes: the one that was read of the schedule, empty for none, and the new one. message: score,
-    content and body, as for send. The answer: whether it was done, and the note there now. Without
-    effect if the note is not the one that was read.
+    content and body, as for send. Without effect if the note is not the one that was read, or if it
+    raises TopicFull.
     """
     keys = [queues.keys.schedules(slot), *queues.keys_of_groups(slot)]
     send_script = queues.definition.type.send_script if message else ""
-    args = [schedule, *notes, send_script, queues.keeps_first_body, *(message or (0, "", ""))]
+    how = send_script, queues.keeps_first_body, queues.limits
+    args = [schedule, *notes, *how, *(message or (0, "", ""))]
 
-    def read(replies: list[Any]) -> tuple[bool, str]:
+    def read(replies: list[Any]) -> Occurred:
         reply = replies[0]
-        return (True, notes[1]) if reply[0] else (False, reply[1].decode())
+        if refusal := refusal_of(queues, slot, reply):
+            raise refusal
+        if reply[0]:
+            return Occurred(True, notes[1], bool(reply[1]))
+        return Occurred(False, reply[1].decode())
 
     return Request([Call("occur", keys, args)], read)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq_spark.errors import ScriptFailed
+from rmq_spark.errors import ScriptFailed, TopicFull
 from rmq_spark.protocol.calls import (
     Call,
     Conversation,
@@ -17,7 +17,7 @@ from rmq_spark.protocol.calls import (
     while_more,
 )
 from rmq_spark.protocol.packing import Pairs, chunks
-from rmq_spark.protocol.sending import SendResult
+from rmq_spark.protocol.sending import SendResult, refusal_of
 
 MESSAGES_A_STAGING = 3900
 STAGES_A_DISCARD = 1000
@@ -66,21 +66,27 @@ def stage(
     name: str,
     by_slot: Mapping[int, tuple[Pairs, Pairs]],
     held: Mapping[int, int],
-) -> Request[dict[int, int]]:
+) -> Request[dict[int, int | TopicFull]]:
     """Append messages to a stage. The answer is the stage's new number of messages, by slot.
 
     by_slot: score, content, score, content, ... for each slot, at most MESSAGES_A_STAGING messages;
     and content, body, content, body, ... of the same messages, or nothing for all messages of a
-    stage. held: the number of messages that the stage must hold before, by slot. Raises ServerFull,
-    and StageLost if the stage holds another number.
+    stage. held: the number of messages that the stage must hold before, by slot. For a slot without
+    room, the answer is an error, and the stage unchanged. Raises ServerFull, and StageLost if the
+    stage holds another number.
     """
-    calls = [
-        Call(
-            "stage", _keys(queues, slot, name), [name, held.get(slot, 0), len(part[0]) // 2], *part
-        )
-        for slot, part in by_slot.items()
-    ]
-    return Request(calls, lambda replies: dict(zip(by_slot, replies, strict=True)))
+    limits = queues.some_limits(on_equal=False)
+    calls = []
+    for slot, part in by_slot.items():
+        keys = _keys(queues, slot, name) + (queues.keys_of_groups(slot) if limits else [])
+        args = [name, held.get(slot, 0), len(part[0]) // 2, limits]
+        calls.append(Call("stage", keys, args, *part))
+
+    def read(replies: list[Any]) -> dict[int, int | TopicFull]:
+        answers = zip(by_slot, replies, strict=True)
+        return {slot: refusal_of(queues, slot, reply) or reply for slot, reply in answers}
+
+    return Request(calls, read)
 
 
 def publish(
@@ -93,11 +99,12 @@ def publish(
     published from it do not add up to its total.
     """
     send_script = queues.definition.type.send_script
+    limits = queues.some_limits(on_waiting=False)
     calls = [
         Call(
             "publish",
             _keys(queues, slot, name) + queues.keys_of_groups(slot),
-            [name, send_script, total, queues.keeps_first_body],
+            [name, send_script, total, queues.keeps_first_body, limits],
         )
         for slot, of_slot in totals.items()
         for name, total in of_slot.items()
@@ -107,7 +114,7 @@ def publish(
 
 def _sent(replies: list[list[list[int]]]) -> SendResult:
     single = [reply for of_stage in replies for reply in of_stage]
-    return SendResult(sum(reply[1] for reply in single), sum(reply[2] for reply in single))
+    return sum((SendResult(*reply[1:]) for reply in single), SendResult(0, 0))
 
 
 def discard(queues: TopicQueues, names: Mapping[int, Iterable[str]]) -> Request[int]:

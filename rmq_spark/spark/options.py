@@ -101,7 +101,8 @@ class SinkOptions:
     slot_basis, time_range, priority, fixed_time and delay (ms), time_to_live (ms) and expires_at
     are defaults for rows without such a value. topic_type, slot_amount and settings (by
     keyword of Broker.create) define a topic that the write creates.
-    fail_past: whether a fixed time that has passed is an error.
+    fail_past: whether a fixed time that has passed is an error. waits_for_room: whether a write
+    waits while a topic is full.
     """
 
     connection: ConnectionOptions
@@ -115,6 +116,7 @@ class SinkOptions:
     fixed_time: int | None
     delay: int | None
     fail_past: bool
+    waits_for_room: bool
     operation: str
     settings: Mapping[str, Any]
     time_to_live: int | None
@@ -204,6 +206,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         slot_basis=values.get(declared.SLOT_BASIS),
         **{keyword: values.get(option) for keyword, option in declared.VALUES.items()},
         fail_past=values[declared.PAST_FIXED_TIME] == "fail",
+        waits_for_room=values[declared.ON_FULL] == "wait",
         operation=values[declared.OPERATION],
         settings={
             keyword: values[option]

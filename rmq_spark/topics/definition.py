@@ -42,8 +42,8 @@ DROP, BURY = "drop", "dead"
 ROCKETMQ_BACKOFF = "10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _crc32 = crcmod.predefined.mkPredefinedCrcFun("crc-32")
-# A number without a unit is ms everywhere else. Here, somebody may mean days and lose the dead.
-_ACCEPTED_RETENTION = "`none`, or a duration with its unit: `12h`, `30d`"
+# A number without a unit is ms everywhere else. Here, somebody may mean days and lose messages.
+_ACCEPTED_TIME = "`none`, or a duration with its unit: `12h`, `30d`"
 # So many messages a time unit, or at once, are no limit in practice.
 MOST_MESSAGES = 1_000_000
 _RATE = re.compile(r"([0-9]{1,9})\s*/\s*([smhd])")
@@ -52,10 +52,17 @@ _ACCEPTED_RATE = (
     f"`none`, or 1 to {MOST_MESSAGES} in a second, minute, hour or day: `100/s`, `5000/h`"
 )
 _ACCEPTED_BURST = f"`none`, or a whole number, `1` to `{MOST_MESSAGES}`"
+# Units of bytes as in redis.conf.
+_BYTES = re.compile(r"([0-9]{1,15})\s*(kb|mb|gb|)", re.IGNORECASE)
+_BYTE_UNITS = {"gb": 2**30, "mb": 2**20, "kb": 2**10, "": 1}
+_ACCEPTED_BYTES = "`none`, or bytes: `500mb`, `2gb`, in powers of 1024 as in redis.conf"
+MOST_WAITING = 10**12
+LEAST_BYTES, MOST_BYTES = 1024, 2**50  # of a slot, of a topic
+_ACCEPTED_WAITING = f"`none`, or a whole number, from the number of slots to `{MOST_WAITING}`"
 _MOST_DIGITS = 20
 # For what a rate allows in so long, readers wait before they claim, rather than for each message.
 _TOGETHER_MS = 50
-_retention = duration(1, LONGEST_WAIT_MS)
+_time = duration(1, LONGEST_WAIT_MS)
 
 
 def check_topic_name(name: str) -> str:
@@ -150,26 +157,36 @@ def _is_wait(ms: object) -> bool:
     return isinstance(ms, int) and 1 <= ms <= LONGEST_DURATION_MS
 
 
-def parse_dead_retention(value: str | int | timedelta | None) -> int | None:
-    """Parse ``none``, a text with a unit, or ms, to ms; None: keep forever. InvalidOption."""
-    parsed: Any = value
-    if isinstance(value, timedelta):
-        parsed = value // timedelta(milliseconds=1)
-    elif isinstance(value, str):
-        try:
-            parsed = None if value.strip().lower() == "none" else _retention.read(value)
-        except NotAccepted:
-            parsed = value
-    is_whole = isinstance(parsed, int) and not isinstance(parsed, bool)
-    if parsed is not None and not (is_whole and 1 <= parsed <= LONGEST_WAIT_MS):
-        accepted = _ACCEPTED_RETENTION.replace("`", "")
-        raise InvalidOption.of("dead_retention", value, accepted)
-    return cast(int | None, parsed)
+def parse_time(keyword: str) -> Callable[[str | int | timedelta | None], int | None]:
+    """Make a parser of ``none``, a text with a unit, or ms, to ms; None: no limit."""
+
+    def parse(value: str | int | timedelta | None) -> int | None:
+        parsed: Any = value
+        if isinstance(value, timedelta):
+            parsed = value // timedelta(milliseconds=1)
+        elif isinstance(value, str):
+            try:
+                parsed = None if _is_none(value) else _time.read(value)
+            except NotAccepted:
+                parsed = value
+        if parsed is not None and not (type(parsed) is int and 1 <= parsed <= LONGEST_WAIT_MS):
+            raise InvalidOption.of(keyword, value, _ACCEPTED_TIME.replace("`", ""))
+        return parsed
+
+    return parse
+
+
+def _is_none(value: object) -> bool:
+    return value is None or (isinstance(value, str) and value.strip().lower() == "none")
+
+
+def _time_text(ms: int | None) -> str:
+    return "none" if ms is None else duration_text(ms)
 
 
 def parse_rate(value: str | None) -> str | None:
     """Parse a number of messages in a time, such as "100/s"; None or ``none``: no limit."""
-    if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+    if _is_none(value):
         return None
     found = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if not found or not 1 <= int(found[1]) <= MOST_MESSAGES:
@@ -177,15 +194,52 @@ def parse_rate(value: str | None) -> str | None:
     return f"{int(found[1])}/{found[2]}"
 
 
-def parse_burst(value: str | int | None) -> int | None:
-    """Parse a number of messages; None or ``none``: those that the rate allows in a second."""
-    if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+def parse_number(
+    keyword: str, most: int, accepted: str
+) -> Callable[[str | int | None], int | None]:
+    """Make a parser of ``none`` or a whole number, 1 to most; None: no number."""
+
+    def parse(value: str | int | None) -> int | None:
+        if _is_none(value):
+            return None
+        is_text = (
+            isinstance(value, str) and value.strip().isdecimal() and len(value) <= _MOST_DIGITS
+        )
+        number = int(value) if is_text or type(value) is int else 0  # type: ignore[arg-type]
+        if not 1 <= number <= most:
+            raise InvalidOption.of(keyword, value, accepted.replace("`", ""))
+        return number
+
+    return parse
+
+
+def parse_bytes(value: str | int | None) -> int | None:
+    """Parse bytes, as a number or a text such as "500mb"; None or ``none``: no limit."""
+    if _is_none(value):
         return None
-    is_text = isinstance(value, str) and value.strip().isdecimal() and len(value) <= _MOST_DIGITS
-    number = int(value) if is_text or type(value) is int else 0
-    if not 1 <= number <= MOST_MESSAGES:
-        raise InvalidOption.of("burst", value, _ACCEPTED_BURST.replace("`", ""))
+    found = _BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
+    number = int(found[1]) * _BYTE_UNITS[found[2].lower()] if found else value
+    if type(number) is not int or not 1 <= number <= MOST_BYTES:
+        raise InvalidOption.of("max_bytes", value, _ACCEPTED_BYTES.replace("`", ""))
     return number
+
+
+def _bytes_text(given: int | None) -> str:
+    if given is None:
+        return "none"
+    unit, size = next(one for one in _BYTE_UNITS.items() if given % one[1] == 0)
+    return f"{given // size}{unit}"
+
+
+def _number_text(number: int | None) -> str:
+    return "none" if number is None else str(number)
+
+
+_parse_burst = parse_number("burst", MOST_MESSAGES, _ACCEPTED_BURST)
+_parse_max_messages = parse_number("max_messages", MOST_WAITING, _ACCEPTED_WAITING)
+_parse_dead_retention = parse_time("dead_retention")
+_parse_time_to_live = parse_time("time_to_live")
+_parse_unique_for = parse_time("unique_for")
 
 
 def _retries(value: Any) -> Any:
@@ -246,7 +300,10 @@ class TopicDefinition:
     on_expiry: what becomes of a message that expires, "drop" or "dead". dead_retention_ms: how long
     dead messages are kept; None to keep them forever. rate: how many messages the consumers of a
     group get together, such as "100/s"; None for no limit. burst: how many of them at once, after a
-    pause; None for those of one second.
+    pause; None for those of one second. max_messages, max_bytes: how much may wait in each group,
+    in messages, and in bytes of Redis' memory; None for no limit. time_to_live_ms: how long after
+    they are due messages expire that are sent without an expiry; None for never. unique_for_ms: for
+    how long after a message was accepted an equal one is not accepted; None to accept it.
     """
 
     name: str
@@ -360,14 +417,14 @@ class TopicDefinition:
     )
     dead_retention_ms: int | None = _setting(
         None,
-        parse_dead_retention,
+        _parse_dead_retention,
         Option(
             "deadRetention",
-            Parser(parse_dead_retention, _ACCEPTED_RETENTION),
+            Parser(_parse_dead_retention, _ACCEPTED_TIME),
             "How long dead messages of a new topic are kept; `rmq expire` deletes older ones",
             otherwise="`none`",
         ),
-        text=lambda ms: "none" if ms is None else duration_text(ms),
+        text=_time_text,
         flag="--dead-retention",
     )
     rate: str | None = _setting(
@@ -384,14 +441,14 @@ class TopicDefinition:
     )
     burst: int | None = _setting(
         None,
-        parse_burst,
+        _parse_burst,
         Option(
             "burst",
-            Parser(parse_burst, _ACCEPTED_BURST),
+            Parser(_parse_burst, _ACCEPTED_BURST),
             "With `rate`: how many messages may come at once after a pause",
             otherwise="`none`: those of one second",
         ),
-        text=lambda burst: "none" if burst is None else str(burst),
+        text=_number_text,
         flag="--burst",
     )
     rate_by: str = _setting(
@@ -404,6 +461,58 @@ class TopicDefinition:
             otherwise=f"`{TOPIC}`",
         ),
         flag="--rate-by",
+    )
+    max_messages: int | None = _setting(
+        None,
+        _parse_max_messages,
+        Option(
+            "maxMessages",
+            Parser(_parse_max_messages, _ACCEPTED_WAITING),
+            "How many messages may wait in each consumer group at most; each slot has the same "
+            "share of it",
+            otherwise="`none`",
+        ),
+        text=_number_text,
+        flag="--max-messages",
+    )
+    max_bytes: int | None = _setting(
+        None,
+        parse_bytes,
+        Option(
+            "maxBytes",
+            Parser(parse_bytes, _ACCEPTED_BYTES),
+            "How much of Redis' memory messages that wait may take in each consumer group; each "
+            "slot has the same share of it",
+            otherwise="`none`",
+        ),
+        text=_bytes_text,
+        flag="--max-bytes",
+    )
+    time_to_live_ms: int | None = _setting(
+        None,
+        _parse_time_to_live,
+        Option(
+            "timeToLive",
+            Parser(_parse_time_to_live, _ACCEPTED_TIME),
+            "How long after they are due messages expire that are sent without an expiry",
+            otherwise="`none`",
+        ),
+        text=_time_text,
+        flag="--time-to-live",
+        in_writes=False,  # there, it is that of the rows
+    )
+    unique_for_ms: int | None = _setting(
+        None,
+        _parse_unique_for,
+        Option(
+            "uniqueFor",
+            Parser(_parse_unique_for, _ACCEPTED_TIME),
+            "For how long after a message was accepted an equal one is not accepted again, even "
+            "if the first is consumed by then",
+            otherwise="`none`",
+        ),
+        text=_time_text,
+        flag="--unique-for",
     )
 
     def __post_init__(self) -> None:
@@ -426,6 +535,17 @@ class TopicDefinition:
             raise InvalidOption(
                 f"rate_by={self.rate_by!r} is for topics with a rate limit. Accepted here: "
                 f"{TOPIC!r}. Or set rate too, such as rate='100/s'."
+            )
+        if self.max_messages is not None and self.max_messages < self.slot_amount:
+            raise InvalidOption(
+                f"max_messages={self.max_messages} leaves slots without a share: topic {self.name} "
+                f"has {self.slot_amount}. Accepted: {self.slot_amount} or more, or none."
+            )
+        if self.max_bytes is not None and self.max_bytes < self.slot_amount * LEAST_BYTES:
+            raise InvalidOption(
+                f"max_bytes={self.max_bytes} is less than {LEAST_BYTES} for each of the "
+                f"{self.slot_amount} slots of topic {self.name}. Accepted: "
+                f"{self.slot_amount * LEAST_BYTES} or more, or none."
             )
         if self.payload != KEEP_LAST and not self.keyed:
             raise InvalidOption(
@@ -484,6 +604,12 @@ class TopicDefinition:
         if self.rate is None:
             return MOST_MESSAGES
         return min(self.most_at_once, max(1, int(_TOGETHER_MS / self.interval_ms)))
+
+    @property
+    def shares(self) -> dict[str, int]:
+        """What may wait in each slot: "messages", "bytes", or both; without limits, nothing."""
+        limits = {"messages": self.max_messages, "bytes": self.max_bytes}
+        return {unit: most // self.slot_amount for unit, most in limits.items() if most is not None}
 
     @property
     def usual_group(self) -> str:

@@ -113,6 +113,10 @@ class Keys:
         """Name the LIST of a stage: score, content, score, content, ... as sent; for all groups."""
         return f"{self.prefix}stage_{{{self.prefix}{self.topic}_{slot}}}:{name}"
 
+    def recent(self, slot: int) -> str:
+        """Name the ZSET of a slot: content -> when it was accepted, in ms; for all groups."""
+        return f"{self.prefix}recent_{{{self.prefix}{self.topic}_{slot}}}"
+
     def schedules(self, slot: int) -> str:
         """Name the HASH of a slot: schedule -> note of its last occurrence; for all groups."""
         return f"{self.prefix}schedules_{{{self.prefix}{self.topic}_{slot}}}"

@@ -61,6 +61,7 @@ def test_a_bench_writes_its_figures_with_machine_and_versions(tmp_path):
         ("receive", ["--messages=3000"]),
         ("each_message", ["--messages=500"]),
         ("burst", ["--messages=2000", "--queries=1"]),
+        ("fairness", ["--messages=2000"]),
         ("planning_scale", ["--slots=256", "--topics=32"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "small",

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +15,7 @@ import redis
 
 import rmq_spark
 import rmq_spark.cli.doctor as doctor_module
+from rmq_spark.cli import programs
 from rmq_spark.inspect.fields import time_text
 from rmq_spark.inspect.prometheus import dashboard_json
 from rmq_spark.local.redis import free_port
@@ -270,10 +272,22 @@ def test_a_format_that_spark_does_not_find_is_told(monkeypatch):
     assert (found.state, found.seen) == ("FAIL", "no such format")
 
 
+def test_top_shows_what_keeps_messages_back(rmq):
+    rmq.topic().send(["a"], fixed_time=99)
+    assert rmq("top", "-n", "1").out.rstrip().endswith(" nobody reads")
+    rmq.broker.hold("Orders", "1h")
+    assert "nobody reads, held until 20" in rmq("top", "-n", "1").out
+    rmq.broker.pause("Orders")
+    (row,) = rmq("top", "-n", "1", "--json").json
+    assert row["warnings"][0] == "paused"
+
+
 def test_a_local_redis_lives_until_it_is_ended():
-    command = [*COMMAND, "local", "--json"]
+    port = free_port()
+    command = [*COMMAND, "local", "--json", "--port", str(port)]
     with started(command, stdout=subprocess.PIPE, text=True) as process:
         url = json.loads(process.stdout.readline())["RMQ_REDIS_URL"]
+        assert url == f"redis://127.0.0.1:{port}/0"
         broker = rmq_spark.connect(url)
         broker.create("T", "Priority")
         broker.close()
@@ -281,6 +295,16 @@ def test_a_local_redis_lives_until_it_is_ended():
         assert process.wait(timeout=60) == 0
     with pytest.raises(rmq_spark.RmqError):
         rmq_spark.connect(url, patience_s=0.1)
+
+
+def test_a_local_redis_is_where_programs_look_for_it_if_that_place_is_free(monkeypatch):
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(programs, "USUAL_PORT", port)
+        assert programs._free_port(None) is None
+        with pytest.raises(rmq_spark.InvalidOption, match=f"Cannot listen on 127.0.0.1:{port} "):
+            programs._free_port(port)
+    assert programs._free_port(None) == port
 
 
 def test_figures_are_served_until_it_is_ended(rmq):

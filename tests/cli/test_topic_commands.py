@@ -11,6 +11,8 @@ def test_a_topic_is_made_and_listed(rmq):
     made = rmq(
         *("create", "Orders", "--type", "fixedtime", "--slots", "8", "--retries", "3"),
         *("--backoff", "10s,1m", "--jitter", "0.5", "--rate", "100/s", "--groups", "default,audit"),
+        *("--max-messages", "1000", "--max-bytes", "2gb", "--time-to-live", "1h"),
+        *("--unique-for", "1d"),
     )
     assert made.code == 0, made.err
     assert (
@@ -36,6 +38,10 @@ def test_a_topic_is_made_and_listed(rmq):
             "rate": "100/s",
             "burst": None,
             "rateBy": "topic",
+            "maxMessages": 1000,
+            "maxBytes": 2**31,
+            "timeToLiveMs": 3_600_000,
+            "uniqueForMs": 86_400_000,
         }
     ]
     table = rmq("topics").out.splitlines()

@@ -6,6 +6,7 @@ below 0 are those of suspects. A body
 has expired or lives, or its time to live begins when its message is due.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -104,6 +105,9 @@ class Model:
     dead: set[bytes] = field(default_factory=set)
     records: dict[tuple[str, int, int], Record] = field(default_factory=dict)
     headers: dict[str, Header] = field(default_factory=dict)
+    room: float = math.inf  # how many messages may wait
+    is_unique: bool = False  # whether one that was accepted is not accepted again, for a time
+    recent: set[bytes] = field(default_factory=set)
     taken: int = 0  # messages claimed so far
     numbered: int = 0  # messages that were accepted or moved
     used: bool = False  # whether a message has ever been sent; a slot of a deleted topic has none
@@ -120,6 +124,12 @@ class Model:
 
     def send(self, contents, score, copies: Sequence[Copy] = ()):
         """copies: those of the contents, or none."""
+        contents, copies, repeated = self.without_repeated(contents, copies)
+        comes = set(contents) - self.store.keys() - self.retry.keys()
+        if comes and len(self.store) + len(self.retry) + len(comes) > self.room:
+            return "TopicFull"
+        if self.is_unique:
+            self.recent |= set(contents)
         self.used |= bool(contents)
         self.set_bodies(contents, copies)
         new = 0
@@ -128,7 +138,21 @@ class Model:
             if content not in self.store or not self.merges_first:
                 self.store[content] = self.in_turn(score, k)
         self.numbered += len(contents)
-        return new, len(contents) - new
+        return new, len(contents) - new, repeated
+
+    def without_repeated(self, contents, copies):
+        if not self.is_unique:
+            return contents, copies, 0
+        firsts = [
+            at
+            for at, content in enumerate(contents)
+            if content not in self.recent and content not in contents[:at]
+        ]
+        return (
+            [contents[at] for at in firsts],
+            [copies[at] for at in firsts if copies],
+            len(contents) - len(firsts),
+        )
 
     def in_turn(self, score, later):
         """A later message, of the same call or not, has a lower score among its equals."""

@@ -467,3 +467,13 @@ def test_a_topic_that_is_made_in_another_way_during_a_send_gets_none_of_it(broke
         queue.send(contents(), fixed_time=1000)
     assert queue.send(["later"], fixed_time=1000).new == 1
     assert queue.figures().store.count == 1
+
+
+def test_settings_that_an_existing_topic_keeps_are_told(broker, caplog):
+    broker.create("T", "FixedTime", rate="50/s", time_to_live="1h", groups="default,audit")
+    caplog.clear()
+    broker.create("T", "FixedTime", rate="50/s", groups="audit")
+    assert caplog.text == ""
+    broker.create("T", "FixedTime", rate="9/s", burst=3, retry_backoff="1s", time_to_live="1h")
+    assert "topic T exists, and keeps retry_backoff=none, rate=50/s, burst=none." in caplog.text
+    assert broker.definition("T").rate == "50/s"

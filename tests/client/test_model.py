@@ -5,6 +5,7 @@ the model might share a mistake with the scripts.
 """
 
 import itertools
+import math
 import os
 from copy import deepcopy
 from dataclasses import replace
@@ -22,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from rmq_spark.client import Queue, TopicDefinition, TopicType
-from rmq_spark.errors import ClaimError
+from rmq_spark.errors import ClaimError, TopicFull
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.bodies import Body
 from rmq_spark.protocol.calls import Request, TopicQueues
@@ -86,6 +87,8 @@ topics = st.tuples(
     st.sampled_from([False, False, True]),  # exclusive
     st.sampled_from([None, KEEP_LAST, KEEP_FIRST]),  # the payload of a keyed topic
     st.sampled_from([DROP, BURY]),
+    st.sampled_from([None, None, 3]),  # the messages that may wait
+    st.sampled_from([False, False, True]),  # whether they are unique for a time
 )
 
 
@@ -112,7 +115,7 @@ class QueueHistory(RuleBasedStateMachine):
 
     @initialize(topic=topics)
     def make_topic(self, topic):
-        topic_type, max_retries, backoff, self.exclusive, payload, on_expiry = topic
+        topic_type, max_retries, backoff, self.exclusive, payload, on_expiry, room, unique = topic
         waits = (LONG_MS,) if backoff else ()
         definition = TopicDefinition(
             *("T", topic_type, 1),
@@ -122,6 +125,8 @@ class QueueHistory(RuleBasedStateMachine):
             payload=payload or KEEP_LAST,
             on_expiry=on_expiry,
             dead_retention_ms=LONG_MS,
+            max_messages=room,
+            unique_for_ms=LONG_MS if unique else None,
         )
         self.queue = Queue(self.server, definition, key_prefix=f"model{next(_numbers)}:")
         self.keys = self.queue.keys
@@ -129,6 +134,7 @@ class QueueHistory(RuleBasedStateMachine):
         self.model = Model(topic_type.descending, merges_first, max_retries, backoff)
         self.model.keeps_first = payload == KEEP_FIRST
         self.model.buries_expired = on_expiry == BURY
+        self.model.room, self.model.is_unique = room or math.inf, unique
         self.look_at = [
             *(("ZRANGE", getattr(self.keys, kind)(0), 0, -1, "WITHSCORES") for kind in QUEUES),
             *(("HGETALL", getattr(self.keys, kind)(0)) for kind in BOOKS),
@@ -142,7 +148,7 @@ class QueueHistory(RuleBasedStateMachine):
         """The keys of the slot, and those of all claims there ever were."""
         kept = [getattr(self.keys, kind)(0) for kind in (*QUEUES, *BOOKS)]
         of_claims = self.queue.queues.claims_and_bodies(0, list(map(text_of, self.made)))
-        return [*kept, *of_claims, self.keys.part(0)]
+        return [*kept, *of_claims, self.keys.part(0), self.keys.recent(0)]
 
     def claim_keys(self, names):
         return self.keys.claims_of(0, map(text_of, names))
@@ -168,13 +174,28 @@ class QueueHistory(RuleBasedStateMachine):
         score, sent = (FAR, LONG_MS) if self.model.merges_first else self.scored(score)
         if sent == FAR_MS and delayed:  # FixedTime: the same, said as a delay
             sent = -LONG_MS
-        self.note_new_copies(contents)
         values = [value for content in contents for value in (sent, content)]
         copies = self.new_copies(len(contents), carries)
         named = zip(contents, copies, strict=False)
-        bodies = {0: [value for c, copy in named for value in (c, text_with(copy))]}
+        bodies = [value for c, copy in named for value in (c, text_with(copy))]
+        known = set(self.model.recent)
         expected = self.model.send(contents, score, copies)
-        self.both(expected, lambda: counts(self.queue.ask(sending.send, {0: values}, bodies)))
+        if expected != "TopicFull":
+            self.note_new_copies(set(contents) - known)
+
+        def send():
+            [sent] = self.queue.ask(sending.send_parts, [(0, (values, bodies))])
+            return "TopicFull" if isinstance(sent, TopicFull) else counts(sent)
+
+        self.both(expected, send)
+
+    @precondition(lambda self: self.model.recent)
+    @rule(contents=distinct_contents)
+    def age(self, contents):
+        """What was accepted long ago may be accepted again."""
+        for content in self.model.recent & set(contents):
+            self.server.command("ZADD", self.keys.recent(0), 1, content)
+            self.model.recent.remove(content)
 
     def new_copies(self, how_many, carries):
         """Bodies that no message has had before; none if the messages carry nothing."""
@@ -729,7 +750,7 @@ def waiting(score):
 
 
 def counts(result):
-    return result.new, result.merged
+    return result.new, result.merged, result.repeated
 
 
 def settled(result):

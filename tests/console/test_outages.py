@@ -41,7 +41,7 @@ def test_a_password_is_on_no_page(own_redis):
 
 def test_the_documented_user_of_redis_may_use_the_console(own_redis):
     """What it may not ask for is said to be missing."""
-    permit(own_redis.url, "rmq")
+    permit(own_redis.url, "rmq", without="memory|usage")
     url = own_redis.url.replace("redis://", f"redis://rmq:{quote(SECRET, safe='')}@")
     with running(url, PREFIX, allow_changes=True) as site:
         stock(site.broker)

@@ -1,10 +1,13 @@
 """Each file in examples/ runs by itself, and prints what its docstring shows."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from rmq_spark.client import connect
 from .. import ROOT, postgres, programs, quick_spark
 from ..texts.page import PAGES
 
+PIPELINES = shutil.which("spark-pipelines", path=Path(sys.executable).parent)
 TEXTS = {file.name: file.read_text("utf-8") for file in sorted((ROOT / "examples").glob("*.py"))}
 
 
@@ -51,3 +55,29 @@ def test_it_prints_what_it_shows(name, redis_url):
             timeout=300,
         )
     assert (done.returncode, done.stdout) == (0, shown(name)), done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not PIPELINES, reason="Spark has pipelines from 4.1 on.")
+def test_the_pipeline_reads_one_topic_and_sends_to_another(redis_url, tmp_path):
+    folder = shutil.copytree(ROOT / "examples/pipeline", tmp_path / "pipeline")
+    spec = folder / "spark-pipeline.yml"
+    storage = "file:///tmp/rmq-example-pipeline"
+    spec.write_text(spec.read_text().replace(storage, (tmp_path / "storage").as_uri()))
+    for command in ([sys.executable, "seed.py"], [PIPELINES, "run"]):
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=programs.environment(
+                RMQ_REDIS_URL=redis_url,
+                PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                **quick_spark.variables(),
+            ),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+    with connect(redis_url) as broker:
+        assert broker.queue("Example.Orders").figures().counters["committed"] == 1000
+        assert broker.queue("Example.Reminders").figures().store.count == 1000

@@ -22,7 +22,8 @@ def there(broker):
     """All families by name, once a message of a topic has died and a query has read it."""
     registry = CollectorRegistry()
     registry.register(QueueCollector(lambda: broker))
-    broker.create("Orders", "FixedTime", 1, max_retries=0)
+    broker.create("Orders", "FixedTime", 1, max_retries=0, max_messages=9)
+    broker.schedule("hourly", "Orders", "m", every="1h")
     broker.queue("Orders").send(["m"], fixed_time=0)
     with broker.consumer("Orders", "clerk") as clerk:
         clerk.poll().rollback()

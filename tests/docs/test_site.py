@@ -18,9 +18,19 @@ LOADED = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("site")
+# What the section of a class, method or function shows.
+SHOWN = {
+    "rmq_spark.Broker.create": "topic_type: TopicType | str",
+    "rmq_spark.Broker.listen": 'visibility_timeout: Duration = "60s"',
+    "rmq_spark.Delivered": "delivery_count: int",
+    "rmq_spark.aio.AsyncQueue.send": "fixed_time: int | datetime | None = None",
+    "rmq_spark.each_message": "spark.readStream",
+}
+
+
+@pytest.fixture
+def site(tmp_path):
+    folder = tmp_path / "site"
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -33,7 +43,8 @@ def section(page: Path, anchor: str) -> str:
     return unescape(re.sub(r"<[^>]+>", "", re.split(r"<h[1-6]\b", text)[0]))
 
 
-def test_the_search_finds_pages_methods_commands_and_notebooks(site):
+def test_it_is_whole_can_be_searched_and_loads_nothing_from_another_host(site):
+    """In one test: each process that runs some of several would build a site."""
     index = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))
     found = {entry["location"] for entry in index["docs"]}
     assert {
@@ -43,34 +54,16 @@ def test_the_search_finds_pages_methods_commands_and_notebooks(site):
         "notebooks/quickstart/",
         "CHANGELOG/",
     } <= found
-
-
-@pytest.mark.parametrize(
-    ("anchor", "shown"),
-    [
-        ("rmq_spark.Broker.create", "topic_type: TopicType | str"),
-        ("rmq_spark.Broker.listen", 'visibility_timeout: Duration = "60s"'),
-        ("rmq_spark.Delivered", "delivery_count: int"),
-        ("rmq_spark.aio.AsyncQueue.send", "fixed_time: int | datetime | None = None"),
-        ("rmq_spark.each_message", "spark.readStream"),
-    ],
-)
-def test_the_api_has_arguments_and_docstrings(site, anchor, shown):
-    assert shown in section(site / "docs/python/index.html", anchor)
-
-
-def test_a_command_has_its_options(site):
-    text = section(site / "docs/commands/index.html", "rmq-send")
-    assert "rmq send [OPTIONS]" in text
-    assert "--slot-basis" in text
-
-
-def test_a_browser_loads_nothing_from_another_host(site):
+    for anchor, shown in SHOWN.items():
+        assert shown in section(site / "docs/python/index.html", anchor)
+    command = section(site / "docs/commands/index.html", "rmq-send")
+    assert "rmq send [OPTIONS]" in command
+    assert "--slot-basis" in command
     files = [*site.rglob("*.html"), *site.rglob("*.css"), *site.rglob("*.svg")]
     loaded = {
-        (file.name, next(filter(None, found)))
+        (file.name, next(filter(None, each)))
         for file in files
-        for found in LOADED.findall(file.read_text(encoding="utf-8"))
+        for each in LOADED.findall(file.read_text(encoding="utf-8"))
     }
     assert len(loaded) > len(files)
     assert {one for one in loaded if re.match(r"(?:[a-z]+:)?//", one[1])} == set()

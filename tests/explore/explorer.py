@@ -20,7 +20,7 @@ from rmq_spark.redis.server import FIRST_WITH_FLAGS, Server, with_reads_behind
 
 from .calls import Action, Calls, Unnamed
 from .ghosts import Ghost, after, forgotten
-from .promises import OF_BODIES, OF_REFUSALS, PROMISES, Step
+from .promises import OF_BODIES, OF_REFUSALS, PROMISES, REFUSED, TOPIC_FULL, Step
 from .slot_state import FAR, KINDS, Slot, expired, fallen_back, slot_of, values_of, view_of
 from .worlds import World
 
@@ -220,6 +220,8 @@ class Explorer:
         )
         if isinstance(reply, redis.ResponseError):
             step.error = str(reply).split(" ")[0]
+        elif action.kind == "send" and reply[0] == REFUSED:
+            step.error = TOPIC_FULL
         else:
             step.answer = self.calls.answer(action, before.holding, replies)
             if isinstance(step.answer, Unnamed):

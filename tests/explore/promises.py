@@ -28,6 +28,8 @@ from .slot_state import (
 )
 
 SENDING = ("send", "requeue")
+TOPIC_FULL = "RMQ_TOPICFULL"  # in place of the code of an error: the script answers with REFUSED
+REFUSED = -1
 OF_A_RUN = ("plan", "claim", "replay", "commit", "renew", "release", "abandon", "unread")
 COMMIT_NAMES = 8  # of claims that a commit was not told, at most
 
@@ -407,6 +409,30 @@ def order_is_kept(step: Step) -> bool:
     return scores == sorted(scores, reverse=step.descending)
 
 
+def equals_come_in_turn(step: Step) -> bool:
+    """Of equal priorities, what came first is claimed first, and what is sent goes behind."""
+    before, after = step.before.slot.equals, step.after.slot.equals
+    priority = step.before.store | step.after.store
+    if step.makes_a_claim:
+        # One with a copy in flight waits until that has ended.
+        left = [c for c in before if c in step.after.store and c not in step.before.prepare]
+        taken = [c for c in before if c not in step.after.store]
+        return not any(
+            priority[one] == priority[other] and before.index(other) < before.index(one)
+            for one in taken
+            for other in left
+        )
+    if step.done("send"):
+        behind = [c for c in before if c not in step.action.contents]
+        return [c for c in after if c in behind] == [c for c in behind if c in after] and all(
+            after.index(one) < after.index(sent)
+            for sent in step.action.contents & set(after)
+            for one in set(after) - step.action.contents
+            if priority[one] == priority[sent]
+        )
+    return True
+
+
 def a_delivery_costs_one(step: Step) -> bool:
     """A delivery, to a new claim or to a newer run, costs one of the deliveries left."""
     if not step.done("claim") or step.unnamed is not None:
@@ -499,6 +525,16 @@ def older_runs_roll_back_nothing(step: Step) -> bool:
     return run == step.action.run or step.after.slot == step.before.slot
 
 
+def is_full(step: Step) -> bool:
+    most = step.topic.max_messages
+    return most is not None and len(step.before.waiting) >= most
+
+
+def a_full_slot_takes_nothing_new(step: Step) -> bool:
+    """A slot that holds as many messages as may wait takes only those that merge."""
+    return not (step.done("send") and is_full(step)) or step.action.contents <= step.before.waiting
+
+
 def refused_for_a_reason(step: Step) -> bool:
     """No call is refused that should not be: the newest run reads what is there."""
     by, ghost = step.action, step.ghost
@@ -509,6 +545,7 @@ def refused_for_a_reason(step: Step) -> bool:
         "RMQ_LEASELOST": by.claim not in step.before.claims
         and (by.replay_only or (by.seq, by.ordinal) <= latest),
         "RMQ_EXCLUSIVE": by.epoch is None and ghost.epoch > 0,
+        TOPIC_FULL: is_full(step) and not by.contents <= step.before.waiting,
     }
     return reasons.get(step.error, False)
 
@@ -820,6 +857,8 @@ OF_REFUSALS = (
     refused_for_a_reason,
 )
 PROMISES = (
+    equals_come_in_turn,
+    a_full_slot_takes_nothing_new,
     nothing_waiting_is_lost,
     nothing_in_flight_is_lost,
     the_dead_stay_dead,

@@ -6,7 +6,8 @@ they balance.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import floor
 from typing import NamedTuple
@@ -115,6 +116,7 @@ class Slot(NamedTuple):
     turn: int = 0  # whether the number of messages claimed so far is odd
     balance: int = 0  # accepted, less what has ended and what is held
     paused: bool = False
+    equals: tuple = ()  # contents that have their priority with others, in the order they came
     # of keyed topics; a Copy is None if the body is missing
     bodies: tuple = ()  # content, Copy; of waiting messages
     claim_bodies: tuple = ()  # name, its content and Copy in the order of the hash
@@ -200,8 +202,13 @@ def values_of(
     # One more, which was committed: 0 is what a claim notes since which messages have arrived.
     accepted = 1 + len(slot.store) + len(slot.retry) + len(in_flight)
     held, bodies_of_dead = dict(slot.held), dict(slot.dead_bodies)
+    if topic.type.descending:
+        held = {
+            name: in_turn(messages, [c for c, _ in reversed(messages)])
+            for name, messages in held.items()
+        }
     parts = [
-        scored(slot.store, far),
+        scored(in_turn(slot.store, slot.equals) if topic.type.descending else slot.store, far),
         [
             v
             for c, left, waits in slot.retry
@@ -252,6 +259,22 @@ def hash_of_bodies(bodies: tuple, descending: bool, far: int) -> list:
     lengths = [len(texts), *map(len, texts)]
     part = struct.pack(f">{len(lengths)}I", *lengths) + b"".join(texts)
     return ["0", part, "order", f"{'desc' if descending else 'asc'} {len(texts)}"]
+
+
+def in_turn(messages: tuple, first: Sequence[str]) -> tuple:
+    """Priorities with what tells equal ones apart: lua/include/priorities.lua. first: who came."""
+    places = {content: place for place, content in enumerate(first)}
+    return tuple(
+        (c, score + 1 - (places.get(c, 0) + 1) / 2**32 if score > MOST_RETRIES else score)
+        for c, score in messages
+    )
+
+
+def equals_of(store: list) -> tuple:
+    """Those that share their priority with others, and are told apart, in the order they came."""
+    numbered = [(c.decode(), float(score)) for c, score in reversed(store) if float(score) % 1]
+    shared = Counter(floor(score) for _, score in numbered)
+    return tuple(c for c, score in numbered if shared[floor(score)] > 1)
 
 
 def scored(messages: tuple, far: int) -> list:
@@ -329,6 +352,7 @@ def slot_of(dump: list, names: tuple[str, ...], turns: bool, server_id: str) -> 
         turn=counted.get("claimed", 0) % 2 if turns else 0,
         balance=counted.get("accepted", 0) - sum(counted.get(end, 0) for end in ENDS) - held_now,
         paused=paused,
+        equals=equals_of(store),
         **(bodies_in(of_bodies, deaths, in_claims, now_ms) if of_bodies else {}),
     )
 

@@ -14,9 +14,11 @@ from . import promises
 from .explorer import ExploredServer, Explorer, PromiseBroken
 from .worlds import (
     BACKOFF,
+    EQUALS,
     EXCLUSIVE,
     FIRST_STAYS,
     FORGETTING,
+    FULL,
     KEYED,
     PAUSING,
     PLAIN,
@@ -45,6 +47,30 @@ class Fault:
 
 
 FAULTS = (
+    Fault(
+        "equal priorities are not told apart",
+        "include/priorities",
+        "local rest = 1 - (number % NUMBERS + 1) / NUMBERS",
+        "local rest = 1 - 1 / NUMBERS",
+        EQUALS,
+        promises.equals_come_in_turn,
+    ),
+    Fault(
+        "retries do not count as what waits",
+        "include/limits",
+        "redis.call('ZCARD', store) + redis.call('ZCARD', retry)",
+        "redis.call('ZCARD', store)",
+        FULL,
+        promises.a_full_slot_takes_nothing_new,
+    ),
+    Fault(
+        "what merges finds no room in a full slot",
+        "include/limits",
+        "if most and new > 0 and waiting + new > most",
+        "if most and waiting + #contents > most",
+        FULL,
+        promises.refused_for_a_reason,
+    ),
     Fault(
         "a delay counts backwards",
         "include/dated",

@@ -556,7 +556,67 @@ SUSPECTS = World(
     small_depth=4,
 )
 
+EQUALS = World(
+    "equals",
+    topic(TopicType.PRIORITY, max_retries=1),
+    begin=("send x with 20", "send y with 20"),
+    actions=(
+        send("x", 20, times=2),
+        send("y", 20, times=2),
+        send("z", 20),
+        send("z", 30),
+        cancel("x"),
+        move("y", 30),
+        move("z", 20),
+        claim("a1", 1, limit=1),
+        claim("a1", 2, limit=2),
+        claim("a2", 1, replay_only=True),
+        claim("b1", 1, limit=1),
+        replay("a2", 2),
+        commit("a1", 1),
+        commit("a1", 2),
+        commit("b1", 1),
+        release("a1"),
+        rollback("a1", 1, "x"),
+        rollback("a1", 1, "y"),
+        rollback("b1", 1, "y"),
+        give_back("a:1:0"),
+        expire(),
+    ),
+    depth=6,
+    small_depth=3,
+)
+
+FULL = World(
+    "full",
+    topic(TopicType.FIXED_TIME, max_retries=1, max_messages=2),
+    begin=("send x with 1000", "send y with 2000"),
+    actions=(
+        send("x", 1000, times=2),
+        send("y", 2000, times=2),
+        send("z", 1000, times=2),
+        cancel("x"),
+        requeue("x", 3000),
+        move("y", 3000),
+        claim("a1", 1),
+        claim("a1", 1, 1, limit=1),
+        claim("a2", 1, replay_only=True),
+        claim("b1", 1, limit=1),
+        replay("a2", 1),
+        commit("a1", 1),
+        commit("b1", 1),
+        release("a1"),
+        rollback("a1", 1, "x"),
+        rollback("a1", 1, "y", wait=True),
+        rollback("b1", 1, "x"),
+        give_back("a:1:0"),
+        expire(),
+    ),
+    depth=8,
+    small_depth=4,
+)
+
 WORLDS = (
     *(RETRIES, SLOTS, EXCLUSIVE, BACKOFF, PRIORITY, PLAIN, FORGETTING, PAUSING),
-    *(KEYED, REQUEUED, FIRST_STAYS, SUSPECTS),
+    *(KEYED, REQUEUED, FIRST_STAYS, SUSPECTS, EQUALS, FULL),
 )

@@ -7,7 +7,7 @@ import pytest
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ServerUnavailable
-from rmq_spark.inspect.checks import OK, check_claims
+from rmq_spark.inspect.checks import OK, check_topics
 from rmq_spark.inspect.figures import Shared, look
 
 from ..waiting import wait_until
@@ -28,11 +28,11 @@ def many(own_redis):
     broker.close()
 
 
-@pytest.mark.parametrize("asked", [look, check_claims])
+@pytest.mark.parametrize("asked", [look, check_topics])
 def test_empty_slots_cost_next_to_nothing(many, asked):
-    asked(many)  # loads the scripts
+    list(asked(many))  # loads the scripts
     many.server.command("CONFIG", "RESETSTAT")
-    assert asked(many)
+    assert list(asked(many))
     calls = {
         name.removeprefix("cmdstat_"): of["calls"]
         for name, of in many.server.client.info("commandstats").items()
@@ -49,7 +49,7 @@ def test_a_look_finds_the_consumers_of_each_topic(many):
     assert {
         row.topic: [seen.consumer for seen in row.consumers] for row in rows if row.consumers
     } == {"T7": ["clerk"]}
-    assert check_claims(many).state == OK
+    assert [one.state for one in check_topics(many)] == [OK]
 
 
 def test_those_who_ask_at_the_same_time_share_a_result():

@@ -21,6 +21,7 @@ from rmq_spark.inspect.queries import QueryMetrics
 from rmq_spark.redis import server as server_module
 
 from ..seeding import FAR_MS
+from ..waiting import wait_until
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def test_the_dashboard_draws_only_what_there_is(broker):
         for target in panel["targets"]
         for name in re.findall(r"rmq_[a-z_]+", target["expr"])
     }
-    assert len(panels) == 14
+    assert len(panels) == 15
     as_of_the_queues = {"rmq_query_messages", "rmq_query_events"}
     assert there - drawn == {*as_of_the_queues, "rmq_listener_workers_at_work"}
     assert drawn - there == set()
@@ -194,3 +195,15 @@ def test_a_policy_that_was_changed_under_a_running_program_is_told(own_redis, mo
         broker.queue("T").send(["c"], fixed_time=FAR_MS)
         assert b"rmq_redis_evicts 0.0" in generate_latest(registry)
     assert caplog.text.count("now has maxmemory-policy allkeys-lru") == 1
+
+
+def test_a_schedule_that_nobody_runs_is_late(broker):
+    broker.create("T", "FixedTime", 1)
+    broker.schedule("often", "T", "m", every="1s")
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(lambda: broker))
+    labels = {"schedule": "often", "topic": "T"}
+    wait_until(
+        lambda: registry.get_sample_value("rmq_schedule_late_seconds", labels) > 0,
+        "a schedule that is late",
+    )

@@ -18,6 +18,9 @@ def header(text):
     return " ".join(re.match(r"(?:--.*\n)+", text).group().replace("--", "").split())
 
 
+READING = ("any_due", "counts", "due", "figures", "find", "page", "stirred", "waiting")
+
+
 def section(text, name):
     """What a header says behind one of its words."""
     found = re.search(
@@ -125,7 +128,8 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
     first = flagged.text.split("\n", 1)[0]
     expected = dict.fromkeys(("occur", "send_first", "send_last", "send_at", "stage"), "#!lua")
     expected |= dict.fromkeys(
-        ("any_due", "counts", "due", "figures", "find", "page", "stirred"), "#!lua flags=no-writes"
+        ("any_due", "counts", "due", "figures", "find", "page", "stirred", "waiting"),
+        "#!lua flags=no-writes",
     )
     assert first == expected.get(name, "#!lua flags=allow-oom")
     assert flagged.text.split("\n", 1)[1] == plain.text
@@ -134,8 +138,7 @@ def test_a_script_and_its_digest_depend_on_the_flags_the_server_knows(name):
 
 
 def test_what_replicas_must_confirm_is_all_but_what_reads_or_comes_again_by_itself():
-    passing = {"any_due", "counts", "due", "figures", "find", "page", "stirred"}
-    passing |= {"alter", "announce", "drop", "grant", "plan", "release", "renew"}
+    passing = {*READING, "alter", "announce", "drop", "grant", "plan", "release", "renew"}
     loaded = scripts.scripts_for(True)
     assert {name for name, script in loaded.items() if not script.needs_replicas} == passing
 

@@ -12,7 +12,7 @@ BODY = Body(None, (("a", b"b"),)).pack()
 
 
 def occur(queue, notes, message=(500, b"m", b""), slot=0):
-    return queue.ask(sending.occur, slot, "nightly", notes, message)
+    return queue.ask(sending.occur, slot, "nightly", notes, message)[:2]
 
 
 def stored(queue, kind="store"):

@@ -22,7 +22,7 @@ def everything(stages, slot):
 
 
 def publish_once(stages, slot, total):
-    return slot.queue.server.call("publish", keys_of(stages, slot), [NAME, "send_at", total])
+    return slot.queue.server.call("publish", keys_of(stages, slot), [NAME, "send_at", total, 0, ""])
 
 
 def test_what_was_staged_can_be_claimed_and_the_stage_is_gone(stages, slot):
@@ -101,7 +101,7 @@ def test_a_call_takes_at_most_2048_and_repeated_calls_take_the_rest(stages, slot
     for _ in range(6):
         replies.append(publish_once(stages, slot, 9000))
         evidence.append(stages.evidence[NAME])
-    assert replies == [*[[1, 2048, 0]] * 4, [0, 808, 0], [0, 0, 0]]
+    assert replies == [*[[1, 2048, 0, 0]] * 4, [0, 808, 0, 0], [0, 0, 0, 0]]
     assert evidence == [2048, 4096, 6144, 8192, 9000, 9000]
     assert sorted(slot.store) == contents
     assert stages.keys() == []
@@ -109,7 +109,7 @@ def test_a_call_takes_at_most_2048_and_repeated_calls_take_the_rest(stages, slot
 
 def test_the_last_call_says_so(stages, slot):
     stages.put(numbered(2048))
-    assert publish_once(stages, slot, 2048) == [0, 2048, 0]
+    assert publish_once(stages, slot, 2048) == [0, 2048, 0, 0]
 
 
 def test_a_stage_is_published_whole_in_calls(stages, slot):

@@ -99,8 +99,8 @@ def test_one_call_takes_3900_messages(slot):
     pairs = [value for content in [*contents, contents[0]] for value in (1, content)]
     assert slot.queue.ask(sending.send, {}) == SendResult(0, 0)
     keys = slot.queue.queues.keys_of(0, "store retry stats bodies")
-    assert slot.queue.server.pipeline([Call("send_first", keys, [3900, 0, 6], pairs)]) == [
-        [3897, 3]
+    assert slot.queue.server.pipeline([Call("send_first", keys, [3900, 0, 6, ""], pairs)]) == [
+        [3897, 3, 0]
     ]
     assert sorted(slot.store) == contents
     assert slot.retry == {}

@@ -21,7 +21,7 @@ def send(slot, contents, score):
 def call_of(slot, sent, pairs):
     keys = slot.queue.queues.keys_of(0, "store retry stats bodies")
     script = slot.queue.definition.type.send_script
-    return Call(script, keys, [sent, 0, 6, *([17] if script == "send_at" else [])], pairs)
+    return Call(script, keys, [sent, 0, 6, "", *([17] if script == "send_at" else [])], pairs)
 
 
 def test_the_score_is_stored_as_given(slot):
@@ -87,7 +87,7 @@ def test_one_call_takes_3900_messages(slot):
     contents = numbered(3899)
     slot.put_waiting({contents[3500]: 5_003})
     pairs = [value for content in [*contents, contents[0]] for value in (LONG_MS, content)]
-    assert slot.queue.server.pipeline([call_of(slot, 3900, pairs)]) == [[3898, 2]]
+    assert slot.queue.server.pipeline([call_of(slot, 3900, pairs)]) == [[3898, 2, 0]]
     assert slot.store == dict.fromkeys(contents, LONG_MS)
     assert slot.retry == {}
 

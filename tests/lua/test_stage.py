@@ -82,5 +82,5 @@ def test_one_call_takes_more_than_lua_can_unpack(stages):
 def test_one_call_of_3900_messages_is_taken(stages, slot):
     pairs = [value for content in numbered(3900) for value in (1, content)]
     keys = [slot.keys.stage(0, NAME), slot.keys.stages(0)]
-    assert slot.queue.server.pipeline([Call("stage", keys, [NAME, 0, 3900], pairs)]) == [3900]
+    assert slot.queue.server.pipeline([Call("stage", keys, [NAME, 0, 3900, ""], pairs)]) == [3900]
     assert stages.list()[1::2] == numbered(3900)

@@ -2,14 +2,14 @@
 
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from string import ascii_lowercase
 
 import pytest
 
 from rmq_spark.client import Broker, Message
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.errors import InvalidOption, OutboxMisused, ServerFull, ServerUnavailable
+from rmq_spark.errors import InvalidOption, OutboxMisused, ServerFull, ServerUnavailable, TopicFull
 from rmq_spark.local.redis import LocalRedis
 from rmq_spark.outbox import Outbox, Relayed
 from rmq_spark.outbox.rounds import Rounds
@@ -20,6 +20,7 @@ from rmq_spark.topics.keys import sink_key
 
 from .. import postgres
 from ..tcp_proxy import TcpProxy
+from ..waiting import wait_until
 from .shop import Shop, soon
 
 OF_KEYS = "message_key, content, fixed_time"
@@ -679,3 +680,20 @@ def test_an_index_finds_a_thousand_due_rows_among_many(shop):
         assert f"{shop.table}_due" in plan, plan
         assert "Seq Scan" not in plan, plan
     connection.close()
+
+
+def test_a_relay_waits_for_room_in_a_topic_that_is_full(shop, caplog):
+    shop.broker.alter("Orders", max_messages=4)
+    queue = shop.broker.queue("Orders")
+    for basis in ascii_lowercase:
+        with suppress(TopicFull):
+            queue.send([f"early {basis}"], slot_basis=basis, fixed_time=1000)
+    shop.insert(f"('late', {soon(-1)})")
+    with pytest.raises(TopicFull):
+        shop.relay()
+    assert stages(shop) == []
+    with shop.outbox().relay(shop.broker, topic="Orders"):
+        wait_until(lambda: "Topic Orders is full" in caplog.text, "a relay that waits")
+        shop.broker.alter("Orders", max_messages="none")
+        wait_until(lambda: "late" in shop.contents(), "the message")
+    assert shop.states() == {"sent": 1}

@@ -15,9 +15,10 @@ ADMIN = "Aq6-the-admins#/z%?@own-password-7Um"
 KEY_SECRET = "Kq5-opens-the#/k%?@private-key-6Tm"
 
 
-def permit(url, user, password=SECRET, without=""):
-    """Makes a documented user on a server, less one command."""
-    rules = [f">{password}" if rule.startswith(">") else rule for rule in documented_users()[user]]
+def permit(url, user, password=SECRET, without="", prefix=PREFIX):
+    """Makes a documented user on a server, less one command, for keys with another prefix."""
+    rules = [rule.replace(f"~{PREFIX}", f"~{prefix}") for rule in documented_users()[user]]
+    rules = [f">{password}" if rule.startswith(">") else rule for rule in rules]
     with redis.Redis.from_url(url) as admin:
         if not knows_selectors(admin):  # then the page says to write the commands without them
             rules = [word for rule in rules for word in _without_selector(rule)]

@@ -15,6 +15,7 @@ from ..waiting import wait_until
 
 DUE = 1_000_000  # ms: long past, so due at once
 LEASE_MS = 60_000
+LIMITS = {"max_messages": 100, "max_bytes": "1gb", "unique_for": "1h"}
 
 
 class Journey:
@@ -23,9 +24,10 @@ class Journey:
     def __init__(self, broker):
         self.broker = broker
 
-    def make(self):
+    def make(self, **settings):
         for topic_type in ("FixedTime", "RangeMerge", "Priority"):
-            self.broker.create(topic_type, topic_type, 2, max_retries=1)
+            limits = LIMITS | settings if topic_type == "RangeMerge" else {}
+            self.broker.create(topic_type, topic_type, 2, max_retries=1, **limits)
         assert len(self.broker.topics()) == 3
         self.broker.alter("Priority", retry_backoff="10s")
 
@@ -34,7 +36,7 @@ class Journey:
         assert fixed.send(["a", "b", "c", "d"], fixed_time=DUE).new == 4
         assert fixed.send(["a"], fixed_time=DUE + 1).merged == 1
         assert fixed.send(["later"], fixed_time=10**13, past_fixed_time="fail").new == 1
-        assert ranged.send(["a", "a"], time_range=10**9).merged == 1
+        assert ranged.send(["a", "a"], time_range=10**9, headers={"b": "c"}).repeated == 1
         assert prior.send(["low", "high"], priority=20).new == 2
         assert any(
             queue.ask(reading.any_due, queue.slots, one_node=True) for queue in (fixed, prior)

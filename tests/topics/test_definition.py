@@ -16,7 +16,6 @@ from rmq_spark.topics.definition import (
     check_key_prefix,
     check_slot_amount,
     check_topic_name,
-    parse_dead_retention,
     parse_retry_backoff,
     parse_settings,
     slot_of,
@@ -268,6 +267,10 @@ def test_a_definition_is_kept_as_json_and_read_back():
         rate="100/s",
         burst=20,
         rate_by="slot",
+        max_messages=100,
+        max_bytes="2mb",
+        time_to_live_ms=1000,
+        unique_for_ms=2000,
     )
     assert json.loads(definition.to_json()) == {
         "burst": 20,
@@ -275,6 +278,8 @@ def test_a_definition_is_kept_as_json_and_read_back():
         "exclusive": True,
         "groups": ["", "g"],
         "keyed": True,
+        "maxBytes": 2 * 2**20,
+        "maxMessages": 100,
         "maxRetries": 3,
         "onExpiry": "dead",
         "paused": True,
@@ -285,7 +290,9 @@ def test_a_definition_is_kept_as_json_and_read_back():
         "retryBackoff": [10, 20],
         "retryJitter": 0.5,
         "slotAmount": 8,
+        "timeToLive": 1000,
         "topicType": "Priority",
+        "uniqueFor": 2000,
     }
     assert TopicDefinition.from_json("T", definition.to_json()) == definition
 
@@ -336,8 +343,8 @@ DAY_MS = 86_400_000
     ],
 )
 def test_a_retention_is_a_duration_or_none(given, ms):
-    assert parse_dead_retention(given) == ms
-    assert parse_settings("set", {"dead_retention": given}) == {"dead_retention_ms": ms}
+    for keyword in ("dead_retention", "time_to_live", "unique_for"):
+        assert parse_settings("set", {keyword: given}) == {f"{keyword}_ms": ms}
 
 
 @pytest.mark.parametrize(
@@ -346,7 +353,7 @@ def test_a_retention_is_a_duration_or_none(given, ms):
 )
 def test_a_retention_that_is_not_accepted_is_named(given):
     with pytest.raises(InvalidOption) as raised:
-        parse_dead_retention(given)
+        parse_settings("set", {"dead_retention": given})
     said = "is not accepted. Accepted: none, or a duration with its unit: 12h, 30d."
     assert str(raised.value) == f"dead_retention={given!r} {said}"
 

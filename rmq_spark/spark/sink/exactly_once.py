@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.exactly_once import StagedSink
+from rmq_spark.client.room import WaitForRoom, fail
 from rmq_spark.client.staging import Stage, manifest_of
 from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol.staging import Manifest, Sealed, StageName
@@ -49,6 +50,7 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
         self._work = SinkWork(options, schema)
+        self._on_full = WaitForRoom() if options.waits_for_room else fail
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return self.stage(iterator, _stage_of_attempt())
@@ -68,7 +70,7 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
             for checked in self._work.checked(_counted(batches, staged)):
                 for queue, (messages, topic) in checked:
                     staged.topics[topic.name] = topic
-                    staged.add(queue, messages)
+                    staged.add(queue, messages, self._on_full)
         except Exception:
             self._discard([staged])
             raise
@@ -88,7 +90,8 @@ class RmqStagedStreamWriter(DataSourceStreamArrowWriter):
         if sent is None:
             _log.info("rmq: batch %d was sent before; nothing was sent again", batchId)
         else:
-            _log.info("rmq: batch %d: %d new and %d merged", batchId, sent.new, sent.merged)
+            counts = batchId, sent.new, sent.merged, sent.repeated
+            _log.info("rmq: batch %d: %d new, %d merged, %d repeated", *counts)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete the staged messages of a failed batch, if it cannot have been sealed.

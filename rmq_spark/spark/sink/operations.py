@@ -3,12 +3,14 @@
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rmq_spark.client.messages import Outgoing
 from rmq_spark.client.queue import Queue
+from rmq_spark.client.room import WaitForRoom
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol import returning, sending
 from rmq_spark.protocol.claims import Rollback
@@ -68,6 +70,10 @@ class Send(Operation):
     columns = ("key", "content", "slotBasis", *VALUES, *BODY_COLUMNS, "topic")
     creates = True
 
+    def __init__(self, options: SinkOptions) -> None:
+        super().__init__(options)
+        self.on_full = WaitForRoom() if options.waits_for_room else None
+
     def check_topic(self, topic: TopicDefinition, columns: set[str]) -> None:
         check_delay_option(topic, columns, self._options)
         self.check_type(f"Topic {topic.name}", topic.type, columns)
@@ -103,8 +109,8 @@ class Send(Operation):
         return Checked(Outgoing(*packed_by_slot(scores, names, slots, bodies)), topic)
 
     def do(self, queue: Queue, work: Checked) -> dict[str, int]:
-        sent = queue.send_checked(*work)
-        return {"new": sent.new, "merged": sent.merged}
+        sent = queue.send_checked(*work, self.on_full)
+        return asdict(sent)
 
 
 class Cancel(Operation):

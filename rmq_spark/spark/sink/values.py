@@ -111,10 +111,8 @@ def _duration_or_none(text: str | None, longest_ms: int) -> int | None:
 
 def may_have_bodies(rows: Rows, topic: TopicDefinition, options: SinkOptions) -> bool:
     """Check whether rows have bodies: by their columns and options, the same for a whole write."""
-    given = (options.time_to_live, options.expires_at)
-    return (
-        topic.keyed or any(name in rows.columns for name in BODY_COLUMNS) or given != (None, None)
-    )
+    given = (options.time_to_live, options.expires_at, topic.time_to_live_ms)
+    return topic.keyed or any(name in rows.columns for name in BODY_COLUMNS) or any(given)
 
 
 def bodies_of_rows(
@@ -131,6 +129,9 @@ def bodies_of_rows(
     headers = rows.columns.get("headers")
     lives = _milliseconds(rows, "timeToLive", LONGEST_TIME_TO_LIVE_MS, options.time_to_live)
     ends = _milliseconds(rows, "expiresAt", HIGHEST_SCORE, options.expires_at, lives)
+    if topic.time_to_live_ms is not None:
+        neither = pc.and_(pc.is_null(lives), pc.is_null(ends))
+        lives = pc.if_else(neither, topic.time_to_live_ms, lives)
     if headers is not None and headers.null_count == rows.length:
         headers = None
     if headers is None and lives.null_count == rows.length == ends.null_count:

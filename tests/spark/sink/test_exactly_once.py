@@ -355,8 +355,8 @@ def test_every_call_may_be_repeated_and_the_cache_flushed(sink, monkeypatch, scr
 def test_a_task_whose_stage_was_swept_fails_instead_of_sending_a_part(sink, monkeypatch):
     stage = stages.stage
 
-    def swept(queue, name, by_slot, held, bodies):
-        stage(queue, name, by_slot, held, bodies)
+    def swept(queue, name, *messages):
+        stage(queue, name, *messages)
         stages.sweep(queue, range(4), sink.query, 1, {})
 
     monkeypatch.setattr(stages, "stage", swept)
