@@ -5,8 +5,8 @@
 --   earliest deadline in ms or '', waiting for a retry, of these due, earliest retry in ms or '',
 --   dead, earliest death in ms or '', counters as {name, number, ...}, consumers as {name, the slots that
 --   know it, the slots where its claims took messages, when it was seen in ms, ...}, the slots that were
---   counted, until when in ms one of them was or is held, or 0}, of these slots together. The caller goes on with
---   the others.
+--   counted, until when in ms one of them was or is held, or 0, how many messages wait in the fullest one}, of these
+--   slots together. The caller goes on with the others.
 -- Errors: RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: 1000 records and consumers, and those of one slot more; a slot without a key costs one command.
 -- Effect: reads
@@ -31,7 +31,7 @@ local now = now_ms()
 local until_now = descending and '+inf' or text_of(now)
 local sizes = {stored = 0, due = 0, held = 0, expired = 0, retry = 0, retry_due = 0, dead = 0}
 local earliest, counters, seen = {}, {}, {}
-local slots, read, held_until = 0, 0, 0
+local slots, read, held_until, fullest = 0, 0, 0, 0
 
 local function add(name, number) sizes[name] = sizes[name] + number end
 
@@ -92,14 +92,16 @@ local function add_slot(store, retry, dead, claims, stats, consumers)
   read = read + #records
   add_stats(stats)
   add_consumers(consumers, add_claims(records))
-  add('stored', redis.call('ZCARD', store))
+  local stored, retries = redis.call('ZCARD', store), redis.call('ZCARD', retry)
+  fullest = math.max(fullest, stored + retries)
+  add('stored', stored)
   add('due', redis.call('ZCOUNT', store, '-inf', until_now))
   local first_due = has_due_times and lowest(store, '(16', text_of(now))
   if first_due then -- include/due_since; a clock may have been set back
     local since = redis.call('HGET', stats, 'dueSince') or 0
     note('due', math.min(now, math.max(first_due, since)))
   end
-  add('retry', redis.call('ZCARD', retry))
+  add('retry', retries)
   add('retry_due', redis.call('ZCOUNT', retry, '-inf', waits_over(now)))
   local first_retry = lowest(retry, '-inf', '+inf')
   note('retry', first_retry and math.floor(first_retry / 1000) * 1000)
@@ -130,4 +132,4 @@ end
 return {now, sizes.stored, sizes.due, text_of_earliest('due'),
   sizes.held, sizes.expired, text_of_earliest('deadline'),
   sizes.retry, sizes.retry_due, text_of_earliest('retry'),
-  sizes.dead, text_of_earliest('dead'), counted, consumers, slots, held_until}
+  sizes.dead, text_of_earliest('dead'), counted, consumers, slots, held_until, fullest}

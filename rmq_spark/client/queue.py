@@ -165,7 +165,7 @@ class Queue:
         UnknownTopic, TopicFull.
         """
         self._refresh_or_refuse()
-        if on_full is None or not self.queues.limits:
+        if on_full is None or not self.definition.shares:
             return self._send(checked, topic)
         answers = in_rounds(
             *(self, sending.parts_of(self.definition, checked.pairs, checked.bodies)),

@@ -152,8 +152,17 @@ def check_topics(broker: Broker) -> Iterator[Finding]:
 
     Looks through all keys of the database.
     """
-    rows: list[Row] = []
-    yield _claims(broker, rows)
+    failures: list[tuple[Queue, ServerError]] = []
+    try:
+        rows = look(broker, failed=lambda *failure: failures.append(failure))
+        stray = queues_with_strays(broker.server, broker.key_prefix, all_queues(broker))
+    except ServerRefused:
+        yield Finding("Claims", SKIP, "this user may not run SCAN and HGETALL")
+        return
+    except RmqError as error:
+        yield Finding("Claims", FAIL, seen_of(error), remedy_of(error))
+        return
+    yield _claims(rows, stray, failures)
     for row in rows:
         for seen in row.full_to(FULL_PERCENT):
             remedy = "Consume faster, remove groups that nobody reads, or raise the limit: "
@@ -161,15 +170,9 @@ def check_topics(broker: Broker) -> Iterator[Finding]:
             yield Finding("Room", WARN, f"topic {row.topic}, group {row.group}: {seen}", remedy)
 
 
-def _claims(broker: Broker, rows: list[Row]) -> Finding:
-    failures: list[tuple[Queue, ServerError]] = []
-    try:
-        rows += look(broker, failed=lambda *failure: failures.append(failure))
-        stray = queues_with_strays(broker.server, broker.key_prefix, all_queues(broker))
-    except ServerRefused:
-        return Finding("Claims", SKIP, "this user may not run SCAN and HGETALL")
-    except RmqError as error:
-        return Finding("Claims", FAIL, seen_of(error), remedy_of(error))
+def _claims(
+    rows: list[Row], stray: list[Queue], failures: list[tuple[Queue, ServerError]]
+) -> Finding:
     if stray:
         remedy = "; ".join(queue_command(queue, "expire") for queue in stray)
         seen = f"topic {stray[0].definition.name} has claims whose record was deleted by hand"

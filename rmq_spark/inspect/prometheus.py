@@ -98,6 +98,7 @@ class QueueCollector(Collector):
     def __init__(self, connect: Callable[[], Broker]) -> None:
         self._connect = connect
         self._broker: Broker | None = None
+        self._late: Metric | None = None
         self._look = Shared(self._look_now)
 
     def describe(self) -> list[Metric]:
@@ -107,6 +108,7 @@ class QueueCollector(Collector):
     def _look_now(self) -> list[Row] | None:
         try:
             self._broker = self._broker or self._connect()
+            self._late = _lateness(self._broker)
             return look(self._broker, failed=_warn_of)
         except RmqError as error:
             _log.warning("rmq: no metrics of queues: %s", error)
@@ -122,7 +124,8 @@ class QueueCollector(Collector):
             meaning = "Whether Redis evicts keys when it is full, as of the last minute"
             evicts = self._broker.server.policy != NO_EVICTION
             yield GaugeMetricFamily("rmq_redis_evicts", meaning, value=int(evicts))
-            yield _lateness(self._broker)
+        if self._late is not None:
+            yield self._late
         for family_of, name, meaning, label, values in _FIGURES:
             labels = ["topic", "group", label] if label else ["topic", "group"]
             family = family_of(name, meaning, labels=labels)

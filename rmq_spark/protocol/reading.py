@@ -1,7 +1,7 @@
 """Requests that only read: due messages, counts, consumers, pages of queues."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
@@ -229,13 +229,14 @@ def overviews(several: Sequence[TopicQueues], *, one_node: bool) -> Conversation
     ]:
         noted = yield Request([("HGET", one.keys.rate(), "fullAt") for one in limited], list)
         full_at = {one: float(at or 0) for one, at in zip(limited, noted, strict=True)}
-    used: defaultdict[TopicQueues, dict[str, float]] = defaultdict(dict)
-    if bounded := [(one, *share) for one in several for share in one.definition.shares.items()]:
-        counts = yield all_of(waiting(one, one.slots, unit) for one, unit, _ in bounded)
-        for (one, unit, share), of_slots in zip(bounded, counts, strict=True):
-            used[one][unit] = max(of_slots) / share
+    most_bytes: dict[TopicQueues, int] = {}
+    if bounded := [one for one in several if "bytes" in one.definition.shares]:
+        counts = yield all_of(waiting(one, one.slots, "bytes") for one in bounded)
+        most_bytes = dict(zip(bounded, map(max, counts), strict=True))
     return [
-        _overview_of(replies, queues.definition, full_at.get(queues, 0), used[queues])
+        _overview_of(
+            *(replies, queues.definition), full_at.get(queues, 0), most_bytes.get(queues, 0)
+        )
         for queues, replies in zip(several, of_each, strict=True)
     ]
 
@@ -265,7 +266,7 @@ def _figure_calls(queues: TopicQueues, slots_a_call: int) -> list[Call]:
 
 
 def _overview_of(
-    replies: list[Any], topic: TopicDefinition, full_at_ms: float, used: dict[str, float]
+    replies: list[Any], topic: TopicDefinition, full_at_ms: float, most_bytes: int
 ) -> Overview:
     now_ms = max(reply[0] for reply in replies)
     held_until_ms = max(reply[15] for reply in replies)
@@ -275,6 +276,8 @@ def _overview_of(
         held_until_ms = max(held_until_ms, next_ms)
     consumers = _consumers_of(replies, now_ms)
     held = held_until_ms if held_until_ms > now_ms else None
+    most = {"messages": max(reply[16] for reply in replies), "bytes": most_bytes}
+    used = {unit: most[unit] / share for unit, share in topic.shares.items()}
     return Overview(now_ms, _figures_of(replies), consumers, held, used)
 
 

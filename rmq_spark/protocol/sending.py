@@ -23,7 +23,7 @@ from rmq_spark.topics.definition import TopicDefinition, group_text
 # of others wait less than 10 ms (bench/stalls.py). The scripts take up to 3900: Lua passes at most
 # 7999 values to a call, and each message is two.
 MESSAGES_A_SEND = 2048
-# A call that finds no room waits until consumers have emptied this part of the slot, or less.
+# With a limit, so many calls fill a slot: a sender need not wait until the whole slot is empty.
 _CALLS_FILL_A_SLOT = 4
 # A requeue goes from message to message, and takes 8 to 17 us for each; a move and a purge take 4
 # to 6 us.
@@ -100,7 +100,7 @@ def send(
 def send_parts(
     queues: TopicQueues, parts: Sequence[tuple[int, Part]]
 ) -> Request[list[SendResult | TopicFull]]:
-    """Send messages of slots. The answer has for each part its counts, or that there is no room."""
+    """Send messages of slots. For each part, the answer has its counts, or an error: no room."""
     calls = _send_calls(queues, parts)
     return Request(calls, lambda replies: _answers(queues, parts, replies), last_counts=True)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -608,11 +609,13 @@ def test_a_failed_call_of_an_async_function_keeps_nothing():
     caller = ThreadCaller(fail, "")
     gc.collect()
     gc.disable()
-    try:
-        for _ in range(3):
-            failure = caller.call(MESSAGE)
-            assert "ValueError" in failure.reason
-        assert [one() for one in kept] == [None] * 3
-    finally:
-        gc.enable()
-        caller.close()
+    # In a thread of its own, as a worker: an event loop may run in that of the tests.
+    with ThreadPoolExecutor(1) as worker:
+        try:
+            for _ in range(3):
+                failure = worker.submit(caller.call, MESSAGE).result()
+                assert "ValueError" in failure.reason
+            assert [one() for one in kept] == [None] * 3
+        finally:
+            gc.enable()
+            worker.submit(caller.close).result()

@@ -143,3 +143,15 @@ def test_what_claims_hold_counts_and_not_what_they_took(slot):
     assert slot.queue.figures().prepare == QueueFigures(1, 0, deadline)
     slot.rollback(numbered(4)[3:])
     assert slot.queue.figures().prepare == QueueFigures(0, 0, None)
+
+
+def test_the_fullest_slot_is_the_one_where_most_messages_wait_retries_too(broker):
+    broker.create("T", "FixedTime", 2, max_messages=20, retry_backoff="1h")
+    queue = broker.queue("T")
+    basis = next(f"{n}" for n in range(99) if queue.definition.slot_of(f"{n}") == 0)
+    other = next(f"{n}" for n in range(99) if queue.definition.slot_of(f"{n}") == 1)
+    queue.send(["a", "b", "c"], slot_basis=basis, fixed_time=1000)
+    with broker.consumer("T", "reader") as reader:
+        reader.poll(1).rollback()
+    queue.send(["d"], slot_basis=other, fixed_time=1000)
+    assert overview_of(queue).used == {"messages": 0.3}

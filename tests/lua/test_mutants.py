@@ -949,6 +949,8 @@ MUTANTS = [
         "figures",
         "figures",
         ("has_due_times and lowest(", "lowest("),
+        ("math.max(fullest, stored + retries)", "stored + retries"),
+        ("math.max(fullest, stored + retries)", "math.max(fullest, stored)"),
         ("lowest(store, '(16',", "lowest(store, '-inf',"),
         ("if record.deadline <= now then add('expired'", "if true then add('expired'"),
         ("math.min(time, earliest[name] or time)", "time"),

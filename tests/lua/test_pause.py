@@ -296,3 +296,11 @@ def test_figures_tell_until_when_a_slot_is_held(slot):
     assert overview_of(slot.queue).held_until_ms == held_until(slot)
     pause(slot)
     assert overview_of(slot.queue).held_until_ms is None
+
+
+def test_a_slot_that_is_paused_hides_no_hold_of_another(broker):
+    broker.create("T", "FixedTime", 2)
+    queue = broker.queue("T")
+    queue.ask(claiming.pause, LONG_MS)
+    broker.server.command("HSET", queue.keys.consumers(0), PAUSED, "inf")
+    assert overview_of(queue).held_until_ms > queue.now_ms()
