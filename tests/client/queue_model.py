@@ -126,7 +126,8 @@ class Model:
         """copies: those of the contents, or none."""
         contents, copies, repeated = self.without_repeated(contents, copies)
         comes = set(contents) - self.store.keys() - self.retry.keys()
-        if comes and len(self.store) + len(self.retry) + len(comes) > self.room:
+        waiting = len(self.store) + len(self.retry)
+        if comes and waiting and waiting + len(comes) > self.room:  # an empty slot takes any call
             return "TopicFull"
         if self.is_unique:
             self.recent |= set(contents)
