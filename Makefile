@@ -120,6 +120,7 @@ bench-peers: ## measure beside Kafka, RocketMQ, BullMQ and others, which it inst
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt 'rmq-spark[peers]'
 	@npm install --prefix bench/peers --no-package-lock --no-audit --no-fund --loglevel error
 	@$(VENV)/bin/python bench/run_all.py $(or $(ARGS),peers beside_kafka brokers)
+	@$(VENV)/bin/python bench/charts.py
 
 audit: ## compare the pinned packages with known vulnerabilities, where osv.dev can be reached
 	@.ci/environment

@@ -1,5 +1,6 @@
 """Settings with which Spark starts in half the time, for tests that start it often."""
 
+import fcntl
 import functools
 import hashlib
 import os
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyspark
@@ -57,8 +59,14 @@ def java_options() -> str:
 
 
 def _write(archive: Path) -> None:
-    """Whole, or not at all: another process may do the same, or the machine be too busy."""
-    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+    """Whole, or not at all: another process may be at it, or the machine be too busy."""
+    with ExitStack() as ends:
+        lock = ends.enter_context(archive.with_suffix(".lock").open("w"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        folder = ends.enter_context(tempfile.TemporaryDirectory(dir=archive.parent))
         written = Path(folder) / "spark.jsa"
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, f"{PLAIN} -XX:ArchiveClassesAtExit={written}", folder],

@@ -24,6 +24,7 @@ class TcpProxy:
         self._hushed: set[socket.socket] = set()
         self.accepted = 0
         self.delay_s = 0.0  # of each part that it passes on
+        self.renamed: dict[bytes, bytes] = {}  # words of an answer -> others, just as long
         self._is_cut = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -81,6 +82,8 @@ class TcpProxy:
         with contextlib.suppress(OSError):
             while part := source.recv(1 << 16):
                 time.sleep(self.delay_s)
+                for word, other in self.renamed.items():
+                    part = part.replace(word, other)
                 if source not in self._hushed:
                     sink.sendall(part)
         _shut(source)

@@ -27,9 +27,8 @@ from rmq_spark.options import (
     typed_value,
 )
 from rmq_spark.process import NOTHING_FOUND
-from rmq_spark.protocol.pages import Bounds, Page
+from rmq_spark.protocol.pages import Bounds, Page, Scope
 from rmq_spark.protocol.reading import ENTRIES_A_PAGE
-from rmq_spark.spark.tables import Scope
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsing import ACCEPTED_RELATIVE, Option, moment_or_relative
 from rmq_spark.topics.types import TOPIC_TYPES, MessageValue, TopicType

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rmq_spark.errors import InvalidOption
-from rmq_spark.inspect.fields import StderrHandler, json_text
+from rmq_spark.inspect.fields import json_text
+from rmq_spark.inspect.logs import StderrHandler
 from rmq_spark.topics.reasons import printable
 
 # In a pipe, a longer cell moves the rest of its line to the right.

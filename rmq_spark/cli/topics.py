@@ -351,7 +351,11 @@ def _row(topic: TopicDefinition) -> tuple[Any, ...]:
     )
 
 
-_LIMITS = ("max_messages", "max_bytes", "time_to_live", "unique_for")
+# The settings that a summary tells in words of its own. Others are shown if they are not ``none``.
+_IN_WORDS = {
+    *("max_retries", "retry_backoff", "retry_jitter", "on_expiry", "dead_retention"),
+    *("rate", "burst", "rate_by"),
+}
 
 
 def _limit_text(topic: TopicDefinition) -> str:
@@ -370,7 +374,11 @@ def _summary(topic: TopicDefinition) -> str:
         *([] if topic.on_expiry == DROP else ["expired messages go to the dead queue"]),
         *([f"keeps the dead for {kept}"] if topic.dead_retention_ms else []),
         *([_limit_text(topic)] if topic.rate else []),
-        *(f"{name} {topic.text_of(name)}" for name in _LIMITS if topic.text_of(name) != "none"),
+        *(
+            f"{name} {topic.text_of(name)}"
+            for name in FLAGS
+            if name not in _IN_WORDS and topic.text_of(name) != "none"
+        ),
         *(["exclusive"] if topic.exclusive else []),
         *(["paused"] if topic.paused else []),
         *([f"paused groups {topic.text_of('paused_groups')}"] if topic.paused_groups else []),

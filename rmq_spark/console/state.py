@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from rmq_spark.client.broker import Broker
+from rmq_spark.client.ownership import topic_in_zookeeper
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.session import topic_in_zookeeper
 from rmq_spark.console.auth import ConsoleSettings, Sessions
 from rmq_spark.console.jobs import BulkJobs
 from rmq_spark.errors import InvalidOption, OwnershipError, ServerError

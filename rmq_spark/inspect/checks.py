@@ -67,6 +67,12 @@ def check_server(broker: Broker) -> Iterator[Finding]:
     yield _policy(server, info)
     yield _persistence(server, info)
     yield _memory(server, info)
+    if "master_replid" not in info:
+        yield _hidden(
+            *("Redis failover", "master_replid"),
+            "Stop queries before the server restarts, and set redis.minReplicas. A batch in work "
+            "does not notice that Redis lost writes, and may commit messages that it has not read",
+        )
     yield _permissions(server)
 
 
@@ -93,15 +99,24 @@ def software_of(info: dict[str, Any]) -> str:
 
 def _policy(server: Server, info: dict[str, Any]) -> Finding:
     """Look at the policy now: a Server refuses others than noeviction only when it connects."""
-    policy = info.get("maxmemory_policy", NO_EVICTION)
+    policy = info.get("maxmemory_policy")
+    if policy is None:
+        return _hidden("Redis policy", "maxmemory_policy", "See that it is noeviction")
     if policy == NO_EVICTION:
         return Finding("Redis policy", OK, policy)
     remedy = redis_cli(server.address, "CONFIG SET maxmemory-policy noeviction")
     return Finding("Redis policy", FAIL, f"{policy}: a full Redis evicts whole queues", remedy)
 
 
+def _hidden(what: str, field: str, remedy: str) -> Finding:
+    """Make the finding for a field of INFO that a managed service hides."""
+    return Finding(what, WARN, f"INFO shows no {field}", remedy)
+
+
 def _persistence(server: Server, info: dict[str, Any]) -> Finding:
-    if info.get("aof_enabled"):
+    if "aof_enabled" not in info:
+        return _hidden("Redis on disk", "aof_enabled", "See what a restart of the server loses")
+    if info["aof_enabled"]:
         return Finding("Redis on disk", OK, "appendonly yes")
     try:
         saves = bool(server.client.config_get("save").get("save"))
@@ -117,7 +132,9 @@ def _persistence(server: Server, info: dict[str, Any]) -> Finding:
 
 
 def _memory(server: Server, info: dict[str, Any]) -> Finding:
-    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if not {"used_memory", "maxmemory"} <= info.keys():
+        return _hidden("Redis memory", "used_memory or maxmemory", "Watch the memory of the server")
+    used, limit = int(info["used_memory"]), int(info["maxmemory"])
     if not limit:
         # With a limit below the machine's memory, a full Redis refuses senders.
         seen = f"{used / 2**20:,.0f} MiB used, no maxmemory: a full machine kills Redis"

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from rmq_spark import process
 from rmq_spark.client.broker import Broker
 from rmq_spark.errors import InvalidOption, RmqError
-from rmq_spark.inspect.fields import StderrHandler
+from rmq_spark.inspect.logs import StderrHandler
 from rmq_spark.options import CONNECTION, KEY_PREFIX, TOPICS_OF_JOB, TRIGGER
 from rmq_spark.redis.connection import connection_of
 from rmq_spark.redis.server import Server

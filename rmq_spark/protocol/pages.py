@@ -10,7 +10,7 @@ from rmq_spark.errors import InvalidOption
 from rmq_spark.protocol.bodies import Body, Headers
 from rmq_spark.protocol.claims import ClaimRecord, retries_of
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.topics.keys import MOST_RETRIES, SUSPECT_LEVEL, deliveries_of
+from rmq_spark.topics.keys import LOWEST_SCORE, MOST_RETRIES, SUSPECT_LEVEL, deliveries_of
 
 _T = TypeVar("_T")
 # In the place of a consumer: the message has expired before anybody got it.
@@ -68,6 +68,47 @@ class Bounds:
 
 
 UNBOUNDED = Bounds()
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A selection of queues, slots and times.
+
+    slots: None for all. times: a range in ms since 1970. It selects messages by due time in the
+    store and the retry queue, by claim time in the prepare queue, and by time of death in the dead
+    queue.
+    """
+
+    queues: tuple[QueueKind, ...]
+    slots: frozenset[int] | None = None
+    times: Bounds = UNBOUNDED
+
+    def slots_of(self, topic: TopicDefinition) -> list[int]:
+        """Return the slots in order. Raises InvalidOption for one that the topic does not have."""
+        if self.slots is None:
+            return list(range(topic.slot_amount))
+        beyond = [slot for slot in self.slots if slot >= topic.slot_amount]
+        if beyond:
+            raise InvalidOption(
+                f"slots names {min(beyond)}, but topic {topic.name} does not have that slot. "
+                f"Accepted: 0 to {topic.slot_amount - 1}."
+            )
+        return sorted(self.slots)
+
+    def scores_of(self, kind: QueueKind, topic: TopicDefinition) -> Bounds | None:
+        """Return the range of scores to read from one queue; None if it has no times."""
+        times = self.times
+        if times == UNBOUNDED or kind is QueueKind.DEAD:
+            return times
+        if kind is QueueKind.STORE:
+            # The score of a rolled-back message is a number of retries, below all times: skip it.
+            return times.within(LOWEST_SCORE, None) if topic.type.has_due_times else None
+        # These scores are full seconds in ms plus the retries left and a rank, which are below 1 s.
+        return Bounds(_round_up_to_second(times.low), _round_up_to_second(times.high))
+
+
+def _round_up_to_second(ms: int | None) -> int | None:
+    return None if ms is None else -(-ms // 1000) * 1000
 
 
 class Entry(NamedTuple):

@@ -31,58 +31,17 @@ from rmq_spark.options import (
     URL,
 )
 from rmq_spark.protocol import reading
-from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, QueueKind
+from rmq_spark.protocol.pages import Bounds, Page, Scope
 from rmq_spark.redis.connection import ConnectionOptions, connection_of
 from rmq_spark.redis.server import shared_server
 from rmq_spark.spark.compatibility import arrow_schema
 from rmq_spark.topics.definition import TopicDefinition
-from rmq_spark.topics.keys import LOWEST_SCORE
 from rmq_spark.topics.parsing import Option
 
 _METADATA_KEY = "rmq.options"
 _CATALOG_PREFIX = "option."
 # Spark needs about 20 ms to start a task; reading this many rows takes 0.16 s (bench/table.py).
 ROWS_A_TASK = 50_000
-
-
-@dataclass(frozen=True)
-class Scope:
-    """A selection of queues, slots and times.
-
-    slots: None for all. times: a range in ms since 1970. It selects messages by due time in the
-    store and the retry queue, by claim time in the prepare queue, and by time of death in the dead
-    queue.
-    """
-
-    queues: tuple[QueueKind, ...]
-    slots: frozenset[int] | None = None
-    times: Bounds = UNBOUNDED
-
-    def slots_of(self, topic: TopicDefinition) -> list[int]:
-        if self.slots is None:
-            return list(range(topic.slot_amount))
-        beyond = [slot for slot in self.slots if slot >= topic.slot_amount]
-        if beyond:
-            raise InvalidOption(
-                f"slots names {min(beyond)}, but topic {topic.name} does not have that slot. "
-                f"Accepted: 0 to {topic.slot_amount - 1}."
-            )
-        return sorted(self.slots)
-
-    def scores_of(self, kind: QueueKind, topic: TopicDefinition) -> Bounds | None:
-        """Return the range of scores to read from one queue; None if it has no times."""
-        times = self.times
-        if times == UNBOUNDED or kind is QueueKind.DEAD:
-            return times
-        if kind is QueueKind.STORE:
-            # The score of a rolled-back message is a number of retries, below all times: skip it.
-            return times.within(LOWEST_SCORE, None) if topic.type.has_due_times else None
-        # These scores are full seconds in ms plus the retries left and a rank, which are below 1 s.
-        return Bounds(_round_up_to_second(times.low), _round_up_to_second(times.high))
-
-
-def _round_up_to_second(ms: int | None) -> int | None:
-    return None if ms is None else -(-ms // 1000) * 1000
 
 
 @dataclass(frozen=True)

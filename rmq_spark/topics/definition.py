@@ -213,15 +213,19 @@ def parse_number(
     return parse
 
 
-def parse_bytes(value: str | int | None) -> int | None:
-    """Parse bytes, as a number or a text such as "500mb"; None or ``none``: no limit."""
-    if _is_none(value):
-        return None
-    found = _BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
-    number = int(found[1]) * _BYTE_UNITS[found[2].lower()] if found else value
-    if type(number) is not int or not 1 <= number <= MOST_BYTES:
-        raise InvalidOption.of("max_bytes", value, _ACCEPTED_BYTES.replace("`", ""))
-    return number
+def parse_bytes(keyword: str) -> Callable[[str | int | None], int | None]:
+    """Make the parser of bytes: a number, or a text such as "500mb"; None or ``none``: no limit."""
+
+    def parse(value: str | int | None) -> int | None:
+        if _is_none(value):
+            return None
+        found = _BYTES.fullmatch(value.strip()) if isinstance(value, str) else None
+        number = int(found[1]) * _BYTE_UNITS[found[2].lower()] if found else value
+        if type(number) is not int or not 1 <= number <= MOST_BYTES:
+            raise InvalidOption.of(keyword, value, _ACCEPTED_BYTES.replace("`", ""))
+        return number
+
+    return parse
 
 
 def _bytes_text(given: int | None) -> str:
@@ -237,6 +241,7 @@ def _number_text(number: int | None) -> str:
 
 _parse_burst = parse_number("burst", MOST_MESSAGES, _ACCEPTED_BURST)
 _parse_max_messages = parse_number("max_messages", MOST_WAITING, _ACCEPTED_WAITING)
+_parse_max_bytes = parse_bytes("max_bytes")
 _parse_dead_retention = parse_time("dead_retention")
 _parse_time_to_live = parse_time("time_to_live")
 _parse_unique_for = parse_time("unique_for")
@@ -477,10 +482,10 @@ class TopicDefinition:
     )
     max_bytes: int | None = _setting(
         None,
-        parse_bytes,
+        _parse_max_bytes,
         Option(
             "maxBytes",
-            Parser(parse_bytes, _ACCEPTED_BYTES),
+            Parser(_parse_max_bytes, _ACCEPTED_BYTES),
             "How much of Redis' memory messages that wait may take in each consumer group; each "
             "slot has the same share of it",
             otherwise="`none`",
@@ -690,8 +695,7 @@ def refuse_exclusive(topic: TopicDefinition) -> None:
 def slot_of(basis: bytes, slot_amount: int) -> int:
     """Compute the slot of a basis: its CRC-32 (ISO-HDLC), modulo the number of slots.
 
-    The sink computes the slots of a whole Arrow batch with ``slots_of_rows`` in
-    ``rmq_spark.spark.sink.operations``.
+    crcmod defines it. Spark's sink calls zlib's crc32, which gives the same in 0.4 of the time.
     """
     return cast(int, _crc32(basis)) % slot_amount
 

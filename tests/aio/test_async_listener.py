@@ -106,20 +106,35 @@ def test_a_call_that_takes_too_long_is_cancelled_and_its_message_comes_again(con
     assert cancelled == [b"m"]
 
 
-def test_an_error_is_the_reason(connected, topic):
+async def raise_its_own(message):
+    raise TimeoutError("of the function itself")
+
+
+async def hang(message):
+    await asyncio.sleep(1000)
+
+
+@pytest.mark.parametrize(
+    ("work", "timeout", "reason"),
+    [
+        (raise_its_own, None, "TimeoutError: of the function itself ("),
+        (hang, "100ms", "TimeLimitExceeded: took longer than 100ms"),
+    ],
+)
+def test_what_ended_a_call_is_the_reason(connected, topic, work, timeout, reason):
     topic.send([b"m"], fixed_time=1000)
 
-    async def work(message):
-        raise TimeoutError("of the function itself")
-
     async def main():
-        async with await connected() as broker, broker.listen("T", "a", work) as listener:
+        async with (
+            await connected() as broker,
+            broker.listen("T", "a", work, timeout=timeout) as listener,
+        ):
             await until(lambda: listener.failed == 2)
 
     asyncio.run(main())
     assert topic.figures().dead.count == 1
     (page,) = (page for slot in topic.slots for page in topic.pages("dead", slot) if page.contents)
-    assert page.deaths[0].reason.startswith("TimeoutError: of the function itself")
+    assert page.deaths[0].reason.startswith(reason)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

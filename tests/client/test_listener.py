@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from rmq_spark.client import Message, connect
-from rmq_spark.client.receiving import schedule, slot_claims
+from rmq_spark.client.receiving import slot_claims, waits
 from rmq_spark.client.receiving import workers as workers_module
 from rmq_spark.client.receiving.slot_claims import SlotWork
 from rmq_spark.errors import (
@@ -817,7 +817,7 @@ def test_claims_of_a_listener_that_is_fast_again_grow(broker, topic, seen, monke
 def test_a_message_without_a_wake_up_is_found_while_another_slot_is_busy(
     broker, topic, seen, monkeypatch
 ):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.2)
     with broker.listen("T", "a", remember(seen), workers=1) as listener:
         put(topic, 0, b"first")
         wait_until(lambda: b"first" in seen, "it listens")

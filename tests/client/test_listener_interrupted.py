@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rmq_spark.client.receiving import listener as listener_module
-from rmq_spark.client.receiving.schedule import Waiter
+from rmq_spark.client.receiving.waits import Waiter
 
 
 @pytest.fixture

@@ -129,13 +129,13 @@ def test_an_error_is_the_reason(open_caller):
 @pytest.mark.parametrize(
     ("line", "how"),
     [
-        (b"os.kill(os.getpid(), 9)", "SIGKILL"),
-        (b"os._exit(3)", "exit code 3"),
+        (b"os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+        (b"os._exit(3)", "exit status 3"),
     ],
 )
 def test_a_function_that_ends_its_process_has_failed_and_the_next_call_runs(open_caller, line, how):
     caller = open_caller(do)
-    assert call(caller, line) == f"the process of the function ended: {how}"
+    assert call(caller, line) == f"ProcessEnded: {how}"
     assert call(caller, b"pass") is None
 
 
@@ -155,7 +155,7 @@ open({str(noted)!r}, "w").write(str(child.pid))
 while True: pass
 """
     caller = open_caller(do, timeout_s=2.0)
-    assert call(caller, line.encode()) == "TimeoutError: took longer than 2s"
+    assert call(caller, line.encode()) == "TimeLimitExceeded: took longer than 2s"
     assert not caller._process.is_alive()
     wait_until(lambda: not is_alive(int(noted.read_text())), "the end of the grandchild")
     assert call(caller, b"pass") is None
@@ -172,7 +172,7 @@ def test_a_process_that_somebody_else_collects_costs_its_message_alone(open_call
     """Failed before: ProcessLookupError, which ended the listener."""
     caller, before = open_caller(do), signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
-        assert "process of the function ended" in call(caller, b"os._exit(3)")
+        assert "ProcessEnded: exit status" in call(caller, b"os._exit(3)")
         assert call(caller, b"pass") is None
     finally:
         signal.signal(signal.SIGCHLD, before)
@@ -387,7 +387,7 @@ def test_a_message_that_hangs_dies_alone_and_says_why(broker, topic, caplog):
         wait_until(lambda: topic.figures().dead.count == 1, "its death")
         wait_until(lambda: listener.succeeded == 1, "the other")
     (page,) = (page for slot in topic.slots for page in topic.pages("dead", slot) if page.contents)
-    assert page.deaths[0].reason == "TimeoutError: took longer than 500ms"
+    assert page.deaths[0].reason == "TimeLimitExceeded: took longer than 500ms"
 
 
 def test_a_stop_kills_what_outlasts_its_grace_and_gives_it_back(broker, topic, tmp_path):
@@ -448,7 +448,7 @@ def test_a_process_that_dies_is_noticed_though_another_holds_its_pipe(open_calle
     caller = open_caller(fork_and_die)
     group = caller._process.pid
     reason = call(caller, b"dies")
-    assert reason == "the process of the function ended: exit code 3"
+    assert reason == "ProcessEnded: exit status 3"
     with pytest.raises(ProcessLookupError):
         wait_until(lambda: os.killpg(group, 0), "the end of what it left behind")
     assert call(caller, b"plain") is None
@@ -456,7 +456,7 @@ def test_a_process_that_dies_is_noticed_though_another_holds_its_pipe(open_calle
 
 def test_a_function_that_closes_its_pipe_is_killed(open_caller):
     caller = open_caller(close_all)
-    assert call(caller, b"m") == "the process of the function ended: SIGKILL"
+    assert call(caller, b"m") == "ProcessEnded: killed by SIGKILL"
 
 
 def test_a_process_that_cannot_be_started_ends_the_listener(broker, topic, monkeypatch):

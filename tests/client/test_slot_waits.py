@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_spark.client.receiving.schedule import HELD_AGAIN_S, NEAR_S, SlotWaits
+from rmq_spark.client.receiving.waits import HELD_AGAIN_S, NEAR_S, SlotWaits
 from rmq_spark.protocol.claims import SlotDue
 
 

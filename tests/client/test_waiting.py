@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.receiving import consumer, schedule
-from rmq_spark.client.receiving.schedule import Waiter
+from rmq_spark.client.receiving import consumer, waits
+from rmq_spark.client.receiving.waits import Waiter
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 
 from ..logs import logged
@@ -27,7 +27,7 @@ def topic(broker):
 @pytest.fixture
 def only_wake_ups(monkeypatch):
     """Without looks, only a wake-up or a time that is known can end a wait."""
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", NEVER_S)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", NEVER_S)
 
 
 class Reader:
@@ -191,7 +191,7 @@ def test_the_deletion_of_the_topic_ends_the_wait(broker, topic, only_wake_ups, m
 def test_a_message_of_a_sender_who_does_not_publish_is_found_and_told_of(
     broker, topic, monkeypatch, caplog
 ):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.05)
     reader = Reader(broker, batches=2)
     topic.server.client.zadd(topic.keys.store(2), {b"first": 1000})
     wait_until(lambda: reader.taken, "the first one")
@@ -202,7 +202,7 @@ def test_a_message_of_a_sender_who_does_not_publish_is_found_and_told_of(
 
 
 def test_a_user_who_may_not_subscribe_finds_messages_all_the_same(own_redis, monkeypatch):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.05)
     admin = connect(own_redis.url)
     admin.create("T", "FixedTime", 4)
     words = ["ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@all", "-subscribe", "resetchannels"]
@@ -218,7 +218,7 @@ def test_a_user_who_may_not_subscribe_finds_messages_all_the_same(own_redis, mon
 
 
 def test_a_paused_topic_with_due_messages_is_no_missed_wake_up(broker, topic, monkeypatch, caplog):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.02)
     topic.send([b"m"], fixed_time=1000)
     broker.alter("T", paused=True)
     with broker.consumer("T", "a") as reader:
@@ -244,7 +244,7 @@ def test_a_look_costs_few_commands(own_redis, slots):
 def test_a_message_without_a_wake_up_is_found_while_another_slot_is_busy(
     broker, topic, monkeypatch
 ):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.2)
     client, seen = topic.server.client, []
     with broker.consumer("T", "a") as reader:
         assert len(reader.poll(wait="100ms")) == 0
@@ -280,7 +280,7 @@ def test_a_topic_that_is_created_again_with_more_slots_is_read_whole(broker, top
 def test_a_lease_that_began_unseen_ends_the_wait_before_a_message_that_is_far_away(
     broker, topic, monkeypatch
 ):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 0.2)
     client = topic.server.client
     client.zadd(topic.keys.store(0), {b"far": 10**13})
     reader = Reader(broker)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rmq_spark import aio
-from rmq_spark.client.receiving import schedule
+from rmq_spark.client.receiving import waits
 from rmq_spark.topics.keys import Keys
 
 from ..seeding import numbered
@@ -97,7 +97,7 @@ def test_slots_that_move_meanwhile_lose_nothing(own_cluster):
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_who_waits_is_woken_by_the_node_to_which_a_slot_has_moved(own_cluster, monkeypatch):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 3600.0)
 
     async def main():
         async with await aio.connect(own_cluster.url, cluster="true") as broker:

@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 import rmq_spark
 from jobs.flights.redis_cluster import LocalCluster
-from rmq_spark.client.receiving import schedule
+from rmq_spark.client.receiving import waits
 from rmq_spark.errors import (
     Fenced,
     InvalidOption,
@@ -93,7 +93,7 @@ def test_every_type_is_sent_claimed_and_committed_on_all_nodes(
 
 
 def test_who_waits_is_woken_by_all_nodes(cluster_broker, monkeypatch):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 3600.0)
     cluster_broker.create("T", "FixedTime", SLOTS)
     queue = cluster_broker.queue("T")
     got = []
@@ -109,7 +109,7 @@ def test_who_waits_is_woken_by_all_nodes(cluster_broker, monkeypatch):
 
 
 def test_who_waits_is_woken_by_the_node_to_which_a_slot_has_moved(own_cluster, monkeypatch):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 3600.0)
     with rmq_spark.connect(own_cluster.url, cluster="true") as broker:
         broker.create("T", "FixedTime", 1)
         queue = broker.queue("T")

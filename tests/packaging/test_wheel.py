@@ -1,9 +1,12 @@
 """The wheel where nothing else is: plain Python sends and consumes, without Spark."""
 
+import json
 import subprocess
 import sys
 import tarfile
 import zipfile
+
+import pytest
 
 PROGRAM = """
 import sys
@@ -58,18 +61,68 @@ def test_the_examples_travel_with_the_sources_alone(wheel, checkout, tmp_path):
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if "examples" in name]
 
 
-def test_without_spark_it_sends_and_consumes(
-    wheel, new_venv, local_redis, checkout, bare_environ, tmp_path
-):
-    python = new_venv()
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "-q"]
-    install = ["install", "-c", checkout / "constraints.txt", wheel]
-    subprocess.run([*pip, *install], check=True, env=bare_environ)
+@pytest.fixture
+def installed(wheel, new_venv, bare_environ, checkout, tmp_path):
+    """Installs the wheel into an empty environment, and returns what runs a program there."""
+
+    def install(extras=""):
+        python = new_venv()
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "-q"]
+        what = ["install", "-c", checkout / "constraints.txt", f"{wheel}{extras}"]
+        subprocess.run([*pip, *what], check=True, env=bare_environ)
+
+        def run(program, *words):
+            done = subprocess.run(
+                [python.with_name(program), *words],
+                env=bare_environ,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+            )
+            return done.returncode, done.stdout, done.stderr
+
+        return run
+
+    return install
+
+
+def test_without_spark_it_sends_and_consumes(installed, local_redis):
+    run = installed()
+    assert run("python", "-c", PROGRAM, local_redis.url) == (0, "one two\n", "")
+
+
+def test_the_command_needs_no_spark(installed, local_redis):
+    """Failed before: rmq asked for pyarrow, and named the wrong extra."""
+    run = installed("[cli]")
+    rmq = ("rmq", "--redis-url", local_redis.url, "--key-prefix", "command:")
+    assert run(*rmq, "create", "Orders", "--type", "FixedTime")[0] == 0
+    assert run(*rmq, "send", "Orders", "one", "two", "--delay", "0")[0] == 0
+    code, out, _ = run(*rmq, "peek", "Orders", "--json")
+    assert code == 0
+    assert sorted(json.loads(line)["content"] for line in out.splitlines()) == ["one", "two"]
+    assert run("rmq", "--help")[0] == 0
+    code, _, err = run(*rmq, "job", "report")
+    assert (code, err.count("rmq-spark[spark]")) == (2, 1), err
+
+
+# Names the modules that need Spark.
+WITHOUT_SPARK = """
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys(("pyspark", "pyarrow", "numpy", "pandas")))
+import rmq_spark
+for module in pkgutil.walk_packages(rmq_spark.__path__, "rmq_spark."):
+    try:
+        module.name.endswith("__main__") or importlib.import_module(module.name)
+    except ImportError:
+        print(module.name)
+"""
+
+
+def test_only_what_runs_in_spark_needs_it():
     done = subprocess.run(
-        [python, "-c", PROGRAM, local_redis.url],
-        env=bare_environ,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", WITHOUT_SPARK], check=True, capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "one two\n", "")
+    need = {tuple(name.split(".")[1:3]) for name in done.stdout.split()}
+    assert {room for room, *_ in need} == {"spark", "jobs", "inspect", "sql"}
+    others = {(room, *name) for room, *name in need if room not in ("spark", "jobs")}
+    assert others == {("inspect", "queries"), ("sql", "jdbc")}

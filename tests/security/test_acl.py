@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from rmq_spark.client import connect
-from rmq_spark.client.receiving import schedule
+from rmq_spark.client.receiving import waits
 from rmq_spark.errors import RmqError, ServerRefused, UnknownTopic
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.calls import TopicQueues
@@ -97,7 +97,7 @@ def test_every_command_of_the_scripts_is_known():
 
 
 def test_the_users_wake_each_other(enter, monkeypatch):
-    monkeypatch.setattr(schedule, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(waits, "LOOK_EVERY_S", 3600.0)
     Journey(enter()).make()
     fixed = Journey(enter("rmq-sender")).queues()[0]
     with Journey(enter("rmq")).broker.consumer("FixedTime", "clerk") as clerk:

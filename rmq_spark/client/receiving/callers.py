@@ -24,15 +24,18 @@ from typing import Any
 from rmq_spark.client.receiving.child_process import (
     LOADING_S,
     ChildProcess,
+    TimeLimitExceeded,
+    ended_by,
+    how_ended,
     refuse_unrun,
-    signal_name,
+    too_long,
 )
 from rmq_spark.client.tracing import mark_failed, process_span
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.process import STOP_SIGNALS
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.topics.parsing import Duration, check_amount, duration_text, parse_wait_ms
+from rmq_spark.topics.parsing import Duration, check_amount, parse_wait_ms
 from rmq_spark.topics.reasons import reason_of
 from rmq_spark.topics.verdicts import Failure, failure_of
 
@@ -158,7 +161,7 @@ class LoopCaller(Caller):
             except TimeoutError:  # not the function's own, which _run returns
                 looks_without = 0 if self._loop.is_running() else looks_without + 1
                 if goes_on.is_set():
-                    return Failure(f"TimeoutError: {too_long(self._timeout_s)}, and goes on")
+                    return Failure(f"{too_long(self._timeout_s)}, and goes on")
         if in_work.done():
             return in_work.result()
         raise _loop_ended()
@@ -175,6 +178,9 @@ class LoopCaller(Caller):
                     await self._call(message)
             except (asyncio.CancelledError, KeyboardInterrupt):
                 raise  # somebody ends the call, or the loop
+            except TimeLimitExceeded as error:  # raised here: its place is of no use
+                mark_failed(span, error)
+                return Failure(too_long(self._timeout_s))
             except BaseException as error:
                 mark_failed(span, error)
                 return failure_of(error)
@@ -202,7 +208,7 @@ class LoopCaller(Caller):
                 refuse_unrun(await self._function(message))
         except TimeoutError:
             if timeout.expired():
-                raise TimeoutError(too_long(self._timeout_s)) from None
+                raise TimeLimitExceeded(self._timeout_s or 0) from None
             raise
 
 
@@ -251,8 +257,8 @@ class ProcessCaller(Caller):
             has_ended = True
         exit_code = self._process.kill()
         if has_ended:
-            return Failure(f"the process of the function ended: {_how(exit_code)}")
-        return Failure(f"TimeoutError: {too_long(self._timeout_s)}")
+            return Failure(ended_by(exit_code))
+        return Failure(too_long(self._timeout_s))
 
     def _answers(self, limit_s: float) -> bool:
         ends_s = time.monotonic() + limit_s  # a single poll takes no more than 24 days
@@ -306,19 +312,16 @@ class ProcessCaller(Caller):
             if exit_code < 0 and not self._is_given_up:
                 raise _Killed(
                     "The function of listen cannot run in a process: each of "
-                    f"{len(_START_AGAIN_S) + 1} was killed while it started, the last by "
-                    f"{_how(exit_code)}. Is there too little memory?"
+                    f"{len(_START_AGAIN_S) + 1} was killed while it started; the last was "
+                    f"{how_ended(exit_code)}. Is there too little memory?"
                 ) from None
             refused = (
-                f"its process ended while it started ({_how(exit_code)}). stderr says why. {_GUARD}"
+                f"its process ended while it started ({how_ended(exit_code)}). stderr says why. "
+                f"{_GUARD}"
             )
         if refused:
             self._process.kill()
         return refused
-
-
-def _how(exit_code: int) -> str:
-    return signal_name(exit_code) or f"exit code {exit_code}"
 
 
 @contextlib.contextmanager
@@ -365,10 +368,6 @@ def _loop_ended() -> ConsumerMisused:
         "Stop the listener first: await its run(), or use it in an async with statement, within "
         "asyncio.run."
     )
-
-
-def too_long(timeout_s: float | None) -> str:
-    return f"took longer than {duration_text(round(1000 * (timeout_s or 0)))}"
 
 
 def check_function(function: object) -> None:

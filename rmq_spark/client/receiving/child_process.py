@@ -10,6 +10,8 @@ import time
 from typing import Any
 
 from rmq_spark.process import STOP_SIGNALS
+from rmq_spark.topics.parsing import duration_text
+from rmq_spark.topics.reasons import reason_of
 from rmq_spark.topics.verdicts import Verdict
 
 # How long a process may take to load its function, unless a message may take longer.
@@ -108,13 +110,31 @@ class ChildProcess:
             return _UNKNOWN_CODE
 
 
-def signal_name(exit_code: int) -> str | None:
+class TimeLimitExceeded(TimeoutError):
+    """A function took longer than its timeout. Not TimeoutError, which it may raise itself."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"took longer than {duration_text(round(1000 * timeout_s))}")
+
+
+def too_long(timeout_s: float | None) -> str:
+    """Return the reason of a message whose function took longer than its timeout."""
+    return reason_of(TimeLimitExceeded(timeout_s or 0))
+
+
+def ended_by(exit_code: int) -> str:
+    """Return the reason of a message whose function ended its process."""
+    return f"ProcessEnded: {how_ended(exit_code)}"
+
+
+def how_ended(exit_code: int) -> str:
+    """Return what ended a process, such as "killed by SIGKILL" or "exit status 3"."""
     if exit_code >= 0:
-        return None
+        return f"exit status {exit_code}"
     try:
-        return signal.Signals(-exit_code).name
+        return f"killed by {signal.Signals(-exit_code).name}"
     except ValueError:  # a real-time signal
-        return f"signal {-exit_code}"
+        return f"killed by signal {-exit_code}"
 
 
 def refuse_unrun(returned: Any, or_else: str = "") -> None:

@@ -7,12 +7,12 @@ import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.schedule import Waiter
 from rmq_spark.client.receiving.session import (
     Session,
     forget_consumer,
@@ -20,6 +20,7 @@ from rmq_spark.client.receiving.session import (
     return_unused,
     within_rate,
 )
+from rmq_spark.client.receiving.waits import Waiter
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.client.tracing import LoopSpans
 from rmq_spark.errors import ConsumerMisused, InvalidOption, LeaseLost, RmqError
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 DEFAULT_LIMIT = 1000
 # How often a consumer that waits looks whether its topic is still there.
 REFRESH_S = 1.0
+# How long a consumer that takes batch after batch relies on what it has seen of the slots.
+RELY_S = 0.1
 # How long a consumer waits after it found due messages that others took before it, a second time.
 OTHERS_WERE_FASTER_S = 0.1
 _FOREVER = timedelta(days=36500)
@@ -290,6 +293,10 @@ class Consumer:
         self._closed = False
         self._waiter: Waiter | None = None  # from the first wait on
         self._may_be_quick = True
+        # What was due when it looked last, less what it has taken since; until when it may rely on
+        # that; and whether its last claims did.
+        self._due: dict[int, SlotDue] = {}
+        self._rely_until_s, self._relies = 0.0, False
         self._session = open_session(queue, name, lease_ms, ensemble)
         self._seq = self._session.last_seq
         self._epochs: Mapping[int, int | None] = {}
@@ -342,10 +349,10 @@ class Consumer:
         wait: whether to wait for messages when nothing is due, instead of ending. Raises
         ConsumerMisused like poll.
         """
-        while True:
-            batch = self.poll(limit, wait=_FOREVER if wait else 0)
-            if not batch:
-                return
+        check_amount("limit", limit)
+        while batch := (
+            self.poll(limit, wait=_FOREVER) if wait else self._poll(limit, None, refresh_s=RELY_S)
+        ):
             yield batch
 
     def poll(self, limit: int = DEFAULT_LIMIT, *, wait: Duration = 0) -> Batch:
@@ -357,7 +364,9 @@ class Consumer:
         """
         check_amount("limit", limit)
         wait_s = parse_wait_ms("wait", wait) / 1000
-        return self._poll_and_wait(limit, wait_s) if wait_s else self._poll(limit, None)
+        return (
+            self._poll_and_wait(limit, wait_s) if wait_s else self._poll(limit, None, refresh_s=0)
+        )
 
     def _poll_and_wait(self, limit: int, wait_s: float) -> Batch:
         fruitless = 0
@@ -387,7 +396,14 @@ class Consumer:
                 weakref.finalize(self, self._waiter.close)
             return self._waiter
 
-    def _poll(self, limit: int, ripe: list[int] | None, ends_s: float = math.inf) -> Batch:
+    def _poll(
+        self,
+        limit: int,
+        ripe: list[int] | None,
+        ends_s: float = math.inf,
+        *,
+        refresh_s: float = REFRESH_S,
+    ) -> Batch:
         with self._lock:
             self._check_may_poll()
             batch = self._batch
@@ -398,7 +414,7 @@ class Consumer:
                     self.name,
                 )
             self._give_back()
-            self._refresh(at_once=ripe is None)
+            self._refresh(refresh_s)
             self._epochs = self._session.ownership.between_batches()
             if self._waiter is not None:
                 self._waiter.read_only(self._epochs)
@@ -422,6 +438,9 @@ class Consumer:
     ) -> tuple[Batch, list[Claim]]:
         """Claim due messages, and drop what has expired on the way to them, until ``ends_s``."""
         batch, claims = self._claim(wanted, ripe)
+        if self._relies and not any(claim.contents or claim.expired for claim in claims):
+            self._give_back()  # others have taken what was left: look again
+            batch, claims = self._claim(wanted, ripe)
         while any(claim.expired for claim in claims) and not any(c.contents for c in claims):
             self._give_back()  # the claims are empty
             self._check_may_poll()
@@ -433,9 +452,9 @@ class Consumer:
             batch, claims = self._claim(wanted, ripe)
         return batch, claims
 
-    def _refresh(self, *, at_once: bool) -> None:
+    def _refresh(self, every_s: float) -> None:
         now = time.monotonic()
-        if at_once or now >= self._refreshed_s + REFRESH_S:
+        if now >= self._refreshed_s + every_s:
             self.queue = self._open_queue()
             self._session.ownership.check(self.queue.definition)
             self._refreshed_s = now
@@ -459,6 +478,7 @@ class Consumer:
         self, wanted: int, ripe: list[int] | None, *, limited: bool = True
     ) -> tuple[Batch, list[Claim]]:
         looked = self._epochs if ripe is None else self._epochs.keys() & set(ripe)
+        self._relies = False
         requests = self._quick_request(wanted, list(looked))
         if not requests:
             requests = self._requests(wanted, sorted(looked))
@@ -475,7 +495,19 @@ class Consumer:
         # If others were faster, the next request looks first, which costs Redis less.
         if requests:
             self._may_be_quick = any(claim.contents for claim in claims)
+        self._note_taken(requests, claims)
         return batch, claims
+
+    def _note_taken(self, requests: Sequence[ClaimRequest], claims: Sequence[Claim]) -> None:
+        """Subtract what was claimed from what is due, or forget that if it was not all there."""
+        taken = {claim.slot: len(claim.contents) for claim in claims if not claim.expired}
+        for one in requests:
+            known = self._due.pop(one.slot, None)
+            if known is None or taken.get(one.slot) != one.limit:
+                self._due.clear()
+                return
+            if known.due > one.limit:
+                self._due[one.slot] = replace(known, due=known.due - one.limit)
 
     def _quick_request(self, wanted: int, ripe: Sequence[int]) -> list[ClaimRequest]:
         sure = None if self._waiter is None else self._waiter.sure_of(ripe)
@@ -484,7 +516,7 @@ class Consumer:
         return [ClaimRequest(sure, 0, min(wanted, MESSAGES_A_CLAIM))]
 
     def _requests(self, wanted: int, slots: Sequence[int]) -> list[ClaimRequest]:
-        due = self._due_slots(slots)
+        due = self._due_slots(slots, wanted)
         suspect = next((slot for slot in due if slot.alone), None)
         if suspect is not None and IN_PROCESS.begin_alone(self._session):
             return [ClaimRequest(suspect.slot, 0, 1, others=suspect.live, alone=True)]
@@ -498,11 +530,21 @@ class Consumer:
                 left -= take
         return requests
 
-    def _due_slots(self, slots: Sequence[int]) -> list[SlotDue]:
+    def _due_slots(self, slots: Sequence[int], wanted: int) -> list[SlotDue]:
+        """Return the slots in which messages are due, as of now if too few were left before."""
+        left = [self._due[slot] for slot in slots if slot in self._due]
+        enough = sum(slot.due for slot in left) >= wanted
+        self._relies = enough and time.monotonic() < self._rely_until_s
+        if self._relies:
+            return left
         due, _ = self.queue.ask(returning.look, slots, self.name, epochs=self._epochs)
         if self._waiter is not None:
             self._waiter.looked(due)
-        return [slot for slot in due if slot.due]
+        found = [slot for slot in due if slot.due]
+        is_sure = self.queue.definition.rate is None and not any(slot.alone for slot in found)
+        self._due = {slot.slot: slot for slot in found} if is_sure else {}
+        self._rely_until_s = time.monotonic() + RELY_S
+        return found
 
     def _give_back(self, failed: bool = False) -> None:
         IN_PROCESS.end(self._session)

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from rmq_spark.client.ownership import Ownership
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.callers import ListenerSettings, place_of
-from rmq_spark.client.receiving.schedule import Waiter
-from rmq_spark.client.receiving.session import Ownership, open_session
+from rmq_spark.client.receiving.session import open_session
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.timings import Timings
+from rmq_spark.client.receiving.waits import Waiter
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.client.receiving.workers import Workers
 from rmq_spark.errors import (

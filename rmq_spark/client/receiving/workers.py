@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from rmq_spark.client.receiving.callers import Caller, ListenerSettings, too_long
+from rmq_spark.client.receiving.callers import Caller, ListenerSettings
+from rmq_spark.client.receiving.child_process import too_long
 from rmq_spark.client.receiving.slot_claims import SlotClaims, SlotWork
 from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import PASSING, AlreadyCommitted, LeaseLost, RmqError
@@ -292,7 +293,7 @@ class Workers:
     def _give_up_hanging(self) -> None:
         if self._hanging_after_s is None:
             return
-        failure = Failure(f"TimeoutError: {too_long(self._hanging_after_s)}")
+        failure = Failure(too_long(self._hanging_after_s))
         for work in list(self._slot_claims.works.values()):
             began_s = work.began_s or 0.0
             message = work.give_up(self._hanging_after_s, failure)

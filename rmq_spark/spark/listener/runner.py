@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from rmq_spark.client.receiving.child_process import LOADING_S, ChildProcess, signal_name
+from rmq_spark.client.receiving.child_process import LOADING_S, ChildProcess, ended_by, too_long
 from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import UnusableFunction
 from rmq_spark.spark.listener.child import LENGTH_BYTES, Job, Progress, run_child
@@ -224,11 +224,9 @@ class MessageRunner:
                 "hangs or takes longer. Set a longer timeout, or leave timeout out for no limit."
             )
         elif ending is _Ending.LATE:
-            work.pass_on(f"TimeLimitExceeded: no end within {limit_s:g} s")
+            work.pass_on(too_long(limit_s))
         else:
-            name = signal_name(exit_code)
-            how = f"killed by {name}" if name else f"it exited with status {exit_code}"
-            work.pass_on(f"ProcessEnded: {how}")
+            work.pass_on(ended_by(exit_code))
         return False
 
     def _exchange(

@@ -32,10 +32,10 @@ from rmq_spark.spark.options import SourceOptions, Subscription
 from rmq_spark.spark.source.backlog import NOT_READ, Backlog
 from rmq_spark.spark.source.leases import LeaseTimer
 from rmq_spark.spark.source.planning import PlannedClaim, group_into_tasks
-from rmq_spark.spark.source.schedule import Bell, Watch
 from rmq_spark.spark.source.sizing import BatchSizer
 from rmq_spark.spark.source.task import Delivery, RmqPartition
 from rmq_spark.spark.source.topic import TopicRun, open_queue, warn_of_gone_claims
+from rmq_spark.spark.source.waits import Bell, Watch
 from rmq_spark.topics.definition import group_text
 from rmq_spark.topics.keys import consumer_key
 

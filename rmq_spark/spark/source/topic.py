@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import check_agrees
+from rmq_spark.client.ownership import ownership_of
 from rmq_spark.client.queue import Queue, overview_of
-from rmq_spark.client.receiving.session import ownership_of
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.claims import CommitResult, ListedClaim, SlotDue
 from rmq_spark.protocol.names import claim_name

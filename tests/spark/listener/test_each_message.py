@@ -179,7 +179,8 @@ def test_what_raises_hangs_or_dies_is_rolled_back_alone_and_told(rmq, spark, lis
     assert len(told) == 3
     assert all(any(f", message 'm{n}': " in line for line in told) for n in (1, 2, 3))
     assert all(f"topic {queue.definition.name}, slot " in line for line in told)
-    reasons = ["ValueError: one (", "it exited with status 2", "killed by SIGKILL"]
+    ended = "ProcessEnded: "
+    reasons = ["ValueError: one (", f"{ended}exit status 2", f"{ended}killed by SIGKILL"]
     assert all(any(reason in line for line in told) for reason in reasons)
 
 

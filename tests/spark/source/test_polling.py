@@ -1,7 +1,7 @@
 """When a waiting query asks Redis again: by a clock of the test's own."""
 
 from rmq_spark.protocol.claims import SlotDue
-from rmq_spark.spark.source.schedule import Watch
+from rmq_spark.spark.source.waits import Watch
 
 
 class Clock:

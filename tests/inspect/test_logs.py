@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stderr
 
 import pytest
 
-from rmq_spark.inspect.fields import StderrHandler
+from rmq_spark.inspect.logs import StderrHandler
 
 from ..waiting import wait_until
 
