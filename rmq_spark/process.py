@@ -23,6 +23,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # timeout(1) and supervisors signal a program and then its process group: the program gets two
 # signals at the same moment. A person takes longer to press Ctrl-C again.
 _SAME_MOMENT_S = 0.3
+# How long the main thread may wait at once for others: the system may hand a signal to another
+# thread, such as one that is starting a third, and then nothing wakes the main one to hear of it.
+HEARD_WITHIN_S = 0.5
 # A Runner waits so long after an error, and twice as long after each further one.
 _SHORTEST_S, _LONGEST_S = 0.1, 10.0
 # How long a wait of a Runner may go on after stop.

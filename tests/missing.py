@@ -1,6 +1,7 @@
 """What a machine lacks: a test that needs it is skipped on a laptop and fails in CI."""
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from typing import NoReturn
@@ -17,6 +18,11 @@ def do_without(what: str, install: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(text)
     pytest.skip(text)
+
+
+def found(name: str, what: str, install: str) -> str:
+    """Return the path of a program on PATH; a test that lacks it does without."""
+    return shutil.which(name) or do_without(what, install)
 
 
 def counted(reasons: Iterable[str]) -> list[str]:

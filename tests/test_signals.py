@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from rmq_spark.client import connect
+
 from . import programs
 
 WAYS = {
@@ -97,3 +99,42 @@ def test_a_block_whose_event_loop_is_closed_does_not_keep_others_from_stopping()
 def test_a_signal_ends_a_program_all_of_whose_event_loops_are_closed():
     WAYS["after one that was left"] = ABANDONED + "signals()\n"
     assert ended("after one that was left").returncode == -signal.SIGTERM
+
+
+ELSEWHERE = """
+import signal, sys, threading, time
+
+def strike():
+    while signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        time.sleep(0.01)
+    time.sleep(0.5)  # the main thread waits then
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=strike, daemon=True).start()
+from rmq_spark.cli.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("metrics", "--port=0"),
+        ("console", "--port=0"),
+        ("listen", "Signalled", "builtins:print", "--name=one"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_signal_that_another_thread_got_is_heard(words, redis_url):
+    """Failed before: the main thread waited for ever, and the program had to be killed."""
+    with connect(redis_url) as broker:
+        broker.create("Signalled", "FixedTime", 1)
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, *words],
+        env=programs.environment(RMQ_REDIS_URL=redis_url),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import typer
 
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_line, print_log, print_remark, print_table
-from rmq_spark.cli.session import ended_by_signals, needing, session_of
+from rmq_spark.cli.session import ended_by_signals, needing, session_of, wait_for
 from rmq_spark.errors import RmqError, ServerUnavailable, cannot_listen
 from rmq_spark.inspect.checks import seen_of, software_of
 from rmq_spark.inspect.sizing import (
@@ -68,7 +68,7 @@ def local(
             paste = "Programs look there by default" if is_default else "Paste this elsewhere"
             print_line(f"{paste}. Ctrl-C ends Redis and deletes its messages.")
         sys.stdout.flush()
-        ended.wait()
+        wait_for(ended)
 
 
 def _free_port(wanted: int | None) -> int | None:
@@ -99,7 +99,7 @@ def metrics(
     with ended_by_signals() as ended, serve(collector, host, port) as served:
         print_line(f"http://{in_url(host)}:{served}/metrics")
         sys.stdout.flush()
-        ended.wait()
+        wait_for(ended)
 
 
 def console(
@@ -154,7 +154,7 @@ def console(
     with ended_by_signals() as ended, serve(made) as address:
         print_line(address)
         sys.stdout.flush()
-        ended.wait()
+        wait_for(ended)
 
 
 def job(

@@ -12,7 +12,7 @@ from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options import CONNECTION, KEY_PREFIX, REDIS, ZOOKEEPER
-from rmq_spark.process import stopped_by_signals
+from rmq_spark.process import HEARD_WITHIN_S, stopped_by_signals
 from rmq_spark.redis.connection import connection_of
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import parse_group
@@ -112,3 +112,9 @@ def ended_by_signals() -> Iterator[threading.Event]:
     ended = threading.Event()
     with stopped_by_signals(lambda _: ended.set(), unless_ignored=True):
         yield ended
+
+
+def wait_for(ended: threading.Event) -> None:
+    """Wait for the event of ``ended_by_signals``."""
+    while not ended.wait(HEARD_WITHIN_S):
+        pass

@@ -14,7 +14,7 @@ from rmq_spark.client.receiving.callers import DEFAULT_WORKERS, ListenerSettings
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE, Listener
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 from rmq_spark.options import DEFAULT_VISIBILITY_TIMEOUT
-from rmq_spark.process import stopped_by_signals
+from rmq_spark.process import HEARD_WITHIN_S, stopped_by_signals
 from rmq_spark.topics.definition import check_topic_name, group_text, parse_group
 from rmq_spark.topics.keys import DEFAULT_GROUP
 from rmq_spark.topics.parsing import Duration, check_amount
@@ -223,7 +223,8 @@ class Service:
                 raise
             finally:
                 for thread in begun:
-                    thread.join()
+                    while thread.is_alive():
+                        thread.join(HEARD_WITHIN_S)
         if self._errors:
             raise self._errors[0]
 
