@@ -18,6 +18,7 @@ from rmq_spark.redis.server import Server
 
 from . import durations, kafka_broker, mariadb, missing, postgres, servers, turns
 from .certificates import Authority, speaks_tls
+from .ports import iceberg_spark
 from .seeding import Slot
 
 EXECUTABLES = servers.executables()
@@ -82,7 +83,10 @@ def spark():
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    drivers = (postgres.found_driver(), mariadb.found_driver(), kafka_broker.found_connector())
+    drivers = (
+        *(postgres.found_driver(), mariadb.found_driver()),
+        *(kafka_broker.found_connector(), iceberg_spark.found_connector()),
+    )
     session = (
         SparkSession.builder.master("local[2]")
         .appName("rmq-spark tests")

@@ -325,7 +325,7 @@ def place_options(given: argparse.Namespace) -> dict[str, str]:
     if given.format == ICEBERG and "." not in options["table"]:
         raise InvalidOption(
             f"--table {options['table']} names no namespace. Accepted: NAMESPACE.TABLE, such as "
-            "shop.orders."
+            "shop.orders, or CATALOG.NAMESPACE.TABLE with a catalog of Spark."
         )
     if given.format == JDBC:
         from rmq_spark.sql.jdbc import jdbc_options  # needs Spark

@@ -23,6 +23,7 @@ from rmq_spark.jobs.program import (
     trigger,
 )
 from rmq_spark.jobs.session import Folder, check_connector, run_query, shaped
+from rmq_spark.jobs.targets.iceberg import TABLE, check_catalog, is_in_spark
 from rmq_spark.jobs.targets.kafka import KafkaCluster
 from rmq_spark.spark.options import parse_sink_options
 from rmq_spark.spark.sink.writer import REASON, with_refusals
@@ -89,18 +90,17 @@ def _check_way(given: argparse.Namespace) -> None:
             f"--run {given.run!r} is not accepted. Accepted: 1 to 100 letters, digits and . _ - of "
             "which the first is a letter or digit, such as 2026-11-22."
         )
-    if given.stream and given.format == ICEBERG:
-        raise InvalidOption(
-            "The format iceberg cannot be read with --stream. Read the table as it is, with --run."
-        )
 
 
 def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
     options = place_options(given)
+    table = {"table": given.path or "", DELTA: given.table}.get(given.format)
     if given.format == ICEBERG:
-        from rmq_spark.jobs.targets.iceberg import read_table  # needs PyIceberg
-
-        return shaped(read_table(spark, options), "rows", given.select, given.where)
+        if not is_in_spark(spark, options[TABLE]):
+            rows = _read_by_driver(spark, options, given)
+            return shaped(rows, "rows", given.select, given.where)
+        check_catalog(spark, options, "Read")
+        table = options.pop(TABLE)
     check_connector(spark, given.format)
     if given.format == KAFKA:
         KafkaCluster(spark, options).check_source()
@@ -108,9 +108,21 @@ def _source(spark: SparkSession, given: argparse.Namespace) -> DataFrame:
     if given.schema is not None:
         reader = reader.schema(given.schema)
     reader = reader.options(**options)
-    table = {"table": given.path or "", DELTA: given.table}.get(given.format)
     rows = reader.format(given.format).load() if table is None else reader.table(table)
     return shaped(rows, "rows", given.select, given.where)
+
+
+def _read_by_driver(
+    spark: SparkSession, options: dict[str, str], given: argparse.Namespace
+) -> DataFrame:
+    if given.stream:
+        raise InvalidOption(
+            f"PyIceberg cannot read --table {options[TABLE]} with --stream. Read the table as it "
+            "is, with --run, or name a table in a catalog of Spark, for Iceberg's connector."
+        )
+    from rmq_spark.jobs.targets.iceberg_python import read_table  # needs PyIceberg
+
+    return read_table(spark, options)
 
 
 def _stream(

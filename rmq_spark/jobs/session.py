@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rmq_spark.jobs.program import DELTA, KAFKA, Ending, JobFailed
+from rmq_spark.jobs.program import DELTA, ICEBERG, KAFKA, Ending, JobFailed
 from rmq_spark.spark.datasource import register
 
 _LOOK_S = 0.2  # how often the main thread checks whether a signal has come
@@ -33,7 +33,14 @@ _CONNECTORS = {
         "io.delta:delta-spark_{minor}_{scala}:4.4.0",
         "4.2",
     ),
+    ICEBERG: (
+        "org.apache.iceberg.spark.SparkCatalog",
+        "org.apache.iceberg:iceberg-spark-runtime-{minor}_{scala}:1.11.0",
+        "4.1",
+    ),
 }
+# The names of jars that run in one version of Spark only.
+_BUILT_FOR = re.compile(r"(?:delta-spark_|iceberg-spark-runtime-)(\d+\.\d+)_[^/]*")
 # Settings without which a connector that is loaded does not work.
 DELTA_SETTINGS = (
     "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension "
@@ -114,8 +121,8 @@ def java_causes(error: BaseException) -> list[Any]:
 def check_connector(spark: SparkSession, form: str) -> None:
     """Raise JobFailed if Spark does not find the connector of a format. Others pass.
 
-    Refuses a connector of Delta Lake for another version of Spark, too: it may write one batch, and
-    fail at the next one.
+    Refuses a connector of Delta Lake or Iceberg for another version of Spark, too: it may write one
+    batch, and fail at the next one.
     """
     if form not in _CONNECTORS:
         return
@@ -131,16 +138,27 @@ def check_connector(spark: SparkSession, form: str) -> None:
         raise JobFailed(
             f"Spark {spark.version} does not find the connector of the format {form}. Load it with "
             f"--conf spark.jars.packages={found}{settings} (or a later release, up to that of your "
-            "Spark), or name its jars with --conf spark.jars=..."
+            f"Spark), or name its jars with --conf spark.jars=...{_or_without(form)}"
         ) from error
     jar = str(found.getProtectionDomain().getCodeSource().getLocation())
-    built = re.search(r"delta-spark_(\d+\.\d+)_[^/]*", jar)
+    built = _BUILT_FOR.search(jar)
     if built and not spark.version.startswith(f"{built[1]}."):
         raise JobFailed(
-            f"Delta Lake's connector {built[0]} is built for Spark {built[1]}, but this is Spark "
+            f"The connector {built[0]} is built for Spark {built[1]}, but this is Spark "
             f"{spark.version}. Run the job with Spark {built[1]} (pip install "
             f"'pyspark=={built[1]}.*'), or load a connector that is built for this Spark."
+            f"{_or_without(form)}"
         )
+
+
+def _or_without(form: str) -> str:
+    if form != ICEBERG:
+        return ""
+    return (
+        " If there is none for your Spark, write with PyIceberg: remove the setting "
+        "spark.sql.catalog.* of the catalog, and describe it with --target-option (--source-option "
+        "for send)."
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Delta Lake and Iceberg for the kill rounds: as targets, and Delta as a source."""
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from . import delta_spark
+from . import delta_spark, iceberg_spark
 from .iceberg_catalog import TABLE, Warehouse
 
 SELECT = ("--select", "CAST(content AS INT) AS number")
@@ -60,6 +61,41 @@ class IcebergTarget(Lake):
 
     def figures(self):
         return {"commits": len(self.warehouse.table().snapshots())}
+
+
+class IcebergSparkTarget(Lake):
+    """The target of an export by Iceberg's connector, on a Spark that has one."""
+
+    job = "export"
+
+    def __enter__(self):
+        super().__enter__()
+        self.jar = iceberg_spark.connector()
+        self.warehouse = iceberg_spark.SparkWarehouse(self.folder / "lake")
+        return self
+
+    def is_within(self):
+        """Whether there is a snapshot that is staged, newer than the last look."""
+        if not self.warehouse.latest():
+            return False
+        known = json.loads(self.warehouse.latest().read_text())
+        last = known["snapshots"][-1]["snapshot-id"] if known["snapshots"] else None
+        before, self.seen = self.seen, last
+        return last not in (before, known.get("current-snapshot-id"))
+
+    @property
+    def arguments(self):
+        return [
+            *("--conf", f"spark.jars={self.jar}", *self.warehouse.options()),
+            *("--to", "iceberg", "--table", self.warehouse.table, *SELECT),
+        ]
+
+    def delivered(self):
+        return [(row["number"], row["number"]) for row in self.warehouse.rows()]
+
+    def figures(self):
+        seen = self.warehouse.seen()
+        return {"commits": len(seen.history()), "snapshots": len(seen.snapshots())}
 
 
 class Delta(Lake):

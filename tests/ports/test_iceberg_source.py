@@ -67,5 +67,7 @@ def test_a_run_sends_the_rows_of_the_table_once(trade, warehouse, send):
 def test_what_cannot_be_read_is_told(trade, warehouse, send):
     with pytest.raises(Exception, match=r"There is no Iceberg table shop\.orders"):
         send()
-    with pytest.raises(Exception, match="iceberg cannot be read with --stream"):
+    with pytest.raises(
+        Exception, match=r"PyIceberg cannot read --table shop\.orders with --stream"
+    ):
         send("--stream", "--checkpoint", trade.folder / "sent")

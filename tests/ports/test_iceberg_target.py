@@ -9,9 +9,9 @@ import pytest
 from pyiceberg.table import Transaction
 from pyspark.sql import functions as sql
 
-from rmq_spark.jobs.targets import iceberg as iceberg_target
+from rmq_spark.jobs.targets import iceberg_python as iceberg_target
 from rmq_spark.jobs.targets.base import NUMBER, ExportBatch, Place
-from rmq_spark.jobs.targets.iceberg import IcebergTarget
+from rmq_spark.jobs.targets.iceberg_python import IcebergTarget
 from rmq_spark.local.redis import free_port
 
 from ..jobs.trade import SELECT, Killed, order

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
     from rmq_spark.jobs.targets.base import Target
 
-# The targets of formats with a module of their own.
+# The formats with a module of their own, and what makes a target there from a Place.
 _OWN = {
     JDBC: "JdbcTarget",
     DELTA: "DeltaTarget",
-    ICEBERG: "IcebergTarget",
+    ICEBERG: "new_target",
     KAFKA: "KafkaTarget",
     ROCKETMQ: "RocketMQTarget",
 }
@@ -48,5 +49,5 @@ def chosen_target(spark: SparkSession, given: argparse.Namespace) -> Target:
     folder = (place.get(given.format) or given.checkpoint).rstrip("/")
     exceptions = given.exceptions or folder + EXCEPTIONS_SUFFIX
     module = import_module(f"{__name__}.{given.format if given.format in _OWN else 'base'}")
-    kind: type[Target] = getattr(module, _OWN.get(given.format, "SparkTarget"))
-    return kind(module.Place(spark, given, options, exceptions))
+    new: Callable[..., Target] = getattr(module, _OWN.get(given.format, "SparkTarget"))
+    return new(module.Place(spark, given, options, exceptions))
