@@ -15,7 +15,7 @@ from matplotlib import pyplot
 RESULTS = Path(__file__).parent / "results"
 OURS, THEIRS = "#c0392b", "#7f8c8d"
 # How a figure of ours is called in the picture.
-WAYS = {"send": "sent", "call": "received, a function for each message"}
+WAYS = {"send": "sent", "call": "received by a function"}
 
 
 def bars(results: Path, way: str) -> dict[str, float]:

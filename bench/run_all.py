@@ -23,6 +23,7 @@ BENCHES = (
         "hops",
         "table",
         "services",
+        "plain",
         "console",
         "fairness",
     ),

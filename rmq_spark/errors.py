@@ -44,6 +44,16 @@ class RmqError(Exception):
     """The base class of all errors of rmq-spark."""
 
 
+# The most characters of a value in an error.
+_LONGEST_SHOWN = 500
+
+
+def quoted(value: object) -> str:
+    """Return the repr of a value for an error, cut if it is long."""
+    text = repr(value[: _LONGEST_SHOWN + 1] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= _LONGEST_SHOWN + 3 else f"{text[:_LONGEST_SHOWN]}..."
+
+
 class InvalidOption(RmqError, ValueError):
     """An error for an option whose name is unknown or whose value is not accepted.
 
@@ -65,7 +75,7 @@ class InvalidOption(RmqError, ValueError):
         name: str, value: object, accepted: str, why: str = "is not accepted"
     ) -> "InvalidOption":
         """Return the error for a value that is not accepted, and what is."""
-        return InvalidOption(f"{name}={value!r} {why}. Accepted: {accepted}.", name=name)
+        return InvalidOption(f"{name}={quoted(value)} {why}. Accepted: {accepted}.", name=name)
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> InvalidOption:

@@ -155,8 +155,8 @@ PASSWORD = Option(
 CREDENTIAL_PROVIDER = Option(
     "redis.credentialProvider",
     checked_text(_check_function_name, "`module:function`"),
-    "Function without arguments that returns a CredentialProvider of redis-py, for passwords that "
-    "change. Every process calls it, so its module must be installed on executors, too",
+    "Function without arguments that returns a CredentialProvider of redis-py. Executors need it, "
+    "too",
     see="security.md#passwords-that-change",
 )
 CLUSTER = Option(
@@ -423,8 +423,8 @@ MAX_RECORDS_PER_TRIGGER = Option(
         f"a whole number, `0` to `{HIGHEST_WHOLE}`, or numbers above 0 by topic as JSON: "
         '`{"Orders": 1000}`',
     ),
-    "Maximum number of messages in a batch, in total or of each topic; 0 means no limit. A topic "
-    "that the JSON does not name keeps the default",
+    "Most messages in a batch, in total or of each topic; 0: no limit. A topic that the JSON does "
+    "not name keeps the default",
     default=str(DEFAULT_MAX_RECORDS),
 )
 TARGET_BATCH_DURATION = Option(
@@ -455,8 +455,8 @@ MAX_PROCESSING_TIME = Option(
 RELEASE_ON_STOP = Option(
     "releaseOnStop",
     FLAG,
-    "Whether a query that stops or fails gives its last batch to others at once, even a finished "
-    "one, whose messages then come a second time",
+    "Whether a query that stops or fails gives its last batch to others at once; a finished batch "
+    "then comes a second time",
     default="false",
     see="consume.md#stop-and-start-again",
 )
@@ -517,8 +517,8 @@ SINK_DELAY = replace(
 SINK_GROUP = Option(
     "group",
     GROUP_NAME,
-    "With `cancel`, `requeue` and `purge` only: the consumer group whose copies are meant. "
-    "`requeue` takes the default group, else the first; `purge` needs it where there are several",
+    "With `cancel`, `requeue` and `purge` only: the consumer group. `requeue` takes the default "
+    "group, else the first; `purge` needs it if there are several",
     otherwise="all groups",
 )
 DELIVERY_GUARANTEE = Option(
@@ -536,8 +536,7 @@ PAST_FIXED_TIME = Option(
 ON_FULL = Option(
     "onFull",
     choice("fail", "wait"),
-    "What to do when a topic has no room, by its `maxMessages` or `maxBytes`: fail, or wait until "
-    "consumers have made room",
+    "What to do when a topic has no room, by its `maxMessages` or `maxBytes`: fail, or wait for it",
     default="fail",
 )
 SINK = OptionTable(
@@ -630,8 +629,8 @@ RETRY_DELAY = Option(
 LOG_CONTENTS = Option(
     "logContents",
     FLAG,
-    "Whether the log of a failure shows the first 80 characters of the message, and the text of "
-    "the error, which may quote more of it. Otherwise it shows the class of the error",
+    "Whether the log of a failure shows the first 80 characters of the message and the text of the "
+    "error, or only the class of the error",
     default="true",
 )
 LISTENER = OptionTable("each_message", (TIMEOUT, RETRY_DELAY, LOG_CONTENTS, *CONNECTION.options))

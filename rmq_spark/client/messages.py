@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from rmq_spark.client.tracing import SendSpan
-from rmq_spark.errors import InvalidMessage, InvalidOption
+from rmq_spark.errors import InvalidMessage, InvalidOption, quoted
 from rmq_spark.protocol.bodies import Body, Headers
 from rmq_spark.protocol.packing import packed_alike
 from rmq_spark.topics.definition import TopicDefinition, by_slots
@@ -41,9 +41,9 @@ def refuse_key(topic: TopicDefinition, key: Any, index: int) -> None:
     """Raise InvalidMessage for a key in a topic that has none."""
     if key is not None:
         raise InvalidMessage(
-            f"Message {index} of topic {topic.name}: key is {key!r}, but the topic is not keyed: "
-            "its messages merge by their content. Leave the key out, or create another topic with "
-            "keyed=True. Nothing was sent."
+            f"Message {index} of topic {topic.name}: key is {quoted(key)}, but the topic is not "
+            "keyed: its messages merge by their content. Leave the key out, or create another "
+            "topic with keyed=True. Nothing was sent."
         )
 
 
@@ -58,8 +58,8 @@ def _pairs_of(given: Any, index: int) -> list[Any]:
     listed = given.items() if isinstance(given, Mapping) else given
     if isinstance(listed, str | bytes) or not isinstance(listed, Iterable):
         raise InvalidMessage(
-            f"Message {index}: headers is {given!r}. Accepted: a mapping, or pairs of name and "
-            "value. Nothing was sent."
+            f"Message {index}: headers is {quoted(given)}. Accepted: a mapping, or pairs of name "
+            "and value. Nothing was sent."
         )
     return list(listed)
 
@@ -72,9 +72,9 @@ def _header_of(pair: Any, index: int) -> tuple[str, bytes | None]:
         is_name = isinstance(name, str) and _utf8(name) is not None
         if is_name and not is_lost and isinstance(content, bytes | None):
             return name, content
-        shown = f"the header {name!r} is {value!r}"
+        shown = f"the header {quoted(name)} is {quoted(value)}"
     else:
-        shown = f"the header {pair!r} is not a name and a value"
+        shown = f"the header {quoted(pair)} is not a name and a value"
     raise InvalidMessage(
         f"Message {index}: {shown}. Accepted: a name of type str, and a value of type bytes, str "
         "or None. A str must be valid UTF-8. Nothing was sent."
@@ -98,15 +98,15 @@ def expiry_of(
     """
     if time_to_live is not None and expires_at is not None:
         raise InvalidMessage(
-            f"Message {index}: time_to_live is {time_to_live!r} and expires_at is {expires_at!r}. "
-            "Accepted: one of the two. Nothing was sent."
+            f"Message {index}: time_to_live is {quoted(time_to_live)} and expires_at is "
+            f"{quoted(expires_at)}. Accepted: one of the two. Nothing was sent."
         )
     if time_to_live is not None:
         lives_ms = wait_ms(time_to_live)
         if lives_ms is None or not 1 <= lives_ms <= LONGEST_TIME_TO_LIVE_MS:
             raise InvalidMessage(
-                f"Message {index}: time_to_live is {time_to_live!r}. Accepted: whole milliseconds, "
-                f"1 to {LONGEST_TIME_TO_LIVE_MS}, or a duration. Nothing was sent."
+                f"Message {index}: time_to_live is {quoted(time_to_live)}. Accepted: whole "
+                f"milliseconds, 1 to {LONGEST_TIME_TO_LIVE_MS}, or a duration. Nothing was sent."
             )
         return {"time_to_live_ms": lives_ms}
     if expires_at is None:
@@ -114,7 +114,7 @@ def expiry_of(
     ends_ms = moment_ms_of(expires_at)
     if ends_ms is None or not 1 <= ends_ms <= HIGHEST_SCORE:
         raise InvalidMessage(
-            f"Message {index}: expires_at is {expires_at!r}. Accepted: ms since 1970, 1 to "
+            f"Message {index}: expires_at is {quoted(expires_at)}. Accepted: ms since 1970, 1 to "
             f"{HIGHEST_SCORE}, or a datetime with a time zone. Nothing was sent."
         )
     due = due_ms()
@@ -326,8 +326,9 @@ def contents_by_slot(
     if isinstance(contents, Mapping):
         if slot_basis is not None:
             raise InvalidOption(
-                f"slot_basis={slot_basis!r} is not accepted with contents by slot, which name "
-                "their slots. Accepted: a list of contents with slot_basis; contents by slot alone."
+                f"slot_basis={quoted(slot_basis)} is not accepted with contents by slot, which "
+                "name their slots. Accepted: a list of contents with slot_basis; contents by slot "
+                "alone."
             )
         for listed in contents.values():
             _refuse_single(listed)
@@ -347,8 +348,8 @@ def contents_by_slot(
 def _refuse_single(contents: object) -> None:
     if isinstance(contents, str | bytes):
         raise InvalidMessage(
-            f"contents={contents!r} is one {type(contents).__name__}, each letter of which would "
-            "be a content. Accepted: a list of contents, or lists by slot."
+            f"contents={quoted(contents)} is one {type(contents).__name__}, each letter of which "
+            "would be a content. Accepted: a list of contents, or lists by slot."
         )
 
 
@@ -380,7 +381,7 @@ def _value_in(
     value = of_type.value_in(values)
     if values.delay is None:
         return of_type, value
-    shown = f"{owner} of topic {topic.name}: delay is {values.delay!r}"
+    shown = f"{owner} of topic {topic.name}: delay is {quoted(values.delay)}"
     if of_type.delay is None:
         raise InvalidMessage(
             f"{shown}, but a {of_type} topic takes {of_type.keyword} instead. Accepted: "
@@ -388,8 +389,8 @@ def _value_in(
         )
     if value is not None:
         raise InvalidMessage(
-            f"{shown} and {of_type.keyword} is {value!r}. Accepted: one of them, and None for the "
-            f"other. Nothing was {done}."
+            f"{shown} and {of_type.keyword} is {quoted(value)}. Accepted: one of them, and None "
+            f"for the other. Nothing was {done}."
         )
     return of_type.delay, values.delay
 
@@ -401,7 +402,7 @@ def _bytes_of(name: str, value: Any, index: int) -> bytes:
         return str.encode(value)
     except (TypeError, UnicodeEncodeError):  # not text, or text with half a surrogate pair
         raise InvalidMessage(
-            f"Message {index}: {name} is {value!r}. Accepted: bytes or str. Nothing was sent."
+            f"Message {index}: {name} is {quoted(value)}. Accepted: bytes or str. Nothing was sent."
         ) from None
 
 
@@ -409,7 +410,7 @@ def _number_of(of: MessageValue, value: Any, topic: TopicDefinition, index: int)
     number = of.number_of(value)
     if number is None or not of.lowest <= number <= of.highest:
         raise InvalidMessage(
-            f"Message {index} of topic {topic.name}: {of.keyword} is {value!r}. Accepted for "
+            f"Message {index} of topic {topic.name}: {of.keyword} is {quoted(value)}. Accepted for "
             f"a {topic.type} topic: {of.accepted}. Nothing was sent."
         )
     return number

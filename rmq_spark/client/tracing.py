@@ -9,7 +9,7 @@ nor texts of errors, which may quote a content.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -151,19 +151,21 @@ class LoopSpans:
     the next message, or ends. A second loop makes no second span.
     """
 
-    def __init__(self, messages: Sequence[Delivered], group: str) -> None:
-        self._messages = messages
+    def __init__(self, group: str) -> None:
         self._group = group
         self._begun = 0
         self._in_work: tuple[Delivered, Span | None] | None = None
 
-    def __iter__(self) -> Iterator[Delivered]:
-        if is_on() and any(message.headers for message in self._messages):
-            return self._in_spans()
-        return iter(self._messages)
+    def over(self, messages: Iterator[Delivered]) -> Iterator[Delivered]:
+        """Yield all messages of the batch, each within its span if it has headers."""
+        return self._in_spans(messages) if is_on() else messages
 
-    def _in_spans(self) -> Iterator[Delivered]:
-        for at, message in enumerate(self._messages):
+    def _in_spans(self, messages: Iterator[Delivered]) -> Iterator[Delivered]:
+        listed = list(messages)
+        if not any(message.headers for message in listed):
+            yield from listed
+            return
+        for at, message in enumerate(listed):
             if at < self._begun:
                 yield message
                 continue
@@ -177,12 +179,12 @@ class LoopSpans:
                     self._in_work = None
 
     def mark_failed(
-        self, messages: Iterable[Delivered], reason: str | BaseException | None
+        self, messages: Sequence[Delivered], reason: str | BaseException | None
     ) -> None:
         """Mark the span in work as failed if its message is one of ``messages``."""
         if self._in_work is not None:
             message, span = self._in_work
-            if any(one is message for one in messages):
+            if message in messages:
                 mark_failed(span, reason)
 
 

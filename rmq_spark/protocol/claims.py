@@ -80,6 +80,10 @@ class Delivered(NamedTuple):
         return self.key or self.content or b""
 
 
+# Those of Delivered, each as long as there are messages, or endless.
+Columns = tuple[Iterable[Any], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The messages of one claim, or a part of them, in delivery order, column by column.
@@ -145,6 +149,10 @@ class Claim:
 
     def messages(self, topic: TopicDefinition) -> Iterator[Delivered]:
         """Return the messages in delivery order, with the values that the topic's messages have."""
+        return messages_of(self.columns(topic))
+
+    def columns(self, topic: TopicDefinition) -> Columns:
+        """Return the messages column by column, for ``messages_of``."""
         scores = self.scores
         lefts = self._retries_of(scores)
         firsts = [score if score > MOST_RETRIES else None for score in scores]
@@ -152,14 +160,13 @@ class Claim:
         packed = list(map(Body.parse, self.bodies))
         if topic.keyed and not packed:
             packed = [Body()] * len(lefts)
-        # By columns: a message costs a quarter of what a call with twelve arguments does.
-        columns: tuple[Iterable[Any], ...] = (
+        return (
             [body.payload for body in packed] if topic.keyed else self.contents,
             repeat(self.topic),
             repeat(self.slot),
             firsts if topic.type.has_due_times else repeat(None),
             repeat(None) if topic.type.has_due_times else firsts,
-            map(counts.__getitem__, lefts),
+            [counts[left] for left in lefts],
             lefts,
             repeat(self.claim_id),
             repeat(self.claimed_at_ms),
@@ -167,8 +174,13 @@ class Claim:
             [body.headers for body in packed] if packed else repeat(()),
             [body.expires_at_ms for body in packed] if packed else repeat(None),
         )
-        # Not by _make, which is a function of Python.
-        return map(partial(tuple.__new__, Delivered), zip(*columns, strict=False))
+
+
+def messages_of(columns: Columns) -> Iterator[Delivered]:
+    """Make messages of their columns, each when it is asked for."""
+    # By columns: a message costs a quarter of what a call with twelve arguments does. Not by _make,
+    # which is a function of Python.
+    return map(partial(tuple.__new__, Delivered), zip(*columns, strict=False))
 
 
 class OtherClaims:

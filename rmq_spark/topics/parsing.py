@@ -9,7 +9,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidOption, quoted
 from rmq_spark.topics.keys import HIGHEST_SCORE
 
 Duration = int | timedelta | str
@@ -292,7 +292,7 @@ class Option(Generic[T_co]):
             if not self.is_secret:
                 raise error.called(self.name) from None
             reason, accepted = "", self.parser.accepted_plain
-        shown = f"{self.name}={text!r} {reason}"
+        shown = f"{self.name}={quoted(text)} {reason}"
         if self.is_secret:
             hidden = "its value is not shown: it may contain a password"
             shown = f"{self.name} is not accepted ({hidden})"

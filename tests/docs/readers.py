@@ -24,7 +24,6 @@ for number in range(8):
 """,
     # The reader's Python imports from the folder that it stands in.
     "docs/traces.md": "import sys\nsys.path.insert(0, '')",
-    "docs/recipes.md": "import os",
     "docs/services.md": "import os\nimport sys\nsys.path.insert(0, '')",
     # Work to share, and a function that does it.
     "docs/ownership.md": f"""{SESSION}
@@ -94,10 +93,6 @@ INSTEAD = {
         ),
         "127.0.0.1:9092": "$KAFKA",
     },
-    "docs/recipes.md": {
-        '"spark.jars.packages", connector': '"spark.jars", os.environ["KAFKA_JARS"]',
-        '"127.0.0.1:9092"': 'os.environ["KAFKA"]',
-    },
     "docs/services.md": {'"zk1:2181,zk2:2181,zk3:2181"': 'os.environ["ZOOKEEPER"]'},
     "docs/ownership.md": {
         '"zk1:2181,zk2:2181,zk3:2181"': 'os.environ["ZOOKEEPER"]',
@@ -132,21 +127,10 @@ ELSEWHERE = {
         "tests/packaging/test_zip.py::test_as_py_files_it_sends_and_reads_after_register"
     ),
     # Each starts a Spark of its own, beside those of its kind that run.
-    "rmq job send --from iceberg --table lake.flights --source-option type=sql "
-    "--source-option uri=sqlite:///lake.db --source-option "
-    '"warehouse=file://$PWD/lake" --topic Boarding -o topicType=FixedTime --run 2026-11-22 '
-    '--checkpoint boarding --select "tail AS content, 0 AS fixedTime"': (
-        "tests/ports/test_iceberg_source.py::test_a_run_sends_the_rows_of_the_table_once"
-    ),
     "rmq job export --topic Flights --once --checkpoint flights-checkpoint --to "
     "iceberg --table lake.flights --target-option type=sql --target-option uri=sqlite:///lake.db "
     '--target-option "warehouse=file://$PWD/lake" --select "content AS tail, dueTime"': (
         "tests/ports/test_iceberg_target.py::test_a_topic_goes_into_a_table_which_is_made"
-    ),
-    "rmq job export --topic Flights --once --checkpoint flights-to-kafka-once "
-    "--exactly-once --to kafka --target-option kafka.bootstrap.servers=127.0.0.1:9092 "
-    "--target-option topic=flights": (
-        "tests/ports/test_kafka_target.py::test_a_message_becomes_a_record_with_a_name_for_ever"
     ),
     "rmq job export --topic Flights --once --checkpoint flights-to-rocketmq --to "
     "rocketmq --target-option endpoints=127.0.0.1:8081 --target-option topic=flights": (
@@ -192,6 +176,5 @@ SERVERS = {
     "docs/jobs.md": database_and_kafka,
     "docs/outbox.md": database,
     "docs/ownership.md": zookeeper,
-    "docs/recipes.md": kafka,
     "docs/services.md": zookeeper,
 }

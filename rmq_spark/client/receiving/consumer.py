@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from types import TracebackType
 from typing import Any
 
@@ -26,7 +27,15 @@ from rmq_spark.client.tracing import LoopSpans
 from rmq_spark.errors import ConsumerMisused, InvalidOption, LeaseLost, RmqError
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol import returning
-from rmq_spark.protocol.claims import MESSAGES_A_CLAIM, Claim, ClaimRequest, Delivered, SlotDue
+from rmq_spark.protocol.claims import (
+    MESSAGES_A_CLAIM,
+    Claim,
+    ClaimRequest,
+    Columns,
+    Delivered,
+    SlotDue,
+    messages_of,
+)
 from rmq_spark.topics.parsing import Duration, check_amount, parse_wait_ms
 from rmq_spark.topics.reasons import parse_reason
 from rmq_spark.topics.verdicts import Ending, Failure, parse_delay_ms
@@ -82,17 +91,22 @@ class Batch:
         """Begin a batch, which is empty until ``fill``. slots: those of its claims."""
         self._session, self._queue, self._lock = session, queue, lock
         self._seq, self._slots = seq, slots
-        self._messages: list[Delivered] = []
-        self._spans = LoopSpans(self._messages, queue.keys.group)
+        self._size = 0
+        self._columns: list[Columns] = []  # its messages, by claim
+        self._spans = LoopSpans(queue.keys.group)
         # The number of messages that were not rolled back, by slot and claim.
         self._waiting: dict[tuple[int, str], int] = {}
         self._is_seen = self._is_done = self._is_given_back = self._is_unread = False
 
     def __iter__(self) -> Iterator[Delivered]:
-        return iter(self._spans)
+        return self._spans.over(self._messages())
+
+    def _messages(self) -> Iterator[Delivered]:
+        # Made anew: a message that nobody keeps costs Python's collection of garbage nothing.
+        return chain.from_iterable(map(messages_of, self._columns))
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return self._size
 
     def commit(self) -> int:
         """Commit the messages that were not rolled back. Return their number.
@@ -137,7 +151,7 @@ class Batch:
         retries are left. charge: False if it costs no retry; then a delay of None is none. Returns
         how many were rolled back; messages whose lease has expired are not counted.
         """
-        failed = self._messages if messages is None else list(messages)
+        failed = list(self._messages() if messages is None else messages)
         failure = _failure(delay, reason, bury, charge)
         if charge:
             self._spans.mark_failed(failed, reason)
@@ -192,11 +206,10 @@ class Batch:
     def fill(self, claims: Sequence[Claim]) -> None:
         """Add the messages of the claims. From now on, giving the batch back costs a retry."""
         self._is_seen = True  # first: what cannot be read costs a retry, too, and dies in the end
-        definition = self._queue.definition
-        for claim in claims:
-            self._messages += claim.messages(definition)
+        self._columns = [claim.columns(self._queue.definition) for claim in claims]
         self._waiting = {(claim.slot, claim.claim_id): len(claim.contents) for claim in claims}
-        self._is_done = not self._messages
+        self._size = sum(self._waiting.values())
+        self._is_done = not self._size
 
     def give_back(self, *, failed: bool = False) -> None:
         """Give it back, at no cost if nobody has got it. failed: whether an error ends the work."""

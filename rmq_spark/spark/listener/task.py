@@ -26,7 +26,13 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.timings import Timings
-from rmq_spark.errors import InvalidMessage, RmqError, UnusableFunction
+from rmq_spark.errors import (
+    InvalidMessage,
+    RmqError,
+    ServerUnavailable,
+    UnknownTopic,
+    UnusableFunction,
+)
 from rmq_spark.protocol import returning
 from rmq_spark.protocol.calls import fields_of
 from rmq_spark.redis.connection import ConnectionOptions
@@ -62,6 +68,11 @@ _TIMINGS_OF_TOPIC = pa.struct(
 )
 _TIMINGS = pa.list_(_TIMINGS_OF_TOPIC)
 _NEVER_NULL = ("topic", "slot", "claimId")
+# For who has given the address of Redis to the source alone.
+_CONNECTS_BY_ITSELF = (
+    "each_message does not see the options of the source: give it the same redis.* and keyPrefix, "
+    "as in each_message(function, options={'redis.url': ...}), or set RMQ_REDIS_URL."
+)
 # The most bytes that the function's process gets at once: they are in memory several times.
 _BYTES_AT_ONCE = 8 * 1024 * 1024
 # The most errors that a task returns.
@@ -313,8 +324,11 @@ class MessageTask:
         for topic in pc.unique(self._column(batch, "topic")).to_pylist():
             if topic not in queues:
                 # A claimId names the group of its own message, except for the default group.
-                broker = Broker(shared_server(self.options.connection), key_prefix=prefix)
-                queues[topic] = broker.queue(topic)
+                try:
+                    broker = Broker(shared_server(self.options.connection), key_prefix=prefix)
+                    queues[topic] = broker.queue(topic)
+                except (ServerUnavailable, UnknownTopic) as error:
+                    raise type(error)(f"{error} {_CONNECTS_BY_ITSELF}") from error
             name = KEY if queues[topic].definition.keyed else "content"
             if name not in self.positions:
                 raise InvalidMessage(

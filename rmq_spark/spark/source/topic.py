@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 # The longest that a query with availableNow waits for a rate limit: meanwhile it cannot be stopped.
 LONGEST_PERMIT_WAIT_S = 10.0
+# Takes a limit and what is due. Returns how much of that to take, by slot.
+Choose = Callable[[int, Sequence[SlotDue]], dict[int, int]]
 
 
 def open_queue(server: Server, options: SourceOptions, definition: TopicDefinition) -> Queue:
@@ -151,20 +153,19 @@ class TopicRun:
     def plan_alone(self, seq: int) -> list[PlannedClaim]:
         """Plan batch ``seq`` of one message that may have ended its last holder, if one is due."""
         suspect = next((slot for slot in self._due if slot.alone), None)
-        if suspect is None or not self._ask_permits(1, lambda _: {suspect.slot: 1})[0]:
+        if suspect is None or not self._ask_permits(1, lambda *_: {suspect.slot: 1})[0]:
             return []
         [claim] = self._plan({suspect.slot: 1}, seq)
         self._planned = [replace(claim, alone=True)]
         return self._planned
 
-    def _permitted(self, limit: int, choose: Callable[[int], dict[int, int]]) -> dict[int, int]:
+    def _permitted(self, limit: int, choose: Choose) -> dict[int, int]:
         """Take permits of the topic's rate limit, if it has one. Returns what to plan, by slot.
 
-        choose: chooses so many of the due messages. A query that ends (AvailableNow) waits a little
-        for permits; another looks again later.
+        A query that ends (AvailableNow) waits a little for permits; another looks again later.
         """
         if self.queue.definition.rate is None:
-            return choose(limit)
+            return choose(limit, self._due)
         quotas, wait_ms = self._ask_permits(limit, choose)
         if self._backlog is not None:
             ends_s = time.monotonic() + LONGEST_PERMIT_WAIT_S  # others may take each permit first
@@ -182,26 +183,23 @@ class TopicRun:
             self._due = returning.within_permits(self._due, refused)
         return quotas
 
-    def _ask_permits(
-        self, limit: int, choose: Callable[[int], dict[int, int]]
-    ) -> tuple[dict[int, int], int]:
+    def _ask_permits(self, limit: int, choose: Choose) -> tuple[dict[int, int], int]:
         """Return what the rate limit allows by slot, and if nothing, the ms until it does."""
         if self.queue.definition.rate is None:
-            return choose(limit), 0
+            return choose(limit, self._due), 0
         if self.queue.definition.rate_by == SLOT:
             # Of slots without permits, a query that ends would choose as well.
-            all_due, asked = self._due, {slot.slot: slot.due for slot in self._due if slot.due}
+            asked = {slot.slot: slot.due for slot in self._due if slot.due}
             granted = self.queue.ask(claiming.grants, asked, take=False)
-            self._due = returning.within_permits(all_due, granted)
-            wanted = {slot: number for slot, number in choose(limit).items() if number}
-            self._due = all_due
+            chosen = choose(limit, returning.within_permits(self._due, granted))
+            wanted = {slot: number for slot, number in chosen.items() if number}
             if any(permits for permits, _ in granted.values()):
                 granted = self.queue.ask(claiming.grants, wanted)
             quotas = {slot: permits for slot, (permits, _) in granted.items() if permits}
             return quotas, min((wait_ms for _, wait_ms in granted.values()), default=1)
         due = sum(slot.due for slot in self._due)
         permits, wait_ms = self.queue.ask(claiming.grant, min(limit, due))
-        return choose(permits) if permits else {}, wait_ms
+        return choose(permits, self._due) if permits else {}, wait_ms
 
     def _plan(self, quotas: dict[int, int], seq: int) -> list[PlannedClaim]:
         self._gone = {}
@@ -214,8 +212,8 @@ class TopicRun:
     def mark(self, slots: Iterable[int], mark: str) -> None:
         self.queue.ask(claiming.plan, sorted(slots), self._consumer, self._run, mark)
 
-    def _quotas(self, limit: int) -> dict[int, int]:
-        due = {slot.slot: slot.due for slot in self._due}
+    def _quotas(self, limit: int, found: Sequence[SlotDue]) -> dict[int, int]:
+        due = {slot.slot: slot.due for slot in found}
         if limit >= sum(due.values()):
             return allocate(due, None, self._turn)
         now_ms = self.queue.now_ms() if self.due_before_ms is None else self.due_before_ms

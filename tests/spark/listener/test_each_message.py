@@ -444,7 +444,8 @@ def test_a_rollback_that_redis_refuses_fails_the_batch_and_loses_nothing(rmq, cl
 def test_a_wrong_address_shows_before_the_first_message(rmq, claimed, notes):
     note = notes.taker()
     _, frame = claimed()
-    with refused(PySparkException, "UnknownTopic", "under the prefix other:"):
+    remedy = "each_message does not see the options of the source: give it the same redis.*"
+    with refused(PySparkException, "UnknownTopic", "under the prefix other:", remedy):
         listener(rmq, lambda message: note(1), options={"keyPrefix": "other:"})(frame, 1)
     assert notes.read() == []
 
