@@ -50,8 +50,9 @@ _LONGEST_SHOWN = 500
 
 def quoted(value: object) -> str:
     """Return the repr of a value for an error, cut if it is long."""
+    # Of a long text, only the beginning, which is long enough to be cut below.
     text = repr(value[: _LONGEST_SHOWN + 1] if isinstance(value, str | bytes) else value)
-    return text if len(text) <= _LONGEST_SHOWN + 3 else f"{text[:_LONGEST_SHOWN]}..."
+    return text if len(text) <= _LONGEST_SHOWN + len("''") else f"{text[:_LONGEST_SHOWN]}..."
 
 
 class InvalidOption(RmqError, ValueError):

@@ -47,6 +47,11 @@ def received(broker, topic, **options):
     return sorted(got, key=int)
 
 
+def run_to_end(writer, checkpoint):
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
 def plain_python(broker, spark, folder):
     create(broker, "Plain").send(TEXTS, fixed_time=1)
     assert received(broker, "Plain") == TEXTS
@@ -66,16 +71,9 @@ def sink(broker, spark, folder):
 
 def source(broker, spark, folder, topic="Read"):
     create(broker, topic).send(TEXTS, fixed_time=1)
-    query = (
-        spark.readStream.format("rmq")
-        .options(**at(topic))
-        .load()
-        .writeStream.format("parquet")
-        .option("checkpointLocation", f"{folder}/{topic}")
-        .trigger(availableNow=True)
-        .start(f"{folder}/{topic}.parquet")
-    )
-    query.awaitTermination()
+    rows = spark.readStream.format("rmq").options(**at(topic)).load()
+    writer = rows.writeStream.format("parquet").option("path", f"{folder}/{topic}.parquet")
+    run_to_end(writer, f"{folder}/{topic}")
     got = [row.content for row in spark.read.parquet(f"{folder}/{topic}.parquet").collect()]
     assert sorted(got, key=int) == TEXTS
 
@@ -83,16 +81,9 @@ def source(broker, spark, folder, topic="Read"):
 def exactly_once(broker, spark, folder):
     create(broker, "Once")
     rows_of(spark).write.parquet(f"{folder}/once")
-    query = (
-        spark.readStream.schema("content STRING")
-        .parquet(f"{folder}/once")
-        .writeStream.format("rmq")
-        .options(**at("Once"), fixedTime="1", deliveryGuarantee="exactlyOnce")
-        .option("checkpointLocation", f"{folder}/once.checkpoint")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    rows = spark.readStream.schema("content STRING").parquet(f"{folder}/once")
+    options = {**at("Once"), "fixedTime": "1", "deliveryGuarantee": "exactlyOnce"}
+    run_to_end(rows.writeStream.format("rmq").options(**options), f"{folder}/once.checkpoint")
     assert received(broker, "Once") == TEXTS
 
 
@@ -103,16 +94,9 @@ def each_message(broker, spark, folder):
     def see(row):
         rmq_spark.connect(URL).queue("Seen").send([row.content], fixed_time=1)
 
-    query = (
-        spark.readStream.format("rmq")
-        .options(**at("Each"))
-        .load()
-        .writeStream.foreachBatch(rmq_spark.each_message(see, options={"redis.url": URL}))
-        .option("checkpointLocation", f"{folder}/each")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    rows = spark.readStream.format("rmq").options(**at("Each")).load()
+    listener = rmq_spark.each_message(see, options={"redis.url": URL})
+    run_to_end(rows.writeStream.foreachBatch(listener), f"{folder}/each")
     assert received(broker, "Seen") == TEXTS
 
 

@@ -25,7 +25,15 @@ NOT_FOR_ALL = dict.fromkeys(("numpy", "pandas"), '; python_version < "3.13"')
 
 def pythons():
     named = os.environ.get("RMQ_PYTHONS")
-    return named.split(":") if named else list(filter(shutil.which, PYTHONS))
+    return named.split(":") if named else list(filter(runs, PYTHONS))
+
+
+def runs(python):
+    """A name on PATH may be a stub."""
+    return (
+        shutil.which(python)
+        and not subprocess.run([python, "-c", ""], capture_output=True).returncode
+    )
 
 
 def oldest():
