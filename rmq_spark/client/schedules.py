@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rmq_spark.client.administration import Administration
 from rmq_spark.client.messages import Message, Outgoing, headers_of, moment_ms_of, outgoing
@@ -38,10 +38,8 @@ MISSED_AFTER_MS = 60_000
 # Headers of each message: the schedule, and the time of the occurrence.
 NAME_HEADER, TIME_HEADER = "rmq-schedule", "rmq-scheduled-time"
 VERSION = 1
-# From so far before a moment, the occurrences up to it are counted one by one.
-_NEAR_MS = 2 * 3600 * 1000
-# Clocks change by up to so much, except where a country has skipped a whole day.
-_LONGEST_CHANGE = timedelta(hours=3)
+# Twice as much as clocks change at most, except where a country has skipped a whole day.
+_NEAR = timedelta(hours=6)
 _DURATIONS = ("time_range", "delay", "time_to_live")
 _TEXTS = ("content", "slot_basis", "key")
 
@@ -90,58 +88,54 @@ class Schedule:
     def next_after(self, ms: int) -> int | None:
         """Return the first occurrence after a time; None after the last one. In ms since 1970."""
         after_ms = max(ms, self.since_ms)
+        found: int | None
         if self.every_ms is not None:
             begin_ms = self.since_ms if self.first_ms is None else self.first_ms
             found = begin_ms + max((after_ms - begin_ms) // self.every_ms + 1, 0) * self.every_ms
         else:
-            found = self._cron_after(max(after_ms, (self.first_ms or 0) - 1))
+            found = self._cron_next(max(after_ms, (self.first_ms or 0) - 1))
         highest = HIGHEST_SCORE if self.last_ms is None else self.last_ms
-        return found if found <= highest else None
+        return found if found is not None and found <= highest else None
 
     def latest(self, after_ms: int, until_ms: int) -> int | None:
         """Return the last occurrence after a time and up to another; None if there is none."""
-        found = self.next_after(after_ms)
-        if found is None or found > until_ms:
+        first = self.next_after(after_ms)
+        if first is None or first > until_ms:
             return None
         until_ms = min(until_ms, self.last_ms or until_ms)
         if self.every_ms is not None:
-            return until_ms - (until_ms - found) % self.every_ms
-        if until_ms - found > _NEAR_MS:  # too many to count one by one
-            local = time_at(until_ms + 1000).astimezone(self._zone).replace(tzinfo=None)
-            before = next(_walls(str(self.cron), local, backward=True), local)
-            near_ms = max(self._ms_of(before) - _NEAR_MS, after_ms)
-            near = self.next_after(near_ms)
-            found = near if near is not None and near <= until_ms else found
-        while (following := self.next_after(found)) is not None and following <= until_ms:
-            found = following
-        return found
+            return until_ms - (until_ms - first) % self.every_ms
+        found = self._cron_next(until_ms + 1, backward=True)
+        return first if found is None else max(first, found)
 
-    def _cron_after(self, after_ms: int) -> int:
-        """Return the first time after another that the expression names; a later one than all."""
-        zone = self._zone
+    def _cron_next(self, ms: int, *, backward: bool = False) -> int | None:
+        """Return the nearest time after (or before) another that the expression names."""
         try:
-            local = time_at(after_ms).astimezone(zone).replace(tzinfo=None)
-            wall = next(_walls(str(self.cron), local), None)
+            local = self.local_time(ms).replace(tzinfo=None)
+            wall = next(_walls(str(self.cron), local, backward=backward), None)
             if wall is None:
-                return HIGHEST_SCORE + 1
-            found = self._ms_of(wall)
-            if not (self._changes_near(after_ms) or self._changes_near(found)):
-                return found
-            return self._near_a_change(local, after_ms)
+                return None
+            found = ms_since_1970(wall.replace(tzinfo=self._zone))
+            change = max(self._change_near(ms), self._change_near(found))
+            return self._near_a_change(change, local, ms, backward) if change else found
         except OverflowError:  # beyond the years that Python knows
-            return HIGHEST_SCORE + 1
+            return None
 
-    def _near_a_change(self, local: datetime, after_ms: int) -> int:
+    def _near_a_change(
+        self, change: timedelta, local: datetime, ms: int, backward: bool
+    ) -> int | None:
         """Do the same where clocks change: what they show is not in the order of time there."""
-        soonest, last_wall = HIGHEST_SCORE + 1, None
-        for wall in _walls(str(self.cron), local - _LONGEST_CHANGE):
-            if last_wall is not None and wall > last_wall:
+        onward = -1 if backward else 1
+        nearest = last_wall = None
+        for wall in _walls(str(self.cron), local - onward * change, backward=backward):
+            if last_wall is not None and onward * (wall - last_wall) > timedelta():
                 break
             for at_ms in self._times_of(wall):
-                if at_ms > after_ms:
-                    soonest = min(soonest, at_ms)
-                    last_wall = last_wall or wall + _LONGEST_CHANGE
-        return soonest
+                if onward * (at_ms - ms) > 0:
+                    if nearest is None or onward * (nearest - at_ms) > 0:
+                        nearest = at_ms
+                    last_wall = last_wall or wall + onward * change
+        return nearest
 
     def _times_of(self, wall: datetime) -> Iterator[int]:
         """Yield when clocks show a time: twice or never, in nights in which they change.
@@ -165,14 +159,11 @@ class Schedule:
         fields_of_time = str(self.cron).split()
         return len(fields_of_time) == 6 or any(one.startswith("*") for one in fields_of_time[:2])
 
-    def _ms_of(self, wall: datetime) -> int:
-        return ms_since_1970(wall.replace(tzinfo=self._zone))
-
-    def _changes_near(self, ms: int) -> bool:
-        """Return whether the clocks change within some hours of a time."""
-        around = (time_at(ms) - 2 * _LONGEST_CHANGE, time_at(ms) + 2 * _LONGEST_CHANGE)
-        before, after = (one.astimezone(self._zone).utcoffset() for one in around)
-        return before != after
+    def _change_near(self, ms: int) -> timedelta:
+        """Return by how much the clocks change within some hours of a time."""
+        around = (time_at(ms) - _NEAR, time_at(ms) + _NEAR)
+        before, after = (cast(timedelta, one.astimezone(self._zone).utcoffset()) for one in around)
+        return abs(after - before)
 
     def outgoing(
         self, topic: TopicDefinition, occurrence_ms: int, now_ms: Callable[[], int]

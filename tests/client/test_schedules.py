@@ -109,7 +109,7 @@ def test_odd_changes_of_clocks(expression, zone, begin, expected):
     st.integers(0, 6 * 3_600_000),
     st.integers(0, 2 * 3_600_000),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_latest_occurrence_is_the_last_of_those_that_follow(expression, day_ms, since, length):
     schedule = cron(expression, ZURICH)
     begin_ms, end_ms = day_ms + since, day_ms + since + length
