@@ -25,7 +25,7 @@ NOT_FOR_ALL = dict.fromkeys(("numpy", "pandas"), '; python_version < "3.13"')
 
 def pythons():
     named = os.environ.get("RMQ_PYTHONS")
-    return named.split(":") if named else list(filter(runs, PYTHONS))
+    return named.split(":") if named else PYTHONS
 
 
 def runs(python):
@@ -60,6 +60,8 @@ def try_out(tmp_path, bare_environ, local_redis):
     """Installs a file into an empty environment of a Python; returns what the program prints."""
 
     def try_(python, file, constraints):
+        if not runs(python):
+            pytest.skip(f"{python} does not run here")
         venv = tmp_path / "venv"
         subprocess.run([python, "-m", "venv", "--without-pip", venv], check=True)
         (tmp_path / "constraints.txt").write_text("\n".join(constraints))
