@@ -135,8 +135,8 @@ class Administration:
         check_groups(found, fields.get("groups", ()), command_line(self, "alter", name))
         kept = [
             f"{keyword}={found.text_of(keyword)}"
-            for field, value in fields.items()
-            if (keyword := field.removesuffix("_ms")) in FLAGS and getattr(found, field) != value
+            for keyword, setting in FLAGS.items()
+            if setting.field in fields and setting.of(found) != fields[setting.field]
         ]
         if kept:
             _log.warning(

@@ -10,7 +10,7 @@ from rmq_spark.inspect.figures import FULL_PERCENT, Rate, Row
 from rmq_spark.protocol.bodies import Headers
 from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures
 from rmq_spark.protocol.pages import Entry, QueueKind
-from rmq_spark.topics.definition import SETTINGS_BY_FIELD, TopicDefinition, group_text
+from rmq_spark.topics.definition import SETTINGS, TopicDefinition, group_text
 from rmq_spark.topics.parsing import time_at
 from rmq_spark.topics.reasons import printable
 
@@ -111,15 +111,11 @@ def schedule_json(one: ScheduleSeen) -> dict[str, Any]:
 
 
 def definition_json(topic: TopicDefinition) -> dict[str, Any]:
-    settings = {
-        setting.option.name + ("Ms" if name.endswith("_ms") else ""): getattr(topic, name)
-        for name, setting in SETTINGS_BY_FIELD.items()
-    }
     return {
         "topic": topic.name,
         "topicType": topic.type.name,
         "slotAmount": topic.slot_amount,
-        **settings,
+        **{setting.json_name: setting.of(topic) for setting in SETTINGS.values()},
         "retryBackoffMs": list(topic.retry_backoff_ms),
         "pausedGroups": [group_text(group) for group in topic.paused_groups],
         "groups": [group_text(group) for group in topic.groups],

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, cast
@@ -273,11 +273,12 @@ class Setting:
     """A setting of a topic, declared with its field of TopicDefinition.
 
     From it come the keyword of Broker.create and alter, the option of a write, and the name in the
-    JSON in Redis. option: its name and its form as text. accept: turns a value that a program gives
-    into the field's; raises InvalidOption. text: writes the field's value as a text that the option
-    takes. flag: that of ``rmq create`` and ``rmq alter``, whose commands and the console then take
-    the text. is_lasting: whether it stays as it was when the topic was created. in_writes: whether
-    the sink takes it for a topic that it creates.
+    JSON in Redis. field, keyword: the names of the field and of the keyword, which are the same
+    unless the field's has a unit at its end. option: its name and its form as text. accept: turns a
+    value that a program gives into the field's; raises InvalidOption. text: writes the field's
+    value as a text that the option takes. flag: that of ``rmq create`` and ``rmq alter``, whose
+    commands and the console then take the text. is_lasting: whether it stays as it was when the
+    topic was created. in_writes: whether the sink takes it for a topic that it creates.
     """
 
     option: Option[Any]
@@ -286,6 +287,17 @@ class Setting:
     flag: str = ""
     is_lasting: bool = False
     in_writes: bool = True
+    keyword: str = ""
+    field: str = ""
+
+    @property
+    def json_name(self) -> str:
+        """The name of the field in JSON for programs: that of the option, and the field's unit."""
+        return self.option.name + ("" if self.field == self.keyword else "Ms")
+
+    def of(self, topic: "TopicDefinition") -> Any:
+        """Return the value that a topic has."""
+        return getattr(topic, self.field)
 
 
 def _setting(default: Any, accept: Callable[[Any], Any], option: Option[Any], **more: Any) -> Any:
@@ -339,6 +351,7 @@ class TopicDefinition:
         ),
         text=lambda waits: ", ".join(map(duration_text, waits)) or "none",
         flag="--backoff",
+        keyword="retry_backoff",
     )
     retry_jitter: float = _setting(
         0.0,
@@ -431,6 +444,7 @@ class TopicDefinition:
         ),
         text=_time_text,
         flag="--dead-retention",
+        keyword="dead_retention",
     )
     rate: str | None = _setting(
         None,
@@ -505,6 +519,7 @@ class TopicDefinition:
         text=_time_text,
         flag="--time-to-live",
         in_writes=False,  # there, it is that of the rows
+        keyword="time_to_live",
     )
     unique_for_ms: int | None = _setting(
         None,
@@ -518,13 +533,14 @@ class TopicDefinition:
         ),
         text=_time_text,
         flag="--unique-for",
+        keyword="unique_for",
     )
 
     def __post_init__(self) -> None:
         check_topic_name(self.name)
         check_slot_amount(self.slot_amount)
-        for name, setting in SETTINGS_BY_FIELD.items():
-            object.__setattr__(self, name, setting.accept(getattr(self, name)))
+        for setting in SETTINGS.values():
+            object.__setattr__(self, setting.field, setting.accept(setting.of(self)))
         unknown = [group_text(one) for one in self.paused_groups if one not in self.groups]
         if unknown:
             raise InvalidOption(
@@ -561,9 +577,7 @@ class TopicDefinition:
     def to_json(self) -> str:
         """Write the definition as the JSON that Redis stores in ``rmq_topics``."""
         fixed = {"slotAmount": self.slot_amount, "topicType": self.type.name}
-        settings = {
-            setting.option.name: getattr(self, name) for name, setting in SETTINGS_BY_FIELD.items()
-        }
+        settings = {setting.option.name: setting.of(self) for setting in SETTINGS.values()}
         return json.dumps(fixed | settings, sort_keys=True)
 
     @staticmethod
@@ -576,8 +590,8 @@ class TopicDefinition:
                 TOPIC_TYPES[fields["topicType"]],
                 fields["slotAmount"],
                 **{
-                    of_field: fields[setting.option.name]
-                    for of_field, setting in SETTINGS_BY_FIELD.items()
+                    setting.field: fields[setting.option.name]
+                    for setting in SETTINGS.values()
                     if setting.option.name in fields
                 },
             )
@@ -589,8 +603,7 @@ class TopicDefinition:
 
     def text_of(self, keyword: str) -> str:
         """Return the value of a setting as its option takes it. keyword: as in SETTINGS."""
-        field_name = next(one for one in SETTINGS_BY_FIELD if one.removesuffix("_ms") == keyword)
-        return SETTINGS[keyword].text(getattr(self, field_name))
+        return SETTINGS[keyword].text(SETTINGS[keyword].of(self))
 
     @property
     def interval_ms(self) -> float:
@@ -653,11 +666,13 @@ class TopicDefinition:
         return slot
 
 
-SETTINGS_BY_FIELD: Mapping[str, Setting] = {
-    one.name: one.metadata["setting"] for one in fields(TopicDefinition) if one.metadata
-}
-# The keyword of a setting is the name of its field without the unit.
-SETTINGS = {name.removesuffix("_ms"): setting for name, setting in SETTINGS_BY_FIELD.items()}
+def _settings() -> Iterator[Setting]:
+    for one in fields(TopicDefinition):
+        if declared := one.metadata.get("setting"):
+            yield replace(declared, field=one.name, keyword=declared.keyword or one.name)
+
+
+SETTINGS: Mapping[str, Setting] = {setting.keyword: setting for setting in _settings()}
 FLAGS = {keyword: setting for keyword, setting in SETTINGS.items() if setting.flag}
 LASTING = tuple(keyword for keyword, setting in SETTINGS.items() if setting.is_lasting)
 
@@ -675,9 +690,9 @@ def parse_settings(done: str, settings: Mapping[str, Any]) -> dict[str, Any]:
             f"{', '.join(unknown)} of a topic cannot be {done}. Accepted: {', '.join(accepted)}."
         )
     return {
-        name: SETTINGS[keyword].accept(settings[keyword])
-        for name in SETTINGS_BY_FIELD
-        if (keyword := name.removesuffix("_ms")) in settings
+        setting.field: setting.accept(settings[keyword])
+        for keyword, setting in SETTINGS.items()
+        if keyword in settings
     }
 
 

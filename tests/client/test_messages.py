@@ -7,6 +7,7 @@ import pytest
 from rmq_spark.client import Message
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.protocol import sending
+from rmq_spark.topics.types import TOPIC_TYPES
 
 from ..seeding import LONG_MS, numbered
 
@@ -254,7 +255,7 @@ def test_an_empty_slot_basis_is_one(broker):
     assert queue.server.command("ZCARD", queue.keys.store(0)) == 20
 
 
-@pytest.mark.parametrize("topic_type", ["RangeMerge", "Priority", "FixedTime"])
+@pytest.mark.parametrize("topic_type", TOPIC_TYPES)
 @pytest.mark.parametrize("slot_basis", [None, "one"])
 def test_contents_with_all_else_in_common_are_sent_like_messages_with_values(
     broker, topic_type, slot_basis

@@ -5,6 +5,7 @@ import pytest
 from rmq_spark.client import Message
 from rmq_spark.protocol import sending
 from rmq_spark.protocol.bodies import Body
+from rmq_spark.topics.types import TOPIC_TYPES
 
 from ..seeding import FAR_MS, LONG_MS, Slot
 from .staged import NAME, Stages
@@ -13,7 +14,7 @@ OLD, NEW = Body(headers=[("h", b"old")]).pack(), Body(headers=[("h", b"new")]).p
 VALUES = {"time_range": LONG_MS, "priority": 50, "fixed_time": FAR_MS}
 
 
-@pytest.fixture(params=["RangeMerge", "Priority", "FixedTime"])
+@pytest.fixture(params=TOPIC_TYPES)
 def slot(new_slot, request):
     return new_slot(request.param)
 

@@ -6,6 +6,7 @@ from rmq_spark.client import connect
 from rmq_spark.errors import ServerFull, ServerUnsuitable
 from rmq_spark.protocol import claiming, reading, returning, sending
 from rmq_spark.protocol.bodies import Body
+from rmq_spark.topics.types import TOPIC_TYPES
 
 from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue, suspect
 from .staged import NAME, Stages
@@ -31,7 +32,7 @@ def slot(server_of_test):
     made.check_conservation()
 
 
-@pytest.mark.parametrize("topic_type", ["RangeMerge", "Priority", "FixedTime"])
+@pytest.mark.parametrize("topic_type", TOPIC_TYPES)
 def test_senders_are_refused_and_change_nothing(server_of_test, topic_type):
     broker, fill = server_of_test
     slot = Slot(broker, "T", topic_type)
@@ -44,7 +45,7 @@ def test_senders_are_refused_and_change_nothing(server_of_test, topic_type):
     assert slot.dump() == before
 
 
-@pytest.mark.parametrize("topic_type", ["RangeMerge", "Priority", "FixedTime"])
+@pytest.mark.parametrize("topic_type", TOPIC_TYPES)
 def test_senders_of_some_bodies_are_refused_and_change_nothing(server_of_test, topic_type):
     broker, fill = server_of_test
     slot = Slot(broker, "T", topic_type)
@@ -69,7 +70,7 @@ def send_with_bodies(slot, keys, score):
 
 
 @pytest.mark.parametrize("payload", ["last", "first"])
-@pytest.mark.parametrize("topic_type", ["RangeMerge", "Priority", "FixedTime"])
+@pytest.mark.parametrize("topic_type", TOPIC_TYPES)
 def test_senders_of_bodies_are_refused_and_change_nothing(server_of_test, topic_type, payload):
     broker, fill = server_of_test
     slot = Slot(broker, "T", topic_type, keyed=True, payload=payload)

@@ -7,10 +7,11 @@ from rmq_spark.errors import TopicFull, WrongKeyType
 from rmq_spark.protocol import reading, sending
 from rmq_spark.protocol.pages import first_entries
 from rmq_spark.protocol.sending import SendResult
+from rmq_spark.topics.types import TOPIC_TYPES
 from tests.lua.staged import NAME, Stages
 
 HOUR_MS = 3_600_000
-TYPES = pytest.mark.parametrize("topic_type", ["RangeMerge", "Priority", "FixedTime"])
+TYPES = pytest.mark.parametrize("topic_type", TOPIC_TYPES)
 
 
 def sent(slot, *contents, score=1000):
