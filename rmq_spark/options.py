@@ -352,7 +352,6 @@ SLOT_AMOUNT = Option(
 OF_SETTINGS = {
     keyword: setting.option for keyword, setting in SETTINGS.items() if setting.in_writes
 }
-OF_A_NEW_TOPIC = (TOPIC_TYPE, SLOT_AMOUNT, *OF_SETTINGS.values())
 
 
 TIME_TO_LIVE = Option(

@@ -57,13 +57,29 @@ def print_json(value: Any) -> None:
     sys.stdout.write((json.dumps(value) if plain else json_text(value)) + "\n")
 
 
+def print_list(
+    as_json: bool,
+    fields: list[dict[str, Any]],
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    none: str,
+) -> None:
+    """Print a list: as JSON, as a table, or if it is empty, what ``none`` says."""
+    if as_json:
+        print_json(fields)
+    elif fields:
+        print_table(columns, rows)
+    else:
+        print_line(none)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table. If stdout is not a terminal, it has no colours and each row is one line."""
     listed = [list(row) for row in rows]
     if sys.stdout.isatty():
         Console(highlight=False).print(table_of(columns, listed))
         return
-    lines = [list(columns), *([cell_text(cell) for cell in row] for row in listed)]
+    lines = [columns, *(list(map(cell_text, row)) for row in listed)]
     widths = [min(max(map(len, cells)), WIDEST_COLUMN) for cells in zip(*lines, strict=True)]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -76,10 +92,8 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     for at, column in enumerate(columns):
         numeric = bool(listed) and all(isinstance(row[at], int | float) for row in listed)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in listed:
-        table.add_row(
-            *(Text(cell_text(cell)) for cell in row)
-        )  # Text, so that rich prints [red] as it is
+    for row in listed:  # as Text, so that rich prints [red] as it is
+        table.add_row(*(Text(cell_text(cell)) for cell in row))
     return table
 
 

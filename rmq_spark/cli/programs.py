@@ -67,7 +67,6 @@ def local(
             is_default = server.port == USUAL_PORT and not zookeeper
             paste = "Programs look there by default" if is_default else "Paste this elsewhere"
             print_line(f"{paste}. Ctrl-C ends Redis and deletes its messages.")
-        sys.stdout.flush()
         wait_for(ended)
 
 
@@ -98,7 +97,6 @@ def metrics(
     collector = QueueCollector(session_of(context).broker)
     with ended_by_signals() as ended, serve(collector, host, port) as served:
         print_line(f"http://{in_url(host)}:{served}/metrics")
-        sys.stdout.flush()
         wait_for(ended)
 
 
@@ -153,7 +151,6 @@ def console(
     print_log("rmq_spark.console", logging.INFO, "%(asctime)s %(message)s")  # who changed what
     with ended_by_signals() as ended, serve(made) as address:
         print_line(address)
-        sys.stdout.flush()
         wait_for(ended)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from rmq_spark.cli import arguments
 from rmq_spark.cli.arguments import encoded_basis, given_values, moment, parse_values, parsed
-from rmq_spark.cli.output import print_json, print_line, print_log, print_result, print_table
+from rmq_spark.cli.output import print_list, print_log, print_result
 from rmq_spark.cli.send import parse_headers
 from rmq_spark.cli.session import broker_of, session_of
 from rmq_spark.client.messages import Message
@@ -133,13 +133,9 @@ def list_schedules(
     if resume is not None:
         broker.resume_schedule(resume)
     found = seen(broker)
-    if as_json:
-        print_json([schedule_json(one) for one in found])
-    elif found:
-        columns = ("schedule", "topic", "message", "when", "last", "next", "")
-        print_table(columns, map(_row, found))
-    else:
-        print_line("There are no schedules.")
+    columns = ("schedule", "topic", "message", "when", "last", "next", "")
+    fields = list(map(schedule_json, found))
+    print_list(as_json, fields, columns, map(_row, found), "There are no schedules.")
 
 
 def _row(one: ScheduleSeen) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from rmq_spark.client.hints import creation, describe_missing
 from rmq_spark.client.messages import LONGEST_KEY_BYTES, Message
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
-from rmq_spark.inspect.fields import content_text
+from rmq_spark.inspect.fields import content_text, without_none
 from rmq_spark.options import EXPIRES_AT, TIME_TO_LIVE
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.topics.definition import TopicDefinition
@@ -150,11 +150,7 @@ def messages_of(
 def _check_keys(
     topic: TopicDefinition, contents: list[str] | None, key: str | None, delimiter: str | None
 ) -> None:
-    given = [
-        flag
-        for flag, value in (("--key", key), ("--key-delimiter", delimiter))
-        if value is not None
-    ]
+    given = list(without_none({"--key": key, "--key-delimiter": delimiter}))
     if given and not topic.keyed:
         raise InvalidOption(
             f"{given[0]} is not for topic {topic.name}, which is not keyed: its messages merge by "

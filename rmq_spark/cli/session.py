@@ -1,5 +1,6 @@
 """The session of a command: its connection options, its broker, and the signals that end it."""
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -115,6 +116,7 @@ def ended_by_signals() -> Iterator[threading.Event]:
 
 
 def wait_for(ended: threading.Event) -> None:
-    """Wait for the event of ``ended_by_signals``."""
+    """Wait for the event of ``ended_by_signals``, after all that was printed is shown."""
+    sys.stdout.flush()
     while not ended.wait(HEARD_WITHIN_S):
         pass

@@ -15,6 +15,7 @@ from rmq_spark.cli.output import (
     confirm,
     print_json,
     print_line,
+    print_list,
     print_result,
     print_table,
     table_of,
@@ -104,14 +105,9 @@ def list_topics(
 ) -> None:
     """List topics."""
     found = broker_of(context).topics(TOPIC_PATTERN.called("PATTERN").parse(pattern).fullmatch)
-    definitions = [definition_json(topic) for topic in found]
-    if as_json:
-        print_json(definitions)
-    elif definitions:
-        print_table(_COLUMNS, (_row(topic) for topic in found))
-    else:
-        print_line("There are no topics." if pattern == ".*" else f"No topic matches {pattern}.")
-    if not definitions and pattern != ".*":
+    none = "There are no topics." if pattern == ".*" else f"No topic matches {pattern}."
+    print_list(as_json, list(map(definition_json, found)), _COLUMNS, map(_row, found), none)
+    if not found and pattern != ".*":
         raise typer.Exit(NOTHING_FOUND)
 
 

@@ -36,13 +36,13 @@ def field_of(form: Form, name: str) -> str:
 
 def pause(console: Console, form: Form, user: str, topic: str) -> Note:
     console.broker.pause(topic)
-    _note(user, "paused", topic)
+    _note(user, "paused topic", topic)
     return Note(f"{topic} is paused: no consumer gets new messages. Sending still works.")
 
 
 def resume(console: Console, form: Form, user: str, topic: str) -> Note:
     console.broker.resume(topic)
-    _note(user, "resumed", topic)
+    _note(user, "resumed topic", topic)
     return Note(f"{topic} delivers again.")
 
 
@@ -57,42 +57,42 @@ def alter(console: Console, form: Form, user: str, topic: str) -> Note:
     console.broker.alter(topic, **changes)
     # In one line, for the log.
     told = ", ".join(f"{name}={' '.join(field_of(form, name).split())}" for name in changes)
-    _note(user, f"set {told} of", topic)
+    _note(user, f"set {told} of topic", topic)
     return Note(f"{topic}: {told}. Senders and consumers see it from their next batch.")
 
 
 def send(console: Console, form: Form, user: str, topic: str) -> Note:
     queue = console.queue(topic, None)
-    definition = queue.definition
-    content: bytes | None = field_of(form, "content").encode()
-    key = field_of(form, "key").encode() if definition.keyed else None
-    basis = field_of(form, "slot_basis")
-    values = _values(queue, form)
-    message = Message(content, slot_basis=basis or None, key=key, **values)
+    message = Message(
+        field_of(form, "content").encode(),
+        slot_basis=field_of(form, "slot_basis") or None,
+        key=field_of(form, "key").encode() if queue.definition.keyed else None,
+        **_values(queue, form),
+    )
     sent = queue.send([message])
-    _note(user, "sent a message to", topic)
+    _note(user, "sent a message to topic", topic)
     told = "new" if sent.new else "merged with one that waits"
     return Note(f"One message was sent to {topic}; it is {told}.")
 
 
 def _values(queue: Queue, form: Form) -> dict[str, Any]:
-    values = {}
-    for of in queue.definition.type.values:
-        text = field_of(form, of.keyword).strip()
-        if text:
-            values[of.keyword] = typed_value(of, queue.now_ms).parse(text)
-    return values
+    return {
+        of.keyword: typed_value(of, queue.now_ms).parse(text)
+        for of in queue.definition.type.values
+        if (text := field_of(form, of.keyword).strip())
+    }
 
 
 def requeue(console: Console, form: Form, user: str, topic: str) -> Note:
-    queue, _ = _queue_and_kind(console, form, topic)
+    queue = _queue_of(console, form, topic)
     score = _score(queue, form)
     chosen, gone = _chosen(console, form)
     return _done(user, queue, repair.requeue(queue, _names(chosen), score), "requeued", gone)
 
 
 def purge(console: Console, form: Form, user: str, topic: str) -> Note:
-    queue, kind = _queue_and_kind(console, form, topic)
+    queue = _queue_of(console, form, topic)
+    kind = QueueKind(field_of(form, "queue") or QueueKind.DEAD)
     if kind is QueueKind.PREPARE:
         raise InvalidOption("Messages that a consumer holds cannot be deleted.")
     chosen, gone = _chosen(console, form)
@@ -101,61 +101,60 @@ def purge(console: Console, form: Form, user: str, topic: str) -> Note:
 
 
 def cancel(console: Console, form: Form, user: str, topic: str) -> Note:
-    queue, _ = _queue_and_kind(console, form, topic)
+    queue = _queue_of(console, form, topic)
     chosen, gone = _chosen(console, form)
     return _done(user, queue, queue.cancel(_names(chosen)), "cancelled", gone)
 
 
 def move(console: Console, form: Form, user: str, topic: str) -> Note:
-    queue, _ = _queue_and_kind(console, form, topic)
+    queue = _queue_of(console, form, topic)
     score = _score(queue, form, "moved")
     chosen, gone = _chosen(console, form)
     return _done(user, queue, queue.ask(sending.move, _names(chosen), score), "moved", gone)
 
 
 def start_job(console: Console, form: Form, user: str, topic: str) -> Note:
-    queue, _ = _queue_and_kind(console, form, topic)
+    queue = _queue_of(console, form, topic)
     action = Action(ACTION.parse(field_of(form, "action")))
     score = _score(queue, form) if action is Action.REQUEUE else 0
     job = console.jobs.start(action, queue, user, field_of(form, "reason") or None, score)
-    _note(user, f"began job {job.number} to {action} the dead of", topic)
+    _note(user, f"began job {job.number} to {action} the dead of topic", topic)
     return Note(f"Job {job.number} has begun to {action} dead messages of {topic}.")
 
 
 def stop_job(console: Console, form: Form, user: str, number: str) -> Note:
     job = console.jobs.stop(number)
-    _note(user, f"stopped job {job.number} on", job.queue.definition.name)
+    _note(user, f"stopped job {job.number} on topic", job.queue.definition.name)
     return Note(f"Job {job.number} has stopped after {messages_text(job.done)}.")
 
 
 def resume_job(console: Console, form: Form, user: str, number: str) -> Note:
     job = console.jobs.resume(number)
-    _note(user, f"resumed job {job.number} on", job.queue.definition.name)
+    _note(user, f"resumed job {job.number} on topic", job.queue.definition.name)
     return Note(f"Job {job.number} goes on.")
 
 
 def pause_schedule(console: Console, form: Form, user: str, name: str) -> Note:
     console.broker.pause_schedule(name)
-    _log.info("rmq console: %s paused schedule %s", user, name)
+    _note(user, "paused schedule", name)
     return Note(f"The schedule {name} is paused.")
 
 
 def resume_schedule(console: Console, form: Form, user: str, name: str) -> Note:
     console.broker.resume_schedule(name)
-    _log.info("rmq console: %s resumed schedule %s", user, name)
+    _note(user, "resumed schedule", name)
     return Note(f"The schedule {name} goes on. What the pause kept back is not sent.")
 
 
 def remove_schedule(console: Console, form: Form, user: str, name: str) -> Note:
     if not console.broker.unschedule(name):
         return Note(f"There is no schedule {name} any more.", failed=True)
-    _log.info("rmq console: %s removed schedule %s", user, name)
+    _note(user, "removed schedule", name)
     return Note(f"The schedule {name} is removed. Messages that it has sent stay.")
 
 
-def _queue_and_kind(console: Console, form: Form, topic: str) -> tuple[Queue, QueueKind]:
-    kind = QueueKind(field_of(form, "queue") or QueueKind.DEAD.value)
-    return console.queue(topic, field_of(form, "group")), kind
+def _queue_of(console: Console, form: Form, topic: str) -> Queue:
+    return console.queue(topic, field_of(form, "group"))
 
 
 def _score(queue: Queue, form: Form, done: str = "requeued") -> int:
@@ -186,13 +185,13 @@ def _by_slot(pairs: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
 
 def _done(user: str, queue: Queue, how_many: int, done: str, gone: int) -> Note:
     topic, group = queue.definition.name, group_text(queue.keys.group)
-    _note(user, f"{done} {messages_text(how_many)} in group {group} of", topic)
+    _note(user, f"{done} {messages_text(how_many)} in group {group} of topic", topic)
     rest = f" {messages_text(gone)} could not be found any more." if gone else ""
     return Note(f"{messages_text(how_many)} {done}.{rest}", failed=not how_many)
 
 
-def _note(user: str, done: str, topic: str) -> None:
-    _log.info("rmq console: %s %s topic %s", user, done, topic)
+def _note(user: str, done: str, subject: str) -> None:
+    _log.info("rmq console: %s %s %s", user, done, subject)
 
 
 # By the address of each.

@@ -81,18 +81,14 @@ class BulkJob:
             bounds = Bounds(None, self.until_ms)
             for page in pages_from(self.queue, QueueKind.DEAD, self.after, bounds):
                 if self._stop.is_set():
-                    self._end(JobState.STOPPED)
-                    return
+                    return self._end(JobState.STOPPED)
                 self._change(page)
+            self._end(JobState.DONE)
         except RmqError as error:
-            self.error = str(error)
-            self._end(JobState.FAILED)
+            self._end(JobState.FAILED, str(error))
         except Exception as error:  # of this code: also then, the queue is free for other jobs
             _log.exception("rmq console: job %d has failed", self.number)
-            self.error = f"{type(error).__name__}, see the console's log"
-            self._end(JobState.FAILED)
-        else:
-            self._end(JobState.DONE)
+            self._end(JobState.FAILED, f"{type(error).__name__}, see the console's log")
 
     def _change(self, page: Page) -> None:
         chosen = self._chosen(page)
@@ -109,8 +105,8 @@ class BulkJob:
         classes = [class_of(reason or "") for reason in page.reasons()]
         return page.only([at for at, one in enumerate(classes) if one == self.reason_class])
 
-    def _end(self, state: JobState) -> None:
-        self.state = state
+    def _end(self, state: JobState, error: str = "") -> None:
+        self.error, self.state = error, state
         _log.info(
             "rmq console: job %d of %s %s: %s of %s, group %s, %d messages changed",
             *(self.number, self.user, state, self.action, self.queue.definition.name),

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from rmq_spark.client.schedules import ScheduleSeen
@@ -15,6 +16,7 @@ from rmq_spark.topics.parsing import time_at
 from rmq_spark.topics.reasons import printable
 
 SHOWN_BYTES = 200
+_UNITS_S = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def messages_text(how_many: int) -> str:
@@ -28,19 +30,18 @@ def count_text(how_many: int, one: str, several: str = "") -> str:
 
 def time_text(ms: int | None) -> str | None:
     """Format ms since 1970 in ISO 8601, UTC; as ``N ms`` beyond Python's calendar; None as None."""
-    if ms is None:
-        return None
-    try:
-        text = time_at(ms).isoformat(timespec="milliseconds")
-    except OverflowError:
-        return f"{ms} ms"
-    return text.replace("+00:00", "Z")
+    found = time_json(ms)
+    return f"{found} ms" if isinstance(found, int) else found
 
 
 def time_json(ms: int | None) -> str | int | None:
     """Convert ms since 1970 to ISO 8601 in UTC. Beyond Python's calendar, it stays a number."""
-    text = time_text(ms)
-    return ms if text is None or text.endswith(" ms") else text
+    if ms is None:
+        return None
+    try:
+        return time_at(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return ms
 
 
 def age_text(ms: int | None) -> str:
@@ -48,10 +49,11 @@ def age_text(ms: int | None) -> str:
     if ms is None:
         return ""
     seconds = max(0, ms) // 1000
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+    for (unit, size), (smaller, part) in pairwise(
+        (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+    ):
         if seconds >= size:
-            smaller = {"d": ("h", 3600), "h": ("m", 60), "m": ("s", 1)}[unit]
-            return f"{seconds // size}{unit}{seconds % size // smaller[1]}{smaller[0]}"
+            return f"{seconds // size}{unit}{seconds % size // part}{smaller}"
     return f"{seconds}s"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from rmq_spark.client import Message
 from rmq_spark.console.jobs import Action, JobState
+from rmq_spark.topics.definition import FLAGS
 
 ORDERS = "/topics/Orders"
 
@@ -48,9 +49,9 @@ def test_the_form_of_a_topic_shows_values_that_it_accepts(site, orders):
     """Saving what the form shows must change nothing."""
     site.broker.alter("Orders", retry_backoff="10s, 1m", dead_retention="36h")
     before, shown = site.broker.definition("Orders"), site.json(ORDERS)
-    names = {"max_retries": "maxRetries", "retry_backoff": "retryBackoff"}
-    names |= {"on_expiry": "onExpiry", "dead_retention": "deadRetention"}
-    site.note(f"{ORDERS}/settings", {name: str(shown[of]) for name, of in names.items()})
+    form = {setting["name"]: setting["value"] for setting in shown["settings"]}
+    assert form.keys() == FLAGS.keys()
+    site.note(f"{ORDERS}/settings", form)
     assert site.broker.definition("Orders") == before
 
 
