@@ -49,9 +49,7 @@ def age_text(ms: int | None) -> str:
     if ms is None:
         return ""
     seconds = max(0, ms) // 1000
-    for (unit, size), (smaller, part) in pairwise(
-        (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
-    ):
+    for (unit, size), (smaller, part) in pairwise(_UNITS_S):
         if seconds >= size:
             return f"{seconds // size}{unit}{seconds % size // part}{smaller}"
     return f"{seconds}s"
