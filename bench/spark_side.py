@@ -11,7 +11,7 @@ from measuring import python_of_spark
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.streaming import DataStreamWriter
 
-from jobs.flights.session import SETTINGS
+from jobs.flights.logged_spark import SETTINGS
 
 MEMORY = {"spark.driver.memory": "2g"}
 

@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from jobs.flights.failure import DemoFailed
 from jobs.flights.flights import TYPES, unpack_flights
 from jobs.flights.lateness import draw_lateness
+from jobs.flights.logged_spark import new_session
 from jobs.flights.place import Place, one_redis
 from jobs.flights.report import LEGEND, Outcome, differences, gain, table
 from jobs.flights.run import Run, parquet_folder
-from jobs.flights.session import new_session
 from rmq_spark.client import Broker, RmqError
 from rmq_spark.spark.failure_cause import cause
 

@@ -26,7 +26,7 @@ from rmq_spark.jobs.program import (
     login,
     trigger,
 )
-from rmq_spark.jobs.session import has_ended, shaped
+from rmq_spark.jobs.spark_session import has_ended, shaped
 from rmq_spark.jobs.targets import chosen_target
 from rmq_spark.jobs.targets.base import NUMBER, ExportBatch, OutboxMarks, Target
 from rmq_spark.options import MAX_REFUSED

@@ -119,7 +119,7 @@ def _job(name: str) -> Job:
     try:
         job: Job = next(one for one in import_module(MODULES[name]).JOBS if one.name == name)
         if job.needs_spark:
-            import_module("rmq_spark.jobs.session")
+            import_module("rmq_spark.jobs.spark_session")
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _OF_SPARK:
@@ -161,7 +161,7 @@ def run(job: Job, given: argparse.Namespace) -> int:
 def _work(job: Job, given: argparse.Namespace) -> str:
     if not job.needs_spark:
         return job.work(given)
-    from rmq_spark.jobs.session import new_session
+    from rmq_spark.jobs.spark_session import new_session
 
     with new_session(job.name, given.conf) as spark:
         return job.work(spark, given)

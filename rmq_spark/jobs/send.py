@@ -22,7 +22,7 @@ from rmq_spark.jobs.program import (
     place_options,
     trigger,
 )
-from rmq_spark.jobs.session import Folder, check_connector, run_query, shaped
+from rmq_spark.jobs.spark_session import Folder, check_connector, run_query, shaped
 from rmq_spark.jobs.targets.iceberg import TABLE, check_catalog, is_in_spark
 from rmq_spark.jobs.targets.kafka import KafkaCluster
 from rmq_spark.spark.options import parse_sink_options

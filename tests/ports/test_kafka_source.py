@@ -5,7 +5,7 @@ import uuid
 import pytest
 from confluent_kafka import Producer
 
-from rmq_spark.jobs import session
+from rmq_spark.jobs import spark_session
 from rmq_spark.jobs.program import JobFailed
 from rmq_spark.local.redis import free_port
 
@@ -85,8 +85,8 @@ def test_brokers_that_are_down_are_told(from_kafka):
 
 @pytest.mark.long
 def test_without_the_connector_its_coordinates_are_named(trade, from_kafka, monkeypatch):
-    _, *package = session._CONNECTORS["kafka"]
-    monkeypatch.setitem(session._CONNECTORS, "kafka", ("no.such.Class", *package))
+    _, *package = spark_session._CONNECTORS["kafka"]
+    monkeypatch.setitem(spark_session._CONNECTORS, "kafka", ("no.such.Class", *package))
     named = (
         r"--conf spark\.jars\.packages=org\.apache\.spark:spark-sql-kafka-0-10_2\.13:4\.[012]\.0"
     )

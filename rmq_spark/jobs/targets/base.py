@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.program import FILES, JobFailed
-from rmq_spark.jobs.session import java_causes
+from rmq_spark.jobs.spark_session import java_causes
 from rmq_spark.outbox.outbox import Outbox
 from rmq_spark.outbox.rows import ID_HEADER
 from rmq_spark.sql.database import Dialect, Refused

@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from rmq_spark.jobs.program import DELTA, JobFailed
-from rmq_spark.jobs.session import DELTA_SETTINGS, Folder, check_connector
+from rmq_spark.jobs.spark_session import DELTA_SETTINGS, Folder, check_connector
 from rmq_spark.jobs.targets.base import ExportBatch, Place, Target, Write, discard, write_accepted
 
 _OTHER_SCHEMA = ("DELTA_METADATA_MISMATCH", "DELTA_FAILED_TO_MERGE_FIELDS")

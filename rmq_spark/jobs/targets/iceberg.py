@@ -20,7 +20,7 @@ from pyspark.sql.types import StructField, StructType
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.jobs.program import ICEBERG, JobFailed
-from rmq_spark.jobs.session import check_connector, java_causes
+from rmq_spark.jobs.spark_session import check_connector, java_causes
 from rmq_spark.jobs.targets.base import ExportBatch, Place, Target, Write, discard, write_accepted
 
 TABLE = "table"

@@ -15,7 +15,7 @@ from pyspark.sql.types import IntegerType, StringType
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.jobs.program import KAFKA, JobFailed
-from rmq_spark.jobs.session import Folder, check_connector, java_causes
+from rmq_spark.jobs.spark_session import Folder, check_connector, java_causes
 from rmq_spark.jobs.targets.base import (
     NUMBER,
     ExportBatch,

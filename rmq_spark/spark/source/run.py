@@ -30,9 +30,9 @@ from rmq_spark.redis.server import Server
 from rmq_spark.spark.limits import Limits
 from rmq_spark.spark.options import SourceOptions, Subscription
 from rmq_spark.spark.source.backlog import NOT_READ, Backlog
+from rmq_spark.spark.source.batch_sizer import BatchSizer
 from rmq_spark.spark.source.leases import LeaseTimer
 from rmq_spark.spark.source.planning import PlannedClaim, group_into_tasks
-from rmq_spark.spark.source.sizing import BatchSizer
 from rmq_spark.spark.source.task import Delivery, RmqPartition
 from rmq_spark.spark.source.topic import TopicRun, open_queue, warn_of_gone_claims
 from rmq_spark.spark.source.waits import Bell, Watch

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.spark.source.sizing import FIRST_MESSAGES, GROWTH, BatchSizer
+from rmq_spark.spark.source.batch_sizer import FIRST_MESSAGES, GROWTH, BatchSizer
 
 BACKLOG = 10**7
 

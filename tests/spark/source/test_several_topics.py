@@ -13,8 +13,8 @@ from rmq_spark.errors import (
     UnknownTopic,
 )
 from rmq_spark.protocol import claiming, reading
+from rmq_spark.spark.source.batch_sizer import FIRST_MESSAGES
 from rmq_spark.spark.source.leases import LeaseTimer
-from rmq_spark.spark.source.sizing import FIRST_MESSAGES
 
 from ...waiting import wait_until
 from ..driving import Run, contents, knows_available_now, names, refused, send_due
