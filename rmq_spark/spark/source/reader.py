@@ -32,7 +32,8 @@ from rmq_spark.spark.limits import Limits
 from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import Backlog, backlog_figures, summed_figures
 from rmq_spark.spark.source.checkpoint import LoggedProgress, read_progress
-from rmq_spark.spark.source.run import Offset, QueryRun
+from rmq_spark.spark.source.offset import Offset
+from rmq_spark.spark.source.run import QueryRun
 from rmq_spark.spark.source.task import RmqPartition, read_partition
 from rmq_spark.spark.source.topic import queue_of
 

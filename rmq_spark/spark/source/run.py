@@ -15,8 +15,6 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
@@ -25,72 +23,27 @@ from rmq_spark.options import MESSAGES_A_TASK, MOST_TASKS
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claiming import EVERY_RUN
 from rmq_spark.protocol.claims import CommitResult, Header
-from rmq_spark.protocol.names import ConsumerName
 from rmq_spark.redis.server import Server
 from rmq_spark.spark.limits import Limits
-from rmq_spark.spark.options import SourceOptions, Subscription
+from rmq_spark.spark.options import SourceOptions
 from rmq_spark.spark.source.backlog import NOT_READ, Backlog
 from rmq_spark.spark.source.batch_sizer import BatchSizer
 from rmq_spark.spark.source.leases import LeaseTimer
+from rmq_spark.spark.source.offset import Offset
 from rmq_spark.spark.source.planning import PlannedClaim, group_into_tasks
 from rmq_spark.spark.source.task import Delivery, RmqPartition
 from rmq_spark.spark.source.topic import TopicRun, open_queue, warn_of_gone_claims
 from rmq_spark.spark.source.waits import Bell, Watch
-from rmq_spark.topics.definition import group_text
 from rmq_spark.topics.keys import consumer_key
 
 _log = logging.getLogger(__name__)
 
-# That of an offset, which Spark stores in the checkpoint.
-VERSION = 1
 # More than one, because a single batch can be unread for other reasons, such as a Redis that has
 # forgotten its plan.
 UNREAD_BATCHES_TO_WARN_OF = 3
 # The time between two readings of the definitions while nothing is planned, whatever the slots.
 DEFINITIONS_EVERY_S = 1.0
 _NOTHING = CommitResult(0, 0, 0)
-
-
-@dataclass(frozen=True)
-class Offset:
-    """The position of a consumer: everything up to batch ``seq`` is done.
-
-    consumer: a random name that the first run has chosen. topic: as Subscription.text writes it.
-    """
-
-    consumer: str
-    seq: int
-    topic: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert it. Spark compares offsets as text, so the keys always have this order."""
-        return {"consumer": self.consumer, "seq": self.seq, "topic": self.topic, "version": VERSION}
-
-    @staticmethod
-    def from_dict(fields: dict[str, Any], subscription: Subscription) -> "Offset":
-        """Read an offset. Refuses that of another version or subscription."""
-        if fields.get("version") != VERSION:
-            raise CheckpointRefused(
-                f"The checkpoint's offset has version {fields.get('version')!r}; this rmq-spark "
-                f"reads version {VERSION}. Use the version that wrote it, or a new "
-                "checkpointLocation."
-            )
-        topic, consumer = str(fields.get("topic")), str(fields["consumer"])
-        if not subscription.continues(topic):
-            raise CheckpointRefused(
-                f"The checkpoint belongs to the topic {topic!r}, not to {subscription.text!r}. "
-                "Give each its own checkpointLocation. You can add topics to a list, but not "
-                "remove them. With a new checkpoint, messages that the old query had in work are "
-                "delivered again."
-            )
-        group = ConsumerName.parse(consumer).group
-        if group != subscription.group:
-            raise CheckpointRefused(
-                f"The checkpoint belongs to the consumer group {group_text(group)!r} of "
-                f"{topic}, not to {group_text(subscription.group)!r}. Give each group its own "
-                "checkpointLocation."
-            )
-        return Offset(consumer, int(fields["seq"]), topic)
 
 
 class QueryRun:

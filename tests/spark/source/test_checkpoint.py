@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 
 from rmq_spark.errors import CheckpointRefused, InvalidOption
 from rmq_spark.spark.options import Subscription
-from rmq_spark.spark.source.run import Offset
+from rmq_spark.spark.source.offset import Offset
 
 from ..driving import chained_text, contents, names, send_due
 

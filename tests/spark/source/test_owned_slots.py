@@ -135,7 +135,7 @@ def owns_all(run, start):
 
 
 def offset_of(run, start):
-    from rmq_spark.spark.source.run import Offset
+    from rmq_spark.spark.source.offset import Offset
 
     return Offset.from_dict(start, run.reader._options.subscription)
 
