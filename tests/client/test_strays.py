@@ -4,7 +4,7 @@ import pytest
 
 from rmq_spark.client import Broker
 from rmq_spark.client.receiving.consumer import Consumer
-from rmq_spark.client.repair import claim_keys, give_back_strays, stray_claims
+from rmq_spark.client.repair import claim_keys, give_back_strays, queues_with_strays, stray_claims
 from rmq_spark.errors import LeaseLost, ScriptFailed
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.protocol.claims import ClaimRequest
@@ -82,6 +82,8 @@ def test_other_topics_groups_and_prefixes_are_left_alone(broker, prefix, group):
         broker.server.client.hdel(mine.keys.claims(slot), "c:1:0")
     assert [name for _, name in strays_of(mine)] == ["c:1:0"] * 2
     assert [strays_of(other) for other in queues if other.keys != mine.keys] == [[]] * 5
+    having = queues_with_strays(broker.server, broker.key_prefix, queues)
+    assert [queue.keys for queue in having] == [mine.keys]
     assert give_back_strays(mine) == 6
     assert [slot.held for slot in mine.ask(reading.due, mine.slots, "d")] == [0, 0]
 
