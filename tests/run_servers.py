@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import ROOT, servers
+from .rounds.tables import markdown
 
 FOLDERS = ("lua", "client", "security", "cluster")
 HEADINGS = ("server", "version", "passed", "failed", "skipped")
@@ -98,11 +99,6 @@ def count(report: Path) -> Counter[str]:
     return found
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """The table as Markdown."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in (HEADINGS, ["---"] * len(HEADINGS), *rows))
-
-
 def main() -> int:
     chosen = arguments()
     rows, failed = [], 0
@@ -112,7 +108,7 @@ def main() -> int:
         outcome = test(server, chosen)
         failed += outcome["failed"]
         rows.append([name, version, *(str(outcome[each]) for each in HEADINGS[2:])])
-        sys.stdout.write(f"{table(rows)}\n")
+        sys.stdout.write(f"{markdown([HEADINGS, *rows])}\n")
         sys.stdout.flush()
     return bool(failed)
 

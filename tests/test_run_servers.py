@@ -6,7 +6,7 @@ from rmq_spark.errors import ServerUnavailable
 from rmq_spark.local import redis as local_redis
 
 from . import servers
-from .run_servers import arguments, count, environment, table, version_of
+from .run_servers import arguments, count, environment, version_of
 
 REPORT = """<testsuites><testsuite>
 <testcase name="a"/>
@@ -80,4 +80,3 @@ def test_outcomes_are_counted_and_a_run_that_broke_off_is_no_success(tmp_path):
     assert count(report) == {"failed": 1}
     report.write_text(REPORT)
     assert count(report) == {"passed": 2, "failed": 2, "skipped": 1}
-    assert table([["Valkey", "9.1.2", "2", "2", "1"]]).endswith("| Valkey | 9.1.2 | 2 | 2 | 1 |")

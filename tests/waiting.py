@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rmq_spark.client.queue import Queue
+
 
 class NotInTime(AssertionError):
     """Something that a test waits for did not happen."""
@@ -31,3 +33,9 @@ def wait_until(holds: Callable[[], Any], what: str, within_s: float = 180.0) -> 
             return value
         time.sleep(0.02)
     raise NotInTime(f"not within {within_s:g} s: {what}")
+
+
+def is_drained(queue: Queue) -> bool:
+    """Whether no message is stored, in work or to come again; dead ones may be there."""
+    figures = queue.figures()
+    return not (figures.store.count + figures.prepare.count + figures.retry.count)

@@ -20,18 +20,13 @@ from rmq_spark.redis.server import Server
 
 from ..logs import logged
 from ..seeding import numbered
-from ..waiting import wait_until
+from ..waiting import is_drained, wait_until
 
 
 async def until(holds):
     async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
-
-
-def is_empty(topic):
-    figures = topic.figures()
-    return not (figures.store.count + figures.prepare.count + figures.retry.count)
 
 
 def test_a_coroutine_function_runs_in_the_loop_of_the_program(connected, topic):
@@ -50,7 +45,7 @@ def test_a_coroutine_function_runs_in_the_loop_of_the_program(connected, topic):
 
     asyncio.run(main())
     assert sorted(got) == numbered(200)
-    assert is_empty(topic)
+    assert is_drained(topic)
 
 
 def test_a_call_that_goes_on_when_it_is_cancelled_does_not_hold_its_slot(

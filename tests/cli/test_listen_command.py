@@ -74,9 +74,10 @@ def environment():
     return {**os.environ, "PYTHONPATH": os.getcwd()}
 
 
-def run(rmq, shop, *words):
+def run(rmq, shop, *words, before=()):
+    """Run the command to its end. before: options that come before its name."""
     return subprocess.run(
-        [*rmq.command(), "listen", *words],
+        [*rmq.command(), *before, "listen", *words],
         cwd=shop,
         env=environment(),
         capture_output=True,
@@ -299,16 +300,8 @@ def test_an_error_of_the_module_itself_is_shown_with_its_place(rmq, shop, orders
 
 def test_a_secret_of_zookeeper_is_not_shown(rmq, shop, orders):
     secret = ("-o", "zookeeper.password=Zk4-word")
-    words = ["--name=a", "--zookeeper=127.0.0.1:1"]
-    done = subprocess.run(
-        [*rmq.command(), *secret, "listen", "Orders", "shop:bill", *words],
-        cwd=shop,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    words = ["Orders", "shop:bill", "--name=a", "--zookeeper=127.0.0.1:1"]
+    done = run(rmq, shop, *words, before=secret)
     assert done.returncode == 2
     assert "zookeeper.username" in done.stderr
     assert "Zk4-word" not in done.stderr

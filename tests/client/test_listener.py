@@ -31,7 +31,7 @@ from rmq_spark.protocol.claims import Claim
 from ..logs import logged
 from ..not_saving import not_saving
 from ..seeding import LONG_MS, numbered
-from ..waiting import wait_until
+from ..waiting import is_drained, wait_until
 
 SLOTS = 4
 
@@ -54,11 +54,6 @@ def remember(seen):
     return function
 
 
-def is_empty(topic):
-    figures = topic.figures()
-    return not (figures.store.count + figures.prepare.count + figures.retry.count)
-
-
 def send(topic, contents, **values):
     topic.send(contents, fixed_time=1000, **values)
 
@@ -67,7 +62,7 @@ def test_every_message_is_given_to_the_function_once(broker, topic, seen):
     send(topic, numbered(1000))
     with broker.listen("T", "a", remember(seen)) as listener:
         send(topic, numbered(1000, start=1000))
-        wait_until(lambda: len(seen) >= 2000 and is_empty(topic), "all messages")
+        wait_until(lambda: len(seen) >= 2000 and is_drained(topic), "all messages")
     assert sorted(seen) == numbered(2000)
     assert (listener.succeeded, listener.failed, listener.left_alone) == (2000, 0, 0)
     assert topic.figures().counters["committed"] == 2000
@@ -88,7 +83,7 @@ def test_messages_of_one_slot_come_one_after_another_in_order(broker, topic, mon
     for number, content in enumerate(numbered(100)):
         topic.send([content], fixed_time=1000 + number)
     with broker.listen("T", "a", function, workers=8):
-        wait_until(lambda: is_empty(topic), "all messages")
+        wait_until(lambda: is_drained(topic), "all messages")
     assert overlaps == []
     assert all(contents == sorted(contents) for contents in order.values())
     assert sum(map(len, order.values())) == 100
@@ -112,7 +107,7 @@ def test_a_function_that_raises_rolls_its_message_back_alone(broker, topic, seen
 
     send(topic, numbered(10))
     with broker.listen("T", "a", function) as listener:
-        wait_until(lambda: is_empty(topic), "all messages")
+        wait_until(lambda: is_drained(topic), "all messages")
     assert sorted(seen) == sorted(numbered(10) + 3 * [b"m00003"])
     assert (listener.succeeded, listener.failed) == (9, 4)
     (page,) = (page for slot in topic.slots for page in topic.pages("dead", slot) if page.contents)
@@ -283,7 +278,7 @@ def test_a_coroutine_function_runs_in_an_event_loop(broker, topic, seen):
 
     send(topic, numbered(50))
     with broker.listen("T", "a", function):
-        wait_until(lambda: is_empty(topic), "all messages")
+        wait_until(lambda: is_drained(topic), "all messages")
     assert sorted(seen) == numbered(50)
 
 
@@ -301,7 +296,7 @@ def test_what_a_call_sets_in_its_context_is_not_there_for_the_next(broker, topic
 
     send(topic, numbered(3), slot_basis=b"one")
     with broker.listen("T", "a", later if is_async else function, workers=1):
-        wait_until(lambda: is_empty(topic), "all messages")
+        wait_until(lambda: is_drained(topic), "all messages")
     assert seen == [None] * 3
 
 
@@ -323,12 +318,12 @@ def test_a_call_that_hangs_is_given_up_and_others_go_on(broker, topic, seen, mon
     for number, content in enumerate(numbered(4)):
         topic.send([content], fixed_time=1000 + number, slot_basis=b"one")
     with broker.listen("T", "a", function, workers=1, timeout="200ms") as listener:
-        wait_until(lambda: is_empty(topic), "all messages")
+        wait_until(lambda: is_drained(topic), "all messages")
         assert [content for content, _ in seen] == [b"m00000", b"m00002", b"m00003", b"m00001"]
         released.set()
         wait_until(lambda: (b"m00001", 1) in seen, "the end of the call that hung")
         send(topic, [b"last"])
-        wait_until(lambda: (b"last", 1) in seen and is_empty(topic), "one more")
+        wait_until(lambda: (b"last", 1) in seen and is_drained(topic), "one more")
     assert (listener.succeeded, listener.failed) == (5, 1)
 
 
@@ -345,7 +340,7 @@ def test_leases_are_renewed_while_a_call_takes_long(broker, topic):
         while not done.is_set():
             assert topic.expire() == 0
             time.sleep(0.05)
-        wait_until(lambda: is_empty(topic), "the commit")
+        wait_until(lambda: is_drained(topic), "the commit")
     assert (listener.succeeded, topic.figures().counters["rolledBack"]) == (1, 0)
 
 
@@ -377,28 +372,9 @@ def test_a_stop_finishes_what_is_in_work_and_gives_back_the_rest_at_no_cost(brok
         assert {message.delivery_count for message in rest} == {1}
 
 
-def test_a_stop_waits_no_longer_than_its_grace(broker, topic, caplog):
-    begun, may_end = threading.Event(), threading.Event()
-
-    def function(message):
-        begun.set()
-        may_end.wait(60)
-
-    send(topic, [b"m"])
-    listener = broker.listen("T", "a", function)
-    thread = threading.Thread(target=listener.run)
-    thread.start()
-    assert begun.wait(60)
-    listener.stop(grace="10ms")
-    thread.join(60)
-    assert not thread.is_alive()
-    assert topic.figures().store.count == 1
-    assert "while 1 calls of its function are in work" in logged(caplog)
-    may_end.set()
-
-
-def test_a_second_stop_can_shorten_the_grace(broker, topic):
-    """Failed before: it was ignored, and the stop waited for the first grace."""
+@pytest.mark.parametrize("graces", [["10ms"], ["1h", 0]], ids=["one-stop", "a-second-stop"])
+def test_a_stop_waits_no_longer_than_the_shortest_grace(broker, topic, caplog, graces):
+    """Failed before: a second stop was ignored, and the first grace was waited for."""
     begun, may_end = threading.Event(), threading.Event()
 
     def function(message):
@@ -410,10 +386,12 @@ def test_a_second_stop_can_shorten_the_grace(broker, topic):
     thread = threading.Thread(target=listener.run)
     thread.start()
     assert begun.wait(60)
-    listener.stop(grace="1h")
-    listener.stop(grace=0)
+    for grace in graces:
+        listener.stop(grace=grace)
     thread.join(60)
     assert not thread.is_alive()
+    assert topic.figures().store.count == 1
+    assert "while 1 calls of its function are in work" in logged(caplog)
     may_end.set()
 
 
@@ -494,7 +472,7 @@ def test_a_signal_stops_it_in_the_main_thread(broker, topic, seen, number):
 
     broker.listen("T", "a", function).run()
     assert seen == [b"m"]
-    assert is_empty(topic)
+    assert is_drained(topic)
     assert signal.getsignal(number) is before
 
 
@@ -552,7 +530,7 @@ def test_a_copy_that_the_function_forks_does_not_go_on(broker, topic):
 
     send(topic, numbered(10), slot_basis=b"one")
     with broker.listen("T", "a", function, workers=1) as listener:
-        wait_until(lambda: is_empty(topic), "the end")
+        wait_until(lambda: is_drained(topic), "the end")
     assert (listener.succeeded, listener.failed) == (10, 0)
     assert topic.figures().counters["rolledBack"] == 0
 
@@ -659,7 +637,7 @@ def test_a_call_that_is_given_up_while_redis_is_away_loses_no_message(
     with listener:
         wait_until(lambda: seen.count(b"hangs") == 2, "it comes again")
         released.set()
-        wait_until(lambda: is_empty(topic), "the end")
+        wait_until(lambda: is_drained(topic), "the end")
 
 
 def test_a_commit_that_fails_for_a_moment_is_repeated(broker, topic, seen, monkeypatch):
@@ -734,7 +712,7 @@ def test_an_urgent_message_overtakes_what_a_slow_listener_has_claimed(broker, se
             calls.send([b"urgent"], priority=900)
 
     with broker.listen("P", "a", function, workers=1):
-        wait_until(lambda: len(seen) == 201 and is_empty(calls), "all messages")
+        wait_until(lambda: len(seen) == 201 and is_drained(calls), "all messages")
     assert seen[1] == (b"urgent", 1)
     assert sorted(seen) == sorted((content, 1) for content in [*numbered(200), b"urgent"])
 
@@ -784,7 +762,7 @@ def test_claims_of_a_slow_listener_become_small(broker, topic, seen, monkeypatch
     monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.0)
     topic.send(numbered(200), fixed_time=1000, slot_basis=b"one")
     with broker.listen("T", "a", remember(seen), workers=1):
-        wait_until(lambda: len(seen) == 200 and is_empty(topic), "all messages")
+        wait_until(lambda: len(seen) == 200 and is_drained(topic), "all messages")
     counters = topic.figures().counters
     assert counters["committed"] == 200
     assert counters["claimed"] == 200 + 199  # the first claim takes all, each other one message
@@ -809,7 +787,7 @@ def test_claims_of_a_listener_that_is_fast_again_grow(broker, topic, seen, monke
             monkeypatch.setattr(slot_claims, "_LONGEST_S", 3600.0)
 
     with broker.listen("T", "a", function, workers=1):
-        wait_until(lambda: len(seen) == 1000 and is_empty(topic), "all messages")
+        wait_until(lambda: len(seen) == 1000 and is_drained(topic), "all messages")
     assert sizes[:2] == [256, 1]
     assert 256 in sizes[2:]
 

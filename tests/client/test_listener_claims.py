@@ -11,8 +11,8 @@ from rmq_spark.errors import AlreadyCommitted, RmqError, ServerUnavailable, Unkn
 from rmq_spark.protocol import claiming, reading
 
 from ..logs import logged
+from ..rounds.proxy import Proxy
 from ..seeding import numbered
-from ..tcp_proxy import TcpProxy
 from ..waiting import wait_until
 
 claim = claiming.claim
@@ -147,7 +147,7 @@ def test_a_lost_claim_is_logged_with_no_more_than_is_known(broker, topic, caplog
 
 @pytest.mark.parametrize("seconds", [0.2, pytest.param(0.7, marks=pytest.mark.long)])
 def test_a_stop_without_a_grace_over_a_slow_link_ends_it_in_order(own_redis, seconds):
-    proxy = TcpProxy(own_redis.port)
+    proxy = Proxy(own_redis.port)
     with (
         connect(own_redis.url) as near,
         connect(f"redis://127.0.0.1:{proxy.port}") as far,
@@ -169,7 +169,7 @@ def test_a_stop_without_a_grace_over_a_slow_link_ends_it_in_order(own_redis, sec
 
 def test_leases_of_many_slots_are_renewed_in_time_over_a_slow_link(own_redis):
     """Failed before: one after another, which took longer than the lease, and others got them."""
-    proxy, go_on, begun = TcpProxy(own_redis.port), threading.Event(), []
+    proxy, go_on, begun = Proxy(own_redis.port), threading.Event(), []
 
     def work(message):
         begun.append(message)

@@ -26,7 +26,7 @@ from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.topics.keys import Keys
 
 from .. import servers
-from ..faults.proxy import Proxy
+from ..rounds.proxy import Proxy
 from ..seeding import LONG_MS, numbered, open_run
 from ..waiting import wait_until
 from . import moving
@@ -358,8 +358,7 @@ def test_a_cluster_all_of_whose_addresses_are_new_is_found_by_the_name_of_its_ur
         with broker, broker.consumer("T", "a") as consumer:
             broker.queue("T").send(numbered(100), fixed_time=1)
             announce(new)
-            for port in old.ports:
-                old.cut(port)
+            old.cut()
             assert broker.queue("T").send([b"more"], fixed_time=1).new == 1
             assert consumer.poll(500).commit() == 101
 

@@ -10,19 +10,17 @@ import pyarrow.parquet as pq
 import redis
 
 import rmq_spark
-from jobs.flights.redis_cluster import LocalCluster
 from rmq_spark.local.redis import LocalRedis
 from rmq_spark.protocol.scripts import scripts_for
 from rmq_spark.redis.server import FIRST_WITH_FLAGS
 
 from ..processes import client_of
-from ..waiting import NotInTime, wait_until
+from ..rounds.driver import Lane
+from ..rounds.ledger import Feed, key, number_of
+from ..rounds.proxy import Proxy
+from ..waiting import is_drained, wait_until
 from .cluster import new_cluster, settings_of
 from .fault import Fault
-from .feed import Feed, key, number_of
-from .past import Past
-from .program import Program
-from .proxy import Proxy
 from .verdict import PHASES, Verdict, overtaken
 
 TOPIC = "Orders"
@@ -34,53 +32,6 @@ DURABLE = {"appendonly": "yes", "appendfsync": "always"}
 # A moment may be missed, such as when a process has ended by itself: then it is tried again.
 MOST_MISSES = 4
 DRAIN_S = 900.0
-
-
-class Lane:
-    """Drivers that are kept from cell to cell as long as nobody kills them."""
-
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
-        folder.mkdir()
-        self.folder = folder
-        self.redis: LocalRedis | LocalCluster | None = None  # of the cell that is under way
-        self.past: Past | None = None  # likewise
-        self.over = False
-        self._programs: dict[str, Program] = {}
-        self._settings = settings or {}
-        self._more: dict[str, dict[str, str]] = {}
-
-    def settings(self, name: str, more: dict[str, str]) -> None:
-        """A driver with more settings takes the place of one that there is."""
-        self.close(name)
-        self._more[name] = more
-
-    def program(self, name: str) -> Program:
-        """The driver, started if there is none."""
-        if self.over:
-            raise NotInTime("the run was interrupted")
-        found = self._programs.get(name)
-        if found is None or not found.lives():
-            self.close(name)
-            log = self.folder / f"{name}.log"
-            found = self._programs[name] = Program(
-                log, {**self._settings, **self._more.get(name, {})}
-            )
-        return found
-
-    def close(self, *names: str) -> None:
-        for name in names or list(self._programs):
-            program = self._programs.pop(name, None)
-            if program is not None:
-                program.close()
-
-    def abandon(self) -> None:
-        """Leaves no process behind, in the middle of a cell; nothing is started any more."""
-        self.over = True
-        for program in list(self._programs.values()):
-            program.close()
-        for server in (self.redis, self.past):
-            if server is not None:
-                server.close()
 
 
 class Cell:
@@ -173,7 +124,7 @@ class Cell:
         return [self.broker.server.client]
 
     def _open_redis(self, stack: ExitStack) -> None:
-        self.lane.redis = self.redis
+        self.lane.servers = {"redis": self.redis}
         stack.enter_context(self.redis)
         self.proxy = Proxy(self.redis.port)
         stack.callback(self.proxy.close)
@@ -286,20 +237,13 @@ class Cell:
 
     def _drain(self) -> None:
         if "producer" in self.queries:
-            self.ask(self.lane.program("producer"), "finish", "producer")
+            self.lane.program("producer").ask("finish", "producer", DRAIN_S)
         wait_until(self._empty, "all queues to be empty", DRAIN_S)
-        self.ask(self.lane.program("consumer"), "stop", "consumer")
-
-    def ask(self, program: Program, do: str, query: str, **more: Any) -> None:
-        """Has a driver do something, and waits until it has."""
-        since = len(program.events)
-        program.order(do, query, **more)
-        program.wait(do, query, since, DRAIN_S)
+        self.lane.program("consumer").ask("stop", "consumer", DRAIN_S)
 
     def _empty(self) -> bool:
         time.sleep(0.1)
-        figures = self.queue.figures()
-        return figures.store.count + figures.prepare.count + figures.retry.count == 0
+        return is_drained(self.queue)
 
     def _rows(self) -> list[dict[str, Any]]:
         """What all sinks hold."""
@@ -307,7 +251,7 @@ class Cell:
         consumer = self.lane.program("consumer")
         for query, out in self._outs:
             into = self.folder / f"found-{query}.parquet"
-            self.ask(consumer, "collect", query, out=out, into=str(into))
+            consumer.ask("collect", query, DRAIN_S, out=out, into=str(into))
             if into.exists():
                 rows += pq.read_table(into).to_pylist()
         return rows

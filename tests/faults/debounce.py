@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..quick_spark import java_options
+from ..rounds.driver import Lane
+from ..rounds.tables import aligned
 from ..waiting import wait_until
-from .cell import DRAIN_S, TOPIC, Cell, Lane
+from .cell import DRAIN_S, TOPIC, Cell
 from .injections import FAULTS
 from .latest import Attempt, Outcome
 from .updates import SENDERS, Updates
-from .verdict import Verdict, aligned
+from .verdict import Verdict
 
 DELAY = "1s"
 # Between two kills, at least; fewer if there is nothing left to deliver.
@@ -91,7 +93,7 @@ class DebounceRound(Cell):
     def _drain(self) -> None:
         wait_until(self.feed.all_laid, "all updates to be in files", DRAIN_S)
         for sender in SENDERS:
-            self.ask(self.lane.program("senders"), "finish", sender)
+            self.lane.program("senders").ask("finish", sender, DRAIN_S)
         super()._drain()
 
     def _compare(self, verdict: Verdict) -> None:

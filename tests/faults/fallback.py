@@ -21,12 +21,12 @@ from typing import ClassVar
 
 import rmq_spark
 
+from ..rounds.ledger import FAILING, Sends
+from ..rounds.moments import Call, Moment
+from ..rounds.proxy import Trap
 from ..waiting import wait_until
 from .cell import DRAIN_S, TOPIC, Cell
-from .feed import FAILING, Sends
-from .moments import Call, Moment
 from .past import FORGETFUL
-from .proxy import Trap
 from .verdict import Verdict
 
 # A claim that is made anew, by an old name, would take these messages first.
@@ -54,7 +54,7 @@ class FallBackCell(Cell):
     def _open_redis(self, stack: ExitStack) -> None:
         super()._open_redis(stack)
         self.feed = Sends(self.queue, self.keys)
-        self._past = self.lane.past = self.fault.past(self.redis)
+        self._past = self.lane.servers["past"] = self.fault.past(self.redis)
         stack.callback(self._past.close)
         # How many messages were accepted when the round began, and when the state was kept.
         self._begun = self._kept = 0
@@ -110,7 +110,7 @@ class FallBackCell(Cell):
         failing = {each for each in self.feed.contents(self._begun) if re.search(FAILING, each)}
         self.forgettable |= self.feed.contents(self._kept) | failing
         self.feed.forget(self._kept)
-        self.redis = self.lane.redis = self._past.come_back()
+        self.redis = self.lane.servers["redis"] = self._past.come_back()
         self.proxy.targets[0] = self.redis.port
         self.broker.close()
         self.broker = rmq_spark.connect(self.redis.url)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rmq_spark.local.redis import LocalRedis
 
-from .moments import Places
+from ..rounds.moments import Places
 from .past import Past
 
 Phases = Mapping[str, Places]

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from rmq_spark.topics.parsing import parse_duration_ms
 
 from ..processes import alive, family, send
+from ..rounds.driver import Program
+from ..rounds.moments import Call, Gate, Moment
 from ..waiting import NotInTime, wait_until
-from .cell import TOPIC, Cell
+from .cell import DRAIN_S, TOPIC, Cell
 from .fallback import FallBackCell
 from .fault import (
     ONE,
@@ -26,9 +28,7 @@ from .fault import (
     of_producer,
     of_task,
 )
-from .moments import Call, Gate, Moment
 from .past import Dump, Replica
-from .program import Program
 from .redis_cluster import CLUSTER_FAULTS
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
@@ -138,7 +138,7 @@ def be_taken_over(cell: Cell, moment: Moment) -> bool:
     cell.begin("consumer")
     cell.lane.program("consumer").wait("started", "consumer")
     time.sleep(cell.dice.uniform(0, 3))
-    cell.ask(program, "stop", "rival")
+    program.ask("stop", "rival", DRAIN_S)
     return hit and taken["claimed"] > before["claimed"]
 
 

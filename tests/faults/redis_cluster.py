@@ -19,11 +19,11 @@ from rmq_spark.local.redis import LocalRedis
 
 from ..cluster import moving
 from ..processes import send
+from ..rounds.moments import Call, Moment
+from ..rounds.proxy import Proxy
 from ..waiting import wait_until
 from .cell import SLOTS, Cell
 from .fault import CLUSTER, Fault, of_consumer, of_producer
-from .moments import Call, Moment
-from .proxy import Proxy
 
 MASTERS = 3
 # Cluster nodes talk to each other on their port + 10 000.
@@ -61,7 +61,7 @@ class ClusterCell(Cell):
         return [self.redis.client(node) for node in self.redis.nodes if node.runs]
 
     def _open_redis(self, stack: ExitStack) -> None:
-        self.lane.redis = self.redis
+        self.lane.servers = {"redis": self.redis}
         nodes = self.redis.nodes
         self.proxy = Proxy(*(node.port for node in nodes))
         stack.callback(self.proxy.close)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..measured import append, lines_of
+from ..rounds.tables import markdown
 from .fault import CLUSTER, ONE
-from .verdict import PHASES, Verdict, markdown
+from .verdict import PHASES, Verdict
 
 HEADINGS = (
     *("fault", "promise", ONE, f"{ONE}, keys", CLUSTER, f"{CLUSTER}, keys", "read/write/commit"),

@@ -17,13 +17,15 @@ from pathlib import Path
 
 from ..measured import commit, machine, now
 from ..quick_spark import java_options
-from .cell import Cell, Lane
+from ..rounds.driver import Lane
+from ..rounds.tables import aligned
+from .cell import Cell
 from .fallback import FallBackCell
 from .fault import CLUSTER, ONE, SINKS, Fault
 from .injections import FAULTS
 from .redis_cluster import ClusterCell
 from .results import Result, Results, as_page, summary, totals
-from .verdict import HEADINGS, Verdict, aligned
+from .verdict import HEADINGS, Verdict
 
 MESSAGES = 100_000
 TIMES = 5

@@ -6,7 +6,7 @@ import pytest
 
 from .. import quick_spark, servers
 from ..processes import NEEDS_PROC
-from .cell import Lane
+from ..rounds.driver import Lane
 from .debounce import DebounceRound
 from .latest import Attempt, Outcome, named
 from .updates import Updates

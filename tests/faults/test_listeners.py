@@ -12,9 +12,9 @@ from rmq_spark.client.queue import overview_of
 from rmq_spark.client.receiving.callers import DEFAULT_WORKERS
 from rmq_spark.protocol.pages import first_entries
 
+from ..rounds.service import TOPIC, Service
 from ..seeding import numbered
-from ..waiting import wait_until
-from .service import TOPIC, Service
+from ..waiting import is_drained, wait_until
 
 SHORT_LEASE, LEASE = "2s", "60s"
 
@@ -39,11 +39,6 @@ def service(request, own_redis, broker, tmp_path):
     made.close()
 
 
-def is_empty(broker, topic=TOPIC):
-    figures = broker.queue(topic).figures()
-    return not (figures.store.count + figures.prepare.count + figures.retry.count)
-
-
 def send(broker, contents, topic=TOPIC):
     broker.queue(topic).send(contents, fixed_time=1000)
 
@@ -56,7 +51,7 @@ def test_a_service_that_is_killed_loses_nothing(broker, service):
         process.kill()
         process.wait()
     service.start()
-    wait_until(lambda: is_empty(broker), "all messages")
+    wait_until(lambda: is_drained(broker.queue(TOPIC)), "all messages")
     assert set(service.counts()) == set(numbered(10_000))
     assert broker.queue(TOPIC).figures().dead.count == 0
 
@@ -73,7 +68,7 @@ def test_services_that_are_killed_keep_to_the_rate_limit_together(broker, servic
     send(broker, numbered(2000))
     names = itertools.cycle(("first", "second"))
     running, kills = {name: service.start(name) for name in ("first", "second")}, 0
-    while not is_empty(broker):
+    while not is_drained(broker.queue(TOPIC)):
         seen = overview_of(queue)
         looks.append((seen.now_ms, seen.figures.counters["claimed"]))
         while looks[0][0] < seen.now_ms - 1000:
@@ -116,7 +111,7 @@ def check_verdicts(broker, contents, services, replays=0):
     wait_until(only_snoozed_are_left, "all others", 600)
     for service in services:
         service.noted.with_name("noted-awake").touch()
-    wait_until(lambda: is_empty(broker, services[0].topic), "the snoozed ones", 600)
+    wait_until(lambda: is_drained(broker.queue(services[0].topic)), "the snoozed ones", 600)
     noted = {content for service in services for content in service.counts()}
     counted = [(c, int(count)) for c, _, count in (c.partition(b":") for c in noted if b":" in c)]
     assert {c for c in noted if b":" not in c} == {c for c in contents if b"-" not in c}
@@ -187,7 +182,7 @@ def test_a_service_that_is_ended_by_a_signal_leaves_nothing_half_done(broker, se
         assert process.wait(60) == 0
         assert broker.queue(TOPIC).figures().prepare.count == 0
     service.start()
-    wait_until(lambda: is_empty(broker), "all messages")
+    wait_until(lambda: is_drained(broker.queue(TOPIC)), "all messages")
     assert service.counts() == Counter(numbered(10_000))
 
 
@@ -197,10 +192,10 @@ def test_a_service_that_stands_still_past_its_lease_gives_its_messages_to_anothe
     service.wait_for_more()
     slow.send_signal(signal.SIGSTOP)
     service.start("other", SHORT_LEASE)
-    wait_until(lambda: is_empty(broker), "all messages")
+    wait_until(lambda: is_drained(broker.queue(TOPIC)), "all messages")
     slow.send_signal(signal.SIGCONT)
     send(broker, numbered(2000, start=3000))
-    wait_until(lambda: is_empty(broker), "all messages once more")
+    wait_until(lambda: is_drained(broker.queue(TOPIC)), "all messages once more")
     assert set(service.counts()) == set(numbered(5000))
     slow.send_signal(signal.SIGTERM)
     assert slow.wait(60) == 0
@@ -209,11 +204,11 @@ def test_a_service_that_stands_still_past_its_lease_gives_its_messages_to_anothe
 def test_a_service_goes_on_when_redis_comes_back(broker, service, own_redis):
     send(broker, numbered(500))
     process = service.start()
-    wait_until(lambda: is_empty(broker), "all messages")
+    wait_until(lambda: is_drained(broker.queue(TOPIC)), "all messages")
     broker.server.client.save()
     own_redis.kill()
     own_redis.start()
     send(broker, numbered(500, start=500))
-    wait_until(lambda: is_empty(broker), "all messages once more")
+    wait_until(lambda: is_drained(broker.queue(TOPIC)), "all messages once more")
     assert process.poll() is None
     assert set(service.counts()) == set(numbered(1000))

@@ -10,7 +10,7 @@ from rmq_spark.client import connect
 
 from .. import programs
 from ..seeding import numbered
-from ..waiting import wait_until
+from ..waiting import is_drained, wait_until
 
 TOPIC = "Orders"
 # The lost claims of a message before it is alone in work: of a listener, whose claims have at most
@@ -87,15 +87,10 @@ def supervised(own_redis, tmp_path):
         each.close()
 
 
-def is_empty(broker):
-    figures = broker.queue(TOPIC).figures()
-    return not (figures.store.count + figures.prepare.count + figures.retry.count)
-
-
 def wait_for_the_end(broker, supervised):
     def is_over():
         supervised.look()
-        return is_empty(broker)
+        return is_drained(broker.queue(TOPIC))
 
     wait_until(is_over, "all messages", 240)
 

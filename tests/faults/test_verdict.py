@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from .feed import Feed
+from ..rounds.ledger import Feed
 from .verdict import HEADINGS, Verdict, overtaken
 
 SENT = {"a", "b", "c"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from .feed import Laid
+from ..rounds.ledger import Laid
 
 SENDERS = ("sender-1", "sender-2")
 SCHEMA = pa.schema({"key": pa.string(), "content": pa.string()})
@@ -21,7 +21,7 @@ SCHEMA = pa.schema({"key": pa.string(), "content": pa.string()})
 PARTS = 10
 # Between two calls of give that belong together there is less.
 LEAST_SPREAD_S = 4.0
-# The last version ends in it, so that it fails when it is first delivered (feed.FAILING).
+# The last version ends in it, so that it fails when it is first delivered (ledger.FAILING).
 LAST_DIGITS = 7
 
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..rounds.ledger import compared
+
 PHASES = ("read", "write", "commit")
 HEADINGS = (
     *("fault", "sink", "lease", "promise", "injected (read/write/commit)", "sent", "delivered"),
@@ -53,12 +55,12 @@ class Verdict:
 
         rows: content and delivery count. forgettable: what need not be in the sink.
         """
-        found = Counter(content for content, _ in rows)
+        found = compared(sent, Counter(content for content, _ in rows))
         self.sent, self.delivered = len(sent), len(rows)
-        self.lost = len(sent - found.keys() - forgettable)
-        self.forgotten = len((sent & forgettable) - found.keys())
-        self.unexpected = len(found.keys() - sent)
-        self.duplicated = len(rows) - len(found)
+        self.lost = len(found.lost - forgettable)
+        self.forgotten = len(found.lost & forgettable)
+        self.unexpected = len(found.unexpected)
+        self.duplicated = found.surplus
         self.redelivered = sum(count > 1 for _, count in rows)
 
     def faults_found(self) -> list[str]:
@@ -103,18 +105,3 @@ def overtaken(rows: Sequence[tuple[str, int, Any]]) -> int:
         found += number < newest.get(key, number)
         newest[key] = max(number, newest.get(key, number))
     return found
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The table; the first row has the headings."""
-    table = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join(f"| {' | '.join(row)} |" for row in table)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """The same for a terminal."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )

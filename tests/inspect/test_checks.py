@@ -3,7 +3,7 @@
 from rmq_spark.client import connect
 from rmq_spark.inspect.checks import OK, WARN, check_server
 
-from ..tcp_proxy import TcpProxy
+from ..rounds.proxy import Proxy
 
 FIELDS = {
     "maxmemory_policy": "Redis policy",
@@ -15,7 +15,7 @@ FIELDS = {
 
 def test_what_a_server_hides_is_not_called_right(own_redis):
     """Failed before: a policy that nobody could see was ok, and a hidden memory 0 MiB."""
-    proxy = TcpProxy(own_redis.port)
+    proxy = Proxy(own_redis.port)
     proxy.renamed = {f"{name}:".encode(): f"{'x' * len(name)}:".encode() for name in FIELDS}
     with connect(f"redis://127.0.0.1:{proxy.port}/0") as broker:
         found = {finding.what: finding for finding in check_server(broker)}

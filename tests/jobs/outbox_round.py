@@ -11,26 +11,21 @@ and be marked so. ``make outbox`` runs it.
 
 import argparse
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from rmq_spark.client import Message, connect
-from rmq_spark.local.redis import LocalRedis
 from rmq_spark.outbox import Outbox
 
-from .. import ROOT, mariadb, postgres, quick_spark
+from .. import mariadb, postgres
+from ..rounds.jobs import jobs_on_a_redis, kill, run_each
+from ..rounds.ledger import compared
 
-JOBS = ROOT / "jobs"
 SESSIONS = 4
 KINDS = {"postgresql": (postgres.Postgres, postgres), "mariadb": (mariadb.MariaDB, mariadb)}
 SELECT = (
@@ -71,61 +66,33 @@ class Outcome:
 
 
 class OutboxRound:
-    """One round, in a folder of its own."""
+    """One round. jobs: those that it starts, in a folder of its own."""
 
-    def __init__(self, database, driver, redis_url, folder, seed, orders, seconds):
+    def __init__(self, database, driver, redis_url, jobs, seed, orders, seconds):
         self.database = database
         self.driver = driver
-        self.folder = folder
+        self.jobs = jobs
         self.seed = seed
         self.chance = random.Random(seed)
         self.orders = orders
         self.seconds = seconds
-        self.environment = {
-            **database.environment,
-            "RMQ_REDIS_URL": redis_url,
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            **quick_spark.variables(),
-        }
         self.queue_of = lambda: connect(redis_url).queue("Orders")
-        self.running = []
         self.committed = {}
         login = database.variables
         self.outbox = Outbox(
             database.url, user=login["RMQ_JDBC_USER"], password=login["RMQ_JDBC_PASSWORD"]
         )
 
-    def job(self, name, *arguments):
-        """Starts a job, as the leader of a group that can be killed as one."""
-        log = (self.folder / f"{name}.log").open("ab")
-        process = subprocess.Popen(
-            [sys.executable, JOBS / f"{name}.py", *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        self.running.append(process)
-        return process
-
     def relay(self, *arguments):
         topic = ("--topic", "Orders", "-o", "topicType=FixedTime", "-o", "slotAmount=4")
-        return self.job("relay_outbox", *topic, "--tracked", "--limit", "300", *arguments)
+        return self.jobs.start("relay_outbox", *topic, "--tracked", "--limit", "300", *arguments)
 
     def export(self, *arguments):
         into = ("--to", "jdbc", "--table", "delivered", "--select", SELECT)
-        kept = ("--checkpoint", str(self.folder / "export"), "--max-refused", "100000")
+        kept = ("--checkpoint", str(self.jobs.folder / "export"), "--max-refused", "100000")
         jar = ("--conf", f"spark.jars={self.driver}")
         back = ("--outbox", self.database.url)
-        return self.job("export", *jar, "--topic", "Orders", *into, *kept, *back, *arguments)
-
-    def end(self):
-        """Leaves nothing running."""
-        for process in self.running:
-            if process.poll() is None:
-                kill(process)
+        return self.jobs.start("export", *jar, "--topic", "Orders", *into, *kept, *back, *arguments)
 
     def create_tables(self):
         """The tables of the business and of the outbox, and the topic."""
@@ -199,7 +166,7 @@ class OutboxRound:
         try:
             while self.round()[0] == before and not is_last():
                 if relay.poll() is not None:
-                    raise RuntimeError(f"relay_outbox ended: see {self.folder}/relay_outbox.log")
+                    raise RuntimeError(f"relay_outbox ended: {self.jobs.log_ends()}")
             time.sleep(self.chance.uniform(0, 4))
             open_round = "SELECT 1 FROM rmq_outbox_relay WHERE rounds <> done"
             while within and not is_last() and not connection.query(open_round):
@@ -229,7 +196,7 @@ class OutboxRound:
 
         delivered = Counter(int(n) for (n,) in self.database.sql("SELECT number FROM delivered"))
         by_topic, by_table = refused("rmq_outbox"), refused("delivered")
-        everywhere = delivered + by_topic + by_table
+        found = compared(self.committed.keys(), delivered + by_topic + by_table)
         untimed = {number for number, (_, delay) in self.committed.items() if delay is None}
         negative = {number for number, (amount, _) in self.committed.items() if amount < 0}
         states = dict(self.database.sql("SELECT state, count(*) FROM rmq_outbox GROUP BY state"))
@@ -246,11 +213,11 @@ class OutboxRound:
             in_a_round=in_a_round,
             export_kills=export_kills,
             delivered=len(delivered),
-            twice=everywhere.total() - len(everywhere),
+            twice=found.surplus,
             refused_by_topic=len(by_topic),
             refused_by_table=len(by_table),
-            missing=len(self.committed.keys() - everywhere.keys()),
-            unexpected=len(everywhere.keys() - self.committed.keys()),
+            missing=len(found.lost),
+            unexpected=len(found.unexpected),
             wrongly=len(untimed ^ by_topic.keys()) + len(negative ^ by_table.keys()),
             unmarked=unmarked + int(surprised),
         )
@@ -270,31 +237,12 @@ def _content(number, order):
     return json.dumps({"number": number, "amount": order[0]})
 
 
-def kill(process):
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def run_round(kind, seed, orders, kills, export_kills, seconds):
     """Runs one, and returns its outcome."""
     server, module = KINDS[kind]
-    with (
-        server() as database,
-        LocalRedis(settings={"appendfsync": "always"}) as redis,
-        tempfile.TemporaryDirectory(prefix="rmq-outbox-") as folder,
-    ):
-        this = OutboxRound(
-            database, module.driver(), redis.url, Path(folder), seed, orders, seconds
-        )
-        try:
-            return _run(this, kills, export_kills)
-        except BaseException:
-            for log in Path(folder).glob("*.log"):
-                sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}\n")
-            raise
-        finally:
-            this.end()
+    with server() as database, jobs_on_a_redis(**database.variables) as (redis, jobs):
+        given = (module.driver(), redis.url, jobs, seed, orders, seconds)
+        return _run(OutboxRound(database, *given), kills, export_kills)
 
 
 def _run(this, kills, export_kills):
@@ -326,17 +274,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=120, help="in which the orders come")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    right = True
-    for kind in [given.database] if given.database else KINDS:
+
+    def run(kind):
         outcome = run_round(
             kind, given.seed, given.orders, given.kills, given.export_kills, given.seconds
         )
-        sys.stdout.write(f"{kind}\n")
-        for name, value in vars(outcome).items():
-            sys.stdout.write(f"  {name:17} {value:,}\n")
-        right = right and outcome.is_right
-    sys.stdout.write("All orders are where they must be, once.\n" if right else "WRONG.\n")
-    return 0 if right else 1
+        return outcome.is_right, vars(outcome)
+
+    return run_each([given.database] if given.database else list(KINDS), run)
 
 
 if __name__ == "__main__":

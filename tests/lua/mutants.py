@@ -267,7 +267,7 @@ MUTANTS = [
         ),
         (
             "if not others then return",
-            "if not others then\n    header.run = run\n    write_header(consumers, header)\n    return",
+            "if not others then header.run = run write_header(consumers, header) return",
             "a claim that was not told of others leaves a trace",
             RETRIES,
             promises.who_names_too_few_is_told,

@@ -1,4 +1,4 @@
-"""The tests of the scripts bite: each fault of mutants.py, put into a copy of lua/, makes one fail."""
+"""The tests of the scripts bite: each of mutants.py, put into a copy of lua/, makes one fail."""
 
 import multiprocessing
 import os

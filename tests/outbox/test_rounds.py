@@ -19,7 +19,7 @@ from rmq_spark.sql.postgresql import PostgreSql
 from rmq_spark.topics.keys import sink_key
 
 from .. import postgres
-from ..tcp_proxy import TcpProxy
+from ..rounds.proxy import Proxy
 from ..waiting import wait_until
 from .shop import Shop, soon
 
@@ -360,43 +360,46 @@ def test_the_server_gives_up_a_relay_that_has_vanished(shop):
         assert [tuple(row) for row in connection.query(asked)] == known
 
 
-def test_a_relay_gives_up_a_database_that_is_gone_behind_a_proxy(
-    postgresql_server, redis_of_outbox, monkeypatch
-):
-    """Failed before: it waited for ever for an answer on a connection that nobody closed."""
+@pytest.fixture
+def far(postgresql_server, redis_of_outbox, monkeypatch):
+    """A shop, a proxy in front of its database, an outbox behind the proxy, and what ends sessions.
+
+    A database that does not answer is given up after a second.
+    """
     monkeypatch.setattr(database_module, "ANSWER_S", 1.0)
-    shop, proxy = Shop(postgresql_server, redis_of_outbox.url), TcpProxy(postgresql_server.port)
+    shop, proxy = Shop(postgresql_server, redis_of_outbox.url), Proxy(postgresql_server.port)
     shop.broker.create("Orders", "FixedTime", slot_amount=4)
     shop.outbox().create_tables()
     far = Outbox(
         f"postgresql://127.0.0.1:{proxy.port}/postgres",
         **{"user": postgres.USER, "password": postgres.PASSWORD, "table": shop.table},
     )
-    with closing(shop), far.relay(shop.broker, topic="Orders"):
-        shop.insert("('a', CURRENT_TIMESTAMP)")
-        shop.arrives("a")
-        proxy.hush()
+
+    def end_sessions():
         shop.sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
         )
+
+    with closing(shop), closing(proxy):
+        yield shop, proxy, far, end_sessions
+
+
+def test_a_relay_gives_up_a_database_that_is_gone_behind_a_proxy(far):
+    """Failed before: it waited for ever for an answer on a connection that nobody closed."""
+    shop, proxy, outbox, end_sessions = far
+    with outbox.relay(shop.broker, topic="Orders"):
+        shop.insert("('a', CURRENT_TIMESTAMP)")
+        shop.arrives("a")
+        proxy.hush()
+        end_sessions()
         shop.insert("('b', CURRENT_TIMESTAMP)")
         shop.arrives("b")
-    proxy.close()
 
 
-def test_a_relay_gives_up_a_database_that_falls_silent_while_it_begins_to_listen(
-    postgresql_server, redis_of_outbox, monkeypatch
-):
+def test_a_relay_gives_up_a_database_that_falls_silent_while_it_begins_to_listen(far, monkeypatch):
     """Failed before: of its connections, only that of the rounds was given up."""
-    monkeypatch.setattr(database_module, "ANSWER_S", 1.0)
-    shop, proxy = Shop(postgresql_server, redis_of_outbox.url), TcpProxy(postgresql_server.port)
-    shop.broker.create("Orders", "FixedTime", slot_amount=4)
-    shop.outbox().create_tables()
-    far = Outbox(
-        f"postgresql://127.0.0.1:{proxy.port}/postgres",
-        **{"user": postgres.USER, "password": postgres.PASSWORD, "table": shop.table},
-    )
+    shop, proxy, outbox, end_sessions = far
     announcements, silent = PostgreSql.announcements, threading.Event()
     connect = PostgreSql.connect
 
@@ -412,16 +415,12 @@ def test_a_relay_gives_up_a_database_that_falls_silent_while_it_begins_to_listen
         return announcements(database, channel)
 
     monkeypatch.setattr(PostgreSql, "announcements", listen)
-    with closing(shop), far.relay(shop.broker, topic="Orders"):
+    with outbox.relay(shop.broker, topic="Orders"):
         assert silent.wait(60)
         monkeypatch.setattr(PostgreSql, "connect", connect)
-        shop.sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-        )
+        end_sessions()
         shop.insert("('b', CURRENT_TIMESTAMP)")
         shop.arrives("b")
-    proxy.close()
 
 
 def test_a_horizon_beyond_the_last_time_of_the_database_is_far_enough(shop):

@@ -28,8 +28,8 @@ from rmq_spark.local.zookeeper import LocalEnsemble, LocalZookeeper
 
 from .. import programs
 from ..processes import alive, family
-from ..tcp_proxy import TcpProxy
-from ..waiting import NotInTime, wait_until
+from ..rounds.proxy import Proxy
+from ..waiting import NotInTime, is_drained, wait_until
 from . import streams
 
 TOPIC = "Streams"
@@ -49,7 +49,7 @@ class Query:
     module: str
     job: dict[str, Any]
     log: Path
-    proxies: dict[str, list[TcpProxy]]
+    proxies: dict[str, Proxy]
     program: subprocess.Popen[bytes] | None = None
     state: str = "new"
 
@@ -84,13 +84,11 @@ class Query:
         self.state = "killed"
 
     def cut(self, server: str) -> None:
-        for proxy in self.proxies[server]:
-            proxy.cut()
+        self.proxies[server].cut()
         self.state = f"cut off from {server}"
 
     def mend(self, server: str) -> None:
-        for proxy in self.proxies[server]:
-            proxy.mend()
+        self.proxies[server].mend()
         self.state = "running"
 
 
@@ -163,12 +161,12 @@ class Round:
 
     def add(self, name: str) -> Query:
         """Starts a service if its name begins with a kind of listener, else a query."""
-        redis = TcpProxy(self.redis.port)
-        keepers = [TcpProxy(server.port) for server in self.ensemble.servers]
+        redis = Proxy(self.redis.port)
+        keepers = Proxy(*(server.port for server in self.ensemble.servers))
         url = f"redis://127.0.0.1:{redis.port}/0"
         owning = {}
         if self.owned:
-            hosts = ",".join(f"127.0.0.1:{proxy.port}" for proxy in keepers)
+            hosts = ",".join(f"127.0.0.1:{port}" for port in keepers.ports)
             owning = {"hosts": hosts, "sessionTimeout": f"{SESSION_S}s"}
         kind = next((kind for kind in SERVICES if name.startswith(kind)), None)
         if kind is None:
@@ -176,7 +174,7 @@ class Round:
         else:
             module, job = "listener_program", _job_of_service(kind, url, owning)
         job |= {"name": name, "out": str(self.out)}
-        proxies = {"Redis": [redis], "ZooKeeper": keepers}
+        proxies = {"Redis": redis, "ZooKeeper": keepers}
         query = Query(name, module, job, self.folder / f"{name}.log", proxies)
         self.queries[name] = query
         query.start()
@@ -284,11 +282,7 @@ class Round:
         self._producer.join()
         queue = self.broker.queue(TOPIC)
 
-        def settled() -> bool:
-            figures = queue.figures()
-            return not (figures.store.count or figures.prepare.count or figures.retry.count)
-
-        self.until("all sent messages processed and committed", settled)
+        self.until("all sent messages processed and committed", lambda: is_drained(queue))
         return streams.verdict(self.sent, streams.read_works(self.out))
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from ..rounds.ledger import compared
+
 STREAMS = 200
 SHORTEST_MS, LONGEST_MS = 5, 50
 
@@ -82,15 +84,16 @@ def verdict(sent: Iterable[tuple[int, str]], works: Sequence[Work]) -> Verdict:
     """What the notes say of what was sent."""
     wanted = {(stream, int(json.loads(content)["number"])) for stream, content in sent}
     done = Counter((work.stream, work.number) for work in works)
+    found = compared(wanted, done)
     streams: dict[int, list[Work]] = defaultdict(list)
     for work in sorted(works, key=lambda work: work.start):
         streams[work.stream].append(work)
     return Verdict(
         sent=len(wanted),
         processed=len(done),
-        repeated=sum(done.values()) - len(done),
-        lost=len(wanted - done.keys()),
-        unexpected=len(done.keys() - wanted),
+        repeated=found.surplus,
+        lost=len(found.lost),
+        unexpected=len(found.unexpected),
         overlaps=sum(_overlaps(stream) for stream in streams.values()),
         mixed=sum(_is_mixed(stream) for stream in streams.values()),
         disordered=sum(_disordered(stream) for stream in streams.values()),

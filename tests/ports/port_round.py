@@ -22,27 +22,21 @@ To add a port, write a class in a module of its own, as ``kafka_ports.py`` does,
 """
 
 import argparse
-import os
 import random
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from rmq_spark.client import connect
-from rmq_spark.local.redis import LocalRedis
 
-from .. import ROOT, quick_spark
+from ..rounds.jobs import jobs_on_a_redis, kill, run_each
+from ..rounds.ledger import compared
 from ..waiting import wait_until
 
-JOBS = ROOT / "jobs"
 TOPIC = "Orders"
 SLOTS = 8
 # A batch takes about a second, so that many kills fall into one.
@@ -78,6 +72,7 @@ class Outcome:
 def counted(sent, found, kills, in_work):
     """The outcome. sent: numbers. found: pairs of number and id in the target."""
     times = Counter(number for number, _ in found)
+    numbers = compared(sent, times)
     pairs = set(found)
     ids, owners = Counter(number for number, _ in pairs), Counter(each for _, each in pairs)
     wrong = {number for number, each in pairs if ids[number] > 1 or owners[each] > 1}
@@ -86,9 +81,9 @@ def counted(sent, found, kills, in_work):
         kills=kills,
         in_work=in_work,
         delivered=len(times),
-        lost=len(sent - times.keys()),
-        doubled=times.total() - len(times),
-        unexpected=len(times.keys() - sent),
+        lost=len(numbers.lost),
+        doubled=numbers.surplus,
+        unexpected=len(numbers.unexpected),
         wrong_ids=len(wrong),
     )
 
@@ -96,49 +91,19 @@ def counted(sent, found, kills, in_work):
 class _Round:
     """One round, in a folder of its own. A subclass knows the way of the messages."""
 
-    def __init__(self, port, redis_url, folder, seed, messages):
+    def __init__(self, port, redis_url, jobs, seed, messages):
         self.port = port
-        self.folder = folder
+        self.jobs = jobs
         self.chance = random.Random(seed)
         self.messages = messages
         self.broker = connect(redis_url)
         self.broker.create(TOPIC, "FixedTime", slot_amount=SLOTS)
         self.queue = self.broker.queue(TOPIC)
-        self.environment = {
-            **os.environ,
-            "RMQ_REDIS_URL": redis_url,
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            **quick_spark.variables(),
-            **getattr(port, "variables", {}),
-        }
-        self.running = None
 
     def start(self, *arguments):
-        """Start the job, as the leader of a group that can be killed as one."""
-        kept = ("--topic", TOPIC, "--checkpoint", str(self.folder / "checkpoint"))
+        kept = ("--topic", TOPIC, "--checkpoint", str(self.jobs.folder / "checkpoint"))
         given = (*kept, *self.port.arguments, *self.limits, *arguments)
-        with self.log.open("ab") as log:
-            self.running = subprocess.Popen(
-                [sys.executable, JOBS / f"{self.port.job}.py", *given],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        return self.running
-
-    @property
-    def log(self):
-        return self.folder / "job.log"
-
-    def kill(self):
-        """Kill the job with all its processes, if one runs."""
-        if self.running is not None and self.running.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.running.pid, signal.SIGKILL)
-            self.running.wait()
+        return self.jobs.start(self.port.job, *given)
 
     def run(self, kills):
         """Run it all, and return the outcome."""
@@ -151,7 +116,7 @@ class _Round:
             job = self.start()
 
             def is_at_work(job=job, before=before):
-                assert job.poll() is None, f"the job ended: {self.log_end()}"
+                assert job.poll() is None, f"the job ended: {self.jobs.log_ends()}"
                 return self.work_done() != before
 
             if at % 3 == 1:
@@ -162,7 +127,7 @@ class _Round:
                 takes_s = time.monotonic() - begun
                 self.wait_at_work(amid_a_write=at % 3 == 2)
             in_work += is_at_work()
-            self.kill()
+            kill(job)
             feeder.join(300)
         self.drain()
         return counted(set(range(self.messages)), self.found(), kills, in_work)
@@ -177,12 +142,9 @@ class _Round:
         with suppress(AssertionError):  # it may have done all before
             wait_until(is_within, "a write", 5)
 
-    def log_end(self):
-        return self.log.read_text(errors="replace")[-3000:]
-
     def finish(self):
         """Run the job until there is nothing left for it."""
-        assert self.start("--once").wait(600) == 0, self.log_end()
+        assert self.start("--once").wait(600) == 0, self.jobs.log_ends()
 
 
 class ExportRound(_Round):
@@ -256,19 +218,11 @@ def run_round(port_class, seed, messages, kills):
     """Run one, and return its outcome and the port's own figures."""
     with (
         port_class() as port,
-        LocalRedis(settings={"appendfsync": "always"}) as redis,
-        tempfile.TemporaryDirectory(prefix="rmq-port-") as folder,
+        jobs_on_a_redis(**getattr(port, "variables", {})) as (redis, jobs),
     ):
-        this = ROUNDS[port.job](port, redis.url, Path(folder), seed, messages)
-        try:
+        this = ROUNDS[port.job](port, redis.url, jobs, seed, messages)
+        with this.broker:
             return this.run(kills), port.figures()
-        except BaseException:
-            if this.log.exists():
-                sys.stderr.write(this.log_end())
-            raise
-        finally:
-            this.kill()
-            this.broker.close()
 
 
 def main():
@@ -280,16 +234,12 @@ def main():
     parser.add_argument("--kills", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    right = True
-    for name in [given.port] if given.port else PORTS:
+
+    def run(name):
         outcome, more = run_round(PORTS[name], given.seed, given.messages, given.kills)
-        sys.stdout.write(f"{name}\n")
-        for title, value in {**vars(outcome), **more}.items():
-            sys.stdout.write(f"  {title:17} {value:,}\n")
-        sys.stdout.flush()
-        right = right and outcome.is_right(PORTS[name].is_once)
-    sys.stdout.write("All is where it must be.\n" if right else "WRONG.\n")
-    return 0 if right else 1
+        return outcome.is_right(PORTS[name].is_once), {**vars(outcome), **more}
+
+    return run_each([given.port] if given.port else list(PORTS), run)
 
 
 if __name__ == "__main__":

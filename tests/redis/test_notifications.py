@@ -11,8 +11,8 @@ from rmq_spark.redis.notifications import Notifications
 from rmq_spark.redis.server import Server
 
 from ..logs import logged
+from ..rounds.proxy import Proxy
 from ..seeding import FAR_MS, LONG_MS
-from ..tcp_proxy import TcpProxy
 from ..waiting import wait_until
 
 
@@ -77,7 +77,7 @@ def test_of_several_wake_ups_of_a_store_the_first_time_counts(queue, hear):
 
 def test_a_connection_that_breaks_is_made_again_and_told_of(queue, hear, server):
     address = server._options.url.rsplit(":", 1)[1]
-    proxy = TcpProxy(int(address.split("/")[0]))
+    proxy = Proxy(int(address.split("/")[0]))
     through = Server(parse_connection({"url": f"redis://127.0.0.1:{proxy.port}/0"}), patience_s=1)
     try:
         wakes = hear(through)

@@ -11,7 +11,7 @@ from rmq_spark import aio
 from rmq_spark.redis.connection import IDLE_S
 
 from .. import servers
-from ..tcp_proxy import TcpProxy
+from ..rounds.proxy import Proxy
 from ..waiting import wait_until
 
 # So short that the connections of these tests do not count as idle.
@@ -20,7 +20,7 @@ TIMEOUT, PATIENCE_S = "1s", 0.1
 
 @pytest.fixture
 def proxy(own_redis):
-    proxy = TcpProxy(own_redis.port)
+    proxy = Proxy(own_redis.port)
     yield proxy
     proxy.close()
 
@@ -104,7 +104,7 @@ def replaced(proxy, own_redis, redis_executable):
                 wait_until(lambda: new.info("replication")["master_link_status"] == "up", "a copy")
                 new.replicaof("NO", "ONE")
                 old.replicaof("127.0.0.1", other.port)
-            proxy.lead_new_to(other.port)
+            proxy.targets[0] = other.port
 
         yield replace
 

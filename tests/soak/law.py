@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rmq_spark.protocol.claims import Figures
 
+from ..rounds.ledger import Compared, compared
+
 # The ends that a message can come to, as Redis counts them.
 ENDS = ("merged", "committed", "cancelled", "dead", "expired")
 HEADINGS = (
@@ -46,19 +48,21 @@ class Outcome:
         return figures.store.count + figures.prepare.count + figures.retry.count
 
     @property
+    def compared(self) -> Compared[str]:
+        return compared(self.expected, self.delivered)
+
+    @property
     def lost(self) -> Set[str]:
-        return self.expected - self.delivered.keys()
+        return self.compared.lost
 
     @property
     def unexpected(self) -> Set[str]:
-        return self.delivered.keys() - self.expected - self.allowed
+        return self.compared.unexpected - self.allowed
 
     @property
     def twice(self) -> Set[str]:
         """What came more than once, and must not."""
-        if not self.exactly_once:
-            return set()
-        return {each for each, count in self.delivered.items() if count > 1} - self.unsure
+        return self.compared.repeated - self.unsure if self.exactly_once else set()
 
     def wrong(self) -> list[str]:
         """Every law and promise that is broken."""

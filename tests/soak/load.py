@@ -9,7 +9,7 @@ from typing import Any
 from rmq_spark.client import Broker, Message
 from rmq_spark.errors import ServerError
 
-from ..faults.feed import content, key, slot_basis
+from ..rounds.ledger import content, key, slot_basis
 
 PART = 20
 # Due so long after they are sent: a call that is repeated within it merges with itself.

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from rmq_spark.client import Broker
 
-from ..faults.cell import Lane
-from ..faults.service import Service
+from ..rounds.driver import Lane
+from ..rounds.service import Service
 from .load import DOOMED
 
 LEASE = "60s"
@@ -106,10 +106,7 @@ class Queries:
         return rows
 
     def _ask(self, do: str, query: Consumption, **more: str) -> None:
-        program = self.lane.program(query.driver)
-        since = len(program.events)
-        program.order(do, query.name, **more)
-        program.wait(do, query.name, since, DRAIN_S)
+        self.lane.program(query.driver).ask(do, query.name, DRAIN_S, **more)
 
 
 class Services:

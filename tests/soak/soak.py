@@ -29,12 +29,13 @@ from rmq_spark.local.zookeeper import LocalEnsemble
 
 from .. import postgres
 from ..faults.cell import DURABLE
-from ..faults.feed import content, key, number_of
-from ..faults.verdict import aligned
-from ..jobs.outbox_round import OutboxRound, kill
+from ..jobs.outbox_round import OutboxRound
 from ..processes import alive, family
 from ..quick_spark import java_options
-from ..waiting import wait_until
+from ..rounds.jobs import Jobs, kill
+from ..rounds.ledger import content, key, number_of
+from ..rounds.tables import aligned
+from ..waiting import is_drained, wait_until
 from . import leftovers
 from .law import HEADINGS, Outcome, kills_told
 from .load import DOOMED, KEYS, Sender
@@ -103,15 +104,14 @@ class Soak:
         driver = postgres.found_driver()
         if not driver or not shutil.which("psql"):
             return None
-        (self.folder / "outbox").mkdir()
         seconds = 60 * self.minutes
         orders = int(ORDERS_A_SECOND * seconds)
-        outbox = OutboxRound(
-            *(stack.enter_context(postgres.Postgres()), driver, self.redis.url),
-            *(self.folder / "outbox", self.seed, orders, seconds),
-        )
-        stack.callback(outbox.end)
-        return outbox
+        (self.folder / "outbox").mkdir()
+        database = stack.enter_context(postgres.Postgres())
+        jobs = Jobs(self.folder / "outbox", self.redis.url, **database.variables)
+        stack.callback(jobs.end)
+        given = (driver, self.redis.url, jobs, self.seed, orders, seconds)
+        return OutboxRound(database, *given)
 
     def _work(self) -> list[str]:
         for driver in self.queries.drivers:
@@ -233,8 +233,7 @@ class Soak:
 
     def _is_drained(self) -> bool:
         time.sleep(0.5)
-        figures = [self.broker.queue(topic, group=g).figures() for topic, g in self._groups()]
-        return not any(f.store.count + f.prepare.count + f.retry.count for f in figures)
+        return all(is_drained(self.broker.queue(topic, group=g)) for topic, g in self._groups())
 
     def _groups(self) -> list[tuple[str, str]]:
         return [

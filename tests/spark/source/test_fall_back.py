@@ -15,7 +15,7 @@ from rmq_spark.errors import Fenced
 from rmq_spark.local.redis import LocalRedis
 
 from ...logs import logged
-from ...tcp_proxy import TcpProxy
+from ...rounds.proxy import Proxy
 from ...waiting import wait_until
 from ..driving import DUE, Rmq, Run, contents, names
 
@@ -148,7 +148,7 @@ def test_a_replica_that_lags_and_takes_over_makes_no_claim_anew(own, tmp_path):
     with LocalRedis(settings=VOLATILE) as replica:
         behind = Redis.from_url(replica.url)
         behind.replicaof("127.0.0.1", str(redis.port))
-        proxy = TcpProxy(redis.port)
+        proxy = Proxy(redis.port)
         with Run({**rmq.options(queue), "redis.url": f"redis://127.0.0.1:{proxy.port}"}) as run:
             start = run.initial()
             end = run.plan(start)

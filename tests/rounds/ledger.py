@@ -1,8 +1,12 @@
-"""The messages of a cell: written as files that the producer's query reads one after another."""
+"""What was sent and what was seen: numbered messages, in files or sent by us, and a comparison."""
 
 import os
 import time
+from collections import Counter
+from collections.abc import Hashable, Set
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +14,7 @@ import pyarrow.parquet as pq
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
 
+T = TypeVar("T", bound=Hashable)
 # When a message falls due after its file was laid down, ms: by turns.
 DUE_AFTER_MS = (0, 300, 900, 1800)
 SLOT_BASES = 97
@@ -118,6 +123,26 @@ class Sends:
             for n in set(range(self.given)) - self._forgotten
             for older in range(n - self.keys, -1, -self.keys)
         }
+
+
+@dataclass(frozen=True)
+class Compared(Generic[T]):
+    """What was seen of what was sent. surplus: how often anything was seen once more."""
+
+    lost: Set[T]
+    unexpected: Set[T]
+    repeated: Set[T]
+    surplus: int
+
+
+def compared(sent: Set[T], seen: Counter[T]) -> Compared[T]:
+    """Compare what must be seen once with how often each was seen."""
+    return Compared(
+        lost=sent - seen.keys(),
+        unexpected=seen.keys() - sent,
+        repeated={each for each, count in seen.items() if count > 1},
+        surplus=seen.total() - len(seen),
+    )
 
 
 def slot_basis(number: int) -> str:

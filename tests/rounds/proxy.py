@@ -1,4 +1,4 @@
-"""A TCP proxy in front of Redis: knows which script is in flight, and holds, cuts or drops calls.
+"""A TCP proxy in front of servers: cuts, hushes and slows connections, and holds Redis' calls.
 
 redis-py sends a request whole and then waits for all of its replies, so what a connection carries
 is one script's call until something was answered. That is all the proxy knows of the protocol.
@@ -8,6 +8,8 @@ import contextlib
 import select
 import socket
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rmq_spark.local.redis import free_port
@@ -47,6 +49,9 @@ class Proxy:
             socket.create_server(("127.0.0.1", free_port()), backlog=128) for _ in targets
         ]
         self.ports = [int(each.getsockname()[1]) for each in self._listeners]
+        self.accepted = 0
+        self.delay_s = 0.0  # of each part that it passes on
+        self.renamed: dict[bytes, bytes] = {}  # words of a part -> others, just as long
         self._lock = threading.Lock()
         self._trap: Trap | None = None
         self._open: set[_Connection] = set()
@@ -61,19 +66,31 @@ class Proxy:
         """The port that leads to the first target."""
         return self.ports[0]
 
-    def cut(self, port: int) -> int:
-        """Ends the connections of one of our ports and takes no others; returns how many."""
+    def cut(self, *ports: int) -> int:
+        """Ends the connections of our ports, or of some, and takes no others; returns how many."""
         with self._lock:
-            self._is_cut.add(port)
-            ended = [each for each in self._open if each.ends[1] == port]
+            self._is_cut.update(ports or self.ports)
+            ended = [each for each in self._open if each.ends[1] in self._is_cut]
         for each in ended:
             each.end()
         return len(ended)
 
-    def mend(self, port: int) -> None:
+    def mend(self, *ports: int) -> None:
         """Takes connections again."""
         with self._lock:
-            self._is_cut.discard(port)
+            self._is_cut.difference_update(ports or self.ports)
+
+    def hush(self) -> None:
+        """Accepts what comes on the open connections, and passes nothing on, not even their end."""
+        with self._lock:
+            for each in self._open:
+                each.is_hushed = True
+
+    def lead_to(self, target: int) -> None:
+        """Ends all connections; new ones go to another server."""
+        self.cut()
+        self.targets[0] = target
+        self.mend()
 
     def set(self, trap: Trap) -> None:
         """From now on the next such call is caught."""
@@ -88,10 +105,11 @@ class Proxy:
             trap.released.set()
 
     def close(self) -> None:
-        """Takes no connection any more."""
+        """Ends all connections and takes no others."""
         self.disarm()
         for listener in self._listeners:
             listener.close()
+        self.cut()
 
     def take(self, script: str | None, side: str, ends: tuple[int, int]) -> Trap | None:
         """The trap, if this call springs it; it springs once."""
@@ -125,6 +143,7 @@ class Proxy:
                 is_cut = self.ports[at] in self._is_cut
                 if not is_cut:
                     self._open.add(connection)
+                    self.accepted += 1
             if is_cut:
                 connection.end()
             else:
@@ -132,7 +151,7 @@ class Proxy:
 
 
 class _Connection:
-    """One client's connection and the one to Redis behind it. ends: as in Trap."""
+    """One client's connection and the one to the server behind it. ends: as in Trap."""
 
     def __init__(
         self, proxy: Proxy, client: socket.socket, server: socket.socket, ends: tuple[int, int]
@@ -141,15 +160,24 @@ class _Connection:
         self._script: str | None = None
         self._tail = b""
         self._answered = False
+        self.is_hushed = False
 
     def start(self) -> None:
-        for pump in (self._requests, self._replies):
-            threading.Thread(target=self._until_closed, args=(pump,), daemon=True).start()
+        for source, take in ((self._client, self._request), (self._server, self._reply)):
+            threading.Thread(target=self._pump, args=(source, take), daemon=True).start()
 
-    def _until_closed(self, pump) -> None:
+    def _pump(self, source: socket.socket, take: Callable[[bytes], bool]) -> None:
+        """Takes what comes from one side until it ends, or until the other one is to end."""
         with contextlib.suppress(OSError):
-            pump()
-        self.end()
+            while part := source.recv(1 << 16):
+                time.sleep(self._proxy.delay_s)
+                for word, other in self._proxy.renamed.items():
+                    part = part.replace(word, other)
+                if not self.is_hushed and not take(part):
+                    break
+        if not self.is_hushed:
+            self.end()
+        source.close()
 
     def end(self) -> None:
         """Ends both sides."""
@@ -158,16 +186,16 @@ class _Connection:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
-    def _requests(self) -> None:
-        while part := self._client.recv(1 << 16):
-            self._look_at(part)
-            trap = self._proxy.take(self._script, "request", self.ends)
-            if trap is not None:
-                self._hold(trap)
-            # Even of a client that has died meanwhile: its call was on its way.
-            self._server.sendall(part)
-            if trap is not None:
-                trap.over.set()
+    def _request(self, part: bytes) -> bool:
+        self._look_at(part)
+        trap = self._proxy.take(self._script, "request", self.ends)
+        if trap is not None:
+            self._hold(trap)
+        # Even of a client that has died meanwhile: its call was on its way.
+        self._server.sendall(part)
+        if trap is not None:
+            trap.over.set()
+        return True
 
     def _look_at(self, part: bytes) -> None:
         if self._answered:
@@ -179,16 +207,14 @@ class _Connection:
                 self._proxy.last_ends[name] = self.ends
         self._tail = text[-_TAIL:]
 
-    def _replies(self) -> None:
-        while part := self._server.recv(1 << 16):
-            trap = self._proxy.take(self._script, "reply", self.ends)
-            self._answered = True
-            if trap is None:
-                self._client.sendall(part)
-                continue
-            self._hold(trap)
-            if not self._pass_on(part, trap):
-                return
+    def _reply(self, part: bytes) -> bool:
+        trap = self._proxy.take(self._script, "reply", self.ends)
+        self._answered = True
+        if trap is None:
+            self._client.sendall(part)
+            return True
+        self._hold(trap)
+        return self._pass_on(part, trap)
 
     def _hold(self, trap: Trap) -> None:
         if trap.hold:

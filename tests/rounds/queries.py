@@ -14,8 +14,8 @@ import rmq_spark
 from rmq_spark.protocol import returning
 from rmq_spark.protocol.claims import Rollback
 
-from .feed import FAILING
 from .gates import note_attempt, pass_gate
+from .ledger import FAILING
 
 # Of the messages that fail, those that wait before they come again.
 WAITING = "57$"

@@ -1,4 +1,4 @@
-"""One of the test's Spark drivers, seen from outside: started, ordered about, watched, killed."""
+"""Spark drivers of a round, seen from outside: started, ordered about, watched, killed."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ class Program:
         self._lock = threading.Condition()
         self.events: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
-            programs.command("faults.spark_program", json.dumps({**SESSION, **(settings or {})})),
+            programs.command("rounds.driver_program", json.dumps({**SESSION, **(settings or {})})),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -86,6 +86,12 @@ class Program:
                     raise NotInTime(f"{event} {query} {text}: the driver did not tell it")
                 self._lock.wait(0.2)
 
+    def ask(self, do: str, query: str, within_s: float, **more: Any) -> None:
+        """Has it do something, and waits until it has."""
+        since = len(self.events)
+        self.order(do, query, **more)
+        self.wait(do, query, since, within_s)
+
     def kill(self, wanted: signal.Signals) -> bool:
         """Ends the JVM by a signal, and then what is left of the driver. False if it was over."""
         jvm = self.jvm
@@ -122,6 +128,51 @@ class Program:
             with self._lock:
                 self.events.append(event)
                 self._lock.notify_all()
+
+
+class Lane:
+    """Drivers by name, which are kept as long as nobody kills them."""
+
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.servers: dict[str, Any] = {}  # of what is under way, to be closed with it
+        self.over = False
+        self._programs: dict[str, Program] = {}
+        self._settings = settings or {}
+        self._more: dict[str, dict[str, str]] = {}
+
+    def settings(self, name: str, more: dict[str, str]) -> None:
+        """A driver with more settings takes the place of one that there is."""
+        self.close(name)
+        self._more[name] = more
+
+    def program(self, name: str) -> Program:
+        """The driver, started if there is none."""
+        if self.over:
+            raise NotInTime("the run was interrupted")
+        found = self._programs.get(name)
+        if found is None or not found.lives():
+            self.close(name)
+            log = self.folder / f"{name}.log"
+            found = self._programs[name] = Program(
+                log, {**self._settings, **self._more.get(name, {})}
+            )
+        return found
+
+    def close(self, *names: str) -> None:
+        for name in names or list(self._programs):
+            program = self._programs.pop(name, None)
+            if program is not None:
+                program.close()
+
+    def abandon(self) -> None:
+        """Leaves no process behind, whatever is under way; nothing is started any more."""
+        self.over = True
+        for program in list(self._programs.values()):
+            program.close()
+        for server in self.servers.values():
+            server.close()
 
 
 def _kill(pid: int) -> None:

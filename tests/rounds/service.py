@@ -28,7 +28,7 @@ class Service:
 
     def start(self, name: str = "service", lease: str = LEASE) -> subprocess.Popen[bytes]:
         line = programs.command(
-            *("faults.listener_program", self._kind, self._url, self.topic, name, self.noted),
+            *("rounds.service_program", self._kind, self._url, self.topic, name, self.noted),
             *(lease, *self._more),
         )
         more = quick_spark.variables() if self._kind == "query" else {}
