@@ -197,6 +197,16 @@ class Run:
         """A later run of the same query."""
         return Run({**self.options, **options}, schema or self.reader._schema)
 
+    @property
+    def number(self) -> int:
+        """Its number in Redis, where each run of a query has a higher one."""
+        return self.reader._run._run
+
+    def die(self) -> None:
+        """What a hard kill leaves: nobody renews, nothing is released."""
+        if self.reader._run is not None:
+            self.reader._run._lease.end()
+
     def stop(self) -> None:
         self.reader.stop()
 

@@ -97,8 +97,8 @@ class Driver:
     def die(self, softly: bool) -> None:
         if softly:
             self.run.stop()
-        elif self.run.reader._run is not None:
-            self.run.reader._run._lease.end()
+        else:
+            self.run.die()
 
 
 class EarlierDriver(Driver):

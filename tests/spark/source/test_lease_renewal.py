@@ -18,11 +18,6 @@ from ...waiting import wait_until
 from ..driving import Run, contents, names, refused, send_due
 
 
-def die(run) -> None:
-    """What a hard kill leaves: nobody renews, nothing is released."""
-    run.reader._run._lease.end()
-
-
 def deadlines(queue) -> list[int]:
     """When the leases of all claims end, in ms."""
     found = []
@@ -73,7 +68,7 @@ def test_a_replay_whose_reading_waits_longer_than_the_lease_loses_nothing(rmq):
     killed = rmq.by_hand(queue, visibilityTimeout="1s")
     start = killed.initial()
     end, rows = killed.next(start)
-    die(killed)
+    killed.die()
     with killed.again() as run:
         partitions = run.partitions(start, end)
         wait_past_the_lease(queue)
@@ -98,7 +93,7 @@ def test_when_the_lease_runs_out_another_consumer_gets_the_messages(rmq):
     killed = rmq.by_hand(queue, visibilityTimeout="1s")
     start = killed.initial()
     end, _ = killed.next(start)
-    die(killed)
+    killed.die()
     assert due_to_another(queue) == 0
     wait_until(lambda: due_to_another(queue) == 6, "the messages to be due to another")
     with rmq.by_hand(queue) as other:
@@ -121,7 +116,7 @@ def test_the_same_query_within_the_lease_gets_all_back_and_nobody_else(rmq):
     killed = rmq.by_hand(queue, visibilityTimeout="1h")
     start = killed.initial()
     end, rows = killed.next(start)
-    die(killed)
+    killed.die()
     with rmq.by_hand(queue) as other:
         nothing = other.initial()
         assert other.plan(nothing) == nothing
@@ -323,7 +318,7 @@ def test_a_processed_batch_that_another_has_taken_meanwhile_fails_with_lost(rmq)
     queue = rmq.due(40)
     run = rmq.by_hand(queue, visibilityTimeout="1s", numPartitions=4)
     end, rows = run.next(run.initial())
-    die(run)
+    run.die()
     wait_past_the_lease(queue)
     assert taken_by_another(rmq, queue) == sorted(contents(rows)) == names(40)
     with refused(
@@ -339,7 +334,7 @@ def test_what_others_have_left_of_a_batch_is_committed_before_it_fails(rmq):
     queue = rmq.due(40)
     run = rmq.by_hand(queue, visibilityTimeout="1h")
     end, _ = run.next(run.initial())
-    queue.ask(claiming.release, [0, 2], end["consumer"], run.reader._run._run)
+    queue.ask(claiming.release, [0, 2], end["consumer"], run.number)
     taken = taken_by_another(rmq, queue)
     kept = 40 - len(taken)
     with refused(
@@ -355,7 +350,7 @@ def test_claims_that_a_replay_lacked_do_not_fail_its_commit_and_later_losses_do(
     run = rmq.by_hand(queue, visibilityTimeout="1h")
     start = run.initial()
     end, _ = run.next(start)
-    queue.ask(claiming.release, [0], end["consumer"], run.reader._run._run)
+    queue.ask(claiming.release, [0], end["consumer"], run.number)
     taken = taken_by_another(rmq, queue)
     with run.again() as second:
         assert len(second.batch(start, end)) == 40 - len(taken)
@@ -366,7 +361,7 @@ def test_claims_that_a_replay_lacked_do_not_fail_its_commit_and_later_losses_do(
     end, _ = run.next(start)
     with run.again() as second:
         assert len(second.batch(start, end)) == 40
-        queue.ask(claiming.release, [1, 3], end["consumer"], second.reader._run._run)
+        queue.ask(claiming.release, [1, 3], end["consumer"], second.number)
         taken_by_another(rmq, queue)
         with refused(LeaseLost, "2 of its 4 claims", "slots [1, 3]"):
             second.plan(end)
@@ -378,7 +373,7 @@ def test_the_loss_of_a_message_that_is_alone_is_told_behind_a_replay_that_lacked
     run = rmq.by_hand(queue, visibilityTimeout="1h")
     start = run.initial()
     end, _ = run.next(start)
-    queue.ask(claiming.release, [0], end["consumer"], run.reader._run._run)
+    queue.ask(claiming.release, [0], end["consumer"], run.number)
     taken_by_another(rmq, queue)
     with run.again() as second:
         second.batch(start, end)
@@ -386,7 +381,7 @@ def test_the_loss_of_a_message_that_is_alone_is_told_behind_a_replay_that_lacked
         queue.server.command("HINCRBY", queue.keys.stats(0), "accepted", 1)
         end, rows = second.next(end)
         assert contents(rows) == ["suspect"]
-        queue.ask(claiming.release, [0], end["consumer"], second.reader._run._run)
+        queue.ask(claiming.release, [0], end["consumer"], second.number)
         taken_by_another(rmq, queue)
         with refused(LeaseLost, "1 of its 1 claims", "slots [0]"):
             second.plan(end)
@@ -397,7 +392,7 @@ def test_a_start_tells_that_the_batch_before_was_taken_while_no_query_ran(rmq, c
     queue = rmq.due(40)
     with rmq.by_hand(queue, visibilityTimeout="1h") as run:
         end, _ = run.next(run.initial())
-        queue.ask(claiming.release, [0, 1], end["consumer"], run.reader._run._run)
+        queue.ask(claiming.release, [0, 1], end["consumer"], run.number)
     taken_by_another(rmq, queue)
     with caplog.at_level(logging.WARNING), run.again() as later:
         assert later.plan(end) == end

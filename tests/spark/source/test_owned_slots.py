@@ -148,7 +148,7 @@ def test_what_a_lost_owner_has_in_flight_nobody_else_gets_before_its_lease_ends(
     start = first.initial()
     owns_all(first, start)
     held = first.batch(start, planned(first, start))
-    first.reader._run._lease.end()  # nobody renews for it any more
+    first.die()  # nobody renews for it any more
     second = owning(queue)
     second_start = second.initial()
     second.plan(second_start)
@@ -184,7 +184,7 @@ def test_a_restart_reads_its_batch_again_whoever_owns_the_slots_by_now(rmq, owni
     owns_all(first, start)
     end = planned(first, start)
     rows = first.batch(start, end)
-    first.reader._run._lease.end()
+    first.die()
     member_of(first).stop()
     second = owning(queue)
     second_start = second.initial()

@@ -18,7 +18,7 @@ def put_suspects(queue, slots):
 
 def lose(queue, run, end):
     """Ends the leases of a run that is gone."""
-    queue.ask(claiming.release, queue.slots, end["consumer"], run.reader._run._run)
+    queue.ask(claiming.release, queue.slots, end["consumer"], run.number)
 
 
 def test_a_batch_has_one_message_to_be_alone_with_and_no_other(rmq):
