@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -300,10 +301,16 @@ def test_what_a_call_sets_in_its_context_is_not_there_for_the_next(broker, topic
     assert seen == [None] * 3
 
 
-def test_a_function_that_returns_a_coroutine_has_failed(broker, topic):
+async def generate_later():
+    yield
+
+
+@pytest.mark.parametrize("returns", [lambda: asyncio.sleep(0), generate_later, Future])
+def test_a_function_that_returns_what_has_not_run_has_failed(broker, topic, returns):
     send(topic, [b"m"])
-    with broker.listen("T", "a", lambda message: asyncio.sleep(0), delay="1h") as listener:
+    with broker.listen("T", "a", lambda message: returns(), delay="1h") as listener:
         wait_until(lambda: listener.failed == 1, "a failure")
+    assert topic.figures().counters["committed"] == 0
 
 
 def test_a_call_that_hangs_is_given_up_and_others_go_on(broker, topic, seen, monkeypatch):
@@ -555,6 +562,9 @@ def test_it_runs_once(broker, topic, seen):
         ({"workers": "8"}, "workers='8'"),
         ({"timeout": "soon"}, "timeout='soon'"),
         ({"timeout": 0}, "timeout=0"),
+        ({"timeout": "367d"}, "timeout='367d' is not accepted. Accepted: 1ms to 366d"),
+        ({"delay": "367d"}, "delay='367d' is too long"),
+        ({"visibility_timeout": 10**400}, "visibility_timeout=1000.*Accepted: 1ms to 366d"),
         ({"delay": -1}, "delay=-1"),
         ({"visibility_timeout": "0s"}, "visibility_timeout='0s'"),
     ],

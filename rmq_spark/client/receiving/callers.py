@@ -31,13 +31,19 @@ from rmq_spark.client.receiving.child_process import (
     too_long,
 )
 from rmq_spark.client.tracing import mark_failed, process_span
-from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction
+from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction, quoted
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.process import STOP_SIGNALS
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.topics.parsing import Duration, check_amount, parse_wait_ms
+from rmq_spark.topics.parsing import (
+    LONGEST_DURATION_MS,
+    Duration,
+    check_amount,
+    duration_text,
+    parse_wait_ms,
+)
 from rmq_spark.topics.reasons import reason_of
-from rmq_spark.topics.verdicts import Failure, failure_of
+from rmq_spark.topics.verdicts import Failure, failure_of, parse_delay_ms
 
 DEFAULT_WORKERS = 8
 # How often a call that waits for an event loop looks whether that has ended.
@@ -426,16 +432,14 @@ class ListenerSettings:
         return cls(
             function,
             lease_ms=parse_lease_ms(visibility_timeout),
-            timeout_ms=None if timeout is None else parse_wait_ms("timeout", timeout),
-            delay_ms=None if delay is None else parse_wait_ms("delay", delay),
+            timeout_ms=None if timeout is None else _parse_limit_ms("timeout", timeout),
+            delay_ms=None if delay is None else parse_delay_ms(delay),
             **others,
         )
 
     def __post_init__(self) -> None:
         check_function(self.function)
         check_amount("workers", self.workers)
-        if self.timeout_ms == 0:
-            raise InvalidOption("timeout=0 is not accepted. Accepted: 1ms or more.")
 
     @property
     def hanging_after_s(self) -> float | None:
@@ -459,7 +463,13 @@ class ListenerSettings:
 
 def parse_lease_ms(given: Duration) -> int:
     """Parse a visibility timeout. Raises InvalidOption."""
-    lease_ms = parse_wait_ms("visibility_timeout", given)
-    if lease_ms < 1:
-        raise InvalidOption(f"visibility_timeout={given!r} is not accepted. Accepted: 1ms or more.")
-    return lease_ms
+    return _parse_limit_ms("visibility_timeout", given)
+
+
+def _parse_limit_ms(name: str, given: Duration) -> int:
+    """Parse a limit of time. A lease that is no number to Lua would spoil the record of a claim."""
+    limit_ms = parse_wait_ms(name, given)
+    if not 1 <= limit_ms <= LONGEST_DURATION_MS:
+        accepted = f"1ms to {duration_text(LONGEST_DURATION_MS)}"
+        raise InvalidOption(f"{name}={quoted(given)} is not accepted. Accepted: {accepted}.")
+    return limit_ms

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 from rmq_spark.process import STOP_SIGNALS
@@ -140,16 +141,19 @@ def how_ended(exit_code: int) -> str:
 def refuse_unrun(returned: Any, or_else: str = "") -> None:
     """Raise TypeError for what shows that the message is not done.
 
-    A coroutine or generator has not run. A verdict is to be raised.
+    A coroutine or generator has not run. A future may not have run, and nobody would see its
+    error. A verdict is to be raised.
     """
     if isinstance(returned, Verdict):
         name = type(returned).__name__
         raise TypeError(f"The function returned a {name}. Accepted: to raise it.")
-    if inspect.isawaitable(returned) or inspect.isgenerator(returned):
+    is_generator = inspect.isgenerator(returned) or inspect.isasyncgen(returned)
+    if is_generator or inspect.isawaitable(returned) or isinstance(returned, Future):
         if inspect.iscoroutine(returned):
             returned.close()
+        state = "may not have run" if isinstance(returned, Future) else "has not run"
         raise TypeError(
-            f"The function returned a {type(returned).__name__}, which has not run. Accepted: a "
+            f"The function returned a {type(returned).__name__}, which {state}. Accepted: a "
             f"function that does its work before it returns{or_else}."
         )
 

@@ -119,6 +119,9 @@ def test_exits_and_what_nobody_runs_are_failures(runner_for):
         async def coroutine():
             pass
 
+        async def generate_later():
+            yield
+
         if row.n == 0:
             sys.exit(1)
         if row.n == 1:
@@ -127,9 +130,11 @@ def test_exits_and_what_nobody_runs_are_failures(runner_for):
             return (n for n in ())
         if row.n == 3:
             return coroutine()
+        if row.n == 4:
+            return generate_later()
         return "anything"
 
-    assert failed(runner_for(odd).run(rows(6))) == [0, 1, 2, 3]
+    assert failed(runner_for(odd).run(rows(7))) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("input_format", [InputFormat.MESSAGE, InputFormat.ARROW])
