@@ -142,7 +142,8 @@ class EarlierStreamReader(DataSourceStreamReader):
         return self._planned
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        if self._planned_blindly and start["consumer"] != self.initialOffset()["consumer"]:
+        planned_by = start.get("consumer") if isinstance(start, dict) else None
+        if self._planned_blindly and planned_by != self.initialOffset()["consumer"]:
             raise CheckpointRefused(f"The source cannot continue a query. {_REMEDY}")
         self._planned = end
         self._is_at_work = start != end

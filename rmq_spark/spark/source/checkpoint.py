@@ -6,6 +6,7 @@ each finished batch in ``commits``. Both are named by the batch's number.
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from pyarrow.fs import FileSelector, FileSystem
 
 from rmq_spark.errors import InvalidOption
 from rmq_spark.spark.options import Subscription
+
+# From version 2 of Spark's log of offsets on, the name of the source and a colon come first.
+_LINE_OF_SOURCE = re.compile(r"(?:\w[^{:]*:)?(?P<offset>\{.*)")
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ def _lines(files: FileSystem, path: str) -> list[str]:
 
 def _offset(lines: list[str], subscription: Subscription) -> dict[str, Any]:
     # Behind the version and the metadata, which are of no source.
-    offsets = [json.loads(line) for line in lines[2:] if line.startswith("{")]
+    found = filter(None, map(_LINE_OF_SOURCE.fullmatch, lines[2:]))
+    offsets = [json.loads(line["offset"]) for line in found]
     ours = [
         offset
         for offset in offsets

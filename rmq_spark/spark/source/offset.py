@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_spark.errors import CheckpointRefused
+from rmq_spark.errors import CheckpointRefused, quoted
 from rmq_spark.protocol.names import ConsumerName
 from rmq_spark.spark.options import Subscription
 from rmq_spark.topics.definition import group_text
@@ -27,8 +27,16 @@ class Offset:
         return {"consumer": self.consumer, "seq": self.seq, "topic": self.topic, "version": VERSION}
 
     @staticmethod
-    def from_dict(fields: dict[str, Any], subscription: Subscription) -> "Offset":
-        """Read an offset. Refuses that of another version or subscription."""
+    def from_dict(fields: Any, subscription: Subscription) -> "Offset":
+        """Read an offset. Refuses that of another source, version or subscription.
+
+        Some sources have offsets that are no dict, such as Spark's source ``rate`` a number.
+        """
+        if not isinstance(fields, dict) or "consumer" not in fields:
+            raise CheckpointRefused(
+                f"The checkpoint belongs to another source, which is at the offset "
+                f"{quoted(fields)}. Use a new checkpointLocation."
+            )
         if fields.get("version") != VERSION:
             raise CheckpointRefused(
                 f"The checkpoint's offset has version {fields.get('version')!r}; this rmq-spark "

@@ -37,6 +37,12 @@ def test_an_unknown_version_is_refused_with_the_remedy(version):
         Offset.from_dict(fields, Subscription(names=("Orders",)))
 
 
+@pytest.mark.parametrize("of_another", [12, "12", None, {"logOffset": 0}])
+def test_the_offset_of_another_source_is_refused(of_another):
+    with pytest.raises(CheckpointRefused, match=r"belongs to another source, .*logOffset|12|None"):
+        Offset.from_dict(of_another, Subscription(names=("Orders",)))
+
+
 def test_the_checkpoint_of_another_topic_is_refused_naming_both(rmq):
     queue, other = rmq.due(1), rmq.due(1)
     with rmq.by_hand(queue) as run:

@@ -1,5 +1,7 @@
 """Calls in the order of Spark 4.0 and 4.1, made by hand; and what a checkpoint tells a source."""
 
+import json
+
 import pytest
 
 from rmq_spark.errors import CheckpointRefused, InvalidOption
@@ -144,8 +146,9 @@ def test_without_the_checkpoint_a_second_available_now_query_is_refused(rmq, ope
     send_due(queue, range(4, 6))
     again = opened(queue)
     again.latestOffset()
-    with refused(CheckpointRefused, "checkpointLocation", "processAllAvailable"):
-        again.partitions(first, first)
+    for logged_offset in (first, 12):  # that of Spark's source rate is a number
+        with refused(CheckpointRefused, "checkpointLocation", "processAllAvailable"):
+            again.partitions(logged_offset, first)
     assert queue.figures().counters["committed"] == 0
 
 
@@ -180,12 +183,22 @@ def test_the_last_finished_batch_is_found_and_one_behind_it(progress, checkpoint
 
 def test_among_several_sources_the_topic_decides(progress, checkpoint):
     offset, read = progress
-    checkpoint.plan(0, {"0": 7}, offset(5, "Others"), offset(1))
+    checkpoint.plan(0, {"0": 7}, 12, [{"a": 1}], offset(5, "Others"), offset(1))
     checkpoint.finish(0)
     assert read() == LoggedProgress(offset(1), None)
     checkpoint.plan(1, offset(2), offset(2))
     with refused(InvalidOption, "2 of its sources"):
         read()
+
+
+def test_in_version_2_of_the_log_each_offset_has_the_name_of_its_source(progress, checkpoint):
+    offset, read = progress
+    checkpoint.plan(0)
+    of_sources = {"rate": 12, "list": [{"a": 1}], "others": offset(5, "Others"), "0": offset(1)}
+    lines = [f"{name}:{json.dumps(of)}" for name, of in of_sources.items()]
+    (checkpoint.path / "offsets" / "0").write_text("\n".join(["v2", "{}", *lines]))
+    checkpoint.finish(0)
+    assert read() == LoggedProgress(offset(1), None)
 
 
 @pytest.mark.parametrize("path", ["dbfs:/checkpoint", "what://folder/checkpoint"])
@@ -209,7 +222,13 @@ def test_a_checkpoint_that_cannot_be_read_does_not_keep_a_run_from_ending(rmq, c
 # -- a real query, on any Spark
 
 
-def test_a_query_that_stops_commits_what_its_checkpoint_has_as_finished(spark, rmq):
+@pytest.mark.parametrize("version_of_log", ["1", "2"])
+def test_a_query_that_stops_commits_what_its_checkpoint_has_as_finished(
+    spark, rmq, request, version_of_log
+):
+    setting = "spark.sql.streaming.offsetLog.formatVersion"  # earlier ones ignore it
+    spark.conf.set(setting, version_of_log)
+    request.addfinalizer(lambda: spark.conf.unset(setting))
     queue = rmq.due(5)
     place = str(rmq.folder / "checkpoint")
     frame = rmq.read(spark, queue, checkpointLocation=place)
