@@ -49,9 +49,12 @@ _LONGEST_SHOWN = 500
 
 
 def quoted(value: object) -> str:
-    """Return the repr of a value for an error, cut if it is long."""
-    # Of a long text, only the beginning, which is long enough to be cut below.
-    text = repr(value[: _LONGEST_SHOWN + 1] if isinstance(value, str | bytes) else value)
+    """Return the repr of a value for an error, cut if it is long; its type if repr fails."""
+    try:
+        # Of a long text, only the beginning, which is long enough to be cut below.
+        text = repr(value[: _LONGEST_SHOWN + 1] if isinstance(value, str | bytes) else value)
+    except Exception:  # a number of more than 4300 digits, or an object of the user's
+        return f"a value of type {type(value).__name__} that cannot be shown"
     return text if len(text) <= _LONGEST_SHOWN + len("''") else f"{text[:_LONGEST_SHOWN]}..."
 
 

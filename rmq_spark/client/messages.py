@@ -29,7 +29,7 @@ def key_of(topic: TopicDefinition, key: Any, index: int) -> bytes:
     """Return the key of a message of a keyed topic. Raises InvalidMessage."""
     given = _utf8(key) if isinstance(key, str) else key
     if not isinstance(given, bytes) or not 1 <= len(given) <= LONGEST_KEY_BYTES:
-        shown = repr(key) if not isinstance(given, bytes) else f"{len(given)} bytes long"
+        shown = quoted(key) if not isinstance(given, bytes) else f"{len(given)} bytes long"
         raise InvalidMessage(
             f"Message {index} of topic {topic.name}: key is {shown}. Accepted in a keyed topic: "
             f"bytes or str, 1 to {LONGEST_KEY_BYTES} bytes. Nothing was sent."

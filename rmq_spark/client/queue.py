@@ -18,7 +18,7 @@ from rmq_spark.client.messages import (
 )
 from rmq_spark.client.room import OnFull, in_rounds
 from rmq_spark.client.tracing import send_span
-from rmq_spark.errors import InvalidOption, TopicFull, UnknownTopic
+from rmq_spark.errors import InvalidOption, TopicFull, UnknownTopic, quoted
 from rmq_spark.protocol import reading, sending
 from rmq_spark.protocol.calls import Conversation, Read, Request, TopicQueues
 from rmq_spark.protocol.claims import ClaimRecord, Figures, Overview
@@ -132,7 +132,7 @@ class Queue:
         """
         if past_fixed_time not in ("send", "fail"):
             raise InvalidOption(
-                f"past_fixed_time={past_fixed_time!r} is not accepted. Accepted: send, fail."
+                f"past_fixed_time={quoted(past_fixed_time)} is not accepted. Accepted: send, fail."
             )
         self._refresh_or_refuse()
         refuse = past_fixed_time == "fail" and self.definition.type.can_be_past

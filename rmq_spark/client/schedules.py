@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 from rmq_spark.client.administration import Administration
 from rmq_spark.client.messages import Message, Outgoing, headers_of, moment_ms_of, outgoing
-from rmq_spark.errors import InvalidOption, ScriptFailed
+from rmq_spark.errors import InvalidOption, ScriptFailed, quoted
 from rmq_spark.protocol.calls import fields_of
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.keys import ACCEPTED_NAME, HIGHEST_SCORE, NAME, Keys, schedules_key
@@ -258,7 +258,9 @@ def parse_schedule(
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
         raise InvalidOption.of("name", name, ACCEPTED_NAME, "is not a name of a schedule")
     if (cron is None) == (every is None):
-        raise InvalidOption(f"cron={cron!r} and every={every!r}. Accepted: one of the two.")
+        raise InvalidOption(
+            f"cron={quoted(cron)} and every={quoted(every)}. Accepted: one of the two."
+        )
     _check_choice("catch_up", catch_up, CATCH_UPS)
     _check_choice("overlap", overlap, OVERLAPS)
     _zone_of(timezone)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidOption, quoted
 from rmq_spark.protocol.bodies import Body, Headers
 from rmq_spark.protocol.claims import ClaimRecord, retries_of
 from rmq_spark.topics.definition import TopicDefinition
@@ -34,7 +34,9 @@ class QueueKind(StrEnum):
         for kind in cls:
             if isinstance(value, str) and value.strip().lower() == kind:
                 return kind
-        raise InvalidOption(f"The queue {value!r} is not accepted. Accepted: {', '.join(cls)}.")
+        raise InvalidOption(
+            f"The queue {quoted(value)} is not accepted. Accepted: {', '.join(cls)}."
+        )
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,21 @@ FAILOVER_PATIENCE_S = 25.0
 _MOST_CONNECTIONS = 2**31
 # Parameters of a URL by which redis-py turns bytes into texts, or texts into other bytes.
 _CODED = {"decode_responses", "encoding", "encoding_errors"}
+# Those for which redis-py needs an object: with a text it fails somewhere in the first connection.
+_OBJECTS = {
+    *("cache", "cache_config", "command_packer", "credential_provider", "event_dispatcher"),
+    *("maint_notifications_config", "redis_connect_func", "retry", "socket_keepalive_options"),
+}
+# Those of which redis-py takes values with which no connection works: a pattern, and what it is.
+_ABOVE_0 = r"(?=.*[1-9])\d*\.?\d*", "a number above 0"
+_VALUES = {
+    "socket_timeout": _ABOVE_0,
+    "socket_connect_timeout": _ABOVE_0,
+    "socket_read_size": _ABOVE_0,
+    "protocol": ("[23]", "2 or 3"),
+    "ssl_cert_reqs": ("none|optional|required", "none, optional or required"),
+    "client_name": (r"[!-~]+", "a text without spaces"),
+}
 
 
 def on_connect(connection: Any) -> None:
@@ -305,12 +320,7 @@ def renew_locks(of: object) -> None:
 
 
 def client_arguments(options: ConnectionOptions) -> dict[str, Any]:
-    coded = _CODED & parse_qs(urlsplit(options.url).query).keys()
-    if coded:
-        raise InvalidOption(
-            f"{options.prefix}url has the parameter {min(coded)}, with which redis-py would change "
-            "keys or contents. Leave it out."
-        )
+    _check_parameters(options)
     # With RESP3, each message comes in a list of its own, which triples the cost of reading.
     arguments: dict[str, Any] = {
         "protocol": 2,
@@ -330,6 +340,22 @@ def client_arguments(options: ConnectionOptions) -> dict[str, Any]:
         _check_no_other_login(options)
         arguments["credential_provider"] = _provider_of(options)
     return arguments
+
+
+def _check_parameters(options: ConnectionOptions) -> None:
+    """Refuse parameters of a URL with which redis-py fails only later, or reads other texts."""
+    given = parse_qs(urlsplit(options.url).query)
+    why = ""
+    for name, values in given.items():
+        pattern, accepted = _VALUES.get(name, ("", ""))
+        if name in _CODED:
+            why = "with which redis-py would change keys or contents. Leave it out."
+        elif name in _OBJECTS:
+            why = "which redis-py does not take from a text. Leave it out."
+        elif pattern and not re.fullmatch(pattern, values[0]):
+            why = f"whose value is not accepted. Accepted: {accepted}."
+        if why:
+            raise InvalidOption(f"{options.prefix}url has the parameter {name}, {why}")
 
 
 def _check_no_other_login(options: ConnectionOptions) -> None:

@@ -218,6 +218,12 @@ _TABLE = (
         errors.WrongKeyType,
         "{at}: {what} found a key of the queue with another type. " + _MOVE_KEY,
     ),
+    _Row(
+        _has("invalid bulk length"),
+        errors.ScriptFailed,
+        "{at}: {what} sent a text that is longer than the server's proto-max-bulk-len. Raise "
+        "that, or send shorter messages.",
+    ),
     _Row(lambda failed: True, errors.ScriptFailed, "{at}: {what} failed: {text}"),
 )
 

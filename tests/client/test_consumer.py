@@ -311,6 +311,12 @@ def test_a_name_that_is_none_is_refused(broker, topic, name):
         broker.consumer("T", name)
 
 
+def test_a_long_name_is_shown_by_its_beginning(broker, topic):
+    with pytest.raises(InvalidOption, match="consumer name") as refused:
+        broker.consumer("T", "x" * 100_000)
+    assert len(str(refused.value)) < 1000
+
+
 @pytest.mark.parametrize("timeout", ["60", "0s", "0ms", "soon", "", "-1s", "367d"])
 def test_a_visibility_timeout_that_is_none_is_refused(broker, topic, timeout):
     with pytest.raises(InvalidOption, match="visibility_timeout"):

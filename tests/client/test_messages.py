@@ -299,3 +299,20 @@ def test_an_error_quotes_the_beginning_of_a_long_value(broker, send):
         broker.queue("T").send(["m"], **{"fixed_time": 1, **send})
     assert len(str(caught.value)) < 1000
     assert "..." in str(caught.value)
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("value", [10**5000, Unprintable()], ids=["long", "unprintable"])
+def test_a_value_whose_repr_fails_is_refused_all_the_same(broker, value):
+    """Seen: a ValueError of Python, "Exceeds the limit (4300 digits)", in place of the error."""
+    broker.create("P", "Priority", 1)
+    broker.create("K", "FixedTime", 1, keyed=True)
+    shown = f"a value of type {type(value).__name__} that cannot be shown"
+    with pytest.raises(InvalidMessage, match=f"priority is {shown}. Accepted"):
+        broker.queue("P").send([b"m"], priority=value)
+    with pytest.raises(InvalidMessage, match=f"key is {shown}. Accepted"):
+        broker.queue("K").send([Message(b"m", key=value)], fixed_time=0)

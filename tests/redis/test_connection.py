@@ -241,3 +241,33 @@ def test_an_address_that_changes_what_is_read_is_refused(parameter):
     options = parse_connection({"url": f"redis://:{SECRET}@host/0?{parameter}"})
     with pytest.raises(InvalidOption, match=f"^url has the parameter {parameter.split('=')[0]}"):
         new_client(options)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "why"),
+    [
+        ("credential_provider=no", "does not take from a text"),
+        ("retry=5", "does not take from a text"),
+        ("cache=1", "does not take from a text"),
+        ("socket_timeout=0", "Accepted: a number above 0"),
+        ("socket_timeout=nan", "Accepted: a number above 0"),
+        ("socket_connect_timeout=soon", "Accepted: a number above 0"),
+        ("socket_read_size=-1", "Accepted: a number above 0"),
+        ("protocol=9", "Accepted: 2 or 3"),
+        ("ssl_cert_reqs=maybe", "Accepted: none, optional or required"),
+        ("client_name=a%20b", "Accepted: a text without spaces"),
+    ],
+)
+def test_an_address_with_which_no_connection_works_is_refused_at_once(parameter, why):
+    """Seen: an AttributeError out of connect, or a server that "cannot be reached"."""
+    options = parse_connection({"url": f"redis://:{SECRET}@host/0?{parameter}"})
+    name = parameter.split("=")[0]
+    with pytest.raises(InvalidOption, match=f"^url has the parameter {name}, .*{why}") as refused:
+        new_client(options)
+    assert SECRET not in str(refused.value)
+
+
+def test_an_address_with_timeouts_and_a_protocol_is_accepted():
+    new_client(
+        parse_connection({"url": "redis://host/0?socket_timeout=2.5&protocol=3&client_name=a:b"})
+    )

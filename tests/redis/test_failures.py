@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from rmq_spark.client import connect
-from rmq_spark.errors import ServerUnavailable
+from rmq_spark.errors import ScriptFailed, ServerUnavailable
 from rmq_spark.local.redis import free_port
 
 from ..not_saving import not_saving, save_again
@@ -119,3 +119,13 @@ def is_busy(client):
     except redis.ResponseError as error:
         return str(error).startswith("BUSY")
     return False
+
+
+def test_a_message_longer_than_the_server_takes_is_named_so(own_redis):
+    """Seen: "send_at failed: Protocol error: invalid bulk length"."""
+    with connect(own_redis.url) as broker, redis.Redis.from_url(own_redis.url) as admin:
+        broker.create("T", "FixedTime", 1)
+        admin.config_set("proto-max-bulk-len", 1024 * 1024)
+        with pytest.raises(ScriptFailed, match=r"longer than the server's proto-max-bulk-len"):
+            broker.queue("T").send([b"x" * 2 * 1024 * 1024], fixed_time=0)
+        assert broker.queue("T").send([b"x"], fixed_time=0).new == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from rmq_spark.client.administration import Administration
 from rmq_spark.client.ownership import Ownership, ownership_of
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidOption, quoted
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
@@ -109,7 +109,7 @@ def open_session(
     """Take over a name: older runs are barred, and what they hold is given back."""
     if not re.fullmatch(NAME, name):
         raise InvalidOption(
-            f"The consumer name {name!r} is not accepted. Accepted: {ACCEPTED_NAME}"
+            f"The consumer name {quoted(name)} is not accepted. Accepted: {ACCEPTED_NAME}"
         )
     if ensemble is None:
         refuse_exclusive(queue.definition)
