@@ -56,7 +56,8 @@ class Broker(Administration):
     ) -> Consumer:
         """Return a consumer of a topic. Only one process at a time may use a name.
 
-        visibility_timeout: the lease of a batch, such as "60s"; only batch.renew renews it.
+        visibility_timeout: the lease of a batch, such as "60s", up to 366 days; only batch.renew
+        renews it.
         zookeeper: shares the slots out among all readers of the topic, each with a name of its own,
         so that one key is in work at one reader: ``"host:port"``, or a mapping of the options that
         begin with ``zookeeper.``, without that prefix. Makes the topic exclusive. Raises
