@@ -14,6 +14,8 @@ from typing import Any
 
 import rmq_spark
 import rmq_spark.aio
+import rmq_spark.inspect.prometheus
+import rmq_spark.inspect.queries
 from rmq_spark.cli.app import COMMANDS
 from rmq_spark.options import CONNECTION, LISTENER, SINK, SOURCE, TABLE
 from rmq_spark.topics.parsing import Option, OptionTable
@@ -30,6 +32,10 @@ NAMES: Mapping[str, Sequence[str]] = {
     "scheduling": ("Schedule", "Scheduler"),
     "outboxes": ("Outbox", "Relay", "Relayed"),
     "looking": ("Figures", "QueueFigures", "QueueKind", "Page", "Entry", "Bounds"),
+    "metrics": (
+        *("inspect.queries.QueryMetrics", "inspect.prometheus.ListenerCollector"),
+        "inspect.prometheus.FunctionCollector",
+    ),
     "spark": ("each_message", "EachMessage", "register", "RmqDataSource"),
     "asyncio": (
         *("aio.connect", "aio.AsyncBroker", "aio.AsyncQueue", "aio.AsyncConsumer"),
@@ -39,6 +45,7 @@ NAMES: Mapping[str, Sequence[str]] = {
 # Of classes that the rest of the package uses, too: the members that are for users.
 MEMBERS: Mapping[str, Sequence[str]] = {
     "Bounds": (),
+    **dict.fromkeys(NAMES["metrics"], ()),
     "Page": ("entries",),
     "QueueKind": (),
     "RmqDataSource": (),
@@ -48,7 +55,7 @@ MEMBERS: Mapping[str, Sequence[str]] = {
 }
 # The classes whose objects users make themselves, or take apart.
 MADE = ("Message", "Outbox", "Retry", "Bury", "Snooze", "Hold", "Bounds", "Entry", "SendResult")
-MADE += ("Delivered", "Figures", "QueueFigures", "Relayed")
+MADE += ("Delivered", "Figures", "QueueFigures", "Relayed", *NAMES["metrics"])
 
 
 def main() -> None:
@@ -76,20 +83,24 @@ def _option_row(option: Option[Any]) -> tuple[str, ...]:
 
 
 def commands() -> str:
-    """Return the commands by group, each with the first paragraph of its help."""
+    """Return the commands, group by group, each with the first sentence of its help."""
     rows = [
-        (f"`rmq {name}`", group, _first_line(command))
-        for group, by_name in COMMANDS.items()
+        (f"`rmq {name}`", _first_line(command))
+        for by_name in COMMANDS.values()
         for name, command in by_name.items()
     ]
-    return _table(("command", "group", ""), rows)
+    return _table(("command", ""), rows)
 
 
-def names(*names: str) -> str:
-    """Return names of the package, and, for the site alone, where their docstrings go."""
-    rows = [(f"`{name}`", _first_line(attrgetter(name)(rmq_spark))) for name in names]
-    shown = "".join(f"::: rmq_spark.{name}\n{_options(name)}" for name in names)
-    return f"{_table(('name', ''), rows)}\n<!-- site\n{shown}-->\n"
+def names(table: str) -> str:
+    """Return the names of a table, and where their docstrings go on the site."""
+    rows = [(f"`{name}`", _first_line(attrgetter(name)(rmq_spark))) for name in NAMES[table]]
+    return f"{_table(('name', ''), rows)}\n<!-- site\n{table}\n-->\n"
+
+
+def docstrings(table: str) -> str:
+    """Return what the site shows of the names of a table, as mkdocstrings reads it."""
+    return "".join(f"::: rmq_spark.{name}\n{_options(name)}" for name in NAMES[table])
 
 
 def _options(name: str) -> str:
@@ -127,7 +138,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "table": lambda: option_table(TABLE),
     "listener": lambda: option_table(LISTENER),
     "commands": commands,
-    **{table: partial(names, *of_table) for table, of_table in NAMES.items()},
+    **{table: partial(names, table) for table in NAMES},
 }
 
 

@@ -4,6 +4,7 @@ The pages keep their places in the repository, so a link works on a forge and on
 """
 
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,8 +75,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Show what is hidden on a forge."""
 
     def shown(part: re.Match[str]) -> str:
-        return _commands() if part[1] == "commands\n" else part[1]
+        name = part[1].strip()
+        return _commands() if name == "commands" else docstrings(name)
 
+    docstrings = runpy.run_path(str(ROOT / "docs/write_tables.py"))["docstrings"]
     return _FOR_THE_SITE.sub(shown, markdown)
 
 

@@ -8,13 +8,12 @@ from typing import Any, get_args
 
 import rmq_spark
 from rmq_spark import errors
-from rmq_spark.cli.app import app
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options import CONNECTION, LISTENER, OF_SETTINGS, SINK, SLOT_AMOUNT, SOURCE, TABLE
 from rmq_spark.outbox.rows import EXPECTED
 from rmq_spark.protocol.pages import QueueKind
 from rmq_spark.spark.options import parse_listener_options, parse_sink_options, parse_source_options
-from rmq_spark.spark.schemas import TABLE_SCHEMA, WHOLE_SOURCE_SCHEMA, WHOLE_TABLE_SCHEMA
+from rmq_spark.spark.schemas import WHOLE_SOURCE_SCHEMA, WHOLE_TABLE_SCHEMA
 from rmq_spark.spark.sink.columns import COLUMNS
 from rmq_spark.spark.sink.operations import OPERATIONS
 from rmq_spark.spark.tables import parse_table_options
@@ -185,7 +184,6 @@ def columns(page: Page) -> Iterator[str]:
             yield page.at(place(page, heading), f"the order is not {', '.join(there)}")
     operations = ("send", "cancel", "requeue", "rollback", "purge")
     assert {*operations} == {*OPERATIONS}
-    rows = page.by_name("Columns of the sink")
     taken = {
         name: (
             kind,
@@ -196,10 +194,19 @@ def columns(page: Page) -> Iterator[str]:
         )
         for name, (_, kind) in COLUMNS.items()
     }
-    told = {
-        name: (cells[0], *(cell if cell in ("", "needed") else "taken" for cell in cells[1:6]))
-        for name, cells in rows.items()
-    }
+    told = {}
+    for name, (kind, needed, may, *_) in page.by_name("Columns of the sink").items():
+        by, _, condition = needed.replace("all", ", ".join(operations)).partition(", if ")
+        by, _, unless = by.partition(", unless ")
+        always = [] if condition or unless else by.split(", ")
+        ever = [*by.split(", "), *may.replace("all", ", ".join(operations)).split(", ")]
+        told[name] = (
+            kind,
+            *(
+                "needed" if each in always else "taken" if each in ever else ""
+                for each in operations
+            ),
+        )
     yield from compare(page, "Columns of the sink", told, taken)
 
 
@@ -226,11 +233,6 @@ def environment_variables(page: Page) -> Iterator[str]:
     shown = page.by_name(heading)
     read |= {name for name in shown if name.startswith(begun)}
     yield from compare(page, heading, dict.fromkeys(shown, ""), dict.fromkeys(read, ""))
-    readers = ("Makefile", ".ci/run", "tests/client/test_model.py")
-    texts = "".join((ROOT / file).read_text(encoding="utf-8") for file in readers)
-    for name in re.findall(r"`([A-Z_]+)`", page.section(heading).partition("In a clone")[2]):
-        if name not in texts:
-            yield page.at(f"`{name}`", f"nothing reads {name} in a clone. Remove it")
 
 
 def public_names(page: Page) -> Iterator[str]:
@@ -238,16 +240,6 @@ def public_names(page: Page) -> Iterator[str]:
     for name in rmq_spark.__all__:
         if not (name.startswith("_") or hasattr(errors, name) or f"| `{name}` |" in page.text):
             yield f"{page.name}: lacks {name}, which is public. Name it in docs/write_tables.py"
-
-
-def named_in_operations(page: Page) -> Iterator[str]:
-    """The page of operations names every option and column of the table, and every command."""
-    wanted = {f"`{each.name}`" for each in TABLE.options if each not in CONNECTION.options}
-    wanted |= {f"`{name}`" for name in TABLE_SCHEMA.fieldNames()}
-    wanted |= {f"`rmq {each.name or each.callback.__name__}" for each in app.registered_commands}
-    for name in sorted(wanted):
-        if name not in page.text:
-            yield f"{page.name}: does not name {name.strip('`')}. Explain it"
 
 
 def scripts_of_the_protocol(page: Page) -> Iterator[str]:

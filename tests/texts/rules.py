@@ -57,7 +57,6 @@ RULES: dict[Rule, Sequence[tuple[Any, ...]]] = {
     **dict.fromkeys(OF_THE_REFERENCE, REFERENCE),
     reference.stale_tables: [(PAGES[f"docs/{name}"],) for name in reference.WRITTEN],
     reference.public_names: [(PAGES["docs/python.md"],)],
-    reference.named_in_operations: [(PAGES["docs/operations.md"],)],
     reference.scripts_of_the_protocol: [(PAGES["docs/protocol.md"],)],
     reference.queues_in_the_figure: README,
     reference.marks_in_the_figure: [(PAGES["docs/outbox.md"],)],
