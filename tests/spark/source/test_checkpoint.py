@@ -39,7 +39,7 @@ def test_an_unknown_version_is_refused_with_the_remedy(version):
 
 @pytest.mark.parametrize("of_another", [12, "12", None, {"logOffset": 0}])
 def test_the_offset_of_another_source_is_refused(of_another):
-    with pytest.raises(CheckpointRefused, match=r"belongs to another source, .*logOffset|12|None"):
+    with pytest.raises(CheckpointRefused, match="belongs to another source"):
         Offset.from_dict(of_another, Subscription(names=("Orders",)))
 
 
