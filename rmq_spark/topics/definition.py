@@ -75,7 +75,7 @@ def check_topic_name(name: str) -> str:
 def check_slot_amount(value: str | int) -> int:
     """Return a number of slots. Raises InvalidOption unless it is a power of two, 1 to 65536."""
     try:
-        amount = int(value)
+        amount = int(value) if isinstance(value, int | str) else 0
     except ValueError:
         amount = 0
     if not 1 <= amount <= MOST_SLOTS or amount & (amount - 1):

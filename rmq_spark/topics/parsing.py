@@ -261,6 +261,9 @@ FLAG = Parser(_flag, "`true` or `false`")
 FILE = Parser(_readable_file, "a file that can be read")
 MOMENT = moment("ms since 1970")
 
+# In an address with a user, which somebody may give to an option that takes none.
+_PASSWORD = re.compile(r":[^:@\s]+@")
+
 
 @dataclass(frozen=True)
 class Option(Generic[T_co]):
@@ -293,7 +296,7 @@ class Option(Generic[T_co]):
                 raise error.called(self.name) from None
             reason, accepted = "", self.parser.accepted_plain
         shown = f"{self.name}={quoted(text)} {reason}"
-        if self.is_secret:
+        if self.is_secret or _PASSWORD.search(shown):
             hidden = "its value is not shown: it may contain a password"
             shown = f"{self.name} is not accepted ({hidden})"
         remedy = f" {self.parser.remedy}" if self.parser.remedy else ""

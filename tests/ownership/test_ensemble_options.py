@@ -49,7 +49,7 @@ def test_all_of_them_come_with_the_source(tmp_path):
         ({"hosts": "zk:0"}, "zookeeper.hosts='zk:0'"),
         ({"hosts": "zk:port"}, "host:port, separated by commas"),
         ({"hosts": "zk,,zk2"}, "zookeeper.hosts="),
-        ({"hosts": "u:p@zk:2181"}, "zookeeper.hosts="),
+        ({"hosts": "u:hidden-secret@zk:2181"}, "zookeeper.hosts is not accepted (its value is not"),
         ({"hosts": "zk/"}, "zookeeper.hosts='zk/'"),
         ({"hosts": "zk1:2181/rmq,zk2:2181/rmq"}, "an optional path after the last"),
         ({"hosts": "zk1:2181;zk2:2181"}, "host:port, separated by commas"),

@@ -143,7 +143,7 @@ class Lane:
         self._more: dict[str, dict[str, str]] = {}
 
     def settings(self, name: str, more: dict[str, str]) -> None:
-        """A driver with more settings takes the place of one that there is."""
+        """Stops a driver; when it starts again, it has these settings, too."""
         self.close(name)
         self._more[name] = more
 

@@ -152,7 +152,7 @@ def test_a_power_of_two_is_accepted(amount):
     assert check_slot_amount(amount) == int(amount)
 
 
-@pytest.mark.parametrize("amount", [0, 3, -1, 131072, "many", "", "6.4e1", 2**70, "-2"])
+@pytest.mark.parametrize("amount", [0, 3, -1, 131072, "many", "", "6.4e1", 2**70, "-2", 1.5, None])
 def test_another_number_of_slots_is_refused(amount):
     with pytest.raises(InvalidOption) as raised:
         check_slot_amount(amount)
