@@ -47,11 +47,11 @@ from rmq_spark.topics.definition import (
     KEEP_LAST,
     LASTING,
     SLOT,
-    Setting,
     TopicDefinition,
     group_text,
 )
 from rmq_spark.topics.parsing import Option, duration
+from rmq_spark.topics.settings import Setting
 
 _COLUMNS = (
     *("topic", "type", "slots", "retries", "backoff", "exclusive", "paused", "groups"),

@@ -17,8 +17,9 @@ from rmq_spark.spark.schemas import WHOLE_SOURCE_SCHEMA, WHOLE_TABLE_SCHEMA
 from rmq_spark.spark.sink.columns import COLUMNS
 from rmq_spark.spark.sink.operations import OPERATIONS
 from rmq_spark.spark.tables import parse_table_options
-from rmq_spark.topics.definition import TopicDefinition, parse_retry_backoff
+from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsing import parse_duration_ms
+from rmq_spark.topics.settings import parse_retry_backoff
 from rmq_spark.topics.types import TopicType
 
 from .. import ROOT

@@ -16,11 +16,11 @@ from rmq_spark.topics.definition import (
     check_key_prefix,
     check_slot_amount,
     check_topic_name,
-    parse_retry_backoff,
     parse_settings,
     slot_of,
 )
 from rmq_spark.topics.keys import Keys, consumer_key, listener_key, topics_key
+from rmq_spark.topics.settings import parse_retry_backoff
 from rmq_spark.topics.types import TOPIC_TYPES, parse_topic_type
 
 crcmod_crc32 = crcmod.predefined.mkCrcFun("crc-32")

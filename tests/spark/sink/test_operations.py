@@ -12,7 +12,7 @@ from pyspark.sql.types import (
 
 from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
 from rmq_spark.protocol.pages import first_entries
-from rmq_spark.topics.definition import ROCKETMQ_BACKOFF
+from rmq_spark.topics.settings import ROCKETMQ_BACKOFF
 
 from ..driving import DUE, refused
 from .test_bad_rows import write
