@@ -163,26 +163,95 @@ def sleep(seconds: float) -> bool:
     return False
 
 
-class Runner(ABC):
-    """Work that goes on after errors that may pass.
+class Background(ABC):
+    """Work that ``run`` does in this thread.
 
-    ``run`` works in this thread. As a context manager, it works in a thread of its own during the
-    block.
+    As a context manager, it does the work in a thread of its own during the block.
     """
 
-    _title: ClassVar[str]  # for logs
-    _passing: ClassVar[tuple[type[RmqError], ...]]  # errors after which it goes on
-    _log: ClassVar[logging.LoggerAdapter[logging.Logger]]
     _thread_name: ClassVar[str]
+    _log: ClassVar[logging.LoggerAdapter[logging.Logger]]
+
+    def __init__(self) -> None:
+        self._begun = threading.Event()  # set when the work is connected, or has ended
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._works = threading.Lock()
+
+    @abstractmethod
+    def run(self) -> None:
+        """Work until ``stop``. Sets ``_begun`` when it is connected."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Let the work end."""
+
+    @abstractmethod
+    def _title(self) -> str:
+        """Return what works, for logs."""
+
+    @abstractmethod
+    def _used_error(self) -> RmqError:
+        """Return the error for a second beginning."""
+
+    def __enter__(self) -> Self:
+        """Start the thread, and wait until it is connected. Raises RmqError."""
+        if self._thread is not None:
+            raise self._used_error()
+        self._thread = threading.Thread(
+            target=self._run_in_thread, name=self._thread_name, daemon=True
+        )
+        try:
+            self._thread.start()
+            self._begun.wait()
+        except BaseException:  # such as of a Ctrl-C: nobody will call __exit__
+            self.stop()
+            if self._begun.is_set():  # else it may wait for a server that does not answer
+                self._thread.join()
+            raise
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the work end, and wait for that."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._works.acquire(blocking=False):
+            raise self._used_error()
+        try:
+            yield
+        finally:
+            self._works.release()
+
+    def _run_in_thread(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:
+            self._error = error
+            if self._begun.is_set():
+                unexpected = None if isinstance(error, RmqError) else error
+                self._log.error("rmq: %s has ended: %s", self._title(), error, exc_info=unexpected)
+        finally:
+            self._begun.set()
+
+
+class Runner(Background):
+    """Work in rounds that goes on after errors that may pass."""
+
+    _name: ClassVar[str]  # for logs
+    _passing: ClassVar[tuple[type[RmqError], ...]]  # errors after which it goes on
     _misused: ClassVar[type[RmqError]]  # raised if the work is begun again
 
     def __init__(self) -> None:
+        super().__init__()
         # No Event: stop may be called by a signal handler, which could wait for itself.
         self._is_over = False
-        self._begun = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
-        self._works = threading.Lock()
 
     @abstractmethod
     def _work(self) -> None:
@@ -198,28 +267,9 @@ class Runner(ABC):
         return self._thread is not None and self._thread.is_alive()
 
     @property
-    def error(self) -> Exception | None:
+    def error(self) -> BaseException | None:
         """The lasting error that has ended its own thread."""
         return self._error
-
-    def __enter__(self) -> Self:
-        """Start the thread, and wait until it is connected. Raises RmqError."""
-        if self._thread is not None:
-            raise self._used_error()
-        self._thread = threading.Thread(
-            target=self._run_logged, name=self._thread_name, daemon=True
-        )
-        self._thread.start()
-        self._begun.wait()
-        if self._error is not None:
-            raise self._error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let the work end after its round, and wait for it."""
-        self.stop()
-        if self._thread is not None:
-            self._thread.join()
 
     def stop(self) -> None:
         """Let the work end after its round."""
@@ -242,38 +292,16 @@ class Runner(ABC):
                         raise
                     has_got_on = self._progress() != before
                     wait_s = _SHORTEST_S if has_got_on else min(2 * wait_s, _LONGEST_S)
-                    self._log.warning("rmq: %s waits %.1f s: %s", self._title, wait_s, error)
+                    self._log.warning("rmq: %s waits %.1f s: %s", self._name, wait_s, error)
                     self._rest(wait_s)
+
+    def _title(self) -> str:
+        return self._name
 
     def _used_error(self) -> RmqError:
         return self._misused(
-            f"{self._title.capitalize()} works already, or has ended. Make another."
+            f"{self._name.capitalize()} works already, or has ended. Make another."
         )
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if not self._works.acquire(blocking=False):
-            raise self._used_error()
-        try:
-            yield
-        finally:
-            self._works.release()
-
-    def _run_logged(self) -> None:
-        try:
-            self.run()
-        except RmqError as error:
-            self._end(error)
-        except Exception as error:  # of this code: also then, who asks must get to know
-            self._end(error)
-            raise
-        finally:
-            self._begun.set()
-
-    def _end(self, error: Exception) -> None:
-        self._error = error
-        if self._begun.is_set():
-            self._log.error("rmq: %s has ended: %s", self._title, error)
 
     def _rest(self, seconds: float, wait: Callable[[float], bool] = sleep) -> None:
         """Wait for so long, until stop, or until ``wait`` returns True."""

@@ -63,7 +63,7 @@ class Scheduler(Runner):
     Times are those of Redis' clock.
     """
 
-    _title = "the scheduler"
+    _name = "the scheduler"
     _passing = (ServerError,)
     _log = _log
     _thread_name = "rmq-scheduler"

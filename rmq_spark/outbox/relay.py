@@ -28,7 +28,7 @@ class Relay(Runner):
     thread of its own during the block. Use a relay once; then ask the outbox for another one.
     """
 
-    _title = "the relay of the outbox"
+    _name = "the relay of the outbox"
     _passing = (OutboxUnavailable, ServerError, TopicFull)
     _log = _log
     _thread_name = "rmq-outbox"

@@ -233,7 +233,7 @@ def test_a_listener_that_ends_by_an_error_raises_it_at_the_end_of_its_block(
 
     async def listen_to_a_topic_that_goes(there):
         async with there.listen("T", "a", work) as listener:
-            await until(lambda: listener._listener and listener._listener._workers)
+            await until(lambda: listener._listener and listener._listener._dispatcher)
             broker.delete("T")
             await until(lambda: listener._running.done())
 

@@ -236,8 +236,8 @@ def test_a_message_that_another_works_on_is_asked_for_now_and_then(broker, topic
         batch = other.poll()
         send(topic, [b"m"])
         with broker.listen("T", "a", remember(seen)) as listener:
-            wait_until(lambda: listener._workers, "it runs")
-            claims = lambda: next(listener._workers._slot_claims._numbers)  # noqa: E731
+            wait_until(lambda: listener._dispatcher, "it runs")
+            claims = lambda: next(listener._dispatcher.workers._slot_claims._numbers)  # noqa: E731
             first = claims()
             wait_until(lambda: claims() > first + 5, "a few claims")
             began, before = time.monotonic(), claims()
@@ -495,7 +495,7 @@ def test_another_process_that_takes_the_name_ends_it(broker, topic, seen):
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(lambda: listener._workers, "it runs")
+    wait_until(lambda: listener._dispatcher, "it runs")
     broker.consumer("T", "a")
     send(topic, [b"m"])
     thread.join(60)
@@ -507,7 +507,7 @@ def test_the_deletion_of_the_topic_ends_it(broker, topic, seen):
     listener = broker.listen("T", "a", remember(seen))
 
     def delete():
-        wait_until(lambda: listener._workers, "it runs")
+        wait_until(lambda: listener._dispatcher, "it runs")
         broker.delete("T")
 
     deleting = threading.Thread(target=delete)
@@ -809,7 +809,7 @@ def test_a_message_without_a_wake_up_is_found_while_another_slot_is_busy(
     with broker.listen("T", "a", remember(seen), workers=1) as listener:
         put(topic, 0, b"first")
         wait_until(lambda: b"first" in seen, "it listens")
-        wait_until(lambda: listener._waiter._notifications.hears_all, "wake-ups")
+        wait_until(lambda: listener._dispatcher._waiter._notifications.hears_all, "wake-ups")
         put(topic, 2, b"silent")
 
         def busy():
@@ -830,7 +830,7 @@ def test_a_topic_that_is_created_again_with_other_slots_ends_it(broker, topic, s
     listener = broker.listen("T", "a", remember(seen))
 
     def create_again():
-        wait_until(lambda: listener._workers, "it runs")
+        wait_until(lambda: listener._dispatcher, "it runs")
         broker.delete("T")
         broker.create("T", "FixedTime", 2 * SLOTS)
 
@@ -852,7 +852,7 @@ def test_a_pause_between_look_and_claim_is_no_lost_claim(broker, topic, seen, mo
     send(topic, [b"m"])
     with broker.listen("T", "a", remember(seen)) as listener:
         wait_until(lambda: broker.definition("T").paused, "the pause")
-        wait_until(lambda: listener._workers and not listener.at_work, "the end of the claim")
+        wait_until(lambda: listener._dispatcher and not listener.at_work, "the end of the claim")
     assert "lost a claim" not in logged(caplog)
     assert topic.figures().store.count == 1
 
@@ -872,7 +872,8 @@ def test_it_tells_whether_it_runs(broker, topic):
     with broker.listen("T", "a", print) as listener:
         assert listener.is_running
         broker.delete("T")
-        wait_until(lambda: not listener.is_running, "its end")
+        wait_until(lambda: listener._error, "its end")
+        assert not listener.is_running
         with pytest.raises(UnknownTopic):
             raise listener._error
         listener._error = None

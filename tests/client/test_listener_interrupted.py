@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rmq_spark.client.receiving import listener as listener_module
+from rmq_spark.client.receiving import dispatcher
 from rmq_spark.client.receiving.waits import Waiter
 
 
@@ -44,14 +44,14 @@ def test_an_interrupt_while_a_block_begins_stops_it(
     """Failed before: it went on without its block, and the program did not end."""
     handled(signal.SIGINT, handler)
     interrupted = threading.Event()
-    open_session = listener_module.open_session
+    begin_run = dispatcher.begin_run
 
     def interrupt_first(*arguments):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         interrupted.wait(60)
-        return open_session(*arguments)
+        return begin_run(*arguments)
 
-    monkeypatch.setattr(listener_module, "open_session", interrupt_first)
+    monkeypatch.setattr(dispatcher, "begin_run", interrupt_first)
     topic.send([b"m"], fixed_time=1000)
     listener = broker.listen("T", "a", print)
     try:
@@ -74,7 +74,7 @@ def test_an_error_that_nobody_expects_is_not_hidden_by_a_block(broker, topic, mo
     def fail(*_):
         raise RuntimeError("nobody expects this")
 
-    monkeypatch.setattr(listener_module, "open_session", fail)
+    monkeypatch.setattr(dispatcher, "begin_run", fail)
     with pytest.raises(RuntimeError, match="nobody expects"), broker.listen("T", "a", print):
         pytest.fail("the block began")
 

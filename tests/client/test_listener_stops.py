@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.receiving import listener as listener_module
+from rmq_spark.client.receiving import dispatcher
 from rmq_spark.client.receiving.callers import ProcessCaller
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.workers import Workers
@@ -229,7 +229,7 @@ def test_a_stop_waits_only_once_for_a_redis_that_hangs(own_redis, caplog, is_bus
 
 def test_a_stop_gives_back_to_a_redis_that_has_answered_again(own_redis, caplog, monkeypatch):
     """Failed before: for 5 s after an outage, a stop left all to the end of the lease."""
-    monkeypatch.setattr(listener_module, "_AWAY_S", 3600)
+    monkeypatch.setattr(dispatcher, "_AWAY_S", 3600)
     begun, go_on = threading.Event(), threading.Event()
 
     def work(message):
@@ -242,12 +242,14 @@ def test_a_stop_gives_back_to_a_redis_that_has_answered_again(own_redis, caplog,
         with broker.listen("T", "a", work) as listener:
             os.kill(own_redis.pid, signal.SIGSTOP)
             try:
-                wait_until(lambda: listener._away is not None, "that Redis is found to be away")
+                wait_until(lambda: listener._dispatcher.is_away, "that Redis is found to be away")
             finally:
                 os.kill(own_redis.pid, signal.SIGCONT)
             topic.send([b"m"], fixed_time=1000)
             assert begun.wait(60)
-            wait_until(lambda: listener._away_error() is None, "that Redis counts as back")
+            wait_until(
+                lambda: listener._dispatcher._away_error() is None, "that Redis counts as back"
+            )
             listener.stop(0)
         go_on.set()
         assert topic.figures().store.count == 1

@@ -228,7 +228,6 @@ def test_run_once_leaves_the_messages_to_a_relay_that_works(shop, monkeypatch):
 
 def test_an_error_that_nobody_expects_ends_the_relay_and_is_kept(shop, monkeypatch):
     monkeypatch.setattr("rmq_spark.outbox.rounds.Rounds._send", lambda *_: 1 / 0)
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
     with shop.outbox().relay(shop.broker, topic="Orders") as relay:
         send(shop, [Message("a", fixed_time=0)])
         wait_until(lambda: not relay.is_running, "ended")

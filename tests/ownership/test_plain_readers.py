@@ -25,7 +25,7 @@ def topic(broker):
 
 
 def slots_of(reader):
-    return set(reader._session.ownership.between_batches())
+    return set(reader._run.ownership.between_batches())
 
 
 def test_consumers_share_the_slots_and_each_reads_its_own(broker, topic, owning):

@@ -1,7 +1,7 @@
 """The readers for plain Python: consumer takes batches, listener calls a function for messages.
 
-session begins a start of a reader, says which slots it may claim, and makes its requests. schedule
-lets readers sleep until a message falls due. slot_claims holds what a listener has taken; its
-workers call its function by callers, or in a child_process, and note its timings. work_in_process
-lets a suspect message be alone in its process.
+A listener is one thread, the dispatcher, which finds slots with due messages, and its workers, who
+claim them (slot_claims) and call the function (callers), perhaps in a child_process, and note its
+timings. What both readers need: consumer_run begins a run and makes its requests, waits lets a
+reader sleep until a message falls due, and work_in_process lets a suspect message be alone.
 """

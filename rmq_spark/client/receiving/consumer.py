@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.session import (
-    Session,
+from rmq_spark.client.receiving.consumer_run import (
+    ConsumerRun,
+    begin_run,
     forget_consumer,
-    open_session,
     return_unused,
     within_rate,
 )
@@ -86,10 +86,10 @@ class Batch:
     """
 
     def __init__(
-        self, session: Session, queue: Queue, lock: ProcessLock, seq: int, slots: Sequence[int]
+        self, run: ConsumerRun, queue: Queue, lock: ProcessLock, seq: int, slots: Sequence[int]
     ) -> None:
         """Begin a batch, which is empty until ``fill``. slots: those of its claims."""
-        self._session, self._queue, self._lock = session, queue, lock
+        self._run, self._queue, self._lock = run, queue, lock
         self._seq, self._slots = seq, slots
         self._size = 0
         self._columns: list[Columns] = []  # its messages, by claim
@@ -121,9 +121,9 @@ class Batch:
                 return 0
             self._check_is_taken()
             self._refuse_unread("commit it")
-            result = self._session.commit(self._queue, dict.fromkeys(self._slots, self._seq))
+            result = self._run.commit(self._queue, dict.fromkeys(self._slots, self._seq))
             self._is_done, self._slots = True, ()
-            IN_PROCESS.end(self._session)
+            IN_PROCESS.end(self._run)
             # Settled before: by a try whose answer was lost, or by a signal handler that has closed
             # the consumer amid this call, and given back what the call did not commit first.
             again = frozenset() if self._is_given_back else result.again
@@ -176,7 +176,7 @@ class Batch:
         with self._lock:
             if not self._is_done:
                 self._check_is_taken()
-                self._session.mark_unread(self._queue, self._slots, self._seq)
+                self._run.mark_unread(self._queue, self._slots, self._seq)
                 self._is_unread = True
 
     def renew(self) -> None:
@@ -187,7 +187,7 @@ class Batch:
         with self._lock:
             if not self._is_done:
                 self._check_is_taken()
-                renewed = self._session.renew(self._queue, dict.fromkeys(self._slots, self._seq))
+                renewed = self._run.renew(self._queue, dict.fromkeys(self._slots, self._seq))
                 held = {slot for slot, claims in renewed.items() if claims}
                 self._check_is_held(held, "The others have a new lease")
 
@@ -215,22 +215,23 @@ class Batch:
         """Give it back, at no cost if nobody has got it. failed: whether an error ends the work."""
         self._is_given_back = True
         if self._slots:
-            if not self._is_seen:
-                self._session.disown(self._queue, self._slots, self._seq)
-            self._session.give_back(self._queue, self._slots, self._seq, failed=failed)
+            if self._is_seen:
+                self._run.give_back(self._queue, self._slots, self._seq, failed=failed)
+            else:
+                self._run.give_back_unread(self._queue, self._slots, self._seq)
             self._slots = ()
 
     def _check_is_taken(self) -> None:
         if self._is_given_back:
             raise LeaseLost(
-                f"The batch of consumer {self._session.name} was given back when the next one was "
+                f"The batch of consumer {self._run.name} was given back when the next one was "
                 "taken or the consumer was closed: its messages come again. Commit before that."
             )
 
     def _refuse_unread(self, done: str) -> None:
         if self._is_unread:
             raise ConsumerMisused(
-                f"The batch of consumer {self._session.name} is marked unread: it can only be "
+                f"The batch of consumer {self._run.name} is marked unread: it can only be "
                 f"given back. Take another batch to {done}."
             )
 
@@ -243,7 +244,7 @@ class Batch:
         """
         lost = sum(n for (slot, _), n in self._waiting.items() if slot not in held)
         if lost:
-            name, lease_ms = self._session.name, self._session.lease_ms
+            name, lease_ms = self._run.name, self._run.lease_ms
             raise LeaseLost(
                 f"Consumer {name} no longer holds {lost} of {len(self)} messages of its batch: "
                 f"their lease (visibility_timeout, {lease_ms} ms) ended, or Redis has forgotten "
@@ -310,8 +311,8 @@ class Consumer:
         # that; and whether its last claims did.
         self._due: dict[int, SlotDue] = {}
         self._rely_until_s, self._relies = 0.0, False
-        self._session = open_session(queue, name, lease_ms, ensemble)
-        self._seq = self._session.last_seq
+        self._run = begin_run(queue, name, lease_ms, ensemble)
+        self._seq = self._run.last_seq
         self._epochs: Mapping[int, int | None] = {}
 
     def __enter__(self) -> "Consumer":
@@ -348,7 +349,7 @@ class Consumer:
             try:
                 self._give_back(failed)
             finally:
-                self._session.ownership.stop()
+                self._run.ownership.stop()
 
     def forget(self) -> None:
         """Close the consumer and delete its state in Redis. For a name that is used only once."""
@@ -428,7 +429,7 @@ class Consumer:
                 )
             self._give_back()
             self._refresh(refresh_s)
-            self._epochs = self._session.ownership.between_batches()
+            self._epochs = self._run.ownership.between_batches()
             if self._waiter is not None:
                 self._waiter.read_only(self._epochs)
             try:
@@ -443,7 +444,7 @@ class Consumer:
             batch.fill(claims)
             self._check_may_poll()
             if not batch:
-                IN_PROCESS.end(self._session)
+                IN_PROCESS.end(self._run)
             return batch
 
     def _claim_some(
@@ -469,7 +470,7 @@ class Consumer:
         now = time.monotonic()
         if now >= self._refreshed_s + every_s:
             self.queue = self._open_queue()
-            self._session.ownership.check(self.queue.definition)
+            self._run.ownership.check(self.queue.definition)
             self._refreshed_s = now
 
     def _check_may_poll(self) -> None:
@@ -495,14 +496,14 @@ class Consumer:
         requests = self._quick_request(wanted, list(looked))
         if not requests:
             requests = self._requests(wanted, sorted(looked))
-        if requests and not requests[0].alone and not IN_PROCESS.begin(self._session):
+        if requests and not requests[0].alone and not IN_PROCESS.begin(self._run):
             requests = []
         if limited:
             requests = within_rate(self.queue, requests)
         self._seq += 1
         slots = [request.slot for request in requests]
-        batch = self._batch = Batch(self._session, self.queue, self._lock, self._seq, slots)
-        claims = self._session.claim(self.queue, requests, self._seq, self._epochs)
+        batch = self._batch = Batch(self._run, self.queue, self._lock, self._seq, slots)
+        claims = self._run.claim(self.queue, requests, self._seq, self._epochs)
         if limited:
             return_unused(self.queue, requests, claims)
         # If others were faster, the next request looks first, which costs Redis less.
@@ -531,7 +532,7 @@ class Consumer:
     def _requests(self, wanted: int, slots: Sequence[int]) -> list[ClaimRequest]:
         due = self._due_slots(slots, wanted)
         suspect = next((slot for slot in due if slot.alone), None)
-        if suspect is not None and IN_PROCESS.begin_alone(self._session):
+        if suspect is not None and IN_PROCESS.begin_alone(self._run):
             return [ClaimRequest(suspect.slot, 0, 1, others=suspect.live, alone=True)]
         # Starts at another slot each time, so that a small limit does not starve the last slots.
         start = (self._seq + 1) % len(due) if due else 0
@@ -560,7 +561,7 @@ class Consumer:
         return found
 
     def _give_back(self, failed: bool = False) -> None:
-        IN_PROCESS.end(self._session)
+        IN_PROCESS.end(self._run)
         if self._batch is not None:
             self._batch.give_back(failed=failed)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.session import Session, return_unused, within_rate
+from rmq_spark.client.receiving.consumer_run import ConsumerRun, return_unused, within_rate
 from rmq_spark.errors import AlreadyCommitted
 from rmq_spark.process import UnfailingLog
 from rmq_spark.protocol import returning
@@ -132,18 +132,18 @@ class SlotWork:
 class SlotClaims:
     """Makes claims, returns single messages of them, and commits them. works: those in work."""
 
-    def __init__(self, queue: Queue, session: Session, delay_ms: int | None) -> None:
+    def __init__(self, queue: Queue, run: ConsumerRun, delay_ms: int | None) -> None:
         self.queue = queue
         self.epochs: Mapping[int, int | None] = {}
-        self._session = session
+        self._run = run
         self._delay_ms = delay_ms
         # Messages of the next claim, by slot. Quick messages of one slot do not speak for another.
         self._limits: dict[int, int] = {}
-        self._numbers = itertools.count(session.last_seq + 1)
+        self._numbers = itertools.count(run.last_seq + 1)
         self.works: dict[int, SlotWork] = {}
         # The numbers of claims that nobody has got, by slot: they are asked for, or have failed.
         self._asked: dict[int, int] = {}
-        self._dropped: list[SlotWork] = []
+        self._failed: list[SlotWork] = []
         self._held_s = -math.inf  # when a function last held the group, by the monotonic clock
         self._holds = 0  # those that are on their way to Redis
         self._lock, self._is_closed = threading.Lock(), False  # for who takes and who closes
@@ -153,7 +153,7 @@ class SlotClaims:
 
         Returns None if the topic's rate allows no message now.
         """
-        queue, session = self.queue, self._session
+        queue, run = self.queue, self._run
         limit = 1 if slot.alone else self._limit_of(slot.slot)
         wanted = [ClaimRequest(slot.slot, 0, limit, others=slot.live, alone=slot.alone)]
         requests = within_rate(queue, wanted)
@@ -161,9 +161,9 @@ class SlotClaims:
             return None
         with self._lock:
             if self._is_closed:
-                raise AlreadyCommitted(f"Listener {session.name} has stopped.")
+                raise AlreadyCommitted(f"Listener {run.name} has stopped.")
             number = self._asked[slot.slot] = next(self._numbers)
-        (claim,) = session.claim(queue, requests, number, self.epochs)
+        (claim,) = run.claim(queue, requests, number, self.epochs)
         claimed_s = time.monotonic()
         return_unused(queue, requests, [claim])
         try:
@@ -177,9 +177,9 @@ class SlotClaims:
                 del self._asked[slot.slot]
         return work
 
-    def drop(self, work: SlotWork) -> None:
-        """Leave a claim alone, after an error. What was not begun comes again early, at no cost."""
-        self._dropped.append(work)
+    def give_back_soon(self, work: SlotWork) -> None:
+        """Give back at no cost what was not begun of a claim, which an error has ended."""
+        self._failed.append(work)
         self.works.pop(work.slot, None)
 
     def close(self) -> None:
@@ -189,13 +189,12 @@ class SlotClaims:
 
     def give_back_failed(self, at_work: Container[int]) -> None:
         """Give back, at no cost, what nobody has got of claims whose slot no worker has."""
-        while self._dropped:
-            self._give_back_rests(self._dropped[:1])
-            del self._dropped[0]
+        while self._failed:
+            self._give_back_rests(self._failed[:1])
+            del self._failed[0]
         for slot, number in self._asked.copy().items():
             if slot not in at_work:
-                self._session.disown(self.queue, [slot], number)
-                self._session.give_back(self.queue, [slot], number)
+                self._run.give_back_unread(self.queue, [slot], number)
                 del self._asked[slot]
 
     def _give_back_rests(self, works: Iterable[SlotWork]) -> None:
@@ -225,8 +224,8 @@ class SlotClaims:
         """Return whether a function holds the group just now, or has since this claim was made."""
         return self._holds > 0 or work.claimed_s <= self._held_s
 
-    def hand_back(self, taken: Iterable[tuple[SlotWork, Delivered | None]]) -> None:
-        """End claims that were taken away from their threads, all at once.
+    def end(self, taken: Iterable[tuple[SlotWork, Delivered | None]]) -> None:
+        """Roll back and commit claims that were taken away from their threads, all at once.
 
         taken: each with the message whose function has not returned. A rollback by that thread may
         still be on its way: another one of the same message does no harm.
@@ -252,15 +251,15 @@ class SlotClaims:
             if not self.is_held(work):
                 self._set_limit(work, len(work.rest()))
         self._give_back_rests(works)
-        session = self._session
-        result = session.commit(self.queue, {work.slot: work.seq for work in works})
+        run = self._run
+        result = run.commit(self.queue, {work.slot: work.seq for work in works})
         for work in works:
             if len(work) and work.slot not in result.held | result.again:
                 _log.warning(
                     "rmq: listener %s lost a claim of slot %d before its commit: its lease "
                     "(visibility_timeout, %s) ended, or Redis has forgotten it. Unless the topic "
                     "was deleted, its messages come again",
-                    *(session.name, work.slot, duration_text(session.lease_ms)),
+                    *(run.name, work.slot, duration_text(run.lease_ms)),
                 )
             self.works.pop(work.slot, None)
 
@@ -279,13 +278,13 @@ class SlotClaims:
     def renew(self) -> None:
         # All at once: one after another, they could take longer than a lease over a slow link, or
         # wait for the one node of a cluster that does not answer.
-        self._session.renew(self.queue, {one.slot: one.seq for one in list(self.works.values())})
+        self._run.renew(self.queue, {one.slot: one.seq for one in list(self.works.values())})
 
     def give_back(self) -> None:
         """Give back all claims that are left, and bar claims that arrive late."""
-        self._give_back_rests([*self._dropped, *self.works.copy().values()])
+        self._give_back_rests([*self._failed, *self.works.copy().values()])
         for slot, number in self._asked.copy().items():
-            self._session.disown(self.queue, [slot], number)
+            self._run.give_back_unread(self.queue, [slot], number)
         # What is left had begun, or is done and could not be committed.
         last = next(self._numbers)
-        self._session.give_back(self.queue, self.queue.slots, last, failed=True)
+        self._run.give_back(self.queue, self.queue.slots, last, failed=True)

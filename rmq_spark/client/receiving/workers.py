@@ -119,7 +119,7 @@ class Workers:
             caller.give_up()
         try:
             if not is_away():
-                self._slot_claims.hand_back(taken)
+                self._slot_claims.end(taken)
         except RmqError as error:
             self._on_error(error)
         return sum(message is not None for _, message in taken)
@@ -136,7 +136,7 @@ class Workers:
         except BaseException as error:
             self._report(error)
             while (slot := self._slots.get()) is not None:
-                self._let_go(slot.slot, _AFTER_ERROR_S)
+                self._end_slot(slot.slot, _AFTER_ERROR_S)
             return
         me = self._callers[caller] = Timings()  # stands for this thread, as the owner of work
         try:
@@ -151,20 +151,19 @@ class Workers:
     def _take(self, slot: SlotDue, me: Timings, caller: Caller) -> bool:
         while not self._budget.acquire(timeout=_LOOK_EVERY_S):
             if self._stopping.is_set():
-                self._let_go(slot.slot, 0.0)
+                self._end_slot(slot.slot, 0.0)
                 return True
         try:
             work = self._slot_claims.take(slot)
-        except LeaseLost:  # its lease ended before its answer came, and another reader gave it back
-            _log.warning("rmq: a claim of slot %d is lost: its messages come again", slot.slot)
-            self._release(slot.slot, _AFTER_ERROR_S)
-            return True
         except BaseException as error:
-            self._report(error)
-            self._release(slot.slot, _AFTER_ERROR_S)
+            if isinstance(error, LeaseLost):  # before its answer came: another reader gave it back
+                _log.warning("rmq: a claim of slot %d is lost: its messages come again", slot.slot)
+            else:
+                self._report(error)
+            self._end_work(slot.slot, _AFTER_ERROR_S)
             return True
         if work is None:
-            self._release(slot.slot, 0.0)
+            self._end_work(slot.slot, 0.0)
             return True
         return self._do(work, me, caller)
 
@@ -178,9 +177,9 @@ class Workers:
             self._until_answered(lambda: self._slot_claims.commit(work))
         except BaseException as error:
             self._report(error)
-            self._drop(work)
+            self._give_back(work)
             return True
-        self._release(work.slot, 0.0 if work.took_any else _NOTHING_TAKEN_S)
+        self._end_work(work.slot, 0.0 if work.took_any else _NOTHING_TAKEN_S)
         return True
 
     def _call_each(self, work: SlotWork, me: Timings, caller: Caller) -> None:
@@ -240,10 +239,6 @@ class Workers:
                     raise
                 self._report(error)
 
-    def _drop(self, work: SlotWork) -> None:
-        self._slot_claims.drop(work)
-        self._release(work.slot, _AFTER_ERROR_S)
-
     def _report(self, error: BaseException) -> None:
         """Report an error, also one that nobody expects: a slot must not stay with this worker."""
         if isinstance(error, AlreadyCommitted) and self._ended.is_set():
@@ -253,11 +248,15 @@ class Workers:
             error = RmqError(f"A thread of the listener has failed: {reason_of(error)}")
         self._on_error(error)
 
-    def _release(self, slot: int, rest_s: float) -> None:
-        self._budget.release()
-        self._let_go(slot, rest_s)
+    def _give_back(self, work: SlotWork) -> None:
+        self._slot_claims.give_back_soon(work)
+        self._end_work(work.slot, _AFTER_ERROR_S)
 
-    def _let_go(self, slot: int, rest_s: float) -> None:
+    def _end_work(self, slot: int, rest_s: float) -> None:
+        self._budget.release()
+        self._end_slot(slot, rest_s)
+
+    def _end_slot(self, slot: int, rest_s: float) -> None:
         self._on_end(slot, rest_s)
         self._free.release()
 
@@ -309,7 +308,7 @@ class Workers:
             self._roll_back(work, message, failure)
         except RmqError as error:  # a commit would lose the message
             self._on_error(error)
-            self._drop(work)
+            self._give_back(work)
             self._run()
         else:
             self._run(work)

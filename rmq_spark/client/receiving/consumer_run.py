@@ -1,4 +1,4 @@
-"""A reader's start: the number of its run, and the calls that it makes in this run."""
+"""The run of a reader: how it begins, and the calls that it makes."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +19,11 @@ from rmq_spark.topics.keys import ACCEPTED_NAME, NAME, consumer_key
 
 
 @dataclass(frozen=True, eq=False)
-class Session:
-    """A start of a consumer: its number among all starts of that name, its run.
+class ConsumerRun:
+    """A run of a consumer in plain Python.
 
-    last_seq: the highest number of a batch that earlier runs of the name have claimed. A batch of a
-    session has one claim in each of its slots.
+    run: its number among all runs of that name. last_seq: the highest number of a batch that
+    earlier runs have claimed. A batch has one claim in each of its slots.
     """
 
     name: str
@@ -64,8 +64,14 @@ class Session:
         """Mark a batch as not delivered, so that giving it back costs no retry."""
         queue.ask(claiming.unread, slots, self.name, self.run, seq)
 
-    def disown(self, queue: Queue, slots: Sequence[int], seq: int) -> None:
-        """Mark the claims of a batch that nobody has got as unread; refuse those that arrive now.
+    def give_back(
+        self, queue: Queue, slots: Iterable[int], seq: int = 0, *, failed: bool = False
+    ) -> None:
+        """Give back what it holds, and refuse late claims up to a batch. failed: by an error."""
+        queue.ask(returning.give_back, slots, self.name, self.run, seq, failed=failed)
+
+    def give_back_unread(self, queue: Queue, slots: Sequence[int], seq: int) -> None:
+        """Give back, at no cost, the claims of a batch that nobody has got.
 
         The call that makes them may still be on its way.
         """
@@ -73,12 +79,7 @@ class Session:
         refused = {slot: [claim_name(self.name, seq, 0)] for slot in slots}
         queue.ask(claiming.commit, slots, self.name, self.run, seq, since=seq, expected=refused)
         self.mark_unread(queue, slots, seq)
-
-    def give_back(
-        self, queue: Queue, slots: Iterable[int], seq: int = 0, *, failed: bool = False
-    ) -> None:
-        """Give back what it holds, and refuse late claims up to a batch. failed: by an error."""
-        queue.ask(returning.give_back, slots, self.name, self.run, seq, failed=failed)
+        self.give_back(queue, slots, seq)
 
 
 def within_rate(queue: Queue, requests: Sequence[ClaimRequest]) -> list[ClaimRequest]:
@@ -103,9 +104,9 @@ def return_unused(queue: Queue, requests: Sequence[ClaimRequest], claims: Sequen
         queue.ask(claiming.grants, {slot: permits for slot, permits in unused.items() if permits})
 
 
-def open_session(
+def begin_run(
     queue: Queue, name: str, lease_ms: int, ensemble: EnsembleOptions | None
-) -> Session:
+) -> ConsumerRun:
     """Take over a name: older runs are barred, and what they hold is given back."""
     if not re.fullmatch(NAME, name):
         raise InvalidOption(
@@ -131,7 +132,7 @@ def open_session(
     except BaseException:
         ownership.stop()
         raise
-    return Session(name, run, last_seq, lease_ms, ownership)
+    return ConsumerRun(name, run, last_seq, lease_ms, ownership)
 
 
 def forget_consumer(queue: Queue, name: str) -> None:
