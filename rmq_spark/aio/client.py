@@ -15,7 +15,8 @@ from rmq_spark.aio.listener import AsyncListener
 from rmq_spark.client.broker import Broker, connection_from
 from rmq_spark.client.messages import Message, Outgoing, outgoing
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.consumer import DEFAULT_LIMIT, Batch, Consumer
+from rmq_spark.client.receiving.batch import Batch
+from rmq_spark.client.receiving.consumer import DEFAULT_LIMIT, Consumer
 from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.client.tracing import is_recording
 from rmq_spark.errors import ConsumerMisused, InvalidOption, TopicFull

@@ -24,7 +24,8 @@ from rmq_spark.cli.output import print_json, print_line, print_remark, print_tab
 from rmq_spark.cli.session import broker_of, ended_by_signals, queue_of
 from rmq_spark.client.hints import command_line, queue_command
 from rmq_spark.client.queue import overview_of
-from rmq_spark.client.receiving.consumer import Batch, Consumer
+from rmq_spark.client.receiving.batch import Batch
+from rmq_spark.client.receiving.consumer import Consumer
 from rmq_spark.errors import InvalidOption, RmqError
 from rmq_spark.inspect.fields import (
     age_text,

@@ -11,7 +11,8 @@ hints writes the commands that errors recommend. tracing makes OpenTelemetry's s
 from rmq_spark.client.broker import Broker, connect
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.consumer import Batch, Consumer
+from rmq_spark.client.receiving.batch import Batch
+from rmq_spark.client.receiving.consumer import Consumer
 from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.errors import RmqError
 from rmq_spark.protocol.claims import Delivered, Figures, QueueFigures

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import threading
 import time
 import weakref
@@ -19,7 +18,7 @@ from redis import exceptions as redis_errors
 from rmq_spark import errors
 from rmq_spark.protocol.calls import Call, Conversation, Read, Request
 from rmq_spark.protocol.packing import in_parts, packed
-from rmq_spark.protocol.scripts import Effect, Script, scripts_for
+from rmq_spark.protocol.scripts import Script, scripts_for
 from rmq_spark.redis.connection import (
     ConnectionOptions,
     named_in,
@@ -28,49 +27,14 @@ from rmq_spark.redis.connection import (
     renew_after_fork,
     renew_locks,
 )
-from rmq_spark.redis.failures import PERMIT, is_temporary, root_of, typed_error
+from rmq_spark.redis.failures import is_temporary, root_of, typed_error
+from rmq_spark.redis.permissions import Permissions, denied_commands
 from rmq_spark.redis.routing import Cluster, Command, OneServer, Replication
 
 Calls = Sequence[Call | Read]
 # Takes the calls of a pipeline, and the indices of those that have failed. Returns the indices of
 # all that must run again, in order.
 Widened = Callable[[Calls, Collection[int]], list[int]]
-# Stands for the key itself among the arguments below.
-_KEY = "the key"
-# The commands of the scripts, with arguments that change nothing when the key does not exist.
-# RPUSH has no such arguments; no script calls it after it has removed a message.
-_HARMLESS: dict[str, tuple[str, ...]] = {
-    "EXISTS": (),
-    "HDEL": ("",),
-    "HEXISTS": ("",),
-    "HGET": ("",),
-    "HGETALL": (),
-    "HINCRBY": ("", "no number"),
-    "HKEYS": (),
-    "HMGET": ("",),
-    "HSTRLEN": ("",),
-    "HSET": ("", "", "a field without value"),
-    "INFO": (),
-    "LLEN": (),
-    "LPOP": ("0",),
-    "PERSIST": (),
-    "PEXPIRE": ("no number",),
-    "RENAME": (_KEY,),
-    "TYPE": (),
-    "UNLINK": (),
-    "ZADD": ("no number", ""),
-    "ZCARD": (),
-    "ZCOUNT": ("1", "0"),
-    "ZINTER": ("no number", ""),
-    "ZMSCORE": ("",),
-    "ZRANGE": ("1", "0"),
-    "ZRANGEBYSCORE": ("1", "0"),
-    "ZRANGESTORE": (_KEY, "no number", ""),
-    "ZRANK": ("",),
-    "ZREM": ("",),
-    "ZREMRANGEBYRANK": ("1", "0"),
-    "ZUNIONSTORE": ("no number", ""),
-}
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 # ZMSCORE and ZADD GT are the newest commands in the scripts.
@@ -117,34 +81,6 @@ def with_slot_behind(calls: Calls, failed: Collection[int]) -> list[int]:
     return with_reads_behind(calls, found.union(failed))
 
 
-def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> frozenset[str]:
-    """Find the commands of the scripts that this user may not run.
-
-    run: runs commands and returns their replies, errors among them. key: a key of the scripts: the
-    user's key patterns must cover the keys of the probe. Raises the error of a broken connection.
-    """
-    probe = f"{key}:permitted"
-    words = [
-        (command, probe, *(probe if word is _KEY else word for word in arguments))
-        for command, arguments in _HARMLESS.items()
-    ]
-    replies = run([Command(probe, each) for each in (*words, ("TIME",))])
-    for reply in replies:
-        if isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError):
-            raise reply
-    asked = zip([*_HARMLESS, "TIME"], replies, strict=True)
-    return frozenset(command for command, reply in asked if _denies(reply))
-
-
-def _denies(reply: Any) -> bool:
-    # Only a denied command counts, not a denied key: scripts read all their keys before they write.
-    return isinstance(reply, redis_errors.NoPermissionError) and "to run the" in str(reply)
-
-
-def commands_of(script: str) -> frozenset[str]:
-    return frozenset(re.findall(r"'([A-Z]+)'", script)) & {*_HARMLESS, "TIME"}
-
-
 class Server:
     """A Redis server that runs the scripts of the queue.
 
@@ -174,7 +110,7 @@ class Server:
         self._check(info)
         self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
         self._loaded, self._loading = False, self.new_lock()
-        self._known_denied: frozenset[str] | None = None  # None: not asked yet
+        self._permissions = Permissions(self._run_once, self.address)
 
     def __repr__(self) -> str:
         return f"Server({self.address})"
@@ -351,7 +287,8 @@ class Server:
         with self._loading:  # one at a time, where many begin together
             if not self._loaded:
                 self._load()
-            self._check_permitted(calls)
+            if not self._permissions.has_all:
+                self._check_permitted(calls)
         replies = self._send(calls)
         missing = [
             at for at, reply in enumerate(replies) if isinstance(reply, redis_errors.NoScriptError)
@@ -394,24 +331,10 @@ class Server:
         self._loaded = True
 
     def _check_permitted(self, calls: Sequence[Call | Read]) -> None:
-        # A script that only reads can stop anywhere.
-        scripts = [c for c in _scripts_of(calls) if self._scripts[c.script].effect != Effect.READS]
-        if not scripts:
-            return
-        if self._known_denied is None:
-            self._known_denied = denied_commands(self._run_once, scripts[0].keys[0])
-        if not self._known_denied:
-            return
+        asked = {call.script: call.keys[0] for call in _scripts_of(calls)}
         reads = {str(call[0]) for call in calls if not isinstance(call, Call)}
-        for script in {call.script for call in scripts}:
-            missing = self._known_denied & (commands_of(self._scripts[script].text) | reads)
-            if missing:
-                self._known_denied = None  # ask again next time: the user may get the permission
-                raise errors.ServerRefused(
-                    f"Redis at {self.address} does not permit this user "
-                    f"{', '.join(sorted(missing))}, without which the script {script} would stop "
-                    f"half-way. {PERMIT}"
-                )
+        for script, key in asked.items():
+            self._permissions.check(self._scripts[script], key, reads)
 
     def _run_once(self, commands: Sequence[Command]) -> list[Any]:
         return self._nodes.run(commands, None)

@@ -14,7 +14,7 @@ from rmq_spark.protocol.calls import TopicQueues
 from rmq_spark.protocol.claims import ClaimRequest
 from rmq_spark.protocol.scripts import scripts_for
 from rmq_spark.redis import notifications
-from rmq_spark.redis.server import commands_of
+from rmq_spark.redis.permissions import commands_of
 from rmq_spark.topics.keys import Keys
 
 from .. import seeding, servers

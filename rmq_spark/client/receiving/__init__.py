@@ -1,4 +1,4 @@
-"""The readers for plain Python: consumer takes batches, listener calls a function for messages.
+"""The readers for plain Python: consumer takes a batch, listener calls a function for messages.
 
 A listener is one thread, the dispatcher, which finds slots with due messages, and its workers, who
 claim them (slot_claims) and call the function (callers), perhaps in a child_process, and note its

@@ -1,0 +1,112 @@
+"""What the user of a connection may do: a script without a permission would stop half-way."""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from redis import exceptions as redis_errors
+
+from rmq_spark.errors import ServerRefused
+from rmq_spark.protocol.scripts import Effect, Script
+from rmq_spark.redis.failures import PERMIT
+from rmq_spark.redis.routing import Command
+
+# Stands for the key itself among the arguments below.
+_KEY = "the key"
+# The commands of the scripts, with arguments that change nothing when the key does not exist.
+# RPUSH has no such arguments; no script calls it after it has removed a message.
+_HARMLESS: dict[str, tuple[str, ...]] = {
+    "EXISTS": (),
+    "HDEL": ("",),
+    "HEXISTS": ("",),
+    "HGET": ("",),
+    "HGETALL": (),
+    "HINCRBY": ("", "no number"),
+    "HKEYS": (),
+    "HMGET": ("",),
+    "HSTRLEN": ("",),
+    "HSET": ("", "", "a field without value"),
+    "INFO": (),
+    "LLEN": (),
+    "LPOP": ("0",),
+    "PERSIST": (),
+    "PEXPIRE": ("no number",),
+    "RENAME": (_KEY,),
+    "TYPE": (),
+    "UNLINK": (),
+    "ZADD": ("no number", ""),
+    "ZCARD": (),
+    "ZCOUNT": ("1", "0"),
+    "ZINTER": ("no number", ""),
+    "ZMSCORE": ("",),
+    "ZRANGE": ("1", "0"),
+    "ZRANGEBYSCORE": ("1", "0"),
+    "ZRANGESTORE": (_KEY, "no number", ""),
+    "ZRANK": ("",),
+    "ZREM": ("",),
+    "ZREMRANGEBYRANK": ("1", "0"),
+    "ZUNIONSTORE": ("no number", ""),
+}
+
+
+def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> frozenset[str]:
+    """Find the commands of the scripts that this user may not run.
+
+    run: runs commands and returns their replies, errors among them. key: a key of the scripts: the
+    user's key patterns must cover the keys of the probe. Raises the error of a broken connection.
+    """
+    probe = f"{key}:permitted"
+    words = [
+        (command, probe, *(probe if word is _KEY else word for word in arguments))
+        for command, arguments in _HARMLESS.items()
+    ]
+    replies = run([Command(probe, each) for each in (*words, ("TIME",))])
+    for reply in replies:
+        if isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError):
+            raise reply
+    asked = zip([*_HARMLESS, "TIME"], replies, strict=True)
+    return frozenset(command for command, reply in asked if _denies(reply))
+
+
+def _denies(reply: Any) -> bool:
+    # Only a denied command counts, not a denied key: scripts read all their keys before they write.
+    return isinstance(reply, redis_errors.NoPermissionError) and "to run the" in str(reply)
+
+
+def commands_of(script: str) -> frozenset[str]:
+    return frozenset(re.findall(r"'([A-Z]+)'", script)) & {*_HARMLESS, "TIME"}
+
+
+class Permissions:
+    """The commands of the scripts that a server's user may run; asked for when first needed.
+
+    run: runs commands and returns their replies, errors among them. address: the server's.
+    """
+
+    def __init__(self, run: Callable[[Sequence[Command]], list[Any]], address: str) -> None:
+        self._run = run
+        self._address = address
+        self._denied: frozenset[str] | None = None  # None: not asked yet
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the user is known to have all of them."""
+        return self._denied is not None and not self._denied
+
+    def check(self, script: Script, key: str, reads: Collection[str]) -> None:
+        """Raise ServerRefused if a script, or a read behind it, is denied a command.
+
+        key: one of the script's keys. reads: the commands that read.
+        """
+        if script.effect is Effect.READS:  # it can stop anywhere
+            return
+        if self._denied is None:
+            self._denied = denied_commands(self._run, key)
+        missing = self._denied & commands_of(script.text).union(reads)
+        if missing:
+            self._denied = None  # ask again next time: the user may get the permission
+            raise ServerRefused(
+                f"Redis at {self._address} does not permit this user "
+                f"{', '.join(sorted(missing))}, without which the script {script.name} would stop "
+                f"half-way. {PERMIT}"
+            )
