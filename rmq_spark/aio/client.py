@@ -163,7 +163,6 @@ class AsyncBroker:
         settings: dict[str, Any],
         loop: asyncio.AbstractEventLoop,
     ) -> Listener:
-        """Open a listener, in a thread."""
         with self._opening:
             if self._for_threads is None:
                 server = Server(self._connection, self._patience_s)

@@ -20,8 +20,8 @@ import typer
 from rmq_spark.cli.arguments import option_help, parsed
 from rmq_spark.cli.output import log_everything
 from rmq_spark.cli.session import needing, session_of
-from rmq_spark.client.receiving.callers import DEFAULT_WORKERS
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE
+from rmq_spark.client.receiving.listener_settings import DEFAULT_WORKERS
 from rmq_spark.client.service import Service, marked_in
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options import (

@@ -379,8 +379,7 @@ class Administration:
 
     def _replace(self, name: str, read: bytes, new: str) -> bool:
         # Compares texts: another version may write the same definition in another way.
-        key = topics_key(self.key_prefix)
-        return bool(self.server.call("alter", [key], [name, read, new]))
+        return replace_field(self.server, topics_key(self.key_prefix), name, read, new)
 
     def _forget_epochs(self, topic: TopicDefinition) -> None:
         for group in topic.groups:
@@ -403,6 +402,11 @@ class Administration:
         else:
             of = group if group == DEFAULT_GROUP else parse_group(group)
         return Queue(self.server, topic, key_prefix=self.key_prefix, group=of)
+
+
+def replace_field(server: Server, key: str, field: str, read: bytes, new: str) -> bool:
+    """Replace a field of a hash, or delete it for an empty text. False: it is not as read."""
+    return bool(server.call("alter", [key], [field, read, new]))
 
 
 def new_definition(

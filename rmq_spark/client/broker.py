@@ -12,9 +12,13 @@ from redis.credentials import CredentialProvider
 from rmq_spark.client import schedules
 from rmq_spark.client.administration import Administration
 from rmq_spark.client.messages import Message
-from rmq_spark.client.receiving.callers import DEFAULT_WORKERS, ListenerSettings, parse_lease_ms
 from rmq_spark.client.receiving.consumer import Consumer
 from rmq_spark.client.receiving.listener import Listener
+from rmq_spark.client.receiving.listener_settings import (
+    DEFAULT_WORKERS,
+    ListenerSettings,
+    parse_lease_ms,
+)
 from rmq_spark.client.scheduler import Scheduler
 from rmq_spark.client.schedules import ONE, SEND, Schedule, parse_schedule
 from rmq_spark.errors import InvalidOption

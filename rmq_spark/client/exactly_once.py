@@ -23,7 +23,7 @@ the meantime, and this one starts again from the batch that is sealed now.
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
@@ -36,7 +36,6 @@ from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.keys import sink_key
 
 _log = logging.getLogger(__name__)
-_Totals = Mapping[int, Mapping[str, int]]  # numbers of messages, by slot and stage name
 
 
 class StagedSink:
@@ -172,15 +171,13 @@ class StagedSink:
     def _sweep(self, batch: int, manifest: Manifest, staged: Manifest) -> bool:
         """Delete leftover stages. Return whether every stage of the manifest was published."""
         published, touched = manifest.by_topic(), staged.by_topic()
-        return all(
-            self._sweep_topic(topic, batch, published.get(topic, {}), touched.get(topic, {}))
-            for topic in published.keys() | touched.keys()
-        )
-
-    def _sweep_topic(self, topic: str, batch: int, published: _Totals, touched: _Totals) -> bool:
-        queue = self._queue(topic)
-        slots = sorted(published.keys() | touched.keys())
-        return queue is None or sweep(queue, slots, self._query, batch, published)
+        for topic in published.keys() | touched.keys():
+            totals = published.get(topic, {})
+            slots = sorted(totals.keys() | touched.get(topic, {}).keys())
+            queue = self._queue(topic)
+            if queue is not None and not sweep(queue, slots, self._query, batch, totals):
+                return False
+        return True
 
     def _queue(self, topic: str) -> Queue | None:
         """Return a queue of a topic; None if the topic and its stages were deleted."""

@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-from rmq_spark.client.administration import Administration
+from rmq_spark.client.administration import Administration, replace_field
 from rmq_spark.client.messages import Message, Outgoing, headers_of, moment_ms_of, outgoing
 from rmq_spark.errors import InvalidOption, ScriptFailed, quoted
 from rmq_spark.protocol.calls import fields_of
@@ -439,7 +439,7 @@ def remove(broker: Administration, name: str) -> bool:
         found = broker.server.command("HGET", key, name)
     if found is None:
         return False
-    if not broker.server.call("alter", [key], [name, found, ""]):
+    if not replace_field(broker.server, key, name, found, ""):
         return remove(broker, name)
     kept = json.loads(found)
     if kept.get("version") == VERSION and (topic := broker.find(kept["topic"])):
@@ -448,7 +448,7 @@ def remove(broker: Administration, name: str) -> bool:
         note = broker.server.command("HGET", notes, name)
         # Another one of this name may have occurred by now.
         if note and int(note.split()[0]) <= schedule.since_ms:
-            broker.server.call("alter", [notes], [name, note, ""])
+            replace_field(broker.server, notes, name, note, "")
     return True
 
 
@@ -526,7 +526,7 @@ def _change(
         if new == old:
             return new
         if text:
-            done = broker.server.call("alter", [key], [name, text, new.to_json()])
+            done = replace_field(broker.server, key, name, text, new.to_json())
         else:
             done = broker.server.command("HSETNX", key, name, new.to_json())
         if done:

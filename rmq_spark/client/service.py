@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from rmq_spark.client.broker import Broker, ZooKeeper, connect, parse_zookeeper
-from rmq_spark.client.receiving.callers import DEFAULT_WORKERS, ListenerSettings, place_of
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE, Listener
+from rmq_spark.client.receiving.listener_settings import DEFAULT_WORKERS, ListenerSettings, place_of
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
 from rmq_spark.options import DEFAULT_VISIBILITY_TIMEOUT
 from rmq_spark.process import HEARD_WITHIN_S, stopped_by_signals

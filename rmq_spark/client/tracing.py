@@ -126,6 +126,11 @@ def process_span(
         yield span
 
 
+def message_span(message: Delivered, group: str) -> AbstractContextManager["Span | None"]:
+    """Open the consumer span of a single message. group: its consumer group."""
+    return process_span(message.topic, message.slot, [message.headers], group=group)
+
+
 def mark_failed(span: "Span | None", error: "str | BaseException | None") -> None:
     """Mark a span as failed. error: an exception, or a reason that may begin with its class."""
     if span is None:
@@ -170,8 +175,7 @@ class LoopSpans:
                 yield message
                 continue
             self._begun = at + 1
-            headers = [message.headers]
-            with process_span(message.topic, message.slot, headers, group=self._group) as span:
+            with message_span(message, self._group) as span:
                 self._in_work = message, span
                 try:
                     yield message

@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 from rmq_spark.client import schedules
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.callers import place_of
 from rmq_spark.client.receiving.listener import Listener
+from rmq_spark.client.receiving.listener_settings import place_of
 from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.client.service import Service
 from rmq_spark.errors import RmqError, cannot_listen

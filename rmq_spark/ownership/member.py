@@ -278,7 +278,6 @@ class Member:
         return False
 
     def _publish_again(self) -> None:
-        """Create the topic's nodes that somebody has deleted, or that ZooKeeper has lost."""
         _log.warning("rmq: %s is gone from ZooKeeper: it is created again", self._nodes.definition)
         try:
             publish(self._client, self._ensemble, self._nodes, self._definition)

@@ -191,7 +191,6 @@ def claim(
 def _claims_of_slots(
     queues: TopicQueues, requests: Sequence[ClaimRequest], terms: Claiming
 ) -> Conversation[dict[ClaimRequest, Claim]]:
-    """Make claims in different slots."""
     claims: dict[ClaimRequest, Claim] = {}
     others = {
         request: OtherClaims([*request.others, *_earlier_claims(terms, request)])
@@ -408,7 +407,6 @@ def commit_call(queues: TopicQueues, slot: int, args: Sequence[Any], names: Sequ
 def _commit_result(
     slots: Sequence[int], replies: Sequence[Sequence[Sequence[Any]]]
 ) -> CommitResult:
-    """Sum up the replies to a commit. replies: for each slot, those to its repeated call."""
     single = [reply for of_slot in replies for reply in of_slot]
     by_slot = list(zip(slots, replies, strict=True))
     return CommitResult(

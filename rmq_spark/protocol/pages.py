@@ -281,7 +281,6 @@ class Page:
         ]
 
     def _bodies(self) -> list[Body]:
-        """Return the body of each entry."""
         return [Body.parse(text) for text in self.bodies or [b""] * len(self.contents)]
 
     def entries(self) -> Iterator[Entry]:

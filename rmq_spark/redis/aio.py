@@ -359,7 +359,6 @@ class AsyncCluster(Cluster):
         self._nodes: dict[str, Node] = {}
 
     def refresh(self) -> None:
-        """Ask which node has which keys. If no node answers now, the next attempt asks."""
         if may_await():
             self._run_in_thread(super().refresh)
         else:  # a thread that receives wake-ups

@@ -82,7 +82,6 @@ _VALUES = {
 
 
 def on_connect(connection: Any) -> None:
-    """Set a new connection of redis-py up, and log in."""
     drop_unsent(connection)
     connection.on_connect()
 
@@ -94,7 +93,6 @@ def drop_unsent(connection: Any) -> None:
 
 
 async def on_async_connect(connection: Any) -> None:
-    """Set a new connection of redis-py's asyncio client up, and log in."""
     writer = connection._writer
     _drop_at_close(writer.get_extra_info("socket"))
     writer.close = writer.transport.abort  # close would send what waits in the program, too
@@ -288,7 +286,6 @@ def new_client(options: ConnectionOptions) -> Any:
 
 
 def named_in(url: str) -> tuple[str, int]:
-    """Return the host and port of a URL."""
     parts: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
     return parts.get("host", "localhost"), parts.get("port", 6379)
 

@@ -160,7 +160,6 @@ class Server:
         self._nodes.close()
 
     def nodes_of(self, keys: Sequence[str]) -> list[tuple[Any, list[str]]]:
-        """Group keys by the node that has them. Returns redis-py's client of each node."""
         return self._nodes.clients_of(keys)
 
     def refresh_nodes(self) -> None:
@@ -222,7 +221,6 @@ class Server:
         return {script.sha: name for name, script in self._scripts.items()}
 
     def now_ms(self) -> int:
-        """Return the server's time in ms since 1970."""
         seconds, microseconds = self.command("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
 

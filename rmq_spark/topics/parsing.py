@@ -385,7 +385,6 @@ class OptionTable:
         return {_key(option.name): option for option in self.options}
 
     def _unknown(self, names: list[str], spelling: Spelling) -> str:
-        """Write the error for unknown names: the nearest options, and those accepted."""
         from difflib import get_close_matches  # seldom needed, and not cheap to import
 
         near = {near for name in names for near in get_close_matches(_key(name), self._by_key, 1)}

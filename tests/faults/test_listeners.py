@@ -9,7 +9,7 @@ import pytest
 
 from rmq_spark.client import connect
 from rmq_spark.client.queue import overview_of
-from rmq_spark.client.receiving.callers import DEFAULT_WORKERS
+from rmq_spark.client.receiving.listener_settings import DEFAULT_WORKERS
 from rmq_spark.protocol.pages import first_entries
 
 from ..rounds.service import TOPIC, Service

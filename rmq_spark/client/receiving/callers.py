@@ -14,8 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextvars import copy_context
-from dataclasses import dataclass
-from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.popen_spawn_posix import Popen
@@ -30,22 +28,13 @@ from rmq_spark.client.receiving.child_process import (
     refuse_unrun,
     too_long,
 )
-from rmq_spark.client.tracing import mark_failed, process_span
-from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction, quoted
-from rmq_spark.ownership.zookeeper import EnsembleOptions
+from rmq_spark.client.tracing import mark_failed, message_span
+from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction
 from rmq_spark.process import STOP_SIGNALS
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.topics.parsing import (
-    LONGEST_DURATION_MS,
-    Duration,
-    check_amount,
-    duration_text,
-    parse_wait_ms,
-)
 from rmq_spark.topics.reasons import reason_of
 from rmq_spark.topics.verdicts import Failure, failure_of, parse_delay_ms
 
-DEFAULT_WORKERS = 8
 # How often a call that waits for an event loop looks whether that has ended.
 _LOOK_EVERY_S = 1.0
 # After how many looks in a row an event loop that does not run has ended. It may run again for a
@@ -95,8 +84,7 @@ class ThreadCaller(Caller):
         return failure
 
     def _call(self, message: Delivered) -> Failure | None:
-        headers = [message.headers]
-        with process_span(message.topic, message.slot, headers, group=self._group) as span:
+        with message_span(message, self._group) as span:
             own = copy_context()  # what a call sets must not be there for the next message
             try:
                 if self._loop is not None:
@@ -177,8 +165,7 @@ class LoopCaller(Caller):
             self._in_work.cancel()
 
     async def _run(self, message: Delivered, goes_on: threading.Event) -> Failure | None:
-        headers = [message.headers]
-        with process_span(message.topic, message.slot, headers, group=self._group) as span:
+        with message_span(message, self._group) as span:
             try:
                 with self._noted_if_it_goes_on(goes_on):
                     await self._call(message)
@@ -374,102 +361,3 @@ def _loop_ended() -> ConsumerMisused:
         "Stop the listener first: await its run(), or use it in an async with statement, within "
         "asyncio.run."
     )
-
-
-def check_function(function: object) -> None:
-    accepted = "Accepted: a function of one argument, or an async function."
-    if not callable(function):
-        raise InvalidOption(f"listen got a {type(function).__name__}. {accepted}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidOption(f"The function of listen is a generator: it would not run. {accepted}")
-    try:
-        inspect.signature(function).bind("a message")
-    except TypeError as error:
-        raise InvalidOption(
-            f"The function of listen cannot be called with a message ({error}). {accepted}"
-        ) from None
-    except ValueError:
-        pass  # some built-in functions do not tell
-
-
-def place_of(function: object) -> str:
-    """Return where a function is, such as shop.billing.bill."""
-    module = getattr(function, "__module__", type(function).__module__)
-    return f"{module}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-
-
-@dataclass(frozen=True)
-class ListenerSettings:
-    """The function of a listener, and how it is called.
-
-    lease_ms: of a claim. timeout_ms: the longest time for a message. delay_ms: the wait before a
-    retry; None for the topic's backoff. loop: the event loop of another thread, in which to run a
-    coroutine function; None for one in each worker. budget: how many messages may be in work at the
-    same time, shared with other listeners.
-    """
-
-    function: Callable[[Delivered], Any]
-    workers: int
-    lease_ms: int
-    processes: bool = False
-    timeout_ms: int | None = None
-    delay_ms: int | None = None
-    ensemble: EnsembleOptions | None = None
-    loop: asyncio.AbstractEventLoop | None = None
-    budget: threading.Semaphore | None = None
-
-    @classmethod
-    def parse(
-        cls,
-        function: Callable[[Delivered], Any],
-        *,
-        visibility_timeout: Duration,
-        timeout: Duration | None = None,
-        delay: Duration | None = None,
-        **others: Any,
-    ) -> "ListenerSettings":
-        """Parse the times of Broker.listen. Raises InvalidOption."""
-        return cls(
-            function,
-            lease_ms=parse_lease_ms(visibility_timeout),
-            timeout_ms=None if timeout is None else _parse_limit_ms("timeout", timeout),
-            delay_ms=None if delay is None else parse_delay_ms(delay),
-            **others,
-        )
-
-    def __post_init__(self) -> None:
-        check_function(self.function)
-        check_amount("workers", self.workers)
-
-    @property
-    def hanging_after_s(self) -> float | None:
-        """The time after which a worker that hangs is given up, unless it can end the call."""
-        ends_calls = self.processes or self.loop is not None
-        return None if ends_calls else self._timeout_s
-
-    def callers(self, group: str) -> Callable[[], Caller]:
-        """Return what opens the caller of a worker. group: the consumer group, for traces."""
-        if self.processes:
-            pickled = pickled_for_processes(self.function)
-            return partial(ProcessCaller, pickled, group, self._timeout_s)
-        if self.loop is not None:
-            return partial(LoopCaller, self.function, group, self.loop, self._timeout_s)
-        return partial(ThreadCaller, self.function, group)
-
-    @property
-    def _timeout_s(self) -> float | None:
-        return None if self.timeout_ms is None else self.timeout_ms / 1000
-
-
-def parse_lease_ms(given: Duration) -> int:
-    """Parse a visibility timeout. Raises InvalidOption."""
-    return _parse_limit_ms("visibility_timeout", given)
-
-
-def _parse_limit_ms(name: str, given: Duration) -> int:
-    """Parse a limit of time. A lease that is no number to Lua would spoil the record of a claim."""
-    limit_ms = parse_wait_ms(name, given)
-    if not 1 <= limit_ms <= LONGEST_DURATION_MS:
-        accepted = f"1ms to {duration_text(LONGEST_DURATION_MS)}"
-        raise InvalidOption(f"{name}={quoted(given)} is not accepted. Accepted: {accepted}.")
-    return limit_ms

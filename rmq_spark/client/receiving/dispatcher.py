@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.callers import Caller, ListenerSettings
+from rmq_spark.client.receiving.callers import Caller
 from rmq_spark.client.receiving.consumer_run import begin_run
+from rmq_spark.client.receiving.listener_settings import ListenerSettings
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.waits import Waiter
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.callers import ListenerSettings, place_of
 from rmq_spark.client.receiving.dispatcher import Dispatcher
+from rmq_spark.client.receiving.listener_settings import ListenerSettings, place_of
 from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.client.receiving.workers import Workers
 from rmq_spark.errors import ConsumerMisused

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from rmq_spark.client.receiving.callers import Caller, ListenerSettings
+from rmq_spark.client.receiving.callers import Caller
 from rmq_spark.client.receiving.child_process import too_long
+from rmq_spark.client.receiving.listener_settings import ListenerSettings
 from rmq_spark.client.receiving.slot_claims import SlotClaims, SlotWork
 from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import PASSING, AlreadyCommitted, LeaseLost, RmqError
