@@ -33,7 +33,7 @@ from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction
 from rmq_spark.process import STOP_SIGNALS
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.topics.reasons import reason_of
-from rmq_spark.topics.verdicts import Failure, failure_of, parse_delay_ms
+from rmq_spark.topics.verdicts import Failure, failure_of
 
 # How often a call that waits for an event loop looks whether that has ended.
 _LOOK_EVERY_S = 1.0
