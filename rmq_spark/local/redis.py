@@ -22,8 +22,8 @@ PORTS_TRIED = 3
 # Programs on PATH that are taken, the first one first.
 SERVER_NAMES = ("redis-server", "valkey-server")
 # The ports of servers. Linux gives out those from 32 768 on, macOS and Windows from 49 152 on; the
-# nodes of a cluster talk to each other on their port + 10 000.
-PORTS = range(10_000, 22_000)
+# nodes of a cluster talk to each other on their port + 10 000, where no other server may be.
+PORTS = range(10_000, 20_000)
 DEFAULT_SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 
 
