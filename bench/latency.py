@@ -4,7 +4,7 @@ FixedTime messages are sent ahead of their times, at 1 000 and at 20 000 a secon
 process; a query with the default trigger and default options hands each batch to foreachBatch,
 which collects content and dueTime. A message's latency is the time at which its batch is there,
 less its due time. The floor is the same query over a source that makes such rows from the clock,
-without any I/O. The first batches of each query only warm up.
+without any I/O. The first batches of each query only warm up. Draws a histogram of both.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 import clock_source
+import matplotlib as mpl
 import numpy as np
 import redis
 from clock_source import ClockSource
@@ -28,6 +29,9 @@ import rmq_spark
 from rmq_spark import Message
 from rmq_spark.local.redis import LocalRedis
 
+mpl.use("Agg")
+from matplotlib import pyplot
+
 # Spark's workers do not find the modules beside this one.
 cloudpickle.register_pickle_by_value(clock_source)
 
@@ -37,6 +41,7 @@ AHEAD_S = 2.0  # messages are stored so long before they are due
 SEND_EVERY_S = 0.25
 START_S = 30.0  # at most, until a query's first batch
 TARGETS = {1_000: 1.5}
+BIN_MS = 20  # a bar of the histogram
 
 
 def send_ahead(url: str, rate: int) -> None:
@@ -103,14 +108,16 @@ def of_clock(spark: SparkSession, rate: int, length: argparse.Namespace) -> Any:
 
 
 def main() -> None:
-    """Measures, and writes latency.json and latency.md."""
+    """Measures, and writes latency.json, latency.md and latency.png."""
     arguments = arguments_of(__doc__, seconds=15, warmup=20, rounds=3).parse_args()
     report = Report.of("latency", __doc__)
     with session() as spark, LocalRedis(arguments.redis, {"appendonly": "no"}) as server:
         spark.dataSource.register(ClockSource)
-        for rate in RATES:
-            measure(report, spark, server, rate, arguments)
+        figure, panels = pyplot.subplots(1, len(RATES), figsize=(10, 3), layout="constrained")
+        for rate, panel in zip(RATES, panels, strict=True):
+            draw(panel, rate, *measure(report, spark, server, rate, arguments))
         report.write(arguments.results, server)
+        figure.savefig(arguments.results / "latency.png", dpi=100)
 
 
 def measure(
@@ -119,8 +126,8 @@ def measure(
     server: LocalRedis,
     rate: int,
     arguments: argparse.Namespace,
-) -> None:
-    """Messages and the floor in turns."""
+) -> tuple[Any, Any]:
+    """Messages and the floor in turns. Returns the latencies of both."""
     ours, floor = [], []
     for _ in range(arguments.rounds):
         ours.append(of_rmq(spark, server, rate, arguments))
@@ -136,6 +143,18 @@ def measure(
                 at_most=TARGETS.get(rate) if percent == 99 else None,
             )
         )
+    return np.concatenate(ours), np.concatenate(floor)
+
+
+def draw(panel: Any, rate: int, ours: Any, floor: Any) -> None:
+    """Draws which part of the messages came how late; the last bar has all that came later."""
+    last_ms = BIN_MS * math.ceil(np.percentile(np.concatenate([ours, floor]), 99.8) / BIN_MS)
+    bins = range(0, last_ms + 1, BIN_MS)
+    for found, label in ((floor, "Spark's floor"), (ours, "RMQ")):
+        parts = np.full(len(found), 100 / len(found))
+        panel.hist(np.minimum(found, last_ms), bins, weights=parts, alpha=0.6, label=label)
+    panel.set(title=f"{rate:,} messages/s", xlabel="ms after its due time", ylabel="% of messages")
+    panel.legend()
 
 
 if __name__ == "__main__":
