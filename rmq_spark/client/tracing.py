@@ -194,7 +194,7 @@ class LoopSpans:
 
 def _context_in(headers: Headers) -> "Context | None":
     """Return the current context with the remote span in the headers; None if there is none."""
-    if not headers:
+    if not headers or _API not in sys.modules:
         return None
     from opentelemetry import context, propagate, trace
 

@@ -244,13 +244,24 @@ sys.modules["opentelemetry"] = None
 import rmq_spark
 broker = rmq_spark.connect(sys.argv[1], key_prefix=sys.argv[2])
 broker.queue("T").send(["a"], fixed_time=1, headers={"traceparent": "x"})
-with broker.consumer("T", "c") as consumer:
-    print(*[message.content for message in consumer.poll()])
+
+def see(message):
+    print(message.content, flush=True)
+    listener.stop()
+
+if sys.argv[3] == "poll":
+    with broker.consumer("T", "c") as consumer:
+        print(*[message.content for message in consumer.poll()])
+else:
+    listener = broker.listen("T", "c", see)
+    listener.run()
 """
 
 
-def test_where_opentelemetry_is_not_installed_all_goes_without(broker, queue, redis_url):
-    command = [sys.executable, "-c", PROGRAM, redis_url, broker.key_prefix]
+@pytest.mark.parametrize("reader", ["poll", "listen"])
+def test_where_opentelemetry_is_not_installed_all_goes_without(broker, queue, redis_url, reader):
+    """Failed before: a listener ended at the first message with headers."""
+    command = [sys.executable, "-c", PROGRAM, redis_url, broker.key_prefix, reader]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "b'a'\n", done.stderr
 
