@@ -6,7 +6,15 @@ Everything here wraps an object of rmq_spark.client and calls its methods within
 (rmq_spark.redis.aio), so that what they wait for is awaited.
 """
 
-from rmq_spark.aio.client import AsyncBatch, AsyncBroker, AsyncConsumer, AsyncQueue, connect
-from rmq_spark.aio.listener import AsyncListener
+try:
+    from rmq_spark.aio.client import AsyncBatch, AsyncBroker, AsyncConsumer, AsyncQueue, connect
+    from rmq_spark.aio.listener import AsyncListener
+except ModuleNotFoundError as error:
+    if error.name != "greenlet":
+        raise
+    raise ModuleNotFoundError(
+        "rmq_spark.aio needs the package greenlet: pip install 'rmq-spark[asyncio]'",
+        name=error.name,
+    ) from None
 
 __all__ = ["AsyncBatch", "AsyncBroker", "AsyncConsumer", "AsyncListener", "AsyncQueue", "connect"]

@@ -33,6 +33,8 @@ _FOREVER = timedelta(days=36500)
 # with the next one: it waits less than a round trip.
 _SENDS = 2
 _MESSAGES_A_SEND = 1000
+# The fields of Message that are no keywords of send.
+_OF_ONE_MESSAGE = frozenset(("content", "key"))
 # A checked message, and the definition that it was checked for.
 _Checked = tuple[Outgoing, TopicDefinition]
 
@@ -149,10 +151,10 @@ class AsyncBroker:
         if not inspect.iscoroutinefunction(function):
             raise InvalidOption(
                 f"listen got a {type(function).__name__}. Accepted: an async function of one "
-                "argument. For a plain one, use rmq_spark.client."
+                "argument. For a plain one, use rmq_spark.connect."
             )
         if settings.get("processes"):
-            raise InvalidOption("processes=True is not accepted in asyncio: use rmq_spark.client.")
+            raise InvalidOption("processes=True is not accepted in asyncio: use rmq_spark.connect.")
         return AsyncListener(partial(self._listener, topic, name, function, settings))
 
     def _listener(
@@ -208,6 +210,11 @@ class AsyncQueue:
         and errors are those of Queue.send; an error of the call is raised for all of its messages,
         TopicFull for those for which there was no room.
         """
+        if own := values.keys() & _OF_ONE_MESSAGE:
+            raise TypeError(
+                f"send_one got {min(own)}, which each message has for itself. Accepted: "
+                f"send_one(Message(..., {min(own)}=...))."
+            )
         if past_fixed_time == "send" and not is_recording():
             topic = self._sync.definition
             with suppress(_ClockNeeded):

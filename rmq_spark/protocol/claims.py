@@ -58,18 +58,18 @@ class Delivered(NamedTuple):
     due_time_ms or priority, whichever the topic's type has, is set for a first delivery and None
     for a retry. delivery_count counts from 1. claim_id identifies the claim in a rollback.
     claimed_at_ms: when the claim was made, by Redis' clock; reading the claim again does not change
-    it.
+    it. The defaults are for tests of a function that takes a message.
     """
 
     content: bytes | None
-    topic: str
-    slot: int
-    due_time_ms: int | None
-    priority: int | None
-    delivery_count: int
-    retries_left: int
-    claim_id: str
-    claimed_at_ms: int
+    topic: str = ""
+    slot: int = 0
+    due_time_ms: int | None = None
+    priority: int | None = None
+    delivery_count: int = 1
+    retries_left: int = MOST_RETRIES
+    claim_id: str = ""
+    claimed_at_ms: int = 0
     key: bytes | None = None
     headers: Headers = ()
     expires_at_ms: int | None = None

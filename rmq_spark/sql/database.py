@@ -73,9 +73,9 @@ def ids_not_unique(table: str) -> OutboxMisused:
     )
 
 
-def no_transaction(why: str = ".") -> OutboxMisused:
+def no_transaction(why: str = "") -> OutboxMisused:
     return OutboxMisused(
-        f"send needs an open transaction{why} Switch autocommit off, or begin one. Nothing was "
+        f"send needs an open transaction{why}. Switch autocommit off, or begin one. Nothing was "
         "inserted."
     )
 

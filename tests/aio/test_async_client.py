@@ -34,6 +34,15 @@ async def ticks_during(work):
     return ticks
 
 
+def test_without_greenlet_it_says_what_to_install():
+    program = "import sys; sys.modules['greenlet'] = None; import rmq_spark.aio"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: rmq_spark.aio needs the package greenlet: pip install "
+        "'rmq-spark[asyncio]'"
+    )
+
+
 # -- blocking code within asyncio
 
 
@@ -235,6 +244,20 @@ def test_a_bad_single_message_fails_alone(connected, topic):
 
     asyncio.run(main())
     assert topic.figures().store.count == 2
+
+
+@pytest.mark.parametrize("own", ["key", "content"])
+def test_what_each_message_has_for_itself_is_no_argument_of_send_one(connected, topic, own):
+    """Failed before: it was ignored."""
+
+    async def main():
+        async with await connected() as broker:
+            queue = await broker.queue("T")
+            with pytest.raises(TypeError, match=own):
+                await queue.send_one("a", fixed_time=1000, **{own: "b"})
+
+    asyncio.run(main())
+    assert topic.figures().store.count == 0
 
 
 def test_single_messages_with_and_without_bodies_go_together(connected, broker):
