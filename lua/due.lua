@@ -5,7 +5,8 @@
 -- Returns {messages, messages held back by another consumer, a higher epoch, a pause or a hold, ms until the
 --   wait of a message, a lease or a hold ends, so that there may be more messages, or '', {names of the
 --   expired claims that hold messages}, {names of the others that do}, 1 if a message is due that only
---   a reader gets that has nothing else in work, else 0}.
+--   a reader gets that has nothing else in work, else 0, the highest score in a store whose order descends,
+--   in whole numbers, else 0}.
 -- Errors: RMQ_EXCLUSIVE, RMQ_WRONGTYPE, RMQ_VERSION
 -- Bound: the records of the slot.
 -- Effect: reads
@@ -38,6 +39,7 @@ local next_ms = nil
 local first = tonumber(redis.call('ZRANGE', store, 0, 0, 'WITHSCORES')[2] or 0)
 if first > now and not descending then next_ms = first end
 local alone = level_of(first) == ALONE
+local top = descending and redis.call('ZREVRANGE', store, 0, 0, 'WITHSCORES')[2] or 0
 local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
 local second = waiting[2] and math.floor(waiting[2] / 1000) * 1000
 if second and second > now then next_ms = math.min(next_ms or second, second) end
@@ -58,4 +60,4 @@ for _, record in ipairs(records) do
   end
 end
 next_ms = next_ms and next_ms - now or ''
-return {held and 0 or count, held and count or 0, next_ms, expired, live, alone and not held and 1 or 0}
+return {held and 0 or count, held and count or 0, next_ms, expired, live, alone and not held and 1 or 0, math.floor(top)}

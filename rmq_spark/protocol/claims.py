@@ -220,7 +220,7 @@ class SlotDue:
     of it is pending. expired: the names of claims whose lease has ended. Their messages count,
     but a claim can take them only after they were given back. live: the names of the other claims
     that hold messages. alone: whether a message is due that only a reader gets that has nothing
-    else in work.
+    else in work. top: in a Priority topic, the highest priority that waits.
     """
 
     slot: int
@@ -230,6 +230,7 @@ class SlotDue:
     expired: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
     alone: bool = False
+    top: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,8 +135,9 @@ def due(
                 expired=tuple(name.decode() for name in expired),
                 live=tuple(name.decode() for name in live),
                 alone=bool(alone),
+                top=top,
             )
-            for slot, (count, held, next_ms, expired, live, alone) in zip(
+            for slot, (count, held, next_ms, expired, live, alone, top) in zip(
                 slots, replies, strict=True
             )
         ],

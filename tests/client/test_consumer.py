@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from rmq_spark.client import connect
+from rmq_spark.client import Message, connect
 from rmq_spark.errors import (
     ConsumerMisused,
     ExclusiveSlot,
@@ -81,6 +81,39 @@ def test_a_message_tells_where_it_comes_from(broker):
     )
     assert (message.delivery_count, message.retries_left) == (1, 16)
     assert message.claim_id == f"a:1:0:{topic_run(broker.queue('P'), 'a')}"
+
+
+def test_the_highest_priority_of_all_slots_comes_first(broker):
+    """Failed before: a consumer took slots in turn, whatever waited in them."""
+    broker.create("P", "Priority", 8)
+    queue = broker.queue("P")
+    queue.send(Message(content, priority=100 + at) for at, content in enumerate(numbered(64)))
+    taken = []
+    with broker.consumer("P", "a") as consumer:
+        for batch in consumer.batches(limit=1, wait=False):
+            taken += [message.priority for message in batch]
+            batch.commit()
+    in_turn = [at for at in range(64) if taken[at] != max(taken[at:])]
+    assert sorted(taken) == list(range(100, 164))
+    assert 1 <= len(in_turn) <= 64 // 8 + 1  # a slot in turn
+    assert taken[:3] == [163, 162, 161]
+
+
+def test_no_slot_is_starved_by_higher_priorities(broker):
+    broker.create("P", "Priority", 8)
+    queue = broker.queue("P")
+    queue.send([one for one in numbered(2000) if queue.definition.slot_of(one) < 7], priority=900)
+    low = next(f"low{n}" for n in range(1000) if queue.definition.slot_of(f"low{n}") == 7)
+    queue.send([low], priority=17)
+    with broker.consumer("P", "a") as consumer:
+        taken = 0
+        for batch in consumer.batches(limit=1, wait=False):
+            [message] = batch
+            batch.commit()
+            taken += 1
+            if message.content == low.encode():
+                break
+    assert taken <= 8 * 9
 
 
 def test_what_is_rolled_back_comes_again_and_the_rest_is_committed(broker, topic):

@@ -710,6 +710,18 @@ def test_a_slot_with_many_messages_does_not_starve_the_others(broker, topic, see
     assert seen.index(b"rare") <= 20
 
 
+def test_slots_with_the_highest_priorities_are_worked_on_first(broker, seen, monkeypatch):
+    """Failed before: a listener took slots in turn, whatever waited in them."""
+    monkeypatch.setattr(slot_claims, "LARGEST_CLAIM", 1)
+    broker.create("P", "Priority", slot_amount=8)
+    calls = broker.queue("P")
+    calls.send(Message(content, priority=100 + at) for at, content in enumerate(numbered(64)))
+    with broker.listen("P", "a", lambda message: seen.append(message.priority), workers=1):
+        wait_until(lambda: len(seen) == 64, "all messages")
+    assert sum(seen[:32]) > sum(seen[32:])
+    assert seen[0] == 163
+
+
 def test_an_urgent_message_overtakes_what_a_slow_listener_has_claimed(broker, seen, monkeypatch):
     monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.0)  # every message takes longer
     broker.create("P", "Priority", slot_amount=1)

@@ -155,6 +155,25 @@ def test_a_claim_takes_exactly_what_is_due(new_slot, topic_type):
     assert (len(suspects), len(others)) == (1, count - 1)
 
 
+def top(slot):
+    return slot.queue.ask(reading.due, [0], "a")[0].top
+
+
+def test_the_highest_priority_is_told(new_slot):
+    slot = new_slot("Priority")
+    assert top(slot) == 0
+    slot.put({b"low": 17, b"high": 2**53, b"retried": 3})
+    slot.put_waiting({b"over": 5_003})
+    assert top(slot) == 2**53
+    slot.claim("b", limit=1)
+    assert top(slot) == 17
+
+
+def test_without_priorities_there_is_no_highest(slot):
+    slot.put_due([b"m"])
+    assert top(slot) == 0
+
+
 def test_a_message_to_be_alone_with_is_named(slot):
     slot.put({b"suspect": suspect(3, 17), b"due": 1000})
     assert not is_alone(slot)

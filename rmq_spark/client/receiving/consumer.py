@@ -12,8 +12,10 @@ from types import TracebackType
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.batch import Batch, ProcessLock
 from rmq_spark.client.receiving.consumer_run import (
+    IN_TURN_EVERY,
     begin_run,
     forget_consumer,
+    highest_first,
     return_unused,
     within_rate,
 )
@@ -322,15 +324,27 @@ class Consumer:
         suspect = next((slot for slot in due if slot.alone), None)
         if suspect is not None and IN_PROCESS.begin_alone(self._run):
             return [ClaimRequest(suspect.slot, 0, 1, others=suspect.live, alone=True)]
-        # Starts at another slot each time, so that a small limit does not starve the last slots.
-        start = (self._seq + 1) % len(due) if due else 0
         requests, left = [], wanted
-        for slot in due[start:] + due[:start]:
+        for slot in self._in_order(due):
             take = min(slot.due, left, MESSAGES_A_CLAIM)
             if take:
                 requests.append(ClaimRequest(slot.slot, 0, take, others=slot.live))
                 left -= take
         return requests
+
+    def _in_order(self, due: list[SlotDue]) -> list[SlotDue]:
+        """Return slots with the highest priorities first, or another one first each time.
+
+        A small limit must not starve the last slots. Readers for whom others were faster must not
+        ask for the same slot again.
+        """
+        turn = self._seq + 1
+        if self.queue.definition.type.descending and self._may_be_quick:
+            if turn % IN_TURN_EVERY:
+                return highest_first(due)
+            turn //= IN_TURN_EVERY
+        start = turn % len(due) if due else 0
+        return due[start:] + due[:start]
 
     def _due_slots(self, slots: Sequence[int], wanted: int) -> list[SlotDue]:
         """Return the slots in which messages are due, as of now if too few were left before."""
@@ -343,7 +357,10 @@ class Consumer:
         if self._waiter is not None:
             self._waiter.looked(due)
         found = [slot for slot in due if slot.due]
-        is_sure = self.queue.definition.rate is None and not any(slot.alone for slot in found)
+        topic = self.queue.definition
+        # The highest priorities change with every claim, and what a rate allows with time.
+        may_rely = topic.rate is None and not topic.type.descending
+        is_sure = may_rely and not any(slot.alone for slot in found)
         self._due = {slot.slot: slot for slot in found} if is_sure else {}
         self._rely_until_s = time.monotonic() + RELY_S
         return found

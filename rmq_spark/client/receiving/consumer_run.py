@@ -11,11 +11,14 @@ from rmq_spark.errors import InvalidOption, quoted
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
-from rmq_spark.protocol.claims import Claim, ClaimRequest, CommitResult
+from rmq_spark.protocol.claims import Claim, ClaimRequest, CommitResult, SlotDue
 from rmq_spark.protocol.names import ScopedName, claim_name
 from rmq_spark.protocol.packing import chunks
 from rmq_spark.topics.definition import refuse_exclusive
 from rmq_spark.topics.keys import ACCEPTED_NAME, NAME, consumer_key
+
+# At every so many-th look, slots of Priority topics come in turn, so that none starves.
+IN_TURN_EVERY = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,11 @@ class ConsumerRun:
         queue.ask(claiming.commit, slots, self.name, self.run, seq, since=seq, expected=refused)
         self.mark_unread(queue, slots, seq)
         self.give_back(queue, slots, seq)
+
+
+def highest_first(due: Iterable[SlotDue]) -> list[SlotDue]:
+    """Sort slots of a Priority topic by the highest priority that waits there."""
+    return sorted(due, key=lambda slot: slot.top, reverse=True)
 
 
 def within_rate(queue: Queue, requests: Sequence[ClaimRequest]) -> list[ClaimRequest]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.callers import Caller
-from rmq_spark.client.receiving.consumer_run import begin_run
+from rmq_spark.client.receiving.consumer_run import IN_TURN_EVERY, begin_run, highest_first
 from rmq_spark.client.receiving.listener_settings import ListenerSettings
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.waits import Waiter
@@ -71,7 +71,7 @@ class Dispatcher:
         self._refreshed_s = 0.0
         self._last_slot = -1  # the one that was handed out last
         self._due: deque[SlotDue] = deque()  # those that the last look has found, not handed out
-        self._looked_s = 0.0
+        self._looked_s, self._looks = 0.0, 0
         # Since when it is alone with a suspect message, and until when the next one waits, so that
         # others have as much of the time.
         self._alone_since_s: float | None = None
@@ -199,7 +199,11 @@ class Dispatcher:
         asked = [*ripe[behind:], *ripe[:behind]][: self._slots_a_look]
         due, _ = self._queue.ask(returning.look, asked, self._name, epochs=self._claims.epochs)
         self._waiter.looked(due)
-        self._due.extend(slot for slot in due if slot.due)
+        found = [slot for slot in due if slot.due]
+        self._looks += 1
+        if self._queue.definition.type.descending and self._looks % IN_TURN_EVERY:
+            found = highest_first(found)
+        self._due.extend(found)
         self._looked_s = time.monotonic()
 
     def _suspect(self) -> SlotDue | None:
