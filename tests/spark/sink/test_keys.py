@@ -104,6 +104,16 @@ def test_a_payload_may_be_null_and_headers_empty(spark, rmq):
     assert stored(spark, rmq, topic, columns) == {"a": (None, None), "b": ("", None)}
 
 
+@pytest.mark.parametrize("lives", [{"time_to_live": "1h"}, {}])
+def test_payloads_that_are_packed_alike_are_handed_out_whole(spark, rmq, lives):
+    """A reader of many cuts the packed bodies at one place."""
+    queue = rmq.queue(keyed=True)
+    queue.send(rmq_spark.Message(f"p{n}", key=f"k{n}", fixed_time=0, **lives) for n in range(20))
+    rmq.drain(rmq.read(spark, queue))
+    found = {row.key: row.content for row in rmq.parquet(spark).collect()}
+    assert found == {f"k{n}": f"p{n}" for n in range(20)}
+
+
 def test_what_has_expired_does_not_come_and_an_available_now_query_ends(spark, rmq):
     queue = rmq.queue(keyed=True)
     messages = [
