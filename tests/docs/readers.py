@@ -104,16 +104,16 @@ IN_A_CLONE = ("README.md", "docs/install.md", "docs/jobs.md", "docs/recipes.md")
 # Lines of sh blocks that do not run here, and the test that runs what they do.
 ELSEWHERE = {
     "python3 -m venv ~/rmq-venv": (
-        "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
+        "tests/packaging/test_wheel.py::test_without_spark_it_sends_consumes_and_listens"
     ),
     ". ~/rmq-venv/bin/activate": (
-        "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
+        "tests/packaging/test_wheel.py::test_without_spark_it_sends_consumes_and_listens"
     ),
     "pip install '.[spark,cli,local]'": (
-        "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
+        "tests/packaging/test_wheel.py::test_without_spark_it_sends_consumes_and_listens"
     ),
     "pip install '.[spark,cli]'": (
-        "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes"
+        "tests/packaging/test_wheel.py::test_without_spark_it_sends_consumes_and_listens"
     ),
     # Variables that the page has when it runs, with an address of its own.
     "export RMQ_JDBC_URL=jdbc:postgresql://127.0.0.1:5432/shop RMQ_JDBC_USER=shop "
@@ -122,7 +122,9 @@ ELSEWHERE = {
         "tests/docs/test_examples.py::test_the_blocks_of_a_page_run"
     ),
     "rmq local": ("tests/cli/test_program_commands.py::test_a_local_redis_lives_until_it_is_ended"),
-    "pip install .": "tests/packaging/test_wheel.py::test_without_spark_it_sends_and_consumes",
+    "pip install .": (
+        "tests/packaging/test_wheel.py::test_without_spark_it_sends_consumes_and_listens"
+    ),
     "spark-submit --py-files rmq_spark.zip job.py": (
         "tests/packaging/test_zip.py::test_as_py_files_it_sends_and_reads_after_register"
     ),

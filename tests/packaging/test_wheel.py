@@ -1,4 +1,4 @@
-"""The wheel where nothing else is: plain Python sends and consumes, without Spark."""
+"""The wheel where nothing else is: plain Python sends, consumes and listens, without Spark."""
 
 import json
 import subprocess
@@ -24,6 +24,14 @@ with broker.consumer("Orders", "billing") as consumer:
         print(*sorted(message.content.decode() for message in batch))
         batch.commit()
 assert broker.queue("Orders").figures().counters["committed"] == 2
+
+def bill(message):
+    print(message.content.decode(), *message.headers, flush=True)
+    listener.stop()
+
+broker.queue("Orders").send(["three"], delay=0, headers={"tenant": "shop"}, time_to_live="1h")
+listener = broker.listen("Orders", "billing", bill)
+listener.run()
 """
 
 
@@ -86,9 +94,10 @@ def installed(wheel, new_venv, bare_environ, checkout, tmp_path):
     return install
 
 
-def test_without_spark_it_sends_and_consumes(installed, local_redis):
+def test_without_spark_it_sends_consumes_and_listens(installed, local_redis):
     run = installed()
-    assert run("python", "-c", PROGRAM, local_redis.url) == (0, "one two\n", "")
+    told = "one two\nthree ('tenant', b'shop')\n"
+    assert run("python", "-c", PROGRAM, local_redis.url) == (0, told, "")
 
 
 def test_the_command_needs_no_spark(installed, local_redis):
