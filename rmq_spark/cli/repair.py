@@ -22,9 +22,11 @@ from rmq_spark.cli.session import broker_of, queue_of
 from rmq_spark.client import repair
 from rmq_spark.client.messages import Message, contents_by_slot, requeue_score
 from rmq_spark.errors import ServerRefused
+from rmq_spark.inspect.checks import denial_of
 from rmq_spark.inspect.fields import count_text, messages_text
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import QueueKind
+from rmq_spark.redis.failures import PERMIT
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsing import Option, choice
 
@@ -183,10 +185,10 @@ def expire(
     given_back, forgotten = repair.sweep(queue)
     try:
         given_back += repair.give_back_strays(queue)
-    except ServerRefused:
+    except ServerRefused as error:
         print_remark(
-            "rmq did not look for claims whose record was deleted by hand: this Redis user may not "
-            "run SCAN and EXISTS"
+            "rmq did not look for claims whose record was deleted by hand: "
+            f"{denial_of(error)}. {PERMIT}"
         )
     text = f"{topic}: {messages_text(given_back)} given back"
     if queue.definition.dead_retention_ms is not None:

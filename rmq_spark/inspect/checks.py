@@ -22,7 +22,9 @@ from rmq_spark.errors import (
     ServerUntrusted,
 )
 from rmq_spark.inspect.figures import FULL_PERCENT, Row, look
+from rmq_spark.redis.failures import PERMIT, PERMIT_KEYS, denied_command, is_of_keys
 from rmq_spark.redis.server import NO_EVICTION, Server
+from rmq_spark.topics.keys import topics_key
 from rmq_spark.topics.parsing import duration_text
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "FAIL", "skip"
@@ -73,10 +75,12 @@ def check_server(broker: Broker) -> Iterator[Finding]:
             "Stop queries before the server restarts, and set redis.minReplicas. A batch in work "
             "does not notice that Redis lost writes, and may commit messages that it has not read",
         )
-    yield _permissions(server)
+    yield _permissions(broker)
 
 
 def redis_cli(address: str, command: str) -> str:
+    """Return a command of redis-cli for a shell. command: one line, as Redis reads it."""
+    command = shlex.join(command.split())
     parts = urlsplit(address)
     if parts.scheme == "unix":
         return f"redis-cli -s {shlex.quote(parts.path)} {command}"
@@ -152,34 +156,64 @@ def _memory(server: Server, info: dict[str, Any]) -> Finding:
     )
 
 
-def _permissions(server: Server) -> Finding:
+def _permissions(broker: Broker) -> Finding:
     try:
-        denied = server.find_denied()
+        denied = broker.server.find_denied(topics_key(broker.key_prefix))
+        if not denied:
+            broker.topics()  # the commands are permitted, so only the keys may be denied
+    except ServerRefused as error:
+        return Finding("Redis user", FAIL, denial_of(error), permission_remedy(broker, error))
     except RmqError as error:
-        return Finding("Redis user", FAIL, str(error), remedy_of(error))
+        return Finding("Redis user", FAIL, seen_of(error), remedy_of(error))
     if not denied:
         return Finding("Redis user", OK, "may run all commands of the queue")
-    rights = " ".join(f"+{name.lower()}" for name in sorted(denied))
-    remedy = redis_cli(server.address, f"ACL SETUSER {server.username or 'default'} {rights}")
+    remedy = _grant(broker.server, *sorted(denied))
     return Finding("Redis user", FAIL, f"may not run {', '.join(sorted(denied))}", remedy)
+
+
+def denial_of(error: ServerRefused) -> str:
+    """Describe what a user is denied, without the remedies that follow in the error's text."""
+    command = denied_command(str(error))
+    if command is not None:
+        return f"this user may not run {command.upper().replace('|', ' ')}"
+    return str(error).removesuffix(f" {PERMIT}").removesuffix(f" {PERMIT_KEYS}").rstrip(".")
+
+
+def permission_remedy(broker: Broker, error: ServerRefused) -> str:
+    """Return what permits the user what it was denied."""
+    command = denied_command(str(error))
+    if command is not None:
+        return _grant(broker.server, command)
+    if is_of_keys(str(error)):
+        own = f" instead of {broker.key_prefix}" if broker.key_prefix else ""
+        return (
+            f"Give the prefix of its keys{own} before the command, as in rmq --key-prefix shop: "
+            "doctor; or grant it these keys with ~prefix*"
+        )
+    return remedy_of(error)
+
+
+def _grant(server: Server, *commands: str) -> str:
+    rights = " ".join(f"+{name.lower()}" for name in commands)
+    return redis_cli(server.address, f"ACL SETUSER {server.username or 'default'} {rights}")
 
 
 def check_topics(broker: Broker) -> Iterator[Finding]:
     """Check that this version can settle every claim, and that topics have room for messages.
 
-    Looks through all keys of the database.
+    Looks through all keys of the database, if the user may.
     """
     failures: list[tuple[Queue, ServerError]] = []
     try:
         rows = look(broker, failed=lambda *failure: failures.append(failure))
-        stray = queues_with_strays(broker.server, broker.key_prefix, all_queues(broker))
-    except ServerRefused:
-        yield Finding("Claims", SKIP, "this user may not run SCAN and HGETALL")
+    except ServerRefused as error:
+        yield _skipped("Claims", broker, error)
+        yield _skipped("Room", broker, error)
         return
     except RmqError as error:
         yield Finding("Claims", FAIL, seen_of(error), remedy_of(error))
         return
-    yield _claims(rows, stray, failures)
+    yield _claims(broker, rows, failures)
     for row in rows:
         for seen in row.full_to(FULL_PERCENT):
             remedy = "Consume faster, remove groups that nobody reads, or raise the limit: "
@@ -187,22 +221,38 @@ def check_topics(broker: Broker) -> Iterator[Finding]:
             yield Finding("Room", WARN, f"topic {row.topic}, group {row.group}: {seen}", remedy)
 
 
-def _claims(
-    rows: list[Row], stray: list[Queue], failures: list[tuple[Queue, ServerError]]
-) -> Finding:
+def _claims(broker: Broker, rows: list[Row], failures: list[tuple[Queue, ServerError]]) -> Finding:
+    if failures:
+        return Finding("Claims", FAIL, seen_of(failures[0][1]), remedy_of(failures[0][1]))
+    try:
+        stray = queues_with_strays(broker.server, broker.key_prefix, all_queues(broker))
+    except ServerRefused as error:
+        what = "not looked for claims whose record was deleted by hand"
+        return _skipped("Claims", broker, error, what)
+    except RmqError as error:
+        return Finding("Claims", FAIL, seen_of(error), remedy_of(error))
     if stray:
         remedy = "; ".join(queue_command(queue, "expire") for queue in stray)
         seen = f"topic {stray[0].definition.name} has claims whose record was deleted by hand"
         return Finding("Claims", FAIL, seen, remedy)
-    if failures:
-        return Finding("Claims", FAIL, seen_of(failures[0][1]), remedy_of(failures[0][1]))
     return Finding("Claims", OK, f"topics: {len({row.topic for row in rows})}")
+
+
+def _skipped(
+    what: str, broker: Broker, error: ServerRefused, left_out: str = "not checked"
+) -> Finding:
+    """Make the finding for a check that the user's permissions do not allow."""
+    seen = f"{left_out}: {denial_of(error)}"
+    return Finding(what, SKIP, seen, permission_remedy(broker, error))
 
 
 def check_schedules(broker: Broker) -> Iterator[Finding]:
     """Check that somebody runs the schedules, if there are any."""
     try:
         found = schedules.seen(broker)
+    except ServerRefused as error:
+        yield _skipped("Schedules", broker, error)
+        return
     except RmqError as error:
         yield Finding("Schedules", FAIL, seen_of(error), remedy_of(error))
         return

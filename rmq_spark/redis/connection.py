@@ -169,6 +169,20 @@ class ConnectionOptions:
         return f"{parts.scheme}://{in_url(parts.hostname or '127.0.0.1')}{port}{parts.path}"
 
     @property
+    def login_source(self) -> str:
+        """What gave the user and the password, for errors."""
+        if self.provider is not None:
+            return CREDENTIAL_PROVIDER.name.replace(REDIS, self.prefix)
+        in_address = "@" in urlsplit(self.url).netloc and self.sentinels is None
+        sources = []
+        if in_address:
+            place = URL_VARIABLE if self.url == os.environ.get(URL_VARIABLE) else URL.name
+            sources.append(f"the user and the password in {place}")
+        if not in_address or (self.username, self.password) != (None, None):
+            sources.append(f"{USERNAME.name} and {PASSWORD.name}")
+        return ", and ".join(sources).replace(REDIS, self.prefix)
+
+    @property
     def command_options(self) -> tuple[str, ...]:
         """The options with which rmq reaches this Redis: no credentials, no defaults."""
         if self.sentinels is not None:

@@ -1,5 +1,6 @@
 """Errors of redis-py and of the scripts: the RmqError of each, and whether it may pass."""
 
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,11 @@ from rmq_spark.options import REDIS
 from rmq_spark.redis.connection import ConnectionOptions
 from rmq_spark.topics.reasons import printable
 
-PERMIT = "Grant it the commands in docs/security.md with +command, and its keys with ~prefix*."
+PERMIT = "Grant it the commands in docs/security.md with +command."
+PERMIT_KEYS = (
+    "Give the prefix of its keys (--key-prefix, key_prefix or keyPrefix), or grant it these keys "
+    "with ~prefix* (docs/security.md)."
+)
 _UNTRUSTED = (
     "Use the host name of the certificate in redis.url, and set redis.sslCaCerts to the file of "
     "the authority that signed it."
@@ -50,6 +55,9 @@ _OF_SCRIPTS: dict[str, tuple[type[errors.RmqError], str]] = {
 
 # The texts of Redis 6.2 and 7.0, and of Redis 7.2, later ones and Valkey.
 _DENIED_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script:")
+# Of a command and of a script; the last one of Redis 7.2, later ones and Valkey.
+_DENIED_KEYS = ("access one of the keys", "access at least one of the keys", "access a key")
+_DENIED_COMMAND = re.compile(r"run the '([\w|]+)' command")
 _PERMANENT = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 _TEMPORARY = (
     redis_errors.AskError,  # its subclass MovedError, too
@@ -103,6 +111,8 @@ class _Failed:
             "sentence": self.text.rstrip("."),
             "kind": type(self.error).__name__,
             "tried": "once" if self.tries == 1 else f"{self.tries} times in {self.seconds:.1f} s",
+            "permit": PERMIT_KEYS if is_of_keys(self.text) else PERMIT,
+            "login": self.options.login_source,
             "tls": tls if self.options.address.startswith("rediss") else "",
             "certificate": certificate.verify_message.removesuffix(".") if certificate else "",
         }
@@ -130,19 +140,19 @@ _TABLE = (
     _Row(
         _is(redis_errors.AuthenticationError, redis_errors.AuthenticationWrongNumberOfArgsError),
         errors.ServerRefused,
-        "{at} refused the user or password. Check redis.username and redis.password.",
+        "{at} refused the user or password. Check {login}.",
     ),
     _Row(
         lambda failed: (
             isinstance(failed.error, redis_errors.NoPermissionError) or failed.code == "NOPERM"
         ),
         errors.ServerRefused,
-        "{at} does not permit this user to do this: {text}. " + PERMIT,
+        "{at} does not permit this user to do this: {sentence}. {permit}",
     ),
     _Row(
         _has(*_DENIED_IN_SCRIPT),
         errors.ServerRefused,
-        "{at} does not permit this user a command or key of {what}: {sentence}. " + PERMIT,
+        "{at} does not permit this user a command or key of {what}: {sentence}. {permit}",
     ),
     _Row(
         lambda failed: (
@@ -243,6 +253,17 @@ def typed_error(
     row = next(row for row in _TABLE if row.matches(failed))
     says = row.says.replace(REDIS, options.prefix)
     return row.error(says.format(**failed.words))
+
+
+def is_of_keys(denial: str) -> bool:
+    """Return whether a user is denied a key, not a command. denial: the server's or our text."""
+    return any(text in denial for text in _DENIED_KEYS)
+
+
+def denied_command(denial: str) -> str | None:
+    """Return the command that a denial names, such as memory|usage. denial: as for is_of_keys."""
+    found = _DENIED_COMMAND.search(denial)
+    return found[1] if found else None
 
 
 def is_of_replica(reply: Any) -> bool:

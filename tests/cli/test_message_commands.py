@@ -386,8 +386,8 @@ def test_a_user_without_scan_is_told_what_expire_has_not_looked_for(rmq):
     done = rmq("expire", "Orders", url=url)
     assert (done.code, done.out) == (0, "Orders: 0 messages given back\n")
     assert done.err == (
-        "rmq did not look for claims whose record was deleted by hand: this Redis user may not run "
-        "SCAN and EXISTS\n"
+        "rmq did not look for claims whose record was deleted by hand: this user may not run SCAN. "
+        "Grant it the commands in docs/security.md with +command.\n"
     )
 
 

@@ -80,8 +80,19 @@ def test_a_wrong_password_is_refused_at_once(locked_redis):
     url = with_password(locked_redis.url, WRONG)
     with pytest.raises(ServerRefused) as raised:
         connect(url, patience_s=60)
-    assert "refused the user or password. Check username and password" in str(raised.value)
+    assert "refused the user or password. Check the user and the password in url." in str(
+        raised.value
+    )
     assert WRONG not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_wrong_password_is_looked_for_where_it_was_given(locked_redis, monkeypatch):
+    """Failed before: it named username and password, also if RMQ_REDIS_URL had them."""
+    with pytest.raises(ServerRefused, match=r"Check username and password\."):
+        connect(locked_redis.url, password=WRONG, patience_s=0)
+    monkeypatch.setenv("RMQ_REDIS_URL", with_password(locked_redis.url, WRONG))
+    with pytest.raises(ServerRefused, match="Check the user and the password in RMQ_REDIS_URL"):
+        connect(patience_s=0)
 
 
 def test_a_missing_password_is_asked_for_at_once(locked_redis):
@@ -131,6 +142,18 @@ def test_a_user_without_permission_is_told_so(own_redis):
             "T", "Priority"
         )
     assert SECRET not in str(raised.value)
+
+
+def test_a_user_of_other_keys_is_told_to_give_their_prefix(own_redis):
+    """Failed before: the error named only commands, and to grant the keys."""
+    with redis.Redis.from_url(own_redis.url) as admin:
+        admin.execute_command("ACL", "SETUSER", "shop", "on", f">{SECRET}", "~shop:*", "+@all")
+    keys = r"Give the prefix of its keys \(--key-prefix, key_prefix or keyPrefix\)"
+    with connect(own_redis.url, username="shop", password=SECRET, patience_s=2) as broker:
+        with pytest.raises(ServerRefused, match=keys):
+            broker.create("T", "Priority")
+        with pytest.raises(ServerRefused, match=keys):
+            broker.server.call("drop", ["x"], ["y"])
 
 
 def test_a_database_that_is_not_there_is_refused(own_redis):

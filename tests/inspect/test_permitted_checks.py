@@ -1,0 +1,74 @@
+"""What doctor says as the user of docs/security.md, who may not run every command."""
+
+import pytest
+import redis
+
+from rmq_spark.client import connect
+from rmq_spark.inspect.checks import (
+    FAIL,
+    OK,
+    SKIP,
+    WARN,
+    check_schedules,
+    check_server,
+    check_topics,
+)
+
+from ..security.credentials import PREFIX, SECRET, permit
+
+
+@pytest.fixture
+def admin(own_redis):
+    permit(own_redis.url, "rmq")
+    with connect(own_redis.url, key_prefix=PREFIX) as broker:
+        yield broker
+
+
+def checked(own_redis, prefix=PREFIX):
+    with connect(own_redis.url, username="rmq", password=SECRET, key_prefix=prefix) as broker:
+        found = [*check_server(broker), *check_topics(broker), *check_schedules(broker)]
+    return {finding.what: finding for finding in found}
+
+
+def test_full_topics_are_found_by_a_user_without_scan(own_redis, admin):
+    """Failed before: without SCAN, nothing was said about the room in topics."""
+    admin.create("Orders", "FixedTime", 1, max_messages=10)
+    admin.queue("Orders").send([f"m{number}" for number in range(9)], fixed_time=0)
+    found = checked(own_redis)
+    assert (found["Room"].state, "90% of its share" in found["Room"].seen) == (WARN, True)
+    claims = found["Claims"]
+    assert claims.state == SKIP
+    assert claims.seen == (
+        "not looked for claims whose record was deleted by hand: this user may not run SCAN"
+    )
+    run_remedy(own_redis, claims.remedy)
+    assert checked(own_redis)["Claims"].state == OK
+
+
+def run_remedy(own_redis, command):
+    begin = f"redis-cli -u {own_redis.url} "
+    assert command.startswith(begin)
+    with redis.Redis.from_url(own_redis.url) as client:
+        assert client.execute_command(*command.removeprefix(begin).split())
+
+
+@pytest.mark.parametrize("prefix", ["", "other:"])
+def test_a_prefix_that_is_not_the_users_is_told(own_redis, admin, prefix):
+    """Failed before: the user could run everything, and needed another password."""
+    found = checked(own_redis, prefix)
+    assert found["Redis user"].state == FAIL
+    for what in ("Redis user", "Claims", "Room", "Schedules"):
+        assert "Give the prefix of its keys" in found[what].remedy
+        assert found[what].state in (FAIL, SKIP)
+
+
+def test_a_user_who_may_read_no_figures_sees_which_checks_were_skipped(own_redis, admin):
+    admin.create("Orders", "FixedTime", 1, max_messages=10)
+    permit(own_redis.url, "rmq", without="hgetall")
+    found = checked(own_redis)
+    for what in ("Claims", "Room", "Schedules"):
+        assert (found[what].state, found[what].seen) == (
+            SKIP,
+            "not checked: this user may not run HGETALL",
+        )
+        assert found[what].remedy.endswith("ACL SETUSER rmq +hgetall")
