@@ -2,18 +2,17 @@
 
 import logging
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
-import redis
 import typer
 
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_line, print_log, print_remark, print_table
 from rmq_spark.cli.session import ended_by_signals, needing, session_of, wait_for
-from rmq_spark.errors import RmqError, ServerUnavailable, cannot_listen
-from rmq_spark.inspect.checks import seen_of, software_of
+from rmq_spark.errors import RmqError, ServerRefused, ServerUnavailable, cannot_listen
+from rmq_spark.inspect.checks import denial_of, permission_remedy, seen_of, software_of
 from rmq_spark.inspect.sizing import (
     MEASURED_BYTES,
     MEASURED_SERVER,
@@ -33,6 +32,7 @@ Port = Annotated[
 ]
 # Where programs look for Redis that are told no address.
 USUAL_PORT = 6379
+_NOT_MEASURED = "Nothing was measured on your Redis"
 MOST_MESSAGES, MOST_RATE, MOST_BYTES = 10**13, 10**9, 2**20
 
 
@@ -225,15 +225,18 @@ def size(
 def _measured(context: typer.Context, content_bytes: int) -> tuple[float | None, str | None]:
     """Measure the memory of a message. Returns it and the server; None, None if none allows it."""
     try:
-        with closing(session_of(context).server(patience_s=0)) as server:
-            measured = measure_message_bytes(server, content_bytes)
+        with session_of(context).broker(patience_s=0) as broker:
+            server = broker.server
+            try:
+                measured = measure_message_bytes(server, content_bytes, broker.key_prefix)
+            except ServerRefused as error:
+                remedy = permission_remedy(broker, error)
+                print_remark(f"{_NOT_MEASURED}: {denial_of(error)}. To permit it: {remedy}")
+                return None, None
             return measured, f"{software_of(server.info())} at {server.address}"
     except RmqError as error:
-        why = seen_of(error)
-    except redis.RedisError as error:
-        why = str(error).rpartition(" caused error: ")[2]  # redis-py writes the command before it
-    print_remark(f"Nothing was measured on your Redis: {why.rstrip('.')}.")
-    return None, None
+        print_remark(f"{_NOT_MEASURED}: {seen_of(error).rstrip('.')}.")
+        return None, None
 
 
 def _rows(found: DeploymentSize) -> list[tuple[Any, ...]]:

@@ -72,7 +72,7 @@ _CARRIED = ("content", "contentBase64", "key", "keyBase64", "headers", "reason")
 SLOTS_WEIGHED = 4
 MESSAGES_WEIGHED = 10
 SLOW_CALLS = 128
-_NOT_PERMITTED = "this Redis user may not ask for it"
+_NOT_PERMITTED = "this Redis user may not run CONFIG GET and SLOWLOG GET"
 _INFO = (
     *("redis_version", "valkey_version", "uptime_in_seconds", "connected_clients", "maxclients"),
     *("used_memory", "used_memory_peak", "maxmemory", "maxmemory_policy"),
@@ -527,13 +527,28 @@ def _nodes(of: Server) -> list[tuple[str, dict[str, Any]]]:
 
 def _node_json(of: Server, name: str, target: dict[str, Any]) -> dict[str, Any]:
     info = of.client.info(**target)
-    saved = int(info.get("rdb_last_save_time", 0))
     return {
         "node": name,
         **{field: info[field] for field in _INFO if field in info},
-        "lastSaved": time_json(1000 * saved) if saved else None,
+        **_disk_json(of, info, target),
         **_slow(of, target),
     }
+
+
+def _disk_json(of: Server, info: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
+    """Return how the node keeps its data on disk, None if unknown, and the time of its snapshot."""
+    started_s = int(info.get("server_time_usec", 0)) // 10**6 - info.get("uptime_in_seconds", 0)
+    saved_s = info.get("rdb_last_save_time", 0)
+    # A server that has not written a snapshot names its start instead.
+    has_saved = bool(saved_s) and saved_s > started_s + 1
+    kept: str | None = "append only"
+    if not info.get("aof_enabled"):
+        try:
+            saves = of.client.config_get("save", **target).get("save")
+            kept = "snapshots" if saves else "nothing"
+        except redis.ResponseError:  # not permitted
+            kept = "snapshots" if has_saved else None
+    return {"onDisk": kept, "lastSaved": time_json(1000 * saved_s) if has_saved else None}
 
 
 def _slow(of: Server, target: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """What a deployment takes, worked out from measured costs and a trial on the server at hand."""
 
 import re
+import shlex
+from urllib.parse import quote
 
 import pytest
+import redis
 
 from rmq_spark.client import connect
 from rmq_spark.inspect.checks import software_of
@@ -12,6 +15,7 @@ from rmq_spark.ownership.nodes import write_assignment
 from rmq_spark.topics.definition import MOST_SLOTS
 
 from .. import ROOT
+from ..security.credentials import SECRET, permit
 
 JUTE_BUFFER_BYTES = 0xFFFFF  # the most that a ZooKeeper server takes or stores, by default
 
@@ -75,7 +79,7 @@ def test_a_server_that_refuses_the_trial_is_named_with_its_reason(rmq, own_redis
         broker.server.client.config_set("maxmemory", "100kb")
     done = rmq("size", "--messages", "5", "--rate", "5", url=own_redis.url)
     assert done.code == 0
-    assert "Nothing was measured on your Redis: command not allowed when used" in done.err
+    assert re.search("Nothing was measured on your Redis: .* has reached maxmemory", done.err)
     assert "Worked out for Redis 7.0 on two cores: all figures" in done.err
 
 
@@ -85,6 +89,22 @@ def test_the_memory_of_a_message_is_measured_where_redis_answers(rmq, server):
     assert software_of(server.client.info()) in found["measuredOn"]
     assert found["dataBytes"] == pytest.approx(1_000_000 * found["messageBytes"], rel=0.01)
     assert "Measured on" in rmq("size", *load).err
+
+
+def test_the_documented_user_measures_once_it_may_see_the_memory(rmq, own_redis):
+    """Failed before: the trial was a transaction, on a key without the prefix."""
+    permit(own_redis.url, "rmq", prefix=rmq.prefix)
+    address = own_redis.url.replace("://", f"://rmq:{quote(SECRET, safe='')}@")
+    load = ("size", "--messages", "1000", "--rate", "10")
+    done = rmq(*load, url=address)
+    assert done.code == 0
+    assert "Nothing was measured on your Redis: this user may not run MEMORY USAGE. " in done.err
+    remedy = done.err.split("To permit it: ")[1].splitlines()[0]
+    _, _, *words = shlex.split(remedy)[1:]
+    with redis.Redis.from_url(own_redis.url) as admin:
+        assert admin.execute_command(*words)
+        assert "Measured on" in rmq(*load, url=address).err
+        assert admin.keys("*") == []
 
 
 def test_an_assignment_of_all_slots_fits_into_a_node_of_zookeeper():

@@ -1,8 +1,10 @@
 """What each page shows of a real Redis, as HTML and as JSON."""
 
 import time
+from urllib.parse import quote
 
 import pytest
+import redis
 
 from rmq_spark.client import Message
 from rmq_spark.console.app import PAGES
@@ -10,6 +12,8 @@ from rmq_spark.ownership.zookeeper import parse_ensemble
 from rmq_spark.topics.reasons import class_of
 
 from ..cli.running import bury
+from ..security.credentials import SECRET, permit
+from ..waiting import wait_until
 from .stocked import CONTROLS, HTML, LARGE, NOT_UTF8
 
 READABLE = [path for path, _, _ in PAGES if "{" not in path]
@@ -310,6 +314,29 @@ def test_the_server_page_shows_memory_and_slow_scripts(new_site, own_redis):
     assert shown["memory"][0]["bytes"] > 1000
     assert "script figures" in {one["call"] for one in shown["nodes"][0]["slow"]}
     assert "x" * 1000 not in site.page("/server")
+
+
+def test_the_server_page_says_what_is_on_disk(new_site, own_redis):
+    """Failed before: a server that keeps nothing had snapshots, the last one at its start."""
+    permit(own_redis.url, "rmq", prefix="")
+    address = own_redis.url.replace("://", f"://rmq:{quote(SECRET, safe='')}@")
+    site, user = new_site(url=own_redis.url), new_site(url=address)
+
+    def on_disk(of):
+        (node,) = of.json("/server")["nodes"]
+        return node["onDisk"], node["lastSaved"] is not None
+
+    with redis.Redis.from_url(own_redis.url) as admin:
+        admin.config_set("save", "")
+        assert (on_disk(site), on_disk(user)) == (("nothing", False), (None, False))
+        assert "no snapshot since its start" in site.page("/server")
+        admin.config_set("save", "3600 1")
+        assert (on_disk(site), on_disk(user)) == (("snapshots", False), (None, False))
+        wait_until(lambda: admin.info("server")["uptime_in_seconds"] > 2, "two seconds")
+        admin.save()
+        assert on_disk(site) == on_disk(user) == ("snapshots", True)
+        admin.config_set("appendonly", "yes")
+        assert on_disk(user)[0] == "append only"
 
 
 def test_while_no_page_is_open_redis_is_asked_nothing(new_site, own_redis):
