@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Self
 
-from rmq_spark.errors import InvalidMessage, InvalidOption, RmqError, UnknownTopic
+from rmq_spark.errors import InvalidMessage, InvalidOption, RmqError, TopicMismatch, UnknownTopic
 
 DONE, FAILED, MISUSED, NOTHING_FOUND = 0, 1, 2, 3
 INTERRUPTED = 128 + signal.SIGINT
 # The user can correct these on the command line; the other errors have causes elsewhere.
-MISUSES = (InvalidOption, InvalidMessage, UnknownTopic)
+MISUSES = (InvalidOption, InvalidMessage, UnknownTopic, TopicMismatch)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # timeout(1) and supervisors signal a program and then its process group: the program gets two
 # signals at the same moment. A person takes longer to press Ctrl-C again.

@@ -96,7 +96,7 @@ app = typer.Typer(
     cls=GroupedCommands,
     help="Manage topics and messages that are queued in Redis.",
     epilog="Exit codes: 0 done; 1 failed, or you answered no; 2 wrong option, topic or "
-    "message; 3 nothing matched, or nothing is due; 130 interrupted.",
+    "message; 3 nothing matched, or nothing is due; 130 interrupted; 143 ended by SIGTERM.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from threading import Event
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +20,7 @@ from rmq_spark.cli.arguments import (
     times_of,
 )
 from rmq_spark.cli.output import print_json, print_line, print_remark, print_table
-from rmq_spark.cli.session import broker_of, ended_by_signals, queue_of
+from rmq_spark.cli.session import Ended, broker_of, ended_by_signals, queue_of
 from rmq_spark.client.hints import command_line, queue_command
 from rmq_spark.client.queue import overview_of
 from rmq_spark.client.receiving.batch import Batch
@@ -38,7 +37,7 @@ from rmq_spark.inspect.fields import (
     without_none,
 )
 from rmq_spark.inspect.histogram import Bar, bar_json, bars_of, count_due_before
-from rmq_spark.process import INTERRUPTED, NOTHING_FOUND
+from rmq_spark.process import NOTHING_FOUND
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.protocol.pages import Entry, QueueKind, first_entries
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, group_text, parse_group
@@ -201,7 +200,7 @@ def consume(
     if not as_json:
         _report_outcome(consumer, shown, commit)
     if ended.is_set() and not follow:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ended.exit_code)
     if not shown and not follow:
         raise typer.Exit(NOTHING_FOUND)
 
@@ -228,7 +227,7 @@ def _limit(most: int | None, commit: bool, follow: bool) -> int | None:
 
 
 def _batches(
-    consumer: Consumer, limit: int | None, wait_s: float, follow: bool, ended: Event
+    consumer: Consumer, limit: int | None, wait_s: float, follow: bool, ended: Ended
 ) -> Iterator[Batch]:
     """Yield batches until nothing is due or ``ended``. wait_s: the wait for the first message."""
     left, until, found = limit, time.monotonic() + wait_s, False
@@ -297,11 +296,12 @@ def _report_outcome(consumer: Consumer, shown: int, commit: bool) -> None:
     else:
         seen, due = overview_of(consumer.queue), queue_command(consumer.queue, "due")
         figures, until = seen.figures, time_text(seen.held_until_ms)
-        is_held = figures.store.due + figures.retry.due and until
-        why = f"what is due is held until {until}" if is_held else "nothing is due"
+        due_now = figures.store.due + figures.retry.due
+        why = f"{due_now:,} due, but held until {until}" if due_now and until else "nothing is due"
         print_line(
-            f"{topic.name}: {why}. Waiting for their time: {figures.store.count:,} "
-            f"({due}); for a retry: {figures.retry.count:,}; held by consumers: "
+            f"{topic.name}: {why}. Waiting for their time: "
+            f"{figures.store.count - figures.store.due:,} ({due}); for a retry: "
+            f"{figures.retry.count - figures.retry.due:,}; held by consumers: "
             f"{figures.prepare.count:,}; dead: {figures.dead.count:,}."
         )
 

@@ -8,21 +8,34 @@ import typer
 
 from rmq_spark.cli import arguments
 from rmq_spark.cli.arguments import encoded_basis, given_values, moment, parse_values, parsed
-from rmq_spark.cli.output import print_list, print_log, print_result
+from rmq_spark.cli.output import print_list, print_log, print_remark, print_result
 from rmq_spark.cli.send import parse_headers
 from rmq_spark.cli.session import broker_of, session_of
 from rmq_spark.client.messages import Message
-from rmq_spark.client.schedules import CATCH_UPS, ONE, OVERLAPS, SEND, ScheduleSeen, seen
+from rmq_spark.client.schedules import (
+    CATCH_UPS,
+    ONE,
+    OVERLAPS,
+    SEND,
+    SHORTEST_INTERVAL_MS,
+    ScheduleSeen,
+    schedules,
+    seen,
+)
 from rmq_spark.inspect.fields import (
     age_text,
     content_text,
     schedule_json,
     time_json,
     time_text,
+    without_none,
 )
 from rmq_spark.options import ENDING_TIME, STARTING_TIME, TIME_TO_LIVE
 from rmq_spark.process import NOTHING_FOUND, stopped_by_signals
+from rmq_spark.topics.parsing import Option, duration
 
+LONGEST_INTERVAL_MS = 36_500 * 86_400_000  # a hundred years
+EVERY = Option("--every", duration(SHORTEST_INTERVAL_MS, LONGEST_INTERVAL_MS), "The interval")
 Name = Annotated[str, typer.Argument(help="The name of a schedule.", show_default=False)]
 
 
@@ -100,7 +113,7 @@ def schedule(
         topic,
         message,
         cron=cron,
-        every=every,
+        every=parsed(EVERY, every),
         timezone=timezone,
         first=moment(queue, STARTING_TIME.called("--first"), first),
         last=moment(queue, ENDING_TIME.called("--last"), last),
@@ -128,6 +141,11 @@ def list_schedules(
 ) -> None:
     """List the schedules, with their last and next occurrence."""
     broker = broker_of(context)
+    known = {one.name for one in schedules(broker)}
+    for name in without_none({"pause": pause, "resume": resume}).values():
+        if name not in known:
+            print_remark(f"There is no schedule {name}.")
+            raise typer.Exit(NOTHING_FOUND)
     if pause is not None:
         broker.pause_schedule(pause)
     if resume is not None:

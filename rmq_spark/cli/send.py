@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from typing import Annotated, Any
@@ -26,8 +27,8 @@ from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import creation, describe_missing
 from rmq_spark.client.messages import LONGEST_KEY_BYTES, Message
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
-from rmq_spark.inspect.fields import content_text, without_none
+from rmq_spark.errors import InvalidMessage, InvalidOption, ServerError, TopicFull, UnknownTopic
+from rmq_spark.inspect.fields import content_text, messages_text, without_none
 from rmq_spark.options import EXPIRES_AT, TIME_TO_LIVE
 from rmq_spark.protocol.sending import SendResult
 from rmq_spark.topics.definition import TopicDefinition
@@ -36,6 +37,8 @@ from rmq_spark.topics.types import TopicType
 LINES_A_SEND = 10_000
 # What Python makes of bytes from the shell that are not UTF-8.
 _NOT_UTF_8 = re.compile("[\ud800-\udfff]")
+# How an error of Queue.send ends.
+_NOTHING = "Nothing was sent."
 _HEADER = "Accepted: a name, which is UTF-8, and a value, such as --header source=web."
 
 
@@ -78,15 +81,55 @@ def send(
     values = parse_values(queue, given, "sent")
     expiry = parse_expiry(queue, time_to_live, expires_at)
     basis = encoded_basis(slot_basis)
-    total = SendResult(0, 0)
+    total, sent = SendResult(0, 0), 0
     parts = iter(messages)  # stdin may be endless
-    while part := list(islice(parts, LINES_A_SEND)):
-        total += queue.send(part, slot_basis=basis, headers=headers or None, **values, **expiry)  # type: ignore[arg-type]
+    while part := _next_part(parts, sent):
+        with _saying_what_was_sent(sent, len(part)):
+            total += queue.send(part, slot_basis=basis, headers=headers or None, **values, **expiry)  # type: ignore[arg-type]
+        sent += len(part)
     counts = asdict(total)
     if not queue.definition.unique_for_ms:
         del counts["repeated"]
     text = ", ".join(f"{number:,} {name}" for name, number in counts.items())
     print_result(as_json, f"{topic}: {text}", topic=topic, **counts)
+
+
+def _next_part(messages: Iterator[Any], sent: int) -> list[Any]:
+    try:
+        return list(islice(messages, LINES_A_SEND))
+    except InvalidMessage as error:
+        error.args = (f"{error} {_sent_text(sent)}",)
+        raise
+
+
+@contextmanager
+def _saying_what_was_sent(before: int, part: int) -> Iterator[None]:
+    """Say in errors of the block, which sends a part of the input, how much of all was sent.
+
+    before: how many messages were sent before the part. part: how many it has.
+    """
+    try:
+        yield
+    except (InvalidMessage, InvalidOption, UnknownTopic) as error:  # nothing of the part was sent
+        if before:
+            error.args = (f"{str(error).removesuffix(_NOTHING).rstrip()} {_sent_text(before)}",)
+        raise
+    except TopicFull as error:
+        done = error.sent if isinstance(error.sent, SendResult) else SendResult(0, 0)
+        error.args = (f"{error} {_sent_text(before + done.new + done.merged + done.repeated)}",)
+        raise
+    except ServerError as error:
+        if before + part > 1:
+            error.args = (
+                f"{error} Of messages {before + 1:,} to {before + part:,}, some may have been "
+                "sent, and all before them were. Those that still wait merge if you send them "
+                "again.",
+            )
+        raise
+
+
+def _sent_text(sent: int) -> str:
+    return f"Before that, {messages_text(sent)} had been sent." if sent else _NOTHING
 
 
 def _queue_to_send_to(broker: Broker, topic: str, given: list[TopicType], has_keys: bool) -> Queue:
@@ -184,6 +227,6 @@ def _keyed(topic: TopicDefinition, texts: Iterable[bytes], delimiter: bytes) -> 
             raise InvalidMessage(
                 f"Message {number} ({content_text(text)!r}): the key before --key-delimiter is "
                 f"{len(key):,} bytes long. Accepted in the keyed topic {topic.name}: 1 to "
-                f"{LONGEST_KEY_BYTES:,} bytes. The messages of earlier lines may have been sent."
+                f"{LONGEST_KEY_BYTES:,} bytes."
             )
         yield Message(content if found else None, key=key)

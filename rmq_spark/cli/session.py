@@ -13,7 +13,7 @@ from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options import CONNECTION, KEY_PREFIX, REDIS, ZOOKEEPER
-from rmq_spark.process import HEARD_WITHIN_S, stopped_by_signals
+from rmq_spark.process import HEARD_WITHIN_S, code_of_signal, stopped_by_signals
 from rmq_spark.redis.connection import connection_of
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import parse_group
@@ -107,15 +107,29 @@ def queue_of(context: typer.Context, topic: str, group: str) -> Queue:
     return broker_of(context).queue(topic, group=parse_group(group))
 
 
+class Ended(threading.Event):
+    """An event that a signal sets. number: the signal's."""
+
+    number = 0
+
+    def end(self, number: int) -> None:
+        self.number = number
+        self.set()
+
+    @property
+    def exit_code(self) -> int:
+        return code_of_signal(self.number)
+
+
 @contextmanager
-def ended_by_signals() -> Iterator[threading.Event]:
+def ended_by_signals() -> Iterator[Ended]:
     """Provide an event that the first Ctrl-C or SIGTERM sets. A second one ends the program."""
-    ended = threading.Event()
-    with stopped_by_signals(lambda _: ended.set(), unless_ignored=True):
+    ended = Ended()
+    with stopped_by_signals(ended.end, unless_ignored=True):
         yield ended
 
 
-def wait_for(ended: threading.Event) -> None:
+def wait_for(ended: Ended) -> None:
     """Wait for the event of ``ended_by_signals``, after all that was printed is shown."""
     sys.stdout.flush()
     while not ended.wait(HEARD_WITHIN_S):

@@ -20,7 +20,7 @@ from rmq_spark.cli.output import (
     print_table,
     table_of,
 )
-from rmq_spark.cli.session import broker_of, flags
+from rmq_spark.cli.session import Ended, broker_of, ended_by_signals, flags
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import check_agrees, command_line, queue_command
 from rmq_spark.client.queue import overview_of
@@ -59,7 +59,10 @@ _COLUMNS = (
 )
 OneGroup = Annotated[str | None, typer.Option("--group", help="Only this consumer group.")]
 INTERVAL = Option("--interval", duration(100), "The time between two updates", default="2s")
+HOLD = Option("DELAY", duration(0), "For how long")
 CONSUMERS_SHOWN = 50
+# How soon rmq top ends after a signal.
+SLICE_S = 0.1
 COLUMNS = ("topic", "group", "in/s", "out/s", *STATES, "oldest", "consumers", "notes")
 
 
@@ -267,7 +270,7 @@ def hold(
     as_json: Json = False,
 ) -> None:
     """Stop delivery from a topic for a while. rmq resume ends that."""
-    broker_of(context).hold(topic, delay, group=group)
+    broker_of(context).hold(topic, HOLD.parse(delay), group=group)
     who = "no consumer" if group is None else f"no consumer of the group {group}"
     print_result(as_json, f"{topic}: held; {who} gets new messages for {delay}", topic=topic)
 
@@ -409,27 +412,35 @@ def top(
     broker = broker_of(context)
     for name in names or ():
         broker.definition(name)  # fails at once for a topic that does not exist
-    looks = _looks(broker, names, INTERVAL.parse(interval) / 1000, times)
-    if as_json or not sys.stdout.isatty():
-        for found in looks:
-            if as_json:
-                print_json([row_json(*one) for one in found])
-            else:
-                print_table(COLUMNS, starmap(_cells, found))
-            sys.stdout.flush()
-        return
-    with Live(auto_refresh=False, screen=times is None) as live:
-        for found in looks:
-            live.update(table_of(COLUMNS, starmap(_cells, found)), refresh=True)
+    with ended_by_signals() as ended:
+        looks = _looks(broker, names, INTERVAL.parse(interval) / 1000, times, ended)
+        if as_json or not sys.stdout.isatty():
+            for found in looks:
+                if as_json:
+                    print_json([row_json(*one) for one in found])
+                else:
+                    print_table(COLUMNS, starmap(_cells, found))
+                sys.stdout.flush()
+        else:
+            with Live(auto_refresh=False, screen=times is None) as live:
+                for found in looks:
+                    live.update(table_of(COLUMNS, starmap(_cells, found)), refresh=True)
+    if ended.is_set():
+        raise typer.Exit(ended.exit_code)
 
 
 def _looks(
-    broker: Broker, names: list[str] | None, pause_s: float, times: int | None
+    broker: Broker, names: list[str] | None, pause_s: float, times: int | None, ended: Ended
 ) -> Iterator[list[tuple[Row, Rate]]]:
+    """Look again and again until ``ended``."""
     rates = Rates()
     for number in count() if times is None else range(times):
         if number:
-            time.sleep(pause_s)
+            next_s = time.monotonic() + pause_s
+            while not ended.is_set() and (left_s := next_s - time.monotonic()) > 0:
+                time.sleep(min(left_s, SLICE_S))
+        if ended.is_set():
+            return
         yield [(row, rates.note(row)) for row in look(broker, names)]
 
 

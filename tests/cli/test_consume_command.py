@@ -123,14 +123,16 @@ def test_it_waits_for_the_first_message(rmq):
     assert queue.figures().counters["committed"] == 1
 
 
-def test_ctrl_c_ends_a_wait_and_leaves_nothing(rmq):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_wait_and_leaves_nothing(rmq, number):
+    """Failed before: SIGTERM ended it with the code of Ctrl-C."""
     queue = rmq.topic()
     command = [*rmq.command(), "consume", "Orders", "--wait", "100s"]
     with started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         while not overview_of(queue).consumers:
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
         assert b"Traceback" not in process.stderr.read()
     assert overview_of(queue).consumers == []
 

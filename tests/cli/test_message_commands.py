@@ -454,6 +454,36 @@ def test_slots_that_a_topic_has_not_are_refused(rmq):
     assert (done.code, "Accepted: 0 to 0" in done.err) == (2, True)
 
 
+def test_an_error_amid_a_long_input_says_what_was_sent(rmq):
+    """Failed before: nothing was said of the messages that had been sent."""
+    queue = rmq.topic(slots=1, max_messages=12_500)
+    lines = "\n".join(map(str, range(15_000)))
+    full = rmq("send", "Orders", "--fixed-time", "0", stdin=lines)
+    sent = queue.figures().store.count
+    assert 10_000 < sent <= 12_500
+    assert (full.code, f" Before that, {sent:,} messages had been sent." in full.err) == (1, True)
+    rmq.topic("Keyed", keyed=True)
+    words = ("send", "Keyed", "--key-delimiter", "=", "--fixed-time", "0")
+    refused = rmq(*words, stdin="\n".join([*(f"{number}=" for number in range(10_001)), "=x"]))
+    assert "Message 10002 ('=x'): the key before --key-delimiter is 0 bytes long." in refused.err
+    assert refused.err.endswith(" Before that, 10,000 messages had been sent.\n")
+    assert rmq(*words, stdin="=x").err.endswith(" Nothing was sent.\n")
+
+
+def test_a_redis_that_gets_full_amid_an_input_leaves_open_what_was_sent(rmq, own_redis):
+    with connect(own_redis.url, key_prefix=rmq.prefix) as broker:
+        broker.create("Orders", "FixedTime", 1)
+        used = broker.server.client.info("memory")["used_memory"]
+        broker.server.client.config_set("maxmemory", used + 2_500_000)
+        lines = "\n".join(f"{number:0200}" for number in range(15_000))
+        done = rmq("send", "Orders", "--fixed-time", "0", stdin=lines, url=own_redis.url)
+        sent = broker.queue("Orders").figures().store.count
+    first = 1 if sent < 10_000 else 10_001
+    last = 10_000 if sent < 10_000 else 15_000
+    assert done.code == 1
+    assert f"Of messages {first:,} to {last:,}, some may have been sent, and all before" in done.err
+
+
 def test_find_says_where_a_message_is_and_move_changes_when_it_is_due(rmq):
     queue = rmq.topic("Orders")
     queue.send(["o1", "o2"], delay="1h")

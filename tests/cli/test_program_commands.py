@@ -139,7 +139,9 @@ def test_top_without_a_terminal_prints_table_after_table_without_escapes(rmq):
     assert out.count(name) == 2
 
 
-def test_top_on_a_terminal_redraws_until_ctrl_c(rmq):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_top_on_a_terminal_redraws_until_it_is_ended(rmq, number):
+    """Failed before: SIGTERM left the terminal on the other screen."""
     rmq.topic()
     terminal, other = pty.openpty()
     command = [*rmq.command(), "top", "--interval", "100ms"]
@@ -148,13 +150,14 @@ def test_top_on_a_terminal_redraws_until_ctrl_c(rmq):
         shown = b""
         while shown.count(b"Orders") < 3:
             shown += os.read(terminal, 65536)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         try:
-            while os.read(terminal, 65536):
-                pass
+            while part := os.read(terminal, 65536):
+                shown += part
         except OSError:
             pass  # Linux says so when the other end is closed
-        assert process.wait(timeout=60) in (1, 130)
+        assert process.wait(timeout=60) == 128 + number
+    assert b"\x1b[?1049l" in shown  # the screen as it was before
     os.close(terminal)
 
 

@@ -54,7 +54,8 @@ def test_a_schedule_is_made_listed_paused_and_removed(rmq, topic):
     ("given", "said"),
     [
         ("--every 1s --cron *", "Accepted: one of the two"),
-        ("--every 1ms", "every='1ms' is not accepted"),
+        ("--every 1ms", "--every='1ms' is too short. Accepted: a duration, 1s to 36500d."),
+        ("--every 5", "--every='5' is not a duration. Accepted: a number with its unit"),
         ("--every 1s --first soon", "--first"),
         ("--every 1s --priority 5", "--priority is not for topic T"),
         ("--every 1s --catch-up some", "catch_up='some'"),
@@ -65,6 +66,13 @@ def test_what_is_not_accepted_is_said(rmq, topic, given, said):
     done = rmq("schedule", "s", "T", "m", *given.split())
     assert done.code == 2
     assert said in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("given", ["unschedule", "schedules --pause", "schedules --resume"])
+def test_a_schedule_that_is_not_there_is_nothing_found(rmq, topic, given):
+    """Failed before: --pause and --resume called it a wrong option."""
+    done = rmq(*given.split(), "nope")
+    assert (done.code, "There is no schedule nope." in done.out + done.err) == (3, True)
 
 
 def test_a_scheduler_sends_until_it_is_stopped(rmq, topic):

@@ -78,7 +78,7 @@ def test_whether_a_topic_is_keyed_never_changes(rmq):
     rmq.topic()
     other = rmq("create", "Orders", "--type", "FixedTime", "--keyed")
     said = "FixedTime with 4 slots, keyed false, but you asked for keyed true. This cannot change"
-    assert (other.code, said in other.err) == (1, True)
+    assert (other.code, said in other.err) == (2, True)
     assert rmq("alter", "Orders", "--keyed").code == 2
 
 
@@ -89,8 +89,9 @@ def test_a_topic_that_is_there_is_left_as_it_is(rmq):
     assert rmq.broker.definition("Orders").max_retries == 16
     other = rmq("create", "Orders", "--type", "Priority")
     said = "exists as FixedTime with 4 slots, but you asked for Priority. "
-    assert (other.code, said in other.err) == (1, True)
+    assert (other.code, said in other.err) == (2, True)
     assert f"{rmq.typed} show Orders shows it" in other.err
+    assert rmq("peek", "Orders", "--group", "nope").code == 2
     assert rmq("create", "Orders", "--type", "FixedTime").code == 0  # --slots is not given
 
 
@@ -203,18 +204,25 @@ def test_a_topic_is_paused_and_resumed(rmq):
 def test_a_topic_is_held_which_show_and_consume_tell(rmq):
     queue = rmq.topic()
     queue.send(["m"], fixed_time=99)
+    queue.send(["later"], delay="1h")
     held = rmq("hold", "Orders", "1h")
     assert held.out == "Orders: held; no consumer gets new messages for 1h\n"
     until = rmq("show", "Orders", "--json").json["groups"][0]["heldUntil"]
     assert f"group default, held until {until}\n" in rmq("show", "Orders").out
     done = rmq("consume", "Orders")
     assert done.code == 3
-    assert f"Orders: what is due is held until {until}. Waiting" in done.out
+    # Failed before: what was due and held was said to wait for its time.
+    assert f"Orders: 1 due, but held until {until}. Waiting for their time: 1 (" in done.out
     assert rmq("resume", "Orders").code == 0
     assert "held" not in rmq("show", "Orders").out.splitlines()[2]
     assert "m" in rmq("consume", "Orders").out
     refused = rmq("hold", "Orders", "soon")
-    assert (refused.code, "delay='soon' is not a duration" in refused.err) == (2, True)
+    # Failed before: the error also named a timedelta and ms, which only Python can give.
+    assert (refused.code, refused.err) == (
+        2,
+        "rmq: DELAY='soon' is not a duration. Accepted: a number with its unit, one of ms, s, m, h "
+        "or d, such as 500ms, 60s or 5m.\n",
+    )
 
 
 def test_of_very_many_consumers_show_lists_the_last(rmq):
