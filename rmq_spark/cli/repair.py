@@ -36,6 +36,9 @@ PURGED = Option(
     "The queue",
     default=QueueKind.DEAD,
 )
+_FIND = (
+    "To see where they are, use rmq find; if they were sent with a slot basis, add --slot-basis."
+)
 
 
 def cancel(
@@ -58,6 +61,8 @@ def cancel(
         for each in groups
     )
     if not cancelled:
+        where = "any group" if group is None else "this group"
+        print_remark(f"None of them waits in {where}. {_FIND}")
         remark_on_keys(definition)
     print_count(as_json, topic, cancelled, "cancelled")
 
@@ -85,10 +90,7 @@ def move(
     values: dict[str, Any] = {**parse_values(queue, given, "moved", needed=needed)}
     moved = queue.move(encoded(contents), slot_basis=encoded_basis(slot_basis), **values)
     if not moved:
-        print_remark(
-            "None of them waits in this group. To see where they are, use rmq find; if they were "
-            "sent with a slot basis, add --slot-basis."
-        )
+        print_remark(f"None of them waits in this group. {_FIND}")
         remark_on_keys(queue.definition)
     print_count(as_json, topic, moved, "moved")
 
@@ -166,6 +168,7 @@ def purge(
         for page in pages:
             deleted += repair.purge_page(queue, page)
     if contents and not deleted:
+        print_remark(f"The {kind} queue does not hold them. {_FIND}")
         remark_on_keys(queue.definition)
     print_count(as_json, topic, deleted, "deleted")
 

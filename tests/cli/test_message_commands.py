@@ -495,8 +495,10 @@ def test_find_says_where_a_message_is_and_move_changes_when_it_is_due(rmq):
         (message,) = consumer.poll()
         assert message.content == b"o1"
         assert "clerk" in rmq("find", "Orders", "o1").out
-        moved = rmq("move", "Orders", "o1", "--delay", "5m")
-        assert (moved.code, "use rmq find" in moved.err) == (3, True)
+        # Failed before: cancel and purge did not say where to look.
+        for words in (("move", "--delay", "5m"), ("cancel",), ("purge", "--yes")):
+            refused = rmq(words[0], "Orders", "o1", *words[1:])
+            assert (refused.code, "use rmq find" in refused.err) == (3, True)
     assert rmq("find", "Orders", "nowhere").code == 3
 
 
