@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from rmq_spark.inspect.prometheus import FunctionCollector, ListenerCollector, Q
 from rmq_spark.inspect.queries import QueryMetrics
 from rmq_spark.spark.source.backlog import backlog_figures
 
+from .. import missing
 from ..texts.page import PAGES
 
 
@@ -62,12 +64,75 @@ def test_the_page_of_operations_names_no_other(there):
     assert names_in(PAGES["docs/operations.md"].text) <= set(there)
 
 
-def test_alert_rules_ask_for_them(there):
+def alert_rules():
     blocks = [block for page in PAGES.values() for block in page.blocks_of("yaml")]
     alerts = [yaml.safe_load(block.text) for block in blocks if "alert:" in block.text]
-    rules = [rule for alert in alerts for group in alert["groups"] for rule in group["rules"]]
+    return [group for alert in alerts for group in alert["groups"]]
+
+
+def test_alert_rules_ask_for_them(there):
+    rules = [rule for group in alert_rules() for rule in group["rules"]]
     assert rules
     for rule in rules:
         assert {"alert", "expr"} <= rule.keys()
         assert names_in(rule["expr"]) or rule["expr"].startswith("up{")  # Prometheus' own figure
         assert names_in(rule["expr"]) <= set(there)
+
+
+def fires(name, at, labels=None):
+    """A line of promtool's tests: whether an alert fires at a time, for some labels."""
+    alerts = [] if labels is None else [{"exp_labels": labels}]
+    return {"eval_time": at, "alertname": name, "exp_alerts": alerts}
+
+
+def test_an_alert_fires_for_a_topic_that_is_gone_while_redis_answers(tmp_path):
+    """Failed before: rmq_up stayed 1, and all figures of the topic were gone."""
+    series = {
+        'rmq_up{job="rmq",instance="a"}': "1x60",
+        'rmq_up{job="rmq",instance="b"}': "1x60",
+        'rmq_consumers{topic="Kept",group="default",instance="a"}': "0x60",
+        'rmq_consumers{topic="Gone",group="default",instance="a"}': "1x20 stale",
+        'rmq_consumers{topic="Gone",group="default",instance="b"}': "1x20 stale",
+        'rmq_consumers{topic="Moved",group="default",instance="a"}': "1x20 stale",
+        'rmq_consumers{topic="Moved",group="default",instance="b"}': "_x20 1x40",
+    }
+    of_outage = {
+        'rmq_up{job="rmq",instance="a"}': "1x20 0x40",
+        'rmq_consumers{topic="Kept",group="default",instance="a"}': "1x20 stale",
+    }
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": one, "values": text} for one, text in given.items()],
+            "alert_rule_test": lines,
+        }
+        for given, lines in (
+            (
+                series,
+                [
+                    fires("RmqTopicGone", "20m"),
+                    fires("RmqTopicGone", "23m", {"topic": "Gone"}),
+                    fires("RmqTopicGone", "40m"),
+                ],
+            ),
+            (
+                of_outage,
+                [
+                    fires("RmqTopicGone", "25m"),
+                    fires("RmqDown", "25m", {"job": "rmq", "instance": "a"}),
+                ],
+            ),
+        )
+    ]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": alert_rules()}))
+    asked = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(asked))
+    promtool = missing.found("promtool", "Prometheus", "apt-get install prometheus")
+    done = subprocess.run(
+        [promtool, "test", "rules", "tests.yml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

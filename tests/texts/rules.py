@@ -7,7 +7,7 @@ import nbformat
 
 from .. import ROOT
 from ..docs import readers
-from . import modules, notebooks, pages, reference, words
+from . import modules, notebooks, pages, reference, shapes, words
 from .page import PAGES, Page, Unreadable
 
 README = [(PAGES["README.md"],)]
@@ -43,6 +43,7 @@ OF_THE_REFERENCE: tuple[Rule, ...] = (
 RULES: dict[Rule, Sequence[tuple[Any, ...]]] = {
     **dict.fromkeys(OF_A_PAGE, PROSE),
     **dict.fromkeys((pages.broken_links, pages.missing_files), LINKING),
+    **dict.fromkeys((shapes.broken_tables, shapes.accidental_lists), LINKING),
     **dict.fromkeys((words.long_sentences, words.long_page), README),
     **dict.fromkeys((pages.clashing_topics, pages.topics_of_the_tutorial), ALL_PAGES),
     pages.unlinked_pages: [(PAGES["docs/README.md"],)],

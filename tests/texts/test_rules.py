@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from . import modules, notebooks, pages, words
+from . import modules, notebooks, pages, shapes, words
 from . import reference as ref
 from .modules import parsed
 from .page import PAGES, Page
@@ -102,6 +102,20 @@ CASES = [
         [page("[a](x.md) `[b](c)`\n[d](../..)")],
         [":1: x.md leads to", ":2: ../.. "],
     ),
+    (shapes.broken_tables, [page("| a |\n|---|\n| `b` |\n\n| c |\n")], [":5: a row outside"]),
+    (
+        shapes.broken_tables,
+        [page("| a | b |\n|---|---|\n| `c\\|d` | e |\n| f |")],
+        [":4: a row of 1"],
+    ),
+    (shapes.broken_tables, [page("```\n| a |\n```")], []),
+    (
+        shapes.accidental_lists,
+        [page("There are\n2. We\n- or\n+ more")],
+        [":2: 2.", ":3: -", ":4: +"],
+    ),
+    (shapes.accidental_lists, [page("In\n\n2026. It\n\n- a\n  - b")], [":3: 2026.", ":6: -"]),
+    (shapes.accidental_lists, [page("See:\n\n1. a\n   b\n2. c\n\nSo\n\n- a\n- b")], []),
     (pages.unlinked_pages, changed("docs/README.md", "(order.md)", "()"), ["to docs/order.md"]),
     (pages.missing_files, [page("`a/gone.py`, `lua/claim.lua`, `write_tables.py`")], ["a/gone.py"]),
     (pages.unknown_extras, [page("\n'rmq-spark[spark,gone]'")], ["md:2: there is no extra gone"]),
