@@ -22,7 +22,7 @@ from rmq_spark.errors import (
     ServerUntrusted,
 )
 from rmq_spark.inspect.figures import FULL_PERCENT, Row, look
-from rmq_spark.redis.failures import PERMIT, PERMIT_KEYS, denied_command, is_of_keys
+from rmq_spark.redis.failures import PERMIT, denied_command, is_of_keys
 from rmq_spark.redis.server import NO_EVICTION, Server
 from rmq_spark.topics.keys import topics_key
 from rmq_spark.topics.parsing import duration_text
@@ -125,9 +125,8 @@ def _persistence(server: Server, info: dict[str, Any]) -> Finding:
     try:
         saves = bool(server.client.config_get("save").get("save"))
     except (redis.RedisError, AttributeError):  # not permitted, or a reply for each node
-        return Finding(
-            "Redis on disk", SKIP, "appendonly no; this user cannot read the setting save"
-        )
+        seen = "appendonly no; this user cannot read the setting save"
+        return Finding("Redis on disk", SKIP, seen, _grant(server, "config|get"))
     remedy = redis_cli(server.address, "CONFIG SET appendonly yes")
     if saves:
         return Finding("Redis on disk", WARN, "snapshots only: a crash loses messages", remedy)
@@ -176,7 +175,9 @@ def denial_of(error: ServerRefused) -> str:
     command = denied_command(str(error))
     if command is not None:
         return f"this user may not run {command.upper().replace('|', ' ')}"
-    return str(error).removesuffix(f" {PERMIT}").removesuffix(f" {PERMIT_KEYS}").rstrip(".")
+    if is_of_keys(str(error)):
+        return "this user may not use the keys of the queue"
+    return str(error).removesuffix(f" {PERMIT}").rstrip(".")
 
 
 def permission_remedy(broker: Broker, error: ServerRefused) -> str:

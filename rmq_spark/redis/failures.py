@@ -15,7 +15,7 @@ from rmq_spark.redis.connection import ConnectionOptions
 from rmq_spark.topics.reasons import printable
 
 PERMIT = "Grant it the commands in docs/security.md with +command."
-PERMIT_KEYS = (
+_PERMIT_KEYS = (
     "Give the prefix of its keys (--key-prefix, key_prefix or keyPrefix), or grant it these keys "
     "with ~prefix* (docs/security.md)."
 )
@@ -111,7 +111,7 @@ class _Failed:
             "sentence": self.text.rstrip("."),
             "kind": type(self.error).__name__,
             "tried": "once" if self.tries == 1 else f"{self.tries} times in {self.seconds:.1f} s",
-            "permit": PERMIT_KEYS if is_of_keys(self.text) else PERMIT,
+            "permit": _PERMIT_KEYS if is_of_keys(self.text) else PERMIT,
             "login": self.options.login_source,
             "tls": tls if self.options.address.startswith("rediss") else "",
             "certificate": certificate.verify_message.removesuffix(".") if certificate else "",

@@ -57,6 +57,7 @@ def test_a_prefix_that_is_not_the_users_is_told(own_redis, admin, prefix):
     """Failed before: the user could run everything, and needed another password."""
     found = checked(own_redis, prefix)
     assert found["Redis user"].state == FAIL
+    assert found["Redis user"].seen == "this user may not use the keys of the queue"
     for what in ("Redis user", "Claims", "Room", "Schedules"):
         assert "Give the prefix of its keys" in found[what].remedy
         assert found[what].state in (FAIL, SKIP)
