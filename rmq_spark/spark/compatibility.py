@@ -75,12 +75,19 @@ _log = logging.getLogger(__name__)
 _TAKES_ZONE = "timezone" in inspect.signature(to_arrow_schema).parameters
 # Whether Spark tells a source from where to plan.
 TELLS_START = "start" in inspect.signature(DataSourceStreamReader.latestOffset).parameters
-_REMEDY = (
-    "With trigger(availableNow=True) or trigger(once=True), Spark up to 4.1 does not show a source "
-    "where its query stands, nor that its batch is finished. Give the source the option "
-    "checkpointLocation too, with the same value as the query; or use another trigger and end with "
-    "query.processAllAvailable() and query.stop()."
-)
+_OTHER_END = "or use another trigger and end with query.processAllAvailable() and query.stop()."
+_STAYS_CLAIMED = (
+    "rmq: the source has no option checkpointLocation. If the query has trigger(availableNow=True) "
+    "or trigger(once=True), Spark up to 4.1 does not show the source that its batch is finished: "
+    "it stays claimed until the query starts again, and if its lease ends before, its messages "
+    "come again. Give the source the option, with the same value as the query; "
+) + _OTHER_END
+_CANNOT_CONTINUE = (
+    "The source cannot continue a query: Spark asks it for a batch before it shows where the query "
+    "stands. Leave spark.sql.streaming.triggerAvailableNowWrapper.enabled at false, Spark's "
+    "default. If it is false, give the source the option checkpointLocation too, with the same "
+    "value as the query; "
+) + _OTHER_END
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -101,9 +108,12 @@ class EarlierStreamReader(DataSourceStreamReader):
     partitions(last, last) with the last planned offset, then partitions(start, last) if that batch
     is not finished. A call of latestOffset shows that all planned batches are finished.
 
-    With Trigger.AvailableNow or Trigger.Once, however, latestOffset is always the first call, and
-    the only one: nothing but the checkpoint shows where the query stands, and whether its last
-    batch is finished.
+    With Trigger.AvailableNow or Trigger.Once, a run has one batch, and no call follows it: nothing
+    but the checkpoint shows whether it is finished. Spark tells a source neither its trigger nor
+    the place of the checkpoint, and at the end of a query no longer passes on what a source logs.
+
+    With spark.sql.streaming.triggerAvailableNowWrapper.enabled, Spark calls latestOffset before
+    partitions(last, last), and twice for one batch. That is not supported.
     """
 
     def __init__(self, reader: Any) -> None:
@@ -112,7 +122,7 @@ class EarlierStreamReader(DataSourceStreamReader):
         self._planned: dict[str, Any] | None = None  # the last planned offset
         self._planned_blindly = False
         self._asked = 0  # how often Spark has asked for an offset
-        self._is_at_work = False  # whether the last planned batch may be unfinished
+        self._has_warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"reader": self._reader}
@@ -128,7 +138,6 @@ class EarlierStreamReader(DataSourceStreamReader):
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         """Commit the planned batches, and plan the next one."""
         self._asked += 1
-        self._is_at_work = False
         if self._planned is None:
             logged = self._reader.logged_progress()
             if logged.unfinished is not None:
@@ -144,9 +153,10 @@ class EarlierStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         planned_by = start.get("consumer") if isinstance(start, dict) else None
         if self._planned_blindly and planned_by != self.initialOffset()["consumer"]:
-            raise CheckpointRefused(f"The source cannot continue a query. {_REMEDY}")
+            raise CheckpointRefused(_CANNOT_CONTINUE)
         self._planned = end
-        self._is_at_work = start != end
+        if start != end and self._asked <= 1:  # perhaps the only batch of this run
+            self._warn_of_the_end()
         found: list[InputPartition] = self._reader.partitions(start, end)
         return found
 
@@ -158,10 +168,9 @@ class EarlierStreamReader(DataSourceStreamReader):
         self._reader.commit(end)
 
     def stop(self) -> None:
-        if self._asked == 1 and self._is_at_work and not self._reader.has_checkpoint:
-            _log.warning(
-                "rmq: the query has ended, and its only batch stays claimed until the lease ends "
-                "or the query starts again. %s",
-                _REMEDY,
-            )
         self._reader.stop()
+
+    def _warn_of_the_end(self) -> None:
+        if not self._has_warned and not self._reader.has_checkpoint:
+            self._has_warned = True
+            _log.warning(_STAYS_CLAIMED)

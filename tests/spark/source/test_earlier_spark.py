@@ -136,20 +136,55 @@ def test_an_available_now_query_ends_with_the_batch_that_it_replays(rmq, opened,
     assert queue.figures().counters["committed"] == 4
 
 
-def test_without_the_checkpoint_a_second_available_now_query_is_refused(rmq, opened, caplog):
+def test_without_the_checkpoint_a_query_that_asks_before_it_continues_is_refused(rmq, opened):
     queue = rmq.due(4)
     reader = opened(queue)
     first, _ = first_batch(reader)
     reader.stop()
-    assert "its only batch stays claimed" in logged(caplog)
-    assert "checkpointLocation" in logged(caplog)
     send_due(queue, range(4, 6))
     again = opened(queue)
     again.latestOffset()
     for logged_offset in (first, 12):  # that of Spark's source rate is a number
-        with refused(CheckpointRefused, "checkpointLocation", "processAllAvailable"):
+        with refused(CheckpointRefused, "triggerAvailableNowWrapper", "checkpointLocation"):
             again.partitions(logged_offset, first)
     assert queue.figures().counters["committed"] == 0
+
+
+def test_without_the_checkpoint_the_first_batch_of_a_run_warns_that_it_may_stay_claimed(
+    rmq, opened, caplog
+):
+    reader = opened(rmq.due(4))
+    first, _ = first_batch(reader)
+    warning = logged(caplog)  # before the end, when Spark no longer passes it on
+    assert "it stays claimed until the query starts again" in warning
+    assert "checkpointLocation" in warning
+    caplog.clear()
+    next_batch(reader, first)
+    reader.stop()
+    assert "stays claimed" not in logged(caplog)
+
+
+def test_a_run_that_repeats_a_batch_warns_of_the_end_too(rmq, opened, caplog):
+    queue = rmq.due(4)
+    first, _ = first_batch(opened(queue))
+    caplog.clear()
+    again = opened(queue)
+    again.partitions(first, first)
+    assert "stays claimed" not in logged(caplog)
+    rows_of(again, again.initialOffset(), first)
+    assert logged(caplog).count("it stays claimed until the query starts again") == 1
+
+
+def test_of_the_end_no_query_warns_that_has_the_checkpoint_or_asks_on(
+    rmq, opened, checkpoint, caplog
+):
+    first_batch(opened(rmq.due(4), checkpointLocation=str(checkpoint.path)))
+    queue = rmq.due(0)
+    waiting = opened(queue)
+    waiting.latestOffset()
+    send_due(queue, range(4))
+    first_batch(waiting)
+    assert "stays claimed" not in logged(caplog)
 
 
 # -- reading a checkpoint
