@@ -106,7 +106,8 @@ def expiry_of(
         if lives_ms is None or not 1 <= lives_ms <= LONGEST_TIME_TO_LIVE_MS:
             raise InvalidMessage(
                 f"Message {index}: time_to_live is {quoted(time_to_live)}. Accepted: whole "
-                f"milliseconds, 1 to {LONGEST_TIME_TO_LIVE_MS}, or a duration. Nothing was sent."
+                f"milliseconds, 1 to {LONGEST_TIME_TO_LIVE_MS}, or a duration such as '30s'. "
+                "Nothing was sent."
             )
         return {"time_to_live_ms": lives_ms}
     if expires_at is None:

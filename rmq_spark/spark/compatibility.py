@@ -109,7 +109,7 @@ class EarlierStreamReader(DataSourceStreamReader):
     is not finished. A call of latestOffset shows that all planned batches are finished.
 
     With Trigger.AvailableNow or Trigger.Once, a run has one batch, and no call follows it: nothing
-    but the checkpoint shows whether it is finished. Spark tells a source neither its trigger nor
+    but the checkpoint shows whether it is finished. Spark shows a source neither its trigger nor
     the place of the checkpoint, and at the end of a query no longer passes on what a source logs.
 
     With spark.sql.streaming.triggerAvailableNowWrapper.enabled, Spark calls latestOffset before

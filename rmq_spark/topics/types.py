@@ -30,6 +30,8 @@ class MessageValue:
     """The name of the value's field of Message and keyword of send."""
     lowest: ClassVar[int]
     highest: ClassVar[int] = HIGHEST_SCORE
+    limits: ClassVar[str]
+    """The lowest and the highest value, for errors."""
     accepted: ClassVar[str]
     """The values that a program may give, for errors."""
     parser: ClassVar[Parser[int]]
@@ -78,7 +80,8 @@ class Delay(Wait):
     value_name = "delay"
     keyword = "delay"
     lowest = 0
-    accepted = f"whole milliseconds, {lowest} to {LONGEST_WAIT_MS}, or a duration"
+    limits = f"{lowest} to {LONGEST_WAIT_MS}"
+    accepted = f"whole milliseconds, {limits}, or a duration such as '30s'"
     parser = duration_or_whole(lowest, LONGEST_WAIT_MS)
     meaning = "in place of `fixedTime`, the wait from when Redis stores the message"
 
@@ -157,7 +160,8 @@ class RangeMerge(Wait, TopicType):
     value_name = "timeRange"
     keyword = "time_range"
     lowest = 1
-    accepted = f"whole milliseconds, {lowest} to {LONGEST_WAIT_MS}, or a duration"
+    limits = f"{lowest} to {LONGEST_WAIT_MS}"
+    accepted = f"whole milliseconds, {limits}, or a duration such as '30s'"
     parser = duration_or_whole(lowest, LONGEST_WAIT_MS)
     meaning = "the wait before the delivery, in which equal messages merge"
     send_script = "send_first"
@@ -171,7 +175,8 @@ class Priority(TopicType):
     value_name = "priority"
     keyword = "priority"
     lowest = LOWEST_SCORE
-    accepted = f"a whole number, {lowest} to {HIGHEST_SCORE}"
+    limits = f"{lowest} to {HIGHEST_SCORE}"
+    accepted = f"a whole number, {limits}"
     parser = whole(lowest, HIGHEST_SCORE)
     meaning = "the highest goes first"
     send_script = "send_last"
@@ -190,7 +195,8 @@ class FixedTime(TopicType):
     value_name = "fixedTime"
     keyword = "fixed_time"
     lowest = AT_ONCE
-    accepted = f"ms since 1970, {lowest} (now) to {HIGHEST_SCORE}, or a time with a zone"
+    limits = f"{lowest} (now) to {HIGHEST_SCORE}"
+    accepted = f"ms since 1970, {limits}, or a time with a zone"
     parser = moment("ms since 1970 (`0`: now)")
     meaning = "when it is due"
     can_be_past = True

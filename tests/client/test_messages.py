@@ -13,7 +13,7 @@ from ..seeding import LONG_MS, numbered
 
 RANGE, PRIORITY, FIXED = "RangeMerge", "Priority", "FixedTime"
 ACCEPTED = {
-    RANGE: "whole milliseconds, 1 to 4503599627370496, or a duration",
+    RANGE: "whole milliseconds, 1 to 4503599627370496, or a duration such as '30s'",
     PRIORITY: "a whole number, 17 to 9007199254740992",
     FIXED: "ms since 1970, 0 (now) to 9007199254740992, or a time with a zone",
 }
@@ -156,7 +156,7 @@ def test_a_bad_delay_is_refused_naming_index_value_and_what_is_accepted(slot, de
         slot.queue.send([Message(b"good", delay=0), Message(b"bad", delay=delay)], **default)
     assert str(raised.value) == (
         f"Message 1 of topic T0: delay is {delay!r}. Accepted for a FixedTime topic: whole "
-        "milliseconds, 0 to 4503599627370496, or a duration. Nothing was sent."
+        "milliseconds, 0 to 4503599627370496, or a duration such as '30s'. Nothing was sent."
     )
     assert slot.store == {}
 

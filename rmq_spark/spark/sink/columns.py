@@ -262,8 +262,10 @@ class Rows:
         """
         of_type = topic.type
         name = of_type.value_name
-        accepted = f"{of_type.accepted}; the topic {topic.name} is {of_type}"
+        of_topic = f"the topic {topic.name} is {of_type}"
+        accepted = f"{of_type.accepted}; {of_topic}"
         if name in self.columns:
+            accepted = f"{COLUMNS[name][1]}, {of_type.limits}; {of_topic}"
             column = milliseconds(self.columns[name])
             if default is not None:
                 column = column.fill_null(default)

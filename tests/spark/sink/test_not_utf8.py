@@ -63,9 +63,9 @@ def stored(queue):
 @pytest.mark.parametrize(
     ("topic_type", "name", "values", "said"),
     [
-        ("Priority", "priority", [20, None], "None. Accepted: a whole number, 17 to"),
-        ("Priority", "priority", [20, 3], "3. Accepted: a whole number, 17 to"),
-        ("RangeMerge", "timeRange", [5, 0], "0. Accepted: whole milliseconds"),
+        ("Priority", "priority", [20, None], "None. Accepted: INT or BIGINT, 17 to"),
+        ("Priority", "priority", [20, 3], "3. Accepted: INT or BIGINT, 17 to"),
+        ("RangeMerge", "timeRange", [5, 0], "0. Accepted: INT or BIGINT (ms)"),
         ("FixedTime", "fixedTime", [DUE, None], "None. Accepted: "),
         ("FixedTime", "fixedTime", [DUE, -(2**62)], f"-{2**62}. Accepted: "),
         ("FixedTime", "fixedTime", [DUE, 2**63 - 1], f"{2**63 - 1}. Accepted: "),
