@@ -24,6 +24,7 @@ def drain():
     query = (
         spark.readStream.format("rmq")
         .option("topic", TOPIC)
+        .option("checkpointLocation", f"{folder}/checkpoint")  # Spark 4.0 and 4.1 need it here too
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", f"{folder}/checkpoint")

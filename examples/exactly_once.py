@@ -40,6 +40,7 @@ def start():
         spark.readStream.format("rmq")
         .option("topic", TOPIC)
         .option("maxRecordsPerTrigger", 500)
+        .option("checkpointLocation", f"{folder}/checkpoint")  # Spark 4.0 and 4.1 need it here too
         .load()
         .writeStream.foreachBatch(write)
         .option("checkpointLocation", f"{folder}/checkpoint")
