@@ -39,7 +39,7 @@ local next_ms = nil
 local first = tonumber(redis.call('ZRANGE', store, 0, 0, 'WITHSCORES')[2] or 0)
 if first > now and not descending then next_ms = first end
 local alone = level_of(first) == ALONE
-local top = descending and redis.call('ZREVRANGE', store, 0, 0, 'WITHSCORES')[2] or 0
+local top = descending and redis.call('ZRANGE', store, 0, 0, 'REV', 'WITHSCORES')[2] or 0
 local waiting = redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')
 local second = waiting[2] and math.floor(waiting[2] / 1000) * 1000
 if second and second > now then next_ms = math.min(next_ms or second, second) end

@@ -18,6 +18,8 @@ from . import missing
 HANDED = "RMQ_TEST_REDIS"
 # The only server to test on, where somebody names one: the path of its executable.
 GIVEN = "RMQ_TEST_SERVER"
+# Where nobody answers. Another test's server may come to a port that is only free.
+NOBODYS_PORT = 1
 # Durability is not what these tests are about, and each write would wait for the disk.
 SETTINGS = {"appendonly": "no"}
 

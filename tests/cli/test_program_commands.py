@@ -20,6 +20,7 @@ from rmq_spark.inspect.fields import time_text
 from rmq_spark.inspect.prometheus import dashboard_json
 from rmq_spark.local.redis import free_port
 
+from ..servers import NOBODYS_PORT
 from .running import COMMAND, started
 
 HOUR_MS = 3_600_000
@@ -55,7 +56,7 @@ def test_every_command_has_help(rmq, name):
     ],
 )
 def test_a_redis_that_is_down_is_a_line_and_not_a_trace(rmq, command):
-    done = rmq(*command.split(), url=f"redis://u:Zk4-word@127.0.0.1:{free_port()}")
+    done = rmq(*command.split(), url=f"redis://u:Zk4-word@127.0.0.1:{NOBODYS_PORT}")
     assert done.code == 1
     first, last = done.err.splitlines()
     assert re.fullmatch(
@@ -212,7 +213,7 @@ def test_doctor_names_a_remedy_for_what_is_wrong(rmq, own_redis):
         )
         client.config_set("maxmemory", "2mb")
     done = rmq(
-        *("doctor", "--zookeeper", f"127.0.0.1:{free_port()}", "--json"),
+        *("doctor", "--zookeeper", f"127.0.0.1:{NOBODYS_PORT}", "--json"),
         url=own_redis_url.replace("redis://", "redis://looker:x@"),
         PYSPARK_PYTHON="/no/such/python",
         JAVA_HOME="/no/such/java",
@@ -228,7 +229,7 @@ def test_doctor_names_a_remedy_for_what_is_wrong(rmq, own_redis):
 
 
 def test_doctor_goes_on_without_redis(rmq):
-    done = rmq("doctor", "--no-spark", url=f"redis://127.0.0.1:{free_port()}", JAVA_HOME="/none")
+    done = rmq("doctor", "--no-spark", url=f"redis://127.0.0.1:{NOBODYS_PORT}", JAVA_HOME="/none")
     assert done.code == 1
     assert re.search(r"^FAIL +Redis +Redis at .* cannot be reached", done.out, re.M)
     assert done.out.count("rmq local") == 1
@@ -333,7 +334,7 @@ def test_the_dashboard_is_printed(rmq):
 
 
 def test_figures_are_served_without_redis_too():
-    url = f"redis://127.0.0.1:{free_port()}"
+    url = f"redis://127.0.0.1:{NOBODYS_PORT}"
     command = [*COMMAND, "--redis-url", url, "metrics", "--port", "0"]
     with started(command, stdout=subprocess.PIPE, text=True) as process:
         with urllib.request.urlopen(process.stdout.readline().strip()) as answer:

@@ -1149,7 +1149,7 @@ MUTANTS = [
         ("held and count or 0, next_ms", "0, next_ms"),
         ("local top = descending and", "local top ="),
         ("local top = descending and", "local top = false and"),
-        ("'ZREVRANGE', store, 0, 0, 'WITHSCORES')[2]", "'ZRANGE', store, 0, 0, 'WITHSCORES')[2]"),
+        ("store, 0, 0, 'REV', 'WITHSCORES')[2]", "store, 0, 0, 'WITHSCORES')[2]"),
         ("math.floor(top)", "top"),
         ("{held and 0 or count", "{count"),
         ("if record.deadline > now then", "if false then"),

@@ -12,9 +12,9 @@ from pyspark.sql import functions as sql
 from rmq_spark.jobs.targets import iceberg_python as iceberg_target
 from rmq_spark.jobs.targets.base import NUMBER, ExportBatch, Place
 from rmq_spark.jobs.targets.iceberg_python import IcebergTarget
-from rmq_spark.local.redis import free_port
 
 from ..jobs.trade import SELECT, Killed, order
+from ..servers import NOBODYS_PORT
 from .iceberg_catalog import TABLE, Warehouse
 
 
@@ -228,7 +228,7 @@ def test_what_is_missing_is_told(trade, monkeypatch):
         trade.export(*into)
     rest = (
         "--target-option",
-        f"uri=http://127.0.0.1:{free_port()}",
+        f"uri=http://127.0.0.1:{NOBODYS_PORT}",
         "--target-option",
         "type=rest",
     )

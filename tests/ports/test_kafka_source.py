@@ -7,9 +7,9 @@ from confluent_kafka import Producer
 
 from rmq_spark.jobs import spark_session
 from rmq_spark.jobs.program import JobFailed
-from rmq_spark.local.redis import free_port
 
 from ..kafka_broker import QUIET
+from ..servers import NOBODYS_PORT
 
 SELECT = "CAST(value AS STRING) AS content, headers, CAST(key AS STRING) AS slotBasis"
 
@@ -76,7 +76,7 @@ def test_a_topic_that_is_not_there_is_told(from_kafka):
 
 @pytest.mark.long
 def test_brokers_that_are_down_are_told(from_kafka):
-    down = f"127.0.0.1:{free_port()}"
+    down = f"127.0.0.1:{NOBODYS_PORT}"
     soon = ("default.api.timeout.ms=2000", "request.timeout.ms=2000", f"bootstrap.servers={down}")
     given = [word for one in soon for word in ("--source-option", f"kafka.{one}")]
     with pytest.raises(JobFailed, match=f"Kafka at {down} failed: .* Check that the brokers run"):

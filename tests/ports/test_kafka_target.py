@@ -22,11 +22,11 @@ from rmq_spark.jobs.targets.kafka import (
     KafkaTransactions,
     kafka_records,
 )
-from rmq_spark.local.redis import free_port
 
 from .. import programs, quick_spark
 from ..jobs.trade import Killed
 from ..kafka_broker import KafkaBroker
+from ..servers import NOBODYS_PORT
 from .kafka_ports import ID
 
 WAYS = pytest.mark.parametrize("way", [(), ("--exactly-once",)], ids=["connector", "transactions"])
@@ -215,7 +215,7 @@ def test_a_select_that_makes_no_record_is_refused(trade, to_kafka, select, told)
 @WAYS
 def test_a_broker_that_is_down_is_told_in_one_line(way, trade, to_kafka):
     class Down:
-        address = f"127.0.0.1:{free_port()}"
+        address = f"127.0.0.1:{NOBODYS_PORT}"
 
     trade.orders(["a"])
     names = () if way else ("default.api.timeout.ms", "request.timeout.ms")

@@ -9,10 +9,10 @@ import pytest
 from rmq_spark.client import Message
 from rmq_spark.jobs.targets import rocketmq as rocketmq_target
 from rmq_spark.jobs.targets.rocketmq import RocketMQTopic
-from rmq_spark.local.redis import free_port
 
 from .. import programs, quick_spark
 from ..jobs.trade import Killed
+from ..servers import NOBODYS_PORT
 from .kafka_ports import ID
 
 # The first of them waits for the broker, whose start takes a third of a minute.
@@ -189,7 +189,7 @@ def test_a_select_that_makes_no_record_is_refused(trade, to_rocketmq, select, to
         ({"to": "missing"}, "topic missing, failed: .*NotFound.* Create the topic missing"),
         ({"kind": "DELAY"}, "accepts messages of type DELAY. Take a topic of type NORMAL"),
         ({"url": "nowhere"}, "needs --target-option endpoints=HOST:PORT"),
-        ({"url": f"127.0.0.1:{free_port()}"}, "failed: .*Check that a proxy runs there"),
+        ({"url": f"127.0.0.1:{NOBODYS_PORT}"}, "failed: .*Check that a proxy runs there"),
     ],
 )
 def test_what_is_wrong_with_a_topic_is_told_in_one_line(trade, to_rocketmq, given, told):
@@ -208,7 +208,7 @@ def test_an_unknown_option_is_told(to_rocketmq):
 def test_a_proxy_that_goes_down_loses_nothing(trade, to_rocketmq, topics):
     """The target has found the topic; then nobody answers a task."""
     trade.orders(["a"])
-    gone = RocketMQTopic(f"127.0.0.1:{free_port()}", topics["NORMAL"])
+    gone = RocketMQTopic(f"127.0.0.1:{NOBODYS_PORT}", topics["NORMAL"])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(RocketMQTopic, "is_fifo", lambda _: False)
         patched.setattr(RocketMQTopic, "of", lambda _: gone)
@@ -224,7 +224,7 @@ def test_no_secret_is_shown(monkeypatch):
     with pytest.raises(Exception, match="both an access key and a secret key"):
         RocketMQTopic.of({"endpoints": "a:1", "topic": "t"})
     monkeypatch.setenv("RMQ_ROCKETMQ_SECRET_KEY", "sesame-open")
-    topic = RocketMQTopic.of({"endpoints": f"127.0.0.1:{free_port()}", "topic": "t"})
+    topic = RocketMQTopic.of({"endpoints": f"127.0.0.1:{NOBODYS_PORT}", "topic": "t"})
     assert (topic.access_key, topic.secret_key) == ("shop", "sesame-open")
     with pytest.raises(Exception, match="RocketMQ at ") as failed:
         topic.is_fifo()

@@ -7,9 +7,9 @@ import redis
 
 from rmq_spark.client import connect
 from rmq_spark.errors import ScriptFailed, ServerUnavailable
-from rmq_spark.local.redis import free_port
 
 from ..not_saving import not_saving, save_again
+from ..servers import NOBODYS_PORT
 from ..waiting import wait_until
 
 
@@ -17,7 +17,7 @@ from ..waiting import wait_until
 def replica(own_redis):
     """A server that is a replica of a master that is away. It answers reads."""
     admin = redis.Redis.from_url(own_redis.url)
-    admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    admin.execute_command("REPLICAOF", "127.0.0.1", NOBODYS_PORT)
     yield admin
     admin.execute_command("REPLICAOF", "NO", "ONE")
     admin.close()
@@ -43,7 +43,7 @@ def test_a_replica_that_becomes_the_master_in_time_takes_the_write(own_redis, re
 def test_a_script_waits_for_the_promotion_of_its_server(own_redis):
     """Redis before 7.0 refuses a write within the script."""
     queue, admin = used(own_redis, patience_s=20)
-    admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    admin.execute_command("REPLICAOF", "127.0.0.1", NOBODYS_PORT)
     promotion = threading.Timer(0.3, admin.execute_command, ("REPLICAOF", "NO", "ONE"))
     promotion.start()
     assert queue.send(["a"], fixed_time=0).new == 1
@@ -52,7 +52,7 @@ def test_a_script_waits_for_the_promotion_of_its_server(own_redis):
 
 def test_a_script_on_a_replica_is_named_with_what_to_check(own_redis):
     queue, admin = used(own_redis, patience_s=0.2)
-    admin.execute_command("REPLICAOF", "127.0.0.1", free_port())
+    admin.execute_command("REPLICAOF", "127.0.0.1", NOBODYS_PORT)
     with pytest.raises(ServerUnavailable, match="is a replica and takes no writes"):
         queue.send(["a"], fixed_time=0)
     admin.execute_command("REPLICAOF", "NO", "ONE")

@@ -34,6 +34,7 @@ from .. import servers
 from ..logs import logged
 from ..processes import NEEDS_PROC
 from ..seeding import numbered
+from ..servers import NOBODYS_PORT
 
 SECRET, WRONG = "s3cret", "wr0ng"
 
@@ -58,7 +59,7 @@ def with_password(url, password):
 
 
 def test_a_server_that_is_away_is_named_with_what_to_check():
-    url = f"redis://:{SECRET}@127.0.0.1:{free_port()}/0"
+    url = f"redis://:{SECRET}@127.0.0.1:{NOBODYS_PORT}/0"
     with pytest.raises(ServerUnavailable) as raised:
         connect(url, patience_s=0.2)
     text = str(raised.value)
@@ -69,7 +70,7 @@ def test_a_server_that_is_away_is_named_with_what_to_check():
 
 
 def test_an_outage_is_told_in_one_line_at_once(caplog):
-    url = f"redis://:{SECRET}@127.0.0.1:{free_port()}/0"
+    url = f"redis://:{SECRET}@127.0.0.1:{NOBODYS_PORT}/0"
     with pytest.raises(ServerUnavailable):
         connect(url, patience_s=0.4)  # time for several tries
     address = url.replace(f":{SECRET}@", "")
@@ -313,7 +314,7 @@ def mending(own_redis):
 
 def test_the_last_of_equal_messages_counts_though_an_earlier_call_fails_for_a_moment(mending):
     server, queue = mending
-    server.command("REPLICAOF", "127.0.0.1", str(free_port()))
+    server.command("REPLICAOF", "127.0.0.1", str(NOBODYS_PORT))
     sent_around(server, queue, ("REPLICAOF", "NO", "ONE"))
     assert server.command("ZSCORE", queue.keys.store(0), "m") == 900
 
@@ -413,7 +414,7 @@ def form(cluster):
 
 
 def test_a_cluster_that_is_away_is_tried_for_its_time_and_named(caplog):
-    url = f"redis://:{SECRET}@127.0.0.1:{free_port()}/0"
+    url = f"redis://:{SECRET}@127.0.0.1:{NOBODYS_PORT}/0"
     begun = time.monotonic()
     with pytest.raises(
         ServerUnavailable, match=r"cannot be reached .*tried \d times in 0\.\d s"

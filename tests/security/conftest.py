@@ -8,10 +8,11 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from rmq_spark.local.redis import LocalRedis, free_port
+from rmq_spark.local.redis import LocalRedis
 
 from .. import programs, quick_spark, servers
 from ..certificates import speaks_tls
+from ..servers import NOBODYS_PORT
 from .credentials import ADMIN, SECRET, WRONG, permit
 
 
@@ -41,7 +42,7 @@ def tried(authority, tmp_path_factory):
             "scheme": scheme,
             "options": {"redis.sslCaCerts": authority.file} if tls else {},
             "admin_port": server.port,
-            "gone_port": free_port(),
+            "gone_port": NOBODYS_PORT,
         }
         return _run_program(given, folder)
 

@@ -4,9 +4,8 @@ import subprocess
 
 import pytest
 
-from rmq_spark.local.redis import free_port
-
 from .. import programs
+from ..servers import NOBODYS_PORT
 
 
 def audit(*arguments, **environ):
@@ -41,7 +40,7 @@ def test_a_known_vulnerability_is_found(tmp_path):
 
 
 def test_where_the_database_cannot_be_reached_one_line_says_so():
-    nobody = f"http://127.0.0.1:{free_port()}"
+    nobody = f"http://127.0.0.1:{NOBODYS_PORT}"
     done = audit(https_proxy=nobody, HTTPS_PROXY=nobody, no_proxy="", NO_PROXY="")
     assert done.returncode == 0
     assert done.stdout.startswith("audit: skipped, https://api.osv.dev cannot be reached: ")

@@ -15,12 +15,13 @@ from rmq_spark.errors import (
     ServerUnsuitable,
     WrongKeyType,
 )
-from rmq_spark.local.redis import LocalRedis, free_port
+from rmq_spark.local.redis import LocalRedis
 from rmq_spark.redis.server import Server
 from rmq_spark.spark.datasource import RmqDataSource
 from rmq_spark.spark.options import parse_sink_options, parse_source_options
 from rmq_spark.spark.sink.writer import RmqWriter
 
+from ..servers import NOBODYS_PORT
 from .driving import DUE, Rmq, Run, chained_text, refused
 
 CONTENT = StructType().add("content", StringType())
@@ -52,7 +53,7 @@ def locked():
 @pytest.mark.usefixtures("_no_patience")
 @pytest.mark.parametrize("use", [write, read])
 def test_a_server_that_is_down_is_named_with_what_to_check(use):
-    port = free_port()
+    port = NOBODYS_PORT
     away, check = f"redis://127.0.0.1:{port}/0 cannot be reached", "redis.url or RMQ_REDIS_URL"
     with refused(ServerUnavailable, away, check) as _:
         use(f"redis://:{SECRET}@127.0.0.1:{port}/0", **{"redis.socketConnectTimeout": "200ms"})
@@ -169,7 +170,7 @@ def test_no_repr_of_options_reader_writer_or_partition_shows_a_password(locked, 
 @pytest.mark.parametrize("use", [write, read])
 def test_no_error_of_a_server_shows_a_password_anywhere_in_its_chain(use, locked):
     urls = [
-        f"redis://:{SECRET}@127.0.0.1:{free_port()}/0",  # nobody there
+        f"redis://:{SECRET}@127.0.0.1:{NOBODYS_PORT}/0",  # nobody there
         locked.url.replace("//", f"//{SECRET}:{SECRET}@"),  # no such user
         locked.url.replace("//", f"//:{SECRET}x@"),  # wrong
         locked.url.replace("//", f"//:{SECRET}@").removesuffix("/0") + "/99",  # no such database
