@@ -1,7 +1,8 @@
 """The session of a command: its connection options, its broker, and the signals that end it."""
 
+import math
 import sys
-import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options import CONNECTION, KEY_PREFIX, REDIS, ZOOKEEPER
-from rmq_spark.process import HEARD_WITHIN_S, code_of_signal, stopped_by_signals
+from rmq_spark.process import code_of_signal, stopped_by_signals
 from rmq_spark.redis.connection import connection_of
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import parse_group
@@ -21,6 +22,8 @@ from rmq_spark.topics.parsing import Values
 
 # A command retries Redis for a shorter time than a query, because a person waits for it.
 PATIENCE_S = 2.0
+# How long the wait of a command may go on after a signal.
+_SLICE_S = 0.1
 
 
 @dataclass
@@ -107,14 +110,26 @@ def queue_of(context: typer.Context, topic: str, group: str) -> Queue:
     return broker_of(context).queue(topic, group=parse_group(group))
 
 
-class Ended(threading.Event):
-    """An event that a signal sets. number: the signal's."""
+class Ended:
+    """Whether a signal has ended the command. number: the signal's; 0 until one comes.
+
+    It has no lock: the handler of a signal could wait for one that the thread has which it
+    interrupts.
+    """
 
     number = 0
 
     def end(self, number: int) -> None:
         self.number = number
-        self.set()
+
+    def is_set(self) -> bool:
+        return self.number != 0
+
+    def sleep(self, seconds: float = math.inf) -> None:
+        """Wait for so long, or until a signal comes."""
+        end_s = time.monotonic() + seconds
+        while not self.is_set() and (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _SLICE_S))
 
     @property
     def exit_code(self) -> int:
@@ -132,5 +147,4 @@ def ended_by_signals() -> Iterator[Ended]:
 def wait_for(ended: Ended) -> None:
     """Wait for the event of ``ended_by_signals``, after all that was printed is shown."""
     sys.stdout.flush()
-    while not ended.wait(HEARD_WITHIN_S):
-        pass
+    ended.sleep()

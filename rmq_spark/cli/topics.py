@@ -1,7 +1,6 @@
 """Commands on topics: create, topics, show, alter, pause, resume, delete, lower-epochs, top."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from inspect import Parameter, Signature, signature
 from itertools import count, starmap
@@ -61,8 +60,6 @@ OneGroup = Annotated[str | None, typer.Option("--group", help="Only this consume
 INTERVAL = Option("--interval", duration(100), "The time between two updates", default="2s")
 HOLD = Option("DELAY", duration(0), "For how long")
 CONSUMERS_SHOWN = 50
-# How soon rmq top ends after a signal.
-SLICE_S = 0.1
 COLUMNS = ("topic", "group", "in/s", "out/s", *STATES, "oldest", "consumers", "notes")
 
 
@@ -436,9 +433,7 @@ def _looks(
     rates = Rates()
     for number in count() if times is None else range(times):
         if number:
-            next_s = time.monotonic() + pause_s
-            while not ended.is_set() and (left_s := next_s - time.monotonic()) > 0:
-                time.sleep(min(left_s, SLICE_S))
+            ended.sleep(pause_s)
         if ended.is_set():
             return
         yield [(row, rates.note(row)) for row in look(broker, names)]
