@@ -132,6 +132,33 @@ def test_while_a_hold_is_on_its_way_to_redis_the_listener_begins_nothing_more(br
     assert sorted(begun) == [0, 1]
 
 
+def test_a_claim_whose_answer_comes_after_a_hold_begins_nothing(broker, monkeypatch):
+    """Failed before: the claim counted as made after the hold."""
+    broker.create("Wide", "FixedTime", 2)
+    wide = broker.queue("Wide")
+    wide.send(numbered(40), fixed_time=1000)
+    begun, is_made, is_held, claim = [], threading.Event(), threading.Event(), claiming.claim
+
+    def call(message):
+        begun.append(message.slot)
+        is_made.wait(60)
+        raise Hold("1h")
+
+    def late(queues, requests, terms):
+        claims = yield from claim(queues, requests, terms)
+        if requests[0].slot == 1 and not is_made.is_set():
+            is_made.set()
+            is_held.wait(60)
+        return claims
+
+    monkeypatch.setattr(claiming, "claim", late)
+    with broker.listen("Wide", "a", call, workers=2) as listener:
+        wait_until(lambda: listener.snoozed, "the hold")
+        is_held.set()
+        wait_until(lambda: not wide.figures().prepare.count, "the others, given back")
+    assert begun == [0]
+
+
 @pytest.mark.parametrize("delay", ["", "soon", -1, "400d", None])
 def test_what_is_no_duration_is_refused(broker, calls, delay):
     with pytest.raises(InvalidOption, match="delay"):

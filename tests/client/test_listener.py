@@ -593,7 +593,7 @@ def test_a_name_that_is_not_accepted_is_refused(broker, topic):
 
 def test_who_was_given_up_gets_no_further_message():
     claim = Claim("T", 0, "a", 1, 0, 1, [b"1", b"2"], [b"1", b"1"], 0, 16)
-    work = SlotWork(claim, ["first", "2nd"], claimed_s=0.0)
+    work = SlotWork(claim, ["first", "2nd"], asked_s=0.0, claimed_s=0.0)
     work.own("worker")
     assert work.begin("worker") == "first"
     assert work.give_up(60, "hangs") is None

@@ -40,19 +40,21 @@ class SlotWork:
 
     A thread that hangs in a message can be given up: another goes on behind that message.
 
-    claimed_s: when the claim's answer came, by the monotonic clock. began_s: when the message in
-    work began. failed: a message whose function has failed, until it is rolled back. A commit
-    before that would lose it.
+    asked_s, claimed_s: when the claim was asked for, and when its answer came, by the monotonic
+    clock. began_s: when the message in work began. failed: a message whose function has failed,
+    until it is rolled back. A commit before that would lose it.
     """
 
-    def __init__(self, claim: Claim, messages: Sequence[Delivered], claimed_s: float) -> None:
+    def __init__(
+        self, claim: Claim, messages: Sequence[Delivered], asked_s: float, claimed_s: float
+    ) -> None:
         self.slot = claim.slot
         self.seq = claim.seq
         self.claim_id = claim.claim_id
         # Whether the claim has taken anything out of the store, be it expired.
         self.took_any = bool(messages or claim.expired)
         self._messages = messages
-        self.claimed_s = claimed_s
+        self.asked_s, self.claimed_s = asked_s, claimed_s
         self._lock = threading.Lock()
         self._owner: object = None
         self._at = 0
@@ -163,11 +165,12 @@ class SlotClaims:
             if self._is_closed:
                 raise AlreadyCommitted(f"Listener {run.name} has stopped.")
             number = self._asked[slot.slot] = next(self._numbers)
+        asked_s = time.monotonic()
         (claim,) = run.claim(queue, requests, number, self.epochs)
         claimed_s = time.monotonic()
         return_unused(queue, requests, [claim])
         try:
-            work = SlotWork(claim, list(claim.messages(queue.definition)), claimed_s)
+            work = SlotWork(claim, list(claim.messages(queue.definition)), asked_s, claimed_s)
         except Exception:
             del self._asked[slot.slot]  # what cannot be read costs a retry, and dies in the end
             raise
@@ -214,15 +217,18 @@ class SlotClaims:
             result = self.queue.ask(returning.rollbacks, [wanted])
         finally:
             with self._lock:
-                self._holds -= failure.holds
                 if failure.holds:
-                    self._held_s = time.monotonic()
+                    self._held_s = time.monotonic()  # first: is_held reads without the lock
+                self._holds -= failure.holds
         work.failed = None
         return result
 
     def is_held(self, work: SlotWork) -> bool:
-        """Return whether a function holds the group just now, or has since this claim was made."""
-        return self._holds > 0 or work.claimed_s <= self._held_s
+        """Return whether a function holds the group, or has since this claim was asked for.
+
+        Its answer may come later than that of a hold that Redis has made after it.
+        """
+        return self._holds > 0 or work.asked_s <= self._held_s
 
     def end(self, taken: Iterable[tuple[SlotWork, Delivered | None]]) -> None:
         """Roll back and commit claims that were taken away from their threads, all at once.
