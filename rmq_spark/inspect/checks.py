@@ -78,9 +78,14 @@ def check_server(broker: Broker) -> Iterator[Finding]:
     yield _permissions(broker)
 
 
-def redis_cli(address: str, command: str) -> str:
-    """Return a command of redis-cli for a shell. command: one line, as Redis reads it."""
+def redis_cli(address: str, command: str, username: str | None = None) -> str:
+    """Return a command of redis-cli for a shell. command: one line, as Redis reads it.
+
+    username: that of rmq, who may hardly give such commands.
+    """
     command = shlex.join(command.split())
+    if username is not None:
+        command = f"--user ADMINISTRATOR --askpass {command}"
     parts = urlsplit(address)
     if parts.scheme == "unix":
         return f"redis-cli -s {shlex.quote(parts.path)} {command}"
@@ -88,7 +93,14 @@ def redis_cli(address: str, command: str) -> str:
     return f"redis-cli {where}{command}"
 
 
+def _redis_cli(server: Server, command: str) -> str:
+    return redis_cli(server.address, command, server.username)
+
+
 def remedy_of(error: RmqError) -> str:
+    command = denied_command(str(error)) if isinstance(error, ServerRefused) else None
+    if command is not None:
+        return f"Permit the user +{command} (docs/security.md)"
     return next(
         (text for kind, text in _REDIS_REMEDIES if isinstance(error, kind)), _DEFAULT_REMEDY
     )
@@ -108,7 +120,7 @@ def _policy(server: Server, info: dict[str, Any]) -> Finding:
         return _hidden("Redis policy", "maxmemory_policy", "See that it is noeviction")
     if policy == NO_EVICTION:
         return Finding("Redis policy", OK, policy)
-    remedy = redis_cli(server.address, "CONFIG SET maxmemory-policy noeviction")
+    remedy = _redis_cli(server, "CONFIG SET maxmemory-policy noeviction")
     return Finding("Redis policy", FAIL, f"{policy}: a full Redis evicts whole queues", remedy)
 
 
@@ -121,17 +133,26 @@ def _persistence(server: Server, info: dict[str, Any]) -> Finding:
     if "aof_enabled" not in info:
         return _hidden("Redis on disk", "aof_enabled", "See what a restart of the server loses")
     if info["aof_enabled"]:
-        return Finding("Redis on disk", OK, "appendonly yes")
+        return Finding("Redis on disk", OK, f"appendonly yes{_fsync_text(server)}")
     try:
         saves = bool(server.client.config_get("save").get("save"))
     except (redis.RedisError, AttributeError):  # not permitted, or a reply for each node
-        seen = "appendonly no; this user cannot read the setting save"
-        return Finding("Redis on disk", SKIP, seen, _grant(server, "config|get"))
-    remedy = redis_cli(server.address, "CONFIG SET appendonly yes")
+        seen = "appendonly no: a crash loses messages. This user cannot read the setting save"
+        return Finding("Redis on disk", WARN, seen, _grant(server, "config|get"))
+    remedy = _redis_cli(server, "CONFIG SET appendonly yes")
     if saves:
         return Finding("Redis on disk", WARN, "snapshots only: a crash loses messages", remedy)
     seen = "persistence is off: a restart loses all messages"
     return Finding("Redis on disk", WARN, seen, remedy)
+
+
+def _fsync_text(server: Server) -> str:
+    try:
+        if server.client.config_get("appendfsync").get("appendfsync") == "everysec":
+            return ", appendfsync everysec: a crash of the machine loses up to two seconds"
+    except (redis.RedisError, AttributeError):  # not permitted, or a reply for each node
+        pass
+    return ""
 
 
 def _memory(server: Server, info: dict[str, Any]) -> Finding:
@@ -141,7 +162,7 @@ def _memory(server: Server, info: dict[str, Any]) -> Finding:
     if not limit:
         # With a limit below the machine's memory, a full Redis refuses senders.
         seen = f"{used / 2**20:,.0f} MiB used, no maxmemory: a full machine kills Redis"
-        remedy = redis_cli(server.address, "CONFIG SET maxmemory 2gb")
+        remedy = _redis_cli(server, "CONFIG SET maxmemory 2gb")
         return Finding("Redis memory", WARN, seen, remedy)
     percent = 100 * used // limit
     seen = f"{used / 2**20:,.0f} of {limit / 2**20:,.0f} MiB ({percent} %)"
@@ -189,14 +210,14 @@ def permission_remedy(broker: Broker, error: ServerRefused) -> str:
         own = f" instead of {broker.key_prefix}" if broker.key_prefix else ""
         return (
             f"Give the prefix of its keys{own} before the command, as in rmq --key-prefix shop: "
-            "doctor; or grant it these keys with ~prefix*"
+            "topics; or grant it these keys with ~prefix*"
         )
     return remedy_of(error)
 
 
 def _grant(server: Server, *commands: str) -> str:
     rights = " ".join(f"+{name.lower()}" for name in commands)
-    return redis_cli(server.address, f"ACL SETUSER {server.username or 'default'} {rights}")
+    return _redis_cli(server, f"ACL SETUSER {server.username or 'default'} {rights}")
 
 
 def check_topics(broker: Broker) -> Iterator[Finding]:

@@ -173,12 +173,13 @@ class ConnectionOptions:
         """What gave the user and the password, for errors."""
         if self.provider is not None:
             return CREDENTIAL_PROVIDER.name.replace(REDIS, self.prefix)
-        in_address = "@" in urlsplit(self.url).netloc and self.sentinels is None
+        are_given = (self.username, self.password) != (None, None)
+        in_address = "@" in urlsplit(self.url).netloc or not are_given
         sources = []
-        if in_address:
+        if in_address and self.sentinels is None:
             place = URL_VARIABLE if self.url == os.environ.get(URL_VARIABLE) else URL.name
             sources.append(f"the user and the password in {place}")
-        if not in_address or (self.username, self.password) != (None, None):
+        if are_given or not sources:
             sources.append(f"{USERNAME.name} and {PASSWORD.name}")
         return ", and ".join(sources).replace(REDIS, self.prefix)
 

@@ -46,7 +46,7 @@ def test_full_topics_are_found_by_a_user_without_scan(own_redis, admin):
 
 
 def run_remedy(own_redis, command):
-    begin = f"redis-cli -u {own_redis.url} "
+    begin = f"redis-cli -u {own_redis.url} --user ADMINISTRATOR --askpass "
     assert command.startswith(begin)
     with redis.Redis.from_url(own_redis.url) as client:
         assert client.execute_command(*command.removeprefix(begin).split())
