@@ -28,7 +28,6 @@ from rmq_spark.inspect.fields import (
     schedule_json,
     time_json,
     time_text,
-    without_none,
 )
 from rmq_spark.options import ENDING_TIME, STARTING_TIME, TIME_TO_LIVE
 from rmq_spark.process import NOTHING_FOUND, stopped_by_signals
@@ -141,11 +140,10 @@ def list_schedules(
 ) -> None:
     """List the schedules, with their last and next occurrence."""
     broker = broker_of(context)
-    known = {one.name for one in schedules(broker)}
-    for name in without_none({"pause": pause, "resume": resume}).values():
-        if name not in known:
-            print_remark(f"There is no schedule {name}.")
-            raise typer.Exit(NOTHING_FOUND)
+    named = {name for name in (pause, resume) if name is not None}
+    if named and (unknown := named - {one.name for one in schedules(broker)}):
+        print_remark(f"There is no schedule {min(unknown)}.")
+        raise typer.Exit(NOTHING_FOUND)
     if pause is not None:
         broker.pause_schedule(pause)
     if resume is not None:

@@ -133,10 +133,12 @@ def _persistence(server: Server, info: dict[str, Any]) -> Finding:
     if "aof_enabled" not in info:
         return _hidden("Redis on disk", "aof_enabled", "See what a restart of the server loses")
     if info["aof_enabled"]:
-        return Finding("Redis on disk", OK, f"appendonly yes{_fsync_text(server)}")
-    try:
-        saves = bool(server.client.config_get("save").get("save"))
-    except (redis.RedisError, AttributeError):  # not permitted, or a reply for each node
+        seen = "appendonly yes"
+        if _setting_of(server, "appendfsync") == "everysec":
+            seen += ", appendfsync everysec: a crash of the machine loses about a second"
+        return Finding("Redis on disk", OK, seen)
+    saves = _setting_of(server, "save")
+    if saves is None:
         seen = "appendonly no: a crash loses messages. This user cannot read the setting save"
         return Finding("Redis on disk", WARN, seen, _grant(server, "config|get"))
     remedy = _redis_cli(server, "CONFIG SET appendonly yes")
@@ -146,13 +148,13 @@ def _persistence(server: Server, info: dict[str, Any]) -> Finding:
     return Finding("Redis on disk", WARN, seen, remedy)
 
 
-def _fsync_text(server: Server) -> str:
+def _setting_of(server: Server, name: str) -> str | None:
+    """Return a setting of Redis; None if it cannot be read."""
     try:
-        if server.client.config_get("appendfsync").get("appendfsync") == "everysec":
-            return ", appendfsync everysec: a crash of the machine loses up to two seconds"
+        found: str | None = server.client.config_get(name).get(name)
     except (redis.RedisError, AttributeError):  # not permitted, or a reply for each node
-        pass
-    return ""
+        return None
+    return found
 
 
 def _memory(server: Server, info: dict[str, Any]) -> Finding:

@@ -4,6 +4,7 @@ import pytest
 import redis
 
 from rmq_spark.client import connect
+from rmq_spark.errors import ServerRefused
 from rmq_spark.inspect.checks import (
     FAIL,
     OK,
@@ -12,6 +13,7 @@ from rmq_spark.inspect.checks import (
     check_schedules,
     check_server,
     check_topics,
+    remedy_of,
 )
 
 from ..security.credentials import PREFIX, SECRET, permit
@@ -50,6 +52,28 @@ def run_remedy(own_redis, command):
     assert command.startswith(begin)
     with redis.Redis.from_url(own_redis.url) as client:
         assert client.execute_command(*command.removeprefix(begin).split())
+
+
+def test_what_a_crash_loses_is_told_to_who_may_not_read_the_settings_too(own_redis, admin):
+    """Failed before: the check was skipped, and everysec was as good as always."""
+
+    def on_disk(broker):
+        return next(one for one in check_server(broker) if one.what == "Redis on disk")
+
+    seen = checked(own_redis)["Redis on disk"]
+    assert (seen.state, "a crash loses messages" in seen.seen) == (WARN, True)
+    client = admin.server.client
+    client.config_set("appendonly", "yes")
+    assert "a crash of the machine loses about a second" in on_disk(admin).seen
+    client.config_set("appendfsync", "always")
+    assert on_disk(admin).seen == "appendonly yes"
+    assert checked(own_redis)["Redis on disk"].state == OK
+
+
+def test_a_database_that_the_user_may_not_select_is_no_matter_of_the_password(own_redis, admin):
+    with pytest.raises(ServerRefused) as raised:
+        connect(f"{own_redis.url[:-1]}3", username="rmq", password=SECRET, patience_s=0)
+    assert remedy_of(raised.value) == "Permit the user +select (docs/security.md)"
 
 
 @pytest.mark.parametrize("prefix", ["", "other:"])

@@ -91,6 +91,9 @@ def test_a_wrong_password_is_looked_for_where_it_was_given(locked_redis, monkeyp
     """Failed before: it named username and password, also if RMQ_REDIS_URL had them."""
     with pytest.raises(ServerRefused, match=r"Check username and password\."):
         connect(locked_redis.url, password=WRONG, patience_s=0)
+    monkeypatch.setenv("RMQ_REDIS_URL", locked_redis.url)  # without a password
+    with pytest.raises(ServerRefused, match="Check the user and the password in RMQ_REDIS_URL"):
+        connect(patience_s=0)
     monkeypatch.setenv("RMQ_REDIS_URL", with_password(locked_redis.url, WRONG))
     with pytest.raises(ServerRefused, match="Check the user and the password in RMQ_REDIS_URL"):
         connect(patience_s=0)
