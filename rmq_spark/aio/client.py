@@ -5,7 +5,6 @@ import inspect
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial, wraps
 from itertools import islice
@@ -217,8 +216,11 @@ class AsyncQueue:
             )
         if past_fixed_time == "send" and not is_recording():
             topic = self._sync.definition
-            with suppress(_ClockNeeded):
+            try:
                 checked = outgoing([message], Message(**values), topic, now_ms=_refuse)
+            except _ClockNeeded:
+                pass
+            else:
                 if full := await self._sends.run((checked, topic)):
                     raise full
                 return

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from rmq_spark.client.tracing import SendSpan
@@ -197,10 +197,10 @@ def outgoing(
 ) -> Outgoing:
     """Check messages and group them by slot.
 
-    defaults: supplies the values that a message lacks. now_ms: reads Redis' clock. refuse_past: a
-    fixed time that is not after now is refused; a delay never is. span: adds its context to the
-    headers. Raises InvalidMessage with the index of the first message that is refused, its value
-    and the accepted values.
+    defaults: supplies the values that a message lacks. now_ms: returns Redis' time; called for each
+    message that needs it. refuse_past: a fixed time that is not after now is refused; a delay never
+    is. span: adds its context to the headers. Raises InvalidMessage with the index of the first
+    message that is refused, its value and the accepted values.
     """
     if isinstance(messages, str | bytes | Message):
         raise InvalidMessage(
@@ -208,7 +208,6 @@ def outgoing(
             "send([...])."
         )
     default = _value_in(defaults, topic, "The default values")
-    now_ms = cache(now_ms)  # read once, and only if it is needed
     refuse_before_ms = now_ms() if refuse_past else None
     may_expire = _has_body(defaults) or topic.time_to_live_ms is not None
     all_have_bodies = topic.keyed or span is not None or may_expire

@@ -170,9 +170,14 @@ class TopicQueues:
 
     def keys_of_groups(self, slot: int) -> list[str]:
         """Return the keys of a slot into which a message is sent: of all groups, and for all."""
-        groups = map(self.of_group, self.definition.groups)
-        keys = [key for group in groups for key in group.keys_of(slot, "store retry stats bodies")]
+        keys: list[str] = []
+        for of_group in self._keys_of_groups:
+            keys += keys_of(of_group, slot, "store retry stats bodies")
         return [*keys, self.keys.recent(slot)] if self.definition.unique_for_ms else keys
+
+    @cached_property
+    def _keys_of_groups(self) -> list[Keys]:
+        return [self.of_group(group).keys for group in self.definition.groups]
 
     def claims_and_bodies(self, slot: int, names: Sequence[str]) -> list[str]:
         """Return the keys of several claims, and then those of their bodies."""

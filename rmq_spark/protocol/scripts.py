@@ -22,6 +22,9 @@ from typing import Protocol, cast
 _INCLUDE = re.compile(r"^--- include (\w+)$", re.MULTILINE)
 
 _EFFECT = re.compile(r"^-- Effect: (\w+)$", re.MULTILINE)
+# A function of a file: its name, and all its lines.
+_FUNCTION = re.compile(r"^local function (\w+)(?:.* end|.*\n(?:(?!end$).*\n)*end)\n", re.MULTILINE)
+_COMMENT = re.compile(r"--.*")
 
 
 class Effect(StrEnum):
@@ -97,7 +100,10 @@ def _lua_folder() -> _Folder:
 
 
 def assemble(folder: _Folder, name: str) -> str:
-    """Return the text of a script with all its includes filled in, each of them once."""
+    """Return the text of a script with all its includes filled in, each of them once.
+
+    Functions that nothing names are left out: Redis makes all of them at each call.
+    """
     there: set[str] = set()
 
     def included(match: re.Match[str]) -> str:
@@ -110,7 +116,17 @@ def assemble(folder: _Folder, name: str) -> str:
     def filled(text: str) -> str:
         return _INCLUDE.sub(included, text)
 
-    return filled(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8"))
+    return _without_unused(filled(folder.joinpath(f"{name}.lua").read_text(encoding="utf-8")))
+
+
+def _without_unused(text: str) -> str:
+    functions = {match.group(1): match.group() for match in _FUNCTION.finditer(text)}
+    used, found = set[str](), _FUNCTION.sub("", text)
+    while found:
+        named = functions.keys() & re.findall(r"\w+", _COMMENT.sub("", found))
+        found = "".join(functions[name] for name in named - used)
+        used |= named
+    return _FUNCTION.sub(lambda match: match.group() if match.group(1) in used else "", text)
 
 
 def include_text(folder: _Folder, name: str) -> str:

@@ -129,14 +129,15 @@ def _answers(
 
 
 def _send_calls(queues: TopicQueues, parts: Sequence[tuple[int, Part]]) -> list[Call]:
-    return [_send_call(queues, slot, *part) for slot, part in parts]
-
-
-def _send_call(queues: TopicQueues, slot: int, pairs: Pairs, bodies: Pairs) -> Call:
-    lowest = [lowest_of(pairs)] if queues.sends_times else []
-    args = [len(pairs) // 2, queues.keeps_first_body, largest_of(pairs), queues.limits, *lowest]
-    keys = queues.keys_of_groups(slot)
-    return Call(queues.definition.type.send_script, keys, args, pairs, bodies)
+    script, sends_times = queues.definition.type.send_script, queues.sends_times
+    keeps_first, limits = queues.keeps_first_body, queues.limits
+    calls = []
+    for slot, (pairs, bodies) in parts:
+        args = [len(pairs) // 2, keeps_first, largest_of(pairs), limits]
+        if sends_times:
+            args.append(lowest_of(pairs))
+        calls.append(Call(script, queues.keys_of_groups(slot), args, pairs, bodies))
+    return calls
 
 
 def refusal_of(queues: TopicQueues, slot: int, reply: Any) -> TopicFull | None:

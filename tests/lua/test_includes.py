@@ -144,3 +144,10 @@ def test_no_name_at_the_top_of_a_script_is_declared_twice(name):
     named = [declared for declared in whole.declared if declared != "_"]
     assert sorted(named) == sorted(set(named))
     assert whole.free <= GIVEN | ARGUMENTS
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_has_no_function_that_it_does_not_call(name):
+    whole = re.sub(r"--.*", "", scripts.assemble(FOLDER, name))
+    functions = re.findall(r"^local function (\w+)", whole, re.M)
+    assert [each for each in functions if len(re.findall(rf"\b{each}\b", whole)) == 1] == []
