@@ -104,8 +104,14 @@ def list_topics(
     as_json: Json = False,
 ) -> None:
     """List topics."""
-    found = broker_of(context).topics(TOPIC_PATTERN.called("PATTERN").parse(pattern).fullmatch)
-    none = "There are no topics." if pattern == ".*" else f"No topic matches {pattern}."
+    broker = broker_of(context)
+    found = broker.topics(TOPIC_PATTERN.called("PATTERN").parse(pattern).fullmatch)
+    if pattern != ".*":
+        none = f"No topic matches {pattern}."
+    elif broker.key_prefix:
+        none = f"There are no topics with the key prefix {broker.key_prefix}."
+    else:
+        none = "There are no topics without a key prefix (--key-prefix)."
     print_list(as_json, list(map(definition_json, found)), _COLUMNS, map(_row, found), none)
     if not found and pattern != ".*":
         raise typer.Exit(NOTHING_FOUND)

@@ -197,9 +197,9 @@ def outgoing(
 ) -> Outgoing:
     """Check messages and group them by slot.
 
-    defaults: supplies the values that a message lacks. now_ms: returns Redis' time; called for each
-    message that needs it. refuse_past: a fixed time that is not after now is refused; a delay never
-    is. span: adds its context to the headers. Raises InvalidMessage with the index of the first
+    defaults: supplies the values that a message lacks. now_ms: reads Redis' clock; called
+    once at most. refuse_past: a fixed time that is not after now is refused; a delay never is.
+    span: adds its context to the headers. Raises InvalidMessage with the index of the first
     message that is refused, its value and the accepted values.
     """
     if isinstance(messages, str | bytes | Message):
@@ -208,7 +208,14 @@ def outgoing(
             "send([...])."
         )
     default = _value_in(defaults, topic, "The default values")
-    refuse_before_ms = now_ms() if refuse_past else None
+    times_ms: list[int] = []
+
+    def one_time_ms() -> int:
+        if not times_ms:
+            times_ms.append(now_ms())
+        return times_ms[0]
+
+    refuse_before_ms = one_time_ms() if refuse_past else None
     may_expire = _has_body(defaults) or topic.time_to_live_ms is not None
     all_have_bodies = topic.keyed or span is not None or may_expire
     if not (all_have_bodies or refuse_past):
@@ -236,7 +243,7 @@ def outgoing(
             )
         packed = b""
         if all_have_bodies or _has_body(message):
-            due_ms = partial(_due_ms, of, number, now_ms)
+            due_ms = partial(_due_ms, of, number, one_time_ms)
             body = _body_of(message, defaults, topic, due_ms, index, span)
             if topic.keyed or body:
                 packed, has_bodies = packed_body(body, index), True
@@ -378,19 +385,21 @@ def _value_in(
 ) -> tuple[MessageValue, Any]:
     """Return the value that a message of a topic has, and what it is. owner, done: for errors."""
     of_type = topic.type
+    for keyword in of_type.of_others:
+        if (given := getattr(values, keyword)) is not None:
+            takes = " or ".join(of.keyword for of in of_type.values)
+            raise InvalidMessage(
+                f"{owner} of topic {topic.name}: {keyword} is {quoted(given)}, but a {of_type} "
+                f"topic takes {takes} instead. Nothing was {done}."
+            )
     value = of_type.value_in(values)
-    if values.delay is None:
+    if values.delay is None or of_type.delay is None:
         return of_type, value
-    shown = f"{owner} of topic {topic.name}: delay is {quoted(values.delay)}"
-    if of_type.delay is None:
-        raise InvalidMessage(
-            f"{shown}, but a {of_type} topic takes {of_type.keyword} instead. Accepted: "
-            f"{of_type.accepted}. Nothing was {done}."
-        )
     if value is not None:
         raise InvalidMessage(
-            f"{shown} and {of_type.keyword} is {quoted(value)}. Accepted: one of them, and None "
-            f"for the other. Nothing was {done}."
+            f"{owner} of topic {topic.name}: delay is {quoted(values.delay)} and {of_type.keyword} "
+            f"is {quoted(value)}. Accepted: one of them, and None for the other. Nothing was "
+            f"{done}."
         )
     return of_type.delay, values.delay
 

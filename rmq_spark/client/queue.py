@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from rmq_spark.client import repair
@@ -150,10 +149,7 @@ class Queue:
         topic = self.definition
         with send_span(topic.name) as span:
             checked = outgoing(
-                *(messages, defaults, topic),
-                now_ms=cache(self.now_ms),  # one time for all, and read only if it is needed
-                refuse_past=refuse,
-                span=span,
+                messages, defaults, topic, now_ms=self.now_ms, refuse_past=refuse, span=span
             )
             if span is not None:
                 span.count(sum(map(len, checked.pairs.values())) // 2)

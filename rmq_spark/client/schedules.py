@@ -323,10 +323,6 @@ def _check_message(topic: TopicDefinition, given: Any, now_ms: Callable[[], int]
     if topic.type is TopicType.FIXED_TIME and message.delay is None:
         message = replace(message, fixed_time=now_ms())
     outgoing([message], Message(), topic, now_ms=now_ms)
-    for name in _DURATIONS:
-        value = getattr(message, name)
-        if value is not None and wait_ms(value) is None:
-            raise InvalidOption.of(name, value, ACCEPTED_DURATION, "is not a duration")
 
 
 def _check_choice(name: str, given: str, accepted: tuple[str, ...]) -> None:

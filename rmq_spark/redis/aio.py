@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -46,6 +47,8 @@ _Result = TypeVar("_Result")
 # the next one, so that many single calls share a round trip.
 PIPELINES = 4
 COMMANDS_A_PIPELINE = 1024
+# So few items are not shared out: a run of its own would cost more than it gains.
+LEAST_SHARE = 8
 # Commands of one caller, and how many replicas must have them.
 _Asked = tuple[Sequence[Sequence[Any]], Replication | None]
 # Consumers that wait for messages take one each.
@@ -146,7 +149,8 @@ class Batcher(Generic[_Item, _Result]):
     """Runs items of several callers together. For one event loop.
 
     What is asked while ``runs`` runs are under way waits for the next one, so that many single
-    calls share a round trip.
+    calls share a round trip. Each run takes its share of all items, so that one is prepared while
+    Redis works on another.
     """
 
     def __init__(
@@ -169,12 +173,14 @@ class Batcher(Generic[_Item, _Result]):
         self._waiting: deque[tuple[_Item, asyncio.Future[_Result]]] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
         self._is_due = False
+        self._asked = 0  # the size of all items that wait or run
 
     async def run(self, item: _Item) -> _Result:
         """Run an item. If the task is cancelled, it may run all the same."""
         check_loop(self._loop)
         result: asyncio.Future[_Result] = self._loop.create_future()
         self._waiting.append((item, result))
+        self._asked += self._size(item)
         if not self._is_due and len(self._under_way) < self._runs:
             self._is_due = True
             self._loop.call_soon(self._start)
@@ -183,23 +189,28 @@ class Batcher(Generic[_Item, _Result]):
     def _start(self) -> None:
         self._is_due = False
         while self._waiting and len(self._under_way) < self._runs:
-            task = self._loop.create_task(self._run(self._take()))
+            together, size = self._take()
+            task = self._loop.create_task(self._run(together))
             self._under_way.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(partial(self._ended, size))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, size: int, task: asyncio.Task[None]) -> None:
+        self._asked -= size
         self._under_way.discard(task)
         self._start()
 
-    def _take(self) -> list[tuple[_Item, asyncio.Future[_Result]]]:
+    def _take(self) -> tuple[list[tuple[_Item, asyncio.Future[_Result]]], int]:
+        """Return items that may go together, and their size."""
+        share = min(self._most, max(LEAST_SHARE, math.ceil(self._asked / self._runs)))
         taken = [self._waiting.popleft()]
         key, size = self._key(taken[0][0]), self._size(taken[0][0])
         while self._waiting and self._key(self._waiting[0][0]) == key:
-            size += self._size(self._waiting[0][0])
-            if size > self._most:
+            more = self._size(self._waiting[0][0])
+            if size + more > share:
                 break
+            size += more
             taken.append(self._waiting.popleft())
-        return taken
+        return taken, size
 
     async def _run(self, together: list[tuple[_Item, asyncio.Future[_Result]]]) -> None:
         try:

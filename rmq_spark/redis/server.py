@@ -282,10 +282,10 @@ class Server:
         return [replies[at] for at in range(len(asked))]
 
     def _run(self, calls: Sequence[Call | Read], widened: Widened) -> list[Any]:
-        with self._loading:  # one at a time, where many begin together
-            if not self._loaded:
-                self._load()
-            if not self._permissions.has_all:
+        if not (self._loaded and self._permissions.has_all):
+            with self._loading:  # one at a time, where many begin together
+                if not self._loaded:
+                    self._load()
                 self._check_permitted(calls)
         replies = self._send(calls)
         missing = [

@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, cast
 
 import crcmod.predefined
@@ -354,7 +355,7 @@ class TopicDefinition:
             return MOST_MESSAGES
         return min(self.most_at_once, max(1, int(_TOGETHER_MS / self.interval_ms)))
 
-    @property
+    @cached_property
     def shares(self) -> dict[str, int]:
         """What may wait in each slot: "messages", "bytes", or both; without limits, nothing."""
         limits = {"messages": self.max_messages, "bytes": self.max_bytes}
@@ -368,7 +369,9 @@ class TopicDefinition:
     def takes_messages_of(self, other: "TopicDefinition") -> bool:
         """Return whether messages that were checked for another definition fit this one."""
         settings = ("type", "slot_amount", "keyed")
-        return all(getattr(self, name) == getattr(other, name) for name in settings)
+        return other is self or all(
+            getattr(self, name) == getattr(other, name) for name in settings
+        )
 
     def changed(self, **changes: Any) -> "TopicDefinition":
         """Return the definition with these fields changed. Raises InvalidOption.

@@ -4,6 +4,7 @@ To add a type, subclass TopicType and list it at the end.
 """
 
 from datetime import datetime
+from functools import cached_property
 from typing import Any, ClassVar
 
 from rmq_spark.errors import InvalidOption
@@ -141,6 +142,13 @@ class TopicType(MessageValue):
     def values(self) -> tuple[MessageValue, ...]:
         """The values of which each message has one."""
         return (self,) if self.delay is None else (self, self.delay)
+
+    @cached_property
+    def of_others(self) -> list[str]:
+        """The keywords of values that only messages of other types have."""
+        own = {of.keyword for of in self.values}
+        known = [of.keyword for topic_type in TOPIC_TYPES.values() for of in topic_type.values]
+        return [keyword for keyword in known if keyword not in own]
 
     # -- a lead ranks messages across all slots: the highest is delivered first
 

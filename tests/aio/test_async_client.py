@@ -193,7 +193,9 @@ def test_a_thousand_tasks_send_at_the_same_time(connected, topic, method):
     assert topic.figures().counters["accepted"] == 1000
 
 
-def test_single_messages_go_together(connected, topic):
+@pytest.mark.parametrize(("messages", "together"), [(8, [8]), (100, [50, 50])])
+def test_single_messages_go_together(connected, topic, messages, together):
+    """Many go in two calls: one is prepared while Redis works on the other."""
     calls = []
 
     async def main():
@@ -202,12 +204,12 @@ def test_single_messages_go_together(connected, topic):
             send_checked = queue._sync.send_checked
             queue._sync.send_checked = lambda *args: calls.append(args) or send_checked(*args)
             await asyncio.gather(
-                *(queue.send_one(content, fixed_time=1000) for content in numbered(100))
+                *(queue.send_one(content, fixed_time=1000) for content in numbered(messages))
             )
 
     asyncio.run(main())
-    assert len(calls) == 1
-    assert topic.figures().store.count == 100
+    assert [sum(map(len, checked.pairs.values())) // 2 for checked, _ in calls] == together
+    assert topic.figures().store.count == messages
 
 
 def test_what_is_asked_while_sends_are_under_way_follows(connected, topic, monkeypatch):

@@ -150,7 +150,14 @@ def test_topics_are_chosen_by_a_regular_expression(rmq):
 
 
 def test_without_topics_nothing_is_wrong(rmq):
-    assert (rmq("topics").code, rmq("topics").out) == (0, "There are no topics.\n")
+    told = rmq("topics")
+    said = f"There are no topics with the key prefix {rmq.prefix}.\n"
+    assert (told.code, told.out) == (0, said)
+
+
+def test_a_forgotten_key_prefix_is_a_reason_for_no_topics(rmq):
+    told = rmq("--key-prefix", "", "topics", url=re.sub(r"/\d+$", "/9", rmq.url))
+    assert "without a key prefix (--key-prefix)." in told.out
 
 
 def test_retries_backoff_and_groups_are_changed(rmq):

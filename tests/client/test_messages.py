@@ -184,16 +184,30 @@ def test_the_messages_own_time_or_delay_goes_before_the_other_of_the_call(slot):
     assert min(stored[b"delayed"], stored[b"own delay"]) > slot.now_ms()
 
 
-@pytest.mark.parametrize("topic_type", [RANGE, PRIORITY])
-def test_a_delay_in_a_topic_of_another_type_is_refused(new_slot, topic_type):
+@pytest.mark.parametrize(
+    ("topic_type", "other"),
+    [
+        (RANGE, "delay"),
+        (RANGE, "priority"),
+        (RANGE, "fixed_time"),
+        (PRIORITY, "delay"),
+        (PRIORITY, "time_range"),
+        (PRIORITY, "fixed_time"),
+        (FIXED, "time_range"),
+        (FIXED, "priority"),
+    ],
+)
+def test_a_value_of_messages_of_another_type_is_refused(new_slot, topic_type, other):
     slot, name = new_slot(topic_type), NAMES[topic_type]
-    text = rf"delay is 500, but a {topic_type} topic takes {name} instead\. Accepted: "
+    takes = "fixed_time or delay" if topic_type == FIXED else name
+    text = f"{other} is 500, but a {topic_type} topic takes {takes} instead"
+    given = {other: 500}
     with pytest.raises(InvalidMessage, match=f"Message 1 of topic T0: {text}"):
-        slot.queue.send([b"good", Message(b"m", delay=500)], **{name: 50})
+        slot.queue.send([b"good", Message(b"m", **given)], **{name: 50})
     with pytest.raises(InvalidMessage, match=text):
-        slot.queue.send([Message(b"m", **{name: 50})], delay=500)
+        slot.queue.send([Message(b"m", **{name: 50})], **given)
     with pytest.raises(InvalidMessage, match=rf"{text}.*Nothing was requeued"):
-        slot.queue.requeue([b"m"], delay=500, **{name: 50})
+        slot.queue.requeue([b"m"], **given, **{name: 50})
     assert slot.store == {}
 
 

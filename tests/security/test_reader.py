@@ -19,6 +19,8 @@ from .journey import Journey
 LOOKS = [
     ["topics"],
     ["show", "FixedTime"],
+    ["find", "FixedTime", "later"],
+    ["find", "Priority", "held"],
     ["peek", "FixedTime", "--queue", "retry"],
     ["peek", "FixedTime", "--from", "2001-01-01T00:00:00Z"],
     ["dead", "FixedTime"],
@@ -46,7 +48,10 @@ def url(redis_executable):
         journey.make()
         journey.send()
         journey.consume()
-        yield own.url
+        broker.queue("Priority").send(["held"], priority=20, headers={"a": "b"})
+        with broker.consumer("Priority", "clerk") as clerk:
+            assert len(clerk.poll()) == 3  # in flight, while the reader looks
+            yield own.url
 
 
 def told(url, words):
