@@ -223,7 +223,7 @@ def test_a_message_that_its_topic_refuses_is_refused_at_once(broker, timed):
     for bad in ("abc", -5000, [1]):
         with pytest.raises(InvalidMessage, match="delay is"):
             broker.schedule("s", "T", Message("m", delay=bad), every="1h")
-    with pytest.raises(InvalidMessage, match="time_range is 5, but .* takes fixed_time or delay"):
+    with pytest.raises(InvalidMessage, match=r"time_range is 5, but .* takes fixed_time or delay"):
         broker.schedule("s", "T", Message("m", time_range=5), every="1h")
     with pytest.raises(InvalidMessage, match="content is"):
         broker.schedule("s", "T", "\ud800", every="1h")
