@@ -6,9 +6,10 @@ import time
 import pytest
 
 from rmq_spark.client import connect
+from rmq_spark.client.receiving import slot_claims
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.errors import AlreadyCommitted, RmqError, ServerUnavailable, UnknownTopic
-from rmq_spark.protocol import claiming, reading
+from rmq_spark.protocol import claiming, reading, sending
 
 from ..logs import logged
 from ..rounds.proxy import Proxy
@@ -88,6 +89,19 @@ def test_a_claim_that_others_gave_back_before_its_answer_ends_nothing(broker, mo
         wait_until(lambda: listener.succeeded or not listener.is_running, "the message")
     assert [(message.content, message.delivery_count) for message in seen] == [(b"m", 1)]
     assert "a claim of slot 0 is lost" in logged(caplog)
+
+
+def test_the_first_claim_of_a_slot_is_as_small_as_that_of_others_has_to_be(broker, monkeypatch):
+    """Failed before: of each slot, a second's work was done, and the rest of 256 given back."""
+    monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.0)  # each message takes all the time
+    broker.create("S", "FixedTime", 8)
+    queue = broker.queue("S")
+    pairs = [value for content in numbered(16) for value in (1000, content)]
+    queue.ask(sending.send, dict.fromkeys(queue.slots, pairs))
+    with broker.listen("S", "a", lambda message: None, workers=1) as listener:
+        wait_until(lambda: listener.succeeded == 128, "all messages")
+    counters = queue.figures().counters
+    assert (counters["claimed"], counters["rolledBack"]) == (128 + 15, 15)
 
 
 def test_what_cannot_be_read_dies_in_the_end(broker, topic):

@@ -139,8 +139,10 @@ class SlotClaims:
         self.epochs: Mapping[int, int | None] = {}
         self._run = run
         self._delay_ms = delay_ms
-        # Messages of the next claim, by slot. Quick messages of one slot do not speak for another.
+        # Messages of the next claim, by slot; and of the first one of any other slot, as the last
+        # claim of this listener has shown. Quick messages of one slot do not speak for another.
         self._limits: dict[int, int] = {}
+        self._first_limit = LARGEST_CLAIM
         self._numbers = itertools.count(run.last_seq + 1)
         self.works: dict[int, SlotWork] = {}
         # The numbers of claims that nobody has got, by slot: they are asked for, or have failed.
@@ -272,14 +274,17 @@ class SlotClaims:
     def _set_limit(self, work: SlotWork, rest: int) -> None:
         """Let the slot's next claim take about as many messages as can be worked on in its time."""
         if rest:
-            self._limits[work.slot] = max(1, len(work) - rest)
+            limit = max(1, len(work) - rest)
         elif work.is_quick:
-            self._limits[work.slot] = min(2 * self._limit_of(work.slot), LARGEST_CLAIM)
+            limit = min(2 * self._limit_of(work.slot), LARGEST_CLAIM)
+        else:
+            return
+        self._limits[work.slot] = self._first_limit = limit
 
     def _limit_of(self, slot: int) -> int:
         # Claims of a topic with a rate limit are small: their messages wait for their calls.
         largest = min(LARGEST_CLAIM, self.queue.definition.messages_a_claim)
-        return min(self._limits.get(slot, largest), largest)
+        return min(self._limits.get(slot, self._first_limit), largest)
 
     def renew(self) -> None:
         # All at once: one after another, they could take longer than a lease over a slow link, or
