@@ -143,6 +143,7 @@ class EarlierStreamReader(DataSourceStreamReader):
             if logged.unfinished is not None:
                 # Spark replays this batch first. The next start plans another one.
                 self._planned = logged.unfinished
+                self._reader.expect_replay(self._planned)
                 return self._planned
             self._planned = logged.finished or self.initialOffset()
             self._planned_blindly = logged.finished is None

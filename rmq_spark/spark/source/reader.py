@@ -75,6 +75,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run: QueryRun | None = None
         self._backlogs: dict[str, Backlog] | None = None
         self._once = False
+        self._replays: dict[str, Any] | None = None  # a batch that nobody has read yet
         self._asked = False  # whether Spark has asked for an offset
         self._noted = 0  # the last batch that Spark has committed
         self._figures: _Reported | None = None
@@ -179,6 +180,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return LoggedProgress()
         return read_progress(self._options.checkpoint, self._options.subscription)
 
+    def expect_replay(self, end: dict[str, Any]) -> None:
+        """Prepare for a batch that perhaps nobody reads: its sink may have it already."""
+        _exit_on_sigterm()
+        self._replays = end
+
     def stop(self) -> None:
         """End this run. Its claims keep their lease, unless releaseOnStop is set.
 
@@ -191,6 +197,13 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         - The run has only replayed a batch: then nothing shows whether it has Trigger.Once.
         - The driver has died: it may start again and replay the batch.
         """
+        replays, self._replays = self._replays, None
+        try:
+            if self._run is None and replays and self.logged_progress().finished == replays:
+                offset = Offset.from_dict(replays, self._options.subscription)
+                self._opened_run(offset, replays=False)
+        except RmqError as error:
+            _log.warning("rmq: a finished batch was not committed: %s", error)
         if self._run is None:
             return
         run, self._run = self._run, None

@@ -136,6 +136,32 @@ def test_an_available_now_query_ends_with_the_batch_that_it_replays(rmq, opened,
     assert queue.figures().counters["committed"] == 4
 
 
+def test_a_replayed_batch_that_its_sink_has_already_is_committed(rmq, opened, checkpoint):
+    """Failed before: nobody reads such a batch, so it stayed claimed, and came again later."""
+    queue = rmq.due(4)
+    place = {"checkpointLocation": str(checkpoint.path)}
+    first, _ = first_batch(opened(queue, **place))
+    checkpoint.plan(0, first)
+    again = opened(queue, **place)
+    assert again.latestOffset() == first
+    assert again.partitions(first, first) == []
+    checkpoint.finish(0)
+    again.stop()
+    assert queue.figures().counters["committed"] == 4
+
+
+def test_a_replayed_batch_that_fails_before_it_is_read_stays(rmq, opened, checkpoint):
+    queue = rmq.due(4)
+    place = {"checkpointLocation": str(checkpoint.path)}
+    first, rows = first_batch(opened(queue, **place))
+    checkpoint.plan(0, first)
+    again = opened(queue, **place)
+    assert again.latestOffset() == first
+    again.stop()
+    assert queue.figures().counters["committed"] == 0
+    assert rows_of(opened(queue, **place), again.initialOffset(), first) == rows
+
+
 def test_without_the_checkpoint_a_query_that_asks_before_it_continues_is_refused(rmq, opened):
     queue = rmq.due(4)
     reader = opened(queue)
