@@ -22,6 +22,7 @@ from rmq_spark.errors import (
     ServerUntrusted,
 )
 from rmq_spark.inspect.figures import FULL_PERCENT, Row, look
+from rmq_spark.options import in_url
 from rmq_spark.redis.failures import PERMIT, denied_command, is_of_keys
 from rmq_spark.redis.server import NO_EVICTION, Server
 from rmq_spark.topics.keys import topics_key
@@ -63,9 +64,14 @@ def seen_of(error: RmqError) -> str:
 
 
 def check_server(broker: Broker) -> Iterator[Finding]:
-    """Check a server that answers: persistence, memory and permissions. Asks few questions."""
+    """Check a server that answers: role, persistence, memory and permissions.
+
+    Asks few questions.
+    """
     server, info = broker.server, broker.server.info()
     yield Finding("Redis", OK, f"{server.address}, {software_of(info)}")
+    if info.get("role") == "slave":
+        yield _replica(info)
     yield _policy(server, info)
     yield _persistence(server, info)
     yield _memory(server, info)
@@ -76,6 +82,10 @@ def check_server(broker: Broker) -> Iterator[Finding]:
             "does not notice that Redis lost writes, and may commit messages that it has not read",
         )
     yield _permissions(broker)
+    if server.answers_without_login():
+        remedy = "Create the users of docs/security.md; when all programs use them: "
+        remedy += _redis_cli(server, "ACL SETUSER default off")
+        yield Finding("Redis login", WARN, "Redis answers without user and password", remedy)
 
 
 def redis_cli(address: str, command: str, username: str | None = None) -> str:
@@ -111,6 +121,17 @@ def software_of(info: dict[str, Any]) -> str:
     if "valkey_version" in info:
         return f"Valkey {info['valkey_version']}"
     return f"Redis {info['redis_version']}"
+
+
+def _replica(info: dict[str, Any]) -> Finding:
+    master = f"{in_url(info['master_host'])}:{info['master_port']}"
+    return Finding(
+        "Redis role",
+        FAIL,
+        "this is a replica, which takes no writes",
+        f"Set redis.url or RMQ_REDIS_URL to its master, {master}; or set redis.sentinels, or "
+        "redis.cluster",
+    )
 
 
 def _policy(server: Server, info: dict[str, Any]) -> Finding:

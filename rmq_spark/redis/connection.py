@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import ipaddress
 import os
 import re
 import socket
@@ -12,7 +13,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -196,6 +197,20 @@ class ConnectionOptions:
         url = f"{self.address}?db={database[0]}" if database else self.address
         return "--redis-url", url, *cluster
 
+    @property
+    def without_login(self) -> "ConnectionOptions":
+        """The same server, for a plain client that does not log in."""
+        parts = urlsplit(self.url)
+        query = [
+            (name, value)
+            for name, value in parse_qsl(parts.query, keep_blank_values=True)
+            if name not in ("username", "password")
+        ]
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(query))
+        return replace(
+            self, url=url.geturl(), username=None, password=None, provider=None, cluster=False
+        )
+
     def __repr__(self) -> str:
         return f"ConnectionOptions({self.address}, cluster={self.cluster})"
 
@@ -298,6 +313,34 @@ def new_client(options: ConnectionOptions) -> Any:
         raise
     except (TypeError, ValueError) as error:
         raise not_accepted(error, options) from None
+
+
+def answers_without_login(options: ConnectionOptions) -> bool:
+    """Return whether the server answers a PING without a login, at an address not of loopback.
+
+    False for a server that cannot be reached now.
+    """
+    client = new_client(options.without_login)
+    connection = None
+    try:
+        connection = client.connection_pool.get_connection()
+        connection.send_command("PING")
+        connection.read_response()
+        return not _is_loopback(connection._sock)
+    except (redis.RedisError, OSError):
+        return False
+    finally:
+        if connection is not None:
+            client.connection_pool.release(connection)
+        client.close()
+
+
+def _is_loopback(connected: socket.socket) -> bool:
+    if connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return True
+    peer = ipaddress.ip_address(connected.getpeername()[0].partition("%")[0])
+    mapped = getattr(peer, "ipv4_mapped", None)
+    return (mapped or peer).is_loopback
 
 
 def named_in(url: str) -> tuple[str, int]:

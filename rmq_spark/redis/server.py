@@ -21,6 +21,7 @@ from rmq_spark.protocol.packing import in_parts, packed
 from rmq_spark.protocol.scripts import Script, scripts_for
 from rmq_spark.redis.connection import (
     ConnectionOptions,
+    answers_without_login,
     named_in,
     new_client,
     not_accepted,
@@ -187,6 +188,10 @@ class Server:
         """Return what the server, or a node of its cluster, says about itself."""
         node = {"target_nodes": self.client.get_random_primary_node()} if self.is_cluster else {}
         return cast(dict[str, Any], self.client.info(**node))
+
+    def answers_without_login(self) -> bool:
+        """Return whether strangers get an answer, at an address that is not loopback."""
+        return self.run_in_thread(lambda: answers_without_login(self._options))
 
     def find_denied(self, key: str = "rmq") -> frozenset[str]:
         return self._retry(lambda: denied_commands(self._run_once, key))  # type: ignore[no-any-return]
