@@ -93,7 +93,8 @@ def _unreached_remedy(error: RmqError, session: Session) -> str:
     if not isinstance(error, ServerUnsuitable):
         return remedy_of(error)
     if "maxmemory-policy" in str(error):
-        return redis_cli(session.address, "CONFIG SET maxmemory-policy noeviction")
+        command = "CONFIG SET maxmemory-policy noeviction"
+        return redis_cli(session.address, command, session.redis_cli_options)
     if "is part of" in str(error):
         return "Write rmq --redis-cluster before the command"
     if "is not a cluster" in str(error):

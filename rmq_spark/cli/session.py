@@ -50,6 +50,11 @@ class Session:
         return connection_of(self._values).address
 
     @property
+    def redis_cli_options(self) -> tuple[str, ...]:
+        """The options with which redis-cli trusts this Redis."""
+        return connection_of(self._values).redis_cli_options
+
+    @property
     def zookeeper(self) -> dict[str, str]:
         items = self.options.items()
         return {

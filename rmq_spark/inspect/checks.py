@@ -1,7 +1,7 @@
 """Checks of a Redis server: connection, persistence, memory, permissions, claims."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -47,6 +47,9 @@ _REDIS_REMEDIES: tuple[tuple[type[RmqError], str], ...] = (
     ),
 )
 _DEFAULT_REMEDY = "Do what the message says, then run rmq doctor again"
+_ADMINISTRATOR = ("--user", "ADMINISTRATOR", "--askpass")
+# A comment of the shell, so that the whole remedy can be pasted.
+_UNTIL_RESTART = "# then ACL SAVE, or the same in redis.conf"
 
 
 class Finding(NamedTuple):
@@ -84,27 +87,27 @@ def check_server(broker: Broker) -> Iterator[Finding]:
     yield _permissions(broker)
     if server.answers_without_login():
         remedy = "Create the users of docs/security.md; when all programs use them: "
-        remedy += _redis_cli(server, "ACL SETUSER default off")
+        remedy += f"{_redis_cli(server, 'ACL SETUSER default off')}  {_UNTIL_RESTART}"
         yield Finding("Redis login", WARN, "Redis answers without user and password", remedy)
 
 
-def redis_cli(address: str, command: str, username: str | None = None) -> str:
+def redis_cli(
+    address: str, command: str, options: Sequence[str] = (), username: str | None = None
+) -> str:
     """Return a command of redis-cli for a shell. command: one line, as Redis reads it.
 
-    username: that of rmq, who may hardly give such commands.
+    options: those of redis-cli for TLS. username: that of rmq, who may hardly give such commands.
     """
-    command = shlex.join(command.split())
-    if username is not None:
-        command = f"--user ADMINISTRATOR --askpass {command}"
+    words = [*options, *(_ADMINISTRATOR if username is not None else ()), *command.split()]
     parts = urlsplit(address)
     if parts.scheme == "unix":
-        return f"redis-cli -s {shlex.quote(parts.path)} {command}"
-    where = f"-u {address} " if parts.scheme in ("redis", "rediss") else ""  # else: Sentinels
-    return f"redis-cli {where}{command}"
+        return shlex.join(["redis-cli", "-s", parts.path, *words])
+    where = ("-u", address) if parts.scheme in ("redis", "rediss") else ()  # else: Sentinels
+    return shlex.join(["redis-cli", *where, *words])
 
 
 def _redis_cli(server: Server, command: str) -> str:
-    return redis_cli(server.address, command, server.username)
+    return redis_cli(server.address, command, server.redis_cli_options, server.username)
 
 
 def remedy_of(error: RmqError) -> str:
@@ -240,7 +243,8 @@ def permission_remedy(broker: Broker, error: ServerRefused) -> str:
 
 def _grant(server: Server, *commands: str) -> str:
     rights = " ".join(f"+{name.lower()}" for name in commands)
-    return _redis_cli(server, f"ACL SETUSER {server.username or 'default'} {rights}")
+    command = _redis_cli(server, f"ACL SETUSER {server.username or 'default'} {rights}")
+    return f"{command}  {_UNTIL_RESTART}"
 
 
 def check_topics(broker: Broker) -> Iterator[Finding]:

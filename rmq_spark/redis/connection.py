@@ -80,6 +80,12 @@ _VALUES = {
     "ssl_cert_reqs": ("none|optional|required", "none, optional or required"),
     "client_name": (r"[!-~]+", "a text without spaces"),
 }
+# Options of redis-cli by redis-py's name of the same.
+_OF_REDIS_CLI = {
+    "ssl_ca_certs": "--cacert",
+    "ssl_certfile": "--cert",
+    "ssl_keyfile": "--key",
+}
 
 
 def on_connect(connection: Any) -> None:
@@ -196,6 +202,17 @@ class ConnectionOptions:
         database = parse_qs(urlsplit(self.url).query).get("db")
         url = f"{self.address}?db={database[0]}" if database else self.address
         return "--redis-url", url, *cluster
+
+    @property
+    def redis_cli_options(self) -> tuple[str, ...]:
+        """The options with which redis-cli trusts this Redis, and Redis trusts redis-cli."""
+        of_url = {name: of[0] for name, of in parse_qs(urlsplit(self.url).query).items()}
+        given = {**of_url, **dict(self.client)}
+        files = {name: given[name] for name in _OF_REDIS_CLI if given.get(name)}
+        options = [word for name, file in files.items() for word in (_OF_REDIS_CLI[name], file)]
+        if given.get("ssl_cert_reqs") == "none":
+            options.append("--insecure")
+        return tuple(options)
 
     @property
     def without_login(self) -> "ConnectionOptions":

@@ -152,6 +152,10 @@ class Server:
         return self._options.command_options
 
     @property
+    def redis_cli_options(self) -> tuple[str, ...]:
+        return self._options.redis_cli_options
+
+    @property
     def is_cluster(self) -> bool:
         """Whether the server is a Redis Cluster, where all keys of a call have one hash slot."""
         return self._options.cluster

@@ -100,7 +100,7 @@ def test_the_documented_user_measures_once_it_may_see_the_memory(rmq, own_redis)
     assert done.code == 0
     assert "Nothing was measured on your Redis: this user may not run MEMORY USAGE. " in done.err
     remedy = done.err.split("To permit it: ")[1].splitlines()[0]
-    words = shlex.split(remedy)[6:]  # behind the address, and the administrator
+    words = shlex.split(remedy, comments=True)[6:]  # behind the address, and the administrator
     with redis.Redis.from_url(own_redis.url) as admin:
         assert admin.execute_command(*words)
         assert "Measured on" in rmq(*load, url=address).err

@@ -1,5 +1,7 @@
 """What doctor says as the user of docs/security.md, who may not run every command."""
 
+import subprocess
+
 import pytest
 import redis
 
@@ -15,7 +17,9 @@ from rmq_spark.inspect.checks import (
     check_topics,
     remedy_of,
 )
+from rmq_spark.redis.connection import parse_connection
 
+from .. import missing, servers
 from ..security.credentials import PREFIX, SECRET, permit
 
 
@@ -50,8 +54,38 @@ def test_full_topics_are_found_by_a_user_without_scan(own_redis, admin):
 def run_remedy(own_redis, command):
     begin = f"redis-cli -u {own_redis.url} --user ADMINISTRATOR --askpass "
     assert command.startswith(begin)
+    command, note = command.removeprefix(begin).split("  # ")
+    assert note == "then ACL SAVE, or the same in redis.conf"
     with redis.Redis.from_url(own_redis.url) as client:
-        assert client.execute_command(*command.removeprefix(begin).split())
+        assert client.execute_command(*command.split())
+
+
+@pytest.mark.parametrize("place", ["option", "address"])
+def test_a_remedy_works_with_an_authority_of_ones_own(tls_executable, authority, place):
+    """Failed before: redis-cli did not trust the server."""
+    missing.found("redis-cli", "redis-cli", "apt-get install redis-tools")
+    settings = authority.settings(authority.certificate("127.0.0.1"))
+    with servers.local(tls_executable, **settings) as own:
+        permit(own.url, "rmq")
+        url = f"rediss://127.0.0.1:{settings['tls-port']}/0"
+        trust = {"ssl_ca_certs": authority.file} if place == "option" else {}
+        address = url if trust else f"{url}?ssl_ca_certs={authority.file}"
+        login = {"username": "rmq", "password": SECRET, "key_prefix": PREFIX}
+        with connect(address, **login, **trust) as broker:
+            (claims,) = [one for one in check_topics(broker) if one.what == "Claims"]
+        assert f"--cacert {authority.file} --user ADMINISTRATOR --askpass ACL" in claims.remedy
+        command = claims.remedy.replace(" --user ADMINISTRATOR --askpass", "")
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+        assert done.stdout == "OK\n"
+        with redis.Redis.from_url(own.url) as client:
+            assert "+scan" in client.acl_getuser("rmq")["commands"]
+
+
+def test_a_remedy_shows_a_clients_certificate_too(authority):
+    file = authority.certificate("client")
+    given = {"url": "rediss://r:1/0", "sslCertfile": file, "sslKeyfile": file}
+    options = parse_connection({**given, "sslCertReqs": "none"}).redis_cli_options
+    assert options == ("--cert", file, "--key", file, "--insecure")
 
 
 def test_what_a_crash_loses_is_told_to_who_may_not_read_the_settings_too(own_redis, admin):
@@ -96,4 +130,4 @@ def test_a_user_who_may_read_no_figures_sees_which_checks_were_skipped(own_redis
             SKIP,
             "not checked: this user may not run HGETALL",
         )
-        assert found[what].remedy.endswith("ACL SETUSER rmq +hgetall")
+        assert found[what].remedy.partition("  # ")[0].endswith("ACL SETUSER rmq +hgetall")
