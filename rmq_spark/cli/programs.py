@@ -11,6 +11,7 @@ import typer
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_line, print_log, print_remark, print_table
 from rmq_spark.cli.session import ended_by_signals, needing, session_of, wait_for
+from rmq_spark.client.broker import Broker
 from rmq_spark.errors import RmqError, ServerRefused, ServerUnavailable, cannot_listen
 from rmq_spark.inspect.checks import denial_of, permission_remedy, seen_of, software_of
 from rmq_spark.inspect.sizing import (
@@ -24,6 +25,7 @@ from rmq_spark.jobs.program import main
 from rmq_spark.local.redis import LocalRedis, bindable
 from rmq_spark.options import opened_at
 from rmq_spark.ownership.zookeeper import parse_ensemble
+from rmq_spark.redis.failures import denied_command
 
 DEFAULT_METRICS_PORT = 9309
 DEFAULT_CONSOLE_PORT = 9310
@@ -33,6 +35,7 @@ Port = Annotated[
 # Where programs look for Redis that are told no address.
 USUAL_PORT = 6379
 _NOT_MEASURED = "Nothing was measured on your Redis"
+_WRITES_OF_TRIAL = ("pexpire", "unlink", "zadd")
 MOST_MESSAGES, MOST_RATE, MOST_BYTES = 10**13, 10**9, 2**20
 
 
@@ -230,13 +233,21 @@ def _measured(context: typer.Context, content_bytes: int) -> tuple[float | None,
             try:
                 measured = measure_message_bytes(server, content_bytes, broker.key_prefix)
             except ServerRefused as error:
-                remedy = permission_remedy(broker, error)
-                print_remark(f"{_NOT_MEASURED}: {denial_of(error)}. To permit it: {remedy}")
+                print_remark(f"{_NOT_MEASURED}: {denial_of(error)}. {_remedy(broker, error)}")
                 return None, None
             return measured, f"{software_of(server.info())} at {server.address}"
     except RmqError as error:
         print_remark(f"{_NOT_MEASURED}: {seen_of(error).rstrip('.')}.")
         return None, None
+
+
+def _remedy(broker: Broker, error: ServerRefused) -> str:
+    if denied_command(str(error)) in _WRITES_OF_TRIAL:
+        return (
+            "The trial writes, which a reader must not. Measure as the user rmq of "
+            "docs/security.md with +memory|usage."
+        )
+    return f"To permit it: {permission_remedy(broker, error)}"
 
 
 def _rows(found: DeploymentSize) -> list[tuple[Any, ...]]:

@@ -151,6 +151,8 @@ def measure_message_bytes(server: Server, content_bytes: int, key_prefix: str = 
     contents = [b"%0*d" % (max(4, content_bytes), number) for number in range(messages)]
     key = f"{key_prefix}rmq_trial:{uuid.uuid4().hex}"
     entries = [word for n, content in enumerate(contents) for word in (10**12 + n, content)]
+    # A user who may not run all of it would leave the key behind.
+    server.commands([("UNLINK", key), ("PEXPIRE", key, 0), ("MEMORY USAGE", key)])
     # Not a transaction, which few users may run. If the connection breaks, the key expires.
     trial = [
         ("ZADD", key, *entries[:2]),

@@ -107,6 +107,20 @@ def test_the_documented_user_measures_once_it_may_see_the_memory(rmq, own_redis)
         assert admin.keys("*") == []
 
 
+@pytest.mark.parametrize("user", ["rmq-reader", "rmq-sender"])
+def test_a_user_who_may_not_write_is_not_given_writes(rmq, own_redis, user):
+    """Failed before: +zadd was named for the reader, and a sender left the trial behind."""
+    permit(own_redis.url, user, prefix=rmq.prefix)
+    address = own_redis.url.replace("://", f"://{user}:{quote(SECRET, safe='')}@")
+    done = rmq("size", "--messages", "1000", "--rate", "10", url=address)
+    assert done.code == 0
+    assert "may not run UNLINK. The trial writes, which a reader must not." in done.err
+    assert "Measure as the user rmq of docs/security.md with +memory|usage." in done.err
+    assert "SETUSER" not in done.err
+    with redis.Redis.from_url(own_redis.url) as admin:
+        assert admin.keys("*") == []
+
+
 def test_an_assignment_of_all_slots_fits_into_a_node_of_zookeeper():
     """Otherwise a topic with as many slots as there can be could not be shared."""
     members = [f"member-{'x' * 100}-{number:010d}" for number in range(64)]
