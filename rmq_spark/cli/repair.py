@@ -22,11 +22,10 @@ from rmq_spark.cli.session import broker_of, queue_of
 from rmq_spark.client import repair
 from rmq_spark.client.messages import Message, contents_by_slot, requeue_score
 from rmq_spark.errors import ServerRefused
-from rmq_spark.inspect.checks import denial_of
+from rmq_spark.inspect.checks import denial_of, permission_remedy
 from rmq_spark.inspect.fields import count_text, messages_text
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import QueueKind
-from rmq_spark.redis.failures import PERMIT
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsing import Option, choice
 
@@ -191,7 +190,7 @@ def expire(
     except ServerRefused as error:
         print_remark(
             "rmq did not look for claims whose record was deleted by hand: "
-            f"{denial_of(error)}. {PERMIT}"
+            f"{denial_of(error)}. To permit it: {permission_remedy(queue, error)}"
         )
     text = f"{topic}: {messages_text(given_back)} given back"
     if queue.definition.dead_retention_ms is not None:

@@ -10,7 +10,7 @@ import redis
 from rmq_spark.client import schedules
 from rmq_spark.client.administration import all_queues
 from rmq_spark.client.broker import Broker
-from rmq_spark.client.hints import command_line, queue_command
+from rmq_spark.client.hints import Place, command_line, queue_command
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.repair import queues_with_strays
 from rmq_spark.errors import (
@@ -23,7 +23,7 @@ from rmq_spark.errors import (
 )
 from rmq_spark.inspect.figures import FULL_PERCENT, Row, look
 from rmq_spark.options import in_url
-from rmq_spark.redis.failures import PERMIT, denied_command, is_of_keys
+from rmq_spark.redis.failures import denied_command, is_of_keys, without_permit
 from rmq_spark.redis.server import NO_EVICTION, Server
 from rmq_spark.topics.keys import topics_key
 from rmq_spark.topics.parsing import duration_text
@@ -224,16 +224,16 @@ def denial_of(error: ServerRefused) -> str:
         return f"this user may not run {command.upper().replace('|', ' ')}"
     if is_of_keys(str(error)):
         return "this user may not use the keys of the queue"
-    return str(error).removesuffix(f" {PERMIT}").rstrip(".")
+    return without_permit(str(error))
 
 
-def permission_remedy(broker: Broker, error: ServerRefused) -> str:
+def permission_remedy(place: Place, error: ServerRefused) -> str:
     """Return what permits the user what it was denied."""
     command = denied_command(str(error))
     if command is not None:
-        return _grant(broker.server, command)
+        return _grant(place.server, command)
     if is_of_keys(str(error)):
-        own = f" instead of {broker.key_prefix}" if broker.key_prefix else ""
+        own = f" instead of {place.key_prefix}" if place.key_prefix else ""
         return (
             f"Give the prefix of its keys{own} before the command, as in rmq --key-prefix shop: "
             "topics; or grant it these keys with ~prefix*"

@@ -2,7 +2,7 @@
 
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from rmq_spark.options import REDIS
 from rmq_spark.redis.connection import ConnectionOptions
 from rmq_spark.topics.reasons import printable
 
-PERMIT = "Grant it the commands in docs/security.md with +command."
+_GRANT = "Grant it"
+PERMIT = f"{_GRANT} the commands in docs/security.md with +command."
 _PERMIT_KEYS = (
     "Give the prefix of its keys (--key-prefix, key_prefix or keyPrefix), or grant it these keys "
     "with ~prefix* (docs/security.md)."
@@ -255,9 +256,25 @@ def typed_error(
     return row.error(says.format(**failed.words))
 
 
+def permit(commands: Iterable[str]) -> str:
+    """Write what to grant a user who may not run some commands, for errors."""
+    rights = " ".join(f"+{command.lower()}" for command in sorted(commands))
+    return f"{_GRANT} {rights} (docs/security.md)."
+
+
+def is_of_script(reply: Any) -> bool:
+    """Return whether a reply is the error of a script whose user is denied a command or key."""
+    return isinstance(reply, Exception) and any(text in str(reply) for text in _DENIED_IN_SCRIPT)
+
+
 def is_of_keys(denial: str) -> bool:
     """Return whether a user is denied a key, not a command. denial: the server's or our text."""
     return any(text in denial for text in _DENIED_KEYS)
+
+
+def without_permit(denial: str) -> str:
+    """Return a denial without the sentence that says what to grant. denial: our text."""
+    return denial.partition(f" {_GRANT} ")[0].rstrip(".")
 
 
 def denied_command(denial: str) -> str | None:

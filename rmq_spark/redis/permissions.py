@@ -8,7 +8,7 @@ from redis import exceptions as redis_errors
 
 from rmq_spark.errors import ServerRefused
 from rmq_spark.protocol.scripts import Effect, Script
-from rmq_spark.redis.failures import PERMIT
+from rmq_spark.redis.failures import permit
 from rmq_spark.redis.routing import Command
 
 # Stands for the key itself among the arguments below.
@@ -47,24 +47,30 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
     "ZREMRANGEBYRANK": ("1", "0"),
     "ZUNIONSTORE": ("no number", ""),
 }
+# Those that only topics with a limit need; a script calls them before it writes.
+_BEFORE_WRITES: dict[str, tuple[str, ...]] = {"HLEN": (), "HRANDFIELD": (), "ZRANDMEMBER": ()}
 
 
-def denied_commands(run: Callable[[Sequence[Command]], list[Any]], key: str) -> frozenset[str]:
+def denied_commands(
+    run: Callable[[Sequence[Command]], list[Any]], key: str, *, with_limits: bool = False
+) -> frozenset[str]:
     """Find the commands of the scripts that this user may not run.
 
     run: runs commands and returns their replies, errors among them. key: a key of the scripts: the
-    user's key patterns must cover the keys of the probe. Raises the error of a broken connection.
+    user's key patterns must cover the keys of the probe. with_limits: whether to ask also for what
+    only topics with a limit need. Raises the error of a broken connection.
     """
     probe = f"{key}:permitted"
+    probed = {**_HARMLESS, **(_BEFORE_WRITES if with_limits else {})}
     words = [
         (command, probe, *(probe if word is _KEY else word for word in arguments))
-        for command, arguments in _HARMLESS.items()
+        for command, arguments in probed.items()
     ]
     replies = run([Command(probe, each) for each in (*words, ("TIME",))])
     for reply in replies:
         if isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError):
             raise reply
-    asked = zip([*_HARMLESS, "TIME"], replies, strict=True)
+    asked = zip([*probed, "TIME"], replies, strict=True)
     return frozenset(command for command, reply in asked if _denies(reply))
 
 
@@ -74,7 +80,12 @@ def _denies(reply: Any) -> bool:
 
 
 def commands_of(script: str) -> frozenset[str]:
-    return frozenset(re.findall(r"'([A-Z]+)'", script)) & {*_HARMLESS, "TIME"}
+    """Return the commands of a script's text, without those that only limits need."""
+    return _words_of(script) & {*_HARMLESS, "TIME"}
+
+
+def _words_of(script: str) -> frozenset[str]:
+    return frozenset(re.findall(r"'([A-Z]+)'", script))
 
 
 class Permissions:
@@ -108,5 +119,18 @@ class Permissions:
             raise ServerRefused(
                 f"Redis at {self._address} does not permit this user "
                 f"{', '.join(sorted(missing))}, without which the script {script.name} would stop "
-                f"half-way. {PERMIT}"
+                f"half-way. {permit(missing)}"
             )
+
+    def explain(self, script: Script, key: str) -> ServerRefused | None:
+        """Make the error for a script that was denied a command; None if it lacks none.
+
+        Newer servers name the first such command, older ones none.
+        """
+        missing = denied_commands(self._run, key, with_limits=True) & _words_of(script.text)
+        if not missing:
+            return None
+        return ServerRefused(
+            f"Redis at {self._address} does not permit this user {', '.join(sorted(missing))}, "
+            f"which the script {script.name} needs. {permit(missing)}"
+        )

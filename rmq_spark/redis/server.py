@@ -28,7 +28,7 @@ from rmq_spark.redis.connection import (
     renew_after_fork,
     renew_locks,
 )
-from rmq_spark.redis.failures import is_temporary, root_of, typed_error
+from rmq_spark.redis.failures import is_of_script, is_temporary, root_of, typed_error
 from rmq_spark.redis.permissions import Permissions, denied_commands
 from rmq_spark.redis.routing import Cluster, Command, OneServer, Replication
 
@@ -198,7 +198,7 @@ class Server:
         return self.run_in_thread(lambda: answers_without_login(self._options))
 
     def find_denied(self, key: str = "rmq") -> frozenset[str]:
-        return self._retry(lambda: denied_commands(self._run_once, key))  # type: ignore[no-any-return]
+        return self._retry(lambda: denied_commands(self._run_once, key, with_limits=True))  # type: ignore[no-any-return]
 
     def command(self, *words: Any) -> Any:
         """Run a plain command that may run twice. Raises an RmqError."""
@@ -265,9 +265,18 @@ class Server:
             if isinstance(reply, errors.RmqError):
                 raise reply
             if isinstance(reply, Exception):
-                what = call.script if isinstance(call, Call) else _named(call)
-                raise self._typed(reply, what) from None
+                raise self._explained(call, reply) from None
         return replies
+
+    def _explained(self, call: Call | Read, reply: Exception) -> errors.RmqError:
+        if not isinstance(call, Call):
+            return self._typed(reply, _named(call))
+        if is_of_script(reply):
+            script, key = self._scripts[call.script], call.keys[0]
+            denial = self._retry(lambda: self._permissions.explain(script, key))
+            if denial is not None:
+                return cast(errors.RmqError, denial)
+        return self._typed(reply, call.script)
 
     def _run_until_answered(
         self,

@@ -378,7 +378,10 @@ def test_dead_messages_tell_when_why_and_whose_they_died(rmq):
 
 
 def test_a_user_without_scan_is_told_what_expire_has_not_looked_for(rmq):
-    """It gives back what it can; claims without a record are found only among all keys."""
+    """Failed before: it was told to look for the command in docs/security.md.
+
+    It gives back what it can; claims without a record are found only among all keys.
+    """
     rmq.topic()
     rules = ["on", ">secret", "~*", "&*", "+@all", "-scan"]
     rmq.broker.server.client.execute_command("ACL", "SETUSER", "without-scan", *rules)
@@ -387,7 +390,8 @@ def test_a_user_without_scan_is_told_what_expire_has_not_looked_for(rmq):
     assert (done.code, done.out) == (0, "Orders: 0 messages given back\n")
     assert done.err == (
         "rmq did not look for claims whose record was deleted by hand: this user may not run SCAN. "
-        "Grant it the commands in docs/security.md with +command.\n"
+        f"To permit it: redis-cli -u {rmq.url} --user ADMINISTRATOR --askpass ACL SETUSER "
+        "without-scan +scan  # then ACL SAVE, or the same in redis.conf\n"
     )
 
 

@@ -155,6 +155,22 @@ def test_each_command_of_the_sender_is_needed(enter, command):
         send_all(lambda: enter("rmq-sender", without=command))
 
 
+def test_a_sender_to_a_topic_with_a_limit_of_bytes_is_told_what_it_lacks(url, enter):
+    """Failed before: the server did not name the command, and the error only the page."""
+    enter().create("T", "FixedTime", 1, max_bytes="1gb")
+    sender = enter("rmq-sender")
+    with pytest.raises(ServerRefused) as raised:
+        sender.queue("T").send(["m"], fixed_time=DUE)
+    assert str(raised.value) == (
+        f"Redis at {sender.server.address} does not permit this user HLEN, HRANDFIELD, "
+        "ZRANDMEMBER, which the script send_at needs. Grant it +hlen +hrandfield +zrandmember "
+        "(docs/security.md)."
+    )
+    with redis.Redis.from_url(url) as admin:
+        admin.execute_command("ACL", "SETUSER", "rmq-sender", *str(raised.value).split()[-4:-1])
+    assert sender.queue("T").send(["m"], fixed_time=DUE).new == 1
+
+
 def test_a_sender_who_creates_topics_needs_another_command(url, enter):
     sender = enter("rmq-sender")
     with redis.Redis.from_url(url) as admin:
