@@ -167,7 +167,7 @@ class Console:
         self.jobs = BulkJobs()
         self.rates = Rates(RATES_KEPT, LOOK_S / 2)
         self._look = Shared(self._look_now, LOOK_S)
-        self._check = Shared(lambda: list(check_server(self.broker)), CHECK_S)
+        self._check = Shared(self._check_now, CHECK_S)
 
     @property
     def broker(self) -> Broker:
@@ -199,6 +199,9 @@ class Console:
     def findings(self) -> list[Finding]:
         """Return what the checks of the server have found, at most CHECK_S ago."""
         return self._check.get()
+
+    def _check_now(self) -> list[Finding]:
+        return list(check_server(self.broker, reads_only=not self.settings.allow_changes))
 
     def changed(self) -> None:
         """Look again at the next request, because a user has changed something."""

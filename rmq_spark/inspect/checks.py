@@ -66,10 +66,10 @@ def seen_of(error: RmqError) -> str:
     return str(error).partition(". rmq-spark tried")[0]
 
 
-def check_server(broker: Broker) -> Iterator[Finding]:
+def check_server(broker: Broker, *, reads_only: bool = False) -> Iterator[Finding]:
     """Check a server that answers: role, persistence, memory and permissions.
 
-    Asks few questions.
+    Asks few questions. reads_only: whether the user must only be permitted to look.
     """
     server, info = broker.server, broker.server.info()
     yield Finding("Redis", OK, f"{server.address}, {software_of(info)}")
@@ -84,7 +84,7 @@ def check_server(broker: Broker) -> Iterator[Finding]:
             "Stop queries before the server restarts, and set redis.minReplicas. A batch in work "
             "does not notice that Redis lost writes, and may commit messages that it has not read",
         )
-    yield _permissions(broker)
+    yield _permissions(broker, reads_only)
     if server.answers_without_login():
         remedy = "Create the users of docs/security.md; when all programs use them: "
         remedy += f"{_redis_cli(server, 'ACL SETUSER default off')}  {_UNTIL_RESTART}"
@@ -202,9 +202,10 @@ def _memory(server: Server, info: dict[str, Any]) -> Finding:
     )
 
 
-def _permissions(broker: Broker) -> Finding:
+def _permissions(broker: Broker, reads_only: bool) -> Finding:
     try:
-        denied = broker.server.find_denied(topics_key(broker.key_prefix))
+        key = topics_key(broker.key_prefix)
+        denied = broker.server.find_denied(key, reads_only=reads_only)
         if not denied:
             broker.topics()  # the commands are permitted, so only the keys may be denied
     except ServerRefused as error:
@@ -212,7 +213,8 @@ def _permissions(broker: Broker) -> Finding:
     except RmqError as error:
         return Finding("Redis user", FAIL, seen_of(error), remedy_of(error))
     if not denied:
-        return Finding("Redis user", OK, "may run all commands of the queue")
+        seen = "may look at queues" if reads_only else "may run all commands of the queue"
+        return Finding("Redis user", OK, seen)
     remedy = _grant(broker.server, *sorted(denied))
     return Finding("Redis user", FAIL, f"may not run {', '.join(sorted(denied))}", remedy)
 

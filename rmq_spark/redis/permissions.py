@@ -1,7 +1,7 @@
 """What the user of a connection may do: a script without a permission would stop half-way."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -49,6 +49,15 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
 }
 # Those that only topics with a limit need; a script calls them before it writes.
 _BEFORE_WRITES: dict[str, tuple[str, ...]] = {"HLEN": (), "HRANDFIELD": (), "ZRANDMEMBER": ()}
+# Those by which queues, claims and definitions are read without a script.
+_WITHOUT_SCRIPT = frozenset({"HGET", "HGETALL", "HKEYS", "HMGET", "INFO", "TIME", "ZCARD"})
+# Some scripts that read contain functions that write, but do not call them.
+_WRITES = frozenset(
+    {
+        *("HDEL", "HINCRBY", "HSET", "LPOP", "PERSIST", "PEXPIRE", "RENAME", "UNLINK", "ZADD"),
+        *("ZRANGESTORE", "ZREM", "ZREMRANGEBYRANK", "ZUNIONSTORE"),
+    }
+)
 
 
 def denied_commands(
@@ -86,6 +95,13 @@ def commands_of(script: str) -> frozenset[str]:
 
 def _words_of(script: str) -> frozenset[str]:
     return frozenset(re.findall(r"'([A-Z]+)'", script))
+
+
+def reading_commands(scripts: Iterable[Script]) -> frozenset[str]:
+    """Return the commands that looking at queues needs. scripts: all."""
+    texts = [script.text for script in scripts if script.effect is Effect.READS]
+    known = {*_HARMLESS, *_BEFORE_WRITES, "TIME"} - _WRITES
+    return _WITHOUT_SCRIPT.union(*map(_words_of, texts)) & known
 
 
 class Permissions:

@@ -29,7 +29,7 @@ from rmq_spark.redis.connection import (
     renew_locks,
 )
 from rmq_spark.redis.failures import is_of_script, is_temporary, root_of, typed_error
-from rmq_spark.redis.permissions import Permissions, denied_commands
+from rmq_spark.redis.permissions import Permissions, denied_commands, reading_commands
 from rmq_spark.redis.routing import Cluster, Command, OneServer, Replication
 
 Calls = Sequence[Call | Read]
@@ -197,8 +197,16 @@ class Server:
         """Return whether strangers get an answer, at an address that is not loopback."""
         return self.run_in_thread(lambda: answers_without_login(self._options))
 
-    def find_denied(self, key: str = "rmq") -> frozenset[str]:
-        return self._retry(lambda: denied_commands(self._run_once, key, with_limits=True))  # type: ignore[no-any-return]
+    def find_denied(self, key: str = "rmq", *, reads_only: bool = False) -> frozenset[str]:
+        """Find the commands of the queue that this user may not run.
+
+        key: one that the user's key patterns cover. reads_only: whether to leave out what only
+        changes need.
+        """
+        found: frozenset[str] = self._retry(
+            lambda: denied_commands(self._run_once, key, with_limits=True)
+        )
+        return found & reading_commands(self._scripts.values()) if reads_only else found
 
     def command(self, *words: Any) -> Any:
         """Run a plain command that may run twice. Raises an RmqError."""

@@ -8,12 +8,14 @@ import redis
 
 from rmq_spark.client import Message
 from rmq_spark.console.app import PAGES
+from rmq_spark.inspect.checks import FAIL, OK
 from rmq_spark.ownership.zookeeper import parse_ensemble
 from rmq_spark.topics.reasons import class_of
 
 from ..cli.running import bury
-from ..security.credentials import SECRET, permit
+from ..security.credentials import PREFIX, SECRET, permit
 from ..waiting import wait_until
+from .site import running
 from .stocked import CONTROLS, HTML, LARGE, NOT_UTF8
 
 READABLE = [path for path, _, _ in PAGES if "{" not in path]
@@ -74,6 +76,21 @@ def test_topics_are_searched_and_sorted(stocked):
 
 def test_the_topics_page_has_the_warnings_of_doctor(stocked):
     assert {one["what"] for one in stocked.json("/topics")["findings"]} >= {"Redis memory"}
+
+
+@pytest.mark.parametrize("without", ["", "hgetall", "hrandfield"])
+def test_who_may_only_look_lacks_only_what_looking_needs(own_redis, without):
+    """Failed before: a console without changes asked for the permission to change queues."""
+    permit(own_redis.url, "rmq-reader", without=without)
+    url = own_redis.url.replace("://", f"://rmq-reader:{quote(SECRET, safe='')}@")
+    for allow_changes in (False, True):
+        with running(url, PREFIX, allow_changes=allow_changes) as site:
+            (user,) = [one for one in site.console.findings() if one.what == "Redis user"]
+            if not without and not allow_changes:
+                assert (user.state, user.seen) == (OK, "may look at queues")
+            else:
+                assert user.state == FAIL
+                assert (without.upper() in user.seen, "HDEL" in user.seen) == (True, allow_changes)
 
 
 def test_rates_come_from_two_looks(site):
