@@ -128,7 +128,7 @@ class Administration:
             topic_type,
             amount,
             {name: fields[name] for name in LASTING if name in fields},
-            "To use the topic as it is, leave out what differs, or call broker.queue("
+            "To use the topic as it is, leave out what differs, or in Python call broker.queue("
             f"{name!r}). For another one, choose another name, or delete this one with all its "
             f"messages: {command_line(self, 'delete', name)}, or broker.delete({name!r}).",
         )
@@ -173,7 +173,8 @@ class Administration:
             if gone:
                 raise InvalidOption(
                     f"groups={','.join(map(group_text, new.groups))} leaves out {', '.join(gone)}, "
-                    f"which topic {name} has. To remove a group, call Broker.remove_group."
+                    f"which topic {name} has. To remove a group, use broker.remove_group, or "
+                    f"{command_line(self, 'alter', name, '--remove-group', gone[0])}."
                 )
             return new
 
@@ -337,7 +338,8 @@ class Administration:
         if len(old.groups) == 1:
             raise InvalidOption(
                 f"group={group_text(wanted)!r} is the only consumer group of topic {name}. "
-                "Accepted: one of several; Broker.delete deletes a topic.",
+                f"Accepted: one of several. To delete the topic, use broker.delete({name!r}), or "
+                f"{command_line(self, 'delete', name)}.",
                 name="group",
             )
         if left.messages and not drop:
@@ -346,7 +348,7 @@ class Administration:
                 f"message{'' if left.messages == 1 else 's'}: {left.store.count} stored, "
                 f"{left.prepare.count} in work, {left.retry.count} waiting for a retry, "
                 f"{left.dead.count} dead. Let a query read them first, or delete them "
-                "with drop=True (--drop)."
+                "with drop=True, or --drop."
             )
         new = old.changed(
             groups=tuple(known for known in old.groups if known != wanted),

@@ -107,5 +107,5 @@ def check_groups(found: TopicDefinition, wanted: Iterable[str], alter: str) -> N
         raise TopicMismatch(
             f"Topic {found.name} has no consumer group {', '.join(map(group_text, missing))}, only "
             f"{', '.join(map(group_text, found.groups))}. Leave groups out, or add the group with "
-            f"Broker.add_group or {alter} --add-group {group_text(missing[0])}."
+            f"broker.add_group, or {alter} --add-group {group_text(missing[0])}."
         )

@@ -43,7 +43,7 @@ def refuse_key(topic: TopicDefinition, key: Any, index: int) -> None:
         raise InvalidMessage(
             f"Message {index} of topic {topic.name}: key is {quoted(key)}, but the topic is not "
             "keyed: its messages merge by their content. Leave the key out, or create another "
-            "topic with keyed=True. Nothing was sent."
+            "topic with keyed=True, or --keyed. Nothing was sent."
         )
 
 

@@ -437,7 +437,8 @@ def refuse_exclusive(topic: TopicDefinition) -> None:
             f"The topic {topic.name} is exclusive: only readers that own its slots may read it. "
             "Give the reader a ZooKeeper (zookeeper.hosts in Spark, zookeeper= in plain Python, "
             "--zookeeper at the command line), or share the topic with "
-            f"broker.alter({topic.name!r}, exclusive=False)."
+            f"broker.alter({topic.name!r}, exclusive=False), or "
+            f"rmq alter {topic.name} --no-exclusive."
         )
 
 

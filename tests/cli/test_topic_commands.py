@@ -180,6 +180,31 @@ def test_a_group_with_messages_goes_only_with_drop(rmq):
     assert (gone.code, "removed group audit with 1 message" in gone.out) == (0, True)
 
 
+def test_an_error_names_the_flag_and_the_command_beside_what_python_calls(rmq):
+    """Failed before: the command line was told to call Broker.delete, and to set keyed=True."""
+    rmq.topic(groups=["", "audit"], exclusive=True)
+    command = f"rmq --redis-url {rmq.url} --key-prefix {rmq.prefix}"
+    rmq.broker.queue("Orders", group="audit").send(["m"], fixed_time=99)
+    for words, said in (
+        ("alter Orders --remove-group audit", "with drop=True, or --drop."),
+        (
+            "schedule s Orders m --every 1s --key a",
+            "another topic with keyed=True, or --keyed.",
+        ),
+        ("consume Orders", "exclusive=False), or rmq alter Orders --no-exclusive."),
+    ):
+        assert said in rmq(*words.split()).err
+    assert rmq("alter", "Orders", "--remove-group", "audit", "--drop").code == 0
+    assert (
+        f"To delete the topic, use broker.delete('Orders'), or {command} delete Orders."
+        in rmq("alter", "Orders", "--remove-group", "default").err
+    )
+    assert (
+        f"with broker.add_group, or {command} alter Orders --add-group b."
+        in rmq("create", "Orders", "--type", "FixedTime", "--groups", "default,b").err
+    )
+
+
 def test_a_group_without_a_name_is_none(rmq):
     """In a script, a variable that is not set must not name the default group."""
     rmq.topic(groups=["", "audit"])
