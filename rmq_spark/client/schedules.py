@@ -23,7 +23,14 @@ from rmq_spark.errors import InvalidOption, ScriptFailed, quoted
 from rmq_spark.protocol.calls import fields_of
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.keys import ACCEPTED_NAME, HIGHEST_SCORE, NAME, Keys, schedules_key
-from rmq_spark.topics.parsing import ACCEPTED_DURATION, Duration, ms_since_1970, time_at, wait_ms
+from rmq_spark.topics.parsing import (
+    ACCEPTED_DURATION,
+    Duration,
+    duration_text,
+    ms_since_1970,
+    time_at,
+    wait_ms,
+)
 from rmq_spark.topics.types import LONGEST_WAIT_MS, TopicType
 
 # What to do about occurrences that were missed while no program ran the schedules.
@@ -77,8 +84,8 @@ class Schedule:
     @property
     def rule(self) -> str:
         """The times as a person writes them."""
-        if self.cron is None:
-            return f"every {self.every_ms} ms"
+        if self.every_ms is not None:
+            return f"every {duration_text(self.every_ms)}"
         return f"{self.cron} {self.timezone}"
 
     @cached_property

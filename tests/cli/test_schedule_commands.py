@@ -51,6 +51,16 @@ def test_a_schedule_is_made_listed_paused_and_removed(rmq, topic):
 
 
 @pytest.mark.parametrize(
+    ("every", "shown"), [("10s", "10s"), ("90s", "90s"), ("120m", "2h"), ("1500ms", "1500ms")]
+)
+def test_an_interval_is_shown_as_a_person_writes_it(rmq, topic, every, shown):
+    """Failed before: --every 10s was every 10000 ms."""
+    made = rmq("schedule", "often", "T", "m", "--every", every)
+    assert f"often: every {shown}, from 20" in made.out
+    assert f" every {shown} " in rmq("schedules").out
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ("--every 1s --cron *", "Accepted: one of the two"),
