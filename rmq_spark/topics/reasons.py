@@ -5,6 +5,7 @@ And ``printable``, which makes a text of others fit for a terminal, a log or a p
 
 import os
 import re
+import sysconfig
 import traceback
 from collections.abc import Callable
 
@@ -17,6 +18,10 @@ LONGEST_REASON = 500
 _OF_SCRIPTS = ("given back", "lease ran out", "expired")
 _CLASS = re.compile(r"([A-Za-z_][A-Za-z0-9_.]*)(?::|$)")
 _LONGEST_CLASS = 64
+# The files that are not the caller's own code, by where they are.
+_THIS_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_OF_PYTHON = tuple(os.path.join(sysconfig.get_path(n), "") for n in ("stdlib", "platstdlib"))
+_PACKAGES = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
 def printable(text: str, kept: str = "") -> str:
@@ -33,12 +38,34 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe an error by its class, text and place, in one line of at most 500 characters."""
+    """Describe an error by its class, text and place, in one line of at most 500 characters.
+
+    The place is the last one in the caller's own code, or else the one that raised the error.
+    """
     name = _read(lambda: type(error).__name__, "BaseException")
     text = _read(lambda: str(error)[:LONGEST_REASON], "(its text cannot be read)")
-    trace = traceback.extract_tb(error.__traceback__)
-    place = f" ({os.path.basename(trace[-1].filename)}:{trace[-1].lineno})" if trace else ""
-    return one_line(f"{name}: ", text, place)
+    return one_line(f"{name}: ", text, _place_of(error))
+
+
+def _place_of(error: BaseException) -> str:
+    lines = [
+        (frame.f_code.co_filename, number)
+        for frame, number in traceback.walk_tb(error.__traceback__)
+    ]
+    if not lines:
+        return ""
+    nearest = min(_distance_of(file) for file, _ in lines)
+    file, number = [line for line in lines if _distance_of(line[0]) == nearest][-1]
+    return f" ({os.path.basename(file)}:{number})"
+
+
+def _distance_of(file: str) -> int:
+    """Return how far code is from the caller's own: 0, of a package 1, of Python or this one 2."""
+    if file.startswith((_THIS_PACKAGE, "<frozen ")):
+        return 2
+    if _PACKAGES.search(file):  # a folder of Python's own library may contain them
+        return 1
+    return 2 if file.startswith(_OF_PYTHON) else 0
 
 
 def _read(read: Callable[[], object], otherwise: str) -> str:

@@ -1,8 +1,10 @@
 """A listener: a function is called for every message, in threads."""
 
 import asyncio
+import json
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -115,6 +117,29 @@ def test_a_function_that_raises_rolls_its_message_back_alone(broker, topic, seen
     assert page.contents == [b"m00003"]
     assert page.deaths[0].reason.startswith("ValueError: not this one (test_listener.py:")
     assert "ValueError: not this one" in logged(caplog)
+
+
+def test_a_reason_names_the_line_of_the_function_not_of_the_library_behind_it(broker, topic):
+    """Failed before: it named decoder.py, which is Python's."""
+    send(topic, [b"no JSON"])
+    broker.alter("T", max_retries=0)
+    with broker.listen("T", "a", lambda message: json.loads(message.content)):
+        wait_until(lambda: is_drained(topic), "the message")
+    (page,) = (page for slot in topic.slots for page in topic.pages("dead", slot) if page.contents)
+    assert re.fullmatch(
+        r"JSONDecodeError: Expecting value: line 1 column 1 \(char 0\) \(test_listener.py:\d+\)",
+        page.deaths[0].reason,
+    )
+
+
+def test_a_reason_without_a_line_of_ones_own_names_what_raised(broker, topic):
+    send(topic, [b"no JSON"])
+    broker.alter("T", max_retries=0)
+    with broker.listen("T", "a", json.loads):  # a Message is no text
+        wait_until(lambda: is_drained(topic), "the message")
+    (page,) = (page for slot in topic.slots for page in topic.pages("dead", slot) if page.contents)
+    assert "TypeError: the JSON object must be str" in page.deaths[0].reason
+    assert "(__init__.py:" in page.deaths[0].reason
 
 
 class UnreadableError(BaseException):
