@@ -105,8 +105,9 @@ class EarlierStreamReader(DataSourceStreamReader):
     """Calls a reader as Spark 4.2 does, where Spark up to 4.1 says less.
 
     A new query calls latestOffset, initialOffset, partitions. A query that starts again calls
-    partitions(last, last) with the last planned offset, then partitions(start, last) if that batch
-    is not finished. A call of latestOffset shows that all planned batches are finished.
+    partitions(last, last) with the last planned offset. If that batch is not finished,
+    partitions(start, last) follows, unless the sink has it already. A call of latestOffset shows
+    that all planned batches are finished.
 
     With Trigger.AvailableNow or Trigger.Once, a run has one batch, and no call follows it: nothing
     but the checkpoint shows whether it is finished. Spark shows a source neither its trigger nor
@@ -143,7 +144,7 @@ class EarlierStreamReader(DataSourceStreamReader):
             if logged.unfinished is not None:
                 # Spark replays this batch first. The next start plans another one.
                 self._planned = logged.unfinished
-                self._reader.expect_replay(self._planned)
+                self._reader.continue_from(self._planned)
                 return self._planned
             self._planned = logged.finished or self.initialOffset()
             self._planned_blindly = logged.finished is None

@@ -75,7 +75,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run: QueryRun | None = None
         self._backlogs: dict[str, Backlog] | None = None
         self._once = False
-        self._replays: dict[str, Any] | None = None  # a batch that nobody has read yet
+        self._continued: dict[str, Any] | None = None  # the last planned offset, at a start
         self._asked = False  # whether Spark has asked for an offset
         self._noted = 0  # the last batch that Spark has committed
         self._figures: _Reported | None = None
@@ -115,6 +115,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:
+            self.continue_from(end)
             return []
         until = Offset.from_dict(end, self._options.subscription)
         # Take the consumer from the end. If Spark replays the first batch, its start comes from a
@@ -180,10 +181,14 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return LoggedProgress()
         return read_progress(self._options.checkpoint, self._options.subscription)
 
-    def expect_replay(self, end: dict[str, Any]) -> None:
-        """Prepare for a batch that perhaps nobody reads: its sink may have it already."""
-        _exit_on_sigterm()
-        self._replays = end
+    def continue_from(self, end: dict[str, Any]) -> None:
+        """Note where a query that starts again stands. It may end without any other call.
+
+        That is so if it has one batch, which it replays, and which its sink has already.
+        """
+        self._continued = end
+        if self.has_checkpoint:
+            _exit_on_sigterm()
 
     def stop(self) -> None:
         """End this run. Its claims keep their lease, unless releaseOnStop is set.
@@ -197,10 +202,10 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         - The run has only replayed a batch: then nothing shows whether it has Trigger.Once.
         - The driver has died: it may start again and replay the batch.
         """
-        replays, self._replays = self._replays, None
+        continued, self._continued = self._continued, None
         try:
-            if self._run is None and replays and self.logged_progress().finished == replays:
-                offset = Offset.from_dict(replays, self._options.subscription)
+            if self._run is None and continued and self.logged_progress().finished == continued:
+                offset = Offset.from_dict(continued, self._options.subscription)
                 self._opened_run(offset, replays=False)
         except RmqError as error:
             _log.warning("rmq: a finished batch was not committed: %s", error)

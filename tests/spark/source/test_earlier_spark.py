@@ -136,14 +136,16 @@ def test_an_available_now_query_ends_with_the_batch_that_it_replays(rmq, opened,
     assert queue.figures().counters["committed"] == 4
 
 
-def test_a_replayed_batch_that_its_sink_has_already_is_committed(rmq, opened, checkpoint):
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_replayed_batch_that_its_sink_has_already_is_committed(rmq, opened, checkpoint, asks):
     """Failed before: nobody reads such a batch, so it stayed claimed, and came again later."""
     queue = rmq.due(4)
     place = {"checkpointLocation": str(checkpoint.path)}
     first, _ = first_batch(opened(queue, **place))
     checkpoint.plan(0, first)
     again = opened(queue, **place)
-    assert again.latestOffset() == first
+    if asks:
+        assert again.latestOffset() == first
     assert again.partitions(first, first) == []
     checkpoint.finish(0)
     again.stop()
