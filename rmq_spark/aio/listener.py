@@ -107,6 +107,21 @@ class AsyncListener(Counts):
         return self._listener is not None and self._listener.is_running
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it takes messages, and Redis answers it."""
+        return self._listener is not None and self._listener.is_ready
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it hangs or has ended by an error. See Listener.is_stuck."""
+        return self._listener is not None and self._listener.is_stuck
+
+    @property
+    def opened(self) -> Listener | None:
+        """The listener that reads the topic; None before ``run`` or the block has opened it."""
+        return self._listener
+
+    @property
     def _counting(self) -> Listener | None:
         return self._listener
 

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from rmq_spark.client import schedules
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.listener import Listener
+from rmq_spark.client.receiving.listener import Counts
 from rmq_spark.client.receiving.listener_settings import place_of
 from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.client.service import Service
@@ -210,15 +210,17 @@ class ListenerCollector(Collector):
     """A collector for prometheus-client, which reads the counts of listeners when it is asked.
 
     Register it with ``prometheus_client.REGISTRY.register(ListenerCollector(listener))``.
+    listeners: each a Listener, or an AsyncListener, which has no figures before it is open.
     """
 
-    def __init__(self, *listeners: Listener) -> None:
+    def __init__(self, *listeners: Counts) -> None:
         self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
         by_values = [
             ([one.topic, group_text(one.group), one.name, place_of(one.function)], one)
-            for one in self._listeners
+            for one in (listener.opened for listener in self._listeners)
+            if one is not None
         ]
         yield _messages("rmq_listener", _OF_LISTENER, by_values)
         timings = [(values, one.timings()) for values, one in by_values]

@@ -10,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from rmq_spark.aio import client as client_module
 from rmq_spark.client.receiving import callers
 from rmq_spark.client.receiving.listener import Listener
+from rmq_spark.client.receiving.listener_settings import place_of
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnknownTopic
+from rmq_spark.inspect.prometheus import ListenerCollector
 from rmq_spark.process import stopped_by_signals
 from rmq_spark.redis.server import Server
 
@@ -499,3 +502,36 @@ def test_a_program_exits_whose_loop_has_ended_before_its_listener(broker, redis_
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "the loop has ended\n"), done.stderr
+
+
+def test_prometheus_and_probes_are_answered_as_by_any_listener(connected, topic):
+    """Failed before: an AsyncListener could not be registered, and had no is_ready, no timings."""
+    topic.send([*numbered(4), b"bad"], fixed_time=1000)
+
+    async def work(message):
+        assert message.content != b"bad"
+
+    labels = {"topic": "T", "group": "default", "listener": "a", "function": place_of(work)}
+    registry = CollectorRegistry(auto_describe=True)
+
+    def count(outcome):
+        return registry.get_sample_value(
+            "rmq_listener_messages_total", labels | {"outcome": outcome}
+        )
+
+    async def main():
+        async with await connected() as broker:
+            listener = broker.listen("T", "a", work, delay="1h")
+            registry.register(ListenerCollector(listener))
+            assert count("succeeded") is None
+            assert (listener.is_ready, listener.is_stuck) == (False, False)
+            async with listener:
+                await until(lambda: listener.succeeded + listener.failed == 5)
+                assert (listener.is_ready, listener.is_stuck) == (True, False)
+                assert (count("succeeded"), count("failed")) == (4, 1)
+            assert (listener.is_ready, listener.is_stuck) == (False, False)
+            name = "rmq_listener_duration_seconds_count"
+            assert registry.get_sample_value(name, labels) == 5
+            assert sum(listener.timings().durations.counts) == 5
+
+    asyncio.run(main())

@@ -29,7 +29,12 @@ class Counts:
     """What the calls of a listener have come to until now; all 0 before it runs."""
 
     @property
-    def _counting(self) -> object:
+    def opened(self) -> "Listener | None":
+        """The listener that reads the topic; None before it is open."""
+        raise NotImplementedError
+
+    @property
+    def _counting(self) -> Any:
         """Who counts, or None before it runs."""
         raise NotImplementedError
 
@@ -57,6 +62,10 @@ class Counts:
     def at_work(self) -> int:
         """The number of workers at work."""
         return getattr(self._counting, "at_work", 0)
+
+    def timings(self) -> Timings:
+        """Return how long the calls of the function took until now, and how late they began."""
+        return Timings() if self._counting is None else self._counting.timings()
 
 
 class Listener(Counts, Background):
@@ -148,9 +157,10 @@ class Listener(Counts, Background):
         """The number of its workers."""
         return self._settings.workers
 
-    def timings(self) -> Timings:
-        """Return how long the calls of the function took until now, and how late they began."""
-        return Timings() if self._counting is None else self._counting.timings()
+    @property
+    def opened(self) -> "Listener":
+        """This listener, which is open as soon as it is made."""
+        return self
 
     @property
     def _counting(self) -> Workers | None:
