@@ -95,10 +95,11 @@ class Broker(Administration):
         with the error as its reason, and comes again after ``delay``, or the topic's backoff,
         unless the error is a Retry, Bury, Snooze or Hold. processes: whether each worker calls the
         function in a process of its own, which imports it from its module. timeout: the longest
-        time for a message, which is then rolled back. Its process is killed; a thread cannot be
-        ended, and is replaced. name, visibility_timeout, zookeeper: as for consumer; leases are
-        renewed while it runs. loop: an event loop of another thread, in which to call an async
-        function (rmq_spark.aio). Raises UnknownTopic, InvalidOption, OwnershipError, ExclusiveSlot.
+        time for a message, which is then rolled back. Its process is killed, or its async function
+        cancelled; a thread cannot be ended, and is replaced. name, visibility_timeout, zookeeper:
+        as for consumer; leases are renewed while it runs. loop: an event loop of another thread, in
+        which to call an async function (rmq_spark.aio). Raises UnknownTopic, InvalidOption,
+        OwnershipError, ExclusiveSlot.
         """
         settings = ListenerSettings.parse(
             function,

@@ -1,6 +1,7 @@
 """A listener: a function is called for every message, in threads."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ import redis
 from rmq_spark.client import Message, connect
 from rmq_spark.client.receiving import slot_claims, waits
 from rmq_spark.client.receiving import workers as workers_module
+from rmq_spark.client.receiving.callers import ThreadCaller
 from rmq_spark.client.receiving.slot_claims import SlotWork
 from rmq_spark.errors import (
     ConsumerMisused,
@@ -29,7 +31,7 @@ from rmq_spark.errors import (
     UnknownTopic,
 )
 from rmq_spark.protocol import claiming, reading
-from rmq_spark.protocol.claims import Claim
+from rmq_spark.protocol.claims import Claim, Delivered
 
 from ..logs import logged
 from ..not_saving import not_saving
@@ -357,6 +359,51 @@ def test_a_call_that_hangs_is_given_up_and_others_go_on(broker, topic, seen, mon
         send(topic, [b"last"])
         wait_until(lambda: (b"last", 1) in seen and is_drained(topic), "one more")
     assert (listener.succeeded, listener.failed) == (5, 1)
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_an_async_function_is_cancelled_when_its_time_is_over(
+    broker, topic, seen, monkeypatch, caplog, swallows
+):
+    """Failed before: it went on beside the retry of its own message."""
+    monkeypatch.setattr(workers_module, "_LOOK_EVERY_S", 0.05)
+    ended = threading.Event()
+
+    async def function(message):
+        if message.content == b"long" and message.delivery_count == 1:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                if not swallows:
+                    raise
+            finally:
+                ended.set()
+        seen.append((message.content, message.delivery_count))
+
+    topic.send([b"long"], fixed_time=1000, slot_basis=b"one")
+    topic.send([b"next"], fixed_time=2000, slot_basis=b"one")
+    with broker.listen("T", "a", function, workers=1, timeout="200ms") as listener:
+        assert ended.wait(60)
+        wait_until(lambda: is_drained(topic), "all messages")
+    calls = {(b"next", 1), (b"long", 2)} | ({(b"long", 1)} if swallows else set())
+    wait_until(lambda: set(seen) == {"cancelled", *calls}, "all calls")
+    assert (listener.succeeded, listener.failed) == (2, 1)
+    assert topic.figures().counters["rolledBack"] == 1
+    assert logged(caplog).count("rolled back") == 1
+    assert "rolled back: TimeLimitExceeded: took longer than 200ms" in logged(caplog)
+
+
+def test_a_call_that_was_given_up_before_it_began_does_not_begin():
+    async def function(message):
+        pytest.fail("it began")
+
+    with contextlib.closing(ThreadCaller(function, "")) as caller:
+        caller.give_up()
+        message = Delivered(b"m", "T", 0, 1000, None, 1, 3, "a:1:0:1", 1000)
+        assert caller.call(message).reason.startswith("CancelledError")
+        caller.give_up()
+    caller.give_up()
 
 
 def test_leases_are_renewed_while_a_call_takes_long(broker, topic):

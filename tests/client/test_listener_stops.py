@@ -1,5 +1,6 @@
 """A listener whose grace ends while no function is in work: what has not failed costs nothing."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -81,6 +82,24 @@ def test_the_grace_ends_during_a_rollback(broker, topic, monkeypatch):
     wait_until(lambda: listener.failed, "the end of the worker's rollback")
     assert (listener.failed, listener.left_alone) == (1, 0)
     assert deliveries(broker) == {content: count + 1 for content, count in charged.items()}
+
+
+def test_the_grace_ends_during_an_async_function(broker, topic):
+    """Failed before: the function went on in a thread of its own, beside its message's retry."""
+    begun, ended = threading.Event(), threading.Event()
+
+    async def function(message):
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+
+    listener = run_until(broker, function, begun)
+    assert ended.wait(60)
+    assert (listener.succeeded, listener.failed) == (0, 0)
+    assert deliveries(broker) == {b"m00000": 2} | dict.fromkeys(numbered(9, start=1), 1)
 
 
 def test_the_grace_ends_during_a_commit(broker, topic, monkeypatch):

@@ -61,20 +61,26 @@ class Caller(ABC):
     def call(self, message: Delivered) -> Failure | None:
         """Call the function. Return None, or the failure if it has failed."""
 
-    def give_up(self) -> None:  # noqa: B027 - Python cannot end a thread
-        """End the call in work, if that is possible. Any thread may call it."""
+    @abstractmethod
+    def give_up(self) -> None:
+        """End the call in work, if that is possible. Any thread may call it. No call follows."""
 
     def close(self) -> None:  # noqa: B027 - not all hold something
         pass
 
 
 class ThreadCaller(Caller):
-    """Calls a function or a coroutine function in the current thread, without a limit of time."""
+    """Calls a function or a coroutine function in the current thread, without a limit of time.
+
+    A coroutine function is cancelled when its call is given up. Python cannot end another one.
+    """
 
     def __init__(self, function: Callable[[Delivered], Any], group: str) -> None:
         self._function = function
         self._group = group
         self._loop = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
+        self._in_work: asyncio.Task[Any] | None = None
+        self._is_given_up = False
         self._process = os.getpid()
 
     def call(self, message: Delivered) -> Failure | None:
@@ -101,10 +107,19 @@ class ThreadCaller(Caller):
 
     async def _outcome(self, message: Delivered) -> tuple[Any, BaseException | None]:
         """Await the function. An error that leaves a task keeps the variables of its frames."""
+        self._in_work = asyncio.current_task()
+        if self._is_given_up:  # read after the task is noted: give_up does it the other way round
+            return None, asyncio.CancelledError()
         try:
             return await self._function(message), None
         except BaseException as error:
             return None, error
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        if self._in_work is not None:
+            with contextlib.suppress(RuntimeError):  # its loop is closed: the call has ended
+                self._in_work.get_loop().call_soon_threadsafe(self._in_work.cancel)
 
     def close(self) -> None:
         if self._loop is not None:

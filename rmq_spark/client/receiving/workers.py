@@ -295,9 +295,14 @@ class Workers:
             return
         failure = Failure(too_long(self._hanging_after_s))
         for work in list(self._slot_claims.works.values()):
-            began_s = work.began_s or 0.0
+            began_s = work.began_s
+            if began_s is None or time.monotonic() - began_s <= self._hanging_after_s:
+                continue
+            callers = [one for one, me in list(self._callers.items()) if work.is_owned_by(me)]
             message = work.give_up(self._hanging_after_s, failure)
             if message is not None:
+                for caller in callers:  # the one that is at the message
+                    caller.give_up()
                 lasted_s, since_claim_s = self._hanging_after_s, began_s - work.claimed_s
                 self._timings_given_up.add(
                     lasted_s, message.due_time_ms, message.claimed_at_ms, since_claim_s
