@@ -133,7 +133,7 @@ class Rows:
         if not isinstance(time_ms, int) or not 0 <= time_ms <= last_ms:
             raise InvalidMessage(
                 f"Message {index}: {name} is {value!r}. Accepted: ms since 1970, 0 (now) to "
-                f"{last_ms}, or a time with a zone. Nothing was inserted."
+                f"{last_ms}, or a datetime with a time zone. Nothing was inserted."
             )
         return max(time_ms, first_ms)
 

@@ -204,7 +204,7 @@ class FixedTime(TopicType):
     keyword = "fixed_time"
     lowest = AT_ONCE
     limits = f"{lowest} (now) to {HIGHEST_SCORE}"
-    accepted = f"ms since 1970, {limits}, or a time with a zone"
+    accepted = f"ms since 1970, {limits}, or a datetime with a time zone"
     parser = moment("ms since 1970 (`0`: now)")
     meaning = "when it is due"
     can_be_past = True

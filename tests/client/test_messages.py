@@ -15,7 +15,7 @@ RANGE, PRIORITY, FIXED = "RangeMerge", "Priority", "FixedTime"
 ACCEPTED = {
     RANGE: "whole milliseconds, 1 to 4503599627370496, or a duration such as '30s'",
     PRIORITY: "a whole number, 17 to 9007199254740992",
-    FIXED: "ms since 1970, 0 (now) to 9007199254740992, or a time with a zone",
+    FIXED: "ms since 1970, 0 (now) to 9007199254740992, or a datetime with a time zone",
 }
 NAMES = {RANGE: "time_range", PRIORITY: "priority", FIXED: "fixed_time"}
 

@@ -73,7 +73,7 @@ def test_all_values_of_a_message_arrive(shop):
         (Message({"a": 1}, fixed_time=0), "Message 1 is Message"),
         (None, "Message 1 is None"),
         (5, "Message 1 is 5"),
-        (Message("x", fixed_time=datetime(2030, 1, 1)), "or a time with a zone"),
+        (Message("x", fixed_time=datetime(2030, 1, 1)), "or a datetime with a time zone"),
         (Message("x", fixed_time=-1), "Message 1: fixed_time is -1"),
         (Message("x", fixed_time=1.5), "Message 1: fixed_time is 1.5"),
         (Message("x", expires_at=10**18), "Message 1: expires_at is 10"),

@@ -263,7 +263,7 @@ class Rows:
         of_type = topic.type
         name = of_type.value_name
         of_topic = f"the topic {topic.name} is {of_type}"
-        accepted = f"{of_type.accepted}; {of_topic}"
+        accepted = f"{of_type.parser.accepted_plain}; {of_topic}"
         if name in self.columns:
             accepted = f"{COLUMNS[name][1]}, {of_type.limits}; {of_topic}"
             column = milliseconds(self.columns[name])

@@ -41,7 +41,8 @@ def check_delay_option(topic: TopicDefinition, columns: set[str], options: SinkO
     if options.delay is not None and of_type.delay is None and "topic" not in columns:
         raise InvalidOption(
             f"The option delay={options.delay} (ms) is not for topic {topic.name}, which is "
-            f"{of_type}. Accepted there: {of_type.value_name}, {of_type.accepted}."
+            f"{of_type}. Accepted there: {of_type.value_name}, "
+            f"{of_type.parser.accepted_plain}."
         )
 
 
