@@ -376,9 +376,16 @@ class Server:
         while True:
             tries += 1
             try:
-                return run()
+                result = run()
             except (redis.RedisError, redis_errors.RedisClusterException) as raised:
                 error = root_of(raised)
+            else:
+                if tries > 1:
+                    past_s = time.monotonic() - begun_s
+                    _log.warning(
+                        "rmq: Redis at %s answers again after %.1f s", self.address, past_s
+                    )
+                return result
             # Raise outside the handler: redis-py's error in the traceback may quote a password.
             if not isinstance(error, redis.RedisError | redis_errors.RedisClusterException):
                 raise error from None

@@ -1,5 +1,6 @@
 """Errors of Redis that pass, and what an error says when they did not pass in time."""
 
+import re
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import redis
 from rmq_spark.client import connect
 from rmq_spark.errors import ScriptFailed, ServerUnavailable
 
+from ..logs import logged
 from ..not_saving import not_saving, save_again
 from ..servers import NOBODYS_PORT
 from ..waiting import wait_until
@@ -78,6 +80,22 @@ def test_the_slow_script_of_another_client_is_waited_for(own_redis):
     assert queue.send(["a"], fixed_time=0).new == 1
     end.join()
     slow.join()
+
+
+def test_the_end_of_an_outage_is_told(own_redis, caplog):
+    """Failed before: the last line was that it retries."""
+    queue, admin = used(own_redis, patience_s=20)
+    caplog.clear()
+    with not_saving(admin):
+        repair = threading.Timer(0.3, save_again, (admin,))
+        repair.start()
+        assert queue.send(["a"], fixed_time=0).new == 1
+        repair.join()
+    queue.send(["b"], fixed_time=0)
+    begins, ends = logged(caplog).splitlines()
+    assert begins.startswith(f"rmq: retrying Redis at {own_redis.url}")
+    address = re.escape(queue.server.address)
+    assert re.fullmatch(rf"rmq: Redis at {address} answers again after \d+\.\d s", ends)
 
 
 def test_a_server_that_cannot_save_for_a_moment_is_waited_for(own_redis):
