@@ -104,6 +104,24 @@ def test_every_message_ends_where_its_verdict_says(broker, topic, way, redis_url
     assert "Snooze" not in log  # it is no failure
 
 
+def test_the_log_says_of_the_last_delivery_that_its_message_died(broker, topic, caplog):
+    """Failed before: it said that the message was rolled back, as of each delivery before."""
+
+    def fail(message):
+        raise Retry(0, f"delivery {message.delivery_count}")
+
+    topic.send([b"m"], fixed_time=1000)
+    with broker.listen("T", "a", fail) as listener:
+        wait_until(lambda: listener.failed == 4, "all deliveries")
+    assert places(topic)["m"][0] == "dead"
+    about = "rmq: a message of topic T, slot 0 "
+    lines = [line for line in logged(caplog).splitlines() if line.startswith(about)]
+    assert [line.removeprefix(about).split(" (")[0] for line in lines] == [
+        *(f"was rolled back: Retry: delivery {number}" for number in (1, 2, 3)),
+        "died: Retry: delivery 4",
+    ]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_retry_soon_comes_soon_and_is_charged(broker, topic, way, redis_url):
     topic.send([b"retry soon"], fixed_time=1000)

@@ -223,11 +223,15 @@ class Workers:
             self._count(snoozed=1, left_alone=left_alone)
             return
         self._count(failed=1, left_alone=left_alone)
+        if failure.ending is Ending.BURY:
+            became = "was buried"
+        elif result.rolled_back and not message.retries_left:
+            became = "died"
+        else:
+            became = "was rolled back"
         _log.warning(
-            "rmq: a message of topic %s, slot %d was %s: %s",
-            *(message.topic, message.slot),
-            "buried" if failure.ending is Ending.BURY else "rolled back",
-            failure.reason,
+            "rmq: a message of topic %s, slot %d %s: %s",
+            *(message.topic, message.slot, became, failure.reason),
         )
 
     def _until_answered(self, ask: Callable[[], _T]) -> _T:
