@@ -394,15 +394,12 @@ class Administration:
     def queue(self, name: str, *, group: str | None = None) -> Queue:
         """Return the queue of an existing topic in one consumer group. Raises UnknownTopic.
 
-        Messages that you send go to all groups. group: None for the default group, or for the first
-        group if the topic has no default group. Raises InvalidOption for a group that the topic
-        does not have.
+        Messages that you send go to all groups. group: None for the default group. If the topic has
+        no default group, you can only send to the queue then: operations that concern one group
+        raise InvalidOption. Raises InvalidOption for a group that the topic does not have.
         """
         topic = self._read(name, use=True)[1]
-        if group is None:
-            of = topic.usual_group
-        else:
-            of = group if group == DEFAULT_GROUP else parse_group(group)
+        of = group if group is None or group == DEFAULT_GROUP else parse_group(group)
         return Queue(self.server, topic, key_prefix=self.key_prefix, group=of)
 
 

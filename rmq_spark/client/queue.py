@@ -60,15 +60,13 @@ class Queue:
         definition: TopicDefinition,
         *,
         key_prefix: str = "",
-        group: str = DEFAULT_GROUP,
+        group: str | None = DEFAULT_GROUP,
     ) -> None:
+        """group: None for a queue to send to, whose other operations need the default group."""
+        self._is_of_no_group = group is None and DEFAULT_GROUP not in definition.groups
+        group = definition.usual_group if group is None else group
         if group not in definition.groups:
-            raise InvalidOption(
-                f"group={group_text(group)!r} is not a consumer group of topic {definition.name}. "
-                f"Accepted: {', '.join(map(group_text, definition.groups))}."
-                f"{' Name one of them.' if group == DEFAULT_GROUP else ''}",
-                name="group",
-            )
+            raise _no_such_group(group, definition)
         self.server = server
         self.key_prefix = key_prefix
         self._use(TopicQueues(definition, Keys(definition.name, key_prefix, group)))
@@ -103,6 +101,10 @@ class Queue:
     def of_group(self, group: str) -> Self:
         """Return the queue of another consumer group. Raises InvalidOption for an unknown one."""
         return type(self)(self.server, self.definition, key_prefix=self.key_prefix, group=group)
+
+    def _refuse_no_group(self) -> None:
+        if self._is_of_no_group:
+            raise _no_such_group(DEFAULT_GROUP, self.definition)
 
     # -- senders
 
@@ -241,6 +243,7 @@ class Queue:
         they were sent without. Raises InvalidMessage, and InvalidOption for a slot that does not
         exist.
         """
+        self._refuse_no_group()
         return self.ask(sending.cancel, contents_by_slot(contents, slot_basis, self.definition))
 
     def accept_again(self, contents: Contents, *, slot_basis: bytes | str | None = None) -> int:
@@ -269,6 +272,7 @@ class Queue:
         that were rolled back. Messages that a consumer holds, and dead ones, stay. Raises
         InvalidMessage, InvalidOption.
         """
+        self._refuse_no_group()
         value = Message(b"", slot_basis, time_range, priority, fixed_time, delay)
         score = requeue_score(value, self.definition, self.now_ms(), "moved")
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
@@ -289,6 +293,7 @@ class Queue:
         contents, slot_basis: as for cancel. The messages are due at once unless you give a value; a
         Priority topic needs a priority. Raises InvalidMessage, InvalidOption.
         """
+        self._refuse_no_group()
         value = Message(b"", slot_basis, time_range, priority, fixed_time, delay)
         score = requeue_score(value, self.definition, self.now_ms())
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
@@ -305,6 +310,7 @@ class Queue:
 
         contents, slot_basis: as for cancel. kind: a QueueKind or its text.
         """
+        self._refuse_no_group()
         of_kind = QueueKind(kind)
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
         return repair.purge(self, of_kind, by_slot)
@@ -316,12 +322,14 @@ class Queue:
         that were not seen for 30 days, and publishes or deletes the stages of sinks that were begun
         more than 30 days ago.
         """
+        self._refuse_no_group()
         return repair.sweep(self, slots).given_back
 
     # -- readers
 
     def figures(self) -> Figures:
         """Return the sizes of all queues and the counters, summed up over all slots."""
+        self._refuse_no_group()
         return overview_of(self).figures
 
     def find(self, contents: Contents, *, slot_basis: bytes | str | None = None) -> list[Entry]:
@@ -332,6 +340,7 @@ class Queue:
         copy, slot by slot. ``entry.queue`` is where it is, ``entry.consumer`` who holds it. Raises
         InvalidMessage, InvalidOption.
         """
+        self._refuse_no_group()
         by_slot = contents_by_slot(contents, slot_basis, self.definition)
         if slot_basis is None and not isinstance(contents, Mapping):
             names = [name for of_slot in by_slot.values() for name in of_slot]
@@ -345,6 +354,7 @@ class Queue:
         kind: a QueueKind or its text. scores: the range to read. Raises InvalidOption for a slot or
         kind that does not exist.
         """
+        self._refuse_no_group()
         self.definition.check_slot(slot)
         return walk(self, QueueKind(kind), slot, scores)
 
@@ -365,6 +375,15 @@ class Queue:
         A conversation counts as a request.
         """
         return self.server.ask(build(self.queues, *args, **keywords))
+
+
+def _no_such_group(group: str, topic: TopicDefinition) -> InvalidOption:
+    return InvalidOption(
+        f"group={group_text(group)!r} is not a consumer group of topic {topic.name}. "
+        f"Accepted: {', '.join(map(group_text, topic.groups))}."
+        f"{' Name one of them.' if group == DEFAULT_GROUP else ''}",
+        name="group",
+    )
 
 
 def overview_of(queue: Queue) -> Overview:

@@ -178,7 +178,8 @@ class Console:
             return self._broker
 
     def queue(self, topic: str, group: str | None) -> Queue:
-        return self.broker.queue(topic, group=parse_group(group) if group else None)
+        queue = self.broker.queue(topic, group=parse_group(group) if group else None)
+        return queue.of_group(queue.keys.group)  # the first one, if there is no default group
 
     def look(self) -> tuple[list[Row], list[dict[str, str]]]:
         """Return the state of all topics, at most LOOK_S old, and the groups that have none."""

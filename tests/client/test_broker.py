@@ -252,6 +252,34 @@ def test_a_topic_may_do_without_the_default_group(broker):
     assert queue.figures().store.count == 1
 
 
+def test_what_concerns_one_group_must_name_it_if_there_is_no_default_group(broker):
+    """Failed before: it took the first group, and said nothing."""
+    broker.create("T", "FixedTime", 1, groups=("billing", "audit"), unique_for="1h")
+    queue = broker.queue("T")
+    assert queue.send([b"m"], fixed_time=1000).new == 1
+    assert queue.accept_again([b"m"]) == 1
+    refused = (
+        r"^group='default' is not a consumer group of topic T\. Accepted: billing, audit\. Name "
+        r"one of them\.$"
+    )
+    for operation in (
+        lambda queue: queue.cancel([b"m"]),
+        lambda queue: queue.move([b"m"], delay="1h"),
+        lambda queue: queue.requeue([b"m"]),
+        lambda queue: queue.purge([b"m"], "store"),
+        lambda queue: queue.expire(),
+        lambda queue: queue.figures(),
+        lambda queue: queue.find([b"m"]),
+        lambda queue: queue.pages("store", 0),
+    ):
+        with pytest.raises(InvalidOption, match=refused):
+            operation(queue)
+        operation(queue.of_group("billing"))
+        operation(broker.queue("T", group="audit"))
+    with pytest.raises(InvalidOption, match=refused):
+        broker.consumer("T", "a")
+
+
 def test_a_group_added_later_gets_what_is_sent_from_then_on(broker):
     broker.create("T", "FixedTime", 1)
     broker.queue("T").send([b"before"], fixed_time=1000)
