@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rmq_spark.errors import CheckpointRefused, InvalidOption
-from rmq_spark.spark.compatibility import EarlierStreamReader
+from rmq_spark.spark.compatibility import TELLS_START, EarlierStreamReader
 from rmq_spark.spark.options import parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.source.checkpoint import LoggedProgress, read_progress
@@ -300,3 +300,19 @@ def test_a_query_that_stops_commits_what_its_checkpoint_has_as_finished(
     query.stop()
     wait_until(lambda: queue.figures().counters["committed"] == 5, "it is committed")
     assert sorted(rmq.contents(spark)) == names(5)
+
+
+# -- a real query
+
+
+@pytest.mark.skipif(TELLS_START, reason="Spark 4.2 shows a source that its batch is finished")
+def test_a_batch_that_was_in_the_sink_when_the_driver_died_is_committed(spark, rmq):
+    """Failed before: the messages were in the table a second time, when their lease had ended."""
+    queue = rmq.due(4)
+    frame = spark.readStream.format("rmq").options(**rmq.options(queue)).load()
+    rmq.into_parquet(frame).awaitTermination()
+    for file in (rmq.folder / "checkpoint" / "commits").iterdir():
+        file.unlink()  # as if the driver had died before it wrote it
+    rmq.into_parquet(rmq.read(spark, queue)).awaitTermination()
+    wait_until(lambda: queue.figures().counters["committed"] == 4, "the commit")
+    assert rmq.contents(spark) == names(4)
