@@ -49,15 +49,10 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
 }
 # Those that only topics with a limit need; a script calls them before it writes.
 _BEFORE_WRITES: dict[str, tuple[str, ...]] = {"HLEN": (), "HRANDFIELD": (), "ZRANDMEMBER": ()}
+# Of functions within lua/include/limits.lua, which a script that reads includes but does not call.
+_WRITES_OF_LIMITS = frozenset({"PEXPIRE", "ZADD", "ZREM"})
 # Those by which queues, claims and definitions are read without a script.
 _WITHOUT_SCRIPT = frozenset({"HGET", "HGETALL", "HKEYS", "HMGET", "INFO", "TIME", "ZCARD"})
-# Some scripts that read contain functions that write, but do not call them.
-_WRITES = frozenset(
-    {
-        *("HDEL", "HINCRBY", "HSET", "LPOP", "PERSIST", "PEXPIRE", "RENAME", "UNLINK", "ZADD"),
-        *("ZRANGESTORE", "ZREM", "ZREMRANGEBYRANK", "ZUNIONSTORE"),
-    }
-)
 
 
 def denied_commands(
@@ -100,7 +95,7 @@ def _words_of(script: str) -> frozenset[str]:
 def reading_commands(scripts: Iterable[Script]) -> frozenset[str]:
     """Return the commands that looking at queues needs. scripts: all."""
     texts = [script.text for script in scripts if script.effect is Effect.READS]
-    known = {*_HARMLESS, *_BEFORE_WRITES, "TIME"} - _WRITES
+    known = {*_HARMLESS, *_BEFORE_WRITES, "TIME"} - _WRITES_OF_LIMITS
     return _WITHOUT_SCRIPT.union(*map(_words_of, texts)) & known
 
 
