@@ -79,11 +79,6 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def opened_at(host: str) -> str:
-    """Return where this machine finds what listens on a host, for an address."""
-    return "localhost" if host in ("0.0.0.0", "::") else in_url(host)  # noqa: S104
-
-
 def _check_url(url: str) -> None:
     """Check an URL. Raises NotAccepted for one that redis-py could take for another address."""
     try:

@@ -90,6 +90,11 @@ class Slot:
 
     # -- filling
 
+    def value_of(self, values):
+        """The value that messages of its topic take, of one for each type."""
+        keyword = self.queue.definition.type.keyword
+        return {keyword: values[keyword]}
+
     def put(self, scores):
         """Stores contents with scores as if they had been sent, whatever the scores."""
         self.redis.zadd(self.keys.store(0), scores)

@@ -30,7 +30,7 @@ from rmq_spark.options import (
     TIMEOUT,
     VISIBILITY_TIMEOUT,
     ZOOKEEPER_HOSTS,
-    opened_at,
+    in_url,
 )
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, parse_group
 from rmq_spark.topics.parsing import Option, duration
@@ -249,7 +249,7 @@ def _metrics(service: Service, host: str, port: int | None) -> Iterator[None]:
     with needing("metrics", "--metrics-port"):
         from rmq_spark.inspect.prometheus import ListenerCollector, serve
     with serve(ListenerCollector(*service.listeners), host, port, service) as served:
-        _log.info("metrics at http://%s:%d/metrics", opened_at(host), served)
+        _log.info("metrics at http://%s:%d/metrics", in_url(host), served)
         yield
 
 

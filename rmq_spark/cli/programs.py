@@ -23,7 +23,7 @@ from rmq_spark.inspect.sizing import (
 )
 from rmq_spark.jobs.program import main
 from rmq_spark.local.redis import LocalRedis, bindable
-from rmq_spark.options import opened_at
+from rmq_spark.options import in_url
 from rmq_spark.ownership.zookeeper import parse_ensemble
 from rmq_spark.redis.failures import denied_command
 
@@ -99,7 +99,7 @@ def metrics(
         return
     collector = QueueCollector(session_of(context).broker)
     with ended_by_signals() as ended, serve(collector, host, port) as served:
-        print_line(f"http://{opened_at(host)}:{served}/metrics")
+        print_line(f"http://{in_url(host)}:{served}/metrics")
         wait_for(ended)
 
 

@@ -53,7 +53,7 @@ from rmq_spark.errors import (
     cannot_listen,
 )
 from rmq_spark.inspect.fields import age_text, json_text, schedule_json
-from rmq_spark.options import opened_at
+from rmq_spark.options import in_url
 from rmq_spark.topics.reasons import printable
 from rmq_spark.topics.types import TOPIC_TYPES
 
@@ -126,7 +126,7 @@ def serve(console: Console) -> Iterator[str]:
     thread = threading.Thread(target=web.run, args=([listening],), name="rmq-console")
     thread.start()
     try:
-        yield f"http://{opened_at(host)}:{listening.getsockname()[1]}/"
+        yield f"http://{in_url(host)}:{listening.getsockname()[1]}/"
     finally:
         web.should_exit = True
         thread.join(LONGEST_END_S)

@@ -106,7 +106,7 @@ def test_a_function_that_raises_is_logged_and_its_message_dies(listening, orders
     with start():
         orders.send(["bad"], fixed_time=1000)
         wait_until(lambda: orders.figures().dead.count == 1, "its death")
-        wait_until(lambda: "was rolled back: ValueError: no such customer" in log(), "the log")
+        wait_until(lambda: "died: ValueError: no such customer" in log(), "the log")
 
 
 def test_processes_do_the_work(listening, orders):
@@ -123,7 +123,7 @@ def test_metrics_are_served(listening, orders):
     start, log = listening
     with start("--metrics-port", "0"):
         orders.send(["a", "bad"], fixed_time=1000)
-        wait_until(lambda: "billed a" in log() and "rolled back" in log(), "both messages")
+        wait_until(lambda: "billed a" in log() and " died: " in log(), "both messages")
         address = log().partition("metrics at ")[2].split()[0]
 
         def told():

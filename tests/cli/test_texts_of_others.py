@@ -107,7 +107,7 @@ def test_the_log_of_a_listener_has_them_escaped(rmq, tmp_path):
     command = [*rmq.command(), "listen", "Orders", "shop:bill", "--name", "billing"]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     with started(command, cwd=tmp_path, stderr=log.open("w"), env=environment) as process:
-        wait_until(lambda: "rolled back" in log.read_text(), "the function was called")
+        wait_until(lambda: " died: " in log.read_text(), "the function was called")
         process.terminate()
         process.wait(timeout=60)
     assert is_plain(log.read_bytes().decode())

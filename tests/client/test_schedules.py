@@ -319,7 +319,8 @@ def test_many_that_were_missed_do_not_keep_others_waiting(broker, timed):
     schedule = broker.schedule("many", "T", "m", every="1s", catch_up="all")
     past(broker, timed, schedule, 450_000)
     broker.schedule("other", "T", "o", every="1s")
-    assert run_until_done(broker, lambda: all(one.late_ms < 1000 for one in seen(broker))) >= 450
+    total = run_until_done(broker, lambda: all(one.late_ms < 1000 for one in seen(broker)))
+    assert total >= 449  # the last one may be due for less than a second
 
 
 def test_a_delay_is_added_to_the_time_of_the_occurrence(broker, timed):

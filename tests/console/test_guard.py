@@ -223,7 +223,7 @@ def test_logging_out_forgets_the_cookie(guarded):
 def test_all_addresses_are_those_of_ipv4_too(redis_url):
     with running(redis_url, "both:", tokens=TOKENS, host="::") as site:
         port = urlsplit(site.address).port
-        for host in (urlsplit(site.address).hostname, "127.0.0.1", "[::1]"):
+        for host in ("127.0.0.1", "[::1]"):
             assert httpx.get(f"http://{host}:{port}/login").status_code == 200
 
 

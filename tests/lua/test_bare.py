@@ -34,13 +34,13 @@ def send(slot, *sent):
 
 
 def test_only_messages_that_have_headers_get_a_body(slot):
-    slot.queue.send([Message(b"a", headers={"h": b"new"}), Message(b"b")], **VALUES)
+    slot.queue.send([Message(b"a", headers={"h": b"new"}), Message(b"b")], **slot.value_of(VALUES))
     assert bodies(slot) == {b"a": NEW}
 
 
 def test_a_body_that_waits_is_replaced_by_another_and_by_none(slot):
     send(slot, (b"a", OLD), (b"b", OLD), (b"c", OLD))
-    slot.queue.send([Message(b"a", headers={"h": b"new"}), Message(b"b")], **VALUES)
+    slot.queue.send([Message(b"a", headers={"h": b"new"}), Message(b"b")], **slot.value_of(VALUES))
     assert bodies(slot) == {b"a": NEW, b"c": OLD}
 
 
@@ -65,7 +65,7 @@ def test_where_all_are_empty_no_body_is_left(slot):
 
 def test_more_than_one_call_takes(slot):
     sent = [Message(b"%d" % n, headers={"h": b"new"} if n % 2 else None) for n in range(9000)]
-    slot.queue.send(sent, **VALUES)
+    slot.queue.send(sent, **slot.value_of(VALUES))
     assert bodies(slot) == {b"%d" % n: NEW for n in range(1, 9000, 2)}
 
 
@@ -88,7 +88,7 @@ def test_a_stage_publishes_them(slot):
 def test_a_message_without_a_body_followed_by_its_equal_with_one(slot):
     """None is left without a body, so there is none to remove: HDEL must not be called."""
     sent = [Message(b"a"), Message(b"a", headers={"h": b"new"})]
-    assert slot.queue.send(sent, **VALUES).merged == 1
+    assert slot.queue.send(sent, **slot.value_of(VALUES)).merged == 1
     assert bodies(slot) == {b"a": NEW}
     slot.check_conservation()
 

@@ -11,6 +11,8 @@ from rmq_spark.topics.types import TOPIC_TYPES
 from ..seeding import LONG_MS, Slot, note_committed, numbered, open_run, requeue, suspect
 from .staged import NAME, Stages
 
+VALUES = {"time_range": 1, "priority": 50, "fixed_time": 50}
+
 
 @pytest.fixture
 def server_of_test(own_redis):
@@ -41,7 +43,7 @@ def test_senders_are_refused_and_change_nothing(server_of_test, topic_type):
     before = slot.dump()
     for contents in ([b"new"], [b"waiting"], numbered(5000)):
         with pytest.raises(ServerFull, match="maxmemory"):
-            slot.queue.send(contents, time_range=1, priority=50, fixed_time=50)
+            slot.queue.send(contents, **slot.value_of(VALUES))
     assert slot.dump() == before
 
 
@@ -49,7 +51,7 @@ def test_senders_are_refused_and_change_nothing(server_of_test, topic_type):
 def test_senders_of_some_bodies_are_refused_and_change_nothing(server_of_test, topic_type):
     broker, fill = server_of_test
     slot = Slot(broker, "T", topic_type)
-    slot.queue.send([b"waits"], time_range=1, priority=50, fixed_time=50, headers={"h": "1"})
+    slot.queue.send([b"waits"], headers={"h": "1"}, **slot.value_of(VALUES))
     fill()
     before = slot.dump()
     body = Body(headers=[("h", b"2")]).pack()

@@ -114,12 +114,14 @@ class ThreadCaller(Caller):
             return await self._function(message), None
         except BaseException as error:
             return None, error
+        finally:
+            self._in_work = None  # the task keeps the error
 
     def give_up(self) -> None:
         self._is_given_up = True
-        if self._in_work is not None:
+        if (task := self._in_work) is not None:
             with contextlib.suppress(RuntimeError):  # its loop is closed: the call has ended
-                self._in_work.get_loop().call_soon_threadsafe(self._in_work.cancel)
+                task.get_loop().call_soon_threadsafe(task.cancel)
 
     def close(self) -> None:
         if self._loop is not None:
