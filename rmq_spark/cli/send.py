@@ -69,9 +69,9 @@ def send(
 ) -> None:
     """Send messages: the given contents, or the lines of stdin.
 
-    Write -- before contents that begin with a dash. In a keyed topic, use --key to send one
-    message, with a content or without one, or --key-delimiter to send several: a content or line
-    without the delimiter is a key alone.
+    "-" alone means stdin, too. Write -- before contents that begin with a dash. In a keyed topic,
+    use --key to send one message, with a content or without one, or --key-delimiter to send
+    several: a content or line without the delimiter is a key alone.
     """
     given = given_values(time_range, priority, fixed_time, delay)
     headers = parse_headers(header)
@@ -178,13 +178,13 @@ def messages_of(
 ) -> Iterable[Any]:
     """Return the messages to send, as ``Queue.send`` takes them.
 
-    contents: the arguments; None or empty for the lines of stdin. With a key, they are the only
-    payload, and none means no payload. delimiter: the text that ends the key in each of them.
+    contents: the arguments; none, or "-" alone, for the lines of stdin. With a key, they are the
+    only payload, and none means no payload. delimiter: the text that ends the key in each of them.
     """
     _check_keys(topic, contents, key, delimiter)
     if key is not None:
         return [Message(os.fsencode(contents[0]) if contents else None, key=os.fsencode(key))]
-    texts = map(os.fsencode, contents) if contents else lines()
+    texts = map(os.fsencode, contents) if contents and contents != ["-"] else lines()
     if delimiter is None:
         return texts
     return _keyed(topic, texts, os.fsencode(delimiter))

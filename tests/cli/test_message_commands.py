@@ -156,6 +156,15 @@ def test_lines_of_stdin_are_sent_as_they_are(rmq):
     assert queue.figures().store.count == 4
 
 
+def test_a_dash_alone_is_stdin_and_among_others_a_content(rmq):
+    rmq.topic("Ranked", "Priority")
+    words = ["send", "Ranked", "--priority", "20"]
+    assert rmq(*words, "-", stdin="one\ntwo\n").out == "Ranked: 2 new, 0 merged\n"
+    assert rmq(*words, "--", "-", "three", stdin="not read").out == "Ranked: 2 new, 0 merged\n"
+    found = {shown["content"] for shown in rmq("peek", "Ranked", "--json").lines}
+    assert found == {"one", "two", "-", "three"}
+
+
 def test_a_content_is_shown_as_it_is_also_where_it_looks_like_markup(rmq):
     rmq.topic().send(["[red]alarm[/red]", "[/nothing]"], fixed_time=99)
     out = rmq("peek", "Orders").out
