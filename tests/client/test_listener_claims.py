@@ -181,6 +181,7 @@ def test_a_stop_without_a_grace_over_a_slow_link_ends_it_in_order(own_redis, sec
     proxy.close()
 
 
+@pytest.mark.long
 def test_leases_of_many_slots_are_renewed_in_time_over_a_slow_link(own_redis):
     """Failed before: one after another, which took longer than the lease, and others got them."""
     proxy, go_on, begun = Proxy(own_redis.port), threading.Event(), []

@@ -4,6 +4,8 @@ import os
 import signal
 import threading
 
+import pytest
+
 from jobs.flights.redis_cluster import LocalCluster
 
 STOPPED_S = 4  # longer than a node waits for one that it is to meet: cluster-node-timeout, 2 s
@@ -23,6 +25,7 @@ class Interrupted(LocalCluster):
         return super()._do(node, *words)
 
 
+@pytest.mark.long
 def test_it_forms_though_a_node_stood_still_while_the_others_were_to_meet_it(executable):
     with Interrupted(masters=3, replicas=1, executable=executable) as cluster:
         assert cluster.continues is not None

@@ -7,7 +7,8 @@ from jobs.flights.progress import WAITING
 from rmq_spark.local.redis import LocalRedis
 
 FLIGHTS = 3000
-pytestmark = pytest.mark.timeout(600)  # the first test also waits for the demo
+# The first test also waits for the demo.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,7 @@ def test_a_service_that_is_killed_loses_nothing(broker, service):
     assert broker.queue(TOPIC).figures().dead.count == 0
 
 
+@pytest.mark.long
 def test_services_that_are_killed_keep_to_the_rate_limit_together(broker, service):
     """Claims are counted by Redis' clock, in every second that two looks span.
 

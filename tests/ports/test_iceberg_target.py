@@ -64,6 +64,7 @@ def killed(when):
     return instead
 
 
+@pytest.mark.long
 def test_a_topic_goes_into_a_table_which_is_made(trade, warehouse, to_table):
     trade.orders(order(n) for n in range(50))
     assert to_table() == "50 messages done, 0 of them refused"
