@@ -16,6 +16,7 @@ from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import InvalidOption
 from rmq_spark.spark.listener.child import InputFormat, Job
 from rmq_spark.spark.listener.task import (
+    ERRORS_A_TASK,
     RESULT,
     BatchCounts,
     Counts,
@@ -175,14 +176,18 @@ class EachMessage:
         return total
 
     def _log(self, batch_id: int, total: Counts, errors: list[str]) -> None:
+        shown = errors[:_ERRORS_A_BATCH]
+        # An error may be of several messages, and a task that has the most may have left some out.
+        is_cut = len(shown) < total.failed and len(errors) >= ERRORS_A_TASK
         _log.warning(
-            "rmq: batch %d: %d of %d messages failed and were rolled back%s",
+            "rmq: batch %d: %d of %d messages failed and were rolled back%s%s",
             batch_id,
             total.failed,
             total.succeeded + total.failed + total.snoozed,
             f"; the claim of {total.left_alone} was gone" if total.left_alone else "",
+            f"; {len(shown)} of the errors follow" if is_cut else "",
         )
-        for error in errors[:_ERRORS_A_BATCH]:
+        for error in shown:
             _log.warning("rmq: batch %d: %s", batch_id, error)
 
 

@@ -76,7 +76,7 @@ _CONNECTS_BY_ITSELF = (
 # The most bytes that the function's process gets at once: they are in memory several times.
 _BYTES_AT_ONCE = 8 * 1024 * 1024
 # The most errors that a task returns.
-_ERRORS_A_TASK = 5
+ERRORS_A_TASK = 5
 # The most characters of a content in the log.
 _LONGEST_SHOWN = 80
 # The interval at which a task writes its counts and checks whether its batch has ended early.
@@ -398,7 +398,7 @@ class MessageTask:
         first = 0
         for failed in failures:
             is_failure = failed.failure.ending not in (Ending.UNCHARGED, Ending.UNREAD)
-            if is_failure and len(outcome.errors) < _ERRORS_A_TASK:
+            if is_failure and len(outcome.errors) < ERRORS_A_TASK:
                 topic, slot, claim_id = claims[first]
                 named = self._messages_named(contents[first], len(failed.rows))
                 outcome.errors.append(

@@ -271,6 +271,20 @@ def test_the_log_names_a_message_that_is_no_text_and_counts_those_beside_it(rmq,
     assert r"message b'\xff\x00' and 2 others: ValueError" in logged(caplog)
 
 
+@pytest.mark.parametrize(
+    ("failed", "told"), [(3, "rolled back\n"), (9, "; 5 of the errors follow\n")]
+)
+def test_the_log_says_if_it_does_not_show_all_errors(rmq, claimed, caplog, failed, told):
+    def refuse(message):
+        raise ValueError("no")
+
+    _, frame = claimed(failed)
+    with caplog.at_level(logging.WARNING, "rmq_spark"):
+        listener(rmq, refuse)(frame, 1)
+    assert f"{failed} of {failed} messages failed and were {told}" in logged(caplog)
+    assert logged(caplog).count("ValueError: no") == min(failed, 5)
+
+
 @pytest.mark.parametrize("log_contents", ["true", "false"])
 def test_dead_messages_keep_the_error_of_their_function(rmq, claimed, log_contents):
     """The text of an error may quote the message, which not all may see."""
