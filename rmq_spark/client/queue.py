@@ -163,8 +163,8 @@ class Queue:
         """Send messages that were checked for a definition of the topic.
 
         on_full: what to do about a slot without room; None to raise TopicFull when all others have
-        got theirs, in one round trip, as long as there is a call at least every half second. Raises
-        UnknownTopic, TopicFull.
+        got theirs. Without limits, there is one round trip, as long as there is a call at least
+        every half second. Raises UnknownTopic, TopicFull.
         """
         self._refresh_or_refuse()
         if on_full is None or not self.definition.shares:
@@ -184,7 +184,9 @@ class Queue:
 
     def _send(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
         queues = self._queues_for(topic)
-        request = sending.send(queues, checked.pairs, checked.bodies)
+        if queues.definition.shares:
+            return self.server.ask(sending.send_within_limits(queues, *checked))
+        request = sending.send(queues, *checked)
         if time.monotonic() - self._read_s >= DEFINITION_AGE_S / 2:
             request = self._with_refresh(request)
         return self.server.ask(request)

@@ -84,17 +84,47 @@ def send(
     by_slot: score, content, score, content, ... for each slot. The score of a RangeMerge message is
     its time range in ms; for other types, it is the score in the store. bodies: content, body,
     content, body, ... in the same order, for each slot whose messages have bodies; an empty body
-    stands for none. Raises TopicFull, which has the counts of those for which there was room.
+    stands for none. For a topic without max_messages and max_bytes.
     """
     of_slots = parts_of(queues.definition, by_slot, bodies)
     parts = [(slot, part) for slot, of_slot in of_slots.items() for part in of_slot]
 
     def read(replies: list[Any]) -> SendResult:
-        if any(reply[0] < 0 for reply in replies):
-            raise _full(parts, _answers(queues, parts, replies))
         return SendResult(*map(sum, zip(*replies, strict=True))) if replies else SendResult(0, 0)
 
     return Request(_send_calls(queues, parts), read, last_counts=True)
+
+
+def send_within_limits(
+    queues: TopicQueues, by_slot: Mapping[int, Pairs], bodies: Mapping[int, Pairs] | None = None
+) -> Conversation[SendResult]:
+    """Send to a topic that has limits: to each slot in order, until a call finds no room.
+
+    Arguments and answer are those of send. Raises TopicFull, with the counts of what was sent.
+    """
+    of_slots = parts_of(queues.definition, by_slot, bodies)
+    total, first_full = SendResult(0, 0), None
+    refused: dict[int, set[int]] = {}
+    begun: Counter[int] = Counter()  # messages of the calls for each slot until now
+    for nth in range(max(map(len, of_slots.values()), default=0)):
+        parts = [
+            (slot, of_slot[nth])
+            for slot, of_slot in of_slots.items()
+            if slot not in refused and nth < len(of_slot)
+        ]
+        answers = yield send_parts(queues, parts)
+        for (slot, (pairs, _)), answer in zip(parts, answers, strict=True):
+            if isinstance(answer, TopicFull):
+                first_full = first_full or answer
+                # Nothing more for this slot: what comes later must not be sent without this.
+                refused[slot] = set(range(begun[slot], len(by_slot[slot]) // 2))
+            else:
+                total += answer
+            begun[slot] += len(pairs) // 2
+    if first_full is not None:
+        first_full.sent, first_full.refused = total, refused
+        raise first_full
+    return total
 
 
 def send_parts(
@@ -103,20 +133,6 @@ def send_parts(
     """Send messages of slots. For each part, the answer has its counts, or an error: no room."""
     calls = _send_calls(queues, parts)
     return Request(calls, lambda replies: _answers(queues, parts, replies), last_counts=True)
-
-
-def _full(
-    parts: Sequence[tuple[int, Part]], answers: Sequence[SendResult | TopicFull]
-) -> TopicFull:
-    """Return the first error, with the counts of what was sent, and what was not."""
-    full = next(one for one in answers if isinstance(one, TopicFull))
-    full.sent = sum((one for one in answers if isinstance(one, SendResult)), SendResult(0, 0))
-    before: Counter[int] = Counter()  # messages of the earlier parts of each slot
-    for (slot, (pairs, _)), one in zip(parts, answers, strict=True):
-        first, before[slot] = before[slot], before[slot] + len(pairs) // 2
-        if isinstance(one, TopicFull):
-            full.refused.setdefault(slot, set()).update(range(first, before[slot]))
-    return full
 
 
 def _answers(

@@ -44,6 +44,31 @@ def test_a_changed_limit_is_learned(queue, broker):
     assert queue.send(numbered(5), fixed_time=1000) == SendResult(1, 4)
 
 
+@pytest.mark.parametrize("room", [0, 1, 2, 5])
+def test_of_one_call_a_slot_stores_nothing_behind_what_it_refused(broker, room):
+    """Failed before: a later message found the room that was too little for earlier ones."""
+    broker.create("T", "FixedTime", 2, max_messages=16)
+    queue = broker.queue("T")
+    slot, elsewhere = 0, 1
+    basis = {queue.definition.slot_of(text): text for text in numbered(20)}
+    sent, others = ["a", "b", "c", "d", "e"], ["o1", "o2", "o3"]
+    queue.send(numbered(8 - room), slot_basis=basis[slot], fixed_time=1000)
+    messages = [Message(name, slot_basis=basis[slot]) for name in sent]
+    messages += [Message(name, slot_basis=basis[elsewhere]) for name in others]
+    error = None
+    try:
+        counts = queue.send(messages, fixed_time=1000)
+    except TopicFull as full:
+        error, counts = full, full.sent
+    stored = [name for name in sent if queue.find([name], slot_basis=basis[slot])]
+    assert stored == sent[: len(stored)]
+    assert room - 1 <= len(stored) <= room
+    assert counts == SendResult(len(stored) + len(others), 0)
+    assert len(queue.find(others, slot_basis=basis[elsewhere])) == len(others)
+    refused = {slot: set(range(len(stored), len(sent)))} if room < len(sent) else None
+    assert (error and error.refused) == refused
+
+
 def test_a_sender_can_wait_for_room_and_its_messages_keep_their_order(queue, broker, caplog):
     seen, sent = [], []
     wait = WaitForRoom()
