@@ -308,6 +308,8 @@ class Rounds:
         try:
             return self._broker.queue(topic), ""
         except (UnknownTopic, InvalidOption) as error:
+            if topic == self._topic:  # Redis has lost it, which is no fault of the messages
+                raise
             return None, str(error)
 
     def _checked(

@@ -9,7 +9,14 @@ import pytest
 
 from rmq_spark.client import Broker, Message
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.errors import InvalidOption, OutboxMisused, ServerFull, ServerUnavailable, TopicFull
+from rmq_spark.errors import (
+    InvalidOption,
+    OutboxMisused,
+    ServerFull,
+    ServerUnavailable,
+    TopicFull,
+    UnknownTopic,
+)
 from rmq_spark.local.redis import LocalRedis
 from rmq_spark.outbox import Outbox, Relayed
 from rmq_spark.outbox.rounds import Rounds
@@ -266,6 +273,18 @@ def test_a_round_that_is_sealed_is_not_judged_anew(shop, monkeypatch):
     shop.broker.delete("Orders")
     assert shop.relay(topic=None) == Relayed(sent=1)
     assert shop.states() == {"sent": 1}
+
+
+def test_a_relay_whose_own_topic_has_gone_ends_and_refuses_nothing(shop):
+    """Failed before: after a loss of Redis, all messages that waited were refused."""
+    shop.insert(f"('a', {soon(-1)}), ('b', {soon(-1)})")
+    relay = shop.outbox().relay(shop.broker, topic="Orders")
+    shop.broker.delete("Orders")
+    with pytest.raises(UnknownTopic, match="Orders"):
+        relay.run_once()
+    assert shop.refusals() == {}
+    shop.broker.create("Orders", "FixedTime", slot_amount=1)
+    assert shop.relay() == Relayed(sent=2)
 
 
 def test_an_error_of_redis_leaves_the_round_open(shop, monkeypatch):
