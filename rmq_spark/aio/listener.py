@@ -91,6 +91,7 @@ class AsyncListener(Counts):
             raise
         if running.done():
             await running
+        running.add_done_callback(partial(_tell_end, listener))
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
@@ -124,6 +125,12 @@ class AsyncListener(Counts):
     @property
     def _counting(self) -> Listener | None:
         return self._listener
+
+
+def _tell_end(listener: Listener, running: "asyncio.Task[None]") -> None:
+    """Log the error that has ended a listener, because its block may go on for long."""
+    if not running.cancelled() and (error := running.exception()) is not None:
+        _log.error("rmq: listener %s has ended: %s", listener, error)
 
 
 def _in_a_thread(

@@ -79,6 +79,8 @@ _NOT_SAVING = "MISCONF "
 _READONLY_IN_SCRIPT, _NOREPLICAS_IN_SCRIPT = ": -READONLY ", ": -NOREPLICAS "
 _NOT_SAVING_IN_SCRIPT = ": -MISCONF "
 _IN_SCRIPT = (_READONLY_IN_SCRIPT, _NOREPLICAS_IN_SCRIPT, _NOT_SAVING_IN_SCRIPT)
+# The answer to a command of more than ten parts before a login; then Redis closes the connection.
+_TOO_LONG_WITHOUT_LOGIN = "Protocol error: unauthenticated"
 # Somebody's script runs for longer than lua-time-limit.
 _BUSY = "BUSY "
 # Texts of redis-py in a class that is not a RedisError: for a server that is not a cluster, and for
@@ -157,7 +159,9 @@ _TABLE = (
     ),
     _Row(
         lambda failed: (
-            "NOAUTH" in failed.text or isinstance(failed.error, redis_errors.AuthorizationError)
+            isinstance(failed.error, redis_errors.AuthorizationError)
+            or "NOAUTH" in failed.text
+            or _TOO_LONG_WITHOUT_LOGIN in failed.text
         ),
         errors.ServerRefused,
         "{at} requires a password. Set redis.password.",

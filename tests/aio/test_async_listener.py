@@ -228,9 +228,11 @@ def test_what_is_no_coroutine_function_is_refused(connected, topic):
     asyncio.run(main())
 
 
-def test_a_listener_that_ends_by_an_error_raises_it_at_the_end_of_its_block(
-    connected, broker, topic
+def test_a_listener_that_ends_by_an_error_logs_it_and_raises_it_at_the_end_of_its_block(
+    connected, broker, topic, caplog
 ):
+    """Failed before: until the end of its block, nothing told why it had ended."""
+
     async def work(message):
         pass
 
@@ -238,7 +240,8 @@ def test_a_listener_that_ends_by_an_error_raises_it_at_the_end_of_its_block(
         async with there.listen("T", "a", work) as listener:
             await until(lambda: listener._listener and listener._listener._dispatcher)
             broker.delete("T")
-            await until(lambda: listener._running.done())
+            await until(lambda: "listener a of T, group default has ended: " in logged(caplog))
+            assert listener.is_stuck
 
     async def main():
         async with await connected() as there:

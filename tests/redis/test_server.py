@@ -69,6 +69,25 @@ def test_a_server_that_is_away_is_named_with_what_to_check():
     assert SECRET not in "".join(traceback.format_exception(raised.value))
 
 
+def test_a_client_without_the_password_that_a_server_requires_now_is_told(own_redis):
+    """Failed before, with ScriptFailed: Redis refuses long commands of strangers in another way."""
+    with connect(own_redis.url, patience_s=0.2) as broker:
+        broker.create("T", "Priority", 16)
+        queue = broker.queue("T")
+        queue.send(["a"], priority=20)
+        broker.server.command("CONFIG", "SET", "requirepass", SECRET)
+        with redis.Redis.from_url(with_password(own_redis.url, SECRET)) as other:
+            other.client_kill_filter(_type="normal", skipme=True)
+            told = []
+            for _ in range(3):
+                # Redis may also close the connection before its answer is read.
+                with pytest.raises((ServerRefused, ServerUnavailable)) as raised:
+                    queue.send(["a"], priority=20)
+                told.append(raised.type)
+            other.config_set("requirepass", "")
+    assert ServerRefused in told
+
+
 def test_an_outage_is_told_in_one_line_at_once(caplog):
     url = f"redis://:{SECRET}@127.0.0.1:{NOBODYS_PORT}/0"
     with pytest.raises(ServerUnavailable):
