@@ -4,6 +4,7 @@ import argparse
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import StreamingQueryException
@@ -12,6 +13,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from rmq_spark.client.broker import Broker
 from rmq_spark.jobs.program import (
     KAFKA,
     ROCKETMQ,
@@ -31,7 +33,9 @@ from rmq_spark.jobs.targets import chosen_target
 from rmq_spark.jobs.targets.base import NUMBER, ExportBatch, OutboxMarks, Target
 from rmq_spark.options import MAX_REFUSED
 from rmq_spark.outbox.outbox import Outbox
+from rmq_spark.redis.server import shared_server
 from rmq_spark.spark.compatibility import TELLS_START
+from rmq_spark.spark.options import parse_source_options
 from rmq_spark.spark.schemas import SOURCE_SCHEMA, WHOLE_SOURCE_SCHEMA
 from rmq_spark.spark.sink.exactly_once import QUERY_ID
 from rmq_spark.sql.database import EXCEPTIONS_SUFFIX
@@ -97,30 +101,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def export(spark: SparkSession, given: argparse.Namespace) -> str:
     marks = _marks(given)
+    totals = {"done": 0, "refused": 0}
+    with Ending() as ending:
+        run = partial(_run, spark, given, marks, totals, ending)
+        if given.once and not TELLS_START:
+            _run_until_nothing_is_due(run, given, totals, ending)
+        else:
+            run()
+    return f"{totals['done']:,} messages done, {totals['refused']:,} of them refused"
+
+
+def _run(
+    spark: SparkSession,
+    given: argparse.Namespace,
+    marks: OutboxMarks | None,
+    totals: dict[str, int],
+    ending: Ending,
+) -> None:
     target = chosen_target(spark, given)
-    topics = "topics" if "," in given.topic else "topic"
     place = {} if TELLS_START else {"checkpointLocation": given.checkpoint}
     messages = (
         spark.readStream.format("rmq")
-        .options(**{**given.option, **place, topics: given.topic})
+        .options(**_source_options(given), **place)
         .schema(_read_schema(given))
         .load()
     )
-    totals = {"done": 0, "refused": 0}
-    with Ending() as ending:
-        query = (
-            messages.writeStream.foreachBatch(_into(target, marks, given, totals, ending))
-            .option("checkpointLocation", given.checkpoint)
-            .trigger(**trigger(given))
-            .start()
-        )
-        try:
-            _run_to_the_end_of_a_batch(query, ending)
-        finally:
-            query.stop()
-            with suppress(Py4JError):  # if it fails, the next start drops the stage
-                target.close()
-    return f"{totals['done']:,} messages done, {totals['refused']:,} of them refused"
+    query = (
+        messages.writeStream.foreachBatch(_into(target, marks, given, totals, ending))
+        .option("checkpointLocation", given.checkpoint)
+        .trigger(**trigger(given))
+        .start()
+    )
+    try:
+        _run_to_the_end_of_a_batch(query, ending)
+    finally:
+        query.stop()
+        with suppress(Py4JError):  # if it fails, the next start drops the stage
+            target.close()
+
+
+def _run_until_nothing_is_due(
+    run: Callable[[], None], given: argparse.Namespace, totals: dict[str, int], ending: Ending
+) -> None:
+    """Run until all is done that is due after the first run.
+
+    Up to Spark 4.1, a run reads one batch, the first one perhaps only that of a killed run.
+    """
+    run()
+    wanted = totals["done"] + _amount_due(given)
+    while totals["done"] < wanted and not ending.is_asked:
+        before = totals["done"]
+        run()
+        if totals["done"] == before:  # others have taken the rest
+            return
+
+
+def _amount_due(given: argparse.Namespace) -> int:
+    options = parse_source_options(_source_options(given))
+    broker = Broker(shared_server(options.connection), key_prefix=options.key_prefix)
+    of = options.subscription
+    figures = [broker.queue(name, group=of.group).figures() for name in of.names]
+    return sum(one.store.due + one.retry.due for one in figures)
+
+
+def _source_options(given: argparse.Namespace) -> dict[str, str]:
+    return {**given.option, "topics" if "," in given.topic else "topic": given.topic}
 
 
 def _marks(given: argparse.Namespace) -> OutboxMarks | None:

@@ -30,6 +30,13 @@ def test_a_topic_goes_into_a_table_of_postgresql(trade, to_table):
     assert trade.count(stages) == of_killed_exports
 
 
+def test_once_takes_all_that_is_due_however_small_its_batches_are(trade, to_table):
+    """Failed before with Spark 4.0, which ends such a query after one batch."""
+    trade.orders(order(n) for n in range(300))
+    assert to_table("-o", "maxRecordsPerTrigger=100") == "300 messages done, 0 of them refused"
+    assert trade.count("SELECT count(*) FROM {t}") == 300
+
+
 @pytest.mark.long
 def test_what_the_table_or_the_transformation_refuses_goes_to_the_exceptions(trade, to_table):
     good = [order(n) for n in range(200)]
