@@ -1,6 +1,7 @@
 """Topics made, found, changed, listed and deleted."""
 
 import json
+import time
 
 import pytest
 
@@ -17,6 +18,7 @@ from rmq_spark.errors import (
 )
 from rmq_spark.protocol import claiming
 from rmq_spark.protocol.claims import ClaimRequest
+from rmq_spark.protocol.sending import SendResult
 from rmq_spark.protocol.staging import Manifest, StageName
 from rmq_spark.topics.keys import consumer_key, topics_key
 
@@ -422,6 +424,13 @@ def test_a_sender_goes_by_the_groups_there_are(broker, monkeypatch):
     broker.remove_group("T", "late", drop=True)
     sender.send(["n"], fixed_time=99)
     assert broker.server.command("EXISTS", late.keys.store(0)) == 0
+
+
+def test_a_sender_that_learns_of_its_topic_meanwhile_counts_all_its_messages(broker):
+    broker.create("T", "FixedTime", 16)
+    sender = broker.queue("T")
+    time.sleep(0.6)  # from now on, for half a second, it reads the definition with what it sends
+    assert sender.send(numbered(100), fixed_time=99) == SendResult(100, 0)
 
 
 def test_a_sender_of_a_deleted_topic_is_told(broker, monkeypatch):

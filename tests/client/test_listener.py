@@ -63,6 +63,12 @@ def send(topic, contents, **values):
     topic.send(contents, fixed_time=1000, **values)
 
 
+def test_before_it_runs_its_counts_are_zero(broker, topic):
+    listener = broker.listen("T", "a", print)
+    assert (listener.succeeded, listener.failed, listener.snoozed, listener.left_alone) == (0,) * 4
+    assert (listener.at_work, sum(listener.timings().durations.counts)) == (0, 0)
+
+
 def test_every_message_is_given_to_the_function_once(broker, topic, seen):
     send(topic, numbered(1000))
     with broker.listen("T", "a", remember(seen)) as listener:

@@ -15,6 +15,7 @@ from pyspark.sql.functions import array, col, lit, struct
 
 import rmq_spark
 from rmq_spark.client.queue import overview_of
+from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import InvalidMessage
 from rmq_spark.protocol.pages import first_entries
 from rmq_spark.spark.schemas import SOURCE_SCHEMA
@@ -215,6 +216,15 @@ def test_calls_are_timed(rmq, claimed, batch):
     [timings] = heard.timings().values()
     assert sum(timings.durations.counts) == (2 if batch else 12)
     assert sum(timings.latenesses.counts) == 6
+
+
+def test_lateness_counts_from_the_due_time_to_the_call():
+    timings = Timings()
+    timings.add(0.1, due_ms=1_000, claimed_ms=62_500, since_claim_s=0.25)
+    timings.add(0.1, due_ms=None, claimed_ms=62_500, since_claim_s=9)
+    timings.add(0.1, due_ms=70_000, claimed_ms=62_500, since_claim_s=0)  # by a clock that is slow
+    assert timings.latenesses.sum == 61.75
+    assert sum(timings.latenesses.counts) == 2
 
 
 def test_a_retry_is_not_late(rmq, spark):
