@@ -189,7 +189,13 @@ class OutboxMisused(OutboxError):
 
 
 class ServerError(RmqError):
-    """An error of the Redis server."""
+    """An error of the Redis server.
+
+    node: host and port of the cluster node, or of the Sentinels' master, with which something is
+    wrong; None for any other server, or if it is not known.
+    """
+
+    node: str | None = None
 
 
 class ServerUnavailable(ServerError):

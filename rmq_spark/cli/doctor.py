@@ -94,7 +94,7 @@ def _unreached_remedy(error: RmqError, session: Session) -> str:
         return remedy_of(error)
     if "maxmemory-policy" in str(error):
         command = "CONFIG SET maxmemory-policy noeviction"
-        return redis_cli(session.address, command, session.redis_cli_options)
+        return redis_cli(session.connection, command, error.node)
     if "is part of" in str(error):
         return "Write rmq --redis-cluster before the command"
     if "is not a cluster" in str(error):

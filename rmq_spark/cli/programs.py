@@ -235,7 +235,7 @@ def _measured(context: typer.Context, content_bytes: int) -> tuple[float | None,
             except ServerRefused as error:
                 print_remark(f"{_NOT_MEASURED}: {denial_of(error)}. {_remedy(broker, error)}")
                 return None, None
-            return measured, f"{software_of(server.info())} at {server.address}"
+            return measured, f"{software_of(*server.infos().values())} at {server.address}"
     except RmqError as error:
         print_remark(f"{_NOT_MEASURED}: {seen_of(error).rstrip('.')}.")
         return None, None

@@ -15,7 +15,7 @@ from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
 from rmq_spark.options import CONNECTION, KEY_PREFIX, REDIS, ZOOKEEPER
 from rmq_spark.process import code_of_signal, stopped_by_signals
-from rmq_spark.redis.connection import connection_of
+from rmq_spark.redis.connection import ConnectionOptions, connection_of
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import parse_group
 from rmq_spark.topics.parsing import Values
@@ -39,20 +39,14 @@ class Session:
 
     def server(self, patience_s: float | None = PATIENCE_S) -> Server:
         """Connect. patience_s: how long to retry; None for as long as a program does."""
-        return Server(connection_of(self._values), patience_s)
+        return Server(self.connection, patience_s)
 
     def broker(self, patience_s: float | None = PATIENCE_S) -> Broker:
         return Broker(self.server(patience_s), key_prefix=self._values[KEY_PREFIX])
 
     @property
-    def address(self) -> str:
-        """The address of Redis, without credentials."""
-        return connection_of(self._values).address
-
-    @property
-    def redis_cli_options(self) -> tuple[str, ...]:
-        """The options with which redis-cli trusts this Redis."""
-        return connection_of(self._values).redis_cli_options
+    def connection(self) -> ConnectionOptions:
+        return connection_of(self._values)
 
     @property
     def zookeeper(self) -> dict[str, str]:

@@ -72,6 +72,11 @@ _CARRIED = ("content", "contentBase64", "key", "keyBase64", "headers", "reason")
 SLOTS_WEIGHED = 4
 MESSAGES_WEIGHED = 10
 SLOW_CALLS = 128
+_MORE = (
+    ("CONFIG GET", "save"),
+    ("CONFIG GET", "slowlog-log-slower-than"),
+    ("SLOWLOG GET", SLOW_CALLS),
+)
 _NOT_PERMITTED = "this Redis user may not run CONFIG GET and SLOWLOG GET"
 _INFO = (
     *("redis_version", "valkey_version", "uptime_in_seconds", "connected_clients", "maxclients"),
@@ -507,7 +512,11 @@ def server(console: Console, query: Query) -> dict[str, Any]:
     broker = console.broker
     queues = list(all_queues(broker))
     slots = {queue.definition.name: queue.definition.slot_amount for queue in queues}
-    nodes = [_node_json(broker.server, *node) for node in _nodes(broker.server)]
+    infos, more = broker.server.infos(), broker.server.on_masters(*_MORE)
+    nodes = [
+        _node_json(broker.server, node, info, *more.get(node, (None, None, None)))
+        for node, info in infos.items()
+    ]
     return {
         "redisAddress": broker.server.address,
         "keyPrefix": broker.key_prefix,
@@ -519,23 +528,19 @@ def server(console: Console, query: Query) -> dict[str, Any]:
     }
 
 
-def _nodes(of: Server) -> list[tuple[str, dict[str, Any]]]:
-    if not of.is_cluster:
-        return [(of.address, {})]
-    return [(node.name, {"target_nodes": node}) for node in of.client.get_primaries()]
-
-
-def _node_json(of: Server, name: str, target: dict[str, Any]) -> dict[str, Any]:
-    info = of.client.info(**target)
+def _node_json(
+    of: Server, node: str | None, info: dict[str, Any], save: Any, threshold: Any, calls: Any
+) -> dict[str, Any]:
+    """Describe a master. save, threshold, calls: what it replied to _MORE."""
     return {
-        "node": name,
+        "node": node or of.address,
         **{field: info[field] for field in _INFO if field in info},
-        **_disk_json(of, info, target),
-        **_slow(of, target),
+        **_disk_json(info, save),
+        **_slow(of, threshold, calls),
     }
 
 
-def _disk_json(of: Server, info: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
+def _disk_json(info: dict[str, Any], save: Any) -> dict[str, Any]:
     """Return how the node keeps its data on disk, None if unknown, and the time of its snapshot."""
     started_s = int(info.get("server_time_usec", 0)) // 10**6 - info.get("uptime_in_seconds", 0)
     saved_s = info.get("rdb_last_save_time", 0)
@@ -543,20 +548,16 @@ def _disk_json(of: Server, info: dict[str, Any], target: dict[str, Any]) -> dict
     has_saved = bool(saved_s) and saved_s > started_s + 1
     kept: str | None = "append only"
     if not info.get("aof_enabled"):
-        try:
-            saves = of.client.config_get("save", **target).get("save")
-            kept = "snapshots" if saves else "nothing"
-        except redis.ResponseError:  # not permitted
+        if isinstance(save, dict):
+            kept = "snapshots" if save.get("save") else "nothing"
+        else:  # not permitted
             kept = "snapshots" if has_saved else None
     return {"onDisk": kept, "lastSaved": time_json(1000 * saved_s) if has_saved else None}
 
 
-def _slow(of: Server, target: dict[str, Any]) -> dict[str, Any]:
+def _slow(of: Server, threshold: Any, calls: Any) -> dict[str, Any]:
     """Return the slow calls that the node remembers, by script, without their arguments."""
-    try:
-        threshold = of.client.config_get("slowlog-log-slower-than", **target)
-        calls = of.client.slowlog_get(SLOW_CALLS, **target)
-    except redis.ResponseError:
+    if not isinstance(threshold, dict) or not isinstance(calls, list):
         return {"slow": [], "slowError": _NOT_PERMITTED}
     names = of.script_names
     found: dict[str, dict[str, Any]] = {}

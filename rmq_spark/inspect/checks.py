@@ -1,11 +1,9 @@
 """Checks of a Redis server: connection, persistence, memory, permissions, claims."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-
-import redis
 
 from rmq_spark.client import schedules
 from rmq_spark.client.administration import all_queues
@@ -23,12 +21,14 @@ from rmq_spark.errors import (
 )
 from rmq_spark.inspect.figures import FULL_PERCENT, Row, look
 from rmq_spark.options import in_url
+from rmq_spark.redis.connection import ConnectionOptions
 from rmq_spark.redis.failures import denied_command, is_of_keys, without_permit
 from rmq_spark.redis.server import NO_EVICTION, Server
 from rmq_spark.topics.keys import topics_key
 from rmq_spark.topics.parsing import duration_text
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "FAIL", "skip"
+_STATES = OK, WARN, FAIL
 _REDIS_REMEDIES: tuple[tuple[type[RmqError], str], ...] = (
     (InvalidOption, "Correct --redis-url, RMQ_REDIS_URL or --option as the message says"),
     (
@@ -61,6 +61,9 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
+_Check = Callable[[Server, str | None, dict[str, Any]], Finding | None]
+
+
 def seen_of(error: RmqError) -> str:
     """Describe an error of the connection, without the remedies that follow in its text."""
     return str(error).partition(". rmq-spark tried")[0]
@@ -71,34 +74,47 @@ def check_server(broker: Broker, *, reads_only: bool = False) -> Iterator[Findin
 
     Asks few questions. reads_only: whether the user must only be permitted to look.
     """
-    server, info = broker.server, broker.server.info()
-    yield Finding("Redis", OK, f"{server.address}, {software_of(info)}")
-    if info.get("role") == "slave":
-        yield _replica(info)
-    yield _policy(server, info)
-    yield _persistence(server, info)
-    yield _memory(server, info)
-    if "master_replid" not in info:
-        yield _hidden(
-            *("Redis failover", "master_replid"),
-            "Stop queries before the server restarts, and set redis.minReplicas. A batch in work "
-            "does not notice that Redis lost writes, and may commit messages that it has not read",
-        )
-    yield _permissions(broker, reads_only)
-    if server.answers_without_login():
-        remedy = "Create the users of docs/security.md; when all programs use them: "
-        remedy += f"{_redis_cli(server, 'ACL SETUSER default off')}  {_UNTIL_RESTART}"
-        yield Finding("Redis login", WARN, "Redis answers without user and password", remedy)
+    server = broker.server
+    try:
+        infos, settings = server.infos(), _settings(server)
+    except RmqError as error:
+        yield Finding("Redis", FAIL, seen_of(error), remedy_of(error))
+        return
+    yield Finding("Redis", OK, f"{server.address}, {software_of(*infos.values())}")
+    infos = {node: info | settings.get(node, {}) for node, info in infos.items()}
+    for check, rank in _CHECKS:
+        ranked = sorted(infos.items(), key=lambda item: rank(item[1]), reverse=True)
+        yield from _worst({node: check(server, node, info) for node, info in ranked})
+    yield from _permissions(broker, reads_only)
+    yield from _worst({node: _login(server, node) for node in server.answer_without_login()})
 
 
-def redis_cli(
-    address: str, command: str, options: Sequence[str] = (), username: str | None = None
-) -> str:
+def _worst(found: Mapping[str | None, Finding | None]) -> Iterator[Finding]:
+    """Of the findings about each master, yield the first of the worst. In a cluster, name it."""
+    findings = {node: finding for node, finding in found.items() if finding is not None}
+    if not findings:
+        return
+    node = max(findings, key=lambda node: _STATES.index(findings[node].state))
+    worst = findings[node]
+    if node is None or (set(findings.values()) == {worst} and worst.state == OK):
+        yield worst
+        return
+    as_bad = sum(one.state == worst.state for one in findings.values()) - 1
+    more = ""
+    if as_bad and worst.state != OK:
+        more = f" ({as_bad} more master{'s' if as_bad > 1 else ''}: {worst.state})"
+    yield worst._replace(seen=f"{node}: {worst.seen}{more}")
+
+
+def redis_cli(options: ConnectionOptions, command: str, node: str | None) -> str:
     """Return a command of redis-cli for a shell. command: one line, as Redis reads it.
 
-    options: those of redis-cli for TLS. username: that of rmq, who may hardly give such commands.
+    node: host and port of the node of a cluster, or of the Sentinels' master; None: none of them.
     """
-    words = [*options, *(_ADMINISTRATOR if username is not None else ()), *command.split()]
+    # The user of rmq may hardly give such commands.
+    login = _ADMINISTRATOR if options.user is not None else ()
+    words = [*options.redis_cli_options, *login, *command.split()]
+    address = options.at(node).address
     parts = urlsplit(address)
     if parts.scheme == "unix":
         return shlex.join(["redis-cli", "-s", parts.path, *words])
@@ -106,8 +122,8 @@ def redis_cli(
     return shlex.join(["redis-cli", *where, *words])
 
 
-def _redis_cli(server: Server, command: str) -> str:
-    return redis_cli(server.address, command, server.redis_cli_options, server.username)
+def _redis_cli(server: Server, node: str | None, command: str) -> str:
+    return redis_cli(server.options, command, node or server.master_of_sentinels())
 
 
 def remedy_of(error: RmqError) -> str:
@@ -119,32 +135,43 @@ def remedy_of(error: RmqError) -> str:
     )
 
 
-def software_of(info: dict[str, Any]) -> str:
-    """Name a server and its version, such as "Valkey 9.1.2"."""
-    if "valkey_version" in info:
-        return f"Valkey {info['valkey_version']}"
-    return f"Redis {info['redis_version']}"
+def software_of(*infos: dict[str, Any]) -> str:
+    """Name a server and its version, such as "Valkey 9.1.2"; of a cluster, all there are."""
+    return ", ".join(
+        sorted(
+            {
+                f"Valkey {info['valkey_version']}"
+                if "valkey_version" in info
+                else f"Redis {info['redis_version']}"
+                for info in infos
+            }
+        )
+    )
 
 
-def _replica(info: dict[str, Any]) -> Finding:
+def _replica(server: Server, node: str | None, info: dict[str, Any]) -> Finding | None:
+    if info.get("role") != "slave":
+        return None
     master = f"{in_url(info['master_host'])}:{info['master_port']}"
     return Finding(
         "Redis role",
         FAIL,
         "this is a replica, which takes no writes",
-        f"Set redis.url or RMQ_REDIS_URL to its master, {master}; or set redis.sentinels, or "
+        "Wait until the failover of this node is over"
+        if server.is_cluster
+        else f"Set redis.url or RMQ_REDIS_URL to its master, {master}; or set redis.sentinels, or "
         "redis.cluster",
     )
 
 
-def _policy(server: Server, info: dict[str, Any]) -> Finding:
+def _policy(server: Server, node: str | None, info: dict[str, Any]) -> Finding:
     """Look at the policy now: a Server refuses others than noeviction only when it connects."""
     policy = info.get("maxmemory_policy")
     if policy is None:
         return _hidden("Redis policy", "maxmemory_policy", "See that it is noeviction")
     if policy == NO_EVICTION:
         return Finding("Redis policy", OK, policy)
-    remedy = _redis_cli(server, "CONFIG SET maxmemory-policy noeviction")
+    remedy = _redis_cli(server, node, "CONFIG SET maxmemory-policy noeviction")
     return Finding("Redis policy", FAIL, f"{policy}: a full Redis evicts whole queues", remedy)
 
 
@@ -153,42 +180,59 @@ def _hidden(what: str, field: str, remedy: str) -> Finding:
     return Finding(what, WARN, f"INFO shows no {field}", remedy)
 
 
-def _persistence(server: Server, info: dict[str, Any]) -> Finding:
+def _persistence(server: Server, node: str | None, info: dict[str, Any]) -> Finding:
     if "aof_enabled" not in info:
         return _hidden("Redis on disk", "aof_enabled", "See what a restart of the server loses")
     if info["aof_enabled"]:
         seen = "appendonly yes"
-        if _setting_of(server, "appendfsync") == "everysec":
+        if info.get("appendfsync") == "everysec":
             seen += ", appendfsync everysec: a crash of the machine loses about a second"
         return Finding("Redis on disk", OK, seen)
-    saves = _setting_of(server, "save")
+    saves = info.get("save")
     if saves is None:
         seen = "appendonly no: a crash loses messages. This user cannot read the setting save"
-        return Finding("Redis on disk", WARN, seen, _grant(server, "config|get"))
-    remedy = _redis_cli(server, "CONFIG SET appendonly yes")
+        return Finding("Redis on disk", WARN, seen, _grant(server, node, "config|get"))
+    remedy = _redis_cli(server, node, "CONFIG SET appendonly yes")
     if saves:
         return Finding("Redis on disk", WARN, "snapshots only: a crash loses messages", remedy)
     seen = "persistence is off: a restart loses all messages"
     return Finding("Redis on disk", WARN, seen, remedy)
 
 
-def _setting_of(server: Server, name: str) -> str | None:
-    """Return a setting of Redis; None if it cannot be read."""
-    try:
-        found: str | None = server.client.config_get(name).get(name)
-    except (redis.RedisError, AttributeError):  # not permitted, or a reply for each node
-        return None
-    return found
+def _settings(server: Server) -> dict[str | None, dict[str, Any]]:
+    """Return what INFO does not show of each master: nothing, where it cannot be read."""
+    asked = server.on_masters(("CONFIG GET", "appendfsync"), ("CONFIG GET", "save"))
+    return {
+        node: {
+            name: setting
+            for found in replies
+            if not isinstance(found, Exception)
+            for name, setting in found.items()
+        }
+        for node, replies in asked.items()
+    }
 
 
-def _memory(server: Server, info: dict[str, Any]) -> Finding:
+def _loss(info: dict[str, Any]) -> int:
+    """Return how much a crash loses; more than another server's where it loses more."""
+    if info.get("aof_enabled"):
+        return int(info.get("appendfsync") == "everysec")
+    return 2 if info.get("save") else 3
+
+
+def _fullness(info: dict[str, Any]) -> float:
+    limit = int(info.get("maxmemory", 0))
+    return int(info.get("used_memory", 0)) / limit if limit else 0
+
+
+def _memory(server: Server, node: str | None, info: dict[str, Any]) -> Finding:
     if not {"used_memory", "maxmemory"} <= info.keys():
         return _hidden("Redis memory", "used_memory or maxmemory", "Watch the memory of the server")
     used, limit = int(info["used_memory"]), int(info["maxmemory"])
     if not limit:
         # With a limit below the machine's memory, a full Redis refuses senders.
         seen = f"{used / 2**20:,.0f} MiB used, no maxmemory: a full machine kills Redis"
-        remedy = _redis_cli(server, "CONFIG SET maxmemory 2gb")
+        remedy = _redis_cli(server, node, "CONFIG SET maxmemory 2gb")
         return Finding("Redis memory", WARN, seen, remedy)
     percent = 100 * used // limit
     seen = f"{used / 2**20:,.0f} of {limit / 2**20:,.0f} MiB ({percent} %)"
@@ -202,21 +246,55 @@ def _memory(server: Server, info: dict[str, Any]) -> Finding:
     )
 
 
-def _permissions(broker: Broker, reads_only: bool) -> Finding:
+def _failover(server: Server, node: str | None, info: dict[str, Any]) -> Finding | None:
+    if "master_replid" in info:
+        return None
+    return _hidden(
+        *("Redis failover", "master_replid"),
+        "Stop queries before the server restarts, and set redis.minReplicas. A batch in work "
+        "does not notice that Redis lost writes, and may commit messages that it has not read",
+    )
+
+
+# The checks of a master, and what is highest for those that are worse than others.
+_CHECKS: tuple[tuple[_Check, Callable[[dict[str, Any]], float]], ...] = (
+    (_replica, lambda info: 0),
+    (_policy, lambda info: 0),
+    (_persistence, _loss),
+    (_memory, _fullness),
+    (_failover, lambda info: 0),
+)
+
+
+def _login(server: Server, node: str | None) -> Finding:
+    remedy = "Create the users of docs/security.md; when all programs use them: "
+    remedy += f"{_redis_cli(server, node, 'ACL SETUSER default off')}  {_UNTIL_RESTART}"
+    return Finding("Redis login", WARN, "Redis answers without user and password", remedy)
+
+
+def _permissions(broker: Broker, reads_only: bool) -> Iterator[Finding]:
     try:
         key = topics_key(broker.key_prefix)
         denied = broker.server.find_denied(key, reads_only=reads_only)
-        if not denied:
+        if not any(denied.values()):
             broker.topics()  # the commands are permitted, so only the keys may be denied
     except ServerRefused as error:
-        return Finding("Redis user", FAIL, denial_of(error), permission_remedy(broker, error))
+        yield Finding("Redis user", FAIL, denial_of(error), permission_remedy(broker, error))
+        return
     except RmqError as error:
-        return Finding("Redis user", FAIL, seen_of(error), remedy_of(error))
-    if not denied:
-        seen = "may look at queues" if reads_only else "may run all commands of the queue"
-        return Finding("Redis user", OK, seen)
-    remedy = _grant(broker.server, *sorted(denied))
-    return Finding("Redis user", FAIL, f"may not run {', '.join(sorted(denied))}", remedy)
+        yield Finding("Redis user", FAIL, seen_of(error), remedy_of(error))
+        return
+    may = "may look at queues" if reads_only else "may run all commands of the queue"
+    yield from _worst(
+        {node: _rights(broker.server, node, sorted(lacks), may) for node, lacks in denied.items()}
+    )
+
+
+def _rights(server: Server, node: str | None, lacks: list[str], may: str) -> Finding:
+    if not lacks:
+        return Finding("Redis user", OK, may)
+    remedy = _grant(server, node, *lacks)
+    return Finding("Redis user", FAIL, f"may not run {', '.join(lacks)}", remedy)
 
 
 def denial_of(error: ServerRefused) -> str:
@@ -233,7 +311,7 @@ def permission_remedy(place: Place, error: ServerRefused) -> str:
     """Return what permits the user what it was denied."""
     command = denied_command(str(error))
     if command is not None:
-        return _grant(place.server, command)
+        return _grant(place.server, error.node, command)
     if is_of_keys(str(error)):
         own = f" instead of {place.key_prefix}" if place.key_prefix else ""
         return (
@@ -243,9 +321,9 @@ def permission_remedy(place: Place, error: ServerRefused) -> str:
     return remedy_of(error)
 
 
-def _grant(server: Server, *commands: str) -> str:
+def _grant(server: Server, node: str | None, *commands: str) -> str:
     rights = " ".join(f"+{name.lower()}" for name in commands)
-    command = _redis_cli(server, f"ACL SETUSER {server.username or 'default'} {rights}")
+    command = _redis_cli(server, node, f"ACL SETUSER {server.options.user or 'default'} {rights}")
     return f"{command}  {_UNTIL_RESTART}"
 
 

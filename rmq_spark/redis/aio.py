@@ -36,7 +36,7 @@ from rmq_spark.redis.connection import (
     on_async_connect,
 )
 from rmq_spark.redis.failures import is_of_replica
-from rmq_spark.redis.routing import Cluster, Command, OneServer, Replication
+from rmq_spark.redis.routing import Cluster, Command, OneServer, Replication, named
 from rmq_spark.redis.server import Caller, Server
 
 _P = ParamSpec("_P")
@@ -385,7 +385,7 @@ class AsyncCluster(Cluster):
     ) -> list[Any]:
         if node.name not in self._nodes:
             self._nodes[node.name] = self._open_node(node.host, node.port)
-        return await_only(self._nodes[node.name].run(words, replication))
+        return named(node, await_only(self._nodes[node.name].run(words, replication)))
 
     def _beside_each_other(
         self, run: Callable[..., list[Any]], groups: Sequence[tuple[Any, ...]]
@@ -439,6 +439,7 @@ class AsyncServer(Server):
 
     def close(self) -> None:
         super().close()
+        self._masters.close()
         self._threads.shutdown(wait=False)
 
     def _route(self) -> OneServer | Cluster:

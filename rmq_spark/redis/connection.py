@@ -215,6 +215,26 @@ class ConnectionOptions:
         return tuple(options)
 
     @property
+    def user(self) -> str | None:
+        """The user to log in as; None for Redis' default user."""
+        return self.username or urlsplit(self.url).username
+
+    def at(self, node: str | None) -> "ConnectionOptions":
+        """Return the options for one node of the cluster, or for the master of the Sentinels.
+
+        node: its host and port; None for the server itself, which is no such one.
+        """
+        if node is None:
+            return self
+        host, _, port = node.rpartition(":")
+        parts = urlsplit(self.url)
+        login, at, _ = parts.netloc.rpartition("@")
+        of_tls = any(name.startswith("ssl_") for name, _ in self.client)
+        scheme = "rediss" if self.sentinels is not None and of_tls else parts.scheme
+        url = parts._replace(scheme=scheme, netloc=f"{login}{at}{in_url(host)}:{port}")
+        return replace(self, url=url.geturl(), cluster=False, sentinels=None)
+
+    @property
     def without_login(self) -> "ConnectionOptions":
         """The same server, for a plain client that does not log in."""
         parts = urlsplit(self.url)

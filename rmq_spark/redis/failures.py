@@ -108,17 +108,24 @@ class _Failed:
         tls = f" with TLS; it may require a client certificate ({certfile})"
         certificate = _certificate_error(self.error)
         return {
-            "at": f"Redis at {self.options.address}",
+            "at": f"Redis at {node_of(self.error) or self.options.address}",
             "what": self.what,
             "text": self.text,
             "sentence": self.text.rstrip("."),
             "kind": type(self.error).__name__,
             "tried": "once" if self.tries == 1 else f"{self.tries} times in {self.seconds:.1f} s",
-            "permit": _PERMIT_KEYS if is_of_keys(self.text) else PERMIT,
+            "permit": self._permit,
             "login": self.options.login_source,
             "tls": tls if self.options.address.startswith("rediss") else "",
             "certificate": certificate.verify_message.removesuffix(".") if certificate else "",
         }
+
+    @property
+    def _permit(self) -> str:
+        if is_of_keys(self.text):
+            return _PERMIT_KEYS
+        command = denied_command(self.text)
+        return PERMIT if command is None else permit([command])
 
 
 @dataclass(frozen=True)
@@ -257,7 +264,22 @@ def typed_error(
         return kind(f"{text.split(' ', 1)[1]}. {remedy}".strip())
     row = next(row for row in _TABLE if row.matches(failed))
     says = row.says.replace(REDIS, options.prefix)
-    return row.error(says.format(**failed.words))
+    typed = row.error(says.format(**failed.words))
+    if isinstance(typed, errors.ServerError):
+        typed.node = node_of(error)
+    return typed
+
+
+def of_node(error: Exception, node: str | None) -> Exception:
+    """Note with redis-py's error which cluster node has answered so; None: there is one server."""
+    if node is not None:
+        error.rmq_node = node  # type: ignore[attr-defined]
+    return error
+
+
+def node_of(error: Exception) -> str | None:
+    node: str | None = getattr(error, "rmq_node", None)
+    return node
 
 
 def permit(commands: Iterable[str]) -> str:

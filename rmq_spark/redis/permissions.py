@@ -1,7 +1,8 @@
 """What the user of a connection may do: a script without a permission would stop half-way."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -9,8 +10,9 @@ from redis import exceptions as redis_errors
 from rmq_spark.errors import ServerRefused
 from rmq_spark.protocol.scripts import Effect, Script
 from rmq_spark.redis.failures import permit
-from rmq_spark.redis.routing import Command
 
+# Runs commands on each master, as those of the module routing do.
+OnMasters = Callable[[Sequence[Sequence[Any]]], dict[str | None, list[Any]]]
 # Stands for the key itself among the arguments below.
 _KEY = "the key"
 # The commands of the scripts, with arguments that change nothing when the key does not exist.
@@ -56,13 +58,13 @@ _WITHOUT_SCRIPT = frozenset({"HGET", "HGETALL", "HKEYS", "HMGET", "INFO", "TIME"
 
 
 def denied_commands(
-    run: Callable[[Sequence[Command]], list[Any]], key: str, *, with_limits: bool = False
-) -> frozenset[str]:
-    """Find the commands of the scripts that this user may not run.
+    run: OnMasters, key: str, *, with_limits: bool = False
+) -> dict[str | None, frozenset[str]]:
+    """Find the commands of the scripts that this user may not run, by master of a cluster.
 
-    run: runs commands and returns their replies, errors among them. key: a key of the scripts: the
-    user's key patterns must cover the keys of the probe. with_limits: whether to ask also for what
-    only topics with a limit need. Raises the error of a broken connection.
+    A master looks at permissions first, and only then says that it does not have a key. key: one of
+    the scripts: the user's key patterns must cover the keys of the probe. with_limits: whether to
+    ask also for what only topics with a limit need. Raises the error of a broken connection.
     """
     probe = f"{key}:permitted"
     probed = {**_HARMLESS, **(_BEFORE_WRITES if with_limits else {})}
@@ -70,15 +72,18 @@ def denied_commands(
         (command, probe, *(probe if word is _KEY else word for word in arguments))
         for command, arguments in probed.items()
     ]
-    replies = run([Command(probe, each) for each in (*words, ("TIME",))])
-    for reply in replies:
+    found = run([*words, ("TIME",)])
+    for reply in chain.from_iterable(found.values()):
         if isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError):
             raise reply
-    asked = zip([*probed, "TIME"], replies, strict=True)
-    return frozenset(command for command, reply in asked if _denies(reply))
+    asked = [*probed, "TIME"]
+    return {
+        node: frozenset(name for name, reply in zip(asked, replies, strict=True) if denies(reply))
+        for node, replies in found.items()
+    }
 
 
-def _denies(reply: Any) -> bool:
+def denies(reply: Any) -> bool:
     # Only a denied command counts, not a denied key: scripts read all their keys before they write.
     return isinstance(reply, redis_errors.NoPermissionError) and "to run the" in str(reply)
 
@@ -102,18 +107,18 @@ def reading_commands(scripts: Iterable[Script]) -> frozenset[str]:
 class Permissions:
     """The commands of the scripts that a server's user may run; asked for when first needed.
 
-    run: runs commands and returns their replies, errors among them. address: the server's.
+    address: the server's.
     """
 
-    def __init__(self, run: Callable[[Sequence[Command]], list[Any]], address: str) -> None:
+    def __init__(self, run: OnMasters, address: str) -> None:
         self._run = run
         self._address = address
-        self._denied: frozenset[str] | None = None  # None: not asked yet
+        self._denied: dict[str | None, frozenset[str]] | None = None  # None: not asked yet
 
     @property
     def has_all(self) -> bool:
         """Whether the user is known to have all of them."""
-        return self._denied is not None and not self._denied
+        return self._denied is not None and not any(self._denied.values())
 
     def check(self, script: Script, key: str, reads: Collection[str]) -> None:
         """Raise ServerRefused if a script, or a read behind it, is denied a command.
@@ -124,13 +129,13 @@ class Permissions:
             return
         if self._denied is None:
             self._denied = denied_commands(self._run, key)
-        missing = self._denied & commands_of(script.text).union(reads)
+        node, missing = _first_lack(self._denied, commands_of(script.text).union(reads))
         if missing:
             self._denied = None  # ask again next time: the user may get the permission
-            raise ServerRefused(
-                f"Redis at {self._address} does not permit this user "
+            raise self._refused(
+                node,
                 f"{', '.join(sorted(missing))}, without which the script {script.name} would stop "
-                f"half-way. {permit(missing)}"
+                f"half-way. {permit(missing)}",
             )
 
     def explain(self, script: Script, key: str) -> ServerRefused | None:
@@ -138,10 +143,25 @@ class Permissions:
 
         Newer servers name the first such command, older ones none.
         """
-        missing = denied_commands(self._run, key, with_limits=True) & _words_of(script.text)
+        denied = denied_commands(self._run, key, with_limits=True)
+        node, missing = _first_lack(denied, _words_of(script.text))
         if not missing:
             return None
-        return ServerRefused(
-            f"Redis at {self._address} does not permit this user {', '.join(sorted(missing))}, "
-            f"which the script {script.name} needs. {permit(missing)}"
+        return self._refused(
+            node,
+            f"{', '.join(sorted(missing))}, which the script {script.name} needs. "
+            f"{permit(missing)}",
         )
+
+    def _refused(self, node: str | None, what: str) -> ServerRefused:
+        error = ServerRefused(f"Redis at {node or self._address} does not permit this user {what}")
+        error.node = node
+        return error
+
+
+def _first_lack(
+    denied: Mapping[str | None, frozenset[str]], needed: Collection[str]
+) -> tuple[str | None, frozenset[str]]:
+    """Return the first master that denies what is needed, and that; else None and nothing."""
+    lacks = ((node, found.intersection(needed)) for node, found in denied.items())
+    return next(((node, missing) for node, missing in lacks if missing), (None, frozenset()))

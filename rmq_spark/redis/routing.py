@@ -16,7 +16,7 @@ from redis import exceptions as redis_errors
 
 from rmq_spark.errors import NotReplicated
 from rmq_spark.redis.connection import SILENCE_S
-from rmq_spark.redis.failures import is_of_replica
+from rmq_spark.redis.failures import is_of_replica, of_node
 
 # A hash slot moves once or twice while a command is on its way. More redirections mean that the
 # cluster nodes disagree.
@@ -125,6 +125,11 @@ def _run_and_wait(
     return replication.checked(_run(client, [*words, replication.words]), address)
 
 
+def named(node: Any, replies: list[Any]) -> list[Any]:
+    """Note the node of a cluster with the errors among its replies."""
+    return [of_node(each, node.name) if isinstance(each, Exception) else each for each in replies]
+
+
 class OneServer:
     """The route of all commands to one server."""
 
@@ -135,6 +140,13 @@ class OneServer:
     def run(self, commands: Sequence[Command], replication: Replication | None) -> list[Any]:
         words = [command.words for command in commands]
         return _run_and_wait(self._client, words, replication, self._address)
+
+    def run_on_masters(self, words: Sequence[Sequence[Any]]) -> dict[str | None, list[Any]]:
+        """Run commands without a key on each master. Returns the replies by node; None: no cluster.
+
+        words: those of each command.
+        """
+        return {None: self.run([Command("", each) for each in words], None)}
 
     def clients_of(self, keys: Sequence[str]) -> list[tuple[Any, list[str]]]:
         return [(self._client, list(keys))]
@@ -171,12 +183,21 @@ class Cluster:
             asking = self._followed({at: replies[at] for at in left})
             if not left:
                 break
-        if any(
-            isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError)
-            for reply in replies.values()
-        ):
-            self.refresh()  # a replica may have taken over
+        self._refresh_after(replies.values())
         return [replies[at] for at in range(len(commands))]
+
+    def run_on_masters(self, words: Sequence[Sequence[Any]]) -> dict[str | None, list[Any]]:
+        nodes = self._client.get_primaries()
+        answers = self._beside_each_other(
+            lambda node: self._run_on(node, words, None), [(node,) for node in nodes]
+        )
+        self._refresh_after(reply for answer in answers for reply in answer)
+        return {node.name: answer for node, answer in zip(nodes, answers, strict=True)}
+
+    def _refresh_after(self, replies: Iterable[Any]) -> None:
+        broken = redis_errors.ConnectionError, redis_errors.TimeoutError
+        if any(isinstance(reply, broken) for reply in replies):
+            self.refresh()  # a replica may have taken over
 
     def clients_of(self, keys: Sequence[str]) -> list[tuple[Any, list[str]]]:
         by_node: dict[str, tuple[Any, list[str]]] = {}
@@ -229,10 +250,10 @@ class Cluster:
         self, node: Any, words: Sequence[Sequence[Any]], replication: Replication | None
     ) -> list[Any]:
         client = self._client.get_redis_connection(node)
-        return _run_and_wait(client, words, replication, node.name)
+        return named(node, _run_and_wait(client, words, replication, node.name))
 
     def _beside_each_other(
-        self, run: Callable[[str, bool], list[Any]], groups: Sequence[tuple[str, bool]]
+        self, run: Callable[..., list[Any]], groups: Sequence[tuple[Any, ...]]
     ) -> list[list[Any]]:
         if len(groups) < 2:
             return [run(*group) for group in groups]

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
 
 import redis
 from redis import exceptions as redis_errors
@@ -29,7 +28,7 @@ from rmq_spark.redis.connection import (
     renew_locks,
 )
 from rmq_spark.redis.failures import is_of_script, is_temporary, root_of, typed_error
-from rmq_spark.redis.permissions import Permissions, denied_commands, reading_commands
+from rmq_spark.redis.permissions import Permissions, denied_commands, denies, reading_commands
 from rmq_spark.redis.routing import Cluster, Command, OneServer, Replication
 
 Calls = Sequence[Call | Read]
@@ -96,7 +95,7 @@ class Server:
         self.closed = False
         _servers.add(self)
         try:
-            info = self._retry(self._first_info)
+            infos = self._retry(self._first_infos)
         except (TypeError, UnicodeError) as error:  # redis-py raises these when it connects
             raise not_accepted(error, options) from None
         self._nodes = self._route()
@@ -105,13 +104,14 @@ class Server:
             if options.min_replicas
             else None
         )
-        self.version = _version_of(info)
+        self.version = min(map(_version_of, infos.values()))
         self.policy = NO_EVICTION  # what Redis does when it is full, as last seen
         self._policy_seen_s = time.monotonic()
-        self._check(info)
+        for node, info in infos.items():
+            self._check(node, info)
         self._scripts = scripts_for(self.version >= FIRST_WITH_FLAGS)
         self._loaded, self._loading = False, self.new_lock()
-        self._permissions = Permissions(self._run_once, self.address)
+        self._permissions = Permissions(self._run_on_masters, self.address)
 
     def __repr__(self) -> str:
         return f"Server({self.address})"
@@ -119,9 +119,7 @@ class Server:
     # AsyncServer does the next five in another way.
 
     def _route(self) -> OneServer | Cluster:
-        if self.is_cluster:
-            return Cluster(self.client, named_in(self._options.url))
-        return OneServer(self.client, self.address)
+        return self._masters
 
     def run_in_thread(self, run: Callable[[], _T]) -> _T:
         """Run what waits for others than Redis, or uses redis-py's blocking client."""
@@ -143,17 +141,12 @@ class Server:
         return self._options.address
 
     @property
-    def username(self) -> str | None:
-        """The user that the connection logs in as; None for Redis' default user."""
-        return self._options.username or urlsplit(self._options.url).username
+    def options(self) -> ConnectionOptions:
+        return self._options
 
     @property
     def command_options(self) -> tuple[str, ...]:
         return self._options.command_options
-
-    @property
-    def redis_cli_options(self) -> tuple[str, ...]:
-        return self._options.redis_cli_options
 
     @property
     def is_cluster(self) -> bool:
@@ -173,40 +166,76 @@ class Server:
 
     def warn_if_not_on_disk(self) -> None:
         """Log a warning, once a process, if the server does not store its data on disk."""
-        if self.address in _warned or self._options.cluster:
+        if self.address in _warned:
             return
         _warned.add(self.address)
+        found = self.on_masters(("INFO", "persistence"), ("CONFIG GET", "save"))
+        for node, replies in found.items():
+            if any(isinstance(reply, Exception) for reply in replies):
+                continue  # a user without permission to look can still work
+            info, setting = replies
+            if not info.get("aof_enabled") and not setting.get("save"):
+                _log.warning(
+                    "rmq: Redis at %s stores nothing on disk: its messages are lost when it stops. "
+                    "Set appendonly yes.",
+                    node or self.address,
+                )
+                return
+
+    def on_masters(self, *commands: tuple[Any, ...]) -> dict[str | None, list[Any]]:
+        """Run plain commands without a key on the server, or on each master of its cluster.
+
+        Returns the replies by host and port of the node, redis-py's errors among them. The node is
+        None if the server is not a cluster.
+        """
+        return self.run_in_thread(lambda: self._masters.run_on_masters(commands))
+
+    def infos(self) -> dict[str | None, dict[str, Any]]:
+        """Return what each master says about itself, as on_masters does. Raises an RmqError."""
+        self.refresh_nodes()
+        found: dict[str | None, dict[str, Any]] = self._retry(
+            lambda: {node: _sound(info) for node, (info,) in self.on_masters(("INFO",)).items()}
+        )
+        return found
+
+    def master_of_sentinels(self) -> str | None:
+        """Ask the Sentinels for host and port of the master; None without any, or if none knows."""
+        if self._options.sentinels is None:
+            return None
         try:
-            info = self.run_in_thread(lambda: self.client.info("persistence"))
-            saves = self.run_in_thread(lambda: self.client.config_get("save")).get("save")
+            host, port = self.run_in_thread(self.client.connection_pool.get_master_address)
         except redis.RedisError:
-            return  # a user without permission to look can still work
-        if not info.get("aof_enabled") and not saves:
-            _log.warning(
-                "rmq: Redis at %s stores nothing on disk: its messages are lost when it stops. "
-                "Set appendonly yes.",
-                self.address,
-            )
+            return None
+        return f"{host}:{port}"
 
-    def info(self) -> dict[str, Any]:
-        """Return what the server, or a node of its cluster, says about itself."""
-        node = {"target_nodes": self.client.get_random_primary_node()} if self.is_cluster else {}
-        return cast(dict[str, Any], self.client.info(**node))
+    def answer_without_login(self) -> list[str | None]:
+        """List the masters that answer strangers, at an address that is not loopback."""
+        nodes = [node.name for node in self.client.get_primaries()] if self.is_cluster else [None]
+        return self.run_in_thread(
+            lambda: [node for node in nodes if answers_without_login(self._options.at(node))]
+        )
 
-    def answers_without_login(self) -> bool:
-        """Return whether strangers get an answer, at an address that is not loopback."""
-        return self.run_in_thread(lambda: answers_without_login(self._options))
-
-    def find_denied(self, key: str = "rmq", *, reads_only: bool = False) -> frozenset[str]:
-        """Find the commands of the queue that this user may not run.
+    def find_denied(
+        self, key: str = "rmq", *, reads_only: bool = False
+    ) -> dict[str | None, frozenset[str]]:
+        """Find the commands of the queue that this user may not run, by master as on_masters does.
 
         key: one that the user's key patterns cover. reads_only: whether to leave out what only
         changes need.
         """
-        found: frozenset[str] = self._retry(
-            lambda: denied_commands(self._run_once, key, with_limits=True)
+        found: dict[str | None, frozenset[str]] = self._retry(
+            lambda: denied_commands(self._run_on_masters, key, with_limits=True)
         )
-        return found & reading_commands(self._scripts.values()) if reads_only else found
+        if not reads_only:
+            return {node: found[node] | self._denied_wait().get(node, set()) for node in found}
+        needed = reading_commands(self._scripts.values())
+        return {node: denied & needed for node, denied in found.items()}
+
+    def _denied_wait(self) -> dict[str | None, set[str]]:
+        if self._replication is None:
+            return {}
+        replies = self.on_masters(("WAIT", 0, 0))
+        return {node: {"WAIT"} for node, (reply,) in replies.items() if denies(reply)}
 
     def command(self, *words: Any) -> Any:
         """Run a plain command that may run twice. Raises an RmqError."""
@@ -360,11 +389,12 @@ class Server:
         for script, key in asked.items():
             self._permissions.check(self._scripts[script], key, reads)
 
-    def _run_once(self, commands: Sequence[Command]) -> list[Any]:
-        return self._nodes.run(commands, None)
+    def _run_on_masters(self, words: Sequence[Sequence[Any]]) -> dict[str | None, list[Any]]:
+        return self._nodes.run_on_masters(words)
 
     def _load_one(self, script: Script) -> None:
-        self.run_in_thread(lambda: self.client.script_load(script.text))
+        for replies in self.on_masters(("SCRIPT LOAD", script.text)).values():
+            _sound(*replies)
 
     def _retry(self, run: Callable[[], Any], what: str = "a command") -> Any:
         """Run a function until it succeeds; retry errors that may pass, within the patience.
@@ -402,15 +432,29 @@ class Server:
             self.pause(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
 
-    def _first_info(self) -> dict[str, Any]:
+    def _first_infos(self) -> dict[str | None, dict[str, Any]]:
         if self.client is None:
-            self.client = self.run_in_thread(lambda: new_client(self._options))
-        return self.run_in_thread(self.info)
+            client = self.run_in_thread(lambda: new_client(self._options))
+            self._masters = self._blocking_route(client)
+            self.client = client
+        return self._infos_there()
 
-    def _check(self, info: dict[str, Any]) -> None:
-        if self.version < OLDEST_VERSION:
+    def _blocking_route(self, client: Any) -> OneServer | Cluster:
+        if self.is_cluster:
+            return Cluster(client, named_in(self._options.url))
+        return OneServer(client, self.address)
+
+    def _infos_there(self) -> dict[str | None, dict[str, Any]]:
+        """Ask all masters, and leave out those that do not answer now, except if none does."""
+        replies = {node: info for node, (info,) in self.on_masters(("INFO",)).items()}
+        there = {node: info for node, info in replies.items() if not _failed_for_now(info)}
+        return {node: _sound(info) for node, info in (there or replies).items()}
+
+    def _check(self, node: str | None, info: dict[str, Any]) -> None:
+        at = node or self.address
+        if _version_of(info) < OLDEST_VERSION:
             raise errors.ServerUnsuitable(
-                f"Redis at {self.address} has version {info.get('redis_version')}. Use Redis 6.2 "
+                f"Redis at {at} has version {info.get('redis_version')}. Use Redis 6.2 "
                 "or later, or Valkey."
             )
         if info.get("cluster_enabled") and not self.is_cluster:
@@ -418,12 +462,14 @@ class Server:
                 f"Redis at {self.address} is part of a Redis Cluster. Set "
                 f"{self._options.prefix}cluster=true."
             )
-        policy = info.get("maxmemory_policy", NO_EVICTION)
+        policy = _policy_of(info)
         if policy != NO_EVICTION:
-            raise errors.ServerUnsuitable(
-                f"Redis at {self.address} has maxmemory-policy {policy}: it would evict whole "
+            error = errors.ServerUnsuitable(
+                f"Redis at {at} has maxmemory-policy {policy}: it would evict whole "
                 "queues. Set maxmemory-policy noeviction."
             )
+            error.node = node or self.master_of_sentinels()
+            raise error
 
     def _look_at_policy(self) -> None:
         """Warn of a policy that evicts keys and was set after the connection was made."""
@@ -431,14 +477,16 @@ class Server:
             return
         self._policy_seen_s = time.monotonic()
         try:
-            policy = self.run_in_thread(self.info).get("maxmemory_policy", NO_EVICTION)
+            policies = {node: _policy_of(info) for node, info in self._infos_there().items()}
         except (redis.RedisError, redis_errors.RedisClusterException):
             return  # whoever asks for something gets to know
+        evicting = {node: one for node, one in policies.items() if one != NO_EVICTION}
+        node, policy = next(iter(evicting.items()), (None, NO_EVICTION))
         if policy not in (self.policy, NO_EVICTION):
             _log.warning(
                 "rmq: Redis at %s now has maxmemory-policy %s: when it is full, it evicts whole "
                 "queues. Set maxmemory-policy noeviction.",
-                *(self.address, policy),
+                *(node or self.address, policy),
             )
         self.policy = policy
 
@@ -461,6 +509,18 @@ os.register_at_fork(after_in_child=_renew_after_fork)
 
 def _scripts_of(calls: Sequence[Call | Read]) -> Iterator[Call]:
     return (call for call in calls if isinstance(call, Call))
+
+
+def _sound(reply: Any) -> Any:
+    """Return a reply of redis-py. Raises it if it is an error."""
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def _policy_of(info: dict[str, Any]) -> str:
+    policy: str = info.get("maxmemory_policy", NO_EVICTION)
+    return policy
 
 
 def _failed_for_now(reply: Any) -> bool:

@@ -368,7 +368,8 @@ def test_versions_are_read(answer, version):
 
 
 def test_a_server_that_is_too_old_is_refused(server, monkeypatch):
-    monkeypatch.setattr(Server, "info", lambda self: {"redis_version": "6.0.16"})
+    old = {None: {"redis_version": "6.0.16"}}
+    monkeypatch.setattr(Server, "_infos_there", lambda self: old)
     with pytest.raises(
         ServerUnsuitable, match=r"version 6\.0\.16\. Use Redis 6\.2 or later, or Valkey"
     ):
