@@ -130,6 +130,11 @@ def remedy_of(error: RmqError) -> str:
     command = denied_command(str(error)) if isinstance(error, ServerRefused) else None
     if command is not None:
         return f"Permit the user +{command} (docs/security.md)"
+    if isinstance(error, ServerRefused) and error.node is not None:
+        return (
+            f"Create this user on {error.node}, with the same password: each node of a cluster has "
+            "users of its own (docs/security.md)"
+        )
     return next(
         (text for kind, text in _REDIS_REMEDIES if isinstance(error, kind)), _DEFAULT_REMEDY
     )

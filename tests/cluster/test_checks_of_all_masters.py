@@ -11,6 +11,9 @@ import rmq_spark
 from jobs.flights.redis_cluster import LocalCluster
 from rmq_spark.cli.doctor import check_redis
 from rmq_spark.cli.session import Session
+from rmq_spark.console.auth import ConsoleSettings
+from rmq_spark.console.pages import server as server_page
+from rmq_spark.console.state import Console
 from rmq_spark.errors import ServerRefused, ServerUnsuitable
 from rmq_spark.inspect.checks import FAIL, OK, WARN, check_server
 from rmq_spark.inspect.prometheus import QueueCollector
@@ -154,7 +157,43 @@ def test_a_master_without_the_user_is_named(cluster, broker):
         rmq_spark.connect(cluster.url, cluster="true", **USER, patience_s=0)
     (found,) = check_server(broker)
     assert (found.what, found.state, name_of(lacks) in found.seen) == ("Redis", FAIL, True)
-    assert "Put user and password into" in found.remedy
+    assert found.remedy.startswith(f"Create this user on {name_of(lacks)}, ")
+
+
+def test_the_console_shows_each_master_and_names_the_one_that_refuses(cluster, broker):
+    console = Console(ConsoleSettings(), lambda: broker)
+    setting(cluster, cluster.nodes[2], appendonly="yes")
+    shown = {one["node"]: one["onDisk"] for one in server_page(console, {})["nodes"]}
+    names = map(name_of, cluster.nodes)
+    assert shown == dict(zip(names, ("nothing", "nothing", "append only"), strict=True))
+    with cluster.client(cluster.nodes[1]) as client:
+        client.execute_command("ACL", "DELUSER", "rmq")
+    with pytest.raises(ServerRefused, match=f"Redis at {name_of(cluster.nodes[1])} refused"):
+        server_page(console, {})
+
+
+def test_connect_warns_of_a_master_that_keeps_nothing(cluster, caplog, monkeypatch):
+    """Failed before: nothing was said of a cluster."""
+    monkeypatch.setattr(server_module, "_warned", set())
+    for node in cluster.nodes[:2]:
+        setting(cluster, node, appendonly="yes")
+    rmq_spark.connect(cluster.url, cluster="true").close()
+    assert f"Redis at {name_of(cluster.nodes[2])} stores nothing on disk" in caplog.text
+
+
+def test_the_oldest_master_decides_what_all_can_do(executable):
+    """Failed before: the version was that of a master chosen by chance."""
+    oldest = servers.oldest_redis_server()
+    if oldest in (None, executable):
+        pytest.skip("There are no servers of two versions.")
+    cluster = LocalCluster(3, 0, executable, servers.SETTINGS)
+    cluster.nodes[1].executable = oldest
+    with cluster, rmq_spark.connect(cluster.url, cluster="true") as broker:
+        assert broker.server.version == server_module.OLDEST_VERSION
+        broker.create("T", "FixedTime", SLOTS)
+        assert broker.queue("T").send(["m"] * SLOTS, fixed_time=1).new == 1
+        _, *software = found_by(broker)["Redis"].seen.split(", ")
+        assert len(software) == 2
 
 
 def test_a_master_that_permits_less_is_named(cluster, broker):
