@@ -135,6 +135,8 @@ def remedy_of(error: RmqError) -> str:
             f"Create this user on {error.node}, with the same password: each node of a cluster has "
             "users of its own (docs/security.md)"
         )
+    if isinstance(error, ServerUnavailable) and error.node is not None:
+        return f"Start {error.node}, a node of the cluster; its log says what is wrong"
     return next(
         (text for kind, text in _REDIS_REMEDIES if isinstance(error, kind)), _DEFAULT_REMEDY
     )
@@ -219,7 +221,7 @@ def _settings(server: Server) -> dict[str | None, dict[str, Any]]:
 
 
 def _loss(info: dict[str, Any]) -> int:
-    """Return how much a crash loses; more than another server's where it loses more."""
+    """Rank what a crash of a master loses: the more, the higher."""
     if info.get("aof_enabled"):
         return int(info.get("appendfsync") == "everysec")
     return 2 if info.get("save") else 3
@@ -261,7 +263,7 @@ def _failover(server: Server, node: str | None, info: dict[str, Any]) -> Finding
     )
 
 
-# The checks of a master, and what is highest for those that are worse than others.
+# The checks of a master. Of findings as bad as each other, that with the highest rank is shown.
 _CHECKS: tuple[tuple[_Check, Callable[[dict[str, Any]], float]], ...] = (
     (_replica, lambda info: 0),
     (_policy, lambda info: 0),

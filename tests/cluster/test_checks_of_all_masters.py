@@ -196,6 +196,17 @@ def test_the_oldest_master_decides_what_all_can_do(executable):
         assert len(software) == 2
 
 
+def test_connect_does_without_a_master_that_is_down_and_doctor_names_it(executable):
+    with LocalCluster(3, 0, executable, servers.SETTINGS) as cluster:
+        down = cluster.nodes[1]
+        down.kill()
+        with rmq_spark.connect(cluster.url, cluster="true", patience_s=0) as broker:
+            (found,) = check_server(broker)
+    assert found.state == FAIL
+    assert f"Redis at {name_of(down)} cannot be reached" in found.seen
+    assert found.remedy.startswith(f"Start {name_of(down)}, ")
+
+
 def test_a_master_that_permits_less_is_named(cluster, broker):
     """Failed before: only the node of the first key was asked for the user's permissions."""
     broker.create("T", "FixedTime", SLOTS)
