@@ -1,5 +1,6 @@
 """What doctor says as the user of docs/security.md, who may not run every command."""
 
+import shlex
 import subprocess
 
 import pytest
@@ -15,6 +16,7 @@ from rmq_spark.inspect.checks import (
     check_schedules,
     check_server,
     check_topics,
+    redis_cli,
     remedy_of,
 )
 from rmq_spark.redis.connection import parse_connection
@@ -131,3 +133,23 @@ def test_a_user_who_may_read_no_figures_sees_which_checks_were_skipped(own_redis
             "not checked: this user may not run HGETALL",
         )
         assert found[what].remedy.partition("  # ")[0].endswith("ACL SETUSER rmq +hgetall")
+
+
+@pytest.mark.parametrize(
+    ("given", "node", "address"),
+    [
+        ({"url": "rediss://u:p@a:1?ssl_cert_reqs=none", "cluster": "true"}, "b:2", "rediss://b:2"),
+        ({"url": "redis://a:1", "cluster": "true"}, "::1:7", "redis://[::1]:7"),
+        ({"url": "redis://a:1/3"}, None, "redis://a:1/3"),
+        ({"sentinels": "s", "sentinelMaster": "m"}, "b:2", "redis://b:2/0"),
+        (
+            {"sentinels": "s", "sentinelMaster": "m", "sslCertReqs": "none"},
+            "b:2",
+            "rediss://b:2/0",
+        ),
+    ],
+)
+def test_a_remedy_leads_to_the_node_that_needs_it(given, node, address):
+    command = redis_cli(parse_connection(given), "PING", node)
+    assert shlex.split(command)[:3] == ["redis-cli", "-u", address]
+    assert "u:p" not in command
