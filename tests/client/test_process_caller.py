@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -107,6 +108,26 @@ def test_each_call_runs_in_the_same_process(open_caller, tmp_path):
     assert numbers == ("0", "1", "2")
     assert len(set(processes)) == 1
     assert processes[0] != str(os.getpid())
+
+
+def test_calls_run_in_a_program_whose_sockets_do_not_block(open_caller, monkeypatch, tmp_path):
+    """Failed before, under gevent: each process ended at once, and its message lost a retry."""
+
+    class Socket(socket.socket):
+        def setblocking(self, is_blocking):
+            """Do nothing: gevent notes it, and leaves the descriptor as it is."""
+
+    def socketpair():
+        ends = [Socket(fileno=end.detach()) for end in paired()]
+        for end in ends:
+            os.set_blocking(end.fileno(), False)
+        return ends
+
+    paired = socket.socketpair
+    monkeypatch.setattr(socket, "socketpair", socketpair)
+    caller = open_caller(write)
+    contents = [f"{tmp_path / 'noted'} {name}".encode() for name in "ab"]
+    assert [call(caller, content) for content in contents] == [None, None]
 
 
 def test_a_time_of_weeks_is_a_limit_like_any_other(open_caller):

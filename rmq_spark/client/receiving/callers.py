@@ -290,6 +290,8 @@ class ProcessCaller(Caller):
 
     def _start(self) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
+        for end in self._pipe, theirs:  # gevent's sockets do not block, which ends their reader
+            os.set_blocking(end.fileno(), True)
         child = _CONTEXT.Process(
             target=_serve, args=(theirs, self._function, self._group), name="rmq-child"
         )
