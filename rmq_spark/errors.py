@@ -119,8 +119,9 @@ class TopicFull(TopicError):
     """An error for messages for which a topic has no room: max_messages or max_bytes is reached.
 
     slot, group: where there was no room. waiting: how much waited there, in unit: "messages" or
-    "bytes". refused: by slot, the places of the messages that were not sent, among those of the
-    call for that slot. sent: a SendResult, the counts of those that were.
+    "bytes". others: the errors of the other slots without room. refused: by slot, the places of the
+    messages that were not sent, among those of the call for that slot. sent: a SendResult, the
+    counts of those that were.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class TopicFull(TopicError):
     ) -> None:
         super().__init__(text)
         self.slot, self.group, self.waiting, self.unit = slot, group, waiting, unit
+        self.others: dict[int, TopicFull] = {}
         self.refused: dict[int, set[int]] = {}
         self.sent: object = None
 

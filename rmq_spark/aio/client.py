@@ -5,6 +5,7 @@ import inspect
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from copy import copy
 from datetime import timedelta
 from functools import partial, wraps
 from itertools import islice
@@ -21,6 +22,7 @@ from rmq_spark.client.tracing import is_recording
 from rmq_spark.errors import ConsumerMisused, InvalidOption, TopicFull
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.protocol.pages import Page, QueueKind
+from rmq_spark.protocol.sending import SendResult
 from rmq_spark.redis.aio import AsyncServer, Batcher, greenlet_spawn
 from rmq_spark.redis.connection import ConnectionOptions
 from rmq_spark.redis.server import Server
@@ -232,7 +234,7 @@ class AsyncQueue:
             await greenlet_spawn(self._sync.send_checked, merged, together[0][1])
         except TopicFull as full:
             counted: Counter[int] = Counter()
-            return [full if _is_refused(one, counted, full) else None for one, _ in together]
+            return [_refusal_of(one, counted, full) for one, _ in together]
         return [None] * len(together)
 
     cancel = _awaited(Queue.cancel)
@@ -256,11 +258,18 @@ def _refuse() -> NoReturn:
     raise _ClockNeeded
 
 
-def _is_refused(one: Outgoing, before: Counter[int], full: TopicFull) -> bool:
-    """Return whether a single message had no room. before: how many came before it, by slot."""
+def _refusal_of(one: Outgoing, before: Counter[int], full: TopicFull) -> TopicFull | None:
+    """Return the error of a single message, if its slot had no room for it.
+
+    before: how many messages of the call came before it, by slot.
+    """
     (slot,) = one.pairs
     before[slot] += 1
-    return before[slot] - 1 in full.refused.get(slot, ())
+    if before[slot] - 1 not in full.refused.get(slot, ()):
+        return None
+    own = copy(full.others.get(slot, full))
+    own.others, own.refused, own.sent = {}, {slot: {0}}, SendResult(0, 0)
+    return own
 
 
 def _merged(parts: Iterable[Outgoing]) -> Outgoing:

@@ -103,7 +103,8 @@ def send_within_limits(
     Arguments and answer are those of send. Raises TopicFull, with the counts of what was sent.
     """
     of_slots = parts_of(queues.definition, by_slot, bodies)
-    total, first_full = SendResult(0, 0), None
+    total = SendResult(0, 0)
+    full: dict[int, TopicFull] = {}
     refused: dict[int, set[int]] = {}
     begun: Counter[int] = Counter()  # messages of the calls for each slot until now
     for nth in range(max(map(len, of_slots.values()), default=0)):
@@ -115,15 +116,16 @@ def send_within_limits(
         answers = yield send_parts(queues, parts)
         for (slot, (pairs, _)), answer in zip(parts, answers, strict=True):
             if isinstance(answer, TopicFull):
-                first_full = first_full or answer
+                full[slot] = answer
                 # Nothing more for this slot: what comes later must not be sent without this.
                 refused[slot] = set(range(begun[slot], len(by_slot[slot]) // 2))
             else:
                 total += answer
             begun[slot] += len(pairs) // 2
-    if first_full is not None:
-        first_full.sent, first_full.refused = total, refused
-        raise first_full
+    if full:
+        first = full.pop(next(iter(full)))
+        first.others, first.refused, first.sent = full, refused, total
+        raise first
     return total
 
 

@@ -173,10 +173,16 @@ def test_tasks_that_send_at_the_same_moment_fail_only_where_there_is_no_room(red
             sends = [of_tasks.send_one(name, fixed_time=1000) for name in names]
             return await asyncio.gather(*sends, return_exceptions=True)
 
-    failed = {n for n, ended in zip(names, asyncio.run(send()), strict=True) if ended}
+    ended = dict(zip(names, asyncio.run(send()), strict=True))
+    failed = {name: error for name, error in ended.items() if error}
     assert 50 < len(failed) < 150
     found = {entry.content.decode() for entry in queue.find(names)}
-    assert found == set(names) - failed
+    assert found == set(names) - set(failed)
+    for name, error in failed.items():  # failed before: all had the same one, of any full slot
+        slot = queue.definition.slot_of(name.encode())
+        assert (error.slot, error.refused, error.sent) == (slot, {slot: {0}}, SendResult(0, 0))
+        assert f" slot {slot} of group default holds " in str(error)
+    assert len(set(map(id, failed.values()))) == len(failed)
 
 
 def test_what_was_accepted_can_be_accepted_again_on_request(broker):
