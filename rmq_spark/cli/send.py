@@ -69,9 +69,10 @@ def send(
 ) -> None:
     """Send messages: the given contents, or the lines of stdin.
 
-    "-" alone means stdin, too. Write -- before contents that begin with a dash. In a keyed topic,
-    use --key to send one message, with a content or without one, or --key-delimiter to send
-    several: a content or line without the delimiter is a key alone.
+    "-" alone means stdin, too, except with --key: then it is the content. Write -- before contents
+    that begin with a dash. In a keyed topic, use --key to send one message, with a content or
+    without one, or --key-delimiter to send several: a content or line without the delimiter is a
+    key alone.
     """
     given = given_values(time_range, priority, fixed_time, delay)
     headers = parse_headers(header)

@@ -55,6 +55,11 @@ def test_a_key_may_have_no_content(rmq, keyed):
     assert stored(rmq)["gone"]["content"] is None
 
 
+def test_with_a_key_a_dash_alone_is_the_content(rmq, keyed):
+    assert sent(rmq, "--key", "a", "-", stdin="not read").out == "Orders: 1 new, 0 merged\n"
+    assert stored(rmq)["a"]["content"] == "-"
+
+
 def test_lines_have_their_keys_before_a_delimiter(rmq, keyed):
     done = sent(rmq, "--key-delimiter", ": ", stdin="a: 1\nb: 2: 3\nc\nd: \n")
     assert done.out == "Orders: 4 new, 0 merged\n"
