@@ -81,6 +81,8 @@ _NOT_SAVING_IN_SCRIPT = ": -MISCONF "
 _IN_SCRIPT = (_READONLY_IN_SCRIPT, _NOREPLICAS_IN_SCRIPT, _NOT_SAVING_IN_SCRIPT)
 # The answer to a command of more than ten parts before a login; then Redis closes the connection.
 _TOO_LONG_WITHOUT_LOGIN = "Protocol error: unauthenticated"
+# The answer to a new connection; then Redis closes it.
+_TOO_MANY_CLIENTS = "max number of clients reached"
 # Somebody's script runs for longer than lua-time-limit.
 _BUSY = "BUSY "
 # Texts of redis-py in a class that is not a RedisError: for a server that is not a cluster, and for
@@ -222,6 +224,12 @@ _TABLE = (
         errors.ServerUnavailable,
         "{at} cannot save its data, so it takes no writes ({sentence}). rmq-spark tried {tried}. "
         "Check the free space and the permissions of its folder; its log says more.",
+    ),
+    _Row(
+        _has(_TOO_MANY_CLIENTS),
+        errors.ServerUnavailable,
+        "{at} has as many connections as it accepts. rmq-spark tried {tried}. Close some, or raise "
+        "maxclients.",
     ),
     _Row(
         lambda failed: is_temporary(failed.error),

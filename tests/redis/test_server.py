@@ -88,6 +88,19 @@ def test_a_client_without_the_password_that_a_server_requires_now_is_told(own_re
     assert ServerRefused in told
 
 
+def test_a_server_that_accepts_no_more_connections_is_not_said_to_be_away(own_redis):
+    """Failed before: it advised to check the address, and that the server was running."""
+    with redis.Redis.from_url(own_redis.url) as other:
+        other.config_set("maxclients", len(other.client_list()))
+        told = []
+        for _ in range(3):
+            # Redis may also close the connection before its answer is read.
+            with pytest.raises(ServerUnavailable) as raised:
+                connect(own_redis.url, patience_s=0.2)
+            told.append(str(raised.value))
+    assert any("Close some, or raise maxclients" in text for text in told)
+
+
 def test_an_outage_is_told_in_one_line_at_once(caplog):
     url = f"redis://:{SECRET}@127.0.0.1:{NOBODYS_PORT}/0"
     with pytest.raises(ServerUnavailable):
