@@ -142,6 +142,9 @@ class Rounds:
         if not (self._has_new(until_ms) or self._may_be_open):
             return Relayed()
         last = self._sink.last()
+        if last.batch < 0 and self._topic is not None:
+            # If Redis has lost all, a round that opens now could not be continued: raise before it.
+            self._broker.queue(self._topic)
         begun = self._begin(until_ms, last.batch)
         if begun is None:
             self._may_be_open = False
@@ -438,9 +441,10 @@ def _restored_database(tables: Tables, published: int, number: int) -> OutboxMis
 
 
 def _unknown_round(tables: Tables, published: int, number: int) -> OutboxMisused:
+    known = f"only round {published}" if published > 0 else "no round of it"
     return OutboxMisused(
-        f"Round {number} of the outbox {tables.messages} is open, and Redis knows only round "
-        f"{published}: this is another Redis or key prefix, or Redis has lost data. The messages "
+        f"Round {number} of the outbox {tables.messages} is open, and Redis knows {known}: "
+        "this is another Redis or key prefix, or Redis has lost data. The messages "
         "of the round may have been sent. To send them (again): "
         f"UPDATE {tables.relay} SET done = rounds; {_send(tables)}."
     )

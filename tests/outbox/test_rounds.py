@@ -287,6 +287,22 @@ def test_a_relay_whose_own_topic_has_gone_ends_and_refuses_nothing(shop):
     assert shop.relay() == Relayed(sent=2)
 
 
+def test_a_relay_whose_redis_has_lost_all_opens_no_round(shop):
+    """Failed before: its messages could not be sent until somebody had changed the tables."""
+    shop.insert(f"('a', {soon(-1)})")
+    relay = shop.outbox().relay(shop.broker, topic="Orders")
+    assert relay.run_once() == Relayed(sent=1)
+    server = shop.broker.server
+    server.command("DEL", *server.keys_like(f"{shop.prefix}*"))
+    shop.insert(f"('b', {soon(-1)})")
+    with pytest.raises(UnknownTopic, match="Orders"):
+        relay.run_once()
+    assert shop.states() == {"sent": 1, "new": 1}
+    shop.broker.create("Orders", "FixedTime", slot_amount=1)
+    assert shop.relay().sent == 1
+    assert shop.contents() == ["b"]
+
+
 def test_an_error_of_redis_leaves_the_round_open(shop, monkeypatch):
     shop.insert(f"('a', {soon(-1)})")
 
