@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from rmq_spark.client import repair
@@ -155,7 +156,7 @@ class Queue:
             )
             if span is not None:
                 span.count(sum(map(len, checked.pairs.values())) // 2)
-            return self._send(checked, topic)
+            return self.send_checked(checked, topic)
 
     def send_checked(
         self, checked: Outgoing, topic: TopicDefinition, on_full: OnFull | None = None
@@ -167,25 +168,34 @@ class Queue:
         every half second. Raises UnknownTopic, TopicFull.
         """
         self._refresh_or_refuse()
-        if on_full is None or not self.definition.shares:
-            return self._send(checked, topic)
-        answers = in_rounds(
-            *(self, sending.parts_of(self.definition, checked.pairs, checked.bodies)),
-            *(lambda parts: self._send_parts(parts, topic), on_full),
-        )
-        return sum((sent for _, sent in answers), SendResult(0, 0))
+        queues = self._queues_for(topic)
+        if not queues.definition.shares:
+            return self._send(queues, checked)
+        parts = sending.parts_of(queues.definition, *checked)
+        sent = SendResult(0, 0)
+        try:
+            for _, counts in in_rounds(self, parts, partial(self._send_parts, topic), on_full):
+                sent += counts
+        except TopicFull as full:
+            full.sent = sent
+            raise
+        except UnknownTopic:
+            if sent == SendResult(0, 0):
+                raise
+            raise UnknownTopic(
+                f"The topic {topic.name} was deleted while messages were sent to it. Those that "
+                "had been sent are deleted with it; the others were not sent."
+            ) from None
+        return sent
 
     def _send_parts(
-        self, parts: Mapping[int, sending.Part], topic: TopicDefinition
+        self, topic: TopicDefinition, parts: Mapping[int, sending.Part]
     ) -> dict[int, SendResult | TopicFull]:
         self._refresh_or_refuse()
         request = sending.send_parts(self._queues_for(topic), list(parts.items()))
         return dict(zip(parts, self.server.ask(request), strict=True))
 
-    def _send(self, checked: Outgoing, topic: TopicDefinition) -> SendResult:
-        queues = self._queues_for(topic)
-        if queues.definition.shares:
-            return self.server.ask(sending.send_within_limits(queues, *checked))
+    def _send(self, queues: TopicQueues, checked: Outgoing) -> SendResult:
         request = sending.send(queues, *checked)
         if time.monotonic() - self._read_s >= DEFINITION_AGE_S / 2:
             request = self._with_refresh(request)

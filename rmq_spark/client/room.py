@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rmq_spark.errors import TopicFull, UnknownTopic
 from rmq_spark.protocol import reading
+from rmq_spark.protocol.packing import VALUES_A_ROW
+from rmq_spark.protocol.sending import Part
 
 if TYPE_CHECKING:  # it calls this module
     from rmq_spark.client.queue import Queue
@@ -15,7 +17,6 @@ _log = logging.getLogger(__name__)
 # How long a sender that waits lets pass between two looks at a slot, and between two lines of log.
 _LOOK_EVERY_S = 0.2
 _LOG_EVERY_S = 60.0
-_Part = TypeVar("_Part")
 _Done = TypeVar("_Done")
 # Takes the queue, and the error of a slot. Raises it, or returns when calling again may help.
 OnFull = Callable[["Queue", TopicFull], None]
@@ -59,23 +60,39 @@ class WaitForRoom:
 
 def in_rounds(
     queue: "Queue",
-    parts: Mapping[int, Sequence[_Part]],
-    ask: Callable[[Mapping[int, _Part]], Mapping[int, _Done | TopicFull]],
-    on_full: OnFull,
+    parts: Mapping[int, Sequence[Part]],
+    ask: Callable[[Mapping[int, Part]], Mapping[int, _Done | TopicFull]],
+    on_full: OnFull | None,
 ) -> Iterator[tuple[int, _Done]]:
     """Make calls for slots, at most one for each slot at a time, because calls may change order.
 
     parts: what each call of a slot sends, in order. ask: takes the next part of slots. A part for
-    which there was no room comes again after on_full. Yields each answer with its slot.
+    which there was no room comes again after on_full. Without on_full, nothing more goes to its
+    slot, and when all others have got theirs, its error is raised. Yields each answer with its
+    slot.
     """
     left = {slot: list(of_slot) for slot, of_slot in parts.items()}
+    refused: dict[int, TopicFull] = {}
     while left := {slot: of_slot for slot, of_slot in left.items() if of_slot}:
         full = None
         for slot, answer in ask({slot: of_slot[0] for slot, of_slot in left.items()}).items():
-            if isinstance(answer, TopicFull):
-                full = full or answer
-            else:
+            if not isinstance(answer, TopicFull):
                 del left[slot][0]
                 yield slot, answer
-        if full is not None:
+            elif on_full is None:
+                amount = _messages(parts[slot])
+                answer.refused = {slot: set(range(amount - _messages(left.pop(slot)), amount))}
+                refused[slot] = answer
+            else:
+                full = full or answer
+        if full is not None and on_full is not None:
             on_full(queue, full)
+    if refused:
+        first, *others = refused.values()
+        first.others = {other.slot: other for other in others}
+        first.refused = {slot: one.refused[slot] for slot, one in refused.items()}
+        raise first
+
+
+def _messages(parts: Sequence[Part]) -> int:
+    return sum(len(pairs) // VALUES_A_ROW for pairs, _ in parts)

@@ -1,6 +1,5 @@
 """Requests of senders and operators: send, cancel, move, requeue, purge."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -93,40 +92,6 @@ def send(
         return SendResult(*map(sum, zip(*replies, strict=True))) if replies else SendResult(0, 0)
 
     return Request(_send_calls(queues, parts), read, last_counts=True)
-
-
-def send_within_limits(
-    queues: TopicQueues, by_slot: Mapping[int, Pairs], bodies: Mapping[int, Pairs] | None = None
-) -> Conversation[SendResult]:
-    """Send to a topic that has limits: to each slot in order, until a call finds no room.
-
-    Arguments and answer are those of send. Raises TopicFull, with the counts of what was sent.
-    """
-    of_slots = parts_of(queues.definition, by_slot, bodies)
-    total = SendResult(0, 0)
-    full: dict[int, TopicFull] = {}
-    refused: dict[int, set[int]] = {}
-    begun: Counter[int] = Counter()  # messages of the calls for each slot until now
-    for nth in range(max(map(len, of_slots.values()), default=0)):
-        parts = [
-            (slot, of_slot[nth])
-            for slot, of_slot in of_slots.items()
-            if slot not in refused and nth < len(of_slot)
-        ]
-        answers = yield send_parts(queues, parts)
-        for (slot, (pairs, _)), answer in zip(parts, answers, strict=True):
-            if isinstance(answer, TopicFull):
-                full[slot] = answer
-                # Nothing more for this slot: what comes later must not be sent without this.
-                refused[slot] = set(range(begun[slot], len(by_slot[slot]) // 2))
-            else:
-                total += answer
-            begun[slot] += len(pairs) // 2
-    if full:
-        first = full.pop(next(iter(full)))
-        first.others, first.refused, first.sent = full, refused, total
-        raise first
-    return total
 
 
 def send_parts(

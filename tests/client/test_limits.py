@@ -8,7 +8,7 @@ import pytest
 from rmq_spark import aio
 from rmq_spark.client.messages import Message, outgoing
 from rmq_spark.client.room import WaitForRoom
-from rmq_spark.errors import InvalidOption, RmqError, TopicFull
+from rmq_spark.errors import InvalidOption, RmqError, TopicFull, UnknownTopic
 from rmq_spark.inspect.checks import WARN, check_topics
 from rmq_spark.inspect.figures import look
 from rmq_spark.protocol.pages import first_entries
@@ -67,6 +67,24 @@ def test_of_one_call_a_slot_stores_nothing_behind_what_it_refused(broker, room):
     assert len(queue.find(others, slot_basis=basis[elsewhere])) == len(others)
     refused = {slot: set(range(len(stored), len(sent)))} if room < len(sent) else None
     assert (error and error.refused) == refused
+
+
+def test_a_topic_made_anew_between_two_calls_gets_nothing_of_the_send(queue, broker, monkeypatch):
+    """Failed before: the rest was sent, and a topic of another type had it."""
+    monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 0)
+    ask = queue.server.ask
+
+    def ask_and_make_anew(request):
+        answer = ask(request)
+        monkeypatch.setattr(queue.server, "ask", ask)
+        broker.delete("T")
+        broker.create("T", "Priority", 1)
+        return answer
+
+    monkeypatch.setattr(queue.server, "ask", ask_and_make_anew)
+    with pytest.raises(UnknownTopic, match="the others were not sent"):
+        queue.send(numbered(3), fixed_time=1000)
+    assert broker.queue("T").figures().store.count == 0
 
 
 def test_a_sender_can_wait_for_room_and_its_messages_keep_their_order(queue, broker, caplog):
