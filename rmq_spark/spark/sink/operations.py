@@ -166,6 +166,10 @@ class Purge(Cancel):
                 'delete: .option("group", ...).'
             )
 
+    def work_of(self, queue: Queue, topic: TopicDefinition, rows: Rows) -> dict[int, list[bytes]]:
+        self.check_topic(topic, set(rows.columns))  # a column may name it
+        return super().work_of(queue, topic, rows)
+
     def do(self, queue: Queue, work: dict[int, list[bytes]]) -> dict[str, int]:
         purged = queue.purge(work)
         return {"purged": purged, "not found": sum(map(len, work.values())) - purged}

@@ -61,12 +61,11 @@ def _lines(files: FileSystem, path: str) -> list[str]:
 def _offset(lines: list[str], subscription: Subscription) -> dict[str, Any]:
     # Behind the version and the metadata, which are of no source.
     found = filter(None, map(_LINE_OF_SOURCE.fullmatch, lines[2:]))
-    offsets = [json.loads(line["offset"]) for line in found]
-    ours = [
-        offset
-        for offset in offsets
-        if "consumer" in offset and subscription.continues(str(offset.get("topic")))
-    ]
+    offsets = [offset for line in found if "consumer" in (offset := json.loads(line["offset"]))]
+    ours = [offset for offset in offsets if subscription.continues(str(offset.get("topic")))]
+    if not ours and offsets:
+        others = " and ".join(str(offset.get("topic")) for offset in offsets)
+        raise ValueError(f"its query reads {others}, not {subscription.text}")
     if len(ours) != 1:
         raise ValueError(f"{len(ours)} of its sources read {subscription.text}")
     return dict(ours[0])

@@ -254,6 +254,15 @@ def test_among_several_sources_the_topic_decides(progress, checkpoint):
         read()
 
 
+def test_the_checkpoint_of_a_query_of_other_topics_is_told_from_one_that_cannot_be_found(
+    progress, checkpoint
+):
+    offset, read = progress
+    checkpoint.plan(0, {"a": 1}, offset(5, "Others,More"))
+    with refused(InvalidOption, "its query reads Others,More, not "):
+        read()
+
+
 def test_in_version_2_of_the_log_each_offset_has_the_name_of_its_source(progress, checkpoint):
     offset, read = progress
     checkpoint.plan(0)
