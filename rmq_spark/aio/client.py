@@ -199,6 +199,11 @@ class AsyncQueue:
         """The topic's definition, as last read."""
         return self._sync.definition
 
+    @property
+    def slots(self) -> range:
+        """All slots of the topic."""
+        return self._sync.slots
+
     send = _awaited(Queue.send)
 
     async def send_one(

@@ -19,7 +19,11 @@ from rmq_spark.topics.reasons import printable
 # In a pipe, a longer cell moves the rest of its line to the right.
 WIDEST_COLUMN = 60
 # What logs that a call to Redis is retried, and why ``rmq metrics`` lacks a queue.
-_WARNING_LOGS = ("rmq_spark.redis.server", "rmq_spark.inspect.prometheus")
+_WARNING_LOGS = (
+    "rmq_spark.redis.server",
+    "rmq_spark.client.administration",
+    "rmq_spark.inspect.prometheus",
+)
 
 
 def print_line(text: str) -> None:

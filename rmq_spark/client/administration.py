@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -381,7 +382,9 @@ class Administration:
 
     def _replace(self, name: str, read: bytes, new: str) -> bool:
         # Compares texts: another version may write the same definition in another way.
-        return replace_field(self.server, topics_key(self.key_prefix), name, read, new)
+        done = replace_field(self.server, topics_key(self.key_prefix), name, read, new)
+        self.server.topics_changed_s = time.monotonic()  # the queues of this program learn it
+        return done
 
     def _forget_epochs(self, topic: TopicDefinition) -> None:
         for group in topic.groups:

@@ -222,7 +222,8 @@ class Queue:
 
     def refresh(self) -> bool:
         """Refresh an old definition of the topic. Return False if the topic was deleted."""
-        if time.monotonic() - self._read_s < DEFINITION_AGE_S:
+        is_young = time.monotonic() - self._read_s < DEFINITION_AGE_S
+        if is_young and self._read_s > self.server.topics_changed_s:
             return True
         return self._learn(self.server.command(*self._reading_definition()))
 

@@ -1,6 +1,7 @@
 """A Redis server: runs requests, loads scripts on demand, retries, and types errors."""
 
 import logging
+import math
 import os
 import threading
 import time
@@ -93,6 +94,7 @@ class Server:
         self._patience_s = options.patience_s if patience_s is None else patience_s
         self.client: Any = None
         self.closed = False
+        self.topics_changed_s = -math.inf  # when this program last changed the definition of one
         _servers.add(self)
         try:
             infos = self._retry(self._first_infos)

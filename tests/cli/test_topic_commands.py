@@ -86,6 +86,8 @@ def test_a_topic_that_is_there_is_left_as_it_is(rmq):
     rmq.topic()
     again = rmq("create", "Orders", "--type", "FixedTime", "--slots", "4", "--retries", "2")
     assert (again.code, "exists already" in again.out) == (0, True)
+    assert "rmq: topic Orders exists, and keeps max_retries=16." in again.err
+    assert rmq("create", "Orders", "--type", "FixedTime").err == ""
     assert rmq.broker.definition("Orders").max_retries == 16
     other = rmq("create", "Orders", "--type", "Priority")
     said = "exists as FixedTime with 4 slots, but you asked for Priority. "

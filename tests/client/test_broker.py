@@ -304,11 +304,12 @@ def test_a_bad_prefix_is_refused(broker, prefix):
         Broker(broker.server, key_prefix=prefix)
 
 
-def test_a_group_that_comes_back_has_what_senders_at_work_sent_it(broker):
+def test_a_group_that_comes_back_has_what_senders_at_work_sent_it(redis_url, broker):
     broker.create("T", "FixedTime", 2, groups=("", "g"))
-    sender = broker.queue("T")
-    broker.remove_group("T", "g")
-    sender.send(numbered(5), fixed_time=1000)
+    with connect(redis_url, key_prefix=broker.key_prefix) as other:
+        sender = other.queue("T")
+        broker.remove_group("T", "g")
+        sender.send(numbered(5), fixed_time=1000)
     broker.add_group("T", "g")
     assert broker.queue("T", group="g").figures().messages == 5
     assert broker.queue("T").figures().messages == 5
@@ -433,6 +434,19 @@ def test_a_sender_that_learns_of_its_topic_meanwhile_counts_all_its_messages(bro
     assert sender.send(numbered(100), fixed_time=99) == SendResult(100, 0)
 
 
+def test_a_program_that_has_changed_a_topic_sends_by_the_change(broker):
+    """Failed before: for a second, a new group missed what its own program sent."""
+    broker.create("T", "FixedTime", 1)
+    sender = broker.queue("T")
+    broker.add_group("T", "late")
+    sender.send(["m"], fixed_time=99)
+    assert broker.queue("T", group="late").figures().store.count == 1
+    broker.alter("T", unique_for="1h")
+    sender.send(["n"], fixed_time=99)
+    sender.cancel(["n"])
+    assert sender.send(["n"], fixed_time=99) == SendResult(0, 0, repeated=1)
+
+
 def test_a_sender_of_a_deleted_topic_is_told(broker, monkeypatch):
     broker.create("T", "FixedTime", 1)
     sender = broker.queue("T")
@@ -459,12 +473,13 @@ def test_the_text_of_a_queue_is_accepted(broker):
     assert queue.purge(["m"], "STORE") == 1
 
 
-def test_a_definition_that_was_just_read_is_not_read_again(broker, monkeypatch):
+def test_a_definition_that_was_just_read_is_not_read_again(redis_url, broker, monkeypatch):
     broker.create("T", "FixedTime", 1)
-    sender = broker.queue("T")
-    broker.delete("T")
-    monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 3600.0)
-    assert sender.send(["m"], fixed_time=99).new == 1
+    with connect(redis_url, key_prefix=broker.key_prefix) as other:
+        sender = other.queue("T")
+        broker.delete("T")
+        monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 3600.0)
+        assert sender.send(["m"], fixed_time=99).new == 1
 
 
 def test_options_of_the_connection_may_be_what_they_mean(redis_url):
