@@ -56,7 +56,7 @@ ZOOKEEPER = "zookeeper."
 # ZooKeeper's own tick is 2 s, and it accepts 2 to 20 ticks.
 SHORTEST_SESSION_MS = 1_000
 LONGEST_SESSION_MS = 3_600_000
-_SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
+_SERVER = re.compile(r"(?:(?!-)[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 _PATH = re.compile(r"(/[^/\x00-\x1f\x7f]+)+")
 # Spark itself puts these among the options of a source or sink.
 SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
@@ -109,7 +109,7 @@ def _sentinel(text: str) -> tuple[str, int]:
         host, port = parts.hostname, parts.port or DEFAULT_SENTINEL_PORT
     except ValueError:
         raise NotAccepted from None
-    if not host or "@" in text or "/" in text:
+    if not host or host.startswith("-") or "@" in text or "/" in text:
         raise NotAccepted
     return host, port
 

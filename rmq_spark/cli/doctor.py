@@ -14,7 +14,7 @@ import typer
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_table
 from rmq_spark.cli.session import Session, session_of
-from rmq_spark.errors import RmqError, ServerUnsuitable
+from rmq_spark.errors import RmqError, ServerUnavailable, ServerUnsuitable
 from rmq_spark.inspect.checks import (
     FAIL,
     OK,
@@ -90,6 +90,8 @@ def check_redis(session: Session) -> Iterator[Finding]:
 
 
 def _unreached_remedy(error: RmqError, session: Session) -> str:
+    if isinstance(error, ServerUnavailable) and session.connection.sentinels is not None:
+        return "Start the master and the Sentinels, or correct redis.sentinels and sentinelMaster"
     if not isinstance(error, ServerUnsuitable):
         return remedy_of(error)
     if "maxmemory-policy" in str(error):
@@ -104,7 +106,7 @@ def _unreached_remedy(error: RmqError, session: Session) -> str:
 
 def check_zookeeper(hosts: str | None) -> Finding:
     if hosts is None:
-        return Finding("ZooKeeper", SKIP, "not checked: --zookeeper checks it")
+        return Finding("ZooKeeper", SKIP, "not checked: --zookeeper HOST:PORT checks it")
     try:
         from kazoo.client import KazooClient
         from kazoo.handlers.threading import KazooTimeoutError

@@ -118,9 +118,17 @@ class _Failed:
             "tried": "once" if self.tries == 1 else f"{self.tries} times in {self.seconds:.1f} s",
             "permit": self._permit,
             "login": self.options.login_source,
+            "named": self._named,
             "tls": tls if self.options.address.startswith("rediss") else "",
             "certificate": certificate.verify_message.removesuffix(".") if certificate else "",
         }
+
+    @property
+    def _named(self) -> str:
+        prefix = self.options.prefix
+        if self.options.sentinels is not None:
+            return f"{prefix}sentinels and {prefix}sentinelMaster are"
+        return f"{prefix}url or RMQ_REDIS_URL is"
 
     @property
     def _permit(self) -> str:
@@ -234,9 +242,8 @@ _TABLE = (
     _Row(
         lambda failed: is_temporary(failed.error),
         errors.ServerUnavailable,
-        "{at} cannot be reached ({kind}: {text}). rmq-spark tried {tried}. Check that "
-        "redis.url or RMQ_REDIS_URL is right and that the server is running{tls}. To start a Redis "
-        "for a trial, run `rmq local`.",
+        "{at} cannot be reached ({kind}: {text}). rmq-spark tried {tried}. Check that {named} "
+        "right and that the server is running{tls}. To start a Redis for a trial, run `rmq local`.",
     ),
     _Row(
         lambda failed: failed.text.lower().startswith("unknown command"),

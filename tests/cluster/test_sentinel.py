@@ -3,9 +3,13 @@
 import pytest
 
 import rmq_spark
+from rmq_spark.cli.doctor import check_redis
+from rmq_spark.cli.session import Session
 from rmq_spark.errors import InvalidOption, ServerRefused, ServerUnavailable
+from rmq_spark.inspect.checks import FAIL
 from rmq_spark.redis.connection import parse_connection
 
+from ..servers import NOBODYS_PORT
 from ..waiting import wait_until
 from .sentinels import NAME, Sentinels
 from .traffic import Traffic
@@ -55,6 +59,22 @@ def test_the_address_names_the_sentinels_and_no_secret():
     assert SECRET not in repr(options)
 
 
+def test_sentinels_that_are_away_are_named_with_their_options():
+    """Failed before: with Sentinels, nothing reads the address that it named."""
+    given = {"redis.sentinels": f"127.0.0.1:{NOBODYS_PORT}", "redis.sentinelMaster": NAME}
+    (found,) = check_redis(Session(given))
+    assert (found.state, "RMQ_REDIS_URL" in found.remedy) == (FAIL, False)
+
+
+def test_a_master_that_is_away_is_named_with_the_options_of_its_sentinels(sentinels):
+    """Failed before, in the same way."""
+    with rmq_spark.connect(**sentinels.options, patience_s=0.2) as broker:
+        sentinels.master.close()
+        with pytest.raises(ServerUnavailable) as raised:
+            broker.topics()
+    assert "Check that sentinels and sentinelMaster are right" in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -62,6 +82,7 @@ def test_the_address_names_the_sentinels_and_no_secret():
         ({"sentinelMaster": "m"}, "^sentinelMaster needs sentinels"),
         ({"sentinels": "a:x", "sentinelMaster": "m"}, "^sentinels is not accepted"),
         ({"sentinels": "a,,b", "sentinelMaster": "m"}, "^sentinels is not accepted"),
+        ({"sentinels": "--no-spark", "sentinelMaster": "m"}, "^sentinels is not accepted"),
         ({"sentinels": "u:p@a", "sentinelMaster": "m"}, "^sentinels is not accepted"),
         ({"sentinels": "a", "sentinelMaster": "m", "url": "redis://h"}, "be used with url"),
         ({"sentinels": "a", "sentinelMaster": "m", "cluster": "true"}, "with cluster=true"),

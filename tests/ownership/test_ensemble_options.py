@@ -46,6 +46,7 @@ def test_all_of_them_come_with_the_source(tmp_path):
     [
         ({"root": "/rmq"}, "zookeeper.hosts is missing"),
         ({"hosts": " "}, "zookeeper.hosts=' ' is not accepted. Accepted: host:port,"),
+        ({"hosts": "--no-spark"}, "zookeeper.hosts='--no-spark' is not accepted. Accepted: host"),
         ({"hosts": "zk:0"}, "zookeeper.hosts='zk:0'"),
         ({"hosts": "zk:port"}, "host:port, separated by commas"),
         ({"hosts": "zk,,zk2"}, "zookeeper.hosts="),
