@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -64,7 +63,8 @@ def denied_commands(
 
     A master looks at permissions first, and only then says that it does not have a key. key: one of
     the scripts: the user's key patterns must cover the keys of the probe. with_limits: whether to
-    ask also for what only topics with a limit need. Raises the error of a broken connection.
+    ask also for what only topics with a limit need. A master that does not answer is left out: a
+    script may go to another one. If none answers, raises the error of a broken connection.
     """
     probe = f"{key}:permitted"
     probed = {**_HARMLESS, **(_BEFORE_WRITES if with_limits else {})}
@@ -73,14 +73,17 @@ def denied_commands(
         for command, arguments in probed.items()
     ]
     found = run([*words, ("TIME",)])
-    for reply in chain.from_iterable(found.values()):
-        if isinstance(reply, redis_errors.ConnectionError | redis_errors.TimeoutError):
-            raise reply
     asked = [*probed, "TIME"]
-    return {
-        node: frozenset(name for name, reply in zip(asked, replies, strict=True) if denies(reply))
-        for node, replies in found.items()
-    }
+    denied = {}
+    for node, replies in found.items():
+        broken = redis_errors.ConnectionError, redis_errors.TimeoutError
+        error = next((reply for reply in replies if isinstance(reply, broken)), None)
+        if error is None:
+            answers = zip(asked, replies, strict=True)
+            denied[node] = frozenset(name for name, reply in answers if denies(reply))
+    if not denied and error is not None:
+        raise error
+    return denied
 
 
 def denies(reply: Any) -> bool:

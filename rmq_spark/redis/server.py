@@ -395,8 +395,10 @@ class Server:
         return self._nodes.run_on_masters(words)
 
     def _load_one(self, script: Script) -> None:
-        for replies in self.on_masters(("SCRIPT LOAD", script.text)).values():
-            _sound(*replies)
+        replies = [reply for (reply,) in self.on_masters(("SCRIPT LOAD", script.text)).values()]
+        # A master that is down now says later that it lacks the script, and gets it then.
+        for reply in [reply for reply in replies if not _failed_for_now(reply)] or replies:
+            _sound(reply)
 
     def _retry(self, run: Callable[[], Any], what: str = "a command") -> Any:
         """Run a function until it succeeds; retry errors that may pass, within the patience.

@@ -3,6 +3,8 @@
 Failed before: of a cluster, each check looked at a master that it chose by chance.
 """
 
+from contextlib import suppress
+
 import pytest
 import redis
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,13 +16,15 @@ from rmq_spark.cli.session import Session
 from rmq_spark.console.auth import ConsoleSettings
 from rmq_spark.console.pages import server as server_page
 from rmq_spark.console.state import Console
-from rmq_spark.errors import ServerRefused, ServerUnsuitable
+from rmq_spark.errors import ServerRefused, ServerUnavailable, ServerUnsuitable
 from rmq_spark.inspect.checks import FAIL, OK, WARN, check_server
 from rmq_spark.inspect.prometheus import QueueCollector
 from rmq_spark.redis import server as server_module
+from rmq_spark.topics.keys import topics_key
 
 from .. import servers
 from ..inspect.test_checks import address_for_others
+from ..seeding import numbered
 from .sentinels import Sentinels
 
 USER = {"username": "rmq", "password": "s3cret-of-rmq"}
@@ -255,6 +259,25 @@ def test_remedies_name_the_master_of_the_sentinels(executable):
         session = Session({f"redis.{name}": text for name, text in sentinels.options.items()})
         (found,) = check_redis(session)
     assert found.remedy == f"{at_master} CONFIG SET maxmemory-policy noeviction"
+
+
+def test_a_master_that_is_down_keeps_nobody_from_sending_to_another(executable):
+    """Failed before: the first script was loaded, and its permissions asked for, at each master."""
+    settings = {**servers.SETTINGS, "cluster-require-full-coverage": "no"}
+    with LocalCluster(3, 0, executable, settings) as cluster:
+        permit(cluster, "+@all", "-wait")
+        with rmq_spark.connect(cluster.url, cluster="true", **USER) as broker:
+            broker.create("T", "FixedTime", SLOTS)
+            defines = broker.server.client.get_node_from_key(topics_key("")).port
+        down = next(node for node in cluster.nodes[1:] if node.port != defines)  # [0]: the URL's
+        down.kill()
+        sent = 0
+        with rmq_spark.connect(cluster.url, cluster="true", patience_s=0, **USER) as broker:
+            queue = broker.queue("T")
+            for number in numbered(SLOTS):
+                with suppress(ServerUnavailable):
+                    sent += queue.send([number], fixed_time=1).new
+        assert 0 < sent < SLOTS
 
 
 def test_without_wait_the_error_names_that_permission(own_cluster):
