@@ -228,10 +228,11 @@ class Server:
         found: dict[str | None, frozenset[str]] = self._retry(
             lambda: denied_commands(self._run_on_masters, key, with_limits=True)
         )
-        if not reads_only:
-            return {node: found[node] | self._denied_wait().get(node, set()) for node in found}
-        needed = reading_commands(self._scripts.values())
-        return {node: denied & needed for node, denied in found.items()}
+        if reads_only:
+            needed = reading_commands(self._scripts.values())
+            return {node: denied & needed for node, denied in found.items()}
+        wait = self._denied_wait()
+        return {node: denied | wait.get(node, set()) for node, denied in found.items()}
 
     def _denied_wait(self) -> dict[str | None, set[str]]:
         if self._replication is None:
