@@ -168,9 +168,12 @@ def check_format() -> Finding:
     done = _run([sys.executable, "-c", _FIND_FORMAT], SPARK_TIMEOUT_S)
     if done is not None and done.returncode == 0:
         return Finding("Spark", OK, f"{done.stdout.split()[-1]} finds the format rmq")
-    last = (done.stderr.strip().split("\n")[-1] if done else "it did not start")[:200]
+    said = done.stderr.splitlines() if done else []
+    # The rest is the stack trace of the JVM.
+    errors = [line for line in said if line and not line.startswith((" ", "\t", "Caused by: "))]
+    seen = errors[-1].lstrip(": ")[:200] if errors else "it did not start"
     remedy = "pip install rmq-spark where Spark runs, or call rmq_spark.register(spark)"
-    return Finding("Spark", FAIL, last, remedy)
+    return Finding("Spark", FAIL, seen, remedy)
 
 
 def _run(command: list[str], timeout_s: float) -> "subprocess.CompletedProcess[str] | None":

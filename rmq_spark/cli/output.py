@@ -18,6 +18,9 @@ from rmq_spark.topics.reasons import printable
 
 # In a pipe, a longer cell moves the rest of its line to the right.
 WIDEST_COLUMN = 60
+# What a terminal does not fold: a time has 24 characters.
+UNFOLDED = 24
+_GAP = "  "
 # What logs that a call to Redis is retried, and why ``rmq metrics`` lacks a queue.
 _WARNING_LOGS = (
     "rmq_spark.redis.server",
@@ -78,16 +81,34 @@ def print_list(
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table. If stdout is not a terminal, it has no colours and each row is one line."""
+    """Print a table. If stdout is not a terminal, it has no colours and each row is one line.
+
+    In a terminal too narrow for it, each cell that is not empty is a line of its own.
+    """
     listed = [list(row) for row in rows]
-    if sys.stdout.isatty():
-        Console(highlight=False).print(table_of(columns, listed))
-        return
     lines = [columns, *(list(map(cell_text, row)) for row in listed)]
-    widths = [min(max(map(len, cells)), WIDEST_COLUMN) for cells in zip(*lines, strict=True)]
+    longest = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    if sys.stdout.isatty():
+        console = Console(highlight=False)
+        least = sum(min(width, UNFOLDED) + len(_GAP) for width in longest) - len(_GAP)
+        if least <= console.width:
+            console.print(table_of(columns, listed))
+        else:
+            for number, row in enumerate(lines[1:]):
+                console.print(*[""] * (number > 0), _record(columns, row), sep="\n")
+        return
+    widths = [min(width, WIDEST_COLUMN) for width in longest]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        print_line("  ".join(cells).rstrip())
+        print_line(_GAP.join(cells).rstrip())
+
+
+def _record(columns: Sequence[str], row: Sequence[str]) -> Table:
+    record = Table.grid("", "", padding=(0, len(_GAP), 0, 0))
+    for column, cell in zip(columns, row, strict=True):
+        if cell:
+            record.add_row(Text(column, "bold"), Text(cell, overflow="fold"))
+    return record
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -94,6 +95,23 @@ def started(command, **options):
     finally:
         process.kill()
         process.wait()
+
+
+def on_a_terminal(command, columns=80):
+    """What a command writes to a terminal."""
+    terminal, other = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    with started(command, stdout=other, stdin=other, stderr=other, env=environment) as process:
+        os.close(other)
+        shown = b""
+        try:
+            while part := os.read(terminal, 65536):
+                shown += part
+        except OSError:
+            pass  # Linux says so when the other end is closed
+        assert process.wait(timeout=60) == 0
+    os.close(terminal)
+    return shown
 
 
 def bury(queue, *contents):

@@ -1,5 +1,6 @@
 """Messages looked at, sent, cancelled, requeued and purged by the command."""
 
+import re
 import subprocess
 from datetime import UTC, datetime
 from time import sleep
@@ -9,7 +10,7 @@ import pytest
 from rmq_spark.client import connect
 from rmq_spark.protocol.pages import QueueKind
 
-from .running import bury, started
+from .running import bury, on_a_terminal, started
 
 HOUR_MS = 3_600_000
 
@@ -524,3 +525,19 @@ def test_a_move_of_priorities_needs_one(rmq):
     assert "Nothing was moved." in refused.err
     assert rmq("move", "Alerts", "a", "--priority", "99").code == 0
     assert rmq("find", "Alerts", "a", "--json").json["priority"] == 99
+
+
+def test_a_terminal_too_narrow_for_a_table_shows_a_line_for_each_cell(rmq):
+    """Failed before: headings were broken, and times."""
+    queue = rmq.topic()
+    queue.send(["a", "b"], fixed_time=99)
+    narrow = on_a_terminal([*rmq.command(), "peek", "Orders"], 80).decode()
+    assert narrow.count("1970-01-01T00:00:00.099Z") == 2
+    cells = [line.split() for line in re.sub(r"\x1b\[\d*m", "", narrow).splitlines()]
+    found = sorted(cell for cell in cells if "content" in cell)
+    assert found == [["content", "a"], ["content", "b"]]
+    wide = on_a_terminal([*rmq.command(), "peek", "Orders"], 200).decode()
+    assert wide.count("content") == 1
+    for command in ("topics", "show Orders"):
+        shown = on_a_terminal([*rmq.command(), *command.split()], 60).decode()
+        assert {"topics": "dead retention", "show Orders": "rolledBack"}[command] in shown

@@ -228,6 +228,15 @@ def test_doctor_names_a_remedy_for_what_is_wrong(rmq, own_redis):
     assert "%" in found["Redis memory"]["seen"]
 
 
+@pytest.mark.long
+def test_doctor_names_the_error_of_spark_and_not_the_end_of_its_trace(rmq):
+    """Failed before: it said "... 23 more"."""
+    done = rmq.begin("doctor", "--json", PYSPARK_PYTHON="/no/such/python")
+    (found,) = (one for one in done.json if one["what"] == "Spark")
+    assert found["state"] == "FAIL"
+    assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: rmq" in found["seen"]
+
+
 def test_doctor_goes_on_without_redis(rmq):
     done = rmq("doctor", "--no-spark", url=f"redis://127.0.0.1:{NOBODYS_PORT}", JAVA_HOME="/none")
     assert done.code == 1

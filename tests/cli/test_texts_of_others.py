@@ -1,14 +1,13 @@
 """Texts of others on a terminal, in a pipe, in a log: none changes how the rest is shown."""
 
 import os
-import pty
 import subprocess
 import sys
 
 import pytest
 
 from ..waiting import wait_until
-from .running import bury, started
+from .running import bury, on_a_terminal, started
 
 # Renames and clears a terminal, begins a line, and turns the direction of what follows.
 EVIL = "\x1b]0;renamed\x07\x1b[2J\x9b31m\rfaked\nline\u2028\u202etxt.exe\x7f"
@@ -35,22 +34,6 @@ def dead(rmq):
     queue.server.client.hset(queue.keys.stats(0), f"dead:{EVIL}", 1)
     queue.server.client.hset(queue.keys.consumers(0), EVIL, f"1 0 0 0 {queue.now_ms()} - -")
     return queue
-
-
-def on_a_terminal(command):
-    """What a command writes to a terminal."""
-    terminal, other = pty.openpty()
-    with started(command, stdout=other, stdin=other, stderr=other) as process:
-        os.close(other)
-        shown = b""
-        try:
-            while part := os.read(terminal, 65536):
-                shown += part
-        except OSError:
-            pass  # Linux says so when the other end is closed
-        assert process.wait(timeout=60) == 0
-    os.close(terminal)
-    return shown
 
 
 @pytest.mark.parametrize("command", ["dead Orders", "peek Orders --queue dead", "show Orders"])
