@@ -185,7 +185,7 @@ class EachMessage:
             total.failed,
             total.succeeded + total.failed + total.snoozed,
             f"; the claim of {total.left_alone} was gone" if total.left_alone else "",
-            f"; {len(shown)} of the errors follow" if is_cut else "",
+            f"; the first {len(shown)} errors follow" if is_cut else "",
         )
         for error in shown:
             _log.warning("rmq: batch %d: %s", batch_id, error)

@@ -282,7 +282,7 @@ def test_the_log_names_a_message_that_is_no_text_and_counts_those_beside_it(rmq,
 
 
 @pytest.mark.parametrize(
-    ("failed", "told"), [(3, "rolled back\n"), (9, "rolled back; 5 of the errors follow\n")]
+    ("failed", "told"), [(3, "rolled back\n"), (9, "rolled back; the first 5 errors follow\n")]
 )
 def test_the_log_says_if_it_does_not_show_all_errors(rmq, claimed, caplog, failed, told):
     def refuse(message):
