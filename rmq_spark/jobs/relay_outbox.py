@@ -101,10 +101,7 @@ def relay(given: argparse.Namespace) -> str:
             relaying.run()
     done = relaying.total
     deleted = "" if given.keep is None else f"; {relaying.deleted:,} old ones deleted"
-    return (
-        f"{done.sent:,} messages sent, {done.late:,} of them late arrivals; "
-        f"{done.refused:,} refused{deleted}"
-    )
+    return f"{done.sent:,} messages sent, {done.refused:,} refused{deleted}"
 
 
 def _outbox(given: argparse.Namespace) -> Outbox:

@@ -146,7 +146,7 @@ class Outbox:
 
     @property
     def _channel(self) -> str:
-        return f"rmq_{self._tables.messages.lower().rpartition('.')[2]}"
+        return self._tables.messages.lower().rpartition(".")[2]
 
     # -- consumers
 

@@ -137,7 +137,4 @@ class Relay(Runner):
     def _add(self, done: Relayed) -> None:
         self._total += done
         if done.sent or done.refused:
-            _log.info(
-                "rmq: outbox: %d sent, %d of them late, %d refused",
-                *(done.sent, done.late, done.refused),
-            )
+            _log.info("rmq: outbox: %d sent, %d refused", done.sent, done.refused)

@@ -51,8 +51,6 @@ _OF_A_LIST = re.compile(r"^Message \d+( of topic \S+)?: | Nothing was sent\.$")
 _SHOWN = 100_000
 # How often to read Redis' clock, which says what is due.
 _CLOCK_S = 60.0
-# Times up to this one mean: at once.
-_NOW_MS = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -60,32 +58,26 @@ _log = logging.getLogger(__name__)
 class Relayed:
     """The result of a round, or the sum of several.
 
-    late: the number of sent messages that were committed after later ones had been sent, except
-    those due at once: they were due before the time up to which the rounds before had sent all.
     more: whether there may be more messages that are due.
     """
 
     sent: int = 0
-    late: int = 0
     refused: int = 0
     more: bool = False
 
     def __add__(self, other: "Relayed") -> "Relayed":
-        sent, late = self.sent + other.sent, self.late + other.late
-        return Relayed(sent, late, self.refused + other.refused, other.more)
+        return Relayed(self.sent + other.sent, self.refused + other.refused, other.more)
 
 
 @dataclass(frozen=True)
 class _Begun:
     """A round that has begun.
 
-    since_ms: the rounds before have sent all that was due by then. taken: the rows of the round;
-    empty if another relay began it. all_due: whether the round holds all messages that are due; it
-    may be unknown.
+    taken: the rows of the round; empty if another relay began it. all_due: whether the round holds
+    all messages that are due; it may be unknown.
     """
 
     number: int
-    since_ms: int
     taken: list[tuple[Any, ...]]
     all_due: bool
 
@@ -156,7 +148,7 @@ class Rounds:
             return self._finish_sealed(begun)
         if not begun.taken and max(last.batch, 0) < begun.number - 1:
             raise _unknown_round(self._tables, last.batch, begun.number)
-        return self._send(begun, until_ms)
+        return self._send(begun)
 
     def _now_ms(self) -> int:
         """Return Redis' time. It is asked for seldom: a round may begin every 10 ms."""
@@ -213,16 +205,14 @@ class Rounds:
                 f"SELECT 1 FROM {self._tables.messages} WHERE state = 'sending' LIMIT 1"
             ):
                 raise _forgotten_round(self._tables)
-            ((number, since_ms),) = self._connection.query(
-                f"SELECT rounds, sent_until_ms FROM {relay}"
-            )
+            ((number,),) = self._connection.query(f"SELECT rounds FROM {relay}")
             taken = self._take(until_ms, int(number)) if begins else []
             if begins and not taken:
                 self._connection.roll_back()
                 return None
             if begins and published >= number:
                 raise _restored_database(self._tables, published, number)
-        return _Begun(int(number), int(since_ms), taken, all_due=0 < len(taken) < self._limit)
+        return _Begun(int(number), taken, all_due=0 < len(taken) < self._limit)
 
     def _take(self, until_ms: int, number: int) -> list[tuple[Any, ...]]:
         wanted = self._wanted(until_ms)
@@ -249,8 +239,8 @@ class Rounds:
 
     # -- send
 
-    def _send(self, begun: _Begun, until_ms: int) -> Relayed:
-        number, since_ms = begun.number, begun.since_ms
+    def _send(self, begun: _Begun) -> Relayed:
+        number = begun.number
         # In the order of their ids, so that of equal keys or contents the last one counts.
         found = sorted(begun.taken or self._taken(), key=itemgetter(0))
         rows = [self._rows.of(row) for row in found]
@@ -262,17 +252,10 @@ class Rounds:
             self._sink.publish(number, manifest)
         except CheckpointRefused:
             return self._overtaken(number)
-        refused = {row.id for row, _ in why_refused}
-        times = [
-            row.message.fixed_time
-            for row in rows
-            if row.id not in refused and isinstance(row.message.fixed_time, int)
-        ]
-        sent_until_ms = max(since_ms, until_ms if begun.all_due else max(times, default=0))
-        if not self._finish(number, sent_until_ms, len(rows) - len(refused)):
+        refused = len(why_refused)
+        if not self._finish(number, len(rows) - refused):
             return Relayed(more=True)
-        late = sum(_NOW_MS < at_ms < since_ms for at_ms in times)
-        return Relayed(len(rows) - len(refused), late, len(refused), more=not begun.all_due)
+        return Relayed(len(rows) - refused, refused, more=not begun.all_due)
 
     # -- stage
 
@@ -371,13 +354,13 @@ class Rounds:
             )
         return True
 
-    def _finish(self, number: int, sent_until_ms: int, sent: int) -> bool:
+    def _finish(self, number: int, sent: int) -> bool:
         """Mark the messages of a round as sent. Return False if another relay has done it."""
         with self._connection.transaction():
             if not self._connection.run(
-                f"UPDATE {self._tables.relay} SET done = rounds, sent = sent + %s, "
-                "sent_until_ms = %s WHERE rounds = %s AND done = %s",
-                [sent, sent_until_ms, number, number - 1],
+                f"UPDATE {self._tables.relay} SET done = rounds, sent = sent + %s "
+                "WHERE rounds = %s AND done = %s",
+                [sent, number, number - 1],
             ):
                 return False
             self._connection.run(
@@ -393,7 +376,7 @@ class Rounds:
         except CheckpointRefused:
             return self._overtaken(begun.number)
         sent = self._sink.last().messages or 0
-        finished = self._finish(begun.number, begun.since_ms, sent)
+        finished = self._finish(begun.number, sent)
         return Relayed(sent if finished else 0, more=True)
 
     # -- who goes on

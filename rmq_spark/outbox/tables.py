@@ -93,7 +93,7 @@ def create_others(connection: DriverConnection, tables: Tables) -> None:
     connection.create(
         tables.relay,
         f"CREATE TABLE {tables.relay} (one SMALLINT PRIMARY KEY, name VARCHAR(40), rounds BIGINT, "
-        "done BIGINT, sent_until_ms BIGINT, sent BIGINT, refused BIGINT)"
+        "done BIGINT, sent BIGINT, refused BIGINT)"
         f"{connection.dialect.table_options}",
     )
     _create_row(connection, tables)
@@ -108,7 +108,7 @@ def _create_row(connection: DriverConnection, tables: Tables) -> None:
     try:
         with connection.transaction():
             connection.run(
-                f"INSERT INTO {tables.relay} VALUES (1, 'outbox-{uuid.uuid4().hex}', 0, 0, 0, 0, 0)"
+                f"INSERT INTO {tables.relay} VALUES (1, 'outbox-{uuid.uuid4().hex}', 0, 0, 0, 0)"
             )
     except Exception:
         with connection.transaction():

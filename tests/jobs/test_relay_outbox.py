@@ -13,11 +13,9 @@ def database(request):
 
 
 def test_tables_and_topic_are_created_and_messages_relayed(trade):
-    assert trade.relay("--create-tables", *ORDERS) == (
-        "0 messages sent, 0 of them late arrivals; 0 refused"
-    )
+    assert trade.relay("--create-tables", *ORDERS) == ("0 messages sent, 0 refused")
     trade.sql("INSERT INTO {t} (content, delay) VALUES ('a', 0), ('b', NULL)")
-    assert trade.relay(*ORDERS) == "1 messages sent, 0 of them late arrivals; 1 refused"
+    assert trade.relay(*ORDERS) == "1 messages sent, 1 refused"
     assert trade.contents() == ["a"]
 
 

@@ -272,6 +272,17 @@ def test_a_relay_that_waits_for_another_one_does_not_listen(postgresql_shop):
             assert shop.one(listening) == "1"
 
 
+def test_a_notification_with_the_name_of_the_table_wakes_the_relay(postgresql_shop):
+    """Failed before: the relay listened to another name, which no page gave."""
+    shop = postgresql_shop
+    with shop.outbox().relay(shop.broker, topic="Orders", interval="1h"):
+        listens = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %{t}%'"
+        wait_until(lambda: shop.one(listens) == "1", "a relay that listens")
+        shop.insert(f"('a', {soon(0)})")
+        shop.sql("SELECT pg_notify('{t}', '')")
+        shop.arrives("a")
+
+
 def test_a_strict_default_of_the_database_fails_no_mark(postgresql_shop):
     """Seen: beside a service, every third mark and a relay's rounds could not be serialized."""
     shop = postgresql_shop

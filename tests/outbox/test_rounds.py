@@ -163,11 +163,11 @@ def test_what_is_wrong_with_keys_headers_and_expiry_stands_in_the_exceptions(sho
         assert said in found[content], found[content]
 
 
-def test_late_arrivals_are_found_behind_the_time_that_is_reached(shop):
+def test_what_is_due_before_the_last_that_was_sent_is_sent(shop):
     shop.insert(f"('first', {soon(9)})")
     shop.relay()
-    shop.insert(f"('late', {soon(5)})")
-    assert shop.relay() == Relayed(sent=1, late=1)
+    shop.insert(f"('earlier', {soon(5)})")
+    assert shop.relay() == Relayed(sent=1)
 
 
 def test_a_clock_of_the_relay_that_is_an_hour_behind_delays_nothing(shop, monkeypatch):
@@ -197,9 +197,9 @@ def test_rounds_of_a_limit_send_the_earliest_first(shop, monkeypatch):
     sizes = []
     finish = Rounds._finish
 
-    def noted(self, number, sent_until_ms, sent):
+    def noted(self, number, sent):
         sizes.append((number, sent))
-        return finish(self, number, sent_until_ms, sent)
+        return finish(self, number, sent)
 
     monkeypatch.setattr(Rounds, "_finish", noted)
     assert shop.relay(limit=10) == Relayed(sent=25, refused=1)
@@ -672,15 +672,6 @@ def test_a_very_long_or_deep_value_holds_nobody_up(shop):
     shop.sql(f"INSERT INTO {{t}} (headers, fixed_time) VALUES ('{'[' * 100_000}', {soon(0)})")
     assert shop.relay() == Relayed(sent=1, refused=2)
     assert shop.contents() == ["good"]
-
-
-def test_what_is_due_at_once_is_not_late(shop):
-    for _ in range(2):
-        connection = shop.connect()
-        shop.outbox().send(connection, [Message("now", fixed_time=0)])
-        connection.commit()
-        connection.close()
-        assert shop.relay().late == 0
 
 
 def test_a_name_that_would_end_a_statement_is_refused():
