@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from rmq_spark.cli.output import print_remark, print_result
-from rmq_spark.client.messages import Message
+from rmq_spark.client.messages import Message, contents_by_slot
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption
 from rmq_spark.inspect.browse import pages_from
@@ -27,7 +27,7 @@ from rmq_spark.options import (
     typed_value,
 )
 from rmq_spark.process import NOTHING_FOUND
-from rmq_spark.protocol.pages import Bounds, Page, Scope
+from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Page, Scope
 from rmq_spark.protocol.reading import ENTRIES_A_PAGE
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsing import ACCEPTED_RELATIVE, Option, moment_or_relative
@@ -150,14 +150,34 @@ def pages_of(queue: Queue, queues: str, slots: str | None, times: Bounds) -> Ite
     )
 
 
-def are_named(contents: list[str] | None, every: bool) -> bool:
-    """Return whether contents or keys, instead of --all, choose the messages."""
+def named_by_slot(
+    queue: Queue,
+    contents: list[str] | None,
+    every: bool,
+    slots: str | None,
+    times: Bounds,
+    slot_basis: str | None,
+) -> dict[int, list[bytes]] | None:
+    """Return the contents or keys that choose messages, by slot; None if --all chooses them."""
     if bool(contents) == every:
         found = "Contents and --all exclude each other" if every else "No message is named"
         raise InvalidOption(
             f"{found}. Accepted: contents of messages (in a keyed topic, their keys), or --all."
         )
-    return bool(contents)
+    if every and slot_basis is not None:
+        raise InvalidOption("--slot-basis needs contents. Accepted with --all: --slots.")
+    if every:
+        return None
+    if times != UNBOUNDED:
+        raise InvalidOption(
+            "--from and --until need --all. Accepted with contents: --slot-basis, or --slots."
+        )
+    if slots is None:
+        return contents_by_slot(encoded(contents), encoded_basis(slot_basis), queue.definition)
+    if slot_basis is not None:
+        refuse_both("--slot-basis", "--slots")
+    chosen = Scope((), parsed(SLOTS.called("--slots"), slots)).slots_of(queue.definition)
+    return {slot: encoded(contents) for slot in chosen}
 
 
 def encoded(contents: Iterable[str] | None) -> list[bytes]:

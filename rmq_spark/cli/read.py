@@ -1,5 +1,6 @@
 """Commands that show messages: peek, find, dead, consume, and due, which draws bars."""
 
+import os
 import sys
 import time
 import uuid
@@ -39,9 +40,10 @@ from rmq_spark.inspect.fields import (
 from rmq_spark.inspect.histogram import Bar, bar_json, bars_of, count_due_before
 from rmq_spark.process import NOTHING_FOUND
 from rmq_spark.protocol.claims import Delivered
-from rmq_spark.protocol.pages import Entry, QueueKind, first_entries
+from rmq_spark.protocol.pages import Entry, Page, QueueKind, first_entries
 from rmq_spark.topics.definition import DEFAULT_GROUP_TEXT, group_text, parse_group
 from rmq_spark.topics.parsing import ACCEPTED_RELATIVE, Option, duration
+from rmq_spark.topics.reasons import printable
 
 DEFAULT_SHOWN = 20
 # A claim of so many blocks Redis for less than 10 ms, also if a thousand retries fall due with it.
@@ -74,8 +76,8 @@ def peek(
     They are sorted by queue and slot. With --json, each message is one line.
     """
     queue = queue_of(context, topic, group)
-    found = first_entries(pages_of(queue, queues, slots, times_of(queue, since, until)), most)
-    _show_entries(topic, found, as_json, _CELLS)
+    found = pages_of(queue, queues, slots, times_of(queue, since, until))
+    _show_first(topic, found, most, as_json, _CELLS)
 
 
 def find(
@@ -92,6 +94,9 @@ def find(
     """
     queue = queue_of(context, topic, group)
     found = queue.find(encoded(contents), slot_basis=encoded_basis(slot_basis))
+    missing = [one for one in contents if os.fsencode(one) not in {entry.name for entry in found}]
+    if found and missing:
+        print_remark(f"Not found: {', '.join(map(printable, missing))}")
     if not found:
         remark_on_keys(queue.definition)
     _show_entries(topic, found, as_json, _CELLS)
@@ -115,7 +120,16 @@ def dead(
     queue = queue_of(context, topic, group)
     of_dead = pages_of(queue, QueueKind.DEAD.value, slots, times_of(queue, since, until))
     columns = ("slot", "content", "died", "by", "reason")
-    _show_entries(topic, first_entries(of_dead, most), as_json, columns)
+    _show_first(topic, of_dead, most, as_json, columns)
+
+
+def _show_first(
+    topic: str, pages: Iterator[Page], most: int, as_json: bool, columns: Iterable[str]
+) -> None:
+    found = first_entries(pages, most + 1)
+    _show_entries(topic, found[:most], as_json, columns)
+    if len(found) > most:
+        print_remark(f"There are more than these {most:,}. To show more, add --max {10 * most}.")
 
 
 def _show_entries(topic: str, found: list[Entry], as_json: bool, columns: Iterable[str]) -> None:

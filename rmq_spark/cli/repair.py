@@ -6,10 +6,10 @@ import typer
 
 from rmq_spark.cli import arguments
 from rmq_spark.cli.arguments import (
-    are_named,
     encoded,
     encoded_basis,
     given_values,
+    named_by_slot,
     option_help,
     pages_of,
     parse_values,
@@ -20,7 +20,8 @@ from rmq_spark.cli.arguments import (
 from rmq_spark.cli.output import confirm, print_remark, print_result
 from rmq_spark.cli.session import broker_of, queue_of
 from rmq_spark.client import repair
-from rmq_spark.client.messages import Message, contents_by_slot, requeue_score
+from rmq_spark.client.messages import Message, requeue_score
+from rmq_spark.client.queue import Queue
 from rmq_spark.errors import ServerRefused
 from rmq_spark.inspect.checks import denial_of, permission_remedy
 from rmq_spark.inspect.fields import count_text, messages_text
@@ -119,19 +120,14 @@ def requeue(
     needed = queue.definition.type.requeue_value is None
     value = Message(b"", **parse_values(queue, given, "requeued", needed=needed))  # type: ignore[arg-type]
     score = requeue_score(value, queue.definition, queue.now_ms())
-    if are_named(contents, every):
-        by_slot = contents_by_slot(encoded(contents), encoded_basis(slot_basis), queue.definition)
+    times = times_of(queue, since, until)
+    by_slot = named_by_slot(queue, contents, every, slots, times, slot_basis)
+    if by_slot is not None:
         requeued = repair.requeue(queue, by_slot, score)
+        _remark_on_missing(queue, contents, requeued, QueueKind.DEAD)
     else:  # only earlier deaths: a message that dies again meanwhile must not be requeued again
-        times = times_of(queue, since, until).within(None, queue.now_ms())
-        pages = pages_of(queue, QueueKind.DEAD, slots, times)
+        pages = pages_of(queue, QueueKind.DEAD, slots, times.within(None, queue.now_ms()))
         requeued = sum(repair.requeue_page(queue, page, score) for page in pages)
-    if contents and not requeued:
-        print_remark(
-            "The dead queue does not hold them. If they were sent with a slot basis, add "
-            "--slot-basis; if another consumer group had them, --group."
-        )
-        remark_on_keys(queue.definition)
     print_count(as_json, topic, requeued, "requeued")
 
 
@@ -155,21 +151,35 @@ def purge(
     """
     kind = QueueKind(PURGED.parse(queues))
     queue = queue_of(context, topic, group)
-    if are_named(contents, every):
+    times = times_of(queue, since, until)
+    by_slot = named_by_slot(queue, contents, every, slots, times, slot_basis)
+    if by_slot is not None:
         confirm(f"Delete {messages_text(len(contents or []))} of the {kind} queue of {topic}?", yes)
-        deleted = queue.purge(encoded(contents), kind, slot_basis=encoded_basis(slot_basis))
+        deleted = queue.purge(by_slot, kind)
+        _remark_on_missing(queue, contents, deleted, kind)
     else:
         held = sum(queue.ask(reading.sizes, [kind], queue.slots))
         chosen = "all messages" if slots is since is until is None else "the chosen messages"
-        pages = pages_of(queue, kind, slots, times_of(queue, since, until))
+        pages = pages_of(queue, kind, slots, times)
         confirm(f"Delete {chosen} of the {kind} queue of {topic}, which holds {held:,}?", yes)
         deleted = 0
         for page in pages:
             deleted += repair.purge_page(queue, page)
-    if contents and not deleted:
-        print_remark(f"The {kind} queue does not hold them. {_FIND}")
-        remark_on_keys(queue.definition)
     print_count(as_json, topic, deleted, "deleted")
+
+
+def _remark_on_missing(
+    queue: Queue, contents: list[str] | None, found: int, kind: QueueKind
+) -> None:
+    named = len(set(contents or ()))
+    if found < named:
+        held = f"only {found:,} of the {named:,}" if found else "none of them"
+        print_remark(
+            f"The {kind} queue of this group holds {held}. To see where they are, use rmq find. If "
+            "they were sent with a slot basis, add --slot-basis, or --slots; if another consumer "
+            "group had them, --group."
+        )
+        remark_on_keys(queue.definition)
 
 
 def expire(

@@ -195,7 +195,7 @@ def test_a_requeue_that_finds_nothing_says_where_to_look(rmq):
     rmq.broker.consumer("Orders", "clerk").poll().rollback()
     done = rmq("requeue", "Orders", "m")
     assert (done.code, done.out) == (3, "Orders: 0 messages requeued\n")
-    assert "add --slot-basis; if another consumer group had them, --group" in done.err
+    assert "add --slot-basis, or --slots; if another consumer group had them, --group" in done.err
     assert rmq("requeue", "Orders", "m", "--slot-basis", "customer 7").err == ""
     assert queue.figures().dead.count == 0
 
@@ -541,3 +541,43 @@ def test_a_terminal_too_narrow_for_a_table_shows_a_line_for_each_cell(rmq):
     for command in ("topics", "show Orders"):
         shown = on_a_terminal([*rmq.command(), *command.split()], 60).decode()
         assert {"topics": "dead retention", "show Orders": "rolledBack"}[command] in shown
+
+
+@pytest.mark.parametrize("command", [["purge", "Orders", "--yes"], ["requeue", "Orders"]])
+def test_contents_are_repaired_only_where_the_other_options_select(rmq, command):
+    """Failed before: --slots, --from and --until counted for nothing beside contents."""
+    queue = rmq.topic()
+    bury(queue, b"a", b"b")
+    slot = queue.definition.slot_of(b"a")
+    elsewhere = str((slot + 1) % 4)
+    for options, remedy in (
+        (["a", "--from", "1h"], "--slot-basis, or --slots"),
+        (["a", "--until", "-1d"], "--slot-basis, or --slots"),
+        (["a", "--slots", "0", "--slot-basis", "a"], "one of them"),
+        (["--all", "--slot-basis", "a"], "--all: --slots"),
+    ):
+        done = rmq(*command, *options)
+        assert (done.code, remedy in done.err) == (2, True)
+    done = rmq(*command, "a", "--slots", elsewhere)
+    assert (done.code, "holds none of them" in done.err) == (3, True)
+    done = rmq(*command, "a", "nope", "--slots", f"0-{slot}")
+    assert (done.code, "holds only 1 of the 2" in done.err) == (0, True)
+    assert queue.figures().dead.count == 1
+
+
+def test_a_list_that_is_cut_says_so(rmq):
+    """Failed before: a script took the first 20 for all."""
+    queue = rmq.topic()
+    queue.send(map(str, range(5)), fixed_time=99)
+    bury(queue, *(b"dead %d" % number for number in range(5)))
+    for command in ("peek", "dead"):
+        done = rmq(command, "Orders", "--json", "--max", "4")
+        assert (len(done.lines), "more than these 4" in done.err) == (4, True)
+        done = rmq(command, "Orders", "--json", "--max", "5")
+        assert (len(done.lines), done.err) == (5, "")
+
+
+def test_find_names_what_it_has_not_found(rmq):
+    rmq.topic().send(["a"], fixed_time=99)
+    done = rmq("find", "Orders", "a", "nope")
+    assert (done.code, done.err) == (0, "Not found: nope\n")
