@@ -19,7 +19,7 @@ import typer
 
 from rmq_spark.cli.arguments import option_help, parsed
 from rmq_spark.cli.output import log_everything
-from rmq_spark.cli.session import needing, session_of
+from rmq_spark.cli.session import needing, search_here, session_of
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE
 from rmq_spark.client.receiving.listener_settings import DEFAULT_WORKERS
 from rmq_spark.client.service import Service, marked_in
@@ -177,8 +177,7 @@ def imported(text: str) -> Any:
     module, colon, names = text.partition(":")
     if not module or (colon and not names):
         raise InvalidOption.of("FUNCTION", text, ACCEPTED_FUNCTION)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    search_here()
     try:
         found: Any = importlib.import_module(module)
     except Exception as error:

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,13 @@ from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_line, print_log, print_remark, print_table
 from rmq_spark.cli.session import ended_by_signals, needing, session_of, wait_for
 from rmq_spark.client.broker import Broker
-from rmq_spark.errors import RmqError, ServerRefused, ServerUnavailable, cannot_listen
+from rmq_spark.errors import (
+    RmqError,
+    ServerError,
+    ServerRefused,
+    ServerUnavailable,
+    cannot_listen,
+)
 from rmq_spark.inspect.checks import denial_of, permission_remedy, seen_of, software_of
 from rmq_spark.inspect.sizing import (
     MEASURED_BYTES,
@@ -97,7 +103,10 @@ def metrics(
     if dashboard:
         sys.stdout.write(dashboard_json())
         return
-    collector = QueueCollector(session_of(context).broker)
+    session = session_of(context)
+    with suppress(ServerError):  # it may come back, and rmq_up says that it is away
+        session.broker().close()
+    collector = QueueCollector(session.broker)
     with ended_by_signals() as ended, serve(collector, host, port) as served:
         print_line(f"http://{in_url(host)}:{served}/metrics")
         wait_for(ended)

@@ -1,6 +1,7 @@
 """The session of a command: its connection options, its broker, and the signals that end it."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ import typer
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidOption
-from rmq_spark.options import CONNECTION, KEY_PREFIX, REDIS, ZOOKEEPER
+from rmq_spark.options import CONNECTION, CREDENTIAL_PROVIDER, KEY_PREFIX, REDIS, ZOOKEEPER
 from rmq_spark.process import code_of_signal, stopped_by_signals
 from rmq_spark.redis.connection import ConnectionOptions, connection_of
 from rmq_spark.redis.server import Server
@@ -72,7 +73,15 @@ def parse_options(given: list[str]) -> dict[str, str]:
                 "redis.sentinelMaster=mymaster."
             )
         options[name] = value
+    if CREDENTIAL_PROVIDER.name in options:
+        search_here()
     return options
+
+
+def search_here() -> None:
+    """Let imports find the modules in the current folder, as those of ``python -m`` do."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 @contextmanager

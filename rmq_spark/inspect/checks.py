@@ -323,7 +323,8 @@ def permission_remedy(place: Place, error: ServerRefused) -> str:
         own = f" instead of {place.key_prefix}" if place.key_prefix else ""
         return (
             f"Give the prefix of its keys{own} before the command, as in rmq --key-prefix shop: "
-            "topics; or grant it these keys with ~prefix*"
+            "topics; or grant it these keys with ~prefix*. A user with selectors may also lack the "
+            "command"
         )
     return remedy_of(error)
 

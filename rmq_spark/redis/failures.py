@@ -18,7 +18,7 @@ _GRANT = "Grant it"
 PERMIT = f"{_GRANT} the commands in docs/security.md with +command."
 _PERMIT_KEYS = (
     "Give the prefix of its keys (--key-prefix, key_prefix or keyPrefix), or grant it these keys "
-    "with ~prefix* (docs/security.md)."
+    "with ~prefix* (docs/security.md). A user with selectors may also lack the command."
 )
 _UNTRUSTED = (
     "Use the host name of the certificate in redis.url, and set redis.sslCaCerts to the file of "
