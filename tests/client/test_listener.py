@@ -347,6 +347,7 @@ def test_a_function_that_returns_what_has_not_run_has_failed(broker, topic, retu
 
 
 def test_a_call_that_hangs_is_given_up_and_others_go_on(broker, topic, seen, monkeypatch):
+    monkeypatch.setattr(slot_claims, "FIRST_CLAIM", 256)
     monkeypatch.setattr(workers_module, "_LOOK_EVERY_S", 0.05)
     released = threading.Event()
 
@@ -671,7 +672,7 @@ def test_a_name_that_is_not_accepted_is_refused(broker, topic):
 
 def test_who_was_given_up_gets_no_further_message():
     claim = Claim("T", 0, "a", 1, 0, 1, [b"1", b"2"], [b"1", b"1"], 0, 16)
-    work = SlotWork(claim, ["first", "2nd"], asked_s=0.0, claimed_s=0.0)
+    work = SlotWork(claim, ["first", "2nd"], limit=2, asked_s=0.0, claimed_s=0.0)
     work.own("worker")
     assert work.begin("worker") == "first"
     assert work.give_up(60, "hangs") is None
@@ -859,6 +860,7 @@ def test_what_a_slow_listener_gives_back_keeps_its_time_and_order(broker, seen, 
 
 
 def test_claims_of_a_slow_listener_become_small(broker, topic, seen, monkeypatch):
+    monkeypatch.setattr(slot_claims, "FIRST_CLAIM", 256)
     monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.0)
     topic.send(numbered(200), fixed_time=1000, slot_basis=b"one")
     with broker.listen("T", "a", remember(seen), workers=1):
@@ -869,6 +871,7 @@ def test_claims_of_a_slow_listener_become_small(broker, topic, seen, monkeypatch
 
 
 def test_claims_of_a_listener_that_is_fast_again_grow(broker, topic, seen, monkeypatch):
+    monkeypatch.setattr(slot_claims, "FIRST_CLAIM", 256)
     sizes = []
     take = slot_claims.SlotClaims.take
 

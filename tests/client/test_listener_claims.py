@@ -93,6 +93,7 @@ def test_a_claim_that_others_gave_back_before_its_answer_ends_nothing(broker, mo
 
 def test_the_first_claim_of_a_slot_is_as_small_as_that_of_others_has_to_be(broker, monkeypatch):
     """Failed before: of each slot, a second's work was done, and the rest of 256 given back."""
+    monkeypatch.setattr(slot_claims, "FIRST_CLAIM", 256)
     monkeypatch.setattr(slot_claims, "_LONGEST_S", 0.0)  # each message takes all the time
     broker.create("S", "FixedTime", 8)
     queue = broker.queue("S")
@@ -102,6 +103,17 @@ def test_the_first_claim_of_a_slot_is_as_small_as_that_of_others_has_to_be(broke
         wait_until(lambda: listener.succeeded == 128, "all messages")
     counters = queue.figures().counters
     assert (counters["claimed"], counters["rolledBack"]) == (128 + 15, 15)
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 3600.0])
+def test_a_listener_begins_with_claims_of_one_message(broker, topic, monkeypatch, takes_s):
+    """Failed before: it held 256 of each slot at its start, and gave nearly all back."""
+    monkeypatch.setattr(slot_claims, "_LONGEST_S", takes_s)
+    topic.send(numbered(100), fixed_time=1000, slot_basis=b"one")
+    with broker.listen("T", "a", lambda message: None, workers=1) as listener:
+        wait_until(lambda: listener.succeeded == 100, "all messages")
+    counters = topic.figures().counters
+    assert (counters["claimed"], counters["rolledBack"]) == (100, 0)
 
 
 def test_what_cannot_be_read_dies_in_the_end(broker, topic):
@@ -182,8 +194,9 @@ def test_a_stop_without_a_grace_over_a_slow_link_ends_it_in_order(own_redis, sec
 
 
 @pytest.mark.long
-def test_leases_of_many_slots_are_renewed_in_time_over_a_slow_link(own_redis):
+def test_leases_of_many_slots_are_renewed_in_time_over_a_slow_link(own_redis, monkeypatch):
     """Failed before: one after another, which took longer than the lease, and others got them."""
+    monkeypatch.setattr(slot_claims, "FIRST_CLAIM", 256)
     proxy, go_on, begun = Proxy(own_redis.port), threading.Event(), []
 
     def work(message):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.receiving import dispatcher
+from rmq_spark.client.receiving import dispatcher, slot_claims
 from rmq_spark.client.receiving.callers import ProcessCaller
 from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.workers import Workers
@@ -104,6 +104,7 @@ def test_the_grace_ends_during_an_async_function(broker, topic):
 
 def test_the_grace_ends_during_a_commit(broker, topic, monkeypatch):
     """Failed before: messages that were done were given back, and charged."""
+    monkeypatch.setattr(slot_claims, "FIRST_CLAIM", 256)
     held = Held(monkeypatch, SlotClaims, "commit")
     listener = run_until(broker, lambda message: None, held.begun)
     assert listener.succeeded == 10

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rmq_spark.client import connect
-from rmq_spark.client.receiving import callers
+from rmq_spark.client.receiving import callers, slot_claims
 from rmq_spark.client.receiving.callers import ProcessCaller, ThreadCaller
 from rmq_spark.errors import InvalidOption, RmqError, UnusableFunction
 from rmq_spark.protocol.claims import Delivered
@@ -411,7 +411,10 @@ def test_a_message_that_hangs_dies_alone_and_says_why(broker, topic, caplog):
     assert page.deaths[0].reason == "TimeLimitExceeded: took longer than 500ms"
 
 
-def test_a_stop_kills_what_outlasts_its_grace_and_gives_it_back(broker, topic, tmp_path):
+def test_a_stop_kills_what_outlasts_its_grace_and_gives_it_back(
+    broker, topic, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(slot_claims, "FIRST_CLAIM", 256)
     noted = tmp_path / "noted"
     line = f"open({str(noted)!r}, 'w').write('x'); time.sleep(1000)"
     topic.send([line, *numbered(10)], fixed_time=1000, slot_basis=b"one")

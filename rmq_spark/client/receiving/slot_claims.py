@@ -26,8 +26,9 @@ _log = UnfailingLog(__name__)
 
 # The messages of a claim are worked on one after another. If the process is killed, all of them
 # come again, also those that were done; so a claim is small. A claim that took too long is followed
-# by a smaller one.
-LARGEST_CLAIM = 256
+# by a smaller one, and a quick one by one of twice the size. How long the calls take is not known
+# before the first one.
+FIRST_CLAIM, LARGEST_CLAIM = 1, 256
 # Of a message whose function has not returned within the grace of a stop.
 _STOPPED = Failure("given back", delay_ms=0)
 # How long a claim is worked on before the rest of it is given back. A more urgent message that
@@ -41,12 +42,18 @@ class SlotWork:
     A thread that hangs in a message can be given up: another goes on behind that message.
 
     asked_s, claimed_s: when the claim was asked for, and when its answer came, by the monotonic
-    clock. began_s: when the message in work began. failed: a message whose function has failed,
+    clock. limit: the most messages that were asked for. began_s: when the message in work began.
+    failed: a message whose function has failed,
     until it is rolled back. A commit before that would lose it.
     """
 
     def __init__(
-        self, claim: Claim, messages: Sequence[Delivered], asked_s: float, claimed_s: float
+        self,
+        claim: Claim,
+        messages: Sequence[Delivered],
+        limit: int,
+        asked_s: float,
+        claimed_s: float,
     ) -> None:
         self.slot = claim.slot
         self.seq = claim.seq
@@ -54,6 +61,7 @@ class SlotWork:
         # Whether the claim has taken anything out of the store, be it expired.
         self.took_any = bool(messages or claim.expired)
         self._messages = messages
+        self.limit = limit
         self.asked_s, self.claimed_s = asked_s, claimed_s
         self._lock = threading.Lock()
         self._owner: object = None
@@ -142,7 +150,7 @@ class SlotClaims:
         # Messages of the next claim, by slot; and of the first one of any other slot, as the last
         # claim of this listener has shown. Quick messages of one slot do not speak for another.
         self._limits: dict[int, int] = {}
-        self._first_limit = LARGEST_CLAIM
+        self._first_limit = FIRST_CLAIM
         self._numbers = itertools.count(run.last_seq + 1)
         self.works: dict[int, SlotWork] = {}
         # The numbers of claims that nobody has got, by slot: they are asked for, or have failed.
@@ -172,7 +180,8 @@ class SlotClaims:
         claimed_s = time.monotonic()
         return_unused(queue, requests, [claim])
         try:
-            work = SlotWork(claim, list(claim.messages(queue.definition)), asked_s, claimed_s)
+            messages = list(claim.messages(queue.definition))
+            work = SlotWork(claim, messages, limit, asked_s, claimed_s)
         except Exception:
             del self._asked[slot.slot]  # what cannot be read costs a retry, and dies in the end
             raise
@@ -275,10 +284,8 @@ class SlotClaims:
         """Let the slot's next claim take about as many messages as can be worked on in its time."""
         if rest:
             limit = max(1, len(work) - rest)
-        elif work.is_quick:
-            limit = min(2 * self._limit_of(work.slot), LARGEST_CLAIM)
         else:
-            return
+            limit = min(2 * work.limit if work.is_quick else work.limit, LARGEST_CLAIM)
         self._limits[work.slot] = self._first_limit = limit
 
     def _limit_of(self, slot: int) -> int:
