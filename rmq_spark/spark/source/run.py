@@ -151,7 +151,7 @@ class QueryRun:
                 self._leave(name, f"{gone}; the query stops reading it")
             elif topic.is_another(found[name]):
                 again = "was deleted and created again with another type or slotAmount"
-                self._leave(name, f"{again}; the query stops reading the old one")
+                self._leave(name, f"{again}; the query reads the new one")
             else:
                 topic.redefine(found[name])
         for name in found.keys() - self._topics.keys():
