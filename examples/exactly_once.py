@@ -10,7 +10,7 @@ needs Spark.
     batch 1: 500 rows written
     the table has 1000 rows of 1000 payments
 
-Spark 4.0 and 4.1 write one batch in a run: the second one comes with the next run.
+Spark 4.0 and 4.1 write one batch in a run, so the table has 500 rows there.
 """
 
 import sqlite3

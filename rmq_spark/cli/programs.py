@@ -67,13 +67,14 @@ def local(
         if zookeeper:
             from rmq_spark.local.zookeeper import LocalEnsemble
 
-            found["RMQ_ZOOKEEPER_HOSTS"] = stack.enter_context(LocalEnsemble()).hosts
+            found["zookeeper.hosts"] = stack.enter_context(LocalEnsemble()).hosts
         if as_json:
             print_json(found)
         else:
-            for name, value in found.items():
-                print_line(f"export {name}={value}")
-            is_default = server.port == USUAL_PORT and not zookeeper
+            print_line(f"export RMQ_REDIS_URL={server.url}")
+            if zookeeper:
+                print_line(f"# --zookeeper {found['zookeeper.hosts']}, in Spark zookeeper.hosts")
+            is_default = server.port == USUAL_PORT
             paste = "Programs look there by default" if is_default else "Paste this elsewhere"
             print_line(f"{paste}. Ctrl-C ends Redis and deletes its messages.")
         wait_for(ended)
