@@ -653,3 +653,28 @@ def test_a_broker_that_is_closed_says_so(connected, topic):
         await broker.close()
 
     asyncio.run(main())
+
+
+def test_a_consumer_whose_task_is_cancelled_pays_no_retry(connected, topic):
+    """Failed before: a slow message died after as many deploys as it had retries, and one more."""
+    topic.send([b"slow"], fixed_time=1000)
+    begun = []
+
+    async def work():
+        async with await connected() as broker, broker.consumer("T", "c") as consumer:
+            async for batch in consumer.batches(limit=1):
+                begun.extend(message.delivery_count for message in batch)
+                await asyncio.sleep(3600)
+
+    async def main():
+        for start in range(topic.definition.max_retries + 3):
+            task = asyncio.create_task(work())
+            while len(begun) == start:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    assert set(begun) == {1}
+    assert topic.figures().dead.count == 0

@@ -181,6 +181,33 @@ def test_an_exception_gives_the_batch_to_the_next_consumer(broker, topic):
         assert taken_by(other) == dict.fromkeys(numbered(5), 1)  # which it costs nothing
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+def test_an_end_from_outside_costs_no_retry_and_keeps_the_order(broker, topic, end):
+    """Failed before: a message that was alone in work at each of three stops died."""
+    for number, content in enumerate(reversed(numbered(4))):
+        topic.send([content], fixed_time=1000 + number, slot_basis=b"one")
+    for _ in range(topic.definition.max_retries + 3):
+        with pytest.raises(end), broker.consumer("T", "a") as consumer:
+            assert consumer.poll(limit=1)
+            raise end
+    with broker.consumer("T", "b") as other:
+        batch = other.poll()
+        assert [message.content for message in batch] == numbered(4)[::-1]
+        assert {message.delivery_count for message in batch} == {1}
+
+
+def test_a_consumer_that_another_of_its_name_replaced_does_not_say_that_it_keeps_messages(
+    broker, topic, caplog
+):
+    topic.send([b"m"], fixed_time=1000)
+    with pytest.raises(Fenced), broker.consumer("T", "a") as old:
+        old.poll()
+        with broker.consumer("T", "a") as new:
+            assert new.poll().commit() == 1
+        old.poll()
+    assert "keeps its messages" not in caplog.text
+
+
 def test_a_batch_kept_past_the_next_poll_cannot_commit_that_one(broker, topic):
     """Its own messages were given back; those of the newer batch nobody has worked on yet."""
     topic.send(numbered(4), fixed_time=1000)

@@ -177,10 +177,15 @@ class Batch:
         self._size = sum(self._waiting.values())
         self._is_done = not self._size
 
-    def give_back(self, *, failed: bool = False) -> None:
-        """Give it back, at no cost if nobody has got it. failed: whether an error ends the work."""
+    def give_back(self, *, failed: bool = False, unread: bool = False) -> None:
+        """Give it back. failed: whether an error ends the work. unread: at no cost.
+
+        It costs nothing either if nobody has got it.
+        """
         self._is_given_back = True
         if self._slots:
+            if unread and self._is_seen:
+                self._run.mark_unread(self._queue, self._slots, self._seq)
             if self._is_seen:
                 self._run.give_back(self._queue, self._slots, self._seq, failed=failed)
             else:

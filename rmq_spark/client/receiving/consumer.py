@@ -21,7 +21,7 @@ from rmq_spark.client.receiving.consumer_run import (
 )
 from rmq_spark.client.receiving.waits import Waiter
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS
-from rmq_spark.errors import ConsumerMisused, RmqError
+from rmq_spark.errors import ConsumerMisused, Fenced, RmqError
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol import returning
 from rmq_spark.protocol.claims import (
@@ -114,8 +114,13 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Whoever cancels the task or ends the process does not mean its messages.
+        ended_outside = error is not None and not isinstance(error, Exception)
         try:
-            self._close(failed=error is not None)
+            self._close(failed=error is not None, unread=ended_outside)
+        except Fenced:
+            if error is None:
+                raise  # else another of this name has its messages
         except RmqError as failure:
             if error is None:
                 raise
@@ -128,8 +133,8 @@ class Consumer:
         """
         self._close()
 
-    def _close(self, failed: bool = False) -> None:
-        """Close the consumer. failed: whether an error ends it, so that no message pays for it."""
+    def _close(self, failed: bool = False, unread: bool = False) -> None:
+        """Close the consumer. failed: whether an error ends it. unread: so that no message pays."""
         if self._lock.is_copy:
             return
         self._closed = True  # at once: a poll that drops expired messages looks at it
@@ -137,7 +142,7 @@ class Consumer:
             if self._waiter is not None:
                 self._waiter.close()
             try:
-                self._give_back(failed)
+                self._give_back(failed, unread)
             finally:
                 self._run.ownership.stop()
 
@@ -365,7 +370,7 @@ class Consumer:
         self._rely_until_s = time.monotonic() + RELY_S
         return found
 
-    def _give_back(self, failed: bool = False) -> None:
+    def _give_back(self, failed: bool = False, unread: bool = False) -> None:
         IN_PROCESS.end(self._run)
         if self._batch is not None:
-            self._batch.give_back(failed=failed)
+            self._batch.give_back(failed=failed, unread=unread)
