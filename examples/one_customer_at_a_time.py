@@ -31,7 +31,7 @@ def book(message):
         overlaps.append(customer)
         return
     time.sleep(0.02)  # the work
-    booked[customer].append(number)
+    booked[customer].append(int(number))
     locks[customer].release()
     if sum(map(len, booked.values())) == len(CUSTOMERS) * CHANGES:
         finished.set()
@@ -42,8 +42,9 @@ with rmq_spark.connect() as broker:
         broker.delete(TOPIC)
     broker.create(TOPIC, "FixedTime", slot_amount=64)
     # The slot basis keeps a customer in one slot, whose order is that of times, then of contents.
+    began_ms = 1000 * int(time.time())
     changes = [
-        rmq_spark.Message(f"{customer} {number:03d}", slot_basis=customer, fixed_time=1 + number)
+        rmq_spark.Message(f"{customer} {number}", slot_basis=customer, fixed_time=began_ms + number)
         for number in range(CHANGES)
         for customer in CUSTOMERS
     ]

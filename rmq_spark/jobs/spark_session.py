@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no types
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -116,6 +117,16 @@ def java_causes(error: BaseException) -> list[Any]:
         found.append(java)
         java = java.getCause()
     return found
+
+
+def conditions_of(spark: SparkSession, error: BaseException) -> set[str]:
+    """Return the error conditions of Spark that an error and its causes have."""
+    gateway = spark.sparkContext._gateway
+    return {
+        str(java.getCondition())
+        for java in java_causes(error)
+        if is_instance_of(gateway, java, "org.apache.spark.SparkThrowable")
+    }
 
 
 def check_connector(spark: SparkSession, form: str) -> None:

@@ -205,7 +205,7 @@ class FixedTime(TopicType):
     lowest = AT_ONCE
     limits = f"{lowest} (now) to {HIGHEST_SCORE}"
     accepted = f"ms since 1970, {limits}, or a datetime with a time zone"
-    parser = moment("ms since 1970 (`0`: now)")
+    parser = moment("ms since 1970 (up to 16: now)")
     meaning = "when it is due"
     can_be_past = True
     send_script = "send_at"

@@ -186,10 +186,15 @@ def test_an_end_from_outside_costs_no_retry_and_keeps_the_order(broker, topic, e
     """Failed before: a message that was alone in work at each of three stops died."""
     for number, content in enumerate(reversed(numbered(4))):
         topic.send([content], fixed_time=1000 + number, slot_basis=b"one")
-    for _ in range(topic.definition.max_retries + 3):
-        with pytest.raises(end), broker.consumer("T", "a") as consumer:
+
+    def work():
+        with broker.consumer("T", "a") as consumer:
             assert consumer.poll(limit=1)
             raise end
+
+    for _ in range(topic.definition.max_retries + 3):
+        with pytest.raises(end):
+            work()
     with broker.consumer("T", "b") as other:
         batch = other.poll()
         assert [message.content for message in batch] == numbered(4)[::-1]
@@ -200,11 +205,16 @@ def test_a_consumer_that_another_of_its_name_replaced_does_not_say_that_it_keeps
     broker, topic, caplog
 ):
     topic.send([b"m"], fixed_time=1000)
-    with pytest.raises(Fenced), broker.consumer("T", "a") as old:
-        old.poll()
-        with broker.consumer("T", "a") as new:
-            assert new.poll().commit() == 1
-        old.poll()
+
+    def replaced():
+        with broker.consumer("T", "a") as old:
+            old.poll()
+            with broker.consumer("T", "a") as new:
+                assert new.poll().commit() == 1
+            old.poll()
+
+    with pytest.raises(Fenced):
+        replaced()
     assert "keeps its messages" not in caplog.text
 
 

@@ -207,6 +207,28 @@ def test_files_get_each_message_once_and_the_exceptions_beside_them(trade, form,
     assert (refused.content, refused.topic) == (order("x"), "Orders")
 
 
+def test_a_message_that_a_better_select_takes_leaves_the_exceptions(trade, monkeypatch):
+    """Failed before: after a kill before the rows, it was in the files and in the exceptions."""
+    from rmq_spark.jobs.targets import base
+
+    path = trade.folder / "out"
+    arguments = ("--to", "parquet", "--path", path, "--checkpoint", trade.folder / "checkpoint")
+    trade.orders([order(1), order("x")])
+    note = base.note_in_folder
+
+    def killed_after(*given):
+        note(*given)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(base, "note_in_folder", killed_after)
+        with pytest.raises(Exception, match="Killed"):
+            trade.export(*arguments, "--select", SELECT)
+    better = "get_json_object(content, '$.id') AS id"
+    assert trade.export(*arguments, "--select", better) == "2 messages done, 0 of them refused"
+    assert list((trade.folder / "out_exceptions").glob("rmq_batch=*")) == []
+
+
 @pytest.mark.long
 def test_contents_may_stay_bytes(trade):
     trade.orders([b"\xff", b"a"])

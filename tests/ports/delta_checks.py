@@ -173,6 +173,18 @@ def test_a_table_of_another_schema_is_told_and_nothing_is_lost(trade, to_delta, 
     assert ids(trade) == [1]
 
 
+def test_rows_without_a_required_column_are_no_fault_of_messages(trade, to_delta):
+    """Failed before: all were in the exceptions, and after a better --select in the table, too."""
+    place = trade.folder / "orders"
+    trade.spark.sql(f"CREATE TABLE delta.`{place}` (id INT, kind STRING NOT NULL) USING delta")
+    trade.orders(order(n) for n in range(5))
+    with pytest.raises(Exception, match="do not fit the columns"):
+        to_delta(select="get_json_object(content, '$.id')::INT AS id")
+    better = "get_json_object(content, '$.id')::INT AS id, 'order' AS kind"
+    assert to_delta(select=better) == "5 messages done, 0 of them refused"
+    assert not (trade.folder / "checkpoint_exceptions").exists()
+
+
 def test_columns_that_the_table_lacks_may_be_added(trade, to_delta):
     trade.spark.sql(f"CREATE TABLE delta.`{trade.folder}/orders` (id INT) USING delta")
     trade.orders([order(1)])

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from rmq_spark.jobs.program import FILES, JobFailed
-from rmq_spark.jobs.spark_session import java_causes
+from rmq_spark.jobs.spark_session import Folder, java_causes
 from rmq_spark.outbox.outbox import Outbox
 from rmq_spark.outbox.rows import ID_HEADER
 from rmq_spark.sql.database import Dialect, Refused
@@ -227,22 +227,26 @@ def write_accepted(
 ) -> int:
     """Write the rows of a batch without refused messages. Return how many are refused.
 
-    write: writes all rows, which lack NUMBER, or none; if an earlier run wrote the batch, it may do
-    nothing. new_trial: returns a function that fails for rows as ``write`` does, but keeps none.
-    exceptions: a folder of Parquet files.
+    write: writes all rows, which lack NUMBER, or none. new_trial: returns a function that fails for
+    rows as ``write`` does, but keeps none. exceptions: a folder of Parquet files.
 
-    The exceptions are written before the rows. So whenever the target has the batch, its
-    exceptions are there, and a replay that the target skips loses none.
+    Not for a batch that the target has: its exceptions were written before its rows, so they are
+    there. Those of a try that was ended before the rows are replaced.
     """
     try:
         write(batch.shape(batch.messages).drop(NUMBER))
     except Exception as error:
         refusal(batch.messages.sparkSession, error)
     else:
+        note_in_folder(batch, {}, exceptions)
         return 0
-    refused = refused_among(batch, _attempt(batch, new_trial()))
+    trial = new_trial()
+    refused = refused_among(batch, _attempt(batch, trial))
+    rest = batch.shape(batch.without(refused)).drop(NUMBER)
+    if len(refused) == len(batch.numbers()):
+        trial(rest)  # what fails for no row either is the fault of none
     note_in_folder(batch, refused, exceptions)
-    write(batch.shape(batch.without(refused)).drop(NUMBER))
+    write(rest)
     return len(refused)
 
 
@@ -254,13 +258,15 @@ def refused_by_shape(batch: ExportBatch) -> dict[int, Refusal]:
 
 def note_in_folder(batch: ExportBatch, refused: Mapping[int, object], folder: str) -> None:
     """Write refused messages into the exceptions folder. A replayed batch replaces its own."""
+    name = f"{BATCH}={batch.name}"
     if not refused:
+        Folder(batch.messages.sparkSession, folder).remove(name)
         return
     rows = [(row.origin, row.topic, row.content, row.reason) for row in batch.refuse(refused)]
     schema = "origin STRING, topic STRING, content STRING, reason STRING"
     table = batch.messages.sparkSession.createDataFrame(rows, schema).coalesce(1)
     table = table.select(sql.current_timestamp().alias("refused_at"), "*")
-    table.write.mode("overwrite").parquet(f"{folder}/{BATCH}={batch.name}")
+    table.write.mode("overwrite").parquet(f"{folder}/{name}")
 
 
 def discard(rows: DataFrame) -> None:

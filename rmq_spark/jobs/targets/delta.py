@@ -1,22 +1,32 @@
 """The target delta of an export: a table of Delta Lake, to which each batch is written once.
 
 Delta's log keeps the number of the last batch of each query (txnAppId, txnVersion). The commit that
-adds the rows of a batch also adds its number, and Delta skips a batch whose number is not higher,
-before it reads a row. If two exports write the same batch at once, the log accepts one.
+adds the rows of a batch also adds its number. A batch whose number is not higher is skipped. If two
+exports write the same batch at once, the log accepts one.
 """
 
 import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no types
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from rmq_spark.jobs.program import DELTA, JobFailed
-from rmq_spark.jobs.spark_session import DELTA_SETTINGS, Folder, check_connector
+from rmq_spark.jobs.spark_session import (
+    DELTA_SETTINGS,
+    Folder,
+    check_connector,
+    conditions_of,
+)
 from rmq_spark.jobs.targets.base import ExportBatch, Place, Target, Write, discard, write_accepted
 
-_OTHER_SCHEMA = ("DELTA_METADATA_MISMATCH", "DELTA_FAILED_TO_MERGE_FIELDS")
+_OTHER_SCHEMA = {
+    "DELTA_METADATA_MISMATCH",
+    "DELTA_FAILED_TO_MERGE_FIELDS",
+    "DELTA_MISSING_NOT_NULL_COLUMN_VALUE",  # the rows lack the column
+}
 _NO_EXTENSION = "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG"
 _TRIALS = "trials"
 
@@ -34,6 +44,8 @@ class DeltaTarget(Target):
         self._folder = Folder(place.spark, place.given.checkpoint)
 
     def write(self, batch: ExportBatch) -> int:
+        if self._has(batch):
+            return 0
         named = {"txnAppId": batch.query, "txnVersion": str(batch.batch)}
 
         def write(rows: DataFrame) -> None:
@@ -56,13 +68,28 @@ class DeltaTarget(Target):
             return lambda rows: self._append(rows, self._options, _in_sql(trial))
         return lambda rows: self._append(rows, {**self._options, "path": trial}, None)
 
+    def _has(self, batch: ExportBatch) -> bool:
+        if not self._exists():
+            return False
+        tables, spark = self._tables, self._spark._jsparkSession
+        table = (
+            tables.forName(spark, self._table)
+            if self._table
+            else tables.forPath(spark, self._options["path"])
+        )
+        last = table.deltaLog().unsafeVolatileSnapshot().transactions().get(batch.query)
+        return bool(last.isDefined()) and int(last.get()) >= batch.batch
+
+    @property
+    def _tables(self) -> Any:
+        jvm: Any = self._spark._jvm
+        return jvm.io.delta.tables.DeltaTable
+
     def _exists(self) -> bool:
         if self._table:
             return self._spark.catalog.tableExists(self._table)
         # A write that fails leaves the folder of the log, so a look at the folder does not suffice.
-        jvm: Any = self._spark._jvm
-        tables = jvm.io.delta.tables.DeltaTable
-        return bool(tables.isDeltaTable(self._spark._jsparkSession, self._options["path"]))
+        return bool(self._tables.isDeltaTable(self._spark._jsparkSession, self._options["path"]))
 
     @property
     def _name(self) -> str:
@@ -72,13 +99,14 @@ class DeltaTarget(Target):
         writer = rows.write.format(DELTA).options(**options).mode("append")
         try:
             writer.saveAsTable(table) if table else writer.save()
-        except AnalysisException as error:
+        except (PySparkException, Py4JJavaError) as error:
             # Its SQLSTATE may be one of a value that does not fit, but no row is at fault.
-            if error.getCondition() == _NO_EXTENSION:
+            found = conditions_of(self._spark, error)
+            if _NO_EXTENSION in found:
                 raise JobFailed(
                     f"Spark lacks settings for Delta Lake. Start the job with {DELTA_SETTINGS}"
                 ) from error
-            if error.getCondition() not in _OTHER_SCHEMA:
+            if found.isdisjoint(_OTHER_SCHEMA):
                 raise
             raise JobFailed(
                 f"The rows do not fit the columns of {self._name}. Nothing of the batch was "
