@@ -272,7 +272,10 @@ def typed_error(
     # For an unknown command the server quotes the arguments, and AUTH's is a password.
     text = printable(str(error).partition(", with args beginning with:")[0])
     if isinstance(error, MasterNotFoundError):  # redis-py quotes the login
-        text = "the Sentinels do not watch a master of that name, or none of them answers"
+        text = (
+            "the Sentinels do not watch a master of that name, have not yet replaced one that is "
+            "down, or none of them answers"
+        )
     failed = _Failed(error, text, what, options, tries, seconds)
     if failed.code in _OF_SCRIPTS:
         kind, remedy = _OF_SCRIPTS[failed.code]

@@ -16,7 +16,8 @@ from redis import exceptions as redis_errors
 
 from rmq_spark.errors import NotReplicated
 from rmq_spark.redis.connection import SILENCE_S
-from rmq_spark.redis.failures import is_of_replica, of_node
+from rmq_spark.redis.failures import is_of_replica, of_node, permit
+from rmq_spark.redis.permissions import denies
 
 # A hash slot moves once or twice while a command is on its way. More redirections mean that the
 # cluster nodes disagree.
@@ -53,6 +54,11 @@ class Replication:
         return [reply if isinstance(reply, Exception) else error for reply in others]
 
     def _shortfall(self, address: str, acknowledged: Any) -> Exception | None:
+        if isinstance(acknowledged, Exception) and denies(acknowledged):
+            return NotReplicated(
+                f"Redis at {address} has written, but nobody knows whether replicas confirmed it: "
+                f"this user may not run WAIT. It is safe to repeat. {permit(['wait'])}"
+            )
         if isinstance(acknowledged, Exception):
             return acknowledged
         if acknowledged >= self.replicas:

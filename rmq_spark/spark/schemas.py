@@ -81,6 +81,13 @@ def check_schema(schema: StructType, columns: StructType, whose: str) -> StructT
                 f"The schema asks for {field.name} {field.dataType.simpleString()}, which {whose} "
                 f"does not have. Accepted: any of {accepted}; key and content may be binary."
             )
+    names = [field.name.lower() for field in schema.fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidOption(
+                f"The schema asks for {name} more than once. Accepted: once. Copy the column after "
+                "the read."
+            )
     if not schema.fields:
         raise InvalidOption("The schema has no columns. Accepted: at least one, such as content.")
     return schema

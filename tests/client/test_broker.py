@@ -11,6 +11,7 @@ from rmq_spark.client.staging import stage
 from rmq_spark.errors import (
     GroupNotEmpty,
     InvalidOption,
+    NotReplicated,
     ServerUnsuitable,
     TopicMismatch,
     UnknownTopic,
@@ -529,3 +530,16 @@ def test_settings_that_an_existing_topic_keeps_are_told(broker, caplog):
     broker.create("T", "FixedTime", rate="9/s", burst=3, retry_backoff="1s", time_to_live="1h")
     assert "topic T exists, and keeps retry_backoff=none, rate=50/s, burst=none." in caplog.text
     assert broker.definition("T").rate == "50/s"
+
+
+def test_a_user_who_may_not_wait_for_replicas_is_told_that_the_write_is_done(own_redis):
+    """Failed before: ServerRefused, which means that nothing was sent, but it was."""
+    with connect(own_redis.url) as admin:
+        admin.create("T", "FixedTime", 4)
+        admin.server.command("ACL", "SETUSER", "shop", "on", "nopass", "~*", "&*", "+@all", "-wait")
+        as_shop = own_redis.url.replace("redis://", "redis://shop:x@")
+        with connect(as_shop, min_replicas=1, replica_timeout="100ms") as broker:
+            queue = broker.queue("T")
+            with pytest.raises(NotReplicated, match=r"has written, .* may not run WAIT.*\+wait"):
+                queue.send(["m"], fixed_time=1000)
+        assert admin.queue("T").figures().store.count == 1

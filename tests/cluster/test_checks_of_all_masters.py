@@ -16,7 +16,7 @@ from rmq_spark.cli.session import Session
 from rmq_spark.console.auth import ConsoleSettings
 from rmq_spark.console.pages import server as server_page
 from rmq_spark.console.state import Console
-from rmq_spark.errors import ServerRefused, ServerUnavailable, ServerUnsuitable
+from rmq_spark.errors import NotReplicated, ServerRefused, ServerUnavailable, ServerUnsuitable
 from rmq_spark.inspect.checks import FAIL, OK, WARN, check_server
 from rmq_spark.inspect.prometheus import QueueCollector
 from rmq_spark.redis import server as server_module
@@ -290,5 +290,5 @@ def test_without_wait_the_error_names_that_permission(own_cluster):
         assert (found.state, "may not run WAIT" in found.seen) == (FAIL, True)
         assert "ACL SETUSER rmq +wait" in found.remedy
         queue = broker.queue("T")
-        with pytest.raises(ServerRefused, match=r"Grant it \+wait \(docs/security.md\)\.$"):
+        with pytest.raises(NotReplicated, match=r"Grant it \+wait \(docs/security.md\)\.$"):
             queue.send(["m"], fixed_time=1)

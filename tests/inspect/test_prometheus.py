@@ -75,12 +75,20 @@ def test_queues_counters_and_lateness_are_told_by_topic_and_group(broker, sample
     assert 90 <= found["rmq_oldest_due_seconds", of("Orders")] < 3600
     assert found["rmq_consumers", of("Orders")] == 1
     assert found["rmq_held_seconds", of("Orders")] == 0
+    assert found["rmq_paused", of("Orders")] == 0
 
 
 def test_a_hold_is_told_until_it_ends(broker, samples):
     broker.create("Orders", "FixedTime", 4)
     broker.hold("Orders", "1h")
     assert 3500 < samples()["rmq_held_seconds", of("Orders")] <= 3600
+
+
+def test_a_pause_is_told_of_the_groups_that_it_stops(broker, samples):
+    """Failed before: the alert that nobody reads began in every pause."""
+    broker.create("Orders", "FixedTime", 4, groups=["a", "b"])
+    broker.pause("Orders", group="a")
+    assert [samples()["rmq_paused", of("Orders", group)] for group in "ab"] == [1, 0]
 
 
 @pytest.mark.parametrize("time", [0, 16, 17, 1000, datetime(2000, 1, 1, tzinfo=UTC)])

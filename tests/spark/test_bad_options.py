@@ -298,6 +298,14 @@ def test_a_schema_with_another_type_is_refused_with_the_one_that_the_column_has(
         check_schema(StructType([field]), SOURCE_SCHEMA, "the rmq source")
 
 
+def test_a_schema_with_a_column_twice_is_refused_before_anything_is_claimed():
+    """Failed before: Java failed at the first batch, whose messages waited for their lease."""
+    with refused(InvalidOption, "asks for content more than once"):
+        check_schema(
+            StructType([CONTENT["content"], CONTENT["content"]]), SOURCE_SCHEMA, "the rmq source"
+        )
+
+
 def test_a_schema_without_columns_is_refused():
     with refused(InvalidOption, "has no columns"):
         check_schema(StructType(), SOURCE_SCHEMA, "the rmq source")

@@ -43,8 +43,8 @@ class SlotWork:
 
     asked_s, claimed_s: when the claim was asked for, and when its answer came, by the monotonic
     clock. limit: the most messages that were asked for. began_s: when the message in work began.
-    failed: a message whose function has failed,
-    until it is rolled back. A commit before that would lose it.
+    failed: a message whose function has failed, until it is rolled back. A commit before that would
+    lose it.
     """
 
     def __init__(

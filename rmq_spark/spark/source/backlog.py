@@ -13,7 +13,8 @@ _log = logging.getLogger(__name__)
 # made no claim.
 NOT_READ = (
     "the query plans batches, but no task reads them, so no message is consumed. The function of "
-    "foreachBatch must run an action on the DataFrame that it is given, such as write or collect"
+    "foreachBatch must run an action on the DataFrame that it is given, such as write or collect; "
+    "and a file sink skips batches whose numbers its output folder has"
 )
 _MOST_SLOTS_NAMED = 10
 
