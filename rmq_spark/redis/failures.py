@@ -72,7 +72,7 @@ _TEMPORARY = (
     redis_errors.NoScriptError,  # forgotten again before the script that was loaded could run
 )
 # Errors of a master that becomes a replica during WAIT, or has too few replicas to write.
-_FAILING_OVER = ("UNBLOCKED", "NOREPLICAS")
+_UNBLOCKED, _NOREPLICAS = "UNBLOCKED", "NOREPLICAS"
 # A server that cannot save, as on a full disk, takes no writes until it can.
 _NOT_SAVING = "MISCONF "
 # Redis before 7.0 begins a script before it refuses the first write, with an error in an error.
@@ -208,12 +208,16 @@ _TABLE = (
         "{at} has a certificate that is not trusted: {certificate}. " + _UNTRUSTED,
     ),
     _Row(
-        lambda failed: (
-            failed.text.startswith(_FAILING_OVER) or _NOREPLICAS_IN_SCRIPT in failed.text
-        ),
+        lambda failed: failed.text.startswith(_UNBLOCKED),
         errors.NotReplicated,
-        "{at} is failing over, or has fewer replicas than it needs to write ({text}). rmq-spark "
-        "tried {tried}. Check its replicas.",
+        "{at} is failing over: it has written, but replicas may lack it ({text}). rmq-spark tried "
+        "{tried}. Check its replicas.",
+    ),
+    _Row(
+        lambda failed: failed.text.startswith(_NOREPLICAS) or _NOREPLICAS_IN_SCRIPT in failed.text,
+        errors.ServerUnavailable,
+        "{at} takes no writes while it has fewer replicas than its min-replicas-to-write ({text}). "
+        "rmq-spark tried {tried}. Check its replicas.",
     ),
     _Row(
         lambda failed: failed.options.sentinels and isinstance(failed.error, MasterNotFoundError),
@@ -344,7 +348,7 @@ def is_temporary(error: Exception) -> bool:
     text = str(error)
     return (
         isinstance(error, _TEMPORARY)
-        or text.startswith((*_FAILING_OVER, _BUSY, _NOT_SAVING))
+        or text.startswith((_UNBLOCKED, _NOREPLICAS, _BUSY, _NOT_SAVING))
         or any(refused in text for refused in _IN_SCRIPT)
     )
 

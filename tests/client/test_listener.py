@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from rmq_spark.client import Message, connect
-from rmq_spark.client.receiving import slot_claims, waits
+from rmq_spark.client.receiving import dispatcher, slot_claims, waits
 from rmq_spark.client.receiving import workers as workers_module
 from rmq_spark.client.receiving.callers import ThreadCaller
 from rmq_spark.client.receiving.slot_claims import SlotWork
@@ -736,6 +736,36 @@ def test_a_commit_that_fails_for_a_moment_is_repeated(broker, topic, seen, monke
     with broker.listen("T", "a", remember(seen), workers=1, visibility_timeout="1s"):
         wait_until(lambda: topic.figures().counters["committed"] == 1, "the commit")
     assert seen == [b"done"]
+
+
+@pytest.mark.parametrize("refuses", ["replicaof 127.0.0.1 1", "config set min-replicas-to-write 1"])
+def test_a_listener_is_not_ready_while_redis_takes_no_writes(own_redis, seen, refuses, monkeypatch):
+    """Failed before: Redis answered reads, so the listener said that it was ready."""
+    monkeypatch.setattr(dispatcher, "_LOOK_EVERY_S", 0.1)
+    admin = redis.Redis.from_url(own_redis.url)
+    with connect(own_redis.url, patience_s=0.5) as broker:
+        broker.create("T", "FixedTime", 4)
+        broker.queue("T").send(numbered(20), fixed_time=1000)
+        go_on = threading.Event()
+
+        def function(message):
+            seen.append(message.content)
+            go_on.wait()
+
+        with broker.listen("T", "a", function) as listener:
+            wait_until(lambda: seen, "a call")
+            admin.execute_command(*refuses.split())
+            go_on.set()
+            refused = listener._dispatcher
+            wait_until(lambda: not listener.is_ready and refused.is_away, "that it is refused")
+            refreshed_s = refused._refreshed_s
+            wait_until(lambda: refused._refreshed_s > refreshed_s + 1, "ten looks at the topic")
+            assert not listener.is_ready
+            admin.execute_command("replicaof", "no", "one")
+            admin.execute_command("config", "set", "min-replicas-to-write", "0")
+            wait_until(lambda: listener.is_ready, "that it is ready again")
+            wait_until(lambda: len(seen) == 20, "all messages")
+    admin.close()
 
 
 def note_and_wait(folder, message):

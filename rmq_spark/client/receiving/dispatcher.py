@@ -25,6 +25,8 @@ _log = UnfailingLog(__name__)
 
 # How long a stop takes a Redis to be away after it was found to be.
 _AWAY_S = 5.0
+# How long a worker's write that was refused counts, if nobody writes again: longer than its tries.
+_REFUSED_S = 60.0
 # How often the topic's definition is read again.
 _LOOK_EVERY_S = 1.0
 # How long what a look has found is handed out without another one.
@@ -147,7 +149,8 @@ class Dispatcher:
             return
         slots = self._queue.slots
         self._queue, self._refreshed_s = self._open_queue(), now
-        self._away = None  # it has answered
+        if now > self.workers.refused_s + _REFUSED_S:
+            self._away = None  # it has answered
         self._ownership.check(self._queue.definition)
         if self._queue.slots != slots:
             raise UnknownTopic(

@@ -1,5 +1,6 @@
 """The workers of a listener: threads that claim messages, have them worked on, and commit."""
 
+import math
 import queue as queues
 import threading
 import time
@@ -11,7 +12,7 @@ from rmq_spark.client.receiving.child_process import too_long
 from rmq_spark.client.receiving.listener_settings import ListenerSettings
 from rmq_spark.client.receiving.slot_claims import SlotClaims, SlotWork
 from rmq_spark.client.receiving.timings import Timings
-from rmq_spark.errors import PASSING, AlreadyCommitted, LeaseLost, RmqError
+from rmq_spark.errors import PASSING, AlreadyCommitted, LeaseLost, RmqError, ServerUnavailable
 from rmq_spark.process import UnfailingLog
 from rmq_spark.protocol.claims import Delivered, SlotDue
 from rmq_spark.topics.reasons import reason_of
@@ -33,8 +34,11 @@ class Workers:
 
     on_end: called in a worker with a slot that it no longer works on, and for how long, in s, the
     slot should rest. on_error: called in a worker, which goes on. stopping: once it is set, no
-    message is begun.
+    message is begun. refused_s: when Redis last refused a worker's write, by the monotonic clock;
+    it may answer reads all the same. -inf if it has taken one since.
     """
+
+    refused_s = -math.inf
 
     def __init__(
         self,
@@ -163,6 +167,7 @@ class Workers:
                 self._report(error)
             self._end_work(slot.slot, _AFTER_ERROR_S)
             return True
+        self.refused_s = -math.inf
         if work is None:
             self._end_work(slot.slot, 0.0)
             return True
@@ -238,7 +243,9 @@ class Workers:
         """Ask Redis until it answers: what is done must not come again because Redis was away."""
         while True:
             try:
-                return ask()
+                answer = ask()
+                self.refused_s = -math.inf
+                return answer
             except PASSING as error:
                 if self._ended.wait(_AFTER_ERROR_S):
                     raise
@@ -248,6 +255,8 @@ class Workers:
         """Report an error, also one that nobody expects: a slot must not stay with this worker."""
         if isinstance(error, AlreadyCommitted) and self._ended.is_set():
             return  # a claim that a stop has refused
+        if isinstance(error, ServerUnavailable):
+            self.refused_s = time.monotonic()
         if not isinstance(error, RmqError):
             _log.error("rmq: a thread of a listener has failed", exc_info=error)
             error = RmqError(f"A thread of the listener has failed: {reason_of(error)}")
