@@ -92,7 +92,8 @@ def move(
     if not moved:
         print_remark(f"None of them waits in this group. {_FIND}")
         remark_on_keys(queue.definition)
-    print_count(as_json, topic, moved, "moved")
+    several = len(queue.definition.groups) > 1
+    print_count(as_json, topic, moved, f"moved in the group {group}" if several else "moved")
 
 
 def requeue(

@@ -1,7 +1,8 @@
 """Commands on topics: create, topics, show, alter, pause, resume, delete, lower-epochs, top."""
 
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from inspect import Parameter, Signature, signature
 from itertools import count, starmap
 from typing import Annotated, Any
@@ -22,7 +23,7 @@ from rmq_spark.cli.output import (
 from rmq_spark.cli.session import Ended, broker_of, ended_by_signals, flags
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import check_agrees, command_line, queue_command
-from rmq_spark.client.queue import overview_of
+from rmq_spark.client.queue import DEFINITION_AGE_S, overview_of
 from rmq_spark.errors import InvalidOption
 from rmq_spark.inspect.fields import (
     age_text,
@@ -48,6 +49,7 @@ from rmq_spark.topics.definition import (
     SLOT,
     TopicDefinition,
     group_text,
+    parse_group,
 )
 from rmq_spark.topics.parsing import Option, duration
 from rmq_spark.topics.settings import Setting
@@ -219,6 +221,7 @@ def alter(
             "--no-exclusive, --add-group, --remove-group."
         )
     broker = broker_of(context)
+    before = broker.definition(topic)
     if changes:
         broker.alter(topic, **changes)
     if add_group is not None:
@@ -228,6 +231,7 @@ def alter(
     if remove_group is not None:
         with flags(group="--remove-group"):
             gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
+            _delete_left(broker, before, [parse_group(remove_group)])
     altered = broker.definition(topic)
     lost = f"; removed group {remove_group} with {messages_text(gone['messages'])}" if gone else ""
     print_result(as_json, f"{topic}: {_summary(altered)}{lost}", **definition_json(altered), **gone)
@@ -236,15 +240,20 @@ def alter(
 def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json = False) -> None:
     """Delete a topic with all its messages."""
     broker = broker_of(context)
-    held = sum(
-        broker.queue(topic, group=group).figures().messages
-        for group in broker.definition(topic).groups
-    )
+    before = broker.definition(topic)
+    held = sum(broker.queue(topic, group=group).figures().messages for group in before.groups)
     confirm(f"Delete topic {topic} with {messages_text(held)}?", yes)
     broker.delete(topic)
+    _delete_left(broker, before, before.groups)
     print_result(
         as_json, f"{topic}: deleted, with {messages_text(held)}", topic=topic, messages=held
     )
+
+
+def _delete_left(broker: Broker, topic: TopicDefinition, groups: Iterable[str]) -> None:
+    """Delete what senders have stored that had not yet learned that groups are gone."""
+    time.sleep(1.5 * DEFINITION_AGE_S)
+    broker.delete_left(topic, groups)
 
 
 def pause(

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from rmq_spark.client.hints import (
@@ -270,8 +270,7 @@ class Administration:
         text, old = self._read(name)
         while not self._replace(name, text, ""):
             text, old = self._read(name)
-        for group in old.groups:
-            self._delete_group(old, group)
+        self.delete_left(old, old.groups)
         keys = Keys(name, self.key_prefix)
         for slot in range(old.slot_amount):
             for stage in self.server.command("HKEYS", keys.stages(slot)):
@@ -282,6 +281,17 @@ class Administration:
         for schedule, text in fields_of(self.server.command("HGETALL", known)):
             if json.loads(text)["topic"] == name:
                 self.server.command("HDEL", known, schedule)
+
+    def delete_left(self, topic: TopicDefinition, groups: Iterable[str]) -> None:
+        """Delete what is left of groups that were removed, or whose topic was deleted.
+
+        Senders learn of that within DEFINITION_AGE_S, and store messages until then. Leaves groups
+        alone that exist again.
+        """
+        now = self.find(topic.name)
+        for group in groups:
+            if now is None or group not in now.groups:
+                self._delete_group(topic, group)
 
     def _delete_group(self, topic: TopicDefinition, group: str) -> None:
         keys = Keys(topic.name, self.key_prefix, group)

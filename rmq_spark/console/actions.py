@@ -117,8 +117,10 @@ def start_job(console: Console, form: Form, user: str, topic: str) -> Note:
     queue = _queue_of(console, form, topic)
     action = Action(ACTION.parse(field_of(form, "action")))
     score = _score(queue, form) if action is Action.REQUEUE else 0
-    job = console.jobs.start(action, queue, user, field_of(form, "reason") or None, score)
-    _note(user, f"began job {job.number} to {action} the dead of topic", topic)
+    reason = field_of(form, "reason") or None
+    job = console.jobs.start(action, queue, user, reason, score)
+    which = "all dead" if reason is None else f"the dead of the reason {reason}"
+    _note(user, f"began job {job.number} to {action} {which} of topic", topic)
     return Note(f"Job {job.number} has begun to {action} dead messages of {topic}.")
 
 

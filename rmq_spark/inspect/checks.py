@@ -171,6 +171,19 @@ def _replica(server: Server, node: str | None, info: dict[str, Any]) -> Finding 
     )
 
 
+def _replicas(server: Server, node: str | None, info: dict[str, Any]) -> Finding | None:
+    """Look whether replicas can confirm writes, as redis.minReplicas wants."""
+    found, wanted = info.get("connected_slaves"), server.options.min_replicas
+    if not wanted or info.get("role") == "slave":
+        return None
+    if found is None:
+        return _hidden("Redis replicas", "connected_slaves", "See that enough are connected")
+    seen = f"{found} of the {wanted} that redis.minReplicas asks for"
+    if found >= wanted:
+        return Finding("Redis replicas", OK, seen)
+    return Finding("Redis replicas", FAIL, seen, "Start the replicas; until then, sends fail")
+
+
 def _policy(server: Server, node: str | None, info: dict[str, Any]) -> Finding:
     """Look at the policy now: a Server refuses others than noeviction only when it connects."""
     policy = info.get("maxmemory_policy")
@@ -266,6 +279,7 @@ def _failover(server: Server, node: str | None, info: dict[str, Any]) -> Finding
 # The checks of a master. Of findings as bad as each other, that with the highest rank is shown.
 _CHECKS: tuple[tuple[_Check, Callable[[dict[str, Any]], float]], ...] = (
     (_replica, lambda info: 0),
+    (_replicas, lambda info: 0),
     (_policy, lambda info: 0),
     (_persistence, _loss),
     (_memory, _fullness),

@@ -436,7 +436,7 @@ def refuse_exclusive(topic: TopicDefinition) -> None:
         raise ExclusiveSlot(
             f"The topic {topic.name} is exclusive: only readers that own its slots may read it. "
             "Give the reader a ZooKeeper (zookeeper.hosts in Spark, zookeeper= in plain Python, "
-            "--zookeeper at the command line), or share the topic with "
+            "rmq listen --zookeeper), look with rmq peek, or share the topic with "
             f"broker.alter({topic.name!r}, exclusive=False), or "
             f"rmq alter {topic.name} --no-exclusive."
         )

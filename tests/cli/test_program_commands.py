@@ -237,6 +237,14 @@ def test_doctor_names_the_error_of_spark_and_not_the_end_of_its_trace(rmq):
     assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: rmq" in found["seen"]
 
 
+def test_doctor_counts_the_replicas_that_sends_wait_for(rmq, own_redis):
+    """Failed before: all was well, while every send failed with NotReplicated."""
+    asked = ("-o", "redis.minReplicas=1", "doctor", "--no-spark", "--json")
+    found = {finding["what"]: finding for finding in rmq(*asked, url=own_redis.url).json}
+    assert found["Redis replicas"]["state"] == "FAIL"
+    assert "0 of the 1" in found["Redis replicas"]["seen"]
+
+
 def test_doctor_goes_on_without_redis(rmq):
     done = rmq("doctor", "--no-spark", url=f"redis://127.0.0.1:{NOBODYS_PORT}", JAVA_HOME="/none")
     assert done.code == 1

@@ -1,9 +1,14 @@
 """Topics made, listed, changed, shown and deleted by the command."""
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
+from rmq_spark.client import connect
+from rmq_spark.errors import UnknownTopic
 from rmq_spark.protocol import claiming, reading
 from rmq_spark.topics.definition import SETTINGS
 
@@ -407,3 +412,29 @@ def test_a_lease_that_was_ended_is_no_time_long_past(rmq):
     expire = f"{rmq.typed} expire Orders"
     assert f"lease has ended; the next consumer or {expire} gives it back" in text
     assert rmq.type(expire).out == "Orders: 1 message given back\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["alter", "Orders", "--remove-group", "audit", "--drop"], ["delete", "Orders", "-y"]],
+)
+def test_what_is_sent_by_who_does_not_know_of_the_end_is_deleted_too(rmq, monkeypatch, command):
+    """Failed before: it stayed unseen, and was delivered once the group or the topic was back."""
+    monkeypatch.setattr("rmq_spark.client.queue.DEFINITION_AGE_S", 0.2)  # of this sender
+    rmq.topic(groups=["default", "audit"])
+    ended = threading.Event()
+
+    def send():
+        with connect(rmq.url, key_prefix=rmq.prefix) as other, suppress(UnknownTopic):
+            queue = other.queue("Orders")
+            while not ended.is_set():
+                queue.send(["late"], fixed_time=99)
+
+    with ThreadPoolExecutor() as pool:
+        sender = pool.submit(send)
+        assert rmq(*command).code == 0
+        ended.set()
+        sender.result()
+    left = rmq.broker.server.client.keys(f"{rmq.prefix}*")
+    of_default = [key for key in left if b"@audit" not in key and command[0] == "alter"]
+    assert [key for key in left if key not in of_default and b"topics" not in key] == []

@@ -16,7 +16,7 @@ from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.waits import Waiter
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.client.receiving.workers import Workers
-from rmq_spark.errors import PASSING, RmqError, ServerUnavailable, UnknownTopic
+from rmq_spark.errors import PASSING, InvalidOption, RmqError, ServerUnavailable, UnknownTopic
 from rmq_spark.process import UnfailingLog
 from rmq_spark.protocol import returning
 from rmq_spark.protocol.claims import SlotDue
@@ -238,7 +238,7 @@ class Dispatcher:
         if given_up:
             _log.warning(
                 "rmq: listener %s stops while %d calls of its function are in work: their messages "
-                "come again",
+                "are given back, which costs a retry",
                 *(self._listener, given_up),
             )
         try:
@@ -246,8 +246,8 @@ class Dispatcher:
                 raise error
             self._open_queue()  # without its topic, a bar against late claims would stay for ever
             self._claims.give_back()
-        except UnknownTopic:
-            _log.info("rmq: %s has nothing to give back: the topic is deleted", self._name)
+        except (UnknownTopic, InvalidOption) as error:  # InvalidOption: the group is removed
+            _log.info("rmq: %s has nothing to give back: %s", self._name, error)
         except RmqError as error:
             _log.warning("rmq: %s keeps its messages until the lease ends: %s", self._name, error)
 
