@@ -129,7 +129,7 @@ def _show_first(
     found = first_entries(pages, most + 1)
     _show_entries(topic, found[:most], as_json, columns)
     if len(found) > most:
-        print_remark(f"There are more than these {most:,}. To show more, add --max {10 * most}.")
+        print_remark(f"There are more than these {most:,}: see --max.")
 
 
 def _show_entries(topic: str, found: list[Entry], as_json: bool, columns: Iterable[str]) -> None:

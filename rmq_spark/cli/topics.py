@@ -221,7 +221,6 @@ def alter(
             "--no-exclusive, --add-group, --remove-group."
         )
     broker = broker_of(context)
-    before = broker.definition(topic)
     if changes:
         broker.alter(topic, **changes)
     if add_group is not None:
@@ -230,6 +229,7 @@ def alter(
     gone = {}
     if remove_group is not None:
         with flags(group="--remove-group"):
+            before = broker.definition(topic)
             gone["messages"] = broker.remove_group(topic, remove_group, drop=drop)
             _delete_left(broker, before, [parse_group(remove_group)])
     altered = broker.definition(topic)

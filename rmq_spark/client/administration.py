@@ -270,7 +270,8 @@ class Administration:
         text, old = self._read(name)
         while not self._replace(name, text, ""):
             text, old = self._read(name)
-        self.delete_left(old, old.groups)
+        for group in old.groups:
+            self._delete_group(old, group)
         keys = Keys(name, self.key_prefix)
         for slot in range(old.slot_amount):
             for stage in self.server.command("HKEYS", keys.stages(slot)):
