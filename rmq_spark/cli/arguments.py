@@ -50,12 +50,19 @@ Group = Annotated[str, typer.Option(help=f"{GROUP.plain_help}.")]
 Queues = Annotated[str, typer.Option("--queue", help=option_help(QUEUE))]
 Slots = Annotated[str | None, typer.Option(help=option_help(SLOTS))]
 Every = Annotated[
-    bool, typer.Option("--all", help="All messages that --slots, --from and --until select.")
+    bool,
+    typer.Option("--all", help="All messages that --slots, --from, --until and --reason select."),
 ]
 From = Annotated[
     str | None, typer.Option("--from", help=option_help(STARTING_TIME, ACCEPTED_RELATIVE))
 ]
 Until = Annotated[str | None, typer.Option("--until", help=f"{ENDING_TIME.plain_help}.")]
+Reason = Annotated[
+    str | None,
+    typer.Option(
+        "--reason", help="Only dead messages whose reason is of this class, such as ValueError."
+    ),
+]
 Contents = Annotated[
     list[str] | None, typer.Argument(help="Contents of messages.", show_default=False)
 ]
@@ -137,17 +144,23 @@ def times_of(queue: Queue, since: str | None, until: str | None) -> Bounds:
     )
 
 
-def pages_of(queue: Queue, queues: str, slots: str | None, times: Bounds) -> Iterator[Page]:
-    """Return the messages page by page. Refuses bad texts at once, not at the first page."""
+def pages_of(
+    queue: Queue, queues: str, slots: str | None, times: Bounds, reason: str | None = None
+) -> Iterator[Page]:
+    """Return the messages page by page. Refuses bad texts at once, not at the first page.
+
+    reason: a class of reasons, which only dead messages have.
+    """
     chosen = parsed(SLOTS.called("--slots"), slots)
     scope = Scope(QUEUE.called("--queue").parse(queues), chosen, times)
     asked = scope.slots_of(queue.definition)
     bounds = ((kind, scope.scores_of(kind, queue.definition)) for kind in scope.queues)
     found = ((kind, scores) for kind, scores in bounds if scores is not None)
-    return chain.from_iterable(
+    pages = chain.from_iterable(
         pages_from(queue, kind, None, scores, slots=asked, size=ENTRIES_A_PAGE)
         for kind, scores in found
     )
+    return pages if reason is None else (page.of_reason(reason) for page in pages)
 
 
 def named_by_slot(
@@ -156,6 +169,7 @@ def named_by_slot(
     every: bool,
     slots: str | None,
     times: Bounds,
+    reason: str | None,
     slot_basis: str | None,
 ) -> dict[int, list[bytes]] | None:
     """Return the contents or keys that choose messages, by slot; None if --all chooses them."""
@@ -168,9 +182,10 @@ def named_by_slot(
         raise InvalidOption("--slot-basis needs contents. Accepted with --all: --slots.")
     if every:
         return None
-    if times != UNBOUNDED:
+    if times != UNBOUNDED or reason is not None:
         raise InvalidOption(
-            "--from and --until need --all. Accepted with contents: --slot-basis, or --slots."
+            "--from, --until and --reason need --all. Accepted with contents: --slot-basis, or "
+            "--slots."
         )
     if slots is None:
         return contents_by_slot(encoded(contents), encoded_basis(slot_basis), queue.definition)

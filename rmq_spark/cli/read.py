@@ -109,6 +109,7 @@ def dead(
     slots: arguments.Slots = None,
     since: arguments.From = None,
     until: arguments.Until = None,
+    reason: arguments.Reason = None,
     group: arguments.Group = DEFAULT_GROUP_TEXT,
     as_json: arguments.Json = False,
 ) -> None:
@@ -118,7 +119,8 @@ def dead(
     deliver them again, use rmq requeue; to delete them, rmq purge.
     """
     queue = queue_of(context, topic, group)
-    of_dead = pages_of(queue, QueueKind.DEAD.value, slots, times_of(queue, since, until))
+    times = times_of(queue, since, until)
+    of_dead = pages_of(queue, QueueKind.DEAD.value, slots, times, reason)
     columns = ("slot", "content", "died", "by", "reason")
     _show_first(topic, of_dead, most, as_json, columns)
 

@@ -22,7 +22,7 @@ from rmq_spark.cli.session import broker_of, queue_of
 from rmq_spark.client import repair
 from rmq_spark.client.messages import Message, requeue_score
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import ServerRefused
+from rmq_spark.errors import InvalidOption, ServerRefused
 from rmq_spark.inspect.checks import denial_of, permission_remedy
 from rmq_spark.inspect.fields import count_text, messages_text
 from rmq_spark.protocol import reading
@@ -104,6 +104,7 @@ def requeue(
     slots: arguments.Slots = None,
     since: arguments.From = None,
     until: arguments.Until = None,
+    reason: arguments.Reason = None,
     slot_basis: arguments.SlotBasis = None,
     time_range: arguments.TimeRange = None,
     priority: arguments.Priority = None,
@@ -122,12 +123,13 @@ def requeue(
     value = Message(b"", **parse_values(queue, given, "requeued", needed=needed))  # type: ignore[arg-type]
     score = requeue_score(value, queue.definition, queue.now_ms())
     times = times_of(queue, since, until)
-    by_slot = named_by_slot(queue, contents, every, slots, times, slot_basis)
+    by_slot = named_by_slot(queue, contents, every, slots, times, reason, slot_basis)
     if by_slot is not None:
         requeued = repair.requeue(queue, by_slot, score)
         _remark_on_missing(queue, contents, requeued, QueueKind.DEAD)
     else:  # only earlier deaths: a message that dies again meanwhile must not be requeued again
-        pages = pages_of(queue, QueueKind.DEAD, slots, times.within(None, queue.now_ms()))
+        died = times.within(None, queue.now_ms())
+        pages = pages_of(queue, QueueKind.DEAD, slots, died, reason)
         requeued = sum(repair.requeue_page(queue, page, score) for page in pages)
     print_count(as_json, topic, requeued, "requeued")
 
@@ -141,6 +143,7 @@ def purge(
     slots: arguments.Slots = None,
     since: arguments.From = None,
     until: arguments.Until = None,
+    reason: arguments.Reason = None,
     slot_basis: arguments.SlotBasis = None,
     group: arguments.Group = DEFAULT_GROUP_TEXT,
     yes: arguments.Yes = False,
@@ -151,17 +154,20 @@ def purge(
     You cannot purge messages that a consumer holds (the queue prepare).
     """
     kind = QueueKind(PURGED.parse(queues))
+    if reason is not None and kind is not QueueKind.DEAD:
+        raise InvalidOption(f"--reason is for dead messages. Accepted: --queue {QueueKind.DEAD}.")
     queue = queue_of(context, topic, group)
     times = times_of(queue, since, until)
-    by_slot = named_by_slot(queue, contents, every, slots, times, slot_basis)
+    by_slot = named_by_slot(queue, contents, every, slots, times, reason, slot_basis)
     if by_slot is not None:
         confirm(f"Delete {messages_text(len(contents or []))} of the {kind} queue of {topic}?", yes)
         deleted = queue.purge(by_slot, kind)
         _remark_on_missing(queue, contents, deleted, kind)
     else:
         held = sum(queue.ask(reading.sizes, [kind], queue.slots))
-        chosen = "all messages" if slots is since is until is None else "the chosen messages"
-        pages = pages_of(queue, kind, slots, times)
+        is_all = slots is since is until is reason is None
+        chosen = "all messages" if is_all else "the chosen messages"
+        pages = pages_of(queue, kind, slots, times, reason)
         confirm(f"Delete {chosen} of the {kind} queue of {topic}, which holds {held:,}?", yes)
         deleted = 0
         for page in pages:

@@ -16,7 +16,6 @@ from rmq_spark.inspect.fields import time_json
 from rmq_spark.protocol import reading
 from rmq_spark.protocol.pages import Bounds, Page, Position, QueueKind
 from rmq_spark.topics.definition import group_text
-from rmq_spark.topics.reasons import class_of
 
 _log = logging.getLogger(__name__)
 
@@ -100,10 +99,7 @@ class BulkJob:
         self.after = page.position(-1)
 
     def _chosen(self, page: Page) -> Page:
-        if self.reason_class is None:
-            return page
-        classes = [class_of(reason or "") for reason in page.reasons()]
-        return page.only([at for at, one in enumerate(classes) if one == self.reason_class])
+        return page if self.reason_class is None else page.of_reason(self.reason_class)
 
     def _end(self, state: JobState, error: str = "") -> None:
         self.error, self.state = error, state

@@ -11,6 +11,7 @@ from rmq_spark.protocol.bodies import Body, Headers
 from rmq_spark.protocol.claims import ClaimRecord, retries_of
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.keys import LOWEST_SCORE, MOST_RETRIES, SUSPECT_LEVEL, deliveries_of
+from rmq_spark.topics.reasons import class_of
 
 _T = TypeVar("_T")
 # In the place of a consumer: the message has expired before anybody got it.
@@ -202,6 +203,11 @@ class Page:
             deaths=[self.deaths[at] for at in wanted] if self.deaths else [],
             bodies=[self.bodies[at] for at in wanted] if self.bodies else [],
         )
+
+    def of_reason(self, reason_class: str) -> "Page":
+        """Return the page with those of the dead that died of one class of reasons."""
+        classes = [class_of(reason or "") for reason in self.reasons()]
+        return self.only([at for at, one in enumerate(classes) if one == reason_class])
 
     def position(self, at: int) -> Position:
         """Return where one of the entries lies. at: its index."""

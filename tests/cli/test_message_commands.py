@@ -553,6 +553,7 @@ def test_contents_are_repaired_only_where_the_other_options_select(rmq, command)
     for options, remedy in (
         (["a", "--from", "1h"], "--slot-basis, or --slots"),
         (["a", "--until", "-1d"], "--slot-basis, or --slots"),
+        (["a", "--reason", "KeyError"], "--slot-basis, or --slots"),
         (["a", "--slots", "0", "--slot-basis", "a"], "one of them"),
         (["--all", "--slot-basis", "a"], "--all: --slots"),
     ):
@@ -563,6 +564,32 @@ def test_contents_are_repaired_only_where_the_other_options_select(rmq, command)
     done = rmq(*command, "a", "nope", "--slots", f"0-{slot}")
     assert (done.code, "holds only 1 of the 2" in done.err) == (0, True)
     assert queue.figures().dead.count == 1
+
+
+def test_dead_messages_are_shown_and_repaired_by_the_class_of_their_reasons(rmq):
+    queue = rmq.topic()
+    reasons = {b"a": "KeyError: 'x' (w.py:3)", b"b": "ValueError", b"c": "too late", b"d": None}
+    for content, reason in reasons.items():
+        queue.send([content], fixed_time=1)
+        with rmq.broker.consumer("Orders", "a") as consumer:
+            consumer.poll().rollback(reason=reason, bury=True)
+
+    def left(*options):
+        return [entry["content"] for entry in rmq("dead", "Orders", "--json", *options).lines]
+
+    for of_class, content in zip(("KeyError", "ValueError", "other", "none"), "abcd", strict=True):
+        assert left("--reason", of_class) == [content]
+    assert (rmq("dead", "Orders", "--reason", "Key").code, left("--reason", "Key")) == (3, [])
+    done = rmq("purge", "Orders", "--all", "--reason", "other", "--queue", "store", "--yes")
+    assert (done.code, "--queue dead" in done.err) == (2, True)
+    assert rmq("requeue", "Orders", "--all", "--reason", "KeyError").out == (
+        "Orders: 1 message requeued\n"
+    )
+    assert rmq("purge", "Orders", "--all", "--reason", "other", "--yes").out == (
+        "Orders: 1 message deleted\n"
+    )
+    assert sorted(left()) == ["b", "d"]
+    assert list(due_times(queue)) == [b"a"]
 
 
 def test_a_list_that_is_cut_says_so(rmq):

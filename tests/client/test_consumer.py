@@ -218,6 +218,19 @@ def test_a_consumer_that_another_of_its_name_replaced_does_not_say_that_it_keeps
     assert "keeps its messages" not in caplog.text
 
 
+def test_a_block_whose_caller_has_caught_that_another_replaced_it_ends_without_that_error(
+    broker, topic, caplog
+):
+    topic.send([b"m"], fixed_time=1000)
+    with broker.consumer("T", "a") as old:
+        batch = old.poll()
+        with broker.consumer("T", "a") as new:
+            assert new.poll().commit() == 1
+        with pytest.raises(Fenced):
+            batch.commit()
+    assert "rmq: consumer a ends: " in caplog.text
+
+
 def test_a_batch_kept_past_the_next_poll_cannot_commit_that_one(broker, topic):
     """Its own messages were given back; those of the newer batch nobody has worked on yet."""
     topic.send(numbered(4), fixed_time=1000)

@@ -118,9 +118,9 @@ class Consumer:
         ended_outside = error is not None and not isinstance(error, Exception)
         try:
             self._close(failed=error is not None, unread=ended_outside)
-        except Fenced:
-            if error is None:
-                raise  # else another of this name has its messages
+        except Fenced as failure:
+            if error is None:  # else the caller learns of it, or has learned
+                _log.warning("rmq: consumer %s ends: %s", self.name, failure)
         except RmqError as failure:
             if error is None:
                 raise
