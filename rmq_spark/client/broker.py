@@ -91,14 +91,15 @@ class Broker(Administration):
         """Return a listener that calls a function for every message. Call its ``run``.
 
         Messages of one slot come one after another, those of several slots beside each other, in
-        ``workers`` threads. function: may be async. If it raises, its message alone is rolled back,
-        with the error as its reason, and comes again after ``delay``, or the topic's backoff,
-        unless the error is a Retry, Bury, Snooze or Hold. processes: whether each worker calls the
-        function in a process of its own, which imports it from its module. timeout: the longest
-        time for a message, which is then rolled back. Its process is killed, or its async function
-        cancelled; a thread cannot be ended, and is replaced. name, visibility_timeout, zookeeper:
-        as for consumer; leases are renewed while it runs. loop: an event loop of another thread, in
-        which to call an async function (rmq_spark.aio). Raises UnknownTopic, InvalidOption,
+        ``workers`` threads. function: may be async; all async functions of a process share an event
+        loop, in a thread of its own. If it raises, its message alone is rolled back, with the error
+        as its reason, and comes again after ``delay``, or the topic's backoff, unless the error is
+        a Retry, Bury, Snooze or Hold. processes: whether each worker calls the function in a
+        process of its own, which imports it from its module. timeout: the longest time for a
+        message, which is then rolled back. Its process is killed, or its async function cancelled;
+        a thread cannot be ended, and is replaced. name, visibility_timeout, zookeeper: as for
+        consumer; leases are renewed while it runs. loop: another event loop for an async function,
+        which runs in another thread (rmq_spark.aio). Raises UnknownTopic, InvalidOption,
         OwnershipError, ExclusiveSlot.
         """
         settings = ListenerSettings.parse(

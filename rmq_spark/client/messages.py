@@ -418,8 +418,10 @@ def _bytes_of(name: str, value: Any, index: int) -> bytes:
 def _number_of(of: MessageValue, value: Any, topic: TopicDefinition, index: int) -> int:
     number = of.number_of(value)
     if number is None or not of.lowest <= number <= of.highest:
+        delay = topic.type.delay
+        instead = f"; or a {delay.keyword} in its place" if value is None and delay else ""
         raise InvalidMessage(
             f"Message {index} of topic {topic.name}: {of.keyword} is {quoted(value)}. Accepted for "
-            f"a {topic.type} topic: {of.accepted}. Nothing was sent."
+            f"a {topic.type} topic: {of.accepted}{instead}. Nothing was sent."
         )
     return number

@@ -191,9 +191,10 @@ def entry_json(topic: str, entry: Entry) -> dict[str, Any]:
 def warnings_of(row: Row) -> list[str]:
     """What keeps messages of a group back, or soon will, in a few words each."""
     paused = row.definition.is_paused(row.group)
+    free = not (paused or row.held_until_ms)
     found = {
         "paused": paused,
-        "nobody reads": row.due and not row.consumers and not paused,
+        "nobody reads": row.due and not row.consumers and free,
         "leases ended": row.figures.prepare.due,
         f"held until {time_text(row.held_until_ms)}": row.due and row.held_until_ms,
         **dict.fromkeys(row.full_to(FULL_PERCENT), True),

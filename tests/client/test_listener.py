@@ -7,6 +7,8 @@ import logging
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -18,9 +20,9 @@ import pytest
 import redis
 
 from rmq_spark.client import Message, connect
-from rmq_spark.client.receiving import dispatcher, slot_claims, waits
+from rmq_spark.client.receiving import callers, dispatcher, slot_claims, waits
 from rmq_spark.client.receiving import workers as workers_module
-from rmq_spark.client.receiving.callers import ThreadCaller
+from rmq_spark.client.receiving.callers import in_process_caller
 from rmq_spark.client.receiving.slot_claims import SlotWork
 from rmq_spark.errors import (
     ConsumerMisused,
@@ -316,6 +318,103 @@ def test_a_coroutine_function_runs_in_an_event_loop(broker, topic, seen):
     assert sorted(seen) == numbered(50)
 
 
+def test_what_async_functions_share_belongs_to_the_event_loop_of_all_of_them(broker, seen):
+    """Failed before: each worker had a loop, so a shared client or lock failed for most calls."""
+    one_at_a_time = asyncio.Lock()
+
+    async def function(message):
+        async with one_at_a_time:
+            await asyncio.sleep(0.001)
+            seen.append(message.content)
+
+    for round_ in range(2):  # also that of a later listener
+        with ExitStack() as stack:
+            for name in ("T", "U"):
+                broker.create(name, "FixedTime", 8)
+                broker.queue(name).send(numbered(50), fixed_time=1000)
+                listener = stack.enter_context(broker.listen(name, "a", function))
+            wait_until(lambda n=100 * round_ + 100: len(seen) >= n, "all messages")
+            assert listener.failed == 0
+    assert len(seen) == 200
+
+
+def test_what_async_functions_have_left_at_work_is_cancelled_when_the_process_ends():
+    program = """
+import asyncio
+from rmq_spark.client.receiving.own_loop import OWN_LOOP
+
+async def begin():
+    asyncio.get_running_loop().create_task(go_on())
+    await asyncio.sleep(0)
+
+async def go_on():
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        print("ended")
+
+asyncio.run_coroutine_threadsafe(begin(), OWN_LOOP.get()).result()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"ended\n", b"")
+
+
+def test_the_log_has_the_traceback_of_each_failure_at_debug(broker, topic, caplog):
+    caplog.set_level(logging.DEBUG, "rmq_spark")
+
+    def function(message):
+        {}["deep"]
+
+    topic.send([b"secret"], fixed_time=1000)
+    with broker.listen("T", "a", function, delay="1h") as listener:
+        wait_until(lambda: listener.failed, "a failure")
+    (record,) = [one for one in caplog.records if one.exc_info]
+    assert "message b'secret': the function raised" in record.getMessage()
+    assert record.exc_info[0] is KeyError
+    assert "secret" not in "".join(
+        one.getMessage() for one in caplog.records if one.levelno > logging.DEBUG
+    )
+    assert "rmq: the listener a of T, group default has ended" in caplog.text
+
+
+def test_an_async_function_that_blocks_its_event_loop_is_given_up_and_others_go_on(
+    broker, topic, seen, monkeypatch
+):
+    monkeypatch.setattr(callers, "_CANCELLED_S", 0.1)
+    monkeypatch.setattr(callers, "_LOOK_EVERY_S", 0.05)
+    released = threading.Event()
+
+    async def function(message):
+        if message.content == b"blocks" and message.delivery_count == 1:
+            released.wait(60)
+        await asyncio.sleep(0)
+        seen.append(message.content)
+
+    topic.send([b"blocks"], fixed_time=1000, slot_basis=b"one")
+    topic.send([b"next"], fixed_time=2000, slot_basis=b"one")
+    with broker.listen("T", "a", function, workers=1, timeout="1s") as listener:
+        wait_until(lambda: is_drained(topic), "all messages")
+        assert (listener.succeeded, listener.failed) == (2, 1)
+        released.set()
+    assert sorted(set(seen)) == [b"blocks", b"next"]
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
+def test_a_task_of_an_async_function_does_not_end_the_event_loop(broker, topic, raised):
+    async def leave():
+        raise raised
+
+    async def function(message):
+        left = asyncio.get_running_loop().create_task(leave())
+        with contextlib.suppress(raised):
+            await left
+
+    send(topic, numbered(20))
+    with broker.listen("T", "a", function) as listener:
+        wait_until(lambda: is_drained(topic), "all messages")
+    assert (listener.succeeded, listener.failed) == (20, 0)
+
+
 @pytest.mark.parametrize("is_async", [False, True], ids=["function", "coroutine"])
 def test_what_a_call_sets_in_its_context_is_not_there_for_the_next(broker, topic, seen, is_async):
     """Seen: a message was logged under the customer of the one before."""
@@ -405,11 +504,10 @@ def test_a_call_that_was_given_up_before_it_began_does_not_begin():
     async def function(message):
         pytest.fail("it began")
 
-    with contextlib.closing(ThreadCaller(function, "")) as caller:
-        caller.give_up()
-        message = Delivered(b"m", "T", 0, 1000, None, 1, 3, "a:1:0:1", 1000)
-        assert caller.call(message).reason.startswith("CancelledError")
-        caller.give_up()
+    caller = in_process_caller(function, "")
+    caller.give_up()
+    message = Delivered(b"m", "T", 0, 1000, None, 1, 3, "a:1:0:1", 1000)
+    assert caller.call(message).reason.startswith("CancelledError")
     caller.give_up()
 
 
@@ -477,7 +575,7 @@ def test_a_stop_waits_no_longer_than_the_shortest_grace(broker, topic, caplog, g
     thread.join(60)
     assert not thread.is_alive()
     assert topic.figures().store.count == 1
-    assert "while 1 calls of its function are in work" in logged(caplog)
+    assert "which costs each a retry: 1" in logged(caplog)
     may_end.set()
 
 
@@ -562,7 +660,7 @@ def test_a_signal_stops_it_in_the_main_thread(broker, topic, seen, number):
     assert signal.getsignal(number) is before
 
 
-def test_another_process_that_takes_the_name_ends_it(broker, topic, seen):
+def test_another_process_that_takes_the_name_ends_it(broker, topic, seen, caplog):
     listener = broker.listen("T", "a", remember(seen))
     errors = []
 
@@ -580,6 +678,7 @@ def test_another_process_that_takes_the_name_ends_it(broker, topic, seen):
     thread.join(60)
     assert errors
     assert seen == []
+    assert "keeps its messages" not in logged(caplog)  # the other has them
 
 
 def test_the_deletion_of_the_topic_ends_it(broker, topic, seen):
@@ -607,15 +706,19 @@ def test_a_block_in_its_block_is_refused_and_the_outer_one_goes_on(broker, topic
         wait_until(lambda: seen, "the message")
 
 
-def test_a_copy_that_the_function_forks_does_not_go_on(broker, topic):
+@pytest.mark.parametrize("is_async", [False, True], ids=["function", "coroutine"])
+def test_a_copy_that_the_function_forks_does_not_go_on(broker, topic, is_async):
     """Failed before: the copy worked on the messages behind, beside its original."""
 
     def function(message):
         if message.content == numbered(1)[0] and os.fork() == 0:
             raise SystemExit
 
+    async def later(message):
+        function(message)
+
     send(topic, numbered(10), slot_basis=b"one")
-    with broker.listen("T", "a", function, workers=1) as listener:
+    with broker.listen("T", "a", later if is_async else function, workers=1) as listener:
         wait_until(lambda: is_drained(topic), "the end")
     assert (listener.succeeded, listener.failed) == (10, 0)
     assert topic.figures().counters["rolledBack"] == 0

@@ -12,13 +12,12 @@ import subprocess
 import sys
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rmq_spark.client import connect
 from rmq_spark.client.receiving import callers, slot_claims
-from rmq_spark.client.receiving.callers import ProcessCaller, ThreadCaller
+from rmq_spark.client.receiving.callers import ProcessCaller, in_process_caller
 from rmq_spark.errors import InvalidOption, RmqError, UnusableFunction
 from rmq_spark.protocol.claims import Delivered
 
@@ -630,16 +629,12 @@ def test_a_failed_call_of_an_async_function_keeps_nothing():
         await asyncio.sleep(0)
         raise ValueError
 
-    caller = ThreadCaller(fail, "")
+    caller = in_process_caller(fail, "")
     gc.collect()
     gc.disable()
-    # In a thread of its own, as a worker: an event loop may run in that of the tests.
-    with ThreadPoolExecutor(1) as worker:
-        try:
-            for _ in range(3):
-                failure = worker.submit(caller.call, MESSAGE).result()
-                assert "ValueError" in failure.reason
-            assert [one() for one in kept] == [None] * 3
-        finally:
-            gc.enable()
-            worker.submit(caller.close).result()
+    try:
+        for _ in range(3):
+            assert "ValueError" in caller.call(MESSAGE).reason
+        wait_until(lambda: [one() for one in kept] == [None] * 3, "the end of the tasks")
+    finally:
+        gc.enable()

@@ -28,12 +28,15 @@ from rmq_spark.client.receiving.child_process import (
     refuse_unrun,
     too_long,
 )
+from rmq_spark.client.receiving.own_loop import OWN_LOOP
 from rmq_spark.client.tracing import mark_failed, message_span
-from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction
-from rmq_spark.process import STOP_SIGNALS
+from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction, quoted
+from rmq_spark.process import STOP_SIGNALS, UnfailingLog
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.topics.reasons import reason_of
 from rmq_spark.topics.verdicts import Failure, failure_of
+
+_log = UnfailingLog(__name__)
 
 # How often a call that waits for an event loop looks whether that has ended.
 _LOOK_EVERY_S = 1.0
@@ -70,82 +73,58 @@ class Caller(ABC):
 
 
 class ThreadCaller(Caller):
-    """Calls a function or a coroutine function in the current thread, without a limit of time.
-
-    A coroutine function is cancelled when its call is given up. Python cannot end another one.
-    """
+    """Calls a function in the current thread, without a limit of time: Python cannot end a call."""
 
     def __init__(self, function: Callable[[Delivered], Any], group: str) -> None:
         self._function = function
         self._group = group
-        self._loop = asyncio.Runner() if inspect.iscoroutinefunction(function) else None
-        self._in_work: asyncio.Task[Any] | None = None
-        self._is_given_up = False
         self._process = os.getpid()
 
     def call(self, message: Delivered) -> Failure | None:
         failure = self._call(message)
-        if os.getpid() != self._process:  # the function has forked, and this is the copy
-            os._exit(0)
+        _end_copy(self._process)
         return failure
 
     def _call(self, message: Delivered) -> Failure | None:
         with message_span(message, self._group) as span:
             own = copy_context()  # what a call sets must not be there for the next message
             try:
-                if self._loop is not None:
-                    returned, error = self._loop.run(self._outcome(message), context=own)
-                    if error is not None:
-                        raise error
-                else:
-                    returned = own.run(self._function, message)
-                refuse_unrun(returned, ", or an async function")
+                refuse_unrun(own.run(self._function, message), ", or an async function")
             except BaseException as error:  # a sys.exit() would leave the slot without a worker
-                mark_failed(span, error)
-                return failure_of(error)
+                return _failed(span, message, error)
         return None
 
-    async def _outcome(self, message: Delivered) -> tuple[Any, BaseException | None]:
-        """Await the function. An error that leaves a task keeps the variables of its frames."""
-        self._in_work = asyncio.current_task()
-        if self._is_given_up:  # read after the task is noted: give_up does it the other way round
-            return None, asyncio.CancelledError()
-        try:
-            return await self._function(message), None
-        except BaseException as error:
-            return None, error
-        finally:
-            self._in_work = None  # the task keeps the error
-
     def give_up(self) -> None:
-        self._is_given_up = True
-        if (task := self._in_work) is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed: the call has ended
-                task.get_loop().call_soon_threadsafe(task.cancel)
-
-    def close(self) -> None:
-        if self._loop is not None:
-            self._loop.close()
+        pass
 
 
 class LoopCaller(Caller):
-    """Calls a coroutine function in an event loop that runs in another thread."""
+    """Calls a coroutine function in an event loop that runs in another thread.
+
+    loop: None for the loop of this process. If a function blocks that one, so that no call ends
+    after its time, later calls get another loop.
+    """
 
     def __init__(
         self,
         function: Callable[[Delivered], Any],
         group: str,
-        loop: asyncio.AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop | None,
         timeout_s: float | None,
     ) -> None:
         self._function = function
         self._group = group
-        self._loop = loop
+        self._is_own = loop is None
+        self._loop = OWN_LOOP.get() if loop is None else loop
         self._timeout_s = timeout_s
         self._in_work: Future[Failure | None] | None = None
+        self._is_given_up = False
+        self._process = os.getpid()
 
     def prepare(self) -> None:
-        if self._loop.is_closed():
+        if self._is_own:
+            self._loop = OWN_LOOP.get()
+        elif self._loop.is_closed():
             raise _loop_ended()
 
     def call(self, message: Delivered) -> Failure | None:
@@ -156,6 +135,8 @@ class LoopCaller(Caller):
         except RuntimeError:
             called.close()
             raise _loop_ended() from None
+        if self._is_given_up:  # read after the call is noted: give_up does it the other way round
+            self._in_work.cancel()  # if it has begun
         try:
             return self._result(self._in_work, goes_on)
         except CancelledError:
@@ -166,6 +147,9 @@ class LoopCaller(Caller):
     ) -> Failure | None:
         """Return the result of a call. goes_on: set if it goes on although it was cancelled."""
         looks_without = 0
+        blocked_s = math.inf
+        if self._is_own and self._timeout_s is not None:
+            blocked_s = time.monotonic() + self._timeout_s + 2 * _CANCELLED_S
         while looks_without < _ENDED_AFTER and not self._loop.is_closed():
             try:
                 return in_work.result(_LOOK_EVERY_S)
@@ -173,27 +157,36 @@ class LoopCaller(Caller):
                 looks_without = 0 if self._loop.is_running() else looks_without + 1
                 if goes_on.is_set():
                     return Failure(f"{too_long(self._timeout_s)}, and goes on")
+                if time.monotonic() > blocked_s:
+                    OWN_LOOP.abandon(self._loop)
+                    return Failure(f"{too_long(self._timeout_s)}, and blocks its event loop")
         if in_work.done():
             return in_work.result()
         raise _loop_ended()
 
     def give_up(self) -> None:
+        self._is_given_up = True
         if self._in_work is not None:
             self._in_work.cancel()
 
     async def _run(self, message: Delivered, goes_on: threading.Event) -> Failure | None:
+        if self._is_given_up:
+            raise asyncio.CancelledError
         with message_span(message, self._group) as span:
             try:
                 with self._noted_if_it_goes_on(goes_on):
                     await self._call(message)
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                raise  # somebody ends the call, or the loop
+            except asyncio.CancelledError:
+                raise  # somebody ends the call
             except TimeLimitExceeded as error:  # raised here: its place is of no use
                 mark_failed(span, error)
                 return Failure(too_long(self._timeout_s))
             except BaseException as error:
-                mark_failed(span, error)
-                return failure_of(error)
+                if isinstance(error, KeyboardInterrupt) and not self._is_own:
+                    raise  # somebody ends the loop
+                return _failed(span, message, error)
+            finally:
+                _end_copy(self._process)
         return None
 
     @contextlib.contextmanager
@@ -217,9 +210,33 @@ class LoopCaller(Caller):
             async with timeout:
                 refuse_unrun(await self._function(message))
         except TimeoutError:
-            if timeout.expired():
-                raise TimeLimitExceeded(self._timeout_s or 0) from None
-            raise
+            if not timeout.expired():
+                raise
+        if timeout.expired():  # also if the function has gone on to its end
+            raise TimeLimitExceeded(self._timeout_s or 0)
+
+
+def in_process_caller(function: Callable[[Delivered], Any], group: str) -> Caller:
+    """Return what calls a function in this process, without a limit of time."""
+    if inspect.iscoroutinefunction(function):
+        return LoopCaller(function, group, None, None)
+    return ThreadCaller(function, group)
+
+
+def _failed(span: Any, message: Delivered, error: BaseException) -> Failure:
+    mark_failed(span, error)
+    _log.debug(
+        "rmq: of topic %s, slot %d, message %s: the function raised",
+        *(message.topic, message.slot, quoted(message.name)),
+        exc_info=error,
+    )
+    return failure_of(error)
+
+
+def _end_copy(process: int) -> None:
+    """End this process if the function has forked, and this is the copy."""
+    if os.getpid() != process:
+        os._exit(0)
 
 
 class _Killed(UnusableFunction):
@@ -354,7 +371,7 @@ def _serve(pipe: Connection, function: bytes, group: str) -> None:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     try:
-        caller = ThreadCaller(pickle.loads(function), group)  # noqa: S301 - our parent's
+        caller = in_process_caller(pickle.loads(function), group)  # noqa: S301 - our parent's
     except BaseException as error:
         pipe.send(reason_of(error))
         return

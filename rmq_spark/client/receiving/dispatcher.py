@@ -16,7 +16,14 @@ from rmq_spark.client.receiving.slot_claims import SlotClaims
 from rmq_spark.client.receiving.waits import Waiter
 from rmq_spark.client.receiving.work_in_process import IN_PROCESS
 from rmq_spark.client.receiving.workers import Workers
-from rmq_spark.errors import PASSING, InvalidOption, RmqError, ServerUnavailable, UnknownTopic
+from rmq_spark.errors import (
+    PASSING,
+    Fenced,
+    InvalidOption,
+    RmqError,
+    ServerUnavailable,
+    UnknownTopic,
+)
 from rmq_spark.process import UnfailingLog
 from rmq_spark.protocol import returning
 from rmq_spark.protocol.claims import SlotDue
@@ -235,18 +242,19 @@ class Dispatcher:
         self.wake()
         given_up = self.workers.finish(self._left_s, lambda: self._away_error() is not None)
         IN_PROCESS.end(self)
-        if given_up:
-            _log.warning(
-                "rmq: listener %s stops while %d calls of its function are in work: their messages "
-                "are given back, which costs a retry",
-                *(self._listener, given_up),
-            )
         try:
             if error := self._away_error():
                 raise error
             self._open_queue()  # without its topic, a bar against late claims would stay for ever
             self._claims.give_back()
-        except (UnknownTopic, InvalidOption) as error:  # InvalidOption: the group is removed
+            if given_up:
+                _log.warning(
+                    "rmq: listener %s stops before its function has ended. Messages that are given "
+                    "back, which costs each a retry: %d",
+                    *(self._listener, given_up),
+                )
+        # Of a removed group; or another process has taken over the name, and has the messages.
+        except (UnknownTopic, InvalidOption, Fenced) as error:
             _log.info("rmq: %s has nothing to give back: %s", self._name, error)
         except RmqError as error:
             _log.warning("rmq: %s keeps its messages until the lease ends: %s", self._name, error)

@@ -216,6 +216,7 @@ class Listener(Counts, Background):
                 )
                 self._begun.set()
                 dispatcher.run()
+                _log.info("rmq: the listener %s has ended", self)
         if dispatcher.error is not None:
             raise dispatcher.error
 

@@ -58,7 +58,7 @@ class ListenerSettings:
 
     lease_ms: of a claim. timeout_ms: the longest time for a message. delay_ms: the wait before a
     retry; None for the topic's backoff. loop: the event loop of another thread, in which to run a
-    coroutine function; None for one in each worker. budget: how many messages may be in work at the
+    coroutine function; None for that of this process. budget: how many messages may be in work at the
     same time, shared with other listeners.
     """
 
@@ -98,17 +98,20 @@ class ListenerSettings:
     @property
     def hanging_after_s(self) -> float | None:
         """The time after which a worker that hangs is given up, unless it can end the call."""
-        ends_calls = self.processes or self.loop is not None
-        return None if ends_calls else self._timeout_s
+        return None if self.processes or self._is_async else self._timeout_s
 
     def callers(self, group: str) -> Callable[[], Caller]:
         """Return what opens the caller of a worker. group: the consumer group, for traces."""
         if self.processes:
             pickled = pickled_for_processes(self.function)
             return partial(ProcessCaller, pickled, group, self._timeout_s)
-        if self.loop is not None:
+        if self._is_async:
             return partial(LoopCaller, self.function, group, self.loop, self._timeout_s)
         return partial(ThreadCaller, self.function, group)
+
+    @property
+    def _is_async(self) -> bool:
+        return self.loop is not None or inspect.iscoroutinefunction(self.function)
 
     @property
     def _timeout_s(self) -> float | None:
