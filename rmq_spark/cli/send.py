@@ -21,6 +21,7 @@ from rmq_spark.cli.arguments import (
     refuse_both,
     types_of,
 )
+from rmq_spark.cli.json_lines import messages_of_json
 from rmq_spark.cli.output import print_result
 from rmq_spark.cli.session import broker_of
 from rmq_spark.client.broker import Broker
@@ -59,6 +60,15 @@ def send(
         str | None,
         typer.Option(help="For a keyed topic: the text between key and content of each message."),
     ] = None,
+    from_json: Annotated[
+        bool,
+        typer.Option(
+            "--from-json",
+            help="Each message is a line of JSON, as rmq peek, dead and consume print it with "
+            "--json. It can also have slotBasis, timeRange, fixedTime, delay and timeToLive. "
+            "Without them, dueTime counts.",
+        ),
+    ] = False,
     header: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A header of the messages; repeatable."),
@@ -78,8 +88,12 @@ def send(
     headers = parse_headers(header)
     has_keys = key is not None or key_delimiter is not None
     queue = _queue_to_send_to(broker_of(context), topic, types_of(given), has_keys)
-    messages = messages_of(queue.definition, contents, key, key_delimiter, _lines)
-    values = parse_values(queue, given, "sent")
+    messages = (
+        _messages_of_json(queue, contents, key, key_delimiter)
+        if from_json
+        else messages_of(queue.definition, contents, key, key_delimiter, _lines)
+    )
+    values = parse_values(queue, given, "sent", needed=not from_json)
     expiry = parse_expiry(queue, time_to_live, expires_at)
     basis = encoded_basis(slot_basis)
     total, sent = SendResult(0, 0), 0
@@ -170,6 +184,21 @@ def parse_expiry(
     }
 
 
+def _messages_of_json(
+    queue: Queue, contents: list[str] | None, key: str | None, delimiter: str | None
+) -> Iterator[Message]:
+    if has_keys := list(without_none({"--key": key, "--key-delimiter": delimiter})):
+        raise InvalidOption(
+            f"{has_keys[0]} and --from-json exclude each other. Accepted: the field key in the "
+            f"JSON of a message. {_NOTHING}"
+        )
+    return messages_of_json(queue, _texts(contents, _lines))
+
+
+def _texts(contents: list[str] | None, lines: Callable[[], Iterator[bytes]]) -> Iterable[bytes]:
+    return map(os.fsencode, contents) if contents and contents != ["-"] else lines()
+
+
 def messages_of(
     topic: TopicDefinition,
     contents: list[str] | None,
@@ -185,7 +214,7 @@ def messages_of(
     _check_keys(topic, contents, key, delimiter)
     if key is not None:
         return [Message(os.fsencode(contents[0]) if contents else None, key=os.fsencode(key))]
-    texts = map(os.fsencode, contents) if contents and contents != ["-"] else lines()
+    texts = _texts(contents, lines)
     if delimiter is None:
         return texts
     return _keyed(topic, texts, os.fsencode(delimiter))

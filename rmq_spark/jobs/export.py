@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rmq_spark.client.broker import Broker
+from rmq_spark.errors import InvalidOption
 from rmq_spark.jobs.program import (
     KAFKA,
     ROCKETMQ,
@@ -43,8 +44,8 @@ from rmq_spark.sql.database import EXCEPTIONS_SUFFIX
 DESCRIPTION = """\
 Export the messages of topics to files, tables of databases or another format of Spark.
 
-Files (--to parquet --path ...) and tables (--to jdbc --url ... --table ...) get each message
-exactly once, also when the job is killed and started again. So does Kafka with --exactly-once.
+Files (--to parquet --path ...), tables (--to jdbc --url ... --table ..., delta, iceberg) and Kafka
+with --exactly-once get each message exactly once, also when the job is killed and started again.
 Other formats get it at least once.
 A message that the target can never take (a constraint of the table refuses it, or --select fails
 for it) goes to the exceptions table, and the rest of its batch is written. Examples: docs/jobs.md.
@@ -147,6 +148,11 @@ def _run_until_nothing_is_due(
 
     Up to Spark 4.1, a run reads one batch, the first one perhaps only that of a killed run.
     """
+    if parse_source_options(_source_options(given)).target_batch_ms is not None:
+        raise InvalidOption(
+            "-o targetBatchDuration learns from batch to batch, but with --once, each batch is a "
+            "run of its own on Spark up to 4.1. Accepted: -o maxRecordsPerTrigger, or no --once."
+        )
     run()
     wanted = totals["done"] + _amount_due(given)
     while totals["done"] < wanted and not ending.is_asked:

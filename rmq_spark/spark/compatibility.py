@@ -82,6 +82,11 @@ _STAYS_CLAIMED = (
     "it stays claimed until the query starts again, and if its lease ends before, its messages "
     "come again. Give the source the option, with the same value as the query; "
 ) + _OTHER_END
+_LEARNS_NOTHING = (
+    "rmq: targetBatchDuration begins with a few messages and learns from batch to batch. If the "
+    "query has trigger(availableNow=True) or trigger(once=True), Spark up to 4.1 gives it one "
+    "batch: set maxRecordsPerTrigger instead; "
+) + _OTHER_END
 _CANNOT_CONTINUE = (
     "The source cannot continue a query: Spark asks it for a batch before it shows where the query "
     "stands. Leave spark.sql.streaming.triggerAvailableNowWrapper.enabled at false, Spark's "
@@ -158,7 +163,7 @@ class EarlierStreamReader(DataSourceStreamReader):
             raise CheckpointRefused(_CANNOT_CONTINUE)
         self._planned = end
         if start != end and self._asked <= 1:  # perhaps the only batch of this run
-            self._warn_of_the_end()
+            self._warn_of_an_only_batch()
         found: list[InputPartition] = self._reader.partitions(start, end)
         return found
 
@@ -172,7 +177,11 @@ class EarlierStreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         self._reader.stop()
 
-    def _warn_of_the_end(self) -> None:
-        if not self._has_warned and not self._reader.has_checkpoint:
-            self._has_warned = True
+    def _warn_of_an_only_batch(self) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        if not self._reader.has_checkpoint:
             _log.warning(_STAYS_CLAIMED)
+        if self._reader.learns_size:
+            _log.warning(_LEARNS_NOTHING)

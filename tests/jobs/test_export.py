@@ -10,6 +10,7 @@ import time
 import pytest
 
 from rmq_spark.client import Message
+from rmq_spark.errors import InvalidOption
 from rmq_spark.jobs.program import Ending
 from rmq_spark.jobs.targets.jdbc import JdbcTarget
 
@@ -28,6 +29,15 @@ def test_a_topic_goes_into_a_table_of_postgresql(trade, to_table):
     assert to_table() == "1 messages done, 0 of them refused"
     assert trade.count("SELECT count(*) FROM {t}") == 301
     assert trade.count(stages) == of_killed_exports
+
+
+def test_once_refuses_a_size_that_it_could_not_learn(trade, to_table, monkeypatch):
+    """Seen with Spark 4.0: it began a new query for each 10 messages."""
+    monkeypatch.setattr("rmq_spark.jobs.export.TELLS_START", False)
+    trade.orders([order(1)])
+    with pytest.raises(InvalidOption, match="targetBatchDuration learns.*maxRecordsPerTrigger"):
+        to_table("-o", "targetBatchDuration=10s")
+    assert trade.broker.queue("Orders").figures().store.count == 1
 
 
 def test_once_takes_all_that_is_due_however_small_its_batches_are(trade, to_table):

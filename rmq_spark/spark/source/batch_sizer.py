@@ -34,8 +34,9 @@ NOISE = 0.15
 DRIFT = 0.1
 # A cost is uncertain if its relative standard deviation exceeds this.
 UNSURE = 0.3
-# Spark's own share of a batch: the first estimate of the overhead, in seconds.
-OVERHEAD_S = 0.2
+# Spark's own share of a batch: the first estimate of the overhead, and its standard deviation. A
+# sink can make it several seconds, such as a table whose every commit is slow.
+OVERHEAD_S, OVERHEAD_DEVIATION_S = 0.2, 0.5
 # The lowest overhead or cost in seconds, so that noise makes none zero or negative.
 LEAST_COST_S = 1e-7
 
@@ -49,7 +50,7 @@ class BatchSizer:
         self._names: list[str] = []
         # The overhead, then the cost of a message of each topic, in seconds; and their covariance.
         self._state = np.array([OVERHEAD_S])
-        self._covariance = np.array([[OVERHEAD_S**2]])
+        self._covariance = np.array([[OVERHEAD_DEVIATION_S**2]])
         self._most: dict[str, int] = {}  # messages in the largest batch of each topic
         self._begun: float | None = None
         self._batches = 0
@@ -95,13 +96,14 @@ class BatchSizer:
             self._add_topic(topic)
         wanted = {topic: min(count, self._trusted_limit(topic)) for topic, count in due.items()}
         seconds = {topic: count * self.cost_s(topic) for topic, count in wanted.items()}
-        left_s = max(self._target_s - self.overhead_s, self._target_s / 10)
+        # Half of the target at least, or a target shorter than the overhead would leave nothing.
+        left_s = max(self._target_s - self.overhead_s, self._target_s / 2)
         limits = {}
         for at, topic in enumerate(sorted(seconds, key=lambda topic: seconds[topic])):
             share_s = min(seconds[topic], left_s / (len(seconds) - at))
             left_s -= share_s
             limits[topic] = min(wanted[topic], max(1, round(share_s / self.cost_s(topic))))
-        return self._with_variation(limits)
+        return self._with_variation(limits, wanted)
 
     def _add_topic(self, topic: str) -> None:
         """Add a topic, at a cost by which FIRST_MESSAGES messages fill the target duration.
@@ -124,11 +126,18 @@ class BatchSizer:
         known = self._most.get(topic, 0)
         return GROWTH * known if known and self._batches > 1 else FIRST_MESSAGES
 
-    def _with_variation(self, limits: dict[str, int]) -> dict[str, int]:
-        """Halve the limit of one topic whose cost is uncertain, of each in turn."""
+    def _with_variation(self, limits: dict[str, int], wanted: dict[str, int]) -> dict[str, int]:
+        """Halve the limit of one topic whose cost is uncertain, of each in turn.
+
+        If it is the only topic, double its limit every other time: batches that are all alike do
+        not show what is overhead.
+        """
         unsure = sorted(topic for topic in limits if self._is_uncertain(topic))
-        if len(limits) < 2 or not unsure:
+        if not unsure:
             return limits
+        if len(limits) == 1:
+            factor = 1 + self._batches % 2
+            return {topic: min(wanted[topic], factor * limit) for topic, limit in limits.items()}
         fewer = unsure[self._batches % len(unsure)]
         return {**limits, fewer: max(1, limits[fewer] // 2)}
 

@@ -175,6 +175,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def has_checkpoint(self) -> bool:
         return self._options.checkpoint is not None
 
+    @property
+    def learns_size(self) -> bool:
+        """Whether the size of a batch comes from the batches before."""
+        return self._options.target_batch_ms is not None
+
     def logged_progress(self) -> LoggedProgress:
         """Read the checkpoint that the option checkpointLocation names; nothing without it."""
         if self._options.checkpoint is None:

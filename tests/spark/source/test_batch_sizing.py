@@ -51,6 +51,20 @@ def test_batches_come_to_last_as_long_as_they_should(cost_s):
     assert 3.5 < sum(durations) / len(durations) < 6.5
 
 
+@pytest.mark.parametrize(("target_s", "overhead_s"), [(2, 1.2), (2, 1.6), (1, 1.2), (1, 3)])
+@pytest.mark.parametrize("seed", range(5))
+def test_an_overhead_like_the_target_is_not_taken_for_the_cost_of_messages(
+    target_s, overhead_s, seed
+):
+    """Failed before: 2 s with 1.6 s of overhead took 132 of 1000 messages after 22 batches, and a
+    target shorter than the overhead ended with 1 message in each batch."""
+    world = World(target_s, {"A": 5e-4}, overhead_s, noise=0.15, seed=seed)
+    late = world.batches(60)[30:]
+    fits = target_s / 2 / 5e-4
+    assert sum(taken["A"] for _, taken in late) / len(late) > 0.5 * fits
+    assert sum(took for took, _ in late) / len(late) < overhead_s + 2 * target_s
+
+
 @pytest.mark.parametrize("slow_s", [0.003, 0.1])
 def test_a_slow_kind_does_not_hold_the_others_back(slow_s):
     """Half of the time is for each; of the fast kind that is far more messages."""

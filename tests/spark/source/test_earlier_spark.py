@@ -192,6 +192,17 @@ def test_without_the_checkpoint_the_first_batch_of_a_run_warns_that_it_may_stay_
     assert "stays claimed" not in logged(caplog)
 
 
+def test_the_first_batch_of_a_run_warns_that_it_is_small_by_a_target_duration(rmq, opened, caplog):
+    """Seen: a scheduled job took 10 messages in each run, without a word."""
+    reader = opened(rmq.due(40), targetBatchDuration="10s", checkpointLocation="on")
+    first, rows = first_batch(reader)
+    assert len(rows) <= 10
+    assert "targetBatchDuration begins with a few messages" in logged(caplog)
+    caplog.clear()
+    next_batch(reader, first)
+    assert "targetBatchDuration" not in logged(caplog)
+
+
 def test_a_run_that_repeats_a_batch_warns_of_the_end_too(rmq, opened, caplog):
     queue = rmq.due(4)
     first, _ = first_batch(opened(queue))

@@ -1,0 +1,137 @@
+"""rmq send --from-json: the messages that other commands print, in another topic."""
+
+import json
+
+import pytest
+
+from rmq_spark.client import Message
+
+from ..seeding import LONG_MS
+
+LATER_MS = 4_102_444_800_000
+LATER = "2100-01-01T00:00:00.000Z"
+
+
+def entries(queue):
+    pages = queue.pages("store", 0)
+    return {(entry.key or entry.content): entry for page in pages for entry in page.entries()}
+
+
+@pytest.fixture
+def copied(rmq):
+    """Copies what waits in a topic, with the command line alone."""
+
+    def copy(of_type, messages, *options, keyed=False, **values):
+        queues = []
+        for name in ("Old", "New"):
+            rmq.broker.create(name, of_type, slot_amount=1, keyed=keyed)
+            queues.append(rmq.broker.queue(name))
+        queues[0].send(messages, **values)
+        lines = rmq("peek", "Old", "--json", "--max", "1000000").out
+        done = rmq("send", "New", "--from-json", *options, stdin=lines)
+        assert (done.code, done.err) == (0, "")
+        assert done.out == f"New: {len(messages)} new, 0 merged\n"
+        return map(entries, queues)
+
+    return copy
+
+
+def test_a_copy_has_the_same_time_headers_and_end(copied):
+    messages = [
+        Message("text", headers={"source": "web", "bytes": b"\xff", "none": None}),
+        Message(b"\xff\x00", expires_at=LATER_MS),
+        Message("later", fixed_time=LATER_MS + 7, time_to_live="1h"),
+    ]
+    old, new = copied("FixedTime", messages, fixed_time=LATER_MS - 5)
+    assert new == old
+    assert new[b"text"].headers == (("source", b"web"), ("bytes", b"\xff"), ("none", None))
+
+
+def test_a_copy_of_a_keyed_message_has_its_key(copied):
+    messages = [Message("v1", key="a"), Message(None, key=b"\xff")]
+    old, new = copied("Priority", messages, keyed=True, priority=900)
+    assert new == old
+    assert (new[b"\xff"].content, new[b"a"].priority) == (None, 900)
+
+
+def test_a_copy_of_a_range_merge_message_is_due_when_it_was(rmq, copied):
+    old, new = copied("RangeMerge", ["a"], time_range=LONG_MS)
+    apart_ms = abs(new[b"a"].due_time_ms - old[b"a"].due_time_ms)
+    assert apart_ms < LONG_MS / 2
+
+
+def test_each_message_has_values_of_its_own_and_options_are_for_the_others(rmq):
+    queue = rmq.topic()
+    before_ms = queue.now_ms()
+    lines = [
+        {"content": "a", "delay": "2h", "slotBasis": "s"},
+        {"content": "b", "fixedTime": LATER_MS, "priority": None},
+        {"content": "c", "dueTime": LATER, "slot": 3, "reason": "KeyError", "diedAt": LATER},
+        {"content": "d"},
+    ]
+    text = "\n\n".join(map(json.dumps, lines))
+    done = rmq("send", "Orders", "--from-json", "--delay", "1h", stdin=text)
+    assert (done.code, done.out) == (0, "Orders: 4 new, 0 merged\n")
+    found = {entry["content"]: entry for entry in rmq("peek", "Orders", "--json").lines}
+    assert found["a"]["slot"] == queue.definition.slot_of(b"s")
+    assert found["b"]["dueTime"] == found["c"]["dueTime"] == LATER
+    (d,) = queue.find(["d"])
+    (a,) = queue.find(["a"])
+    assert before_ms + 3_600_000 <= d.due_time_ms < a.due_time_ms
+
+
+def test_arguments_are_messages_too(rmq):
+    queue = rmq.topic()
+    assert rmq("send", "Orders", "--from-json", '{"content": "a", "fixedTime": "now"}').code == 0
+    assert queue.figures().store.count == 1
+
+
+def test_a_dead_message_is_corrected_and_sent_again(rmq):
+    queue = rmq.topic()
+    queue.send(["1 ???"], fixed_time=0)
+    with rmq.broker.consumer("Orders", "a") as consumer:
+        consumer.poll().rollback(bury=True)
+    corrected = rmq("dead", "Orders", "--json").out.replace("???", "EUR")
+    assert rmq("send", "Orders", "--from-json", "--fixed-time", "now", stdin=corrected).code == 0
+    assert [entry["content"] for entry in rmq("peek", "Orders", "--json").lines] == ["1 EUR"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "Line 2 is not JSON: "),
+        (b'{"content": "\xff"}', "Line 2 is not JSON: "),
+        ("[" * 100_000, "Line 2 is not JSON: "),
+        ('["a"]', "Line 2: It is ['a']. Accepted: an object such as "),
+        ('{"content": 7}', "Line 2: content=7 is not accepted. Accepted: text."),
+        (
+            '{"contentBase64": "a"}',
+            "Line 2: contentBase64='a' is not accepted. Accepted: text in B",
+        ),
+        (r'{"content": "\ud800"}', "Line 2: content='\\ud800' is not accepted."),
+        ('{"content": "a", "fixedtime": 1}', "Line 2: field='fixedtime' is not accepted. Accepted"),
+        ('{"content": "a", "fixedTime": 30}', "Line 2: fixedTime='30' would be 1970"),
+        ('{"content": "a", "fixedTime": true}', "Line 2: fixedTime=True is not accepted."),
+        ('{"content": "a", "delay": 1.5}', "Line 2: delay=1.5 is not accepted."),
+        ('{"content": "a", "dueTime": "x"}', "Line 2: dueTime='x' is not accepted."),
+        ('{"content": "a", "timeToLive": "x"}', "Line 2: timeToLive='x' is not a duration."),
+        ('{"content": "a", "headers": {}}', "Line 2: headers={} is not accepted. Accepted: a list"),
+        ('{"content": "a", "headers": ["x"]}', "Line 2: The header 'x' is not accepted."),
+        ('{"content": "a", "priority": 900}', "priority is 900, but a FixedTime topic takes"),
+        ('{"fixedTime": 0}', "content is None. Accepted: bytes or str"),
+        ('{"content": "a"}', "fixed_time is None. Accepted for a FixedTime topic: "),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_is_sent(rmq, line, said):
+    queue = rmq.topic()
+    given = line if isinstance(line, bytes) else line.encode()
+    done = rmq("send", "Orders", "--from-json", stdin=b'{"content": "z", "delay": 5}\n' + given)
+    assert (done.code, said in done.err, "Nothing was sent." in done.err) == (2, True, True)
+    assert queue.figures().messages == 0
+
+
+@pytest.mark.parametrize("flag", ["--key", "--key-delimiter"])
+def test_the_key_of_a_message_is_in_its_json(rmq, flag):
+    rmq.topic()
+    done = rmq("send", "Orders", "--from-json", flag, "a")
+    assert (done.code, f"{flag} and --from-json exclude each other" in done.err) == (2, True)
