@@ -91,14 +91,22 @@ def test_an_alert_fires_for_a_topic_that_is_gone_while_redis_answers(tmp_path):
         'rmq_up{job="rmq",instance="a"}': "1x60",
         'rmq_up{job="rmq",instance="b"}': "1x60",
         'rmq_consumers{topic="Kept",group="default",instance="a"}': "0x60",
-        'rmq_consumers{topic="Gone",group="default",instance="a"}': "1x20 stale",
-        'rmq_consumers{topic="Gone",group="default",instance="b"}': "1x20 stale",
-        'rmq_consumers{topic="Moved",group="default",instance="a"}': "1x20 stale",
-        'rmq_consumers{topic="Moved",group="default",instance="b"}': "_x20 1x40",
+        # Failed before: that of the other team, in another Redis or under another prefix, hid it.
+        'rmq_consumers{topic="Jobs",group="default",instance="a"}': "1x20 stale",
+        'rmq_consumers{topic="Jobs",group="default",instance="b"}': "1x60",
     }
     of_outage = {
         'rmq_up{job="rmq",instance="a"}': "1x20 0x40",
         'rmq_consumers{topic="Kept",group="default",instance="a"}': "1x20 stale",
+    }
+    calls = 'topic="Calls",group="default",instance="a"'
+    hanging = {
+        f"rmq_due_messages{{{calls}}}": "1x60",
+        f"rmq_consumers{{{calls}}}": "1x60",
+        f"rmq_paused{{{calls}}}": "0x60",
+        f"rmq_held_seconds{{{calls}}}": "0x60",
+        f"rmq_oldest_due_seconds{{{calls}}}": "0x60",  # as always of a Priority topic
+        f'rmq_events_total{{{calls},event="committed"}}': "0+1x10 10x50",
     }
     tests = [
         {
@@ -111,7 +119,7 @@ def test_an_alert_fires_for_a_topic_that_is_gone_while_redis_answers(tmp_path):
                 series,
                 [
                     fires("RmqTopicGone", "20m"),
-                    fires("RmqTopicGone", "23m", {"topic": "Gone"}),
+                    fires("RmqTopicGone", "23m", {"topic": "Jobs", "instance": "a"}),
                     fires("RmqTopicGone", "40m"),
                 ],
             ),
@@ -120,6 +128,17 @@ def test_an_alert_fires_for_a_topic_that_is_gone_while_redis_answers(tmp_path):
                 [
                     fires("RmqTopicGone", "25m"),
                     fires("RmqDown", "25m", {"job": "rmq", "instance": "a"}),
+                ],
+            ),
+            (
+                hanging,
+                [
+                    fires("RmqNothingDone", "20m"),
+                    fires(
+                        "RmqNothingDone",
+                        "32m",
+                        {"topic": "Calls", "group": "default", "instance": "a"},
+                    ),
                 ],
             ),
         )
