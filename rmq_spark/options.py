@@ -467,6 +467,14 @@ CHECKPOINT = Option(
     otherwise="none",
     see="consume.md#stop-and-start-again",
 )
+FAIL_ON_DATA_LOSS = Option(
+    "failOnDataLoss",
+    FLAG,
+    "Whether to fail if Redis does not know the query, whose last batch is unfinished: Redis is "
+    "another one, or was emptied. With `false`, the query goes on without these messages",
+    default="true",
+    see="reliability.md#restore-a-backup-or-start-with-an-empty-redis",
+)
 POLL_INTERVAL = Option(
     "pollInterval",
     duration(1),
@@ -483,7 +491,8 @@ SOURCE = OptionTable(
         replace(TOPIC_TYPE, help="Fail if the topic has another type; the source makes no topic"),
         replace(SLOT_AMOUNT, help="Fail if the topic has another number of slots", otherwise=""),
         *(MAX_RECORDS_PER_TRIGGER, TARGET_BATCH_DURATION, NUM_PARTITIONS, VISIBILITY_TIMEOUT),
-        *(MAX_PROCESSING_TIME, RELEASE_ON_STOP, CHECKPOINT, POLL_INTERVAL, INCLUDE_HEADERS),
+        *(MAX_PROCESSING_TIME, RELEASE_ON_STOP, FAIL_ON_DATA_LOSS, CHECKPOINT, POLL_INTERVAL),
+        INCLUDE_HEADERS,
         *(*CONNECTION.options, *ENSEMBLE.options),
     ),
     passed_over=SPARKS_OWN - {"checkpointlocation"},

@@ -84,6 +84,7 @@ class SourceOptions:
     max_processing_ms: int | None
     poll_interval_ms: int
     release_on_stop: bool = False
+    fail_on_data_loss: bool = True
     checkpoint: str | None = None
     include_headers: bool = False
     ensemble: EnsembleOptions | None = None
@@ -157,6 +158,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         max_processing_ms=values.get(declared.MAX_PROCESSING_TIME),
         poll_interval_ms=values[declared.POLL_INTERVAL],
         release_on_stop=values[declared.RELEASE_ON_STOP],
+        fail_on_data_loss=values[declared.FAIL_ON_DATA_LOSS],
         checkpoint=values.get(declared.CHECKPOINT),
         include_headers=values[declared.INCLUDE_HEADERS],
         ensemble=ensemble_of(values),

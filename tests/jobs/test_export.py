@@ -226,14 +226,22 @@ def test_a_message_that_a_better_select_takes_leaves_the_exceptions(trade, monke
     trade.orders([order(1), order("x")])
     note = base.note_in_folder
 
-    def killed_after(*given):
-        note(*given)
-        raise Killed
+    def killed_after(batch, refused, folder):
+        note(batch, refused, folder)
+        if refused:
+            raise Killed
+
+    def before_the_rows(batch, refused, folder):
+        """Failed before: after a kill behind the rows, a target that has them does no more."""
+        assert list(path.glob(f"rmq_batch={batch.name}/*.parquet")) == []
+        note(batch, refused, folder)
 
     with monkeypatch.context() as patched:
         patched.setattr(base, "note_in_folder", killed_after)
         with pytest.raises(Exception, match="Killed"):
             trade.export(*arguments, "--select", SELECT)
+    assert len(list((trade.folder / "out_exceptions").glob("rmq_batch=*"))) == 1
+    monkeypatch.setattr(base, "note_in_folder", before_the_rows)
     better = "get_json_object(content, '$.id') AS id"
     assert trade.export(*arguments, "--select", better) == "2 messages done, 0 of them refused"
     assert list((trade.folder / "out_exceptions").glob("rmq_batch=*")) == []

@@ -243,6 +243,15 @@ def contents(rows: list[dict[str, Any]]) -> list[str]:
     return [row["content"] for row in rows]
 
 
+def rest_of(run: "Run", start: dict[str, Any]) -> list[str]:
+    """What the batches behind start hold, until nothing is due."""
+    taken: list[str] = []
+    while (end := run.plan(start)) != start:
+        taken += contents(run.batch(start, end))
+        start = end
+    return taken
+
+
 @contextmanager
 def refused(kind: type[BaseException], *parts: str) -> Iterator[None]:
     """The block raises this error, and its message holds all parts."""

@@ -231,14 +231,14 @@ def write_accepted(
     rows as ``write`` does, but keeps none. exceptions: a folder of Parquet files.
 
     Not for a batch that the target has: its exceptions were written before its rows, so they are
-    there. Those of a try that was ended before the rows are replaced.
+    there. Those of a try that was ended before the rows are removed first.
     """
+    note_in_folder(batch, {}, exceptions)
     try:
         write(batch.shape(batch.messages).drop(NUMBER))
     except Exception as error:
         refusal(batch.messages.sparkSession, error)
     else:
-        note_in_folder(batch, {}, exceptions)
         return 0
     trial = new_trial()
     refused = refused_among(batch, _attempt(batch, trial))

@@ -73,6 +73,14 @@ class QueryRun:
         # The checkpoint has decided that the query may read these topics. Redis can name others,
         # of a run that planned no batch, so the new run accepts whatever Redis names.
         earlier = server.ask(claiming.topics_of(key))
+        if replays and earlier is None and options.fail_on_data_loss:
+            raise CheckpointRefused(
+                f"Redis at {server.address} does not know the query of this checkpoint, whose batch "
+                f"{start.seq + 1} (counted from 1) is unfinished: it is another Redis, or was "
+                "emptied. Correct redis.url and keyPrefix. If the messages of that batch are lost, "
+                "set failOnDataLoss=false for the next start, or use a new checkpointLocation and "
+                "a new output folder."
+            )
         replayed = start.seq + 1 if replays else None
         topics = options.subscription.text
         self._run = server.ask(claiming.open_run(key, topics, known_run, earlier, replayed))
@@ -81,6 +89,10 @@ class QueryRun:
         self._finished_by: int | None = None
         if not replays:
             self._finished_by = server.ask(claiming.replayed_by(key, start.seq)) or EVERY_RUN
+        # Whether the next batch must be planned even if nothing is due. Until Spark has one, its
+        # checkpoint does not show that a batch was replayed, and perhaps without its claims. If
+        # these came back, such as from a backup, the next run would commit them unread.
+        self._must_go_on = replays
         self._committed: int | None = None
         self._planned: dict[int, list[PlannedClaim]] = {}
         self._mark = ""  # the mark of the last planned batch
@@ -234,15 +246,16 @@ class QueryRun:
         if results is not None and self.last_planned == start.seq:
             self._use_results(results)
         self._update_slots()
-        if not self._must_ask_all_slots():
+        if not (self._must_ask_all_slots() or self._must_go_on):
             return start
         planned = Offset(self.consumer, start.seq + 1, self._options.subscription.text)
         claims = self._plan_claims(limits, planned.seq)
         if not claims and self._backlogs is not None and self._gains_slots():
             claims = self._plan_claims(limits, planned.seq)
-        if not claims:
+        if not claims and not self._must_go_on:
             self._found_nothing()
             return start
+        self._must_go_on = False
         if self._is_unannounced:
             self._watch.note_missed()
         self._watch.found_something()

@@ -11,13 +11,13 @@ from redis import Redis
 
 import rmq_spark
 from rmq_spark import Message
-from rmq_spark.errors import Fenced
+from rmq_spark.errors import CheckpointRefused, Fenced
 from rmq_spark.local.redis import LocalRedis
 
 from ...logs import logged
 from ...rounds.proxy import Proxy
 from ...waiting import wait_until
-from ..driving import DUE, Rmq, Run, contents, names
+from ..driving import DUE, Rmq, Run, contents, names, refused, rest_of
 
 VOLATILE = {"appendonly": "no"}
 
@@ -47,15 +47,6 @@ def send_first(queue, how_many: int) -> list[str]:
     early = [f"early{n}" for n in range(how_many)]
     queue.send([Message(content, fixed_time=DUE - 1000 + n) for n, content in enumerate(early)])
     return early
-
-
-def rest_of(run, start) -> list[str]:
-    """What the batches behind start hold, until nothing is due."""
-    taken = []
-    while (end := run.plan(start)) != start:
-        taken += contents(run.batch(start, end))
-        start = end
-    return taken
 
 
 def test_a_second_action_takes_nothing_that_was_sent_after_the_fall_back(own):
@@ -175,7 +166,7 @@ def warnings_of_replays(caplog):
 def test_a_replay_whose_claims_redis_has_forgotten_warns_once(own, caplog):
     redis, rmq = own
     queue = rmq.due(50, slots=2)
-    killed = rmq.by_hand(queue)
+    killed = rmq.by_hand(queue, failOnDataLoss="false")
     start = killed.initial()
     fall_back = save(redis, rmq)
     end, rows = killed.next(start)
@@ -253,6 +244,53 @@ def test_claims_that_come_back_and_were_not_replayed_are_committed_by_nobody(own
     assert queue.figures().counters["committed"] == 50
 
 
+def elsewhere(own) -> Callable[[], None]:
+    """Empties Redis but for a topic of the same name; what is returned brings it all back."""
+    redis, rmq = own
+    fall_back = save(redis, rmq)
+    (definition,) = rmq.broker.topics()
+    rmq.broker.server.client.flushall()
+    rmq.broker.create(definition.name, "FixedTime", definition.slot_amount)
+    return fall_back
+
+
+def test_a_batch_is_not_replayed_by_a_redis_that_does_not_know_the_query(own):
+    """Failed before, with a mistyped keyPrefix: its messages were lost without a word."""
+    queue = own[1].due(50, slots=1)
+    killed = own[1].by_hand(queue)
+    start = killed.initial()
+    end, rows = killed.next(start)
+    come_back = elsewhere(own)
+    with refused(CheckpointRefused, "redis.url and keyPrefix", "failOnDataLoss=false"):
+        killed.again().batch(start, end)
+    come_back()
+    with killed.again() as run:
+        assert contents(run.batch(start, end)) == contents(rows)
+        assert rest_of(run, end) == []
+    assert queue.figures().counters["committed"] == 50
+
+
+def test_claims_that_come_back_after_a_replay_without_them_are_committed_by_nobody(own):
+    """Failed before: the next run took them for those of the finished batch."""
+    queue = own[1].due(50, slots=1)
+    killed = own[1].by_hand(queue, visibilityTimeout="1s", failOnDataLoss="false")
+    start = killed.initial()
+    end, _ = killed.next(start)
+    killed.reader._run._lease.end()
+    come_back = elsewhere(own)
+    with killed.again() as replaying:
+        assert replaying.batch(start, end) == []
+        last = replaying.plan(end)
+        assert last != end  # although nothing is due
+        assert replaying.batch(end, last) == []
+        assert replaying.plan(last) == last
+    come_back()
+    with killed.again() as run:
+        wait_until(lambda: queue.figures().prepare.due == 50, "the end of the lease")
+        assert sorted(rest_of(run, last)) == names(50)
+    assert queue.figures().counters["committed"] == 50
+
+
 @pytest.mark.parametrize("slots", [4, 8])
 def test_a_topic_made_anew_within_a_batch_gives_it_nothing(rmq, slots):
     queue = rmq.due(100)
@@ -281,18 +319,19 @@ def test_a_run_that_redis_has_forgotten_commits_nothing_of_the_run_that_follows(
     fall_back = save(redis, rmq)
     with first.again() as forgotten:
         forgotten.batch(start, end)
-        assert forgotten.plan(end) == end
+        assert rest_of(forgotten, end) == []
         fall_back()
-        early = send_first(queue, 30)
         with first.again() as follower:
             follower.batch(start, end)
-            second = follower.plan(end)
-            rows = follower.batch(end, second)
+            second, nothing = follower.next(end)
+            assert nothing == []
+            early = send_first(queue, 30)
+            third, rows = follower.next(second)
             assert sorted(contents(rows)) == sorted(early)
             with pytest.raises(Fenced):  # it would read, and then commit, the same claims
-                forgotten.batch(end, second)
-            forgotten.reader.commit(second)
-            assert follower.batch(end, second) == rows
+                forgotten.batch(second, third)
+            forgotten.reader.commit(third)
+            assert follower.batch(second, third) == rows
 
 
 def test_a_foreach_batch_of_two_actions_loses_nothing_that_is_sent_after_the_fall_back(own, spark):

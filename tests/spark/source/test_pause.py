@@ -116,6 +116,8 @@ def test_a_restart_while_paused_replays_what_was_read(rmq):
     with killed.again() as run:
         again = run.batch(start, end)
         assert sorted(contents(again)) == sorted(contents(before))
+        end, nothing = run.next(end)
+        assert nothing == []
         assert run.plan(end) == end
         pause(rmq, queue, False)
         rest = run.batch(end, next_end(run, end))
