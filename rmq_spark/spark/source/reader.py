@@ -277,5 +277,7 @@ def _exit_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(0)
 
-    if threading.current_thread() is threading.main_thread():
+    # The stop() of a reader that ends begins a run to commit a batch: it goes on ignoring signals.
+    is_leaving = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    if threading.current_thread() is threading.main_thread() and not is_leaving:
         signal.signal(signal.SIGTERM, leave)

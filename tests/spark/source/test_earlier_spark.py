@@ -1,6 +1,8 @@
 """Calls in the order of Spark 4.0 and 4.1, made by hand; and what a checkpoint tells a source."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +13,7 @@ from rmq_spark.spark.schemas import SOURCE_SCHEMA
 from rmq_spark.spark.source.checkpoint import LoggedProgress, read_progress
 from rmq_spark.spark.source.reader import RmqStreamReader
 
+from ... import programs
 from ...logs import logged
 from ...waiting import wait_until
 from ..driving import CheckpointFiles, names, refused, send_due
@@ -118,6 +121,44 @@ def test_the_checkpoint_tells_an_available_now_query_where_it_stands(rmq, opened
     assert again.partitions(first, first) == []
     again.commit(first)
     assert sorted(some + rows_of(again, first, second)) == names(6)
+
+
+TWICE = """
+import json, os, signal, sys, time
+from rmq_spark.spark.options import parse_source_options
+from rmq_spark.spark.schemas import SOURCE_SCHEMA
+from rmq_spark.spark.source.reader import RmqStreamReader
+from rmq_spark.spark.source.run import QueryRun
+
+def opened(*args, begin=QueryRun.__init__, **keywords):
+    os.kill(os.getpid(), signal.SIGTERM)
+    begin(*args, **keywords)
+
+QueryRun.__init__ = opened
+options, end = map(json.loads, sys.argv[1:])
+reader = RmqStreamReader(parse_source_options(options), SOURCE_SCHEMA)
+try:
+    reader.partitions(end, end)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+finally:
+    reader.stop()
+"""
+
+
+def test_a_second_sigterm_does_not_keep_a_finished_batch_from_its_commit(rmq, opened, checkpoint):
+    """Seen on a busy machine: the first one let the reader begin a run, which heard the second."""
+    queue = rmq.due(4)
+    place = {"checkpointLocation": str(checkpoint.path)}
+    first, _ = first_batch(opened(queue, **place))
+    checkpoint.plan(0, first)
+    checkpoint.finish(0)
+    arguments = map(json.dumps, (rmq.options(queue, **place), first))
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, *arguments], env=programs.environment(), timeout=180
+    )
+    assert done.returncode == 0
+    assert queue.figures().counters["committed"] == 4
 
 
 def test_an_available_now_query_ends_with_the_batch_that_it_replays(rmq, opened, checkpoint):
