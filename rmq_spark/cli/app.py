@@ -121,7 +121,9 @@ def connection(
         ),
     ] = None,
     redis_cluster: Annotated[bool, typer.Option(help=f"{CLUSTER.plain_help}.")] = False,
-    key_prefix: Annotated[str, typer.Option(help=option_help(KEY_PREFIX))] = "",
+    key_prefix: Annotated[
+        str, typer.Option(help=option_help(KEY_PREFIX), envvar="RMQ_KEY_PREFIX")
+    ] = "",
     option: Annotated[
         list[str] | None,
         typer.Option(

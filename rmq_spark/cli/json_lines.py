@@ -95,6 +95,8 @@ def _header(found: Any) -> tuple[str, bytes | None]:
 
 def _bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
     """Return the bytes of a field, as text or in Base64; None if neither is there."""
+    if fields.get(name) is not None and fields.get(f"{name}Base64") is not None:
+        raise InvalidOption(f"It has {name} and {name}Base64. Accepted: one of them.")
     for of_name, read in ((name, str.encode), (f"{name}Base64", _decoded)):
         if (value := fields.get(of_name)) is not None:
             try:

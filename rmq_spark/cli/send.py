@@ -66,7 +66,7 @@ def send(
             "--from-json",
             help="Each message is a line of JSON, as rmq peek, dead and consume print it with "
             "--json. It can also have slotBasis, timeRange, fixedTime, delay and timeToLive. "
-            "Without them, dueTime counts.",
+            "Without them, its dueTime counts, or else the options of this command.",
         ),
     ] = False,
     header: Annotated[

@@ -51,6 +51,8 @@ class StderrHandler(logging.Handler):
             text = f"{self.format(record)}\n"
             try:
                 output = sys.stderr.fileno()
+                if sys.is_finalizing():  # no thread begins or goes on
+                    raise RuntimeError
                 if self._process != os.getpid():  # a copy of the process has no thread
                     self._start()
             # None, an object of the program's own, or a process that may start no more threads.

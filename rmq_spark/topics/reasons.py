@@ -32,9 +32,8 @@ def printable(text: str, kept: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
-    )
+    # By ascii: at the end of a program, Python no longer finds the codec unicode_escape.
+    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
 
 
 def reason_of(error: BaseException) -> str:

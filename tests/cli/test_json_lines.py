@@ -103,6 +103,7 @@ def test_a_dead_message_is_corrected_and_sent_again(rmq):
         (b'{"content": "\xff"}', "Line 2 is not JSON: "),
         ("[" * 100_000, "Line 2 is not JSON: "),
         ('["a"]', "Line 2: It is ['a']. Accepted: an object such as "),
+        ('{"content": "a", "contentBase64": "YQ=="}', "Line 2: It has content and contentBase64."),
         ('{"content": 7}', "Line 2: content=7 is not accepted. Accepted: text."),
         (
             '{"contentBase64": "a"}',

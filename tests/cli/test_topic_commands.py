@@ -162,6 +162,16 @@ def test_without_topics_nothing_is_wrong(rmq):
     assert (told.code, told.out) == (0, said)
 
 
+def test_the_environment_can_name_the_key_prefix(rmq):
+    rmq.topic()
+    words = ["--redis-url", rmq.url]
+    assert "Orders" in rmq._run([*words, "topics"], RMQ_KEY_PREFIX=rmq.prefix).out
+    typed = rmq._run([*words, "--key-prefix", "no:", "topics"], RMQ_KEY_PREFIX=rmq.prefix)
+    assert (typed.code, "Orders" in typed.out) == (0, False)
+    wrong = rmq._run([*words, "topics"], RMQ_KEY_PREFIX="shop")
+    assert (wrong.code, "='shop' is not accepted" in wrong.err) == (2, True)
+
+
 def test_a_forgotten_key_prefix_is_a_reason_for_no_topics(rmq):
     told = rmq("--key-prefix", "", "topics", url=re.sub(r"/\d+$", "/9", rmq.url))
     assert "without a key prefix (--key-prefix)." in told.out

@@ -21,6 +21,7 @@ import redis
 
 from rmq_spark.client import Message, connect
 from rmq_spark.client.receiving import callers, dispatcher, slot_claims, waits
+from rmq_spark.client.receiving import listener as listener_module
 from rmq_spark.client.receiving import workers as workers_module
 from rmq_spark.client.receiving.callers import in_process_caller
 from rmq_spark.client.receiving.slot_claims import SlotWork
@@ -338,25 +339,36 @@ def test_what_async_functions_share_belongs_to_the_event_loop_of_all_of_them(bro
     assert len(seen) == 200
 
 
-def test_what_async_functions_have_left_at_work_is_cancelled_when_the_process_ends():
-    program = """
-import asyncio
-from rmq_spark.client.receiving.own_loop import OWN_LOOP
+IN_WORK = """
+import asyncio, sys, threading, time
+import rmq_spark
 
-async def begin():
-    asyncio.get_running_loop().create_task(go_on())
-    await asyncio.sleep(0)
+begun = threading.Semaphore(0)
 
-async def go_on():
-    try:
-        await asyncio.sleep(3600)
-    finally:
-        print("ended")
+async def function(message):
+    begun.release()
+    await asyncio.sleep(3600)
 
-asyncio.run_coroutine_threadsafe(begin(), OWN_LOOP.get()).result()
+broker = rmq_spark.connect(sys.argv[1], key_prefix=sys.argv[2])
+listener = broker.listen("T", "a", function, workers=2)
+threading.Thread(target=listener.run, daemon=True).start()
+begun.acquire(); begun.acquire()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"ended\n", b"")
+
+
+def test_an_end_of_the_process_costs_calls_in_work_no_more_than_a_kill(broker, redis_url):
+    """Seen: their tasks were cancelled, so they failed, and died."""
+    broker.create("T", "FixedTime", 4, max_retries=0)
+    topic = broker.queue("T")
+    topic.send(numbered(20), fixed_time=1000)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_WORK, redis_url, broker.key_prefix],
+        capture_output=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, b"Task" in done.stderr) == (0, b"", False)
+    figures = topic.figures()
+    assert (figures.prepare.count, figures.dead.count) == (2, 0)
 
 
 def test_the_log_has_the_traceback_of_each_failure_at_debug(broker, topic, caplog):
@@ -377,26 +389,33 @@ def test_the_log_has_the_traceback_of_each_failure_at_debug(broker, topic, caplo
     assert "rmq: the listener a of T, group default has ended" in caplog.text
 
 
-def test_an_async_function_that_blocks_its_event_loop_is_given_up_and_others_go_on(
+def test_while_an_async_function_blocks_its_event_loop_no_other_call_begins(
     broker, topic, seen, monkeypatch
 ):
     monkeypatch.setattr(callers, "_CANCELLED_S", 0.1)
     monkeypatch.setattr(callers, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(callers, "BLOCKED_AFTER_S", 0.7)
     released = threading.Event()
 
     async def function(message):
+        seen.append((message.content, message.delivery_count))
         if message.content == b"blocks" and message.delivery_count == 1:
             released.wait(60)
-        await asyncio.sleep(0)
-        seen.append(message.content)
 
     topic.send([b"blocks"], fixed_time=1000, slot_basis=b"one")
-    topic.send([b"next"], fixed_time=2000, slot_basis=b"one")
-    with broker.listen("T", "a", function, workers=1, timeout="1s") as listener:
-        wait_until(lambda: is_drained(topic), "all messages")
-        assert (listener.succeeded, listener.failed) == (2, 1)
+    topic.send(numbered(5), fixed_time=2000, slot_basis=b"one")
+    with broker.listen("T", "a", function, workers=4, timeout="1s") as listener:
+        wait_until(lambda: listener.failed, "the end of its time")
+        send(topic, numbered(20, start=5))
+        assert not listener.is_stuck
+        monkeypatch.setattr(listener_module, "_STUCK_AFTER_S", 0.1)
+        assert listener.is_stuck
+        monkeypatch.undo()
+        assert seen == [(b"blocks", 1)]
         released.set()
-    assert sorted(set(seen)) == [b"blocks", b"next"]
+        wait_until(lambda: is_drained(topic), "all messages")
+    assert sorted(seen) == sorted([(b"blocks", 1), (b"blocks", 2), *((n, 1) for n in numbered(25))])
+    assert (listener.succeeded, listener.failed) == (26, 1)
 
 
 @pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])

@@ -101,7 +101,8 @@ def test_an_alert_fires_for_a_topic_that_is_gone_while_redis_answers(tmp_path):
     }
     calls = 'topic="Calls",group="default",instance="a"'
     hanging = {
-        f"rmq_due_messages{{{calls}}}": "1x60",
+        f"rmq_due_messages{{{calls}}}": "0x60",
+        f'rmq_messages{{{calls},queue="prepare"}}': "1x60",
         f"rmq_consumers{{{calls}}}": "1x60",
         f"rmq_paused{{{calls}}}": "0x60",
         f"rmq_held_seconds{{{calls}}}": "0x60",

@@ -4,6 +4,7 @@ import logging
 import os
 import pty
 import re
+import subprocess
 import sys
 import threading
 from contextlib import contextmanager, redirect_stderr
@@ -98,3 +99,24 @@ def test_a_stderr_without_a_file(monkeypatch, log, capsys, stderr):
         monkeypatch.setattr(sys, "stderr", None)
     log.info("a line")
     assert capsys.readouterr().err == ("" if stderr is None else "a line\n")
+
+
+LATE = """
+import logging
+from rmq_spark.inspect.logs import StderrHandler
+
+logging.basicConfig(handlers=[StderrHandler("%(message)s")])
+
+class Late:
+    def __del__(self):
+        logging.getLogger("late").warning("first\\nsecond")
+
+late = Late()
+late.itself = late
+"""
+
+
+def test_a_line_of_an_object_that_ends_with_the_program_is_written():
+    """Failed before: without another line before it, the program hung; else it had a traceback."""
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b"first\\nsecond\n")

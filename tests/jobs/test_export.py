@@ -35,7 +35,7 @@ def test_once_refuses_a_size_that_it_could_not_learn(trade, to_table, monkeypatc
     """Seen with Spark 4.0: it began a new query for each 10 messages."""
     monkeypatch.setattr("rmq_spark.jobs.export.TELLS_START", False)
     trade.orders([order(1)])
-    with pytest.raises(InvalidOption, match="targetBatchDuration learns.*maxRecordsPerTrigger"):
+    with pytest.raises(InvalidOption, match=r"targetBatchDuration learns.*maxRecordsPerTrigger"):
         to_table("-o", "targetBatchDuration=10s")
     assert trade.broker.queue("Orders").figures().store.count == 1
 

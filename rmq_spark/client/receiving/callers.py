@@ -28,7 +28,7 @@ from rmq_spark.client.receiving.child_process import (
     refuse_unrun,
     too_long,
 )
-from rmq_spark.client.receiving.own_loop import OWN_LOOP
+from rmq_spark.client.receiving.own_loop import BLOCKED_AFTER_S, OWN_LOOP
 from rmq_spark.client.tracing import mark_failed, message_span
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction, quoted
 from rmq_spark.process import STOP_SIGNALS, UnfailingLog
@@ -43,6 +43,8 @@ _LOOK_EVERY_S = 1.0
 # After how many looks in a row an event loop that does not run has ended. It may run again for a
 # program that calls run_until_complete several times.
 _ENDED_AFTER = 10
+# How often a call that has not begun looks whether its event loop goes on.
+_LOOK_AT_BLOCKED_S = 0.05
 # How long a coroutine that was cancelled may take to end. One may also refuse to.
 _CANCELLED_S = 10.0
 # A fork would copy locks that other threads hold.
@@ -101,8 +103,7 @@ class ThreadCaller(Caller):
 class LoopCaller(Caller):
     """Calls a coroutine function in an event loop that runs in another thread.
 
-    loop: None for the loop of this process. If a function blocks that one, so that no call ends
-    after its time, later calls get another loop.
+    loop: None for the loop of this process. While a function blocks that one, no call begins.
     """
 
     def __init__(
@@ -122,10 +123,13 @@ class LoopCaller(Caller):
         self._process = os.getpid()
 
     def prepare(self) -> None:
-        if self._is_own:
-            self._loop = OWN_LOOP.get()
-        elif self._loop.is_closed():
+        if self._loop.is_closed():
             raise _loop_ended()
+        while self._is_blocked() and not self._is_given_up:
+            time.sleep(_LOOK_AT_BLOCKED_S)
+
+    def _is_blocked(self) -> bool:
+        return self._is_own and OWN_LOOP.silent_s > BLOCKED_AFTER_S
 
     def call(self, message: Delivered) -> Failure | None:
         goes_on = threading.Event()
@@ -147,9 +151,7 @@ class LoopCaller(Caller):
     ) -> Failure | None:
         """Return the result of a call. goes_on: set if it goes on although it was cancelled."""
         looks_without = 0
-        blocked_s = math.inf
-        if self._is_own and self._timeout_s is not None:
-            blocked_s = time.monotonic() + self._timeout_s + 2 * _CANCELLED_S
+        blocked_s = time.monotonic() + (self._timeout_s or math.inf) + _CANCELLED_S
         while looks_without < _ENDED_AFTER and not self._loop.is_closed():
             try:
                 return in_work.result(_LOOK_EVERY_S)
@@ -157,9 +159,9 @@ class LoopCaller(Caller):
                 looks_without = 0 if self._loop.is_running() else looks_without + 1
                 if goes_on.is_set():
                     return Failure(f"{too_long(self._timeout_s)}, and goes on")
-                if time.monotonic() > blocked_s:
-                    OWN_LOOP.abandon(self._loop)
-                    return Failure(f"{too_long(self._timeout_s)}, and blocks its event loop")
+                if time.monotonic() > blocked_s and self._is_blocked():
+                    in_work.cancel()  # or it would begin later
+                    return Failure(f"{too_long(self._timeout_s)}, and its event loop is blocked")
         if in_work.done():
             return in_work.result()
         raise _loop_ended()

@@ -8,6 +8,7 @@ from typing import Any
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.dispatcher import Dispatcher
 from rmq_spark.client.receiving.listener_settings import ListenerSettings, place_of
+from rmq_spark.client.receiving.own_loop import OWN_LOOP
 from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.client.receiving.workers import Workers
 from rmq_spark.errors import ConsumerMisused
@@ -145,6 +146,8 @@ class Listener(Counts, Background):
             return True
         if dispatcher is None or not self.is_running:
             return False
+        if self._settings.uses_own_loop and OWN_LOOP.silent_s > _STUCK_AFTER_S:
+            return True
         return time.monotonic() - dispatcher.came_round_s > _STUCK_AFTER_S
 
     @property

@@ -58,8 +58,8 @@ class ListenerSettings:
 
     lease_ms: of a claim. timeout_ms: the longest time for a message. delay_ms: the wait before a
     retry; None for the topic's backoff. loop: the event loop of another thread, in which to run a
-    coroutine function; None for that of this process. budget: how many messages may be in work at the
-    same time, shared with other listeners.
+    coroutine function; None for that of this process. budget: how many messages may be in work at
+    the same time, shared with other listeners.
     """
 
     function: Callable[[Delivered], Any]
@@ -110,8 +110,14 @@ class ListenerSettings:
         return partial(ThreadCaller, self.function, group)
 
     @property
+    def uses_own_loop(self) -> bool:
+        """Whether the function runs in the event loop of this process."""
+        is_async = inspect.iscoroutinefunction(self.function)
+        return is_async and self.loop is None and not self.processes
+
+    @property
     def _is_async(self) -> bool:
-        return self.loop is not None or inspect.iscoroutinefunction(self.function)
+        return self.loop is not None or self.uses_own_loop
 
     @property
     def _timeout_s(self) -> float | None:

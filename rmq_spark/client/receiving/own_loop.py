@@ -1,13 +1,17 @@
 """The event loop of a process, in which listeners run async functions."""
 
 import asyncio
-import atexit
 import contextlib
 import os
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
-# How long tasks that are left may take to end when the process ends.
-_CLOSING_S = 5.0
+# How often the loop shows that it comes round, and how long it may not before it counts as blocked.
+_TICK_S, BLOCKED_AFTER_S = 0.5, 2.0
+# Threads begin when they are needed. With Python's default, asyncio.to_thread would serve no more
+# than some six calls at the same time, those of all listeners together.
+_MOST_THREADS = 1000
 
 
 class OwnLoop:
@@ -18,55 +22,43 @@ class OwnLoop:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: _LoopThread | None = None
+        self._begin = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ticked_s = 0.0
 
     def get(self) -> asyncio.AbstractEventLoop:
         """Return the loop, which runs."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = _LoopThread()
-                self._thread.start()
-            return self._thread.loop
+        with self._begin:
+            if self._loop is None:
+                self._loop = loop = asyncio.new_event_loop()
+                loop.set_default_executor(ThreadPoolExecutor(_MOST_THREADS, "rmq-async"))
+                self._ticked_s = time.monotonic()
+                loop.call_soon(self._tick, loop)
+                # A daemon: calls in work at the end of the process come again, as after a kill.
+                threading.Thread(target=_run, args=(loop,), name="rmq-async", daemon=True).start()
+            return self._loop
 
-    def abandon(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Use another loop from now on: a function blocks this one."""
-        with self._lock:
-            if self._thread is not None and self._thread.loop is loop:
-                self._thread = None
+    @property
+    def silent_s(self) -> float:
+        """How long the loop has not come round, because a function blocks it."""
+        return time.monotonic() - self._ticked_s if self._loop is not None else 0.0
 
     def forget(self) -> None:
         """Forget the loop, in a copy of its process, where it does not run."""
-        self._lock, self._thread = threading.Lock(), None
+        self._begin, self._loop = threading.Lock(), None
 
-    def close(self) -> None:
-        """Cancel the tasks that are left, and wait for their end."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.close()
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ticked_s = time.monotonic()
+        loop.call_later(_TICK_S, self._tick, loop)
 
 
-class _LoopThread(threading.Thread):
-    def __init__(self) -> None:
-        super().__init__(name="rmq-async", daemon=True)
-        self._runner = asyncio.Runner()
-        self.loop = self._runner.get_loop()
-        self._is_closing = False
-
-    def run(self) -> None:
-        with self._runner:
-            while not self._is_closing:
-                # What a task of a function raises so, or its call of stop(), must not end the rest.
-                with contextlib.suppress(SystemExit, KeyboardInterrupt):
-                    self.loop.run_forever()
-
-    def close(self) -> None:
-        self._is_closing = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.join(_CLOSING_S)
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    while True:
+        # What a task of a function raises so, or its call of stop(), must not end the rest.
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
 
 
 OWN_LOOP = OwnLoop()
 os.register_at_fork(after_in_child=OWN_LOOP.forget)
-atexit.register(OWN_LOOP.close)

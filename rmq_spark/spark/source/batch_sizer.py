@@ -34,8 +34,9 @@ NOISE = 0.15
 DRIFT = 0.1
 # A cost is uncertain if its relative standard deviation exceeds this.
 UNSURE = 0.3
-# Spark's own share of a batch: the first estimate of the overhead, and its standard deviation. A
-# sink can make it several seconds, such as a table whose every commit is slow.
+# Spark's own share of a batch: the first estimate of the overhead, and its least standard deviation;
+# a quarter of the target if that is more. A sink can make the overhead long, such as a table whose
+# commits are slow.
 OVERHEAD_S, OVERHEAD_DEVIATION_S = 0.2, 0.5
 # The lowest overhead or cost in seconds, so that noise makes none zero or negative.
 LEAST_COST_S = 1e-7
@@ -50,7 +51,7 @@ class BatchSizer:
         self._names: list[str] = []
         # The overhead, then the cost of a message of each topic, in seconds; and their covariance.
         self._state = np.array([OVERHEAD_S])
-        self._covariance = np.array([[OVERHEAD_DEVIATION_S**2]])
+        self._covariance = np.array([[max(OVERHEAD_DEVIATION_S, target_s / 4) ** 2]])
         self._most: dict[str, int] = {}  # messages in the largest batch of each topic
         self._begun: float | None = None
         self._batches = 0
@@ -97,7 +98,7 @@ class BatchSizer:
         wanted = {topic: min(count, self._trusted_limit(topic)) for topic, count in due.items()}
         seconds = {topic: count * self.cost_s(topic) for topic, count in wanted.items()}
         # Half of the target at least, or a target shorter than the overhead would leave nothing.
-        left_s = max(self._target_s - self.overhead_s, self._target_s / 2)
+        left_s = max(self._target_s - self.overhead_s, self._target_s / 4)
         limits = {}
         for at, topic in enumerate(sorted(seconds, key=lambda topic: seconds[topic])):
             share_s = min(seconds[topic], left_s / (len(seconds) - at))

@@ -75,11 +75,11 @@ class QueryRun:
         earlier = server.ask(claiming.topics_of(key))
         if replays and earlier is None and options.fail_on_data_loss:
             raise CheckpointRefused(
-                f"Redis at {server.address} does not know the query of this checkpoint, whose batch "
-                f"{start.seq + 1} (counted from 1) is unfinished: it is another Redis, or was "
-                "emptied. Correct redis.url and keyPrefix. If the messages of that batch are lost, "
-                "set failOnDataLoss=false for the next start, or use a new checkpointLocation and "
-                "a new output folder."
+                f"Redis at {server.address} does not know the query of this checkpoint, whose "
+                f"batch {start.seq + 1} (counted from 1) is unfinished: it is another Redis, was "
+                "emptied, or the topic was deleted there. Correct redis.url and keyPrefix. If the "
+                "messages of that batch are lost, set failOnDataLoss=false for the next start, or "
+                "use a new checkpointLocation and a new output folder."
             )
         replayed = start.seq + 1 if replays else None
         topics = options.subscription.text
