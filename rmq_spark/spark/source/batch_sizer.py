@@ -34,9 +34,8 @@ NOISE = 0.15
 DRIFT = 0.1
 # A cost is uncertain if its relative standard deviation exceeds this.
 UNSURE = 0.3
-# Spark's own share of a batch: the first estimate of the overhead, and its least standard deviation;
-# a quarter of the target if that is more. A sink can make the overhead long, such as a table whose
-# commits are slow.
+# Spark's own share of a batch: the first estimate of the overhead, and its standard deviation, or
+# else a quarter of the target if that is more. Slow commits of a sink can make the overhead long.
 OVERHEAD_S, OVERHEAD_DEVIATION_S = 0.2, 0.5
 # The lowest overhead or cost in seconds, so that noise makes none zero or negative.
 LEAST_COST_S = 1e-7
