@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from rmq_spark.cli.arguments import option_help, parsed
-from rmq_spark.cli.output import log_everything
+from rmq_spark.cli.output import logging_everything
 from rmq_spark.cli.session import needing, search_here, session_of
 from rmq_spark.client.receiving.listener import DEFAULT_GRACE
 from rmq_spark.client.receiving.listener_settings import DEFAULT_WORKERS
@@ -121,17 +121,13 @@ def listen(
     --timeout, --delay, --processes, --group and --visibility-timeout are for a topic and its
     function: those of modules have them in @rmq_spark.listener.
     """
-    log_everything()
     if reload:
+        with logging_everything():
+            pass
         _run_again_on_changes(grace)
         return
     if reloader := os.environ.pop(_RELOADER, ""):
         threading.Thread(target=_stop_behind, args=(int(reloader),), daemon=True).start()
-    if os.getpid() == 1:
-        _log.warning(
-            "rmq: this is process 1, but does not collect what other processes leave behind. If "
-            "the function starts processes, give the container an init: docker run --init."
-        )
     session = session_of(context)
     hosts = parsed(ZOOKEEPER_HOSTS.called("--zookeeper"), zookeeper)
     grace_ms = GRACE.parse(grace)
@@ -147,7 +143,13 @@ def listen(
     is_one = len(called) == 2 and ":" not in called[0] and ":" in called[1]
     if not is_one:
         _check_modules(called, given)
-    found = [imported(text) for text in called[is_one:]]
+    with logging_everything():
+        found = [imported(text) for text in called[is_one:]]
+    if os.getpid() == 1:
+        _log.warning(
+            "rmq: this is process 1, but does not collect what other processes leave behind. If "
+            "the function starts processes, give the container an init: docker run --init."
+        )
     marked = [] if is_one else marked_in(found)
     with session.broker(patience_s=None) as broker:
         if is_one:

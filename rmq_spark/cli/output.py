@@ -3,7 +3,8 @@
 import json
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -147,13 +148,22 @@ def log_warnings() -> None:
         print_log(name, logging.WARNING)
 
 
-def log_everything() -> None:
-    """Log everything from INFO on to stderr: a service is watched by its logs."""
+@contextmanager
+def logging_everything() -> Iterator[None]:
+    """Log everything from INFO on to stderr, unless the block, which imports a program, does.
+
+    A service is watched by its logs. So none of this package stays disabled, as logging.config
+    leaves those that it does not name.
+    """
     logging.getLogger("rmq_spark").setLevel(logging.NOTSET)
     for name in _WARNING_LOGS:
         log = logging.getLogger(name)
         log.handlers.clear()
         log.propagate = True
     logging.getLogger("kazoo").setLevel(logging.WARNING)
+    yield
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "rmq_spark":
+            logging.getLogger(name).disabled = False
     handler = StderrHandler("%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -101,6 +101,33 @@ def test_a_function_is_called_until_a_signal_comes(listening, orders, function, 
     assert orders.figures().prepare.count == 0
 
 
+@pytest.mark.parametrize(
+    "configured",
+    [
+        'logging.basicConfig(format="MINE %(message)s", level="INFO")',
+        'logging.config.dictConfig({"version": 1, "root": {"level": "INFO", "handlers": ["h"]}, '
+        '"formatters": {"f": {"format": "MINE %(message)s"}}, '
+        '"handlers": {"h": {"class": "logging.StreamHandler", "formatter": "f"}}})',
+    ],
+)
+def test_a_module_can_configure_the_logs(rmq, shop, orders, configured):
+    """Failed before: the first had no effect, and the second silenced all that is not its own."""
+    (shop / "mine.py").write_text(
+        f"import logging.config\n{configured}\n"
+        'logging.getLogger("rmq_spark").setLevel("DEBUG")\n'
+        "def bill(message):\n    raise ValueError('no such customer')\n"
+    )
+    orders.send(["a"], fixed_time=1000)
+    log = shop / "log"
+    line = [*rmq.command(), "listen", "Orders", "mine:bill", "--name", "mine"]
+    with started(line, cwd=shop, stderr=log.open("w"), env=environment()):
+        wait_until(lambda: "died: ValueError: no such customer" in log.read_text(), "the log")
+    lines = log.read_text().splitlines()
+    assert any(line.startswith("MINE rmq: listening to Orders as mine") for line in lines)
+    assert any(line.startswith("Traceback") for line in lines)
+    assert not any(" INFO " in line for line in lines)
+
+
 def test_a_function_that_raises_is_logged_and_its_message_dies(listening, orders):
     start, log = listening
     with start():

@@ -100,8 +100,8 @@ def test_the_log_of_a_listener_has_them_escaped(rmq, tmp_path):
 def test_a_log_line_with_a_traceback_has_them_escaped():
     program = f"""
 import logging
-from rmq_spark.cli.output import log_everything
-log_everything()
+from rmq_spark.cli.output import logging_everything
+with logging_everything(): pass
 try:
     raise ValueError({EVIL!r})
 except ValueError:

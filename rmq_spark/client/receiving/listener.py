@@ -51,7 +51,7 @@ class Counts:
 
     @property
     def snoozed(self) -> int:
-        """The number of messages for which the function has raised Snooze."""
+        """The number of messages for which the function has raised Snooze or Hold."""
         return getattr(self._counting, "snoozed", 0)
 
     @property
