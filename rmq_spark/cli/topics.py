@@ -271,6 +271,8 @@ def resume(
     """Resume delivery from a paused topic."""
     resumed = broker_of(context).resume(topic, group=group)
     of_group = "" if group is None else f" for the group {group}"
+    if group is None and resumed.paused_groups:
+        of_group = f", but not for {resumed.text_of('paused_groups')}: each was paused by --group"
     print_result(as_json, f"{topic}: resumed{of_group}", **definition_json(resumed))
 
 

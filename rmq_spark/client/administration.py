@@ -210,7 +210,8 @@ class Administration:
     def resume(self, name: str, *, group: str | None = None) -> TopicDefinition:
         """Let all, or the consumers of one group, get messages again. Raises like pause.
 
-        Ends a hold, too.
+        Without a group, it ends the pause of the whole topic, which those of single groups outlast;
+        if there is none, it ends those of all groups. Ends a hold, too.
         """
         resumed = self._pause(name, group, False)
         self._hold(name, claiming.HOLD_ENDS, group)
@@ -231,15 +232,19 @@ class Administration:
         queue.ask(returning.hold, dict.fromkeys(groups, for_ms))
 
     def _pause(self, name: str, group: str | None, paused: bool) -> TopicDefinition:
-        if group is None:
-            return self.alter(name, paused=paused, paused_groups=())
-        wanted = self.queue(name, group=group and parse_group(group)).keys.group
+        wanted = None
+        if group is not None:
+            wanted = self.queue(name, group=group and parse_group(group)).keys.group
 
         def change(old: TopicDefinition) -> TopicDefinition:
+            if wanted is None:  # the pauses of single groups outlast that of the whole topic
+                groups = old.paused_groups if paused or old.paused else ()
+                return old.changed(paused=paused, paused_groups=groups)
+            alone = [one for one in old.paused_groups if one != wanted]
+            if paused:
+                return old.changed(paused_groups=(*alone, wanted))
             others = [one for one in old.groups if one != wanted and old.is_paused(one)]
-            is_whole = old.paused and paused
-            groups = () if is_whole else (*others, *([wanted] if paused else []))
-            return old.changed(paused=is_whole, paused_groups=groups)
+            return old.changed(paused=False, paused_groups=tuple(others))
 
         new = self._change(name, change)[1]
         self._mark_slots(name)

@@ -207,6 +207,8 @@ def _persistence(server: Server, node: str | None, info: dict[str, Any]) -> Find
         seen = "appendonly yes"
         if info.get("appendfsync") == "everysec":
             seen += ", appendfsync everysec: a crash of the machine loses about a second"
+        elif "appendfsync" not in info:
+            seen += "; this user cannot read appendfsync: see that it is always, not everysec"
         return Finding("Redis on disk", OK, seen)
     saves = info.get("save")
     if saves is None:

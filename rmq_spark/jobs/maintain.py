@@ -8,6 +8,7 @@ from rmq_spark.client.broker import Broker
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.repair import sweep
 from rmq_spark.errors import ScriptFailed, WrongKeyType
+from rmq_spark.inspect.fields import count_text
 from rmq_spark.inspect.figures import Row, look
 from rmq_spark.jobs.program import (
     FILES,
@@ -121,7 +122,8 @@ def requeue_dead(spark: "SparkSession", given: argparse.Namespace) -> str:
         found.write.format("rmq").options(**{**given.option, **group, "operation": "requeue"}).mode(
             "append"
         ).save()
-    return f"{amount:,} dead messages of {given.topic} {'found' if given.dry_run else 'requeued'}"
+    done = "found" if given.dry_run else "requeued"
+    return f"{count_text(amount, 'dead message')} of {given.topic} {done}"
 
 
 def _text(name: str) -> "Column":

@@ -296,6 +296,19 @@ def test_a_group_is_paused_shown_and_resumed(rmq):
     assert rmq("pause", "Orders", "--group", "other").code == 2
 
 
+def test_the_pause_of_a_group_outlasts_that_of_the_topic(rmq):
+    """Failed before: the operator's pause for an upgrade ended that of a team."""
+    rmq.topic(groups=("", "audit"))
+    for order in (("--group", "audit"), ()), ((), ("--group", "audit")):
+        for options in order:
+            assert rmq("pause", "Orders", *options).code == 0
+        done = rmq("resume", "Orders")
+        assert done.out == "Orders: resumed, but not for audit: each was paused by --group\n"
+        assert rmq.broker.definition("Orders").paused_groups == ("audit",)
+        assert rmq("resume", "Orders").out == "Orders: resumed\n"
+        assert rmq.broker.definition("Orders").paused_groups == ()
+
+
 def test_a_topic_is_shown_with_queues_counters_and_consumers(rmq):
     queue = rmq.topic()
     queue.send(["a", "b", "c"], fixed_time=99)

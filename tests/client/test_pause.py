@@ -332,7 +332,10 @@ def test_one_group_is_paused_and_the_others_go_on(broker, topic):
         ([("pause", None), ("resume", "g")], False, [""]),
         ([("pause", "g"), ("resume", "")], False, ["g"]),
         ([("pause", "g"), ("resume", None)], False, []),
-        ([("pause", "g"), ("pause", None), ("resume", None)], False, []),
+        ([("pause", "g"), ("pause", None), ("resume", None)], False, ["g"]),
+        ([("pause", None), ("pause", "g"), ("resume", None)], False, ["g"]),
+        ([("pause", "g"), ("pause", None), ("resume", None), ("resume", None)], False, []),
+        ([("pause", None), ("resume", "g"), ("resume", None)], False, []),
         ([("resume", "g"), ("resume", None)], False, []),
     ],
 )

@@ -23,7 +23,7 @@ def test_what_died_comes_back(trade):
     kill(trade, b"a", b"b", b"\xff")
     assert trade.job("requeue_dead", "--topic", "Orders", "--dry-run").startswith("3 dead")
     assert trade.job("requeue_dead", "--topic", "Orders", "--where", "content = 'a'") == (
-        "1 dead messages of Orders requeued"
+        "1 dead message of Orders requeued"
     )
     assert trade.contents() == ["a"]
     assert trade.job("requeue_dead", "--topic", "Orders").startswith("2 dead messages")
@@ -76,7 +76,7 @@ def test_what_died_by_another_clock_is_found(trade):
     queue = trade.broker.queue("Orders")
     slot = queue.definition.slot_of(b"a")
     assert queue.server.client.zadd(queue.keys.dead(slot), {b"a": 9_999_999_999_999}, ch=True) == 1
-    assert trade.job("requeue_dead", "--topic", "Orders").startswith("1 dead messages")
+    assert trade.job("requeue_dead", "--topic", "Orders").startswith("1 dead message")
 
 
 def test_slots_and_times_choose_among_the_dead(trade):

@@ -228,8 +228,8 @@ def environment_variables(page: Page) -> Iterator[str]:
     heading = "Environment variables"
     files = (ROOT / "rmq_spark").rglob("*.py")
     sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    pattern = r"os\.environ\.get\(\"(\w+)\"|^URL_VARIABLE = \"(\w+)\""
-    read = {one or other for one, other in re.findall(pattern, sources, re.MULTILINE)}
+    pattern = r"(?:os\.environ\.get\(|^URL_VARIABLE = |envvar=)\"(\w+)\""
+    read = set(re.findall(pattern, sources, re.MULTILINE))
     begun = tuple(re.findall(r"os\.environ\.get\(f\"(\w+)\{", sources))
     shown = page.by_name(heading)
     read |= {name for name in shown if name.startswith(begun)}
