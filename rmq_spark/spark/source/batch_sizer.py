@@ -97,7 +97,7 @@ class BatchSizer:
         wanted = {topic: min(count, self._trusted_limit(topic)) for topic, count in due.items()}
         seconds = {topic: count * self.cost_s(topic) for topic, count in wanted.items()}
         # Half of the target at least, or a target shorter than the overhead would leave nothing.
-        left_s = max(self._target_s - self.overhead_s, self._target_s / 4)
+        left_s = max(self._target_s - self.overhead_s, self._target_s / 2)
         limits = {}
         for at, topic in enumerate(sorted(seconds, key=lambda topic: seconds[topic])):
             share_s = min(seconds[topic], left_s / (len(seconds) - at))

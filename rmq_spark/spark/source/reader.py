@@ -265,6 +265,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(self._options.limits, total=None if most >= NO_LIMIT else int(most))
 
 
+# Set once a signal ends this process. Its stop() may begin a run, to commit a finished batch, which
+# must not listen to signals again.
+_leaving = threading.Event()
+
+
 def _exit_on_sigterm() -> None:
     """Make SIGTERM end this process through sys.exit, so that the reader's stop() still runs.
 
@@ -275,9 +280,8 @@ def _exit_on_sigterm() -> None:
 
     def leave(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _leaving.set()
         sys.exit(0)
 
-    # The stop() of a reader that ends begins a run to commit a batch: it goes on ignoring signals.
-    is_leaving = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    if threading.current_thread() is threading.main_thread() and not is_leaving:
+    if threading.current_thread() is threading.main_thread() and not _leaving.is_set():
         signal.signal(signal.SIGTERM, leave)

@@ -245,7 +245,7 @@ def test_claims_that_come_back_and_were_not_replayed_are_committed_by_nobody(own
 
 
 def elsewhere(own) -> Callable[[], None]:
-    """Empties Redis but for a topic of the same name; what is returned brings it all back."""
+    """Empties Redis and makes a topic of the same name. Returns a function that restores Redis."""
     redis, rmq = own
     fall_back = save(redis, rmq)
     (definition,) = rmq.broker.topics()
