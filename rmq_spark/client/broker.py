@@ -145,7 +145,7 @@ class Broker(Administration):
         Raises UnknownTopic, InvalidOption, InvalidMessage.
         """
         wanted = parse_schedule(
-            self.definition(topic),
+            self.definitions([topic])[0],
             name,
             message,
             cron=cron,

@@ -119,7 +119,7 @@ class Outbox:
         """
         check_amount("limit", limit)
         if topic is not None:
-            broker.definition(topic)  # a mistyped one would have all messages refused
+            broker.definitions([topic])  # a mistyped one would have all messages refused
         horizon_ms = parse_wait_ms("horizon", horizon)
         if ordered and not self._database.settled:
             raise InvalidOption(

@@ -496,8 +496,11 @@ def test_an_unknown_topic_is_told_with_the_nearest_names(broker):
         broker.create(name, "FixedTime", 1)
     with pytest.raises(UnknownTopic, match=r"The nearest names are Orders, Orders.new\."):
         broker.queue("orders.nw")
-    with pytest.raises(UnknownTopic, match=r"exist on \S+ under the prefix \S+\. Create it with"):
+    missing = r"exist on \S+ under the prefix \S+\. Create it with"
+    with pytest.raises(UnknownTopic, match=missing):
         broker.queue("xyz")
+    with pytest.raises(UnknownTopic, match=missing):
+        broker.schedule("hourly", "xyz", "m", every="1h")
     with pytest.raises(UnknownTopic) as raised:
         broker.delete("xyz")
     assert "Create" not in str(raised.value)

@@ -185,6 +185,21 @@ def test_the_dashboard_draws_only_what_there_is(broker):
     assert drawn - there == set()
 
 
+def test_the_dashboard_shows_one_exporter_if_several_are_scraped(broker):
+    """Failed before: the figures of topics that have one name in two databases were added."""
+    broker.create("Orders", "FixedTime", 1)
+    of_exporter = {family.name for family in QueueCollector(lambda: broker).collect()}
+    asked = [
+        figure
+        for panel in json.loads(dashboard_json())["panels"]
+        for target in panel["targets"]
+        for figure in re.findall(r"rmq_[a-z_]+(?:{[^}]*})?", target["expr"])
+    ]
+    of_one = [one for one in asked if re.sub(r"(_total)?({.*)?$", "", one) in of_exporter]
+    assert len(of_one) > 10
+    assert [one for one in of_one if 'instance=~"$instance"' not in one] == []
+
+
 def test_a_policy_that_was_changed_under_a_running_program_is_told(own_redis, monkeypatch, caplog):
     monkeypatch.setattr(server_module, "POLICY_EVERY_S", 0)
     registry = CollectorRegistry()

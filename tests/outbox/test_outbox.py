@@ -201,6 +201,7 @@ def test_one_message_in_place_of_a_list_is_refused(shop, given):
         ({"limit": 0}, InvalidOption, "limit=0 is not accepted"),
         ({"limit": 10.5}, InvalidOption, "limit=10.5 is not accepted"),
         ({"topic": "Ordres"}, UnknownTopic, "Orders"),
+        ({"topic": "Calls"}, UnknownTopic, "Create it with"),
         ({"keep": 30}, InvalidOption, "has no unit"),
     ],
 )
