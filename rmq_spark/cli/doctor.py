@@ -6,15 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 
 from rmq_spark.cli.arguments import Json
 from rmq_spark.cli.output import print_json, print_table
 from rmq_spark.cli.session import Session, session_of
-from rmq_spark.errors import RmqError, ServerUnavailable, ServerUnsuitable
+from rmq_spark.errors import OwnershipUnavailable, RmqError, ServerUnavailable, ServerUnsuitable
 from rmq_spark.inspect.checks import (
     FAIL,
     OK,
@@ -30,9 +30,10 @@ from rmq_spark.inspect.checks import (
 from rmq_spark.options import ZOOKEEPER_HOSTS
 from rmq_spark.ownership.zookeeper import parse_ensemble
 from rmq_spark.process import FAILED
+from rmq_spark.redis.permissions import Role
 
 OLDEST_JAVA = 17  # what Spark 4 needs
-JAVA_TIMEOUT_S, SPARK_TIMEOUT_S, ZOOKEEPER_TIMEOUT_S = 30, 180, 5
+JAVA_TIMEOUT_S, SPARK_TIMEOUT_S = 30, 180
 # This program asks Spark for the columns of a queue, which needs the format but not Redis.
 _FIND_FORMAT = (
     "from pyspark.sql import SparkSession; s = SparkSession.builder.master('local[1]')"
@@ -50,13 +51,16 @@ def doctor(
         ),
     ] = None,
     spark: Annotated[bool, typer.Option(help="Also check Java, and start Spark.")] = True,
+    role: Annotated[
+        Role, typer.Option(help="What the user of Redis is for. A sender only sends.")
+    ] = Role.ALL,
     as_json: Json = False,
 ) -> None:
     """Check Redis, ZooKeeper, Java, Python and Spark.
 
     Each check that fails or warns shows a remedy.
     """
-    findings = list(_findings(session_of(context), zookeeper, spark))
+    findings = list(_findings(session_of(context), role, zookeeper, spark))
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -66,9 +70,11 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def _findings(session: Session, zookeeper: str | None, spark: bool) -> Iterator[Finding]:
-    yield from check_redis(session)
-    yield check_zookeeper(zookeeper)
+def _findings(
+    session: Session, role: Role, zookeeper: str | None, spark: bool
+) -> Iterator[Finding]:
+    yield from check_redis(session, role)
+    yield check_zookeeper({**session.zookeeper, **({"hosts": zookeeper} if zookeeper else {})})
     if not spark:
         yield Finding("Spark", SKIP, "not checked, nor its Java and Python: --no-spark")
         return
@@ -77,16 +83,17 @@ def _findings(session: Session, zookeeper: str | None, spark: bool) -> Iterator[
     yield check_format()
 
 
-def check_redis(session: Session) -> Iterator[Finding]:
+def check_redis(session: Session, role: Role = Role.ALL) -> Iterator[Finding]:
     try:
         broker = session.broker()
     except RmqError as error:
         yield Finding("Redis", FAIL, seen_of(error), _unreached_remedy(error, session))
         return
     with broker:
-        yield from check_server(broker)
-        yield from check_topics(broker)
-        yield from check_schedules(broker)
+        yield from check_server(broker, role)
+        if role is not Role.SENDER:
+            yield from check_topics(broker)
+            yield from check_schedules(broker)
 
 
 def _unreached_remedy(error: RmqError, session: Session) -> str:
@@ -104,26 +111,26 @@ def _unreached_remedy(error: RmqError, session: Session) -> str:
     return "Use Redis 6.2 or later, or Valkey"
 
 
-def check_zookeeper(hosts: str | None) -> Finding:
-    if hosts is None:
-        return Finding("ZooKeeper", SKIP, "not checked: --zookeeper HOST:PORT checks it")
+def check_zookeeper(asked: Mapping[str, Any]) -> Finding:
+    """Check an ensemble. asked: its options, empty for none."""
     try:
-        from kazoo.client import KazooClient
-        from kazoo.handlers.threading import KazooTimeoutError
+        options = parse_ensemble(asked)
+        if options is None:
+            return Finding("ZooKeeper", SKIP, "not checked: --zookeeper HOST:PORT checks it")
+        from rmq_spark.ownership.nodes import new_client
+
+        client = new_client(options)
     except ModuleNotFoundError:
         return Finding("ZooKeeper", FAIL, "kazoo is missing", "pip install 'rmq-spark[zookeeper]'")
-    try:
-        options = parse_ensemble({"hosts": hosts})
-    except RmqError as error:
-        return Finding("ZooKeeper", FAIL, str(error), "Write --zookeeper host:2181,host:2181")
-    client = KazooClient(options.hosts if options else hosts)
-    try:
-        client.start(timeout=ZOOKEEPER_TIMEOUT_S)
-        client.exists("/")
-        return Finding("ZooKeeper", OK, f"{hosts} answers")
-    except KazooTimeoutError:
+    except OwnershipUnavailable as error:
         remedy = "Check --zookeeper, and start a majority of the servers (zkServer.sh status)"
-        return Finding("ZooKeeper", FAIL, f"{hosts} does not answer", remedy)
+        return Finding("ZooKeeper", FAIL, str(error), remedy)
+    except RmqError as error:
+        remedy = "Correct --zookeeper, or zookeeper.* of --option"
+        return Finding("ZooKeeper", FAIL, str(error), remedy)
+    try:
+        client.exists("/")
+        return Finding("ZooKeeper", OK, f"{options.hosts} answers")
     finally:
         client.stop()
         client.close()

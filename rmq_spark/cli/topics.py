@@ -303,7 +303,7 @@ def show(context: typer.Context, topic: Topic, as_json: Json = False) -> None:
     for row, group in zip(rows, groups, strict=True):
         print_line("")
         held = [f"held until {group['heldUntil']}"] if group["heldUntil"] else []
-        print_line(", ".join([f"group {row.group}", *held, *row.full_to()]))
+        print_line(", ".join([f"group {row.group}", *held, *row.full_to().values()]))
         expire = queue_command(row.queue, "expire")
         print_table(
             ("queue", "messages", "due", "first"),

@@ -1,6 +1,5 @@
 """The addresses of the console, the pages and changes behind them, and their HTML."""
 
-import asyncio
 import logging
 import math
 import re
@@ -30,7 +29,7 @@ from starlette.staticfiles import StaticFiles
 import rmq_spark
 from rmq_spark.client.schedules import seen
 from rmq_spark.console.actions import CHANGES, Change, field_of
-from rmq_spark.console.auth import COOKIE, SESSION_S, Guard
+from rmq_spark.console.auth import SESSION_S, Guard, cookie_name, note_wrong_token
 from rmq_spark.console.pages import (
     SPANS,
     MessageGone,
@@ -62,8 +61,6 @@ _log = logging.getLogger(__name__)
 View = Callable[..., dict[str, Any]]
 # A form with a message to send is the longest one.
 LONGEST_FORM = 2 * 2**20
-# So long a wrong token is answered with: nobody can try many.
-WRONG_TOKEN_S = 0.5
 LONGEST_END_S = 15
 # Requests beyond this number are refused at once: each takes a thread.
 MOST_REQUESTS = 200
@@ -229,13 +226,12 @@ async def _login(console: Console, request: Request) -> Response:
     form = await _form(request)
     user = console.settings.user_of(field_of(form, "token").strip())
     if user is None:
-        _log.warning("rmq console: somebody gave a wrong token")
-        await asyncio.sleep(WRONG_TOKEN_S)
+        await note_wrong_token(request)
         return _page(console, request, "login.html", {"failed": True}, 401)
     _log.info("rmq console: %s logged in", user)
     answer = RedirectResponse("/", 303)
     answer.set_cookie(
-        COOKIE,
+        cookie_name(request),
         console.sessions.new(user),
         max_age=SESSION_S,
         httponly=True,
@@ -247,7 +243,7 @@ async def _login(console: Console, request: Request) -> Response:
 
 async def _logout(request: Request) -> Response:
     answer = RedirectResponse("/login", 303)
-    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    answer.delete_cookie(cookie_name(request), httponly=True, samesite="strict")
     return answer
 
 

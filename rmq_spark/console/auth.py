@@ -1,5 +1,6 @@
 """Who may see a page or change anything: hosts, users, and requests from other sites."""
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -24,8 +25,9 @@ _ACCEPTED_TOKENS = (
 )
 _REMEDY = 'Make one: echo "anna $(openssl rand -hex 24)" > console-tokens; chmod 600 console-tokens'
 _log = logging.getLogger(__name__)
-COOKIE = "rmq-console"
 SESSION_S = 12 * 3600
+# How long the answer to a wrong token takes, so that nobody can try many.
+WRONG_TOKEN_S = 0.5
 # Without a token, everybody who reaches the address is the same user.
 LOCAL_USER = "local"
 _SAFE = ("GET", "HEAD")
@@ -181,7 +183,10 @@ class Guard:
                     headers[name] = value
             await send(message)
 
-        refused = self._refuse(Request(scope))
+        request = Request(scope)
+        refused = self._refuse(request)
+        if request.scope.get("user", "") is None and "authorization" in request.headers:
+            await note_wrong_token(request)
         await (refused or self._app)(scope, receive, send_with_headers)
 
     def _refuse(self, request: Request) -> Response | None:
@@ -212,8 +217,19 @@ class Guard:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._settings.user_of(token.strip())
-        user = self._sessions.user_of(request.cookies.get(COOKIE, ""))
+        user = self._sessions.user_of(request.cookies.get(cookie_name(request), ""))
         return user if user in self._settings.tokens else None
+
+
+async def note_wrong_token(request: Request) -> None:
+    address = request.client.host if request.client else "an unknown address"
+    _log.warning("rmq console: %s gave a wrong token", address)
+    await asyncio.sleep(WRONG_TOKEN_S)
+
+
+def cookie_name(request: Request) -> str:
+    """Name the cookie after the port: a browser has the same cookies for all ports of a host."""
+    return f"rmq-console-{request.url.port or 'default'}"
 
 
 def is_same_site(headers: Mapping[str, str], host: str) -> bool:

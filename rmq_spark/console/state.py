@@ -19,6 +19,7 @@ from rmq_spark.inspect.checks import Finding, check_server
 from rmq_spark.inspect.figures import Rates, Row, Shared, look
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol.pages import Position, QueueKind
+from rmq_spark.redis.permissions import Role
 from rmq_spark.topics.definition import group_text, parse_group
 
 if TYPE_CHECKING:
@@ -202,7 +203,8 @@ class Console:
         return self._check.get()
 
     def _check_now(self) -> list[Finding]:
-        return list(check_server(self.broker, reads_only=not self.settings.allow_changes))
+        role = Role.ALL if self.settings.allow_changes else Role.READER
+        return list(check_server(self.broker, role))
 
     def changed(self) -> None:
         """Look again at the next request, because a user has changed something."""

@@ -23,6 +23,7 @@ from rmq_spark.inspect.figures import FULL_PERCENT, Row, look
 from rmq_spark.options import in_url
 from rmq_spark.redis.connection import ConnectionOptions
 from rmq_spark.redis.failures import denied_command, is_of_keys, without_permit
+from rmq_spark.redis.permissions import Role
 from rmq_spark.redis.server import NO_EVICTION, Server
 from rmq_spark.topics.keys import topics_key
 from rmq_spark.topics.parsing import duration_text
@@ -48,8 +49,6 @@ _REDIS_REMEDIES: tuple[tuple[type[RmqError], str], ...] = (
 )
 _DEFAULT_REMEDY = "Do what the message says, then run rmq doctor again"
 _ADMINISTRATOR = ("--user", "ADMINISTRATOR", "--askpass")
-# A comment of the shell, so that the whole remedy can be pasted.
-_UNTIL_RESTART = "# then ACL SAVE, or the same in redis.conf"
 
 
 class Finding(NamedTuple):
@@ -61,6 +60,11 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
+_MAY = {
+    Role.ALL: "may run all commands of the queue",
+    Role.SENDER: "may send",
+    Role.READER: "may look at queues",
+}
 _Check = Callable[[Server, str | None, dict[str, Any]], Finding | None]
 
 
@@ -69,10 +73,10 @@ def seen_of(error: RmqError) -> str:
     return str(error).partition(". rmq-spark tried")[0]
 
 
-def check_server(broker: Broker, *, reads_only: bool = False) -> Iterator[Finding]:
+def check_server(broker: Broker, role: Role = Role.ALL) -> Iterator[Finding]:
     """Check a server that answers: role, persistence, memory and permissions.
 
-    Asks few questions. reads_only: whether the user must only be permitted to look.
+    Asks few questions. role: what its user must be permitted to do.
     """
     server = broker.server
     try:
@@ -85,7 +89,7 @@ def check_server(broker: Broker, *, reads_only: bool = False) -> Iterator[Findin
     for check, rank in _CHECKS:
         ranked = sorted(infos.items(), key=lambda item: rank(item[1]), reverse=True)
         yield from _worst({node: check(server, node, info) for node, info in ranked})
-    yield from _permissions(broker, reads_only)
+    yield from _permissions(broker, role)
     yield from _worst({node: _login(server, node) for node in server.answer_without_login()})
 
 
@@ -113,13 +117,17 @@ def redis_cli(options: ConnectionOptions, command: str, node: str | None) -> str
     """
     # The user of rmq may hardly give such commands.
     login = _ADMINISTRATOR if options.user is not None else ()
-    words = [*options.redis_cli_options, *login, *command.split()]
     address = options.at(node).address
     parts = urlsplit(address)
+    where: tuple[str, ...] = ()  # of Sentinels
     if parts.scheme == "unix":
-        return shlex.join(["redis-cli", "-s", parts.path, *words])
-    where = ("-u", address) if parts.scheme in ("redis", "rediss") else ()  # else: Sentinels
-    return shlex.join(["redis-cli", *where, *words])
+        where = ("-s", parts.path)
+    elif parts.scheme in ("redis", "rediss"):
+        where = ("-u", address)
+    words = ["redis-cli", *where, *options.redis_cli_options, *login, *command.split()]
+    keep = "ACL SAVE" if command.startswith("ACL") else "CONFIG REWRITE"
+    # A comment of the shell, so that the whole remedy can be pasted.
+    return f"{shlex.join(words)}  # then {keep}, or the same in redis.conf, for its next start"
 
 
 def _redis_cli(server: Server, node: str | None, command: str) -> str:
@@ -291,25 +299,26 @@ _CHECKS: tuple[tuple[_Check, Callable[[dict[str, Any]], float]], ...] = (
 
 def _login(server: Server, node: str | None) -> Finding:
     remedy = "Create the users of docs/security.md; when all programs use them: "
-    remedy += f"{_redis_cli(server, node, 'ACL SETUSER default off')}  {_UNTIL_RESTART}"
+    remedy += _redis_cli(server, node, "ACL SETUSER default off")
     return Finding("Redis login", WARN, "Redis answers without user and password", remedy)
 
 
-def _permissions(broker: Broker, reads_only: bool) -> Iterator[Finding]:
+def _permissions(broker: Broker, role: Role) -> Iterator[Finding]:
     try:
-        key = topics_key(broker.key_prefix)
-        denied = broker.server.find_denied(key, reads_only=reads_only)
+        denied = broker.server.find_denied(topics_key(broker.key_prefix), role)
         if not any(denied.values()):
-            broker.topics()  # the commands are permitted, so only the keys may be denied
+            broker.find("any")  # the commands are permitted, so only the keys may be denied
     except ServerRefused as error:
         yield Finding("Redis user", FAIL, denial_of(error), permission_remedy(broker, error))
         return
     except RmqError as error:
         yield Finding("Redis user", FAIL, seen_of(error), remedy_of(error))
         return
-    may = "may look at queues" if reads_only else "may run all commands of the queue"
     yield from _worst(
-        {node: _rights(broker.server, node, sorted(lacks), may) for node, lacks in denied.items()}
+        {
+            node: _rights(broker.server, node, sorted(lacks), _MAY[role])
+            for node, lacks in denied.items()
+        }
     )
 
 
@@ -347,8 +356,7 @@ def permission_remedy(place: Place, error: ServerRefused) -> str:
 
 def _grant(server: Server, node: str | None, *commands: str) -> str:
     rights = " ".join(f"+{name.lower()}" for name in commands)
-    command = _redis_cli(server, node, f"ACL SETUSER {server.options.user or 'default'} {rights}")
-    return f"{command}  {_UNTIL_RESTART}"
+    return _redis_cli(server, node, f"ACL SETUSER {server.options.user or 'default'} {rights}")
 
 
 def check_topics(broker: Broker) -> Iterator[Finding]:
@@ -368,9 +376,9 @@ def check_topics(broker: Broker) -> Iterator[Finding]:
         return
     yield _claims(broker, rows, failures)
     for row in rows:
-        for seen in row.full_to(FULL_PERCENT):
+        for unit, seen in row.full_to(FULL_PERCENT).items():
             remedy = "Consume faster, remove groups that nobody reads, or raise the limit: "
-            remedy += command_line(broker, "alter", row.topic, "--max-messages", "...")
+            remedy += command_line(broker, "alter", row.topic, f"--max-{unit}", "...")
             yield Finding("Room", WARN, f"topic {row.topic}, group {row.group}: {seen}", remedy)
 
 

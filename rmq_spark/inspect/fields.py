@@ -197,7 +197,7 @@ def warnings_of(row: Row) -> list[str]:
         "nobody reads": row.due and not row.consumers and free,
         "leases ended": row.figures.prepare.due,
         f"held until {time_text(row.held_until_ms)}": row.due and row.held_until_ms,
-        **dict.fromkeys(row.full_to(FULL_PERCENT), True),
+        **dict.fromkeys(row.full_to(FULL_PERCENT).values(), True),
     }
     return [words for words, holds in found.items() if holds]
 

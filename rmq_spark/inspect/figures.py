@@ -55,13 +55,13 @@ class Row:
     def due(self) -> int:
         return self.figures.store.due + self.figures.retry.due
 
-    def full_to(self, percent: int = 0) -> list[str]:
-        """Describe the limits of which the fullest slot uses so much, or more, of its share."""
-        return [
-            f"a slot has {used:.0%} of its share of max_{unit}"
+    def full_to(self, percent: int = 0) -> dict[str, str]:
+        """Describe the limits, by unit, of which the fullest slot uses so much of its share."""
+        return {
+            unit: f"a slot has {used:.0%} of its share of max_{unit}"
             for unit, used in self.used.items()
             if 100 * used >= percent
-        ]
+        }
 
     @property
     def states(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -54,6 +55,15 @@ _BEFORE_WRITES: dict[str, tuple[str, ...]] = {"HLEN": (), "HRANDFIELD": (), "ZRA
 _WRITES_OF_LIMITS = frozenset({"PEXPIRE", "ZADD", "ZREM"})
 # Those by which queues, claims and definitions are read without a script.
 _WITHOUT_SCRIPT = frozenset({"HGET", "HGETALL", "HKEYS", "HMGET", "INFO", "TIME", "ZCARD"})
+_SENDS = frozenset({"send_at", "send_first", "send_last"})
+
+
+class Role(StrEnum):
+    """What a user of Redis is for: everything, only sending, or only looking."""
+
+    ALL = "all"
+    SENDER = "sender"
+    READER = "reader"
 
 
 def denied_commands(
@@ -100,11 +110,16 @@ def _words_of(script: str) -> frozenset[str]:
     return frozenset(re.findall(r"'([A-Z]+)'", script))
 
 
-def reading_commands(scripts: Iterable[Script]) -> frozenset[str]:
-    """Return the commands that looking at queues needs. scripts: all."""
+def commands_for(role: Role, scripts: Iterable[Script]) -> frozenset[str]:
+    """Return the commands that a role needs, of those that are probed. scripts: all."""
+    known = {*_HARMLESS, *_BEFORE_WRITES, "TIME"}
+    if role is Role.ALL:
+        return frozenset(known)
+    if role is Role.SENDER:
+        sends = [commands_of(script.text) for script in scripts if script.name in _SENDS]
+        return frozenset({"HGET", "INFO"}).union(*sends)
     texts = [script.text for script in scripts if script.effect is Effect.READS]
-    known = {*_HARMLESS, *_BEFORE_WRITES, "TIME"} - _WRITES_OF_LIMITS
-    return _WITHOUT_SCRIPT.union(*map(_words_of, texts)) & known
+    return _WITHOUT_SCRIPT.union(*map(_words_of, texts)) & (known - _WRITES_OF_LIMITS)
 
 
 class Permissions:

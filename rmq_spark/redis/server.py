@@ -29,7 +29,7 @@ from rmq_spark.redis.connection import (
     renew_locks,
 )
 from rmq_spark.redis.failures import is_of_script, is_temporary, root_of, typed_error
-from rmq_spark.redis.permissions import Permissions, denied_commands, denies, reading_commands
+from rmq_spark.redis.permissions import Permissions, Role, commands_for, denied_commands, denies
 from rmq_spark.redis.routing import Cluster, Command, OneServer, Replication
 
 Calls = Sequence[Call | Read]
@@ -218,21 +218,18 @@ class Server:
         )
 
     def find_denied(
-        self, key: str = "rmq", *, reads_only: bool = False
+        self, key: str = "rmq", role: Role = Role.ALL
     ) -> dict[str | None, frozenset[str]]:
         """Find the commands of the queue that this user may not run, by master as on_masters does.
 
-        key: one that the user's key patterns cover. reads_only: whether to leave out what only
-        changes need.
+        key: one that the user's key patterns cover. role: what the user is for.
         """
         found: dict[str | None, frozenset[str]] = self._retry(
             lambda: denied_commands(self._run_on_masters, key, with_limits=True)
         )
-        if reads_only:
-            needed = reading_commands(self._scripts.values())
-            return {node: denied & needed for node, denied in found.items()}
-        wait = self._denied_wait()
-        return {node: denied | wait.get(node, set()) for node, denied in found.items()}
+        needed = commands_for(role, self._scripts.values())
+        wait = {} if role is Role.READER else self._denied_wait()
+        return {node: denied & needed | wait.get(node, set()) for node, denied in found.items()}
 
     def _denied_wait(self) -> dict[str | None, set[str]]:
         if self._replication is None:

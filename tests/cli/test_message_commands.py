@@ -401,7 +401,7 @@ def test_a_user_without_scan_is_told_what_expire_has_not_looked_for(rmq):
     assert done.err == (
         "rmq did not look for claims whose record was deleted by hand: this user may not run SCAN. "
         f"To permit it: redis-cli -u {rmq.url} --user ADMINISTRATOR --askpass ACL SETUSER "
-        "without-scan +scan  # then ACL SAVE, or the same in redis.conf\n"
+        "without-scan +scan  # then ACL SAVE, or the same in redis.conf, for its next start\n"
     )
 
 

@@ -198,7 +198,10 @@ def test_doctor_looks_at_everything(rmq, zookeeper, own_redis):
     }
     with rmq_spark.connect(own_redis.url).server.client as client:
         for name in ("Redis on disk", "Redis memory"):
-            where, *words = found[name]["remedy"].removeprefix("redis-cli -u ").split()
+            # Failed before: a setting that ended with Redis looked like one that lasts.
+            command, note = found[name]["remedy"].removeprefix("redis-cli -u ").split("  # ")
+            assert note == "then CONFIG REWRITE, or the same in redis.conf, for its next start"
+            where, *words = command.split()
             assert own_redis.url.startswith(where)
             assert client.execute_command(*words)
     assert "finds the format rmq" in found["Spark"]["seen"]
@@ -237,6 +240,20 @@ def test_doctor_names_the_error_of_spark_and_not_the_end_of_its_trace(rmq):
     assert "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: rmq" in found["seen"]
 
 
+def test_doctor_uses_the_options_of_zookeeper(rmq, zookeeper):
+    """Failed before: it asked without them, so one with TLS or a user seemed not to answer."""
+    hosts, user, word = f"hosts={zookeeper.hosts}", "username=u", "password=Zk-word"
+    for named, state in (
+        ((hosts, user, word), "ok"),
+        ((hosts, user), "FAIL"),
+        ((user, word), "FAIL"),
+    ):
+        options = [word for one in named for word in ("-o", f"zookeeper.{one}")]
+        done = rmq(*options, "doctor", "--no-spark", "--json")
+        found = {one["what"]: one for one in done.json}["ZooKeeper"]
+        assert (found["state"], "Zk-word" in done.out) == (state, False)
+
+
 def test_doctor_counts_the_replicas_that_sends_wait_for(rmq, own_redis):
     """Failed before: all was well, while every send failed with NotReplicated."""
     asked = ("-o", "redis.minReplicas=1", "doctor", "--no-spark", "--json")
@@ -263,7 +280,7 @@ def test_doctor_finds_a_server_that_evicts(rmq, own_redis):
     done = rmq("doctor", "--no-spark", "--json", url=own_redis.url)
     (redis_finding,) = [f for f in done.json if f["what"] == "Redis"]
     assert (redis_finding["state"], "allkeys-lru" in redis_finding["seen"]) == ("FAIL", True)
-    command = redis_finding["remedy"]
+    command = redis_finding["remedy"].partition("  # ")[0]
     assert re.fullmatch(r"redis-cli -u redis://\S+ CONFIG SET maxmemory-policy noeviction", command)
     with redis.Redis.from_url(command.split()[2]) as client:
         client.execute_command(*command.split()[3:])

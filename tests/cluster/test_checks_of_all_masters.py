@@ -79,6 +79,9 @@ def name_of(node):
     return f"127.0.0.1:{node.port}"
 
 
+KEPT = "  # then CONFIG REWRITE, or the same in redis.conf, for its next start"
+
+
 def as_administrator(node, command):
     return f"redis-cli -u redis://{name_of(node)}/0 {AS_ADMINISTRATOR} {command}"
 
@@ -93,7 +96,7 @@ def test_connect_refuses_a_cluster_of_which_one_master_evicts(cluster, at):
     session = Session({"redis.url": cluster.url, "redis.cluster": "true", **options})
     (found,) = check_redis(session)
     assert (found.what, found.state, name in found.seen) == ("Redis", FAIL, True)
-    command = "CONFIG SET maxmemory-policy noeviction"
+    command = f"CONFIG SET maxmemory-policy noeviction{KEPT}"
     assert found.remedy == as_administrator(cluster.nodes[at], command)
 
 
@@ -111,7 +114,7 @@ def test_a_master_that_evicts_since_is_told(cluster, broker, monkeypatch, caplog
     found = found_by(broker)["Redis policy"]
     assert found.state == FAIL
     assert found.seen == f"{name_of(node)}: allkeys-lru: a full Redis evicts whole queues"
-    assert found.remedy == as_administrator(node, "CONFIG SET maxmemory-policy noeviction")
+    assert found.remedy == as_administrator(node, f"CONFIG SET maxmemory-policy noeviction{KEPT}")
     setting(cluster, cluster.nodes[at - 1], maxmemory_policy="allkeys-lru")
     assert found_by(broker)["Redis policy"].seen.endswith("queues (1 more master: FAIL)")
 
@@ -136,7 +139,7 @@ def test_the_master_that_loses_most_is_told(cluster, broker):
     assert found.seen == (
         f"{name_of(first)}: persistence is off: a restart loses all messages (1 more master: warn)"
     )
-    assert found.remedy == as_administrator(first, "CONFIG SET appendonly yes")
+    assert found.remedy == as_administrator(first, f"CONFIG SET appendonly yes{KEPT}")
 
 
 def test_the_fullest_master_is_told(cluster, broker):
@@ -149,7 +152,7 @@ def test_the_fullest_master_is_told(cluster, broker):
     setting(cluster, cluster.nodes[1], maxmemory="1gb")
     found = found_by(broker)["Redis memory"]
     assert (found.state, found.seen.startswith(name_of(cluster.nodes[2]))) == (WARN, True)
-    assert found.remedy == as_administrator(cluster.nodes[2], "CONFIG SET maxmemory 2gb")
+    assert found.remedy == as_administrator(cluster.nodes[2], f"CONFIG SET maxmemory 2gb{KEPT}")
 
 
 def test_a_master_without_the_user_is_named(cluster, broker):
@@ -253,12 +256,12 @@ def test_remedies_name_the_master_of_the_sentinels(executable):
         with rmq_spark.connect(**sentinels.options) as broker:
             remedy = found_by(broker)["Redis on disk"].remedy
         at_master = f"redis-cli -u redis://{name_of(sentinels.master)}/0"
-        assert remedy == f"{at_master} CONFIG SET appendonly yes"
+        assert remedy == f"{at_master} CONFIG SET appendonly yes{KEPT}"
         with redis.Redis(port=sentinels.master.port) as client:
             client.config_set("maxmemory-policy", "allkeys-lru")
         session = Session({f"redis.{name}": text for name, text in sentinels.options.items()})
         (found,) = check_redis(session)
-    assert found.remedy == f"{at_master} CONFIG SET maxmemory-policy noeviction"
+    assert found.remedy == f"{at_master} CONFIG SET maxmemory-policy noeviction{KEPT}"
 
 
 def test_a_master_that_is_down_keeps_nobody_from_sending_to_another(executable):

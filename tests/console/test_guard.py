@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from rmq_spark.console.auth import (
-    COOKIE,
     HEADERS,
     ConsoleSettings,
     Sessions,
@@ -191,18 +190,33 @@ def test_a_wrong_token_does_not_log_in(guarded, caplog):
     assert "c" * 24 not in caplog.text + answer.text
 
 
-def test_a_program_sends_its_token_as_a_header(guarded):
+def test_a_program_sends_its_token_as_a_header(guarded, caplog):
     headers = {"Authorization": f"Bearer {TOKENS['bob']}"}
     assert guarded.client.get("/api/topics", headers=headers).status_code == 200
     for wrong in ("Bearer c", "Bearer", f"Basic {TOKENS['bob']}", "ä"):
         headers = {"Authorization": wrong.encode()}
         assert guarded.client.get("/api/topics", headers=headers).status_code == 401
+    # Failed before: only the form of the login told of wrong tokens, and made their sender wait.
+    assert caplog.text.count("127.0.0.1 gave a wrong token") == 4
 
 
 def test_a_made_up_cookie_is_nobodys(guarded):
     for value in ("anna:9999999999:0", "anna", "::", Sessions().new("anna")):
-        answer = httpx.get(f"{guarded.address}api/topics", cookies={COOKIE: value})
+        cookies = {f"rmq-console-{urlsplit(guarded.address).port}": value}
+        answer = httpx.get(f"{guarded.address}api/topics", cookies=cookies)
         assert answer.status_code == 401
+
+
+def test_two_consoles_on_one_host_keep_their_sessions(guarded, new_site):
+    """Failed before: a browser sends its cookies to each port, and both had one name."""
+    other = new_site(tokens=TOKENS)
+    log_in(guarded, TOKENS["anna"])
+    cookies = httpx.Cookies(guarded.client.cookies)
+    with httpx.Client(base_url=other.address, cookies=cookies) as browser:
+        form = {"token": TOKENS["bob"]}
+        browser.post("/login", data=form, headers={"Sec-Fetch-Site": "same-origin"})
+        for site in (other, guarded):
+            assert browser.get(f"{site.address}api/topics").status_code == 200
 
 
 def test_a_session_ends(monkeypatch):
