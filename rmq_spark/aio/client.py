@@ -1,7 +1,6 @@
 """The client for asyncio: a Redis server and its topics, their queues, and consumers."""
 
 import asyncio
-import inspect
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -16,6 +15,7 @@ from rmq_spark.client.broker import Broker, connection_from
 from rmq_spark.client.messages import Message, Outgoing, outgoing
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.receiving.batch import Batch
+from rmq_spark.client.receiving.child_process import is_async
 from rmq_spark.client.receiving.consumer import DEFAULT_LIMIT, Consumer
 from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.client.tracing import is_recording
@@ -149,10 +149,11 @@ class AsyncBroker:
         cancelled, and given up if that has not ended it after 10 s. Raises InvalidOption for
         another function; other errors of Broker.listen are raised by run.
         """
-        if not inspect.iscoroutinefunction(function):
+        if not is_async(function):
             raise InvalidOption(
                 f"listen got a {type(function).__name__}. Accepted: an async function of one "
-                "argument. For a plain one, use rmq_spark.connect."
+                "argument (async def), not one that only returns a coroutine. For a plain one, use "
+                "rmq_spark.connect."
             )
         if settings.get("processes"):
             raise InvalidOption("processes=True is not accepted in asyncio: use rmq_spark.connect.")

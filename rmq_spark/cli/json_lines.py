@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rmq_spark.cli.output import print_remark
 from rmq_spark.client.messages import Message
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import InvalidMessage, InvalidOption, quoted
@@ -28,7 +29,10 @@ _HEADERS = 'Accepted: a list such as [{"key": "source", "value": "web"}]'
 
 
 def messages_of_json(queue: Queue, lines: Iterable[bytes]) -> Iterator[Message]:
-    """Yield the messages of lines, of which empty ones are none. Raises InvalidMessage."""
+    """Yield the messages of lines, except of empty ones. Raises InvalidMessage.
+
+    Messages whose expiry is past are left out with a remark: a queue keeps them until a claim.
+    """
     began_ms, began_s = queue.now_ms(), time.monotonic()
 
     def now_ms() -> int:
@@ -38,11 +42,15 @@ def messages_of_json(queue: Queue, lines: Iterable[bytes]) -> Iterator[Message]:
         if not line.strip():
             continue
         try:
-            yield _message(json.loads(line), queue.definition.type, now_ms)
+            message = _message(json.loads(line), queue.definition.type, now_ms)
         except InvalidOption as error:
             raise InvalidMessage(f"Line {number}: {error}") from None
         except (ValueError, RecursionError) as error:
             raise InvalidMessage(f"Line {number} is not JSON: {error}.") from None
+        if isinstance(message.expires_at, int) and message.expires_at <= now_ms():
+            print_remark(f"Line {number} was left out: the time of its expiresAt is over.")
+        else:
+            yield message
 
 
 def _message(found: Any, of_type: TopicType, now_ms: Callable[[], int]) -> Message:

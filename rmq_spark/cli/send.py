@@ -40,6 +40,7 @@ LINES_A_SEND = 10_000
 _NOT_UTF_8 = re.compile("[\ud800-\udfff]")
 # How an error of Queue.send ends.
 _NOTHING = "Nothing was sent."
+_MESSAGE = re.compile(r"^Message (\d+)")
 _HEADER = "Accepted: a name, which is UTF-8, and a value, such as --header source=web."
 
 
@@ -127,7 +128,8 @@ def _saying_what_was_sent(before: int, part: int) -> Iterator[None]:
         yield
     except (InvalidMessage, InvalidOption, UnknownTopic) as error:  # nothing of the part was sent
         if before:
-            error.args = (f"{str(error).removesuffix(_NOTHING).rstrip()} {_sent_text(before)}",)
+            text = _MESSAGE.sub(lambda found: f"Message {before + int(found[1])}", str(error))
+            error.args = (f"{text.removesuffix(_NOTHING).rstrip()} {_sent_text(before)}",)
         raise
     except TopicFull as error:
         done = error.sent if isinstance(error.sent, SendResult) else SendResult(0, 0)

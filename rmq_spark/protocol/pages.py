@@ -110,6 +110,15 @@ class Scope:
         return Bounds(_round_up_to_second(times.low), _round_up_to_second(times.high))
 
 
+def _retries_of(deliveries: int, most: int) -> int:
+    """Return the retries left of a message that came already. most: the retries of the topic.
+
+    One that came at no charge may have all of them and a first delivery. More than that has one
+    that failed when the topic had more.
+    """
+    return deliveries - 1 if deliveries == most + 1 else deliveries
+
+
 def _round_up_to_second(ms: int | None) -> int | None:
     return None if ms is None else -(-ms // 1000) * 1000
 
@@ -232,12 +241,12 @@ class Page:
         most = self.topic.max_retries
         if self.kind is QueueKind.STORE:
             return [
-                min(most, deliveries_of(int(score))) if score <= MOST_RETRIES else most
+                _retries_of(deliveries_of(int(score)), most) if score <= MOST_RETRIES else most
                 for score in self.scores
             ]
         if self.kind is QueueKind.DEAD:
             return [0] * len(self.scores)
-        return [min(most, int(score % 1000 % SUSPECT_LEVEL)) for score in self.scores]
+        return [_retries_of(int(score % 1000 % SUSPECT_LEVEL), most) for score in self.scores]
 
     def prepared_at_ms(self) -> Sequence[int | None]:
         """Return the time at which each entry was claimed; None in other queues."""

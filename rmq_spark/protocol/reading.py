@@ -329,7 +329,7 @@ def page(
     claim: ClaimRecord | None = None,
     most: int = ENTRIES_A_PAGE,
 ) -> Request[tuple[Page, bool]]:
-    """Read one page of a queue of one slot.
+    """Read one page of a queue of one slot, in the order of delivery.
 
     The answer is the page, and whether there may be more. scores: the range to read. after: score
     and content of the entry to continue after; if it has left the queue, all entries of its score
@@ -343,7 +343,9 @@ def page(
         else queues.claims_and_bodies(slot, [claim.name])
     )
     score, content = ("", b"") if after is None else (f"{after[0]:.17g}", after[1])
-    args = [*scores.limits, score, content, most, BYTES_A_PAGE, int(claim is not None)]
+    descending = kind is QueueKind.STORE and not queues.definition.type.has_due_times
+    flags = int(claim is not None), int(descending)
+    args = [*scores.limits, score, content, most, BYTES_A_PAGE, *flags]
 
     def read(replies: list[Any]) -> tuple[Page, bool]:
         more, *rows = replies[0]

@@ -94,6 +94,7 @@ class Server:
         self._patience_s = options.patience_s if patience_s is None else patience_s
         self.client: Any = None
         self.closed = False
+        self._away_s: float | None = None  # since when Redis does not answer, if it does not
         self.topics_changed_s = -math.inf  # when this program last changed the definition of one
         _servers.add(self)
         try:
@@ -412,10 +413,10 @@ class Server:
             except (redis.RedisError, redis_errors.RedisClusterException) as raised:
                 error = root_of(raised)
             else:
-                if tries > 1:
-                    past_s = time.monotonic() - begun_s
+                if self._away_s is not None:
+                    away_s, self._away_s = time.monotonic() - self._away_s, None
                     _log.warning(
-                        "rmq: Redis at %s answers again after %.1f s", self.address, past_s
+                        "rmq: Redis at %s answers again after %.1f s", self.address, away_s
                     )
                 return result
             # Raise outside the handler: redis-py's error in the traceback may quote a password.
@@ -426,7 +427,8 @@ class Server:
             is_first = tries == 1 and isinstance(error, redis_errors.TimeoutError)
             if not is_temporary(error) or (past_s + wait >= self._patience_s and not is_first):
                 raise typed_error(error, what, self._options, tries, past_s)
-            if tries == 1:  # one line for each outage
+            if self._away_s is None:  # one line for each outage, also if many calls fail in it
+                self._away_s = begun_s
                 _log.warning(
                     "rmq: retrying Redis at %s for up to %g s: %s",
                     *(self.address, self._patience_s, type(error).__name__),

@@ -203,6 +203,21 @@ def test_what_outlasts_the_grace_of_a_stop_is_cancelled_and_comes_again(connecte
     assert figures.prepare.count == 0
 
 
+def test_an_object_whose_call_is_async_is_accepted(connected, topic):
+    """Failed before: it was refused, with the advice to use it where each call then failed."""
+
+    class Billing:
+        async def __call__(self, message):
+            await asyncio.sleep(0)
+
+    async def main():
+        async with await connected() as broker, broker.listen("T", "a", Billing()) as listener:
+            await until(lambda: listener.succeeded == 1)
+
+    topic.send([b"one"], fixed_time=1000)
+    asyncio.run(main())
+
+
 def test_what_is_no_coroutine_function_is_refused(connected, topic):
     async def work(message):
         pass

@@ -80,6 +80,27 @@ def test_each_message_has_values_of_its_own_and_options_are_for_the_others(rmq):
     assert before_ms + 3_600_000 <= d.due_time_ms < a.due_time_ms
 
 
+def test_an_expired_message_is_left_out(rmq):
+    """Failed before: one of them kept all from being sent, at each try."""
+    queue = rmq.topic()
+    lines = [
+        {"content": "a", "dueTime": "2020-01-01T00:00:00Z", "expiresAt": "2020-01-02T00:00:00Z"},
+        {"content": "b", "dueTime": "2020-01-01T00:00:00Z"},
+    ]
+    done = rmq("send", "Orders", "--from-json", stdin="\n".join(map(json.dumps, lines)))
+    assert (done.code, done.out) == (0, "Orders: 1 new, 0 merged\n")
+    assert done.err == "Line 1 was left out: the time of its expiresAt is over.\n"
+    assert [entry.content for entry in queue.find(["a", "b"])] == [b"b"]
+
+
+def test_a_copy_has_equal_priorities_in_the_same_order(rmq, copied):
+    """Failed before: the other way round."""
+    sent = [b"m%d" % number for number in (3, 1, 4, 5, 9, 2, 6)]
+    copied("Priority", sent, priority=900)
+    with rmq.broker.consumer("New", "a") as consumer:
+        assert [message.content for message in consumer.poll()] == sent
+
+
 def test_arguments_are_messages_too(rmq):
     queue = rmq.topic()
     assert rmq("send", "Orders", "--from-json", '{"content": "a", "fixedTime": "now"}').code == 0
@@ -129,6 +150,16 @@ def test_a_bad_line_is_named_and_nothing_is_sent(rmq, line, said):
     done = rmq("send", "Orders", "--from-json", stdin=b'{"content": "z", "delay": 5}\n' + given)
     assert (done.code, said in done.err, "Nothing was sent." in done.err) == (2, True, True)
     assert queue.figures().messages == 0
+
+
+def test_a_message_of_a_long_input_is_counted_from_its_beginning(rmq):
+    """Failed before: from the beginning of a part of 10,000 lines."""
+    rmq.topic()
+    lines = [f'{{"content": "{number}", "delay": 5}}' for number in range(10_003)]
+    lines[10_001] = '{"content": "a", "priority": 900}'
+    done = rmq("send", "Orders", "--from-json", stdin="\n".join(lines))
+    assert (done.code, "Message 10001 of topic" in done.err) == (2, True), done.err
+    assert done.err.endswith(" Before that, 10,000 messages had been sent.\n")
 
 
 @pytest.mark.parametrize("flag", ["--key", "--key-delimiter"])

@@ -17,7 +17,7 @@ from ..waiting import wait_until
 from .running import started
 
 SHOP = """
-import logging, os
+import asyncio, logging, os, time
 
 def bill(message):
     if message.content == b"bad":
@@ -29,6 +29,10 @@ async def bill_later(message):
 
 class Billing:
     bill = staticmethod(bill)
+
+async def bill_slowly(message):
+    bill(message)
+    await asyncio.to_thread(time.sleep, 3600)
 
 number = 7
 """
@@ -99,6 +103,16 @@ def test_a_function_is_called_until_a_signal_comes(listening, orders, function, 
     assert "rmq: listening to Orders as billing" in log()
     assert log().rstrip().endswith("stopped")
     assert orders.figures().prepare.count == 0
+
+
+def test_a_thread_of_an_async_function_does_not_outlast_the_grace(listening, orders):
+    """Failed before: the program had stopped, but its process waited for the thread."""
+    start, log = listening
+    with start("--grace", "100ms", function="shop:bill_slowly") as process:
+        orders.send(["a"], fixed_time=1000)
+        wait_until(lambda: "billed a" in log(), "the message")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

@@ -860,6 +860,20 @@ def test_a_commit_that_fails_for_a_moment_is_repeated(broker, topic, seen, monke
     assert seen == [b"done"]
 
 
+def test_an_object_whose_call_is_async_is_an_async_function(broker, topic, seen):
+    """Failed before: each call failed, because its coroutine had not run."""
+
+    class Billing:
+        async def __call__(self, message):
+            await asyncio.sleep(0)
+            seen.append(message.content)
+
+    topic.send([b"one"], fixed_time=1000)
+    with broker.listen("T", "a", Billing()):
+        wait_until(lambda: topic.figures().counters["committed"] == 1, "the commit")
+    assert seen == [b"one"]
+
+
 @pytest.mark.parametrize("refuses", ["replicaof 127.0.0.1 1", "config set min-replicas-to-write 1"])
 def test_a_listener_is_not_ready_while_redis_takes_no_writes(own_redis, seen, refuses, monkeypatch):
     """Failed before: Redis answered reads, so the listener said that it was ready."""
@@ -888,6 +902,28 @@ def test_a_listener_is_not_ready_while_redis_takes_no_writes(own_redis, seen, re
             wait_until(lambda: listener.is_ready, "that it is ready again")
             wait_until(lambda: len(seen) == 20, "all messages")
     admin.close()
+
+
+def test_the_log_says_once_that_a_listener_waits(own_redis, monkeypatch, caplog):
+    """Failed before: at every try, so several times a second with a short patience."""
+    monkeypatch.setattr(dispatcher, "_LOOK_EVERY_S", 0.05)
+    own_redis.settings["appendonly"] = "yes"
+    own_redis.kill()
+    own_redis.start()
+    with connect(own_redis.url, patience_s=0.1) as broker:
+        broker.create("T", "FixedTime", 4)
+        with broker.listen("T", "a", print) as listener:
+            own_redis.kill()
+            tries = set()
+
+            def is_refused_again():
+                tries.add(listener._dispatcher._away)
+                return len(tries - {None}) == 4
+
+            wait_until(is_refused_again, "four tries")
+            own_redis.start()
+            wait_until(lambda: listener.is_ready, "that it is ready again")
+    assert logged(caplog).count("waits for Redis") == 1
 
 
 def note_and_wait(folder, message):

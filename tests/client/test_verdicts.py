@@ -144,6 +144,19 @@ def test_a_snooze_costs_no_retry_however_often(broker, topic):
     assert counts == [(1, 3)] * 10
 
 
+@pytest.mark.parametrize("delay", [0, "1h"])
+def test_a_look_shows_the_retries_that_a_message_has_kept(broker, delay):
+    """Failed before: it showed those of the topic if it had got fewer, but more deliveries came."""
+    broker.create("T", "FixedTime", 1, max_retries=5)
+    queue = broker.queue("T")
+    queue.send(["m"], fixed_time=0)
+    with broker.consumer("T", "a") as consumer:
+        consumer.poll().rollback(delay=delay)
+    broker.alter("T", max_retries=1)
+    (entry,) = first_entries(broker.queue("T").pages("retry" if delay else "store", 0), 9)
+    assert entry.retries_left == 5
+
+
 def test_a_suspect_that_is_snoozed_at_once_lets_others_pass(broker, topic):
     """Failed before: it stayed suspect, and a claim takes suspects of one level alone."""
     topic.send([b"sleepy", *numbered(20)], fixed_time=1000)

@@ -43,9 +43,9 @@ def test_priorities_are_shown_as_such(new_slot):
     slot = new_slot("Priority")
     slot.put({b"low": 17, b"high": 2**53, b"retried": 16})
     assert [(e.content, e.due_time_ms, e.priority) for e in entries(slot, STORE)] == [
-        (b"retried", None, None),
-        (b"low", None, 17),
         (b"high", None, 2**53),
+        (b"low", None, 17),
+        (b"retried", None, None),
     ]
 
 
@@ -230,6 +230,25 @@ def in_small_pages(slot, most, meanwhile):
 
     shown = itertools.islice(pages_after_each_other(read), 1000)
     return [content for page in shown for content in page.contents]
+
+
+def test_priorities_come_in_the_order_of_delivery_page_by_page(new_slot):
+    """Failed before: the lowest came first, so a copy of the topic reversed equal ones."""
+    slot = new_slot("Priority")
+    for name in (b"first", b"second", b"third"):
+        slot.queue.send([name], priority=20)
+    slot.queue.send([b"urgent"], priority=30)
+    order = [b"urgent", b"first", b"second", b"third"]
+    found, more, after = [], True, None
+    while more:
+        page, more = slot.queue.ask(reading.page, STORE, 0, after=after, most=1)
+        found += page.contents
+        assert len(found) <= len(order)
+        after = page.scores[-1], page.contents[-1]
+    assert found == order
+    of_second = float(slot.redis.zscore(slot.keys.store(0), b"second"))
+    page, _ = slot.queue.ask(reading.page, STORE, 0, after=(of_second, b"a gone one"))
+    assert page.contents == order[2:]
 
 
 def test_where_the_last_entry_has_left_its_equals_are_neither_missed_nor_repeated(slot):

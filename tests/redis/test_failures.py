@@ -60,6 +60,19 @@ def test_a_script_on_a_replica_is_named_with_what_to_check(own_redis):
     admin.execute_command("REPLICAOF", "NO", "ONE")
 
 
+def test_an_outage_is_told_once_however_many_calls_fail_in_it(own_redis, caplog):
+    """Failed before: twice for each call, so several times a second with a short patience."""
+    queue, admin = used(own_redis, patience_s=0.1)
+    caplog.clear()
+    with not_saving(admin):
+        for _ in range(3):
+            with pytest.raises(ServerUnavailable):
+                queue.send(["a"], fixed_time=0)
+    assert queue.send(["a"], fixed_time=0).new == 1
+    begins, ends = logged(caplog).splitlines()
+    assert ("retrying Redis" in begins, "answers again" in ends) == (True, True)
+
+
 def test_too_few_replicas_are_waited_for(own_redis):
     queue, admin = used(own_redis, patience_s=20)
     admin.config_set("min-replicas-to-write", 1)

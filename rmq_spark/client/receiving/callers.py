@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import inspect
 import math
 import multiprocessing
 import os
@@ -25,6 +24,7 @@ from rmq_spark.client.receiving.child_process import (
     TimeLimitExceeded,
     ended_by,
     how_ended,
+    is_async,
     refuse_unrun,
     too_long,
 )
@@ -220,7 +220,7 @@ class LoopCaller(Caller):
 
 def in_process_caller(function: Callable[[Delivered], Any], group: str) -> Caller:
     """Return what calls a function in this process, without a limit of time."""
-    if inspect.iscoroutinefunction(function):
+    if is_async(function):
         return LoopCaller(function, group, None, None)
     return ThreadCaller(function, group)
 

@@ -138,6 +138,12 @@ def how_ended(exit_code: int) -> str:
         return f"killed by signal {-exit_code}"
 
 
+def is_async(function: Any) -> bool:
+    """Return whether a call returns a coroutine, as of an object whose ``__call__`` is async."""
+    called = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+
+
 def refuse_unrun(returned: Any, or_else: str = "") -> None:
     """Raise TypeError for what shows that the message is not done.
 

@@ -1,5 +1,6 @@
 """The dispatcher of a listener: finds slots with due messages, and hands them to the workers."""
 
+import math
 import queue as queues
 import threading
 import time
@@ -36,6 +37,8 @@ _AWAY_S = 5.0
 _REFUSED_S = 60.0
 # How often the topic's definition is read again.
 _LOOK_EVERY_S = 1.0
+# How often the log repeats that Redis is away.
+_TELL_EVERY_S = 60.0
 # How long what a look has found is handed out without another one.
 _LOOK_LASTS_S = 0.1
 # How often a listener that holds back looks whether it may go on.
@@ -77,6 +80,8 @@ class Dispatcher:
         self.came_round_s = time.monotonic()
         # When Redis was last found to be away, and how.
         self._away: tuple[float, RmqError] | None = None
+        # The last line of the log about an error that passes.
+        self._told_s, self._told = -math.inf, RmqError
         self._refreshed_s = 0.0
         self._last_slot = -1  # the one that was handed out last
         self._due: deque[SlotDue] = deque()  # those that the last look has found, not handed out
@@ -118,9 +123,12 @@ class Dispatcher:
     def note(self, error: RmqError) -> None:
         """Note an error: one that passes, or one that ends the listener."""
         if isinstance(error, PASSING):
+            now = time.monotonic()
             if isinstance(error, ServerUnavailable):
-                self._away = time.monotonic(), error
-            _log.warning("rmq: listener %s waits for Redis: %s", self._listener, error)
+                self._away = now, error
+            if now > self._told_s + _TELL_EVERY_S or type(error) is not self._told:
+                self._told_s, self._told = now, type(error)
+                _log.warning("rmq: listener %s waits for Redis: %s", self._listener, error)
             return
         self.error = self.error or error
         self._stopping.set()

@@ -15,6 +15,7 @@ from rmq_spark.client.receiving.callers import (
     ThreadCaller,
     pickled_for_processes,
 )
+from rmq_spark.client.receiving.child_process import is_async
 from rmq_spark.errors import InvalidOption, quoted
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol.claims import Delivered
@@ -112,8 +113,7 @@ class ListenerSettings:
     @property
     def uses_own_loop(self) -> bool:
         """Whether the function runs in the event loop of this process."""
-        is_async = inspect.iscoroutinefunction(self.function)
-        return is_async and self.loop is None and not self.processes
+        return self.loop is None and not self.processes and is_async(self.function)
 
     @property
     def _is_async(self) -> bool:

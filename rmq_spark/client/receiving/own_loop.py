@@ -5,13 +5,33 @@ import contextlib
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 # How often the loop shows that it comes round, and how long it may not before it counts as blocked.
 _TICK_S, BLOCKED_AFTER_S = 0.5, 2.0
-# Threads begin when they are needed. With Python's default, asyncio.to_thread would serve no more
-# than some six calls at the same time, those of all listeners together.
-_MOST_THREADS = 1000
+
+
+class _Threads(ThreadPoolExecutor):
+    """A thread for each call of asyncio.to_thread.
+
+    Python's own serves some six calls at the same time, those of all listeners together, and waits
+    for its threads at the end of the process, however long they take.
+    """
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        threading.Thread(target=run, name="rmq-async-thread", daemon=True).start()
+        return future
 
 
 class OwnLoop:
@@ -31,7 +51,7 @@ class OwnLoop:
         with self._begin:
             if self._loop is None:
                 self._loop = loop = asyncio.new_event_loop()
-                loop.set_default_executor(ThreadPoolExecutor(_MOST_THREADS, "rmq-async"))
+                loop.set_default_executor(_Threads())
                 self._ticked_s = time.monotonic()
                 loop.call_soon(self._tick, loop)
                 # A daemon: calls in work at the end of the process come again, as after a kill.

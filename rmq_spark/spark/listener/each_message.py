@@ -12,6 +12,7 @@ from pyspark import cloudpickle
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame
 
+from rmq_spark.client.receiving.child_process import is_async
 from rmq_spark.client.receiving.timings import Timings
 from rmq_spark.errors import InvalidOption
 from rmq_spark.spark.listener.child import InputFormat, Job
@@ -219,7 +220,7 @@ def _pickled(function: Any) -> tuple[bytes, list[Broadcast[Any]]]:
     accepted = "Accepted: a function of one argument that Spark can send to its executors."
     if not callable(function):
         raise InvalidOption(f"each_message got a {type(function).__name__}. {accepted}")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+    if is_async(function) or inspect.isasyncgenfunction(function):
         raise InvalidOption(
             f"The function of each_message is async: its coroutine would never run. {accepted}"
         )

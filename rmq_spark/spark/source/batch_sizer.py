@@ -60,8 +60,8 @@ class BatchSizer:
         return float(self._state[0])
 
     def knows(self, topic: str) -> bool:
-        """Return whether ``note_committed`` has seen the topic. If not, its cost is a guess."""
-        return topic in self._most
+        """Return whether a batch has had messages of the topic. If not, its cost is a guess."""
+        return self._most.get(topic, 0) > 0
 
     def forget(self, topic: str) -> None:
         if topic not in self._names:

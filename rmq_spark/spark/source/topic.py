@@ -249,16 +249,16 @@ class TopicRun:
             claiming.replay, self._consumer, self._run, seq_from, seq_to, lease_ms
         )
 
-    def gone_claims(self, listed: Iterable[ListedClaim]) -> dict[int, list[str]]:
-        """Name the claims of the consumer's last batch that a replay has not listed, by slot."""
+    def gone_claims(self, listed: Iterable[ListedClaim], seq: int) -> dict[int, list[str]]:
+        """Name the claims of batch ``seq`` that a replay has not listed, by slot."""
         there = {(one.slot, claim_name(self._consumer, one.seq, one.ordinal)) for one in listed}
         gone: dict[int, list[str]] = {}
         headers = self.queue.ask(reading.headers, self._consumer)
         for slot, header in zip(self.queue.slots, headers, strict=True):
-            if header.last_seq <= header.settled:
+            if header.last_seq != seq or seq <= header.settled:
                 continue
             for ordinal in range(header.last_ordinal + 1):
-                name = claim_name(self._consumer, header.last_seq, ordinal)
+                name = claim_name(self._consumer, seq, ordinal)
                 if (slot, name) not in there:
                     gone.setdefault(slot, []).append(name)
         self._gone = {slot: len(names) for slot, names in gone.items()}
@@ -277,7 +277,7 @@ def warn_of_gone_claims(
     listed: Mapping[TopicRun, Sequence[ListedClaim]], consumer: str, seq: int
 ) -> None:
     """Warn if claims of the replayed batch ``seq`` are gone, or if it has none at all."""
-    gone = {topic: topic.gone_claims(claims) for topic, claims in listed.items()}
+    gone = {topic: topic.gone_claims(claims, seq) for topic, claims in listed.items()}
     for topic, by_slot in gone.items():
         if by_slot:
             names = sorted({name for of_slot in by_slot.values() for name in of_slot})

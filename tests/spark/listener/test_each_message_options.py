@@ -47,11 +47,16 @@ def test_what_is_no_function_or_cannot_be_sent_is_refused():
     async def later(message):
         pass
 
+    class Later:
+        async def __call__(self, message):
+            pass
+
     lock = threading.Lock()
     with refused(InvalidOption, "got a str", "a function of one argument"):
         rmq_spark.each_message("bill")
-    with refused(InvalidOption, "is async"):
-        rmq_spark.each_message(later)
+    for function in (later, Later()):
+        with refused(InvalidOption, "is async"):
+            rmq_spark.each_message(function)
     with refused(InvalidOption, "cannot be sent", "lock", "Create it inside the function"):
         rmq_spark.each_message(lambda message: lock.acquire())
 

@@ -159,6 +159,14 @@ def test_no_more_is_taken_than_is_due(due):
     assert all(taken[topic] <= count for topic, count in due.items())
 
 
+def test_what_a_message_takes_is_unknown_until_there_was_one():
+    """Failed before: the first guess was reported of a topic that had no messages."""
+    sizer = BatchSizer(10.0)
+    sizer.begin()
+    sizer.note_committed({"busy": 5, "idle": 0})
+    assert (sizer.knows("busy"), sizer.knows("idle"), sizer.knows("new")) == (True, False, False)
+
+
 def test_a_topic_that_left_is_forgotten():
     world = World(2, {"A": 1e-4, "B": 1e-2})
     world.batches(20)

@@ -182,6 +182,23 @@ def test_a_replay_whose_claims_redis_has_forgotten_warns_once(own, caplog):
     assert "Redis fell back to an earlier state" in said
 
 
+def test_a_replay_names_no_claims_of_an_earlier_batch(own, caplog):
+    """Failed before: those of batch 1, which Redis had, were said to be gone from batch 3."""
+    redis, rmq = own
+    queue = rmq.due(30, slots=1)
+    killed = rmq.by_hand(queue, maxRecordsPerTrigger="10")
+    first, _ = killed.next(killed.initial())
+    fall_back = save(redis, rmq)
+    second, _ = killed.next(first)
+    third, _ = killed.next(second)
+    killed.reader._run._lease.end()
+    fall_back()
+    with caplog.at_level(logging.WARNING), killed.again() as run:
+        assert run.batch(second, third) == []
+    [said] = warnings_of_replays(caplog)
+    assert "batch 3 is replayed without a message, because Redis has no claim" in said
+
+
 def test_a_replay_whose_leases_have_ended_in_one_slot_warns_of_it(rmq, caplog):
     queue = rmq.due(50, slots=2)
     killed = rmq.by_hand(queue, visibilityTimeout="1s")
