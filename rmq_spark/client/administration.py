@@ -1,6 +1,5 @@
 """The topics of a Redis database: create, change, list and delete them."""
 
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -32,7 +31,7 @@ from rmq_spark.topics.definition import (
     parse_group,
     parse_settings,
 )
-from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, schedules_key, topics_key
+from rmq_spark.topics.keys import DEFAULT_GROUP, Keys, consumer_key, topics_key
 from rmq_spark.topics.parsing import Duration
 from rmq_spark.topics.types import TopicType, parse_topic_type
 from rmq_spark.topics.verdicts import parse_delay_ms
@@ -283,10 +282,9 @@ class Administration:
                 self.server.command("UNLINK", keys.stage(slot, stage.decode()))
             kinds = keys.stages, keys.schedules, keys.recent
             self.server.commands([("UNLINK", kind(slot)) for kind in kinds])
-        known = schedules_key(self.key_prefix)
-        for schedule, text in fields_of(self.server.command("HGETALL", known)):
-            if json.loads(text)["topic"] == name:
-                self.server.command("HDEL", known, schedule)
+        from rmq_spark.client.schedules import remove_of  # which imports this module
+
+        remove_of(self, name)
 
     def delete_left(self, topic: TopicDefinition, groups: Iterable[str]) -> None:
         """Delete what is left of groups that were removed, or whose topic was deleted.

@@ -6,6 +6,7 @@ slot, so that one script can note an occurrence and send its message.
 
 import base64
 import json
+import logging
 import re
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ from rmq_spark.client.administration import Administration, replace_field
 from rmq_spark.client.messages import Message, Outgoing, headers_of, moment_ms_of, outgoing
 from rmq_spark.errors import InvalidOption, ScriptFailed, quoted
 from rmq_spark.protocol.calls import fields_of
-from rmq_spark.topics.definition import TopicDefinition
+from rmq_spark.topics.definition import TopicDefinition, check_topic_name
 from rmq_spark.topics.keys import ACCEPTED_NAME, HIGHEST_SCORE, NAME, Keys, schedules_key
 from rmq_spark.topics.parsing import (
     ACCEPTED_DURATION,
@@ -32,6 +33,8 @@ from rmq_spark.topics.parsing import (
     wait_ms,
 )
 from rmq_spark.topics.types import LONGEST_WAIT_MS, TopicType
+
+_log = logging.getLogger(__name__)
 
 # What to do about occurrences that were missed while no program ran the schedules.
 NONE, ONE, ALL = CATCH_UPS = ("none", "one", "all")
@@ -48,6 +51,7 @@ VERSION = 1
 # Twice as much as clocks change at most, except where a country has skipped a whole day.
 _NEAR = timedelta(hours=6)
 _DURATIONS = ("time_range", "delay", "time_to_live")
+_NUMBERS = (*_DURATIONS, "priority")
 _TEXTS = ("content", "slot_basis", "key")
 
 
@@ -196,7 +200,7 @@ class Schedule:
         """Return the text that Redis keeps."""
         kept = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "message"}
         del kept["name"]
-        message = {name: getattr(self.message, name) for name in (*_DURATIONS, "priority")}
+        message = {name: getattr(self.message, name) for name in _NUMBERS}
         message |= {name: _packed(getattr(self.message, name)) for name in _TEXTS}
         message["headers"] = [[n, _packed(v)] for n, v in headers_of(self.message.headers, 0)]
         kept["message"] = {
@@ -207,25 +211,46 @@ class Schedule:
 
     @staticmethod
     def from_json(name: str, text: bytes) -> "Schedule":
-        """Parse a text of to_json. Raises ScriptFailed for another version."""
-        kept = json.loads(text)
-        if kept.pop("version", None) != VERSION:
+        """Parse a text of to_json. Raises ScriptFailed for any other text."""
+        try:
+            kept = {**json.loads(text)}
+            if kept["version"] != VERSION:
+                raise ValueError(f"its version is {kept['version']!r}, not {VERSION}")
+            of_message = {**kept["message"]}
+            message = {one: of_message[one] for one in _NUMBERS if one in of_message}
+            message |= {one: _unpacked(of_message[one]) for one in _TEXTS if one in of_message}
+            if "headers" in of_message:
+                message["headers"] = tuple((n, _unpacked(v)) for n, v in of_message["headers"])
+            known = {one.name: kept[one.name] for one in fields(Schedule) if one.name in kept}
+            found = Schedule(**{**known, "name": name, "message": Message(**message)})
+            found._check()
+        except (ValueError, TypeError, KeyError) as error:
             raise ScriptFailed(
-                f"The schedule {name} was written by another version of rmq-spark: "
-                f"{text[:200]!r}. Accepted: version {VERSION}. Use the version that wrote it."
-            )
-        message = kept.pop("message")
-        message |= {one: _unpacked(message[one]) for one in _TEXTS if one in message}
-        if "headers" in message:
-            message["headers"] = tuple((n, _unpacked(v)) for n, v in message["headers"])
-        return Schedule(name=name, message=Message(**message), **kept)
+                f"The schedule {name} in rmq_schedules cannot be read ({error}): {text[:200]!r}. "
+                f"Use the version of rmq-spark that wrote it, or remove it: rmq unschedule {name}."
+            ) from error
+        return found
+
+    def _check(self) -> None:
+        """Refuse what would stop those who go through all schedules. Raises ValueError."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if not isinstance(value, cast(Any, one.type)):
+                raise ValueError(f"{one.name} is {quoted(value)}")
+            if one.name.endswith("_ms"):
+                _moment(one.name, value)
+        if self.every_ms is not None:
+            _interval_ms(self.every_ms)
+        check_topic_name(self.topic)
+        _check_choice("catch_up", self.catch_up, CATCH_UPS)
+        _check_choice("overlap", self.overlap, OVERLAPS)
 
 
 def _walls(cron: str, local: datetime, *, backward: bool = False) -> Iterator[datetime]:
     """Yield the times after (or before) another that an expression names, as clocks show them."""
-    cronsim = _cronsim()
+    times = _parsed_cron(cron, local, backward)
     with suppress(OverflowError):  # beyond the years that Python knows
-        yield from cronsim.CronSim(cron, local, reverse=backward)
+        yield from times
 
 
 def _is_there(time: datetime) -> bool:
@@ -273,7 +298,7 @@ def parse_schedule(
     _zone_of(timezone)
     every_ms = None if every is None else _interval_ms(every)
     if cron is not None:
-        _check_cron(cron)
+        _parsed_cron(cron, time_at(0))
     _check_message(topic, message, now_ms)
     found = Schedule(
         name,
@@ -367,7 +392,8 @@ def _cronsim() -> ModuleType:
         ) from None
 
 
-def _check_cron(cron: str) -> None:
+def _parsed_cron(cron: str, local: datetime, backward: bool = False) -> Iterator[datetime]:
+    """Parse an expression. Raises InvalidOption; so may one that another cronsim accepted."""
     cronsim = _cronsim()
     accepted = (
         "five fields (minute, hour, day of the month, month, day of the week), such as "
@@ -376,7 +402,7 @@ def _check_cron(cron: str) -> None:
     if not isinstance(cron, str):
         raise InvalidOption.of("cron", cron, accepted, "is not a text")
     try:
-        cronsim.CronSim(cron, time_at(0))
+        return cast(Iterator[datetime], cronsim.CronSim(cron, local, reverse=backward))
     except (cronsim.CronSimError, ValueError) as error:
         raise InvalidOption.of("cron", cron, accepted, f"is not accepted ({error})") from None
 
@@ -444,15 +470,31 @@ def remove(broker: Administration, name: str) -> bool:
         return False
     if not replace_field(broker.server, key, name, found, ""):
         return remove(broker, name)
-    kept = json.loads(found)
-    if kept.get("version") == VERSION and (topic := broker.find(kept["topic"])):
+    try:
         schedule = Schedule.from_json(name, found)
+    except ScriptFailed:  # then nobody knows where its note is
+        return True
+    if topic := broker.find(schedule.topic):
         notes = Keys(topic.name, broker.key_prefix).schedules(slot_of(schedule, topic))
         note = broker.server.command("HGET", notes, name)
         # Another one of this name may have occurred by now.
         if note and int(note.split()[0]) <= schedule.since_ms:
             replace_field(broker.server, notes, name, note, "")
     return True
+
+
+def remove_of(broker: Administration, topic: str) -> None:
+    """Remove the schedules of a topic that was deleted. Logs those that cannot be read."""
+    key = schedules_key(broker.key_prefix)
+    for field, text in fields_of(broker.server.command("HGETALL", key)):
+        name = field.decode()
+        try:
+            is_of_topic = Schedule.from_json(name, text).topic == topic
+        except ScriptFailed as error:
+            _log.warning("rmq: this may be of topic %s, which was deleted: %s", topic, error)
+            continue
+        if is_of_topic and not replace_field(broker.server, key, name, text, ""):
+            remove_of(broker, topic)  # again: it has changed meanwhile
 
 
 def slot_of(schedule: Schedule, topic: TopicDefinition) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import logging
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from rmq_spark import Message, aio
 from rmq_spark.client import connect
 from rmq_spark.client.schedules import LARGEST_MESSAGE_BYTES, Schedule, seen
-from rmq_spark.errors import InvalidMessage, InvalidOption, UnknownTopic
+from rmq_spark.errors import InvalidMessage, InvalidOption, ScriptFailed, UnknownTopic
 from rmq_spark.protocol.calls import fields_of
 from rmq_spark.protocol.pages import first_entries
 from rmq_spark.topics.keys import Keys, schedules_key
@@ -263,6 +264,77 @@ def test_a_topic_takes_its_schedules_along(broker, timed):
     assert left == []
 
 
+def test_a_schedule_that_goes_to_another_topic_meanwhile_outlives_its_old_one(
+    broker, timed, monkeypatch
+):
+    broker.create("Other", "FixedTime", 1)
+    for name in ("altered", "moved", "s"):
+        broker.schedule(name, "T", "m", every="1h")
+    commands, done = type(broker.server).commands, []
+
+    def interfering(server, asked):
+        replies = commands(server, asked)
+        if asked[0][:2] == ("HGETALL", schedules_key(broker.key_prefix)) and not done:
+            done.append(broker.schedule("moved", "Other", "m", every="1h"))
+            broker.pause_schedule("altered")
+        return replies
+
+    monkeypatch.setattr(type(broker.server), "commands", interfering)
+    broker.delete("T")
+    assert broker.schedules() == done
+
+
+KEPT = json.loads(Schedule("s", "T", Message(b"m"), every_ms=1000).to_json())
+OF_ANOTHER_CRONSIM = json.dumps(KEPT | {"every_ms": None, "cron": "L * * * *"})
+# What cannot be read, although its version may be this one.
+UNREADABLE = [
+    "not JSON",
+    "[]",
+    "{}",
+    *(
+        json.dumps(KEPT | changed)
+        for changed in (
+            {"version": 99},
+            {"message": "m"},
+            {"message": {"content": {"base85": "m"}}},
+            {"every_ms": "1s"},
+            {"every_ms": 0},
+            {"first_ms": -(10**30)},
+            {"since_ms": None},
+            {"catch_up": "some"},
+            {"overlap": "queue"},
+            {"topic": "a b"},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_a_schedule_that_cannot_be_read_is_named_and_keeps_nobody_from_removing(
+    broker, timed, text, caplog
+):
+    broker.schedule("s", "T", "m", every="1h")
+    broker.server.command("HSET", schedules_key(broker.key_prefix), "bad", text)
+    for use in (broker.schedules, lambda: broker.schedule("bad", "T", "m", every="1h")):
+        with pytest.raises(ScriptFailed, match="The schedule bad in rmq_schedules cannot be read"):
+            use()
+    broker.delete("T")
+    assert "may be of topic T, which was deleted: The schedule bad in" in caplog.text
+    assert broker.unschedule("bad")
+    assert broker.schedules() == []
+
+
+def test_what_a_later_release_has_added_to_a_schedule_is_left_alone(broker, timed):
+    made = broker.schedule("s", "T", Message("m", headers={"h": None}), every="1s")
+    later = json.loads(made.to_json()) | {"jitter": 5}
+    later["message"] |= {"trace": "on"}
+    broker.server.command("HSET", schedules_key(broker.key_prefix), "s", json.dumps(later))
+    assert broker.schedules() == [made]
+    assert run_until_done(broker, lambda: timed.figures().counters["accepted"]) >= 1
+    assert broker.unschedule("s")
+    assert broker.server.command("KEYS", f"{broker.key_prefix}schedules_*") == []
+
+
 # -- occurrences. Notes are set by hand, so that no test waits for a time of day.
 
 
@@ -396,24 +468,30 @@ def test_one_that_cannot_send_is_named_once_and_keeps_no_other_back(broker, time
     assert [one.next_ms is not None for one in seen(broker)] == [True, True]
 
 
-@pytest.mark.parametrize("key", ["T_0", "schedules_{T_0}", "definition"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "T_0",
+        "schedules_{T_0}",
+        *UNREADABLE[:4],
+        OF_ANOTHER_CRONSIM,
+    ],
+)
 def test_a_key_that_somebody_has_broken_stops_no_other_and_is_named_once(broker, key, caplog):
     for topic in ("T", "U"):
         broker.create(topic, "FixedTime", 1)
         broker.schedule(f"of-{topic}", topic, "m", every="1s")
     command, prefix = broker.server.command, broker.key_prefix
-    if key == "definition":
-        command("HSET", schedules_key(prefix), "of-T", '{"version": 99, "topic": "T"}')
-    else:
+    if key.startswith(("T", "schedules")):
         command("SET", f"{prefix}{key.replace('{', '{' + prefix)}", "somebody else's")
+    else:
+        command("HSET", schedules_key(prefix), "of-T", key)
     with broker.scheduler() as scheduler:
         wait_until(lambda: scheduler.sent > 1, "occurrences")
         begun = scheduler.sent
         wait_until(lambda: scheduler.sent > begun + 2, "more, while definitions are read again")
     assert broker.queue("U").figures().counters["accepted"] > 3
     assert len([line for line in caplog.messages if "of-T sends nothing" in line]) == 1
-    if key == "definition":
-        assert broker.unschedule("of-T")
 
 
 def test_a_change_that_cannot_run_ends_what_was_there(broker, timed):
