@@ -15,9 +15,9 @@ from rmq_spark.client.hints import (
 from rmq_spark.client.queue import Queue
 from rmq_spark.errors import GroupNotEmpty, InvalidOption, UnknownTopic
 from rmq_spark.protocol import claiming, reading, returning
-from rmq_spark.protocol.calls import CALLS_A_PIPELINE, fields_of
+from rmq_spark.protocol.calls import CALLS_A_PIPELINE, all_of, fields_of
 from rmq_spark.protocol.names import ScopedName
-from rmq_spark.protocol.packing import chunks
+from rmq_spark.protocol.packing import in_parts
 from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import (
     DEFAULT_SLOT_AMOUNT,
@@ -262,8 +262,7 @@ class Administration:
             for slot, epoch in zip(queue.slots, queue.ask(reading.epochs, queue.slots), strict=True)
             if epoch
         ]
-        for slot in had:
-            self.server.command("HSET", queue.keys.consumers(slot), "@epoch", 0)
+        self._in_parts(("HSET", queue.keys.consumers(slot), reading.EPOCH_FIELD, 0) for slot in had)
         return len(had)
 
     def delete(self, name: str) -> None:
@@ -277,11 +276,15 @@ class Administration:
         for group in old.groups:
             self._delete_group(old, group)
         keys = Keys(name, self.key_prefix)
-        for slot in range(old.slot_amount):
-            for stage in self.server.command("HKEYS", keys.stages(slot)):
-                self.server.command("UNLINK", keys.stage(slot, stage.decode()))
-            kinds = keys.stages, keys.schedules, keys.recent
-            self.server.commands([("UNLINK", kind(slot)) for kind in kinds])
+        slots = range(old.slot_amount)
+        stages = self._in_parts(("HKEYS", keys.stages(slot)) for slot in slots)
+        self._in_parts(
+            ("UNLINK", *(keys.stage(slot, stage.decode()) for stage in of_slot))
+            for slot, of_slot in zip(slots, stages, strict=True)
+            if of_slot
+        )
+        kinds = keys.stages, keys.schedules, keys.recent
+        self._in_parts(("UNLINK", *(kind(slot) for kind in kinds)) for slot in slots)
         from rmq_spark.client.schedules import remove_of  # which imports this module
 
         remove_of(self, name)
@@ -299,20 +302,23 @@ class Administration:
 
     def _delete_group(self, topic: TopicDefinition, group: str) -> None:
         keys = Keys(topic.name, self.key_prefix, group)
-        for slot in range(topic.slot_amount):
-            for known in self.server.command("HKEYS", keys.consumers(slot)):
-                name = known.decode()
-                for consumer in (name, str(ScopedName(topic.name, group, name))):
-                    self._delete_runs(topic.name, consumer)
-        queue = Queue(self.server, topic, key_prefix=self.key_prefix, group=group)
-        queue.ask(returning.drop)
-        for part in chunks(queue.slots, CALLS_A_PIPELINE):
-            self.server.commands([("UNLINK", keys.rate(slot)) for slot in part])
+        slots = range(topic.slot_amount)
+        known = self._in_parts(("HKEYS", keys.consumers(slot)) for slot in slots)
+        names = {name.decode() for of_slot in known for name in of_slot}
+        runs = [
+            consumer_key(consumer, self.key_prefix)
+            for name in names
+            for consumer in (name, str(ScopedName(topic.name, group, name)))
+        ]
+        read = self.server.ask(all_of(map(claiming.topics_of, runs)))
+        of_topic = (key for key, topics in zip(runs, read, strict=True) if topics == topic.name)
+        self._in_parts(("UNLINK", key) for key in of_topic)
+        Queue(self.server, topic, key_prefix=self.key_prefix, group=group).ask(returning.drop)
+        self._in_parts(("UNLINK", keys.rate(slot)) for slot in slots)
 
-    def _delete_runs(self, topic: str, consumer: str) -> None:
-        key = consumer_key(consumer, self.key_prefix)
-        if self.server.ask(claiming.topics_of(key)) == topic:
-            self.server.command("UNLINK", key)
+    def _in_parts(self, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
+        """Run plain commands that may run twice: one for each slot of a topic are very many."""
+        return in_parts(list(commands), self.server.commands, CALLS_A_PIPELINE)
 
     # -- consumer groups
 
@@ -403,8 +409,8 @@ class Administration:
     def _forget_epochs(self, topic: TopicDefinition) -> None:
         for group in topic.groups:
             keys = Keys(topic.name, self.key_prefix, group)
-            for slot in range(topic.slot_amount):
-                self.server.command("HDEL", keys.consumers(slot), "@epoch")
+            slots = range(topic.slot_amount)
+            self._in_parts(("HDEL", keys.consumers(slot), reading.EPOCH_FIELD) for slot in slots)
 
     # -- queues
 
