@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rmq_spark.client import repair
 from rmq_spark.client.messages import Message, requeue_score
 from rmq_spark.client.queue import Queue
-from rmq_spark.console.jobs import Action
+from rmq_spark.console.jobs import Action, BulkJob, JobState
 from rmq_spark.console.state import Console, Note
 from rmq_spark.errors import InvalidOption
 from rmq_spark.inspect.fields import messages_text
@@ -28,6 +28,11 @@ _log = logging.getLogger(__name__)
 Form = Mapping[str, list[str]]
 Change = Callable[[Console, Form, str, str], Note]
 ACTION = Option("action", choice(*Action), "What to do with the dead messages")
+_ENDED = {
+    JobState.STOPPED: "has stopped",
+    JobState.FAILED: "has failed",
+    JobState.DONE: "is done",
+}
 
 
 def field_of(form: Form, name: str) -> str:
@@ -70,6 +75,10 @@ def send(console: Console, form: Form, user: str, topic: str) -> Note:
         **_values(queue, form),
     )
     sent = queue.send([message])
+    if sent.repeated:
+        unique_for = queue.definition.text_of("unique_for")
+        told = f"it accepted an equal one within unique_for={unique_for}"
+        return Note(f"{topic} did not accept the message: {told}.", failed=True)
     _note(user, "sent a message to topic", topic)
     told = "new" if sent.new else "merged with one that waits"
     return Note(f"One message was sent to {topic}; it is {told}.")
@@ -126,14 +135,19 @@ def start_job(console: Console, form: Form, user: str, topic: str) -> Note:
 
 def stop_job(console: Console, form: Form, user: str, number: str) -> Note:
     job = console.jobs.stop(number)
-    _note(user, f"stopped job {job.number} on topic", job.queue.definition.name)
-    return Note(f"Job {job.number} has stopped after {messages_text(job.done)}.")
+    _note(user, f"told job {job.number} to stop on topic", job.queue.definition.name)
+    return _note_of(job, "has not stopped yet")
 
 
 def resume_job(console: Console, form: Form, user: str, number: str) -> Note:
     job = console.jobs.resume(number)
     _note(user, f"resumed job {job.number} on topic", job.queue.definition.name)
-    return Note(f"Job {job.number} goes on.")
+    return _note_of(job, "goes on")
+
+
+def _note_of(job: BulkJob, running: str) -> Note:
+    told = _ENDED.get(job.state, running)
+    return Note(f"Job {job.number} {told} after {messages_text(job.done)}.")
 
 
 def pause_schedule(console: Console, form: Form, user: str, name: str) -> Note:

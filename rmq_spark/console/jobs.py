@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 4
 JOBS_KEPT = 100
+STOPS_WITHIN_S = 10.0
 
 
 class Action(StrEnum):
@@ -70,10 +71,10 @@ class BulkJob:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the job end after the messages that it changes now, and wait until it has."""
+        """Let the job end after the messages that it changes now, and wait a while for that."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(timeout=10)
+            self._thread.join(STOPS_WITHIN_S)
 
     def _run(self) -> None:
         try:

@@ -1,11 +1,13 @@
 """What users change through the console, and who may."""
 
 import logging
+import threading
 import time
 
 import pytest
 
 from rmq_spark.client import Message
+from rmq_spark.console import jobs
 from rmq_spark.console.jobs import Action, JobState
 from rmq_spark.topics.definition import FLAGS
 
@@ -76,6 +78,10 @@ def test_a_test_message_is_sent(site, orders):
     assert [one["slot"] for one in shown] == [orders.definition.slot_of("c")]
     assert orders.cancel(["two\nlines & <b>"], slot_basis="c") == 1
     assert "merged" in (site.note(f"{ORDERS}/send", form) and site.note(f"{ORDERS}/send", form))
+    site.broker.alter("Orders", unique_for="1h")
+    site.note(f"{ORDERS}/send", form | {"content": "once"})
+    again = site.note(f"{ORDERS}/send", form | {"content": "once"})
+    assert "did not accept the message: it accepted an equal one within unique_for=1h" in again
 
 
 def test_a_keyed_message_is_sent(site):
@@ -209,8 +215,22 @@ def test_a_job_with_a_fault_of_its_own_ends_and_is_resumed(site, orders, monkeyp
         site.note(f"{ORDERS}/job", {"action": "requeue"})
         job = ended(site, 1)
     assert (job["state"], job["error"]) == ("failed", "ZeroDivisionError, see the console's log")
+    assert "Job 1 has failed after 0 messages" in site.note("/jobs/1/stop")
     site.note("/jobs/1/resume")
     assert ended(site, 1)["changed"] == 2
+
+
+def test_a_stop_tells_what_has_become_of_the_job(site, orders, monkeypatch):
+    bury(site, orders, ["a"], "Broken: x")
+    go_on, requeue = threading.Event(), jobs.requeue_page
+    monkeypatch.setattr(jobs, "requeue_page", lambda *of: go_on.wait(60) and requeue(*of))
+    monkeypatch.setattr(jobs, "STOPS_WITHIN_S", 0.01)
+    site.note(f"{ORDERS}/job", {"action": "requeue"})
+    assert "Job 1 has not stopped yet after 0 messages" in site.note("/jobs/1/stop")
+    go_on.set()
+    assert ended(site, 1)["state"] == JobState.DONE  # that was its last message
+    for change in ("stop", "resume"):
+        assert "Job 1 is done after 1 message" in site.note(f"/jobs/1/{change}")
 
 
 def test_a_second_job_on_the_same_queue_is_refused(site, orders):
