@@ -453,7 +453,8 @@ def _looks(
             ended.sleep(pause_s)
         if ended.is_set():
             return
-        yield [(row, rates.note(row)) for row in look(broker, names)]
+        rows = look(broker, names)
+        yield list(zip(rows, rates.note_all(rows), strict=True))
 
 
 def _cells(row: Row, rate: Rate) -> tuple[Any, ...]:

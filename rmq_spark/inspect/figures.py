@@ -86,18 +86,20 @@ class Shared(Generic[_T]):
         self._find = find
         self._kept_s = kept_s
         self._lock = threading.Lock()
-        self._found: tuple[float, _T] | None = None  # and when it was found
+        self._era = object()  # another one after each forget, which may come during a find
+        self._found: tuple[object, float, _T] | None = None  # its era, and when it was found
 
     def get(self) -> _T:
         asked_s = time.monotonic()
         with self._lock:
-            if self._found is None or self._found[0] + self._kept_s < asked_s:
+            era, found = self._era, self._found
+            if found is None or found[0] is not era or found[1] + self._kept_s < asked_s:
                 result = self._find()
-                self._found = time.monotonic(), result
-            return self._found[1]
+                found = self._found = era, time.monotonic(), result
+            return found[2]
 
     def forget(self) -> None:
-        self._found = None
+        self._era = object()
 
 
 def look(
@@ -156,7 +158,7 @@ class Rate(NamedTuple):
 
 
 class Rates:
-    """The rates of consumer groups, from their counters.
+    """The rates of consumer groups, from their counters. Threads can share them.
 
     keep: how many rates of a group to keep. least_s: counters that come earlier after the last ones
     make no rate of their own.
@@ -165,11 +167,24 @@ class Rates:
     def __init__(self, keep: int = 1, least_s: float = 0.0) -> None:
         self._keep = keep
         self._least_s = least_s
+        self._lock = threading.Lock()
         self._before: dict[tuple[str, str], tuple[float, Mapping[str, int]]] = {}
         self._rates: dict[tuple[str, str], deque[Rate]] = {}
 
+    def note_all(self, rows: Sequence[Row]) -> list[Rate]:
+        """Note the counters of all groups, and forget groups that are not there any more."""
+        with self._lock:
+            found = list(map(self._note, rows))
+            for gone in self._before.keys() - {(row.topic, row.group) for row in rows}:
+                del self._before[gone], self._rates[gone]
+        return found
+
     def note(self, row: Row) -> Rate:
         """Note the counters of a group. Returns its rate since the last ones, at first zero."""
+        with self._lock:
+            return self._note(row)
+
+    def _note(self, row: Row) -> Rate:
         at, key, counters = time.monotonic(), (row.topic, row.group), row.figures.counters
         then, before = self._before.setdefault(key, (at, counters))
         rates = self._rates.setdefault(key, deque(maxlen=self._keep))
@@ -182,4 +197,5 @@ class Rates:
         return rates[-1]
 
     def line(self, topic: str, group: str) -> list[Rate]:
-        return list(self._rates.get((topic, group), ()))
+        with self._lock:
+            return list(self._rates.get((topic, group), ()))

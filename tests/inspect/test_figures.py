@@ -8,7 +8,7 @@ import pytest
 from rmq_spark.client import connect
 from rmq_spark.errors import ServerUnavailable
 from rmq_spark.inspect.checks import OK, check_topics
-from rmq_spark.inspect.figures import Shared, look
+from rmq_spark.inspect.figures import Rates, Shared, look
 
 from ..waiting import wait_until
 
@@ -87,6 +87,34 @@ def test_a_result_is_kept_as_long_as_it_is_wanted():
     assert [shared.get(), shared.get()] == [0, 0]
     shared.forget()
     assert shared.get() == 1
+
+
+def test_what_was_found_before_a_change_is_not_kept_after_it():
+    """A user who pressed pause saw for seconds that the topic runs."""
+    found = iter(range(9))
+
+    def find():
+        number = next(found)
+        if number == 0:
+            shared.forget()  # by another user's change, while this looks
+        return number
+
+    shared = Shared(find, 3600)
+    assert [shared.get(), shared.get(), shared.get()] == [0, 1, 1]
+
+
+def test_rates_of_topics_that_are_gone_are_forgotten(broker):
+    rates = Rates()
+    for number in range(3):
+        broker.create(f"T{number}", "FixedTime", 1, groups="default,audit")
+        rows = look(broker)
+        assert len(rates.note_all(rows)) == len(rows) == 2
+        broker.queue(f"T{number}").send(["m"], fixed_time=1)
+        assert [rate.came > 0 for rate in rates.note_all(look(broker))] == [True, True]
+        broker.delete(f"T{number}")
+    assert len(rates.line("T2", "audit")) == 1
+    assert rates.line("T1", "audit") == []
+    assert rates._before.keys() == rates._rates.keys() == {("T2", "default"), ("T2", "audit")}
 
 
 def test_a_failure_is_not_kept():
