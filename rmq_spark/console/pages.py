@@ -589,9 +589,8 @@ def _memory_json(queue: Queue) -> dict[str, Any]:
     weighed = queue.slots[:: max(1, amount // SLOTS_WEIGHED)][:SLOTS_WEIGHED]
     pipeline = queue.server.client.pipeline(transaction=False)
     for slot in weighed:
-        for kind in ALL_KINDS.split():
-            if kind != QueueKind.PREPARE:
-                pipeline.memory_usage(getattr(queue.keys, kind)(slot), samples=MESSAGES_WEIGHED)
+        for key in queue.queues.keys_of(slot, ALL_KINDS):
+            pipeline.memory_usage(key, samples=MESSAGES_WEIGHED)
     try:
         size = sum(found or 0 for found in pipeline.execute()) * amount // len(weighed)
     except redis.ResponseError:  # not permitted

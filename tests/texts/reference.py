@@ -228,7 +228,7 @@ def environment_variables(page: Page) -> Iterator[str]:
     heading = "Environment variables"
     files = (ROOT / "rmq_spark").rglob("*.py")
     sources = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    pattern = r"(?:os\.environ\.get\(|^URL_VARIABLE = |envvar=)\"(\w+)\""
+    pattern = r"(?:os\.environ\.get\(|^URL_VARIABLE = |envvar=|Key\": (?=\"RMQ_))\"(\w+)\""
     read = set(re.findall(pattern, sources, re.MULTILINE))
     begun = tuple(re.findall(r"os\.environ\.get\(f\"(\w+)\{", sources))
     shown = page.by_name(heading)

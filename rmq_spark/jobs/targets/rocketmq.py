@@ -111,10 +111,9 @@ class RocketMQTopic:
                 "of a proxy (several with ';' between them, https://HOST:PORT with TLS), and "
                 "--target-option topic=NAME."
             )
-        keys = (
-            options.get("accessKey") or os.environ.get("RMQ_ROCKETMQ_ACCESS_KEY", ""),
-            options.get("secretKey") or os.environ.get("RMQ_ROCKETMQ_SECRET_KEY", ""),
-        )
+        keys = [
+            options.get(name) or os.environ.get(variable, "") for name, variable in _SECRETS.items()
+        ]
         if any(keys) and not all(keys):
             raise InvalidOption(
                 "RocketMQ needs both an access key and a secret key, or none. Set "
