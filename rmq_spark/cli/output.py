@@ -116,7 +116,8 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     listed = [list(row) for row in rows]
     for at, column in enumerate(columns):
-        numeric = bool(listed) and all(isinstance(row[at], int | float) for row in listed)
+        numbers = [row[at] for row in listed if row[at] is not None]
+        numeric = bool(numbers) and all(isinstance(one, int | float) for one in numbers)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:  # as Text, so that rich prints [red] as it is
         table.add_row(*(Text(cell_text(cell)) for cell in row))

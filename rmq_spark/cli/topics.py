@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from inspect import Parameter, Signature, signature
-from itertools import count, starmap
+from itertools import count, repeat, starmap
 from typing import Annotated, Any
 
 import typer
@@ -445,8 +445,8 @@ def top(
 
 def _looks(
     broker: Broker, names: list[str] | None, pause_s: float, times: int | None, ended: Ended
-) -> Iterator[list[tuple[Row, Rate]]]:
-    """Look again and again until ``ended``."""
+) -> Iterator[list[tuple[Row, Rate | None]]]:
+    """Look again and again until ``ended``. The first look shows no rates."""
     rates = Rates()
     for number in count() if times is None else range(times):
         if number:
@@ -454,16 +454,17 @@ def _looks(
         if ended.is_set():
             return
         rows = look(broker, names)
-        yield list(zip(rows, rates.note_all(rows), strict=True))
+        found = rates.note_all(rows)
+        yield list(zip(rows, found if number else repeat(None), strict=False))
 
 
-def _cells(row: Row, rate: Rate) -> tuple[Any, ...]:
+def _cells(row: Row, rate: Rate | None) -> tuple[Any, ...]:
     exclusive = row.definition.exclusive  # then consumers share the slots
     return (
         row.topic,
         row.group,
-        round(rate.came),
-        round(rate.went),
+        rate and round(rate.came),
+        rate and round(rate.went),
         *row.states.values(),
         age_text(row.oldest_age_ms),
         ", ".join(

@@ -194,8 +194,7 @@ class Console:
             unreadable.append({"topic": topic, "group": group, "reason": str(error)})
 
         rows = look(self.broker, failed=note)
-        for row in rows:
-            self.rates.note(row)
+        self.rates.note_all(rows)
         return rows, unreadable
 
     def findings(self) -> list[Finding]:

@@ -202,12 +202,13 @@ def warnings_of(row: Row) -> list[str]:
     return [words for words, holds in found.items() if holds]
 
 
-def row_json(row: Row, rate: Rate) -> dict[str, Any]:
+def row_json(row: Row, rate: Rate | None) -> dict[str, Any]:
+    """Return the figures of a group. rate: None at a first look, which shows no rate."""
     return {
         "topic": row.topic,
         "group": row.group,
-        "inPerSecond": round(rate.came, 1),
-        "outPerSecond": round(rate.went, 1),
+        "inPerSecond": rate and round(rate.came, 1),
+        "outPerSecond": rate and round(rate.went, 1),
         **row.states,
         "oldestDueForMs": row.oldest_age_ms,
         "warnings": warnings_of(row),
