@@ -419,6 +419,7 @@ def _commit_result(
         # Only the first reply counts: the first call itself settles the batch for the later ones.
         again=frozenset(slot for slot, of_slot in by_slot if of_slot[0][4]),
         gone={slot: of_slot[0][6] for slot, of_slot in by_slot if of_slot[0][6]},
+        claimed_of={slot: sum(reply[0] for reply in of_slot) for slot, of_slot in by_slot},
     )
 
 

@@ -357,10 +357,10 @@ class CommitResult:
 
     claimed: messages that the claims took. moved: messages that making the claims took from the
     retry queue. expired: messages that making them found expired. committed: messages that were
-    removed. records: the number of claims
-    removed. held: the slots that had such claims. again: the slots where the batch was already
-    committed, such as by a commit whose reply was lost. gone: the number of claims by slot that the
-    consumer made for the last batch and that were given back, or that somebody has deleted.
+    removed. records: the number of claims removed. held: the slots that had such claims. again: the
+    slots where the batch was already committed, such as by a commit whose reply was lost. gone: the
+    number of claims by slot that the consumer made for the last batch and that were given back, or
+    that somebody has deleted. claimed_of: claimed, by slot.
     """
 
     claimed: int = 0
@@ -371,6 +371,7 @@ class CommitResult:
     held: frozenset[int] = frozenset()
     again: frozenset[int] = frozenset()
     gone: Mapping[int, int] = field(default_factory=dict)
+    claimed_of: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

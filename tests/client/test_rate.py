@@ -4,11 +4,13 @@ import asyncio
 import threading
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
 from rmq_spark import aio
-from rmq_spark.protocol import returning
+from rmq_spark.errors import LeaseLost, ServerUnavailable
+from rmq_spark.protocol import claiming, returning
 
 from ..seeding import numbered
 from ..waiting import wait_until
@@ -50,6 +52,55 @@ def test_permits_for_messages_that_were_not_there_are_not_lost(broker):
             batch.commit()
         queue.send([b"more"], fixed_time=1000)
         assert len(consumer.poll(100)) == 0
+
+
+@pytest.mark.parametrize("of_slot", [{}, {"rate_by": "slot"}], ids=["all", "slot"])
+def test_permits_of_a_claim_that_fails_come_back(broker, limited, monkeypatch, of_slot):
+    """Failed before: after an error, a group with a rate of 1/h waited for an hour."""
+    limited(slots=1, **HOURLY, **of_slot)
+    claim, failed = claiming.claim, []
+
+    def fail_first(queues, requests, terms):
+        if not failed:
+            failed.append(terms.consumer)
+            raise ServerUnavailable("The claim is lost.")
+        return claim(queues, requests, terms)
+
+    monkeypatch.setattr(claiming, "claim", fail_first)
+    with broker.consumer("Calls", "a") as consumer:
+        with pytest.raises(ServerUnavailable):
+            consumer.poll(3)
+        batch = consumer.poll(3)
+        assert len(batch) == 3
+        batch.commit()
+    failed.clear()
+    seen = []
+    with broker.listen("Calls", "b", seen.append, workers=1):
+        wait_until(lambda: len(seen) == 2, "the messages of the other permits")
+    assert failed == ["b"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_permits_that_cannot_be_returned_hide_nothing(broker, limited, monkeypatch, fails):
+    limited(slots=1, **HOURLY)
+    claim = claiming.claim
+
+    def claim_and_cut(queues, requests, terms):
+        monkeypatch.setattr(claiming, "grants", cut)
+        if fails:
+            raise LeaseLost("The claim is gone.")
+        return claim(queues, [replace(one, limit=1) for one in requests], terms)
+
+    def cut(queues, wanted):
+        raise ServerUnavailable("Redis is away.")
+
+    monkeypatch.setattr(claiming, "claim", claim_and_cut)
+    with broker.consumer("Calls", "a") as consumer:
+        if fails:
+            with pytest.raises(LeaseLost):
+                consumer.poll(2)
+        else:
+            assert len(consumer.poll(2)) == 1
 
 
 def test_groups_do_not_share_a_limit(broker, limited):

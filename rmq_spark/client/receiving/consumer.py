@@ -16,7 +16,6 @@ from rmq_spark.client.receiving.consumer_run import (
     begin_run,
     forget_consumer,
     highest_first,
-    return_unused,
     within_rate,
 )
 from rmq_spark.client.receiving.waits import Waiter
@@ -293,14 +292,11 @@ class Consumer:
             requests = self._requests(wanted, sorted(looked))
         if requests and not requests[0].alone and not IN_PROCESS.begin(self._run):
             requests = []
-        if limited:
-            requests = within_rate(self.queue, requests)
-        self._seq += 1
-        slots = [request.slot for request in requests]
-        batch = self._batch = Batch(self._run, self.queue, self._lock, self._seq, slots)
-        claims = self._run.claim(self.queue, requests, self._seq, self._epochs)
-        if limited:
-            return_unused(self.queue, requests, claims)
+        with within_rate(self.queue, requests, limited=limited) as (requests, claims):
+            self._seq += 1
+            slots = [request.slot for request in requests]
+            batch = self._batch = Batch(self._run, self.queue, self._lock, self._seq, slots)
+            claims += self._run.claim(self.queue, requests, self._seq, self._epochs)
         # If others were faster, the next request looks first, which costs Redis less.
         if requests:
             self._may_be_quick = any(claim.contents for claim in claims)

@@ -1,13 +1,14 @@
 """The run of a reader: how it begins, and the calls that it makes."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from rmq_spark.client.administration import Administration
 from rmq_spark.client.ownership import Ownership, ownership_of
 from rmq_spark.client.queue import Queue
-from rmq_spark.errors import InvalidOption, quoted
+from rmq_spark.errors import InvalidOption, RmqError, quoted
 from rmq_spark.ownership.zookeeper import EnsembleOptions
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.calls import CALLS_A_PIPELINE
@@ -90,26 +91,39 @@ def highest_first(due: Iterable[SlotDue]) -> list[SlotDue]:
     return sorted(due, key=lambda slot: slot.top, reverse=True)
 
 
-def within_rate(queue: Queue, requests: Sequence[ClaimRequest]) -> list[ClaimRequest]:
-    """Limit requests to what the topic's rate allows now, and take the permits for them."""
-    if queue.definition.rate is None or not requests:
-        return list(requests)
+@contextmanager
+def within_rate(
+    queue: Queue, requests: Sequence[ClaimRequest], *, limited: bool = True
+) -> Iterator[tuple[list[ClaimRequest], list[Claim]]]:
+    """Limit requests to what the topic's rate allows now, and take the permits for them.
+
+    Yields the requests, and a list that gets their claims. The permits for messages that these
+    have not found come back in the end. limited: False leaves the requests as they are.
+    """
+    claims: list[Claim] = []
+    if queue.definition.rate is None or not (requests and limited):
+        yield list(requests), claims
+        return
     granted = queue.ask(claiming.grants, {request.slot: request.limit for request in requests})
-    return [
+    allowed = [
         replace(request, limit=permits)
         for request in requests
         if (permits := granted[request.slot][0])
     ]
+    try:
+        yield allowed, claims
+    finally:
+        used = {claim.slot: len(claim.contents) for claim in claims}
+        return_permits(queue, {one.slot: one.limit - used.get(one.slot, 0) for one in allowed})
 
 
-def return_unused(queue: Queue, requests: Sequence[ClaimRequest], claims: Sequence[Claim]) -> None:
-    """Return the permits of within_rate for messages that the claims did not find."""
-    if queue.definition.rate is None:
-        return
-    used = {claim.slot: len(claim.contents) for claim in claims}
-    unused = {one.slot: used.get(one.slot, 0) - one.limit for one in requests}
-    if any(unused.values()):
-        queue.ask(claiming.grants, {slot: permits for slot, permits in unused.items() if permits})
+def return_permits(queue: Queue, unused: Mapping[int, int]) -> None:
+    """Return permits, by slot. Where that fails, they only come back with time."""
+    returned = {slot: -permits for slot, permits in unused.items() if permits}
+    if returned and queue.definition.rate is not None:
+        # It often follows another error; and claims whose answer has come are not to be lost.
+        with suppress(RmqError):
+            queue.ask(claiming.grants, returned)
 
 
 def begin_run(

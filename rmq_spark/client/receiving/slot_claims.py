@@ -7,7 +7,7 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from rmq_spark.client.queue import Queue
-from rmq_spark.client.receiving.consumer_run import ConsumerRun, return_unused, within_rate
+from rmq_spark.client.receiving.consumer_run import ConsumerRun, within_rate
 from rmq_spark.errors import AlreadyCommitted
 from rmq_spark.process import UnfailingLog
 from rmq_spark.protocol import returning
@@ -168,17 +168,17 @@ class SlotClaims:
         queue, run = self.queue, self._run
         limit = 1 if slot.alone else self._limit_of(slot.slot)
         wanted = [ClaimRequest(slot.slot, 0, limit, others=slot.live, alone=slot.alone)]
-        requests = within_rate(queue, wanted)
-        if not requests:
-            return None
-        with self._lock:
-            if self._is_closed:
-                raise AlreadyCommitted(f"Listener {run.name} has stopped.")
-            number = self._asked[slot.slot] = next(self._numbers)
-        asked_s = time.monotonic()
-        (claim,) = run.claim(queue, requests, number, self.epochs)
-        claimed_s = time.monotonic()
-        return_unused(queue, requests, [claim])
+        with within_rate(queue, wanted) as (requests, claims):
+            if not requests:
+                return None
+            with self._lock:
+                if self._is_closed:
+                    raise AlreadyCommitted(f"Listener {run.name} has stopped.")
+                number = self._asked[slot.slot] = next(self._numbers)
+            asked_s = time.monotonic()
+            claims += run.claim(queue, requests, number, self.epochs)
+            claimed_s = time.monotonic()
+        [claim] = claims
         try:
             messages = list(claim.messages(queue.definition))
             work = SlotWork(claim, messages, limit, asked_s, claimed_s)

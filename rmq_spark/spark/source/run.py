@@ -249,6 +249,14 @@ class QueryRun:
         if not (self._must_ask_all_slots() or self._must_go_on):
             return start
         planned = Offset(self.consumer, start.seq + 1, self._options.subscription.text)
+        try:
+            return self._plan(start, limits, planned)
+        except Exception:
+            for topic in self._topics.values():
+                topic.unplan(planned.seq)
+            raise
+
+    def _plan(self, start: Offset, limits: Limits | None, planned: Offset) -> Offset:
         claims = self._plan_claims(limits, planned.seq)
         if not claims and self._backlogs is not None and self._gains_slots():
             claims = self._plan_claims(limits, planned.seq)

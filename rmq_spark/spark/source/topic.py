@@ -3,6 +3,7 @@
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import check_agrees
 from rmq_spark.client.ownership import ownership_of
 from rmq_spark.client.queue import Queue, overview_of
+from rmq_spark.client.receiving.consumer_run import return_permits
 from rmq_spark.protocol import claiming, reading, returning
 from rmq_spark.protocol.claims import CommitResult, ListedClaim, SlotDue
 from rmq_spark.protocol.names import claim_name
@@ -82,9 +84,26 @@ class TopicRun:
             if claim.seq == seq:
                 name = claim_name(self._consumer, seq, claim.ordinal)
                 expected.setdefault(claim.slot, []).append(name)
-        return self.queue.ask(
+        result = self.queue.ask(
             claiming.commit, slots, self._consumer, self._run, seq, expected=expected
         )
+        known = result.claimed_of.keys() - result.again - result.gone.keys()
+        self._return_permits(seq, {slot: result.claimed_of[slot] for slot in known})
+        return result
+
+    def unplan(self, seq: int) -> None:
+        """Return the permits of batch ``seq``, which could not be planned to its end."""
+        self._return_permits(seq, dict.fromkeys(self.slots, 0))
+        self._planned = []
+
+    def _return_permits(self, seq: int, used: Mapping[int, int]) -> None:
+        """Return the permits that batch ``seq`` has not used. used: the messages by slot."""
+        taken = Counter[int]()
+        for claim in self._planned:
+            if claim.seq == seq:
+                taken[claim.slot] += claim.limit
+        unused = {slot: max(0, taken[slot] - used[slot]) for slot in taken.keys() & used}
+        return_permits(self.queue, unused)
 
     def commit_finished(self, seq: int, finished_by: int) -> CommitResult:
         """Commit only batch ``seq``, which an earlier run, or EVERY_RUN, has finished."""
@@ -199,7 +218,11 @@ class TopicRun:
             return quotas, min((wait_ms for _, wait_ms in granted.values()), default=1)
         due = sum(slot.due for slot in self._due)
         permits, wait_ms = self.queue.ask(claiming.grant, min(limit, due))
-        return choose(permits, self._due) if permits else {}, wait_ms
+        try:
+            return choose(permits, self._due) if permits else {}, wait_ms
+        except Exception:
+            return_permits(self.queue, {0: permits})
+            raise
 
     def _plan(self, quotas: dict[int, int], seq: int) -> list[PlannedClaim]:
         self._gone = {}

@@ -3,6 +3,9 @@
 import logging
 from collections import Counter
 
+import pytest
+
+from rmq_spark.errors import ServerUnavailable
 from rmq_spark.protocol import claiming
 from rmq_spark.redis.server import Server
 from rmq_spark.spark.source.topic import TopicRun
@@ -35,6 +38,37 @@ def test_each_slot_may_have_a_limit_of_its_own(rmq):
         assert Counter(row["slot"] for row in batch) == {0: 5, 1: 5}
         assert [run.plan(end) for _ in range(3)] == [end] * 3
     assert queue.figures().counters["claimed"] == 10
+
+
+@pytest.mark.parametrize("settings", [{}, {"rate_by": "slot"}], ids=["all", "slot"])
+@pytest.mark.parametrize("fails", ["_quotas", "mark"])
+def test_permits_of_a_plan_that_fails_come_back(rmq, monkeypatch, fails, settings):
+    """Failed before: a query that failed and began again waited for an hour."""
+    queue = rmq.due(40, slots=2, **HOURLY, **settings)
+
+    def fail(*_):
+        raise ServerUnavailable("Redis is away.")
+
+    with rmq.by_hand(queue) as run:
+        monkeypatch.setattr(TopicRun, fails, fail)
+        with pytest.raises(ServerUnavailable):
+            run.plan(run.initial())
+        monkeypatch.undo()
+    granted = queue.ask(claiming.grants, {0: 5, 1: 5}, take=False)
+    assert [permits for permits, _ in granted.values()] == [5, 5]
+
+
+def test_permits_for_messages_that_were_gone_come_back(rmq):
+    """Failed before, as plain consumers never did."""
+    queue = rmq.due(5, **HOURLY)
+    with rmq.by_hand(queue) as run:
+        start = run.initial()
+        end = run.plan(start)
+        assert queue.cancel(names(3)) == 3
+        assert len(run.batch(start, end)) == 2
+        assert run.plan(end) == end
+    assert queue.ask(claiming.grant, 3)[0] == 3
+    assert queue.ask(claiming.grant, 1)[0] == 0
 
 
 def test_a_query_that_ends_reads_what_slots_with_permits_have(rmq):
