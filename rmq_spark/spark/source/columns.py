@@ -109,22 +109,23 @@ class MessageColumns:
         scores, retried = self._scores_and_retries
         return pa.array(scores, pa.int64(), mask=retried)
 
+    def _most_retries(self) -> Any:
+        """Return what max_retries of the topic was when each message was claimed."""
+        return np.repeat([claim.max_retries for claim in self._claims], self._counts)
+
     def _retries(self) -> Any:
         """Return the retries left of all messages: retries_of, for whole columns."""
         scores, retried = self._scores_and_retries
-        most = np.repeat([claim.max_retries for claim in self._claims], self._counts)
         charged = np.repeat([claim.charged for claim in self._claims], self._counts)
         deliveries = np.where(scores < 0, -scores % SUSPECT_LEVEL, scores)
-        left = np.where(retried, deliveries - 1, most) - charged
+        left = np.where(retried, deliveries - 1, self._most_retries()) - charged
         return np.maximum(left, 0).astype(np.int32)
 
     def _retries_left(self) -> pa.Array:
         return pa.array(self._retries())
 
     def _delivery_count(self) -> pa.Array:
-        return pa.array(
-            np.maximum(1, self._topic.max_retries + 1 - self._retries()).astype(np.int32)
-        )
+        return pa.array(np.maximum(1, self._most_retries() + 1 - self._retries()).astype(np.int32))
 
     def _claim_id(self) -> pa.Array:
         names = pa.array([claim.claim_id for claim in self._claims], pa.string())
