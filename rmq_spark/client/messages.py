@@ -229,16 +229,17 @@ def outgoing(
     has_bodies = topic.keyed
     for index, given in enumerate(messages):
         message = given if isinstance(given, Message) else Message(given)
+        owner = f"Message {index}"
         name = _name_of(message, topic, index)
         basis = message.slot_basis if message.slot_basis is not None else defaults.slot_basis
-        slot = topic.slot_of(name if basis is None else _bytes_of("slot_basis", basis, index))
-        of, value = _value_in(message, topic, f"Message {index}")
+        slot = topic.slot_of(name if basis is None else _bytes_of("slot_basis", basis, owner))
+        of, value = _value_in(message, topic, owner)
         if value is None:
             of, value = default
-        number = _number_of(of, value, topic, index)
+        number = _number_of(of, value, topic, owner)
         if refuse_before_ms is not None and of.can_be_past and number <= refuse_before_ms:
             raise InvalidMessage(
-                f"Message {index} of topic {topic.name}: fixed_time {number} is not after now "
+                f"{owner} of topic {topic.name}: fixed_time {number} is not after now "
                 f"({refuse_before_ms}), and past_fixed_time is fail. Nothing was sent."
             )
         packed = b""
@@ -262,7 +263,7 @@ def _outgoing_alike(
     of, value = default
     try:
         names = [one if type(one) is bytes else str.encode(one) for one in contents]
-        score = of.score_of(_number_of(of, value, topic, 0))
+        score = of.score_of(_number_of(of, value, topic, "Each"))
         if slot_basis is not None:
             grouped = {topic.slot_of(slot_basis): names}
         else:
@@ -280,11 +281,11 @@ def _name_of(message: Message, topic: TopicDefinition, index: int) -> bytes:
     if topic.keyed:
         return key_of(topic, message.key, index)
     refuse_key(topic, message.key, index)
-    return _bytes_of("content", message.content, index)
+    return _bytes_of("content", message.content, f"Message {index}")
 
 
 def _has_body(message: Message) -> bool:
-    """Check whether a message carries anything beside its content; a keyed one always does."""
+    """Return whether a message carries headers or expires. One of a keyed topic has more."""
     return (
         message.headers is not None
         or message.time_to_live is not None
@@ -302,7 +303,7 @@ def _body_of(
 ) -> Body:
     payload = None
     if topic.keyed and message.content is not None:
-        payload = _bytes_of("content", message.content, index)
+        payload = _bytes_of("content", message.content, f"Message {index}")
     own = (
         message if message.expires_at is not None or message.time_to_live is not None else defaults
     )
@@ -321,13 +322,14 @@ def contents_by_slot(
     contents: Iterable[bytes | str] | Mapping[int, Sequence[bytes | str]],
     slot_basis: bytes | str | None,
     topic: TopicDefinition,
+    done: str = "changed",
 ) -> dict[int, list[bytes]]:
     """Group contents by slot, as bytes.
 
     contents: a list, or lists by slot. slot_basis: the one with which all contents of a list were
     sent; None if they were sent without. Raises InvalidMessage for a content that is neither bytes
     nor text. Raises InvalidOption for a slot that does not exist, or a slot_basis together with
-    lists by slot.
+    lists by slot. done: for errors.
     """
     _refuse_single(contents)
     if isinstance(contents, Mapping):
@@ -339,17 +341,17 @@ def contents_by_slot(
             )
         for listed in contents.values():
             _refuse_single(listed)
-        return {
-            topic.check_slot(slot): [_bytes_of("content", one, at) for at, one in enumerate(listed)]
-            for slot, listed in contents.items()
-        }
+        return {topic.check_slot(slot): _listed(listed, done) for slot, listed in contents.items()}
     by_slot: dict[int, list[bytes]] = {}
-    for at, given in enumerate(contents):
-        content = _bytes_of("content", given, at)
+    for content in _listed(contents, done):
         by_slot.setdefault(topic.slot_of(content if slot_basis is None else slot_basis), []).append(
             content
         )
     return by_slot
+
+
+def _listed(contents: Iterable[bytes | str], done: str) -> list[bytes]:
+    return [_bytes_of("content", one, f"Message {at}", done) for at, one in enumerate(contents)]
 
 
 def _refuse_single(contents: object) -> None:
@@ -370,13 +372,15 @@ def requeue_score(
     that is given.
     """
     of_type = topic.type
-    of, given = _value_in(value, topic, f"The {done.removesuffix('d')}", done)
+    owner = f"The {done.removesuffix('d')}"
+    of, given = _value_in(value, topic, owner, done)
     if given is None and of_type.requeue_value is None:
         raise InvalidMessage(
             f"Topic {topic.name} is {of_type}, so {done} messages need a {of_type.keyword}. "
             f"Accepted: {of_type.parser.accepted_plain}. Nothing was {done}."
         )
-    number = _number_of(of, of_type.requeue_value if given is None else given, topic, 0)
+    given = of_type.requeue_value if given is None else given
+    number = _number_of(of, given, topic, owner, done)
     return int(of.requeue_score(number, now_ms))
 
 
@@ -404,24 +408,26 @@ def _value_in(
     return of_type.delay, values.delay
 
 
-def _bytes_of(name: str, value: Any, index: int) -> bytes:
+def _bytes_of(name: str, value: Any, owner: str, done: str = "sent") -> bytes:
     if isinstance(value, bytes):
         return value
     try:
         return str.encode(value)
     except (TypeError, UnicodeEncodeError):  # not text, or text with half a surrogate pair
         raise InvalidMessage(
-            f"Message {index}: {name} is {quoted(value)}. Accepted: bytes or str. Nothing was sent."
+            f"{owner}: {name} is {quoted(value)}. Accepted: bytes or str. Nothing was {done}."
         ) from None
 
 
-def _number_of(of: MessageValue, value: Any, topic: TopicDefinition, index: int) -> int:
+def _number_of(
+    of: MessageValue, value: Any, topic: TopicDefinition, owner: str, done: str = "sent"
+) -> int:
     number = of.number_of(value)
     if number is None or not of.lowest <= number <= of.highest:
         delay = topic.type.delay
         instead = f"; or a {delay.keyword} in its place" if value is None and delay else ""
         raise InvalidMessage(
-            f"Message {index} of topic {topic.name}: {of.keyword} is {quoted(value)}. Accepted for "
-            f"a {topic.type} topic: {of.accepted}{instead}. Nothing was sent."
+            f"{owner} of topic {topic.name}: {of.keyword} is {quoted(value)}. Accepted for a "
+            f"{topic.type} topic: {of.accepted}{instead}. Nothing was {done}."
         )
     return number

@@ -257,7 +257,8 @@ class Queue:
         exist.
         """
         self._refuse_no_group()
-        return self.ask(sending.cancel, contents_by_slot(contents, slot_basis, self.definition))
+        by_slot = contents_by_slot(contents, slot_basis, self.definition, "cancelled")
+        return self.ask(sending.cancel, by_slot)
 
     def accept_again(self, contents: Contents, *, slot_basis: bytes | str | None = None) -> int:
         """Let the topic accept contents again within unique_for. Return how many it had noted.
@@ -288,7 +289,7 @@ class Queue:
         self._refuse_no_group()
         value = Message(b"", slot_basis, time_range, priority, fixed_time, delay)
         score = requeue_score(value, self.definition, self.now_ms(), "moved")
-        by_slot = contents_by_slot(contents, slot_basis, self.definition)
+        by_slot = contents_by_slot(contents, slot_basis, self.definition, "moved")
         return self.ask(sending.move, by_slot, score)
 
     def requeue(
@@ -309,7 +310,7 @@ class Queue:
         self._refuse_no_group()
         value = Message(b"", slot_basis, time_range, priority, fixed_time, delay)
         score = requeue_score(value, self.definition, self.now_ms())
-        by_slot = contents_by_slot(contents, slot_basis, self.definition)
+        by_slot = contents_by_slot(contents, slot_basis, self.definition, "requeued")
         return repair.requeue(self, by_slot, score)
 
     def purge(
@@ -325,7 +326,7 @@ class Queue:
         """
         self._refuse_no_group()
         of_kind = QueueKind(kind)
-        by_slot = contents_by_slot(contents, slot_basis, self.definition)
+        by_slot = contents_by_slot(contents, slot_basis, self.definition, "purged")
         return repair.purge(self, of_kind, by_slot)
 
     def expire(self, slots: Iterable[int] | None = None) -> int:

@@ -94,15 +94,12 @@ def test_a_slot_that_is_not_there_is_an_error(topic, slot):
         topic.pages(QueueKind.STORE, slot)
 
 
-def test_one_text_is_not_taken_for_its_letters(topic):
-    for call in (topic.cancel, topic.purge, topic.requeue):
-        with pytest.raises(InvalidMessage, match="a list of contents"):
-            call("abc")
-
-
 def test_other_things_are_no_contents(topic):
-    with pytest.raises(InvalidMessage, match=r"content is 7\. Accepted: bytes or str"):
-        topic.cancel([b"m", 7])
+    calls = {"cancel": "cancelled", "move": "moved", "requeue": "requeued", "purge": "purged"}
+    for name, done in calls.items():
+        said = rf"Message 1: content is 7\. Accepted: bytes or str\. Nothing was {done}\."
+        with pytest.raises(InvalidMessage, match=said):
+            getattr(topic, name)([b"m", 7])
     with pytest.raises(InvalidOption, match="which name their slots"):
         topic.cancel({0: [b"m"]}, slot_basis="x")
 
@@ -110,7 +107,8 @@ def test_other_things_are_no_contents(topic):
 @pytest.mark.parametrize("one", ["ab", b"ab"])
 def test_one_content_in_the_place_of_a_list_is_refused_by_slot_too(topic, one):
     topic.send(["a", "b"], fixed_time=DUE)
-    for given in (one, dict.fromkeys(topic.slots, one)):
-        with pytest.raises(InvalidMessage, match="each letter of which would be a content"):
-            topic.cancel(given)
+    for call in (topic.cancel, topic.purge, topic.requeue):
+        for given in (one, dict.fromkeys(topic.slots, one)):
+            with pytest.raises(InvalidMessage, match=r"each letter .* Accepted: a list of"):
+                call(given)
     assert topic.figures().store.count == 2

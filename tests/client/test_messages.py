@@ -230,8 +230,10 @@ def test_a_requeue_takes_a_delay_or_a_fixed_time(slot):
     slot.bury(b"m")
     with pytest.raises(InvalidMessage, match="delay is 7 and fixed_time is 5"):
         slot.queue.requeue([b"m"], fixed_time=5, delay=7)
-    with pytest.raises(InvalidMessage, match="delay is -1"):
+    with pytest.raises(InvalidMessage, match=r"The requeue .* delay is -1.* was requeued\."):
         slot.queue.requeue([b"m"], delay=-1)
+    with pytest.raises(InvalidMessage, match=r"The move .* fixed_time is 'now'.* was moved\."):
+        slot.queue.move([b"m"], fixed_time="now")
     assert slot.store == {}
 
 
