@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from rmq_spark.client.messages import Message, headers_of
-from rmq_spark.errors import InvalidMessage, InvalidOption, OutboxMisused
+from rmq_spark.errors import InvalidMessage, InvalidOption, OutboxMisused, quoted
 from rmq_spark.outbox.tables import FIELDS, TIMES, Layout, Tables, check_table
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.protocol.packing import chunks
@@ -138,16 +138,17 @@ class Rows:
         return max(time_ms, first_ms)
 
 
-def _text(value: bytes | str | None, name: str, index: int) -> str | None:
+def _text(value: Any, name: str, index: int) -> str | None:
     if value is None:
         return None
     try:
-        text = value if isinstance(value, str) else value.decode()
+        text = value if isinstance(value, str) else bytes.decode(value)
         text.encode()
-    except UnicodeError:
+    except (TypeError, UnicodeError) as error:
+        why = ", which is not UTF-8" if isinstance(error, UnicodeError) else ""
         raise InvalidMessage(
-            f"Message {index}: {name} is {value[:60]!r}, which is not UTF-8. Accepted: text, and "
-            "for content also bytes if its column holds bytes. Nothing was inserted."
+            f"Message {index}: {name} is {quoted(value)}{why}. Accepted: text, and for content "
+            "also bytes if its column holds bytes. Nothing was inserted."
         ) from None
     return text
 

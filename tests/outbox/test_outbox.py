@@ -79,6 +79,8 @@ def test_all_values_of_a_message_arrive(shop):
         (Message("x", expires_at=10**18), "Message 1: expires_at is 10"),
         (Message("\ud800", fixed_time=0), "Message 1: content is '\\\\ud800', which is not UTF-8"),
         (Message("x", key="\ud800"), "Message 1: message_key is '\\\\ud800', which is not UTF-8"),
+        (Message("x", key=5), "Message 1: message_key is 5. Accepted: text"),
+        (Message("x", slot_basis=1.5), "Message 1: slot_basis is 1.5. Accepted: text"),
         (Message("x", key="k" * 3000), "The database does not take the messages"),
         (Message("x", priority=2**70), "The database does not take the messages"),
     ],
