@@ -255,15 +255,22 @@ class _Child:
     """One child process and its two pipes. loaded: whether it has completed a batch."""
 
     def __init__(self, job: Job, progress: Progress) -> None:
-        requests, self._requests = os.pipe()
-        self._replies, replies = os.pipe()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, ValueError, OSError):
-                stream.flush()  # otherwise both processes would write the buffered text
-        pid = os.fork()
-        if pid == 0:
-            run_child(job, requests, replies, progress)
-        self.process = ChildProcess(pid)
+        pipes: list[int] = []
+        try:
+            pipes += os.pipe()
+            pipes += os.pipe()
+            requests, self._requests, self._replies, replies = pipes
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(AttributeError, ValueError, OSError):
+                    stream.flush()  # otherwise both processes would write the buffered text
+            pid = os.fork()
+            if pid == 0:
+                run_child(job, requests, replies, progress)
+            self.process = ChildProcess(pid)
+        except BaseException:
+            for file in pipes:
+                os.close(file)
+            raise
         os.close(requests)
         os.close(replies)
         os.set_blocking(self._replies, False)

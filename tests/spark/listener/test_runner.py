@@ -1,6 +1,7 @@
 """The process that runs the function of each_message: what it survives, and what ends it."""
 
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from rmq_spark.client.receiving import child_process
 from rmq_spark.errors import UnusableFunction
 from rmq_spark.spark.listener.child import InputFormat, Job
 from rmq_spark.spark.listener.runner import MessageRunner, Stopped
@@ -311,6 +313,21 @@ def test_its_parent_may_have_thousands_of_files_open(runner_for, tmp_path):
             assert runner_for(print).run(rows(1)) == []
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("fails", ["fork", "posix_spawn"])
+def test_a_process_that_cannot_be_started_leaves_no_file_open(runner_for, monkeypatch, fails):
+    """Failed before: each try of a machine without room left two pipes open."""
+
+    def fail(*_, **__):
+        raise BlockingIOError(errno.EAGAIN, "no room for a process")
+
+    monkeypatch.setattr(child_process, "_guard", child_process._Guard())
+    monkeypatch.setattr(os, fails, fail)
+    before = os.listdir("/dev/fd")
+    with pytest.raises(BlockingIOError):
+        runner_for(print).run(rows(1))
+    assert os.listdir("/dev/fd") == before
 
 
 WORKER = """
