@@ -5,7 +5,6 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from copy import copy
-from datetime import timedelta
 from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
@@ -29,7 +28,6 @@ from rmq_spark.redis.server import Server
 from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.parsing import Duration
 
-_FOREVER = timedelta(days=36500)
 # How many sends of single messages are on their way at the same time. What comes meanwhile goes
 # with the next one: it waits less than a round trip.
 _SENDS = 2
@@ -354,8 +352,9 @@ class AsyncConsumer:
         self, limit: int = DEFAULT_LIMIT, *, wait: bool = True
     ) -> AsyncIterator[AsyncBatch]:
         """Yield batches of up to ``limit`` messages. See Consumer.batches."""
-        while batch := await self.poll(limit, wait=_FOREVER if wait else 0):
-            yield batch
+        batches = self._sync.batches(limit, wait=wait)
+        while (batch := await greenlet_spawn(next, batches, None)) is not None:
+            yield AsyncBatch(batch)
 
     async def poll(self, limit: int = DEFAULT_LIMIT, *, wait: Duration = 0) -> AsyncBatch:
         """Take up to ``limit`` due messages, after waiting for them. See Consumer.poll."""

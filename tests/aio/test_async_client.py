@@ -10,7 +10,7 @@ import pytest
 
 from rmq_spark import aio
 from rmq_spark.aio import client as client_module
-from rmq_spark.client import Message
+from rmq_spark.client import Broker, Message
 from rmq_spark.errors import (
     ConsumerMisused,
     InvalidMessage,
@@ -373,19 +373,26 @@ def test_an_option_that_is_not_accepted_is_refused():
 # -- consumers
 
 
-def test_a_consumer_takes_and_commits(connected, topic):
+def test_a_consumer_takes_and_commits(connected, topic, monkeypatch):
+    """Its definition, too, is read as in the blocking one: not again before each batch."""
     topic.send(numbered(10), fixed_time=1000)
+    monkeypatch.setattr("rmq_spark.client.receiving.consumer.RELY_S", 1000.0)
+    read, queue = [], Broker.queue
+    monkeypatch.setattr(Broker, "queue", lambda *a, **b: read.append(a) or queue(*a, **b))
 
     async def main():
         async with await connected() as broker, broker.consumer("T", "c") as consumer:
             got = []
             async for batch in consumer.batches(limit=3, wait=False):
+                again = [] if got else [*batch][:1]
+                assert await batch.rollback(again, delay="1h") == len(again)
                 got += [message.content for message in batch]
-                assert await batch.commit() == len(batch)
+                assert await batch.commit() == len(batch) - len(again)
             return got
 
     assert sorted(asyncio.run(main())) == numbered(10)
-    assert topic.figures().counters["committed"] == 10
+    assert topic.figures().counters["committed"] == 9
+    assert len(read) == 1
 
 
 def test_messages_are_rolled_back_renewed_and_marked(connected, topic):
