@@ -24,7 +24,7 @@ from rmq_spark.spark.compatibility import DataSourceStreamArrowWriter
 from rmq_spark.spark.options import SinkOptions
 from rmq_spark.spark.sink.columns import NOTHING_SENT, Rows, coalesce, locate_columns
 from rmq_spark.spark.sink.operations import OPERATIONS, check_names
-from rmq_spark.topics.definition import TopicDefinition, check_topic_name
+from rmq_spark.topics.definition import TopicDefinition
 from rmq_spark.topics.types import TOPIC_TYPES
 
 _log = logging.getLogger(__name__)
@@ -48,18 +48,18 @@ class SinkTopics:
         """Read, or create if the write may, a topic that passes ``check``."""
         options = self._options
         broker = Broker(server, key_prefix=options.key_prefix)
-        if not self._defines:
-            broker.definition(check_topic_name(name))
-        elif broker.find(name) is None:
-            if options.topic_type is None:
+        of_type, amount = options.topic_type, options.slot_amount
+        topic = broker.find(name) if self._defines else broker.definition(name)
+        if topic is None:
+            if of_type is None:
                 raise UnknownTopic(
                     f"{describe_missing(broker, name)} Correct the name; or, to create the topic "
                     'with this write, add .option("topicType", ...), one of '
                     f"{', '.join(TOPIC_TYPES)}."
                 )
-            amount = options.slot_amount
-            check(new_definition(name, options.topic_type, amount, **options.settings))
-        topic = broker.define(name, options.topic_type, options.slot_amount, **options.settings)
+            check(new_definition(name, of_type, amount, **options.settings))
+        if topic is None or options.settings or (of_type, amount) != (None, None):
+            topic = broker.define(name, of_type, amount, **options.settings)
         check(topic)
         return topic
 

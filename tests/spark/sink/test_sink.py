@@ -196,6 +196,22 @@ def test_a_topic_column_sends_to_several_topics_in_one_write(spark, rmq):
         assert len(rows) == 30
 
 
+@pytest.mark.parametrize(
+    ("options", "reads"),
+    [({}, 1), ({"topicType": "Priority"}, 2), ({"operation": "purge"}, 1)],
+    ids=["as it is", "compared", "purge"],
+)
+def test_a_definition_is_read_again_only_to_compare_it(rmq, options, reads):
+    name = rmq.queue("Priority").definition.name
+    options = {"priority": "17", **options, "topic": name}
+    topics = rmq.writer(StructType().add("content", "string"), **options)._work._topics
+    server = rmq.broker.server
+    calls = lambda: server.client.info("commandstats")["cmdstat_hget"]["calls"]  # noqa: E731
+    before = calls()
+    assert topics.find(server, name) == rmq.broker.definition(name)
+    assert calls() - before == reads + 1
+
+
 def test_equal_contents_merge_and_the_last_value_wins_but_for_range_merge(spark, rmq):
     for topic_type, (_, _, value) in VALUES.items():
         name = rmq.name()
