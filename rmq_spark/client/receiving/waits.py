@@ -31,7 +31,7 @@ class Waiter:
     ::
 
         while not found:
-            waiter.wait(until)
+            waiter.wait(queue, until_s)
             found = take(waiter.ripe())  # which calls waiter.looked
 
     Each second, it looks into some of the slots, so that a wake-up that was missed delays a message
@@ -215,7 +215,7 @@ class SlotWaits:
             self.ripen([slot])
 
     def wake(self, slot: int, at_s: float) -> None:
-        if slot not in self._ripe | self._begun and at_s < self._times.get(slot, at_s + 1):
+        if not self._is_ripe_or_begun(slot) and at_s < self._times.get(slot, at_s + 1):
             self._set_time(slot, at_s)
 
     def looked(self, found: Iterable[SlotDue]) -> None:
@@ -234,7 +234,10 @@ class SlotWaits:
 
     def is_ripe_soon(self, slot: int) -> bool:
         is_near = self._times.get(slot, float("inf")) <= self._clock() + NEAR_S
-        return slot in self._ripe | self._begun or is_near
+        return is_near or self._is_ripe_or_begun(slot)
+
+    def _is_ripe_or_begun(self, slot: int) -> bool:
+        return slot in self._ripe or slot in self._begun  # a union would take 0.7 ms
 
     def expects_nothing(self, slot: int) -> bool:
         return slot not in self._held and not self.is_ripe_soon(slot)
