@@ -17,9 +17,9 @@ from rmq_spark.protocol.claims import STATES
 from rmq_spark.topics.reasons import printable
 
 _LABELS = ("query", "topic")
-# Seconds. A trigger costs Spark 0.2 s before it reads a row; a lease lasts 60 s by default.
 # How many ended queries keep their counts, so that an alert still sees how the last ones ended.
 MOST_ENDED = 100
+# Seconds. A trigger costs Spark 0.2 s before it reads a row; a lease lasts 60 s by default.
 _BUCKETS = (0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
 # The keys by which to recognize the progress of an rmq source among those of other sources.
 _MARK = {"due", "oldestDueMs"}

@@ -13,6 +13,7 @@ from rmq_spark.errors import InvalidOption, quoted
 from rmq_spark.topics.keys import HIGHEST_SCORE
 
 Duration = int | timedelta | str
+"""A wait as plain Python gives it: ms, a timedelta, or a number with its unit such as "30s"."""
 T_co = TypeVar("T_co", covariant=True)
 HIGHEST_WHOLE = 2**31 - 1
 _MOMENT_EXAMPLE = "2030-01-01T08:00:00+01:00"
@@ -30,7 +31,6 @@ _REDIS = "redis."
 _NAME_OF_REDIS = re.compile(r"\bredis\.[a-zA-Z]+")
 # Writes the name of an option as the caller's users type it: socketTimeout, --redis-url.
 Spelling = Callable[[str], str]
-"""A wait as plain Python gives it: ms, a timedelta, or a number with its unit such as "30s"."""
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)

@@ -21,8 +21,12 @@ ROOMS_OF_SPARK = (
 STRANGERS = ("spark.source", "spark.sink", "spark.tables")
 # Names with an underscore, not part of a path or of a file's name.
 NAME = re.compile(r"(?<![\w./-])_?[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b(?!\.\w|/)")
-# A metric, a key in Redis, and an argument of redis-py.
-OTHER_NAMES = {"rmq_up", "rmq_topics", "socket_timeout"}
+# The modules with which a sentence of a guide begins, or that it says to read first.
+GUIDED = re.compile(
+    r"(?:[.;] (?:- )?|\bRead |, then )((?:[a-z_.]+, )*[a-z_.]*[a-z_](?: and [a-z_]+)?)\b"
+)
+# A metric, a key in Redis, an argument of redis-py, and a library.
+OTHER_NAMES = {"rmq_up", "rmq_topics", "socket_timeout", "htmx"}
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,17 @@ def unknown_names(known: Modules) -> Iterator[str]:
                 if found[0] not in names:
                     line = node.body[0].lineno + text.count("\n", 0, found.start())
                     yield module.at(line, f"{found[0]} is not in the package. Name what is")
+
+
+def stale_guides(known: Modules) -> Iterator[str]:
+    """The docstring of a room names modules that are there."""
+    for module in known.values():
+        if module.path.endswith("__init__.py"):
+            guide = " ".join((ast.get_docstring(module.tree) or "").split())
+            for names in GUIDED.findall(guide):
+                for name in re.split(", | and ", names):
+                    if not {name, f"{module.name}.{name}"} & (known.keys() | OTHER_NAMES):
+                        yield module.at(1, f"{name} is no module there. Name what is")
 
 
 def untested_scripts(scripts: Iterable[str], tests: Collection[str]) -> Iterator[str]:

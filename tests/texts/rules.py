@@ -53,6 +53,7 @@ RULES: dict[Rule, Sequence[tuple[Any, ...]]] = {
     pages.jobs_not_run: [(PAGES, readers.ELSEWHERE, stems("jobs/*.py") - DEMOS)],
     words.banned_in_code: [(module,) for module in MODULES.values()],
     **dict.fromkeys((modules.upward_imports, modules.unknown_names), ALL_MODULES),
+    modules.stale_guides: ALL_MODULES,
     modules.untested_scripts: [(stems("lua/*.lua"), stems("tests/lua/*.py"))],
     **dict.fromkeys((notebooks.unfit, notebooks.ill_connected), NOTEBOOKS),
     **dict.fromkeys(OF_THE_REFERENCE, REFERENCE),

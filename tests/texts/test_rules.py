@@ -157,6 +157,11 @@ CASES = [
         code("x", '"""Read send_at, a/b_c.py.\n\nGone_x, gone_y."""'),
         ["3: gone_y"],
     ),
+    (
+        modules.stale_guides,
+        code("x/__init__", '"""Read y first: it is z. w, y and v\ndo. y does; u goes."""', "x/y"),
+        ["1: w is no", "1: v is no", "1: u is no"],
+    ),
     (modules.untested_scripts, [["claim", "gone"], ["test_claim"]], ["lua/test_gone.py"]),
     *((notebooks.unfit, notebook(output), [f"ipynb: one has {what}"]) for what, output in OUTPUTS),
     *((notebooks.unfit, notebook(**cell), [f"ipynb: {what}"]) for what, cell in CELLS),

@@ -1,7 +1,7 @@
 """The targets of an export: files, databases and other formats of Spark.
 
 Read base first: it says what a batch is, and what every target does with it. Each other module has
-a Target, and writes the format after which it is named; base, any other format.
+a Target, and writes the format after which it is named; base writes any other format.
 """
 
 from __future__ import annotations

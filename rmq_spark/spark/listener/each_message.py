@@ -111,9 +111,9 @@ class EachMessage:
     """The listener that each_message returns, with totals in messages since it was created.
 
     succeeded, failed: messages for which the function succeeded or failed (Retry and Bury
-    included). snoozed: those for which it raised Snooze. left_alone: failed or snoozed messages
-    that were not rolled back because their claim no longer held them; they are delivered again
-    anyway. A batch that Spark replays is counted again. A batch that ends early (the query is
+    included). snoozed: those for which it raised Snooze or Hold. left_alone: failed or snoozed
+    messages that were not rolled back because their claim no longer held them; they are delivered
+    again anyway. A batch that Spark replays is counted again. A batch that ends early (the query is
     stopped, or a task fails) counts the messages processed so far. If one of its tasks is killed
     from outside or cannot reach Redis, the counts of its last 0.25 s or more can be missing.
     """
