@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -274,13 +275,13 @@ class Page:
         """Return the content of each entry; in a keyed topic, it may be None."""
         if not self.topic.keyed:
             return self.contents
-        return [body.payload for body in self._bodies()]
+        return [body.payload for body in self._bodies]
 
     def headers(self) -> Sequence[Any]:
         """Return the headers of each entry as an Arrow array takes them; None for none."""
         return [
             [{"key": name, "value": value} for name, value in body.headers] or None
-            for body in self._bodies()
+            for body in self._bodies
         ]
 
     def expire_at_ms(self) -> Sequence[int | None]:
@@ -288,13 +289,14 @@ class Page:
         return [
             body.expires_at_ms if lives is None or due is None else due + lives
             for body, lives, due in zip(
-                self._bodies(),
-                (body.time_to_live_ms for body in self._bodies()),
+                self._bodies,
+                (body.time_to_live_ms for body in self._bodies),
                 self.due_times_ms(),
                 strict=True,
             )
         ]
 
+    @cached_property
     def _bodies(self) -> list[Body]:
         return [Body.parse(text) for text in self.bodies or [b""] * len(self.contents)]
 
@@ -313,7 +315,7 @@ class Page:
             self.consumers(),
             self.reasons(),
             self.keys(),
-            [body.headers for body in self._bodies()],
+            [body.headers for body in self._bodies],
             self.expire_at_ms(),
         )
         return map(Entry, *columns)
