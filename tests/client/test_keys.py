@@ -9,8 +9,10 @@ from rmq_spark import Message
 from rmq_spark.client.messages import LONGEST_KEY_BYTES, LONGEST_TIME_TO_LIVE_MS
 from rmq_spark.errors import InvalidMessage, InvalidOption, TopicMismatch
 from rmq_spark.protocol import reading
+from rmq_spark.protocol.pages import QueueKind
 
 DUE = 1000
+YEAR_2100_MS = 4_102_444_800_000
 
 
 @pytest.fixture
@@ -37,12 +39,23 @@ def taken(broker, topic):
 
 def test_a_consumer_gets_key_payload_headers_and_expiry(broker, queue):
     end = datetime(2100, 1, 1, tzinfo=UTC)
-    message = Message("p", key="k", headers={"a": "1", "b": None}, expires_at=end)
-    queue.send([message], fixed_time=DUE)
+    headers = [("a", "1"), ("a", b"\xff"), ("b", None)]
+    queue.send([Message("p", key="k", headers=headers, expires_at=end)], fixed_time=DUE)
+    [entry] = queue.find(["k"])
     [found] = taken(broker, "T")
-    assert (found.key, found.content, found.name) == (b"k", b"p", b"k")
-    assert found.headers == (("a", b"1"), ("b", None))
-    assert found.expires_at_ms == end.timestamp() * 1000
+    for one in (entry, found):
+        assert (one.key, one.content) == (b"k", b"p")
+        assert one.headers == (("a", b"1"), ("a", b"\xff"), ("b", None))
+        assert one.expires_at_ms == end.timestamp() * 1000
+    assert found.name == b"k"
+
+
+def test_a_page_counts_the_time_to_live_from_when_an_entry_is_due(queue):
+    own, other = Message(key="own", time_to_live=1), Message(key="b")
+    queue.send([own, other], fixed_time=YEAR_2100_MS, time_to_live=timedelta(seconds=1))
+    pages = (page for slot in queue.slots for page in queue.pages(QueueKind.STORE, slot))
+    ends = {entry.key: entry.expires_at_ms for page in pages for entry in page.entries()}
+    assert ends == {b"own": YEAR_2100_MS + 1, b"b": YEAR_2100_MS + 1000}
 
 
 def test_without_any_of_them_a_message_is_as_it_was(broker, plain):
@@ -123,12 +136,20 @@ def test_operations_name_messages_by_key(queue):
         (Message("p", key=""), "key is 0 bytes long"),
         (Message("p", key="x" * (LONGEST_KEY_BYTES + 1)), "key is 1025 bytes long"),
         (Message("p", key=7), "key is 7"),
+        (Message("p", key="\ud800"), "key is '\\ud800'. Accepted"),
         (Message(7, key="k"), "content is 7"),
         (Message("p", key="k", headers={None: "x"}), "the header None is 'x'"),
         (Message("p", key="k", headers={"h": 7}), "the header 'h' is 7"),
+        (Message("p", key="k", headers={"h": "\ud800"}), "the header 'h' is '\\ud800'"),
+        (Message("p", key="k", headers={"\ud800": "x"}), "the header '\\ud800' is 'x'"),
+        (Message("p", key="k", headers=["ab"]), "the header 'ab' is not a name and a value"),
+        (Message("p", key="k", headers=[("a", "b", "c")]), "is not a name and a value"),
+        (Message("p", key="k", headers="ab"), "Accepted: a mapping, or pairs of name and value"),
+        (Message("p", key="k", headers=5), "headers is 5. Accepted: a mapping"),
         (Message("p", key="k", time_to_live=0), "time_to_live is 0"),
         (Message("p", key="k", time_to_live=LONGEST_TIME_TO_LIVE_MS + 1), "time_to_live is"),
         (Message("p", key="k", time_to_live=True), "time_to_live is True"),
+        (Message("p", key="k", time_to_live="5 weeks"), "time_to_live is '5 weeks'"),
         (Message("p", key="k", expires_at=DUE - 1), "before the message is due"),
         (Message("p", key="k", expires_at=datetime(2100, 1, 1)), "a datetime with a time zone"),
         (Message("p", key="k", expires_at=10_000, time_to_live=5), "Accepted: one of the two"),

@@ -6,7 +6,7 @@ from rmq_spark.errors import LeaseLost, ScriptFailed
 from rmq_spark.protocol import claiming, returning
 from rmq_spark.protocol.claims import ClaimRequest
 
-from ..seeding import FAR_MS, LONG_MS, numbered, requeue, suspect
+from ..seeding import FAR_MS, LONG_MS, numbered, requeue
 from .staged import NAME, Stages
 
 
@@ -321,36 +321,6 @@ def test_the_same_batch_number_of_another_consumer_is_not_spared(slot):
     slot.claim("a", seq=3, lease_ms=0)
     slot.give_back_expired("b")
     assert slot.claimed("b", seq=3) == [b"m"]
-
-
-def test_an_expired_message_without_retries_left_is_buried(new_slot):
-    slot = new_slot(max_retries=0)
-    slot.put({b"m": suspect(4, 1)})
-    slot.claim("a", alone=True, lease_ms=0)
-    before = slot.now_ms()
-    assert slot.give_back_expired("b") == 1
-    assert slot.claimed("b") == []
-    assert before <= slot.dead[b"m"] <= slot.now_ms()
-    assert slot.counters["dead"] == 1
-
-
-def test_expired_messages_wait_for_the_topics_backoff(new_slot):
-    slot = new_slot(retry_backoff="1h")
-    slot.put({b"m": suspect(4, 17)})
-    slot.claim("a", alone=True, lease_ms=0)
-    slot.give_back_expired("b")
-    assert slot.claimed("b", alone=True) == []
-    assert slot.waiting == {b"m": -suspect(4, 16)}
-
-
-def test_an_expired_copy_gives_way_to_one_sent_again(slot):
-    slot.put_due([b"m"])
-    slot.claim("a", lease_ms=0)
-    slot.queue.send([b"m"], fixed_time=5000)
-    slot.give_back_expired("b")
-    claim = slot.claim("b")
-    assert (claim.contents, claim.scores, claim.retries_left) == ([b"m"], [5000], [16])
-    assert slot.counters["merged"] == 1
 
 
 def test_empty_records_are_not_given_back_and_hold_nothing_back(slot):

@@ -49,30 +49,6 @@ def test_all_batches_of_a_consumer_are_given_back(slot):
     assert slot.records == {}
 
 
-def test_messages_without_retries_left_are_buried(new_slot):
-    slot = new_slot(max_retries=0)
-    slot.put({b"m": suspect(4, 1)})
-    slot.claim(alone=True, lease_ms=0)
-    assert slot.queue.expire() == 1
-    assert sorted(slot.dead) == [b"m"]
-
-
-def test_the_backoff_holds(new_slot):
-    slot = new_slot(retry_backoff="1h")
-    slot.put({b"m": suspect(4, 17)})
-    slot.claim(alone=True, lease_ms=0)
-    slot.queue.expire()
-    assert (slot.store, slot.waiting) == ({}, {b"m": -suspect(4, 16)})
-
-
-def test_a_copy_sent_again_meanwhile_wins(slot):
-    slot.put_due([b"m"])
-    slot.claim(lease_ms=0)
-    slot.queue.send([b"m"], fixed_time=7000)
-    assert slot.queue.expire() == 1
-    assert slot.store == {b"m": 7000}
-
-
 def test_full_claims_are_given_back_all(slot):
     slot.put_due(numbered(3 * 8192))
     for ordinal in range(3):

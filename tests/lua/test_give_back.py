@@ -151,6 +151,16 @@ def test_a_copy_sent_again_meanwhile_wins(slot):
     assert slot.counters["merged"] == 1
 
 
+def test_a_message_without_retries_left_is_buried(new_slot):
+    slot = new_slot(max_retries=0)
+    slot.put({b"m": suspect(4, 1)})
+    slot.claim(alone=True, lease_ms=0)
+    before = slot.now_ms()
+    assert give_back(slot) == 1
+    assert before <= slot.dead[b"m"] <= slot.now_ms()
+    assert slot.counters["dead"] == 1
+
+
 def test_the_backoff_holds(new_slot):
     slot = new_slot(retry_backoff="1h")
     slot.put({b"m": suspect(4, 17)})
