@@ -20,6 +20,7 @@ from rmq_spark.protocol import sending
 from rmq_spark.protocol.pages import Position, QueueKind
 from rmq_spark.topics.definition import FLAGS, group_text
 from rmq_spark.topics.parsing import Option, choice
+from rmq_spark.topics.types import TopicType
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -52,13 +53,14 @@ def resume(console: Console, form: Form, user: str, topic: str) -> Note:
 
 
 def alter(console: Console, form: Form, user: str, topic: str) -> Note:
+    # Only what the user has changed: others may have changed the rest since the page was shown.
     changes: dict[str, Any] = {
         name: setting.option.called(name).parse(field_of(form, name))
         for name, setting in FLAGS.items()
-        if name in form
+        if name in form and form[name] != form.get(f"was_{name}")
     }
     if not changes:
-        raise InvalidOption(f"No setting is given. Accepted: {', '.join(FLAGS)}.")
+        raise InvalidOption(f"No setting was changed. Accepted: {', '.join(FLAGS)}.")
     console.broker.alter(topic, **changes)
     # In one line, for the log.
     told = ", ".join(f"{name}={' '.join(field_of(form, name).split())}" for name in changes)
@@ -68,11 +70,14 @@ def alter(console: Console, form: Form, user: str, topic: str) -> Note:
 
 def send(console: Console, form: Form, user: str, topic: str) -> Note:
     queue = console.queue(topic, None)
+    values = _values(queue, form)
+    if not values and queue.definition.type is TopicType.FIXED_TIME:
+        values = {"fixed_time": queue.now_ms()}
     message = Message(
         field_of(form, "content").encode(),
         slot_basis=field_of(form, "slot_basis") or None,
         key=field_of(form, "key").encode() if queue.definition.keyed else None,
-        **_values(queue, form),
+        **values,
     )
     sent = queue.send([message])
     if sent.repeated:

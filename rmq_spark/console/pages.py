@@ -252,8 +252,9 @@ def _consumer_json(
         "slots": len(headers),
         "claims": len(claims),
         "messages": sum(claim.held for claim in claims),
-        "lastBatch": max((header.last_seq for header in headers), default=0),
-        "committedBatch": max((header.settled for header in headers), default=0),
+        "lastBatch": (last := max((header.last_seq for header in headers), default=0)),
+        # The end of a listener settles one more, so that no late call claims anything.
+        "committedBatch": min(last, max((header.settled for header in headers), default=0)),
         "holdsSince": time_json(min((claim.made_ms for claim in claims), default=None)),
         "leaseEnds": time_json(min((claim.deadline_ms for claim in claims), default=None)),
         "seen": time_json(seen_ms or None),

@@ -1,6 +1,7 @@
 """What users change through the console, and who may."""
 
 import logging
+import re
 import threading
 import time
 
@@ -57,6 +58,19 @@ def test_the_form_of_a_topic_shows_values_that_it_accepts(site, orders):
     assert site.broker.definition("Orders") == before
 
 
+def test_the_form_changes_only_what_its_user_has_changed(site, orders):
+    """Failed before: it set all again, and so undid what another had changed since it was shown."""
+    page = site.page(ORDERS)
+    form = dict(re.findall(r'name="(was_[a-z_]+)" value="([^"]*)"', page))
+    form |= {name.removeprefix("was_"): value for name, value in form.items()}
+    site.broker.alter("Orders", rate="500/s")
+    told = site.note(f"{ORDERS}/settings", form | {"max_retries": "3"})
+    assert "Orders: max_retries=3." in told
+    found = site.broker.definition("Orders")
+    assert (found.max_retries, found.text_of("rate")) == (3, "500/s")
+    assert "No setting was changed" in site.note(f"{ORDERS}/settings", form)
+
+
 @pytest.mark.parametrize(
     ("form", "accepted"),
     [
@@ -90,9 +104,14 @@ def test_a_keyed_message_is_sent(site):
     assert site.json("/topics/Prices/messages")["messages"][0]["keyPreview"] == "sku"
 
 
-@pytest.mark.parametrize("form", [{"content": "x", "delay": "soon"}, {"content": "x"}])
-def test_a_bad_test_message_is_told(site, orders, form):
-    assert "ccepted" in site.note(f"{ORDERS}/send", form)
+def test_a_test_message_without_a_time_is_due_now(site, orders):
+    """Failed before: it was refused, in the words of Python."""
+    assert "new" in site.note(f"{ORDERS}/send", {"content": "x"})
+    assert orders.figures().store.due == 1
+
+
+def test_a_bad_test_message_is_told(site, orders):
+    assert "ccepted" in site.note(f"{ORDERS}/send", {"content": "x", "delay": "soon"})
     assert orders.figures().store.count == 0
 
 

@@ -124,6 +124,16 @@ def test_a_topic_shows_its_slots_and_who_holds_them(stocked):
     assert 'class="strip"' in stocked.page("/topics/Replan")
 
 
+def test_a_listener_that_has_ended_has_committed_no_more_than_it_claimed(site):
+    """Failed before: one batch more."""
+    site.broker.create("Orders", "FixedTime", 1)
+    site.broker.queue("Orders").send(["m"], fixed_time=1)
+    with site.broker.listen("Orders", "billing", print) as listener:
+        wait_until(lambda: listener.succeeded, "the message")
+    [shown] = site.json("/topics/Orders")["consumers"]
+    assert shown["lastBatch"] == shown["committedBatch"] > 0
+
+
 def test_a_strip_of_many_slots_sums_them_up(site):
     site.broker.create("Wide", "FixedTime", 1024)
     site.broker.queue("Wide").send([f"{number}" for number in range(3000)], fixed_time=1)
