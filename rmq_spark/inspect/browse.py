@@ -33,7 +33,7 @@ def browse(
     most: int = 50,
     wanted: Wanted | None = None,
 ) -> Found:
-    """Read up to ``most`` messages of one queue, slot by slot, in the order of their scores.
+    """Read up to ``most`` messages of one queue, slot by slot, in the order of delivery.
 
     slots: None for all. after: the message to continue after. wanted: which messages to return; it
     reads at most ENTRIES_A_SEARCH to find them. Each call to Redis reads at most ENTRIES_A_READ.

@@ -179,9 +179,14 @@ class Position:
     claim: str = ""
 
 
+def is_descending(kind: QueueKind, topic: TopicDefinition) -> bool:
+    """Return whether a queue is read from its highest score on: so priorities are delivered."""
+    return kind is QueueKind.STORE and not topic.type.has_due_times
+
+
 @dataclass(frozen=True)
 class Page:
-    """Entries of one queue of one slot, in order of their scores, column by column.
+    """Entries of one queue of one slot, in the order of delivery, column by column.
 
     claim: the one that holds the entries, in a prepare queue; their scores are those that they had
     in the store. deaths: one for each entry of a dead queue. bodies: packed; empty for none.
@@ -198,11 +203,13 @@ class Page:
 
     def after(self, seen: tuple[float, bytes]) -> "Page":
         """Return the page behind a score and a content, the order of equal scores."""
-        if not self.contents or (self.scores[0], self.contents[0]) > seen:
-            return self
-        pairs = zip(self.scores, self.contents, strict=True)
-        skipped = sum(1 for pair in pairs if pair <= seen)
-        return self.only(range(skipped, len(self.contents)))
+        descending = is_descending(self.kind, self.topic)
+        skipped = 0
+        for pair in zip(self.scores, self.contents, strict=True):
+            if pair != seen and (pair < seen) is descending:
+                break
+            skipped += 1
+        return self.only(range(skipped, len(self.contents))) if skipped else self
 
     def only(self, wanted: Sequence[int]) -> "Page":
         """Return the page with some of its entries. wanted: their indices."""

@@ -32,7 +32,7 @@ from rmq_spark.protocol.claims import (
     SlotHolders,
 )
 from rmq_spark.protocol.packing import chunks
-from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Death, Page, QueueKind
+from rmq_spark.protocol.pages import UNBOUNDED, Bounds, Death, Page, QueueKind, is_descending
 from rmq_spark.topics.definition import TOPIC, TopicDefinition
 from rmq_spark.topics.keys import KEYS_OF_FIGURES, Keys
 
@@ -343,8 +343,7 @@ def page(
         else queues.claims_and_bodies(slot, [claim.name])
     )
     score, content = ("", b"") if after is None else (f"{after[0]:.17g}", after[1])
-    descending = kind is QueueKind.STORE and not queues.definition.type.has_due_times
-    flags = int(claim is not None), int(descending)
+    flags = int(claim is not None), int(is_descending(kind, queues.definition))
     args = [*scores.limits, score, content, most, BYTES_A_PAGE, *flags]
 
     def read(replies: list[Any]) -> tuple[Page, bool]:

@@ -151,11 +151,14 @@ def test_messages_come_page_by_page(stocked):
     assert len(found) == len(set(found)) == 400
 
 
-@pytest.mark.parametrize(("queue", "how_many"), [("prepare", 15), ("retry", 4)])
-def test_other_queues_come_page_by_page(stocked, queue, how_many):
+@pytest.mark.parametrize(
+    ("topic", "queue", "how_many"),
+    [("Replan", "prepare", 15), ("Replan", "retry", 4), ("Alerts", "store", 10)],
+)
+def test_other_queues_come_page_by_page(stocked, topic, queue, how_many):
     found, after = [], ""
     while after is not None:
-        shown = stocked.json(f"/topics/Replan/messages?queue={queue}&limit=4&after={after}")
+        shown = stocked.json(f"/topics/{topic}/messages?queue={queue}&limit=4&after={after}")
         found += [one["preview"] for one in shown["messages"]]
         after = shown["next"]
     assert len(found) == len(set(found)) == how_many
