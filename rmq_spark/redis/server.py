@@ -45,6 +45,8 @@ FIRST_WITH_FLAGS = (7, 0)
 # The first version with sharded channels for publish and subscribe.
 FIRST_WITH_SHARDED_CHANNELS = (7, 0)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 1.0
+# How often the log says again that calls are repeated.
+_TELL_EVERY_S = 60.0
 # The only maxmemory-policy that keeps messages, and how often a program in use looks whether it is
 # still set.
 NO_EVICTION = "noeviction"
@@ -94,7 +96,8 @@ class Server:
         self._patience_s = options.patience_s if patience_s is None else patience_s
         self.client: Any = None
         self.closed = False
-        self._away_s: float | None = None  # since when Redis does not answer, if it does not
+        self._told_s = -math.inf  # when the log last said that a call is repeated
+        self._tell = threading.Lock()
         self.topics_changed_s = -math.inf  # when this program last changed the definition of one
         _servers.add(self)
         try:
@@ -405,7 +408,7 @@ class Server:
         After a time-out there is one more try, however short the patience. Raises an RmqError.
         what: the call, for the error.
         """
-        begun_s, tries, wait = time.monotonic(), 0, _FIRST_WAIT_S
+        begun_s, tries, wait, is_told = time.monotonic(), 0, _FIRST_WAIT_S, False
         while True:
             tries += 1
             try:
@@ -413,10 +416,10 @@ class Server:
             except (redis.RedisError, redis_errors.RedisClusterException) as raised:
                 error = root_of(raised)
             else:
-                if self._away_s is not None:
-                    away_s, self._away_s = time.monotonic() - self._away_s, None
+                if is_told:
+                    past_s, self._told_s = time.monotonic() - begun_s, -math.inf
                     _log.warning(
-                        "rmq: Redis at %s answers again after %.1f s", self.address, away_s
+                        "rmq: Redis at %s answers again after %.1f s", self.address, past_s
                     )
                 return result
             # Raise outside the handler: redis-py's error in the traceback may quote a password.
@@ -427,14 +430,26 @@ class Server:
             is_first = tries == 1 and isinstance(error, redis_errors.TimeoutError)
             if not is_temporary(error) or (past_s + wait >= self._patience_s and not is_first):
                 raise typed_error(error, what, self._options, tries, past_s)
-            if self._away_s is None:  # one line for each outage, also if many calls fail in it
-                self._away_s = begun_s
+            # One line for each outage, and one a minute if many calls fail in it.
+            if tries == 1 and self._is_to_tell(begun_s):
+                is_told = True
                 _log.warning(
                     "rmq: retrying Redis at %s for up to %g s: %s",
                     *(self.address, self._patience_s, type(error).__name__),
                 )
             self.pause(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _is_to_tell(self, now_s: float) -> bool:
+        """Return whether to log an outage: True in one of several threads, once a minute."""
+        if not self._tell.acquire(blocking=False):  # another thread does; or did, before a fork
+            return False
+        try:
+            is_time = now_s > self._told_s + _TELL_EVERY_S
+            self._told_s = now_s if is_time else self._told_s
+            return is_time
+        finally:
+            self._tell.release()
 
     def _first_infos(self) -> dict[str | None, dict[str, Any]]:
         if self.client is None:

@@ -923,7 +923,11 @@ def test_the_log_says_once_that_a_listener_waits(own_redis, monkeypatch, caplog)
             wait_until(is_refused_again, "four tries")
             own_redis.start()
             wait_until(lambda: listener.is_ready, "that it is ready again")
-    assert logged(caplog).count("waits for Redis") == 1
+    text = logged(caplog)
+    assert (text.count("waits for Redis"), text.count("listener a of T, group default: Redis")) == (
+        1,
+        1,
+    )
 
 
 def note_and_wait(folder, message):

@@ -164,8 +164,9 @@ class Dispatcher:
             return
         slots = self._queue.slots
         self._queue, self._refreshed_s = self._open_queue(), now
-        if now > self.workers.refused_s + _REFUSED_S:
-            self._away = None  # it has answered
+        if self._away is not None and now > self.workers.refused_s + _REFUSED_S:
+            self._away, self._told_s = None, -math.inf
+            _log.warning("rmq: listener %s: Redis answers again", self._listener)
         self._ownership.check(self._queue.definition)
         if self._queue.slots != slots:
             raise UnknownTopic(
