@@ -206,7 +206,7 @@ def encoded_basis(slot_basis: str | None) -> bytes | None:
 
 def remark_on_keys(topic: TopicDefinition) -> None:
     if topic.keyed:
-        print_remark(f"Topic {topic.name} is keyed: name its messages by their keys.")
+        print_remark(f"Topic {topic.name} is keyed: these were taken for keys of messages.")
 
 
 def print_count(as_json: bool, topic: str, how_many: int, done: str) -> None:

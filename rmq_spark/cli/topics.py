@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from inspect import Parameter, Signature, signature
 from itertools import count, repeat, starmap
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from rmq_spark.cli.session import Ended, broker_of, ended_by_signals, flags
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.hints import check_agrees, command_line, queue_command
 from rmq_spark.client.queue import DEFINITION_AGE_S, overview_of
-from rmq_spark.errors import InvalidOption
+from rmq_spark.errors import InvalidOption, ScriptFailed
 from rmq_spark.inspect.fields import (
     age_text,
     count_text,
@@ -238,16 +239,19 @@ def alter(
 
 
 def delete(context: typer.Context, topic: Topic, yes: Yes = False, as_json: Json = False) -> None:
-    """Delete a topic with all its messages."""
+    """Delete a topic with all its messages and its schedules."""
     broker = broker_of(context)
     before = broker.definition(topic)
     held = sum(broker.queue(topic, group=group).figures().messages for group in before.groups)
-    confirm(f"Delete topic {topic} with {messages_text(held)}?", yes)
+    names: list[str] = []
+    with suppress(ScriptFailed):  # one that cannot be read; the deletion logs which
+        names = [one.name for one in broker.schedules() if one.topic == topic]
+    scheduled = f" and {count_text(len(names), 'schedule')} ({', '.join(names)})" if names else ""
+    confirm(f"Delete topic {topic} with {messages_text(held)}{scheduled}?", yes)
     broker.delete(topic)
     _delete_left(broker, before, before.groups)
-    print_result(
-        as_json, f"{topic}: deleted, with {messages_text(held)}", topic=topic, messages=held
-    )
+    told = f"{topic}: deleted, with {messages_text(held)}{scheduled}"
+    print_result(as_json, told, topic=topic, messages=held, schedules=names)
 
 
 def _delete_left(broker: Broker, topic: TopicDefinition, groups: Iterable[str]) -> None:
@@ -261,8 +265,9 @@ def pause(
 ) -> None:
     """Stop delivery from a topic. Sending still works."""
     paused = broker_of(context).pause(topic, group=group)
-    who = "no consumer" if paused.paused else f"no consumer of the group {group}"
-    print_result(as_json, f"{topic}: paused; {who} gets new messages", **definition_json(paused))
+    where = "" if paused.paused else f" for the group {group}"
+    told = f"{topic}: paused{where}; no consumer{where and ' of it'} gets new messages"
+    print_result(as_json, told, **definition_json(paused))
 
 
 def resume(

@@ -426,7 +426,7 @@ class Administration:
         return Queue(self.server, topic, key_prefix=self.key_prefix, group=of)
 
 
-def replace_field(server: Server, key: str, field: str, read: bytes, new: str) -> bool:
+def replace_field(server: Server, key: str, field: str | bytes, read: bytes, new: str) -> bool:
     """Replace a field of a hash, or delete it for an empty text. False: it is not as read."""
     return bool(server.call("alter", [key], [field, read, new]))
 

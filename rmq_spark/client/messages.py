@@ -263,7 +263,7 @@ def _outgoing_alike(
     of, value = default
     try:
         names = [one if type(one) is bytes else str.encode(one) for one in contents]
-        score = of.score_of(_number_of(of, value, topic, "Each"))
+        score = of.score_of(_number_of(of, value, topic, "Each message"))
         if slot_basis is not None:
             grouped = {topic.slot_of(slot_basis): names}
         else:

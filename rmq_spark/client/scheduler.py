@@ -133,7 +133,7 @@ class Scheduler(Runner):
         """
         server, prefix = self._broker.server, self._broker.key_prefix
         found = {
-            name.decode(): text
+            name.decode(errors="replace"): text
             for name, text in fields_of(server.command("HGETALL", schedules_key(prefix)))
         }
         for name in self._running.keys() - found.keys():

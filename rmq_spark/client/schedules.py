@@ -131,6 +131,8 @@ class Schedule:
             return self._near_a_change(change, local, ms, backward) if change else found
         except OverflowError:  # beyond the years that Python knows
             return None
+        except InvalidOption as error:
+            raise InvalidOption(f"The schedule {self.name}: {error}") from None
 
     def _near_a_change(
         self, change: timedelta, local: datetime, ms: int, backward: bool
@@ -224,7 +226,7 @@ class Schedule:
             known = {one.name: kept[one.name] for one in fields(Schedule) if one.name in kept}
             found = Schedule(**{**known, "name": name, "message": Message(**message)})
             found._check()
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ScriptFailed(
                 f"The schedule {name} in rmq_schedules cannot be read ({error}): {text[:200]!r}. "
                 f"Use the version of rmq-spark that wrote it, or remove it: rmq unschedule {name}."
@@ -487,13 +489,13 @@ def remove_of(broker: Administration, topic: str) -> None:
     """Remove the schedules of a topic that was deleted. Logs those that cannot be read."""
     key = schedules_key(broker.key_prefix)
     for field, text in fields_of(broker.server.command("HGETALL", key)):
-        name = field.decode()
+        name = field.decode(errors="replace")
         try:
             is_of_topic = Schedule.from_json(name, text).topic == topic
         except ScriptFailed as error:
             _log.warning("rmq: this may be of topic %s, which was deleted: %s", topic, error)
             continue
-        if is_of_topic and not replace_field(broker.server, key, name, text, ""):
+        if is_of_topic and not replace_field(broker.server, key, field, text, ""):
             remove_of(broker, topic)  # again: it has changed meanwhile
 
 
@@ -508,7 +510,7 @@ def slot_of(schedule: Schedule, topic: TopicDefinition) -> int:
 def schedules(broker: Administration) -> list[Schedule]:
     """Return all schedules, sorted by name."""
     pairs = fields_of(broker.server.command("HGETALL", schedules_key(broker.key_prefix)))
-    return [Schedule.from_json(name.decode(), text) for name, text in sorted(pairs)]
+    return [Schedule.from_json(name.decode(errors="replace"), text) for name, text in sorted(pairs)]
 
 
 class ScheduleSeen(NamedTuple):

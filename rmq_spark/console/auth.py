@@ -185,7 +185,7 @@ class Guard:
 
         request = Request(scope)
         refused = self._refuse(request)
-        if request.scope.get("user", "") is None and "authorization" in request.headers:
+        if refused is not None and request.scope.get("user", "") is None and _token_in(request):
             await note_wrong_token(request)
         await (refused or self._app)(scope, receive, send_with_headers)
 
@@ -214,11 +214,16 @@ class Guard:
     def _user(self, request: Request) -> str | None:
         if not self._settings.tokens:
             return LOCAL_USER
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return self._settings.user_of(token.strip())
+        if token := _token_in(request):
+            return self._settings.user_of(token)
         user = self._sessions.user_of(request.cookies.get(cookie_name(request), ""))
         return user if user in self._settings.tokens else None
+
+
+def _token_in(request: Request) -> str:
+    """Return the token that a program has sent, or "": a proxy may have a login of its own."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 async def note_wrong_token(request: Request) -> None:

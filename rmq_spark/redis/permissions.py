@@ -49,6 +49,7 @@ _HARMLESS: dict[str, tuple[str, ...]] = {
     "ZREMRANGEBYRANK": ("1", "0"),
     "ZUNIONSTORE": ("no number", ""),
 }
+_LOAD = ("SCRIPT", "LOAD", "return 1")
 # Those that only topics with a limit need; a script calls them before it writes.
 _BEFORE_WRITES: dict[str, tuple[str, ...]] = {"HLEN": (), "HRANDFIELD": (), "ZRANDMEMBER": ()}
 # Of functions within lua/include/limits.lua, which a script that reads includes but does not call.
@@ -67,23 +68,27 @@ class Role(StrEnum):
 
 
 def denied_commands(
-    run: OnMasters, key: str, *, with_limits: bool = False
+    run: OnMasters, key: str, *, thorough: bool = False
 ) -> dict[str | None, frozenset[str]]:
     """Find the commands of the scripts that this user may not run, by master of a cluster.
 
     A master looks at permissions first, and only then says that it does not have a key. key: one of
-    the scripts: the user's key patterns must cover the keys of the probe. with_limits: whether to
-    ask also for what only topics with a limit need. A master that does not answer is left out: a
-    script may go to another one. If none answers, raises the error of a broken connection.
+    the scripts: the user's key patterns must cover the keys of the probe. thorough: whether to ask
+    also for what only topics with a limit need, and for scripts at all. A master that does not
+    answer is left out: a script may go to another one. If none answers, raises the error of a
+    broken connection.
     """
     probe = f"{key}:permitted"
-    probed = {**_HARMLESS, **(_BEFORE_WRITES if with_limits else {})}
+    probed = {**_HARMLESS, **(_BEFORE_WRITES if thorough else {})}
     words = [
         (command, probe, *(probe if word is _KEY else word for word in arguments))
         for command, arguments in probed.items()
     ]
-    found = run([*words, ("TIME",)])
-    asked = [*probed, "TIME"]
+    of_scripts: dict[str, tuple[str, ...]] = {}
+    if thorough:
+        of_scripts = {"EVALSHA": ("EVALSHA", "0" * 40, "1", probe), "SCRIPT|LOAD": _LOAD}
+    found = run([*words, *of_scripts.values(), ("TIME",)])
+    asked = [*probed, *of_scripts, "TIME"]
     denied = {}
     for node, replies in found.items():
         broken = redis_errors.ConnectionError, redis_errors.TimeoutError
@@ -113,13 +118,14 @@ def _words_of(script: str) -> frozenset[str]:
 def commands_for(role: Role, scripts: Iterable[Script]) -> frozenset[str]:
     """Return the commands that a role needs, of those that are probed. scripts: all."""
     known = {*_HARMLESS, *_BEFORE_WRITES, "TIME"}
+    calls = frozenset({"EVALSHA", "SCRIPT|LOAD"})
     if role is Role.ALL:
-        return frozenset(known)
+        return calls | known
     if role is Role.SENDER:
         sends = [commands_of(script.text) for script in scripts if script.name in _SENDS]
-        return frozenset({"HGET", "INFO"}).union(*sends)
+        return calls.union({"HGET", "INFO"}, *sends)
     texts = [script.text for script in scripts if script.effect is Effect.READS]
-    return _WITHOUT_SCRIPT.union(*map(_words_of, texts)) & (known - _WRITES_OF_LIMITS)
+    return calls | (_WITHOUT_SCRIPT.union(*map(_words_of, texts)) & (known - _WRITES_OF_LIMITS))
 
 
 class Permissions:
@@ -161,7 +167,7 @@ class Permissions:
 
         Newer servers name the first such command, older ones none.
         """
-        denied = denied_commands(self._run, key, with_limits=True)
+        denied = denied_commands(self._run, key, thorough=True)
         node, missing = _first_lack(denied, _words_of(script.text))
         if not missing:
             return None

@@ -229,7 +229,7 @@ class Server:
         key: one that the user's key patterns cover. role: what the user is for.
         """
         found: dict[str | None, frozenset[str]] = self._retry(
-            lambda: denied_commands(self._run_on_masters, key, with_limits=True)
+            lambda: denied_commands(self._run_on_masters, key, thorough=True)
         )
         needed = commands_for(role, self._scripts.values())
         wait = {} if role is Role.READER else self._denied_wait()
@@ -286,6 +286,16 @@ class Server:
                 answer = self.ask(request.send(answer))
         except StopIteration as end:
             return cast(_T, end.value)
+
+    def ask_once(self, request: Request[Any]) -> None:
+        """Run a request that must not run twice, so without a second try. Raises an RmqError."""
+        try:
+            replies = self._run(request.calls, with_reads_behind)
+        except (redis.RedisError, redis_errors.RedisClusterException) as raised:
+            replies = [root_of(raised)]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise self._typed(reply, "a call") from None
 
     def call(self, script: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run one script and return its reply. Raises an RmqError for every failure."""

@@ -124,7 +124,7 @@ def test_the_command_that_creates_a_missing_topic_creates_a_keyed_one(rmq):
 
 def test_messages_are_cancelled_requeued_and_purged_by_their_keys(rmq):
     queue = rmq.topic(keyed=True, on_expiry="dead")
-    by_key = "Topic Orders is keyed: name its messages by their keys."
+    by_key = "Topic Orders is keyed: these were taken for keys of messages."
     assert sent(rmq, "--key-delimiter", "=", "a=1", "b=2", "c=3", "d=4").code == 0
     for command in (("cancel",), ("purge", "--yes"), ("requeue",)):
         done = rmq(command[0], "Orders", "1", *command[1:])

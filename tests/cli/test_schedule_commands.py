@@ -119,3 +119,13 @@ def test_doctor_says_that_nobody_runs_them(rmq, topic):
     assert found["Schedules"]["state"] == "warn"
     assert re.fullmatch(r"s is late by (1h|36\d\ds|6\dm)", found["Schedules"]["seen"])
     assert "scheduler" in found["Schedules"]["remedy"]
+
+
+def test_the_deletion_of_a_topic_names_its_schedules(rmq, topic):
+    """Failed before: they were removed without a word."""
+    rmq.broker.create("Other", "FixedTime", 1)
+    for name, of_topic in (("a", "T"), ("b", "T"), ("c", "Other")):
+        rmq.broker.schedule(name, of_topic, "m", every="1h")
+    done = rmq("delete", "T", "--yes")
+    assert done.out == "T: deleted, with 0 messages and 2 schedules (a, b)\n"
+    assert [one.name for one in rmq.broker.schedules()] == ["c"]

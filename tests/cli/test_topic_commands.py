@@ -286,7 +286,8 @@ def test_of_very_many_consumers_show_lists_the_last(rmq):
 
 def test_a_group_is_paused_shown_and_resumed(rmq):
     rmq.topic(groups=("", "audit"))
-    assert "no consumer of the group audit gets" in rmq("pause", "Orders", "--group", "audit").out
+    paused = rmq("pause", "Orders", "--group", "audit").out
+    assert "Orders: paused for the group audit; no consumer of it gets new messages" in paused
     assert rmq.broker.definition("Orders").paused_groups == ("audit",)
     assert "paused groups audit" in rmq("show", "Orders").out
     told = rmq("consume", "Orders", "--group", "audit").out
@@ -377,7 +378,7 @@ def test_what_was_done_is_told_as_json(rmq):
     assert told("purge", "Orders", "x", "--yes") == {"topic": "Orders", "messages": 0}
     assert told("expire", "Orders") == {"topic": "Orders", "messages": 0, "forgotten": 0}
     assert told("lower-epochs", "Orders") == {"topic": "Orders", "slots": 0}
-    assert told("delete", "Orders", "--yes") == {"topic": "Orders", "messages": 1}
+    assert told("delete", "Orders", "--yes") == {"topic": "Orders", "messages": 1, "schedules": []}
 
 
 def loops(broker):

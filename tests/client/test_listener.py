@@ -20,7 +20,7 @@ import pytest
 import redis
 
 from rmq_spark.client import Message, connect
-from rmq_spark.client.receiving import callers, dispatcher, slot_claims, waits
+from rmq_spark.client.receiving import callers, dispatcher, own_loop, slot_claims, waits
 from rmq_spark.client.receiving import listener as listener_module
 from rmq_spark.client.receiving import workers as workers_module
 from rmq_spark.client.receiving.callers import in_process_caller
@@ -858,6 +858,64 @@ def test_a_commit_that_fails_for_a_moment_is_repeated(broker, topic, seen, monke
     with broker.listen("T", "a", remember(seen), workers=1, visibility_timeout="1s"):
         wait_until(lambda: topic.figures().counters["committed"] == 1, "the commit")
     assert seen == [b"done"]
+
+
+def test_a_call_waits_for_a_thread_if_the_system_has_no_more(broker, topic, monkeypatch):
+    """Seen: the call failed, although others of its threads went on."""
+    start, refused = threading.Thread.start, []
+
+    def start_one(thread):
+        if thread.name == "rmq-thread" and begun.is_set():
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait():
+        begun.set()
+        go_on.wait()
+
+    async def work(message):
+        first = asyncio.create_task(asyncio.to_thread(wait))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        second = asyncio.create_task(asyncio.to_thread(int))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await asyncio.gather(first, second) == [None, 0]
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    topic.send([b"one"], fixed_time=1000)
+    with broker.listen("T", "a", work) as listener:
+        wait_until(lambda: listener.succeeded == 1, "the message")
+    assert len(refused) == 1
+
+
+def test_threads_of_async_functions_have_a_limit_and_further_calls_wait(
+    broker, topic, seen, monkeypatch
+):
+    """Seen: with a thread for each, a function that asks for thousands of them failed."""
+    monkeypatch.setattr(own_loop, "_MOST_THREADS", 3)
+    at_once = []
+
+    def threads():
+        return sum(thread.name == "rmq-thread" for thread in threading.enumerate())
+
+    def note(number):
+        at_once.append(threads())
+        return number
+
+    async def work(message):
+        seen.append(sum(await asyncio.gather(*(asyncio.to_thread(note, n) for n in range(100)))))
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.to_thread(lambda: 1 // 0)
+
+    topic.send([b"one"], fixed_time=1000)
+    with broker.listen("T", "a", work) as listener:
+        wait_until(lambda: listener.succeeded == 1, "the message")
+    assert (seen, len(at_once), max(at_once) <= 3) == ([4950], 100, True)
+    wait_until(lambda: threads() == 0, "the end of the threads")
 
 
 def test_an_object_whose_call_is_async_is_an_async_function(broker, topic, seen):

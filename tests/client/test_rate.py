@@ -7,10 +7,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+from redis import exceptions as redis_errors
 
 from rmq_spark import aio
 from rmq_spark.errors import LeaseLost, ServerUnavailable
 from rmq_spark.protocol import claiming, returning
+from rmq_spark.protocol.calls import Call
+from rmq_spark.redis.server import Server
 
 from ..seeding import numbered
 from ..waiting import wait_until
@@ -101,6 +104,32 @@ def test_permits_that_cannot_be_returned_hide_nothing(broker, limited, monkeypat
                 consumer.poll(2)
         else:
             assert len(consumer.poll(2)) == 1
+
+
+def test_a_return_of_permits_whose_answer_is_lost_is_not_repeated(broker, limited, monkeypatch):
+    """Failed before: the permits came back twice, and more than the burst was delivered."""
+    limited(slots=1, **HOURLY)
+    claim, send, lost = claiming.claim, Server._send, []
+
+    def claim_one(queues, requests, terms):
+        return claim(queues, [replace(one, limit=1) for one in requests], terms)
+
+    def send_and_lose(self, calls):
+        replies = send(self, calls)
+        scripts = [call for call in calls if isinstance(call, Call)]
+        if any(call.script == "grant" and call.args[0] < 0 for call in scripts):
+            lost.append(True)
+            raise redis_errors.ConnectionError
+        return replies
+
+    monkeypatch.setattr(claiming, "claim", claim_one)
+    monkeypatch.setattr(Server, "_send", send_and_lose)
+    with broker.consumer("Calls", "a") as consumer:
+        batch = consumer.poll(3)
+        assert (len(batch), lost) == (1, [True])
+        batch.commit()
+        monkeypatch.undo()
+        assert len(consumer.poll(100)) == 4
 
 
 def test_groups_do_not_share_a_limit(broker, limited):

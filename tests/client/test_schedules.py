@@ -289,6 +289,7 @@ OF_ANOTHER_CRONSIM = json.dumps(KEPT | {"every_ms": None, "cron": "L * * * *"})
 # What cannot be read, although its version may be this one.
 UNREADABLE = [
     "not JSON",
+    "[" * 100_000,
     "[]",
     "{}",
     *(
@@ -322,6 +323,22 @@ def test_a_schedule_that_cannot_be_read_is_named_and_keeps_nobody_from_removing(
     assert "may be of topic T, which was deleted: The schedule bad in" in caplog.text
     assert broker.unschedule("bad")
     assert broker.schedules() == []
+
+
+def test_a_schedule_whose_name_is_not_utf_8_goes_with_its_topic(broker, timed):
+    """Seen: its deletion was tried again without end."""
+    text = broker.schedule("s", "T", "m", every="1h").to_json()
+    broker.server.command("HSET", schedules_key(broker.key_prefix), b"\xff", text)
+    assert [one.name for one in broker.schedules()] == ["s", "\ufffd"]
+    broker.delete("T")
+    assert broker.schedules() == []
+
+
+def test_an_expression_of_another_cronsim_is_told_with_its_schedule(broker, timed):
+    """Failed before: rmq schedules did not say which one it was."""
+    broker.server.command("HSET", schedules_key(broker.key_prefix), "odd", OF_ANOTHER_CRONSIM)
+    with pytest.raises(InvalidOption, match=r"The schedule odd: cron='L \* \* \* \*'"):
+        seen(broker)
 
 
 def test_what_a_later_release_has_added_to_a_schedule_is_left_alone(broker, timed):

@@ -58,6 +58,9 @@ def test_full_topics_are_found_by_a_user_without_scan(own_redis, admin):
     assert checked(own_redis)["Claims"].state == OK
 
 
+_ROLES = {"": Role.ALL, "-sender": Role.SENDER, "-reader": Role.READER}
+
+
 @pytest.mark.parametrize(
     ("user", "role", "without", "lacks"),
     [
@@ -66,6 +69,8 @@ def test_full_topics_are_found_by_a_user_without_scan(own_redis, admin):
         ("rmq-sender", Role.SENDER, "", ""),
         ("rmq-reader", Role.READER, "hlen", "may not run HLEN"),
         ("rmq-sender", Role.SENDER, "zadd", "may not run ZADD"),
+        *((f"rmq{of}", role, "evalsha", "may not run EVALSHA") for of, role in _ROLES.items()),
+        ("rmq-sender", Role.SENDER, "script|load", "may not run SCRIPT|LOAD"),
         ("rmq-sender", Role.READER, "", "may not run HGETALL, "),
         ("rmq-reader", Role.SENDER, "", "may not run HDEL, "),
     ],

@@ -1880,7 +1880,7 @@ MUTANTS += [
         "page",
         ("redis.call('ZCOUNT', queue, '-inf', highest)", "redis.call('ZCARD', queue)"),
         ("size - rank or rank + 1", "size - rank or rank"),
-        ("size - rank or rank + 1", "size - rank - 1 or rank + 1"),
+        ("size - rank or rank + 1", "size - rank + 1 or rank + 1"),
         ("if descending then return redis", "if false then return redis"),
         ("queue, '(' .. after_score, '+inf')", "queue, after_score, '+inf')"),
         ("descending and {'REV', 'WITHSCORES'}", "descending and {'WITHSCORES'}"),

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from rmq_spark.client.administration import Administration
@@ -117,13 +117,18 @@ def within_rate(
         return_permits(queue, {one.slot: one.limit - used.get(one.slot, 0) for one in allowed})
 
 
-def return_permits(queue: Queue, unused: Mapping[int, int]) -> None:
-    """Return permits, by slot. Where that fails, they only come back with time."""
+def return_permits(queue: Queue, unused: Mapping[int, int]) -> bool:
+    """Return permits, by slot. Where that fails, it returns False: they come back with time.
+
+    It often follows another error, and claims whose answer has come are not to be lost.
+    """
     returned = {slot: -permits for slot, permits in unused.items() if permits}
     if returned and queue.definition.rate is not None:
-        # It often follows another error; and claims whose answer has come are not to be lost.
-        with suppress(RmqError):
-            queue.ask(claiming.grants, returned)
+        try:
+            queue.server.ask_once(claiming.grants(queue.queues, returned))
+        except RmqError:
+            return False
+    return True
 
 
 def begin_run(

@@ -5,20 +5,28 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 # How often the loop shows that it comes round, and how long it may not before it counts as blocked.
 _TICK_S, BLOCKED_AFTER_S = 0.5, 2.0
+_MOST_THREADS = 1000
 
 
 class _Threads(ThreadPoolExecutor):
-    """A thread for each call of asyncio.to_thread.
+    """Threads for the calls of asyncio.to_thread, up to _MOST_THREADS; further calls wait.
 
     Python's own serves some six calls at the same time, those of all listeners together, and waits
     for its threads at the end of the process, however long they take.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = threading.Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = 0
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -30,8 +38,28 @@ class _Threads(ThreadPoolExecutor):
                 except BaseException as error:
                     future.set_exception(error)
 
-        threading.Thread(target=run, name="rmq-async-thread", daemon=True).start()
+        with self._turn:
+            if self._running == _MOST_THREADS:
+                self._waiting.append(run)
+                return future
+            self._running += 1
+        thread = threading.Thread(target=self._work, args=(run,), name="rmq-thread", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads
+            with self._turn:
+                self._running -= 1
+                if not self._running:
+                    raise
+                self._waiting.append(run)
         return future
+
+    def _work(self, run: Callable[[], None] | None) -> None:
+        while run is not None:
+            run()
+            with self._turn:
+                run = self._waiting.popleft() if self._waiting else None
+                self._running -= run is None
 
 
 class OwnLoop:

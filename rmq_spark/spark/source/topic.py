@@ -91,19 +91,20 @@ class TopicRun:
         self._return_permits(seq, {slot: result.claimed_of[slot] for slot in known})
         return result
 
-    def unplan(self, seq: int) -> None:
-        """Return the permits of batch ``seq``, which could not be planned to its end."""
-        self._return_permits(seq, dict.fromkeys(self.slots, 0))
+    def unplan(self, seq: int) -> bool:
+        """Return the permits of batch ``seq``, which could not be planned. False if that fails."""
+        is_done = self._return_permits(seq, dict.fromkeys(self.slots, 0))
         self._planned = []
+        return is_done
 
-    def _return_permits(self, seq: int, used: Mapping[int, int]) -> None:
+    def _return_permits(self, seq: int, used: Mapping[int, int]) -> bool:
         """Return the permits that batch ``seq`` has not used. used: the messages by slot."""
         taken = Counter[int]()
         for claim in self._planned:
             if claim.seq == seq:
                 taken[claim.slot] += claim.limit
         unused = {slot: max(0, taken[slot] - used[slot]) for slot in taken.keys() & used}
-        return_permits(self.queue, unused)
+        return return_permits(self.queue, unused)
 
     def commit_finished(self, seq: int, finished_by: int) -> CommitResult:
         """Commit only batch ``seq``, which an earlier run, or EVERY_RUN, has finished."""

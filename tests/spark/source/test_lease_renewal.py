@@ -174,10 +174,14 @@ def test_the_timer_survives_any_failure_and_renews_again(rmq, monkeypatch, caplo
         wait_until(lambda: max(deadlines(queue), default=0) > first, "a renewal")
         assert run.reader._run._lease._thread.is_alive()
     logged = [r.getMessage() for r in caplog.records if "could not renew" in r.getMessage()]
-    assert len(logged) == 2
-    assert all(f"{type(error).__name__}: {error}" in line for line in logged)
+    of_error = [line for line in logged if f"{type(error).__name__}: {error}" in line]
+    assert len(of_error) == 2
+    # On a busy machine, Redis may also not answer in time.
+    late = [line for line in logged if "ServerUnavailable" in line]
+    assert len(logged) == 2 + len(late)
     # A connection is made anew unless Redis itself has answered.
-    assert len(made) == (1 if isinstance(error, LeaseLost) else 3)
+    needed = 1 if isinstance(error, LeaseLost) else 3
+    assert needed <= len(made) <= needed + len(late)
 
 
 def test_a_timer_whose_thread_has_ended_is_started_again_by_the_next_batch(rmq, monkeypatch):
