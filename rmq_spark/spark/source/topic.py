@@ -87,8 +87,9 @@ class TopicRun:
         result = self.queue.ask(
             claiming.commit, slots, self._consumer, self._run, seq, expected=expected
         )
-        known = result.claimed_of.keys() - result.again - result.gone.keys()
-        self._return_permits(seq, {slot: result.claimed_of[slot] for slot in known})
+        if self.queue.definition.rate is not None:
+            known = result.claimed_of.keys() - result.again - result.gone.keys()
+            self._return_permits(seq, {slot: result.claimed_of[slot] for slot in known})
         return result
 
     def unplan(self, seq: int) -> bool:

@@ -195,6 +195,7 @@ def test_a_replay_names_no_claims_of_an_earlier_batch(own, caplog):
     fall_back()
     with caplog.at_level(logging.WARNING), killed.again() as run:
         assert run.batch(second, third) == []
+        assert len(rest_of(run, third)) == 20  # the claims of batch 1 stay for their lease
     [said] = warnings_of_replays(caplog)
     assert "batch 3 is replayed without a message, because Redis has no claim" in said
 
