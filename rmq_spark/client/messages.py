@@ -1,5 +1,6 @@
 """Messages that plain Python sends, and the rules for their values."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +23,15 @@ LONGEST_TIME_TO_LIVE_MS = HIGHEST_SCORE // 2
 # Redis takes 512 MiB in one argument.
 LARGEST_BODY_BYTES = 511 * 1024 * 1024
 
+# What an error says of a message among others.
+_OF_A_LIST = re.compile(r"^Message \d+( of topic \S+)?: | Nothing was sent\.$")
+
 HeadersGiven = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+def fault_of(error: InvalidMessage) -> str:
+    """Return what is wrong with a message that was checked alone."""
+    return _OF_A_LIST.sub("", str(error))
 
 
 def key_of(topic: TopicDefinition, key: Any, index: int) -> bytes:

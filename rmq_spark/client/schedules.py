@@ -19,8 +19,15 @@ from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 from rmq_spark.client.administration import Administration, replace_field
-from rmq_spark.client.messages import Message, Outgoing, headers_of, moment_ms_of, outgoing
-from rmq_spark.errors import InvalidOption, ScriptFailed, quoted
+from rmq_spark.client.messages import (
+    Message,
+    Outgoing,
+    fault_of,
+    headers_of,
+    moment_ms_of,
+    outgoing,
+)
+from rmq_spark.errors import InvalidMessage, InvalidOption, ScriptFailed, quoted
 from rmq_spark.protocol.calls import fields_of
 from rmq_spark.topics.definition import TopicDefinition, check_topic_name
 from rmq_spark.topics.keys import ACCEPTED_NAME, HIGHEST_SCORE, NAME, Keys, schedules_key
@@ -301,11 +308,15 @@ def parse_schedule(
     every_ms = None if every is None else _interval_ms(every)
     if cron is not None:
         _parsed_cron(cron, time_at(0))
-    _check_message(topic, message, now_ms)
+    try:
+        _check_message(topic, message, now_ms)
+        kept = _checked(topic, message)
+    except InvalidMessage as error:
+        raise InvalidMessage(f"The message of the schedule {name}: {fault_of(error)}") from None
     found = Schedule(
         name,
         topic.name,
-        _checked(topic, message),
+        kept,
         cron=None if cron is None else " ".join(cron.split()),
         every_ms=every_ms,
         timezone=timezone,

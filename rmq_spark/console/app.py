@@ -197,13 +197,13 @@ async def _change(console: Console, change: Change, request: Request) -> Respons
     except RmqError as error:
         note = Note(str(error), failed=True)
     console.changed()
-    return RedirectResponse(_behind(field_of(form, "back"), console.notes.keep(note)), 303)
+    back = _own_page(field_of(form, "back")).include_query_params(note=console.notes.keep(note))
+    return RedirectResponse(str(back), 303)
 
 
-def _behind(back: str, note: str) -> str:
-    """Return the address of a page of the console, with a note. back: what its form says."""
-    own = URL(back if _OWN_ADDRESS.fullmatch(back) else "/")
-    return str(own.include_query_params(note=note))
+def _own_page(address: str) -> URL:
+    """Return the address if it is one of the console, else that of the topics."""
+    return URL(address if _OWN_ADDRESS.fullmatch(address) else "/")
 
 
 async def _form(request: Request) -> dict[str, list[str]]:
@@ -229,7 +229,7 @@ async def _login(console: Console, request: Request) -> Response:
         await note_wrong_token(request)
         return _page(console, request, "login.html", {"failed": True}, 401)
     _log.info("rmq console: %s logged in", user)
-    answer = RedirectResponse("/", 303)
+    answer = RedirectResponse(str(_own_page(request.query_params.get("then", ""))), 303)
     answer.set_cookie(
         cookie_name(request),
         console.sessions.new(user),

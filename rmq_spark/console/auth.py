@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlencode
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -209,7 +210,9 @@ class Guard:
         if path.startswith("/api/"):
             text = "A token is needed. Send it as the header Authorization: Bearer TOKEN.\n"
             return PlainTextResponse(text, 401, {"WWW-Authenticate": "Bearer"})
-        return RedirectResponse("/login", 303)
+        asked = str(request.url.replace(scheme="", netloc=""))
+        then = f"?{urlencode({'then': asked})}" if request.method in _SAFE and asked != "/" else ""
+        return RedirectResponse(f"/login{then}", 303)
 
     def _user(self, request: Request) -> str | None:
         if not self._settings.tokens:

@@ -19,7 +19,6 @@ only one work.
 """
 
 import logging
-import re
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -29,7 +28,7 @@ from typing import Any
 
 from rmq_spark.client.broker import Broker
 from rmq_spark.client.exactly_once import StagedSink
-from rmq_spark.client.messages import Message, Outgoing, outgoing
+from rmq_spark.client.messages import Message, Outgoing, fault_of, outgoing
 from rmq_spark.client.queue import Queue
 from rmq_spark.client.staging import Stage, manifest_of, sweep
 from rmq_spark.errors import (
@@ -45,8 +44,6 @@ from rmq_spark.outbox.tables import Layout, Tables, create_others, layout_of
 from rmq_spark.protocol.staging import Manifest, StageName
 from rmq_spark.sql.database import DriverConnection, Refused, ids_not_unique, insert_exceptions
 
-# What an error says of a message among others; a refused row is alone.
-_OF_A_LIST = re.compile(r"^Message \d+( of topic \S+)?: | Nothing was sent\.$")
 # A longer content is cut: a statement with it could be too long for the database.
 _SHOWN = 100_000
 # How often to read Redis' clock, which says what is due.
@@ -312,7 +309,7 @@ class Rounds:
                 try:
                     self._outgoing(queue, [row])
                 except InvalidMessage as error:
-                    refused.append((row, _OF_A_LIST.sub("", str(error))))
+                    refused.append((row, fault_of(error)))
                 else:
                     taken.append(row)
         return self._outgoing(queue, taken)

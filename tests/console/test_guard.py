@@ -145,7 +145,7 @@ def test_a_form_that_breaks_off_leaves_no_trace_of_an_error(redis_url, capfd):
 
 def test_without_a_token_nothing_is_shown(guarded):
     guarded.client.follow_redirects = False
-    answer = guarded.client.get("/topics/Orders")
+    answer = guarded.client.get("/")
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert guarded.client.get("/api/topics").status_code == 401
     assert guarded.post(PAUSE, status=303).headers["location"] == "/login"
@@ -167,6 +167,17 @@ def test_a_token_logs_in_and_its_user_is_logged(guarded, caplog):
     assert "anna paused topic Orders" in caplog.text
     assert TOKENS["anna"] not in caplog.text
     assert TOKENS["anna"] not in guarded.page("/topics/Orders")
+
+
+def test_the_login_leads_to_the_page_that_was_asked_for(guarded):
+    """Failed before: it led to the topics."""
+    asked = "/topics/Orders?group=default"
+    login = guarded.client.get(asked).url
+    guarded.client.follow_redirects = False
+    for given, then in ((login, asked), ("/login?then=//host", "/"), ("/login?then=host", "/")):
+        form = {"token": TOKENS["anna"]}
+        answer = guarded.client.post(given, data=form, headers={"Sec-Fetch-Site": "same-origin"})
+        assert (answer.status_code, answer.headers["location"]) == (303, then)
 
 
 def test_the_mark_of_another_user_is_refused(guarded):
