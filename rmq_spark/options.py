@@ -454,24 +454,25 @@ MAX_PROCESSING_TIME = Option(
 RELEASE_ON_STOP = Option(
     "releaseOnStop",
     FLAG,
-    "Whether a query that stops or fails gives its last batch to others at once; a finished batch "
-    "then comes a second time",
+    "Whether a query that stops or fails gives its last batch to others at once. Without "
+    "`checkpointLocation`, a finished batch then comes a second time",
     default="false",
     see="consume.md#stop-and-start-again",
 )
 CHECKPOINT = Option(
     "checkpointLocation",
     Parser(str, "a path that pyarrow can read on the driver"),
-    "The same as that of the query. A query that stops then commits a batch that it has finished; "
-    "up to Spark 4.1, `availableNow` needs it",
+    "The same as that of the query. With it, a query that stops commits its finished batch; up to "
+    "Spark 4.1, a run with `availableNow` otherwise leaves its batch claimed",
     otherwise="none",
     see="consume.md#stop-and-start-again",
 )
 FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss",
     FLAG,
-    "Whether to fail if Redis does not know the query, whose last batch is unfinished: Redis is "
-    "another one, or was emptied. With `false`, the query goes on without these messages",
+    "Whether to fail if the last batch of the query is unfinished and Redis does not know the "
+    "query, because Redis is another one or was emptied. With `false`, the query goes on without "
+    "these messages",
     default="true",
     see="reliability.md#restore-a-backup-or-start-with-an-empty-redis",
 )
@@ -525,9 +526,9 @@ SINK_DELAY = replace(
 SINK_GROUP = Option(
     "group",
     GROUP_NAME,
-    "With `cancel`, `requeue` and `purge` only: the consumer group. `requeue` takes the default "
-    "group, else the first; `purge` needs it if there are several",
-    otherwise="all groups",
+    "The consumer group of a `cancel` (by default, all groups), `requeue` (by default, the group "
+    "`default`, or the first if there is none) or `purge` (required if there are several groups)",
+    otherwise="by operation",
 )
 DELIVERY_GUARANTEE = Option(
     "deliveryGuarantee",
@@ -625,7 +626,8 @@ TABLE = OptionTable(
 TIMEOUT = Option(
     "timeout",
     duration(1),
-    "Time for a message, or for a call with a batch; then it is ended and rolled back",
+    "The longest time for a call. A call that takes longer is ended, and its messages are rolled "
+    "back",
     otherwise="no limit",
 )
 RETRY_DELAY = Option(

@@ -128,11 +128,17 @@ def bodies_of_rows(
     if not may_have_bodies(rows, topic, options):
         return None
     headers = rows.columns.get("headers")
-    lives = _milliseconds(rows, "timeToLive", LONGEST_TIME_TO_LIVE_MS, options.time_to_live)
-    ends = _milliseconds(rows, "expiresAt", HIGHEST_SCORE, options.expires_at, lives)
-    if topic.time_to_live_ms is not None:
-        neither = pc.and_(pc.is_null(lives), pc.is_null(ends))
-        lives = pc.if_else(neither, topic.time_to_live_ms, lives)
+    lives = _milliseconds(rows, "timeToLive", LONGEST_TIME_TO_LIVE_MS)
+    ends = _milliseconds(rows, "expiresAt", HIGHEST_SCORE)
+    both = pc.and_(pc.is_valid(lives), pc.is_valid(ends))
+    if pc.any(both).as_py():
+        accepted = "null, as the row has a timeToLive; one of the two"
+        raise rows.refusal("expiresAt", first_true(both), accepted)
+    neither = pc.and_(pc.is_null(lives), pc.is_null(ends))
+    if options.expires_at is not None:
+        ends = pc.if_else(neither, options.expires_at, ends)
+    elif default := options.time_to_live or topic.time_to_live_ms:
+        lives = pc.if_else(neither, default, lives)
     if headers is not None and headers.null_count == rows.length:
         headers = None
     if headers is None and lives.null_count == rows.length == ends.null_count:
@@ -179,25 +185,15 @@ def _with_payload_only(payloads: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(kinds, payloads.fill_null(b""), nothing)
 
 
-def _milliseconds(
-    rows: Rows, name: str, highest: int, default: int | None, instead: pa.Array | None = None
-) -> pa.Array:
-    """Return a column of times or waits in ms. instead: its values take the default's place."""
+def _milliseconds(rows: Rows, name: str, highest: int) -> pa.Array:
+    """Return a column of times or waits in ms."""
     values = pa.nulls(rows.length, pa.int64())
     if name in rows.columns:
         values = milliseconds(rows.columns[name])
         beyond = pc.or_(pc.less(values, 1), pc.greater(values, highest)).fill_null(False)
         if pc.any(beyond).as_py():
             raise rows.refusal(name, first_true(beyond), f"null, or 1 to {highest} ms")
-    if instead is not None and pc.any(pc.and_(pc.is_valid(values), pc.is_valid(instead))).as_py():
-        row = first_true(pc.and_(pc.is_valid(values), pc.is_valid(instead)))
-        raise rows.refusal(name, row, "null, as the row has a timeToLive; one of the two")
-    if default is None:
-        return values
-    has_own = pc.is_valid(values)
-    if instead is not None:
-        has_own = pc.or_(has_own, pc.is_valid(instead))
-    return pc.if_else(has_own, values, default)
+    return values
 
 
 def _headers(rows: Rows, column: pa.Array | None) -> list[Headers]:

@@ -59,6 +59,20 @@ def test_an_option_gives_all_rows_a_body():
     assert bodies({"headers": NO_HEADERS}, timeToLive="9") == [LIVES, LIVES]
 
 
+ENDS = Body(expires_at_ms=9).pack()
+
+
+@pytest.mark.parametrize(
+    ("columns", "option", "expected"),
+    [
+        ({"expiresAt": SOME_TIMES}, {"timeToLive": "9"}, [ENDS, LIVES]),  # failed before
+        ({"timeToLive": SOME_TIMES}, {"expiresAt": "9"}, [LIVES, ENDS]),
+    ],
+)
+def test_an_option_is_for_rows_that_have_neither_of_the_two_expiries(columns, option, expected):
+    assert bodies(columns, **option) == expected
+
+
 @pytest.mark.parametrize("columns", [{}, {"headers": NO_HEADERS}, {"headers": EMPTY_HEADERS}])
 def test_in_a_keyed_topic_every_message_has_a_body(columns):
     assert bodies(columns, keyed=True) == [Body().pack()] * 2
