@@ -80,7 +80,8 @@ class Administration:
         """Return the definitions of several topics in one round trip. Raises UnknownTopic."""
         if not names:
             return []
-        texts = self.server.command("HMGET", topics_key(self.key_prefix), *names)
+        checked = map(check_topic_name, names)
+        texts = self.server.command("HMGET", topics_key(self.key_prefix), *checked)
         return [self._parsed(name, text, True) for name, text in zip(names, texts, strict=True)]
 
     def topics(

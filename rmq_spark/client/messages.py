@@ -211,7 +211,7 @@ def outgoing(
     span: adds its context to the headers. Raises InvalidMessage with the index of the first
     message that is refused, its value and the accepted values.
     """
-    if isinstance(messages, str | bytes | Message):
+    if isinstance(messages, str | bytes | Message) or not isinstance(messages, Iterable):
         raise InvalidMessage(
             f"send takes a list of messages, not a single {type(messages).__name__}. Write "
             "send([...])."
@@ -364,10 +364,10 @@ def _listed(contents: Iterable[bytes | str], done: str) -> list[bytes]:
 
 
 def _refuse_single(contents: object) -> None:
-    if isinstance(contents, str | bytes):
+    if isinstance(contents, str | bytes) or not isinstance(contents, Iterable):
         raise InvalidMessage(
-            f"contents={quoted(contents)} is one {type(contents).__name__}, each letter of which "
-            "would be a content. Accepted: a list of contents, or lists by slot."
+            f"contents={quoted(contents)} is a single {type(contents).__name__}. Accepted: a list "
+            "of contents, or lists by slot."
         )
 
 

@@ -7,7 +7,6 @@ slot, so that one script can note an occurrence and send its message.
 import base64
 import json
 import logging
-import re
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -30,7 +29,7 @@ from rmq_spark.client.messages import (
 from rmq_spark.errors import InvalidMessage, InvalidOption, ScriptFailed, quoted
 from rmq_spark.protocol.calls import fields_of
 from rmq_spark.topics.definition import TopicDefinition, check_topic_name
-from rmq_spark.topics.keys import ACCEPTED_NAME, HIGHEST_SCORE, NAME, Keys, schedules_key
+from rmq_spark.topics.keys import ACCEPTED_NAME, HIGHEST_SCORE, Keys, is_name, schedules_key
 from rmq_spark.topics.parsing import (
     ACCEPTED_DURATION,
     Duration,
@@ -296,7 +295,7 @@ def parse_schedule(
     now_ms: Callable[[], int],
 ) -> Schedule:
     """Check the arguments of Broker.schedule. Raises InvalidOption, InvalidMessage."""
-    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+    if not is_name(name):
         raise InvalidOption.of("name", name, ACCEPTED_NAME, "is not a name of a schedule")
     if (cron is None) == (every is None):
         raise InvalidOption(
@@ -477,7 +476,7 @@ def _occurring(schedule: Schedule) -> Schedule:
 def remove(broker: Administration, name: str) -> bool:
     """Remove a schedule. Return whether there was one. What it has sent stays."""
     key, found = schedules_key(broker.key_prefix), None
-    if re.fullmatch(NAME, name):
+    if is_name(name):
         found = broker.server.command("HGET", key, name)
     if found is None:
         return False

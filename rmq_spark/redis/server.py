@@ -92,6 +92,11 @@ class Server:
 
     def __init__(self, options: ConnectionOptions, patience_s: float | None = None) -> None:
         """Connect. patience_s: how long to retry; None: as long as the options want."""
+        is_number = isinstance(patience_s, int | float) and not isinstance(patience_s, bool)
+        if patience_s is not None and not (is_number and patience_s >= 0):
+            raise errors.InvalidOption.of(
+                "patience_s", patience_s, "seconds, a number from 0 on; or None"
+            )
         self._options = options
         self._patience_s = options.patience_s if patience_s is None else patience_s
         self.client: Any = None

@@ -1,7 +1,6 @@
 """The definition of a topic: its type, its slots, its consumer groups, and its settings."""
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -11,7 +10,7 @@ from typing import Any, cast
 import crcmod.predefined
 
 from rmq_spark.errors import ExclusiveSlot, InvalidOption, ScriptFailed
-from rmq_spark.topics.keys import ACCEPTED_NAME, DEFAULT_GROUP, MOST_RETRIES, NAME
+from rmq_spark.topics.keys import ACCEPTED_NAME, DEFAULT_GROUP, MOST_RETRIES, is_name
 from rmq_spark.topics.parsing import Parser
 from rmq_spark.topics.settings import (
     BACKOFF,
@@ -50,8 +49,8 @@ _TOGETHER_MS = 50
 
 def check_topic_name(name: str) -> str:
     """Return a topic's name unchanged. Raises InvalidOption if no topic can have it."""
-    if not re.fullmatch(NAME, name):
-        raise InvalidOption.of("topic", name[:250], ACCEPTED_NAME, "is not a topic name")
+    if not is_name(name):
+        raise InvalidOption.of("topic", name, ACCEPTED_NAME, "is not a topic name")
     return name
 
 
@@ -79,7 +78,7 @@ def parse_group(text: str) -> str:
     name = text.strip() if isinstance(text, str) else ""
     if name == DEFAULT_GROUP_TEXT:
         return DEFAULT_GROUP
-    if not re.fullmatch(NAME, name):
+    if not is_name(name):
         accepted = f"{DEFAULT_GROUP_TEXT}, or {ACCEPTED_NAME}"
         raise InvalidOption.of("group", text, accepted, "is not a group name")
     return name

@@ -1,5 +1,6 @@
 """The names of keys in Redis, and the scores in them."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,6 +24,11 @@ HIGHEST_SCORE = 2**53
 # As the score of a FixedTime message that is sent, this means the time at which Redis stores it.
 # A negative score is a delay with its sign changed (lua/include/dated.lua).
 AT_ONCE = 0
+
+
+def is_name(value: object) -> bool:
+    """Return whether a topic, a group, a consumer or a schedule can have this name."""
+    return isinstance(value, str) and re.fullmatch(NAME, value) is not None
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,19 @@
 """Topics made, found, changed, listed and deleted."""
 
+import asyncio
 import json
 import time
+from datetime import timedelta
 
 import pytest
 
+from rmq_spark import aio
 from rmq_spark.client import Broker, TopicType, connect
 from rmq_spark.client.exactly_once import StagedSink
 from rmq_spark.client.staging import stage
 from rmq_spark.errors import (
     GroupNotEmpty,
+    InvalidMessage,
     InvalidOption,
     NotReplicated,
     ServerUnsuitable,
@@ -581,3 +585,37 @@ def test_a_user_who_may_not_wait_for_replicas_is_told_that_the_write_is_done(own
             with pytest.raises(NotReplicated, match=r"has written, .* may not run WAIT.*\+wait"):
                 queue.send(["m"], fixed_time=1000)
         assert admin.queue("T").figures().store.count == 1
+
+
+@pytest.mark.parametrize("bad", [5, None, b"T", ["T"], 1.5])
+def test_a_name_that_is_no_text_is_refused_by_all_that_take_one(bad, broker):
+    """Failed before: with a TypeError of re, or an AttributeError."""
+    named = [broker.queue, broker.find, broker.pause, broker.resume, broker.delete]
+    for call in (*named, lambda name: broker.schedule("s", name, "m", every="1h")):
+        with pytest.raises(InvalidOption, match="is not a topic name"):
+            call(bad)
+    broker.create("T", "FixedTime", 1)
+    with pytest.raises(InvalidOption, match=r"^The consumer name .* is not accepted"):
+        broker.consumer("T", bad)
+    assert not broker.unschedule(bad)
+
+
+@pytest.mark.parametrize("bad", [5, None, 1.5])
+def test_what_is_no_list_of_messages_is_refused(bad, broker):
+    """Failed before: with a TypeError."""
+    broker.create("T", "FixedTime", 1)
+    queue = broker.queue("T")
+    with pytest.raises(InvalidMessage, match=r"^send takes a list of messages"):
+        queue.send(bad, fixed_time=0)
+    for call in (queue.cancel, queue.purge, queue.requeue, queue.move, queue.accept_again):
+        with pytest.raises(InvalidMessage, match=r"^contents=.* is a single"):
+            call(bad)
+
+
+@pytest.mark.parametrize("bad", ["2s", timedelta(seconds=1), -1, float("nan"), True])
+def test_a_patience_that_is_no_number_of_seconds_is_refused_at_once(bad, redis_url):
+    """Failed before: with a TypeError, only when Redis could not be reached."""
+    with pytest.raises(InvalidOption, match=r"^patience_s=.* Accepted: seconds"):
+        connect(redis_url, patience_s=bad)
+    with pytest.raises(InvalidOption, match=r"^patience_s="):
+        asyncio.run(aio.connect(redis_url, patience_s=bad))

@@ -1,6 +1,5 @@
 """The run of a reader: how it begins, and the calls that it makes."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from rmq_spark.protocol.claims import Claim, ClaimRequest, CommitResult, SlotDue
 from rmq_spark.protocol.names import ScopedName, claim_name
 from rmq_spark.protocol.packing import chunks
 from rmq_spark.topics.definition import refuse_exclusive
-from rmq_spark.topics.keys import ACCEPTED_NAME, NAME, consumer_key
+from rmq_spark.topics.keys import ACCEPTED_NAME, consumer_key, is_name
 
 # At every so many-th look, slots of Priority topics come in turn, so that none starves.
 IN_TURN_EVERY = 8
@@ -135,7 +134,7 @@ def begin_run(
     queue: Queue, name: str, lease_ms: int, ensemble: EnsembleOptions | None
 ) -> ConsumerRun:
     """Take over a name: older runs are barred, and what they hold is given back."""
-    if not re.fullmatch(NAME, name):
+    if not is_name(name):
         raise InvalidOption(
             f"The consumer name {quoted(name)} is not accepted. Accepted: {ACCEPTED_NAME}"
         )
