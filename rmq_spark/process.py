@@ -5,11 +5,12 @@ The first SIGTERM or SIGINT stops a program in order, a second one ends it at on
 
 import gc
 import logging
+import os
 import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Self
 
@@ -108,6 +109,42 @@ class _Handlers:
 
 
 _handlers = _Handlers()
+
+
+def ignore_stop_signals() -> None:
+    """Ignore SIGTERM and SIGINT, but not in what this process forks or runs."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, _ignore)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    pass
+
+
+class _Fork(threading.local):
+    """Let a forked copy of this process end at a signal: a multiprocessing.Pool waits for that.
+
+    Signals that come while it starts are kept back, because Python forgets them.
+    """
+
+    _mask: Iterable[int]
+
+    def begin(self) -> None:
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def end(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def end_in_copy(self) -> None:
+        _handlers.keep_only(lambda one: False)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is _ignore:
+                signal.signal(number, signal.SIG_DFL)
+        self.end()
+
+
+_fork = _Fork()
+os.register_at_fork(before=_fork.begin, after_in_parent=_fork.end, after_in_child=_fork.end_in_copy)
 
 
 @contextmanager

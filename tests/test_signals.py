@@ -101,6 +101,22 @@ def test_a_signal_ends_a_program_all_of_whose_event_loops_are_closed():
     assert ended("after one that was left").returncode == -signal.SIGTERM
 
 
+FORKING = """
+import multiprocessing
+from rmq_spark.process import stopped_by_signals
+with stopped_by_signals(lambda number: told.append("stop")):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(pool.map(abs, [-1]))
+"""
+
+
+def test_a_process_that_a_program_forks_ends_at_the_first_signal():
+    """Failed before: it ignored the first one, so the processes of a Pool did not end."""
+    WAYS["forking"] = FORKING
+    done = ended("forking")
+    assert (done.returncode, done.stdout) == (0, "[1]\nin order\n"), done.stderr
+
+
 ELSEWHERE = """
 import signal, sys, threading, time
 

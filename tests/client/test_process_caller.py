@@ -467,6 +467,16 @@ def test_a_copy_that_the_function_forks_does_not_answer(open_caller):
         assert time.monotonic() - began_s >= 0.2
 
 
+def use_a_pool(message):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.map(abs, [-1])
+
+
+def test_a_copy_that_the_function_forks_ends_at_the_first_signal(open_caller):
+    """Failed before: it ignored all signals, so the processes of a Pool did not end."""
+    assert call(open_caller(use_a_pool, timeout_s=60), b"m") is None
+
+
 def test_a_process_that_dies_is_noticed_though_another_holds_its_pipe(open_caller):
     caller = open_caller(fork_and_die)
     group = caller._process.pid

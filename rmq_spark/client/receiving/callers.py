@@ -31,7 +31,7 @@ from rmq_spark.client.receiving.child_process import (
 from rmq_spark.client.receiving.own_loop import BLOCKED_AFTER_S, OWN_LOOP
 from rmq_spark.client.tracing import mark_failed, message_span
 from rmq_spark.errors import ConsumerMisused, InvalidOption, UnusableFunction, quoted
-from rmq_spark.process import STOP_SIGNALS, UnfailingLog
+from rmq_spark.process import STOP_SIGNALS, UnfailingLog, ignore_stop_signals
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.topics.reasons import reason_of
 from rmq_spark.topics.verdicts import Failure, failure_of
@@ -369,8 +369,7 @@ def _held_back_signals() -> Iterator[None]:
 def _serve(pipe: Connection, function: bytes, group: str) -> None:
     os.setsid()
     # A supervisor may signal all processes of a service, but the parent decides when to stop.
-    for number in STOP_SIGNALS:
-        signal.signal(number, lambda *_: None)
+    ignore_stop_signals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     try:
         caller = in_process_caller(pickle.loads(function), group)  # noqa: S301 - our parent's

@@ -147,7 +147,7 @@ def bodies_of_rows(
         packed = [b""] * rows.length
     else:
         if due_ms is not None:
-            _refuse_ends_before_due(rows, ends, due_ms)
+            _refuse_ends_before_due(rows, ends, due_ms, options.expires_at)
         packed = _packed(rows, topic, headers, lives, ends)
     return pa.array(packed, _BYTES) if options.exactly_once or any(packed) else None
 
@@ -222,10 +222,10 @@ def _refuse_names_not_utf8(rows: Rows, column: pa.Array) -> None:
         raise rows.refusal("headers", row, accepted)
 
 
-def _refuse_ends_before_due(rows: Rows, ends: pa.Array, due_ms: Any) -> None:
+def _refuse_ends_before_due(rows: Rows, ends: pa.Array, due_ms: Any, option: int | None) -> None:
     early = pc.less(ends, pa.array(due_ms)).fill_null(False)
     if pc.any(early).as_py():
         row = first_true(early)
         due = shown_value(pa.array(due_ms).cast(pa.timestamp("ms", "UTC")), row)
         accepted = f"a time not before the message is due, which is {due}"
-        raise rows.refusal("expiresAt", row, accepted)
+        raise rows.refusal("expiresAt", row, accepted, option)

@@ -55,6 +55,14 @@ def test_of_others_each_row_that_has_something_has_a_body(columns, expected, gua
     assert bodies(columns, deliveryGuarantee=guarantee) == expected
 
 
+def test_an_option_that_is_before_the_due_time_is_named():
+    """Failed before: it said that expiresAt is None."""
+    topic = TopicDefinition("T", TopicType.FIXED_TIME)
+    given = parse_sink_options({"topic": "T", "expiresAt": "9"})
+    with pytest.raises(InvalidMessage, match=r"expiresAt is 9 \(the option\)\. .* 1970"):
+        bodies_of_rows(Rows({"content": pa.array(["a"])}, 1), topic, given, [10])
+
+
 def test_an_option_gives_all_rows_a_body():
     assert bodies({"headers": NO_HEADERS}, timeToLive="9") == [LIVES, LIVES]
 
