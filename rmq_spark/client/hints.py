@@ -53,7 +53,7 @@ def describe_missing(place: Place, name: str) -> str:
     near = difflib.get_close_matches(name.lower(), [found.lower() for found in known], 3)
     meant = [found for found in known if found.lower() in near]
     prefix = f" under the prefix {key_prefix}" if key_prefix else ""
-    nearest = f" The nearest names are {', '.join(sorted(meant))}." if meant else ""
+    nearest = f" Similar: {', '.join(sorted(meant))}." if meant else ""
     return f"The topic {name} does not exist on {place.server.address}{prefix}.{nearest}"
 
 

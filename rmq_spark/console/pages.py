@@ -112,7 +112,7 @@ def _row(console: Console, row: Row) -> dict[str, Any]:
     return {
         **row_json(row, line[-1] if line else Rate(0.0, 0.0, 0.0)),
         "topicType": row.definition.type.name,
-        "paused": row.definition.is_paused(row.group),
+        "paused": row.queue.is_paused,
         "warnings": warnings_of(row),
         "line": _line_json(line),
     }

@@ -190,7 +190,7 @@ def entry_json(topic: str, entry: Entry) -> dict[str, Any]:
 
 def warnings_of(row: Row) -> list[str]:
     """What keeps messages of a group back, or soon will, in a few words each."""
-    paused = row.definition.is_paused(row.group)
+    paused = row.queue.is_paused
     free = not (paused or row.held_until_ms)
     found = {
         "paused": paused,

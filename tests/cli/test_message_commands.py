@@ -140,7 +140,7 @@ def test_a_topic_that_is_not_there_is_named_with_the_command_that_makes_it(
     done = rmq("send", "Orders", "m", *value)
     assert done.code == 2
     create = f"{rmq.typed} create Orders --type {fitting}"
-    said = f"The nearest names are Order. Create it with `{create}`{others}, then send again."
+    said = f"Similar: Order. Create it with `{create}`{others}, then send again."
     assert said in done.err
     assert rmq.type(create).code == 0
     assert rmq("send", "Orders", "m", *(value or ["--fixed-time", "1s"])).code == 0

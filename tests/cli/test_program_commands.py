@@ -313,6 +313,9 @@ def test_a_format_that_spark_does_not_find_is_told(monkeypatch):
 def test_top_shows_what_keeps_messages_back(rmq):
     rmq.topic().send(["a"], fixed_time=99)
     assert rmq("top", "-n", "1").out.rstrip().endswith(" nobody reads")
+    rmq.broker.pause("Orders", group="default")  # failed before: not shown, unlike another group's
+    assert rmq("top", "-n", "1").out.rstrip().endswith(" paused")
+    rmq.broker.resume("Orders", group="default")
     rmq.broker.hold("Orders", "1h")
     held = rmq("top", "-n", "1").out
     assert ("held until 20" in held, "nobody reads" in held) == (True, False)

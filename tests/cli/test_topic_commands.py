@@ -350,7 +350,7 @@ def test_a_topic_that_does_not_exist_is_told_with_the_nearest_names(rmq, command
     done = rmq(name, "orderz", *rest)
     assert done.code == 2
     assert "The topic orderz does not exist" in done.err
-    assert "nearest names are Orders" in done.err
+    assert "Similar: Orders" in done.err
     assert "Traceback" not in done.err
 
 

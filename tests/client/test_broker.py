@@ -533,7 +533,7 @@ def test_options_of_the_connection_may_be_what_they_mean(redis_url):
 def test_an_unknown_topic_is_told_with_the_nearest_names(broker):
     for name in ("Orders", "Orders.new", "Parcels"):
         broker.create(name, "FixedTime", 1)
-    with pytest.raises(UnknownTopic, match=r"The nearest names are Orders, Orders.new\."):
+    with pytest.raises(UnknownTopic, match=r"Similar: Orders, Orders.new\."):
         broker.queue("orders.nw")
     missing = r"exist on \S+ under the prefix \S+\. Create it with"
     with pytest.raises(UnknownTopic, match=missing):

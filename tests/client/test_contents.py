@@ -109,6 +109,6 @@ def test_one_content_in_the_place_of_a_list_is_refused_by_slot_too(topic, one):
     topic.send(["a", "b"], fixed_time=DUE)
     for call in (topic.cancel, topic.purge, topic.requeue):
         for given in (one, dict.fromkeys(topic.slots, one)):
-            with pytest.raises(InvalidMessage, match=r"each letter .* Accepted: a list of"):
+            with pytest.raises(InvalidMessage, match=r"is a single .* Accepted: a list of"):
                 call(given)
     assert topic.figures().store.count == 2
