@@ -195,7 +195,7 @@ def expire(
     group: arguments.Group = DEFAULT_GROUP_TEXT,
     as_json: arguments.Json = False,
 ) -> None:
-    """Give back messages of ended leases, and delete old dead ones.
+    """Give back messages of ended leases; delete old dead ones.
 
     If you do not run it, the next consumer of the same slot gives messages back, but nobody else
     deletes dead ones. Also gives back the messages of claims whose record was deleted by hand.
