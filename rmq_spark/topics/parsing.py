@@ -385,9 +385,7 @@ class OptionTable:
         return {_key(option.name): option for option in self.options}
 
     def _unknown(self, names: list[str], spelling: Spelling) -> str:
-        from difflib import get_close_matches  # seldom needed, and not cheap to import
-
-        near = {near for name in names for near in get_close_matches(_key(name), self._by_key, 1)}
+        near = {key for name in names for key in self._nearest(name)}
         meant = ", ".join(spelling(self._by_key[key].name) for key in sorted(near))
         # A misspelt option of redis.* needs the list of redis.* only.
         prefixes = {name.lower().rpartition(".")[0] for name in names}
@@ -399,6 +397,17 @@ class OptionTable:
             f"{f'Did you mean {meant}? ' if meant else ''}"
             f"Accepted: {', '.join(map(spelling, accepted))}."
         )
+
+    def _nearest(self, name: str) -> list[str]:
+        """Find a similar option. All of redis.* are similar to each other, so compare the rest."""
+        from difflib import get_close_matches  # seldom needed, and not cheap to import
+
+        prefix, dot, rest = _key(name).rpartition(".")
+        begin = prefix + dot
+        known = {key.removeprefix(begin): key for key in self._by_key if key.startswith(begin)}
+        if not known:
+            return get_close_matches(_key(name), self._by_key, 1)
+        return [known[one] for one in get_close_matches(rest, known, 1)]
 
 
 def _key(name: str) -> str:

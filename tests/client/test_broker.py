@@ -587,6 +587,14 @@ def test_a_user_who_may_not_wait_for_replicas_is_told_that_the_write_is_done(own
         assert admin.queue("T").figures().store.count == 1
 
 
+def test_an_unknown_option_that_is_like_no_other_names_none(redis_url):
+    """Failed before: "Did you mean url?"."""
+    with pytest.raises(InvalidOption, match=r"connection to Redis: foo\. Accepted: url, "):
+        connect(redis_url, foo="x")
+    with pytest.raises(InvalidOption, match=r"Did you mean socketTimeout\?"):
+        connect(redis_url, socket_timeot="2s")
+
+
 @pytest.mark.parametrize("bad", [5, None, b"T", ["T"], 1.5])
 def test_a_name_that_is_no_text_is_refused_by_all_that_take_one(bad, broker):
     """Failed before: with a TypeError of re, or an AttributeError."""
