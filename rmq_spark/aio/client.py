@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from copy import copy
+from dataclasses import replace
 from functools import partial, wraps
 from itertools import islice
 from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
@@ -18,7 +19,7 @@ from rmq_spark.client.receiving.child_process import is_async
 from rmq_spark.client.receiving.consumer import DEFAULT_LIMIT, Consumer
 from rmq_spark.client.receiving.listener import Listener
 from rmq_spark.client.tracing import is_recording
-from rmq_spark.errors import ConsumerMisused, InvalidOption, TopicFull
+from rmq_spark.errors import ConsumerMisused, InvalidMessage, InvalidOption, TopicFull
 from rmq_spark.protocol.claims import Delivered
 from rmq_spark.protocol.pages import Page, QueueKind
 from rmq_spark.protocol.sending import SendResult
@@ -32,8 +33,6 @@ from rmq_spark.topics.parsing import Duration
 # with the next one: it waits less than a round trip.
 _SENDS = 2
 _MESSAGES_A_SEND = 1000
-# The fields of Message that are no keywords of send.
-_OF_ONE_MESSAGE = frozenset(("content", "key"))
 # A checked message, and the definition that it was checked for.
 _Checked = tuple[Outgoing, TopicDefinition]
 
@@ -215,11 +214,11 @@ class AsyncQueue:
         and errors are those of Queue.send; an error of the call is raised for all of its messages,
         TopicFull for those for which there was no room.
         """
-        if own := values.keys() & _OF_ONE_MESSAGE:
-            raise TypeError(
-                f"send_one got {min(own)}, which each message has for itself. Accepted: "
-                f"send_one(Message(..., {min(own)}=...))."
-            )
+        if "content" in values:
+            raise InvalidMessage("send_one got content twice. Accepted: as its first argument.")
+        if "key" in values:
+            given = message if isinstance(message, Message) else Message(message)
+            message = replace(given, key=values.pop("key"))
         if past_fixed_time == "send" and not is_recording():
             topic = self._sync.definition
             try:

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Annotated, Any
@@ -260,13 +260,14 @@ def _run_again_on_changes(grace: str) -> None:
         import watchfiles
     os.environ[_RELOADER] = str(os.getpid())
     words = [word for word in sys.argv[1:] if word != "--reload"]
-    watchfiles.run_process(
-        ".",
-        target=shlex.join([sys.executable, "-m", "rmq_spark.cli", *words]),
-        target_type="command",
-        watch_filter=watchfiles.PythonFilter(),
-        sigint_timeout=GRACE.parse(grace) // 1000 + 1,
-    )
+    with suppress(KeyboardInterrupt):  # so watchfiles tells of both signals
+        watchfiles.run_process(
+            ".",
+            target=shlex.join([sys.executable, "-m", "rmq_spark.cli", *words]),
+            target_type="command",
+            watch_filter=watchfiles.PythonFilter(),
+            sigint_timeout=GRACE.parse(grace) // 1000 + 1,
+        )
 
 
 def _stop_behind(reloader: int) -> None:

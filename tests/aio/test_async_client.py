@@ -249,17 +249,34 @@ def test_a_bad_single_message_fails_alone(connected, topic):
 
 
 @pytest.mark.parametrize("own", ["key", "content"])
-def test_what_each_message_has_for_itself_is_no_argument_of_send_one(connected, topic, own):
+def test_send_one_refuses_a_second_content_and_a_key_where_the_topic_has_none(
+    connected, topic, own
+):
     """Failed before: it was ignored."""
 
     async def main():
         async with await connected() as broker:
             queue = await broker.queue("T")
-            with pytest.raises(TypeError, match=own):
+            with pytest.raises(InvalidMessage, match=own):
                 await queue.send_one("a", fixed_time=1000, **{own: "b"})
 
     asyncio.run(main())
     assert topic.figures().store.count == 0
+
+
+def test_send_one_takes_a_key(connected, broker):
+    """Failed before: only in a Message."""
+    broker.create("K", "FixedTime", 1, keyed=True)
+
+    async def main():
+        async with await connected() as there:
+            queue = await there.queue("K")
+            await queue.send_one("a", key="k", fixed_time=1000)
+            await queue.send_one(Message("b"), key="l", fixed_time=1000)
+
+    asyncio.run(main())
+    found = broker.queue("K").find(["k", "l"])
+    assert [(one.key, one.content) for one in found] == [(b"k", b"a"), (b"l", b"b")]
 
 
 def test_single_messages_with_and_without_bodies_go_together(connected, broker):
