@@ -127,13 +127,14 @@ class _Fork(threading.local):
     Signals that come while it starts are kept back, because Python forgets them.
     """
 
-    _mask: Iterable[int]
+    _mask: Iterable[int] | None = None  # of servers such as uWSGI, which fork without begin
 
     def begin(self) -> None:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
     def end(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        if self._mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def end_in_copy(self) -> None:
         _handlers.keep_only(lambda one: False)

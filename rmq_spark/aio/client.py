@@ -211,8 +211,8 @@ class AsyncQueue:
 
         It goes together with those that other tasks send at the same moment, which takes less of
         both computers. So whether it was new or merged is not told; for that, use send. Arguments
-        and errors are those of Queue.send; an error of the call is raised for all of its messages,
-        TopicFull for those for which there was no room.
+        and errors are those of Queue.send, and key for a keyed topic; an error of the call is
+        raised for all of its messages, TopicFull for those for which there was no room.
         """
         if "content" in values:
             raise InvalidMessage("send_one got content twice. Accepted: as its first argument.")

@@ -260,7 +260,7 @@ def _run_again_on_changes(grace: str) -> None:
         import watchfiles
     os.environ[_RELOADER] = str(os.getpid())
     words = [word for word in sys.argv[1:] if word != "--reload"]
-    with suppress(KeyboardInterrupt):  # so watchfiles tells of both signals
+    with suppress(KeyboardInterrupt):  # which watchfiles raises at both signals
         watchfiles.run_process(
             ".",
             target=shlex.join([sys.executable, "-m", "rmq_spark.cli", *words]),

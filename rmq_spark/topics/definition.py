@@ -126,18 +126,18 @@ class TopicDefinition:
     """The definition of a topic, which all its users share. Type and slots never change.
 
     max_retries: deliveries after the first, 0 to 16. retry_backoff_ms: the waits before the first,
-    second, ... retry; the last one repeats; empty for none. retry_jitter: by up to
-    which part of its wait, 0 to 1, a retry comes early, at random. paused_groups: those that are
-    paused although the topic is not. groups: the consumer groups, each of which gets a copy of
-    every message; the empty name is the default group. keyed: whether messages
-    merge by a key beside their content. payload: which content a key keeps, "last" or "first".
-    on_expiry: what becomes of a message that expires, "drop" or "dead". dead_retention_ms: how long
-    dead messages are kept; None to keep them forever. rate: how many messages the consumers of a
-    group get together, such as "100/s"; None for no limit. burst: how many of them at once, after a
-    pause; None for one second's worth. max_messages, max_bytes: how much may wait in each group,
-    in messages, and in bytes of Redis' memory; None for no limit. time_to_live_ms: how long after
-    it is due a message expires that is sent without an expiry; None for never. unique_for_ms: for
-    how long after a message was accepted an equal one is not accepted; None to accept it.
+    second, ... retry; the last one repeats; empty for none. retry_jitter: by up to which part of
+    its wait, 0 to 1, a retry comes early, at random. paused_groups: those that are paused although
+    the topic is not. groups: the consumer groups, each of which gets a copy of every message; the
+    empty name is the default group. keyed: whether messages merge by a key beside their content.
+    payload: which content a key keeps, "last" or "first". on_expiry: what becomes of a message that
+    expires, "drop" or "dead". dead_retention_ms: how long dead messages are kept; None to keep them
+    forever. rate: how many messages the consumers of a group get together, such as "100/s"; None
+    for no limit. burst: how many of them at once, after a pause; None for one second's worth.
+    max_messages, max_bytes: how much may wait in each group, in messages, and in bytes of Redis'
+    memory; None for no limit. time_to_live_ms: how long after it is due a message expires that is
+    sent without an expiry; None for never. unique_for_ms: for how long after a message was accepted
+    an equal one is not accepted; None to accept it.
     """
 
     name: str
