@@ -55,19 +55,19 @@ class QueryMetrics(StreamingQueryListener):
         self._events = gauge("events", "What happened to messages of its topics", "event")
         self._lateness = gauge("lateness_seconds", "For how long the oldest message has been due")
         self._slots = gauge("slots_owned", "Slots it owns")
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # by the id of the run: a query may start again at once
         self._ended: dict[str, None] = {}  # the names of queries that have ended, in order
         self._kept: dict[str, set[tuple[Gauge, tuple[str, ...]]]] = {}  # by query
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        self._names[str(event.id)] = printable(event.name or str(event.id))
-        self._ended.pop(self._name(event.id), None)
-        self._active.labels(self._name(event.id)).set(1)
-        self._failures.labels(self._name(event.id))  # 0, so that the first one is an increase
+        name = self._names[str(event.runId)] = printable(event.name or str(event.id))
+        self._ended.pop(name, None)
+        self._active.labels(name).set(1)
+        self._failures.labels(name)  # 0, so that the first one is an increase
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
-        name = self._name(progress.id)
+        name = self._name(progress)
         ours = [found for source in progress.sources if (found := _figures(source.latestOffset))]
         if not ours:
             return
@@ -80,18 +80,20 @@ class QueryMetrics(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Set the due messages and the lateness of an idle query to 0."""
-        for gauge, labels in self._kept.get(self._name(event.id), ()):
+        for gauge, labels in self._kept.get(self._name(event), ()):
             if gauge is self._lateness or labels[2:] == ("due",):
                 gauge.labels(*labels).set(0)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        name = self._name(event.id)
-        self._active.labels(name).set(0)
+        name = self._name(event)
+        self._names.pop(str(event.runId), None)
         if event.exception is not None:
             self._failures.labels(name).inc()
+        if name in self._names.values():  # the query has started again meanwhile
+            return
+        self._active.labels(name).set(0)
         for gauge, labels in self._kept.pop(name, set()):  # nobody updates them any more
             gauge.remove(*labels)
-        self._names.pop(str(event.id), None)
         self._forget_long_ended(name)
 
     def _forget_long_ended(self, name: str) -> None:
@@ -105,8 +107,8 @@ class QueryMetrics(StreamingQueryListener):
                 with suppress(KeyError):
                     metric.remove(oldest)
 
-    def _name(self, query_id: Any) -> str:
-        return self._names.get(str(query_id), str(query_id))
+    def _name(self, event: Any) -> str:
+        return self._names.get(str(event.runId), str(event.id))
 
     def _note(self, name: str, topic: str, figures: dict[str, Any]) -> None:
         for state in STATES:

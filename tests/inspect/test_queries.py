@@ -129,9 +129,24 @@ def test_queries_that_ended_long_ago_are_forgotten():
     assert registry.get_sample_value("rmq_query_active", {"query": "q0"}) is None
 
 
-def started(metrics, name):
-    metrics.onQueryStarted(SimpleNamespace(id=name, name=name))
+def test_a_run_that_is_told_late_to_have_ended_does_not_end_the_next_one():
+    """Failed before: the figures of the next run had the id of the query in place of its name."""
+    registry = CollectorRegistry()
+    metrics = QueryMetrics(registry)
+    started(metrics, "q")
+    started(metrics, "q", run=2)
+    ended(metrics, "q", "an error")
+    active, failures = (f"rmq_query_{one}" for one in ("active", "failures_total"))
+    assert registry.get_sample_value(active, {"query": "q"}) == 1
+    assert registry.get_sample_value(failures, {"query": "q"}) == 1
+    ended(metrics, "q", None, run=2)
+    assert registry.get_sample_value(active, {"query": "q"}) == 0
 
 
-def ended(metrics, name, exception):
-    metrics.onQueryTerminated(SimpleNamespace(id=name, exception=exception))
+def started(metrics, name, run=1):
+    metrics.onQueryStarted(SimpleNamespace(id=name, name=name, runId=(name, run)))
+
+
+def ended(metrics, name, exception, run=1):
+    event = SimpleNamespace(id=name, runId=(name, run), exception=exception)
+    metrics.onQueryTerminated(event)
