@@ -31,14 +31,15 @@ def there(broker):
         clerk.poll().rollback()
     reported = backlog_figures(overview_of(broker.queue("Orders"))) | {"slotsOwned": 1}
     source = SimpleNamespace(latestOffset=json.dumps({"topic": "Orders", **reported}))
-    progress = SimpleNamespace(id="one", sources=[source], numInputRows=1, batchDuration=1)
+    query = {"id": "one", "runId": "first"}
+    progress = SimpleNamespace(**query, sources=[source], numInputRows=1, batchDuration=1)
     listener = broker.listen("Orders", "billing", print)
     registry.register(ListenerCollector(listener))
     counts = dict.fromkeys(("succeeded", "failed", "snoozed", "left_alone"), 0)
     of_function = SimpleNamespace(name="print", timings=lambda: {"Orders": Timings()}, **counts)
     registry.register(FunctionCollector("one", of_function))
     metrics = QueryMetrics(registry)
-    metrics.onQueryStarted(SimpleNamespace(id="one", name="one"))
+    metrics.onQueryStarted(SimpleNamespace(**query, name="one"))
     metrics.onQueryProgress(SimpleNamespace(progress=progress))
     return {family.name: family for family in registry.collect()}
 
